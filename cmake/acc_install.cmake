@@ -1,0 +1,1 @@
+# Filled in with the export set and package files once all targets exist.

@@ -1,0 +1,28 @@
+# One INTERFACE target carries the language level, warnings and sanitizers of every target of ours.
+add_library(acc_options INTERFACE)
+target_compile_features(acc_options INTERFACE cxx_std_20)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+target_compile_options(acc_options INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wnon-virtual-dtor)
+if(ACC_DEVELOPER)
+  target_compile_options(acc_options INTERFACE -Werror)
+endif()
+if(ACC_SANITIZE)
+  target_compile_options(acc_options INTERFACE -fsanitize=${ACC_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(acc_options INTERFACE -fsanitize=${ACC_SANITIZE})
+endif()
+
+find_program(ACC_CCACHE ccache)
+if(ACC_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${ACC_CCACHE})
+endif()

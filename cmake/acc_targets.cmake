@@ -1,0 +1,43 @@
+include(GNUInstallDirs)
+
+# acc_add_library(NAME [SHARED] SOURCES ... [PUBLIC targets...] [PRIVATE targets...])
+# Target acc_NAME, alias acc::NAME; public headers in include/ of the calling folder, internals in src/.
+function(acc_add_library name)
+  cmake_parse_arguments(ARG "SHARED" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  set(target acc_${name})
+  if(ARG_SHARED)
+    add_library(${target} SHARED ${ARG_SOURCES})
+  else()
+    add_library(${target} STATIC ${ARG_SOURCES})
+  endif()
+  add_library(acc::${name} ALIAS ${target})
+  target_include_directories(${target}
+    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
+           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  target_link_libraries(${target} PUBLIC ${ARG_PUBLIC}
+                        PRIVATE $<BUILD_INTERFACE:acc_options> ${ARG_PRIVATE})
+endfunction()
+
+# acc_add_test(NAME SOURCES ... LINK targets... [LABELS ...] [TIMEOUT seconds] [SRC_OF folder...])
+# One doctest binary whose cases ctest lists one by one. SRC_OF opens a library's src/ to the test.
+function(acc_add_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;SRC_OF" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/test/support/doctest_main.cpp)
+  target_link_libraries(${name} PRIVATE acc_options doctest::doctest ${ARG_LINK})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/test)
+  foreach(folder IN LISTS ARG_SRC_OF)
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/${folder}/src)
+  endforeach()
+  target_compile_definitions(${name} PRIVATE
+    ACC_TEST_DATA="${PROJECT_SOURCE_DIR}/test/data" ACC_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
+    ACC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 60)
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  doctest_discover_tests(${name} TEST_PREFIX "${name}: "
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" SKIP_RETURN_CODE 77)
+endfunction()

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace acc {
+
+/// What went wrong, as far as a caller can act on it. `to_string` gives the enumerator's name.
+enum class Errc {
+  invalid_argument,
+  config,
+  not_found,
+  timeout,
+  connection,
+  protocol,
+  process,
+  collective,
+  device,
+  out_of_memory,
+  internal,
+};
+
+std::string_view to_string(Errc code) noexcept;
+
+/// The one exception type of acclaunch. `what()` is a complete sentence for the user: what was tried, the value that
+/// was found, what was expected. `rank()` names the rank that caused it, where one did.
+class Error : public std::runtime_error {
+ public:
+  Error(Errc code, const std::string& message, std::optional<int> rank = std::nullopt)
+      : std::runtime_error(message), code_(code), rank_(rank) {}
+
+  [[nodiscard]] Errc code() const noexcept { return code_; }
+  [[nodiscard]] std::optional<int> rank() const noexcept { return rank_; }
+
+ private:
+  Errc code_;
+  std::optional<int> rank_;
+};
+
+/// Exit status for an error that ends a program: 2 for bad input (usage, config, files), 124 for a time limit, else 1.
+int exit_status(const Error& error) noexcept;
+
+}  // namespace acc

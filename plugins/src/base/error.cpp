@@ -1,0 +1,33 @@
+#include "acc/base/error.hpp"
+
+namespace acc {
+
+std::string_view to_string(Errc code) noexcept {
+  switch (code) {
+    case Errc::invalid_argument: return "invalid_argument";
+    case Errc::config: return "config";
+    case Errc::not_found: return "not_found";
+    case Errc::timeout: return "timeout";
+    case Errc::connection: return "connection";
+    case Errc::protocol: return "protocol";
+    case Errc::process: return "process";
+    case Errc::collective: return "collective";
+    case Errc::device: return "device";
+    case Errc::out_of_memory: return "out_of_memory";
+    case Errc::internal: return "internal";
+  }
+  return "unknown";
+}
+
+int exit_status(const Error& error) noexcept {
+  switch (error.code()) {
+    case Errc::invalid_argument:
+    case Errc::config:
+    case Errc::not_found:
+    case Errc::device: return 2;
+    case Errc::timeout: return 124;
+    default: return 1;
+  }
+}
+
+}  // namespace acc

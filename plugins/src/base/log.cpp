@@ -1,0 +1,54 @@
+#include "acc/base/log.hpp"
+
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <string>
+
+namespace acc {
+namespace {
+
+std::mutex registry_mutex;
+std::string rank_tag;
+
+std::string pattern() { return "%H:%M:%S.%e %^%l%$ %n" + rank_tag + ": %v"; }
+
+spdlog::level::level_enum level_of(std::string_view name) {
+  if (const char* list = std::getenv("ACC_LOG")) {
+    std::string_view rest = list;
+    while (!rest.empty()) {
+      const std::string_view entry = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
+      const auto colon = entry.find(':');
+      if (colon != std::string_view::npos && entry.substr(0, colon) == name) {
+        return spdlog::level::from_str(std::string(entry.substr(colon + 1)));
+      }
+    }
+  }
+  const char* level = std::getenv("ACC_LOG_LEVEL");
+  return level != nullptr ? spdlog::level::from_str(level) : spdlog::level::info;
+}
+
+}  // namespace
+
+std::shared_ptr<spdlog::logger> logger(std::string_view name) {
+  const std::lock_guard lock(registry_mutex);
+  const std::string key(name);
+  if (auto found = spdlog::get(key)) {
+    return found;
+  }
+  auto made = std::make_shared<spdlog::logger>(key, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  made->set_level(level_of(name));
+  made->set_pattern(pattern());
+  spdlog::register_logger(made);
+  return made;
+}
+
+void set_log_rank(int rank, int world_size) {
+  const std::lock_guard lock(registry_mutex);
+  rank_tag = " [" + std::to_string(rank) + "/" + std::to_string(world_size) + "]";
+  spdlog::apply_all([](const std::shared_ptr<spdlog::logger>& each) { each->set_pattern(pattern()); });
+}
+
+}  // namespace acc
