@@ -12,7 +12,9 @@ namespace {
 std::mutex registry_mutex;
 std::string rank_tag;
 
-std::string pattern() { return "%H:%M:%S.%e %^%l%$ %n" + rank_tag + ": %v"; }
+std::string pattern() {
+  return "%H:%M:%S.%e %^%l%$ %n" + rank_tag + ": %v";
+}
 
 spdlog::level::level_enum level_of(std::string_view name) {
   if (const char* list = std::getenv("ACC_LOG")) {
@@ -38,7 +40,8 @@ std::shared_ptr<spdlog::logger> logger(std::string_view name) {
   if (auto found = spdlog::get(key)) {
     return found;
   }
-  auto made = std::make_shared<spdlog::logger>(key, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto made =
+      std::make_shared<spdlog::logger>(key, std::make_shared<spdlog::sinks::stderr_sink_mt>());
   made->set_level(level_of(name));
   made->set_pattern(pattern());
   spdlog::register_logger(made);
@@ -48,7 +51,8 @@ std::shared_ptr<spdlog::logger> logger(std::string_view name) {
 void set_log_rank(int rank, int world_size) {
   const std::lock_guard lock(registry_mutex);
   rank_tag = " [" + std::to_string(rank) + "/" + std::to_string(world_size) + "]";
-  spdlog::apply_all([](const std::shared_ptr<spdlog::logger>& each) { each->set_pattern(pattern()); });
+  spdlog::apply_all(
+      [](const std::shared_ptr<spdlog::logger>& each) { each->set_pattern(pattern()); });
 }
 
 }  // namespace acc

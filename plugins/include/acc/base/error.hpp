@@ -24,8 +24,9 @@ enum class Errc {
 
 std::string_view to_string(Errc code) noexcept;
 
-/// The one exception type of acclaunch. `what()` is a complete sentence for the user: what was tried, the value that
-/// was found, what was expected. `rank()` names the rank that caused it, where one did.
+/// The one exception type of acclaunch. `what()` is a complete sentence for the user: what was
+/// tried, the value that was found, what was expected. `rank()` names the rank that caused it,
+/// where one did.
 class Error : public std::runtime_error {
  public:
   Error(Errc code, const std::string& message, std::optional<int> rank = std::nullopt)
@@ -39,7 +40,8 @@ class Error : public std::runtime_error {
   std::optional<int> rank_;
 };
 
-/// Exit status for an error that ends a program: 2 for bad input (usage, config, files), 124 for a time limit, else 1.
+/// Exit status for an error that ends a program: 2 for bad input (usage, config, files), 124 for a
+/// time limit, else 1.
 int exit_status(const Error& error) noexcept;
 
 }  // namespace acc

@@ -11,11 +11,12 @@
 
 namespace acc::rendezvous {
 
-/// A small shared dictionary through which ranks find each other: the semantics of torch's TCPStore, as an interface.
+/// A small shared dictionary through which ranks find each other: the semantics of torch's
+/// TCPStore, as an interface.
 ///
-/// Keys and values are opaque bytes. One object may be used by one thread at a time; `clone()` gives another thread its
-/// own. Every call throws `acc::Error`: `timeout` (which names the keys waited for), `connection` when the server is
-/// gone, `protocol` when it answers nonsense.
+/// Keys and values are opaque bytes. One object may be used by one thread at a time; `clone()`
+/// gives another thread its own. Every call throws `acc::Error`: `timeout` (which names the keys
+/// waited for), `connection` when the server is gone, `protocol` when it answers nonsense.
 class Store {
  public:
   using Clock = std::chrono::steady_clock;
@@ -33,9 +34,11 @@ class Store {
   virtual bool check(std::span<const std::string> keys) = 0;
   /// Returns when all of `keys` exist.
   virtual void wait(std::span<const std::string> keys, Milliseconds timeout) = 0;
-  /// Stores `desired` if the value equals `expected` (an absent key equals ""), and returns what is then to be believed:
-  /// `desired` after a change, else the value found; for an absent key and a non-empty `expected`, `expected`.
-  virtual std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) = 0;
+  /// Stores `desired` if the value equals `expected` (an absent key equals ""), and returns what is
+  /// then to be believed: `desired` after a change, else the value found; for an absent key and a
+  /// non-empty `expected`, `expected`.
+  virtual std::string compare_set(std::string_view key, std::string_view expected,
+                                  std::string_view desired) = 0;
   /// True when `key` was there.
   virtual bool delete_key(std::string_view key) = 0;
   virtual std::int64_t num_keys() = 0;
