@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "tune_socket.hpp"
 
 #include <boost/asio/write.hpp>
 #include <fmt/format.h>
@@ -11,7 +12,6 @@
 namespace acc::rendezvous {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 using boost::system::error_code;
 
 Connection::Connection(Socket socket, KeyTable& table, KeyTable::WaiterId id,
@@ -29,8 +29,7 @@ void Connection::start() {
   if (const auto remote = socket_.remote_endpoint(ignored); !ignored) {
     peer_ = fmt::format("{} port {}", remote.address().to_string(), remote.port());
   }
-  socket_.set_option(tcp::no_delay(true), ignored);
-  socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+  tune_socket(socket_.native_handle());
   socket_.non_blocking(true, ignored);
   close_after(options_.handshake_timeout);
   read();

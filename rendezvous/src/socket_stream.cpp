@@ -1,10 +1,10 @@
 #include "socket_stream.hpp"
 
 #include "acc/base/error.hpp"
+#include "tune_socket.hpp"
 
 #include <fmt/format.h>
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -38,11 +38,6 @@ Addresses resolve(const std::string& host, std::uint16_t port) {
   return {found, &freeaddrinfo};
 }
 
-void set_flag(int fd, int level, int name) {
-  const int on = 1;
-  setsockopt(fd, level, name, &on, sizeof on);
-}
-
 }  // namespace
 
 SocketStream::SocketStream(const std::string& host, std::uint16_t port, TimePoint deadline) {
@@ -64,8 +59,7 @@ SocketStream::SocketStream(const std::string& host, std::uint16_t port, TimePoin
     socklen_t size = sizeof error;
     getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error == 0) {
-      set_flag(fd_.get(), IPPROTO_TCP, TCP_NODELAY);
-      set_flag(fd_.get(), SOL_SOCKET, SO_KEEPALIVE);
+      tune_socket(fd_.get());
       return;
     }
   }
