@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace acc::plugins {
+
+/// What is sharded, over which ranks. FSDP's five names and ZeRO 0-3 are these six (`strategy.hpp`
+/// maps each to its switches): NO_SHARD = ZeRO 0, shard_optimizer = ZeRO 1, SHARD_GRAD_OP = ZeRO 2,
+/// FULL_SHARD = ZeRO 3.
+enum class Strategy {
+  no_shard,
+  shard_optimizer,
+  shard_grad_op,
+  full_shard,
+  hybrid_shard,
+  hybrid_shard_zero2,
+};
+
+enum class MixedPrecision { no, fp16, bf16, fp8 };
+enum class StateDictType { full, local, sharded };
+enum class BackwardPrefetch { none, backward_pre, backward_post };
+enum class WrapPolicy { unset, transformer_based, size_based, no_wrap };
+enum class OffloadDevice { none, cpu, nvme };
+enum class Device { cpu, cuda };
+
+std::string_view to_string(Strategy value) noexcept;
+std::string_view to_string(MixedPrecision value) noexcept;
+std::string_view to_string(StateDictType value) noexcept;
+std::string_view to_string(BackwardPrefetch value) noexcept;
+std::string_view to_string(WrapPolicy value) noexcept;
+std::string_view to_string(OffloadDevice value) noexcept;
+std::string_view to_string(Device value) noexcept;
+
+/// The neutral settings that FSDP and DeepSpeed configurations both translate to, and all that the
+/// runtime knows of either. Counts are elements, not bytes, unless the name says so.
+struct ShardingSettings {
+  Strategy strategy = Strategy::no_shard;
+  /// Ranks of one shard group for the hybrid strategies; 0: the local world size.
+  int shard_size = 0;
+  /// hpZ: ranks that share a secondary weight copy; 1: none (DeepSpeed zero_hpz_partition_size).
+  int hpz_partition_size = 1;
+  /// FSDP 2 integer reshard: size of the group that weights are resharded to; 0: the shard group.
+  int reshard_size = 0;
+
+  MixedPrecision mixed_precision = MixedPrecision::no;
+  OffloadDevice offload_param = OffloadDevice::none;
+  OffloadDevice offload_optimizer = OffloadDevice::none;
+  std::string offload_param_nvme_path;
+  std::string offload_optimizer_nvme_path;
+
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::none;
+  bool forward_prefetch = false;
+  bool limit_all_gathers = true;
+
+  WrapPolicy wrap_policy = WrapPolicy::unset;
+  std::vector<std::string> transformer_layer_classes;
+  std::int64_t min_num_params = 100'000'000;
+  bool use_orig_params = true;
+  bool sync_module_states = true;
+  bool cpu_ram_efficient_loading = true;
+  bool activation_checkpointing = false;
+  bool activation_checkpointing_offload = false;
+  std::string ignored_modules;
+
+  StateDictType state_dict_type = StateDictType::sharded;
+  bool save_16bit_model = false;
+
+  std::int64_t reduce_bucket_size = 500'000'000;
+  std::int64_t allgather_bucket_size = 500'000'000;
+  std::int64_t prefetch_bucket_size = 50'000'000;
+  std::int64_t param_persistence_threshold = 100'000;
+  std::int64_t max_live_parameters = 1'000'000'000;
+  std::int64_t max_reuse_distance = 1'000'000'000;
+  std::int64_t sub_group_size = 1'000'000'000;
+  bool overlap_comm = false;
+  bool contiguous_gradients = true;
+  bool round_robin_gradients = false;
+
+  int gradient_accumulation_steps = 1;
+  /// Global L2 norm to clip to; absent: the program decides; 0: no clipping.
+  std::optional<double> gradient_clipping;
+
+  bool operator==(const ShardingSettings&) const = default;
+};
+
+/// Who this worker is: torchrun's variables.
+struct WorkerIdentity {
+  int rank = 0;
+  int local_rank = 0;
+  int world_size = 1;
+  int local_world_size = 1;
+  int node_rank = 0;  ///< GROUP_RANK
+  int num_nodes = 1;  ///< GROUP_WORLD_SIZE
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+  std::string run_id = "none";
+  int restart_count = 0;
+
+  bool operator==(const WorkerIdentity&) const = default;
+};
+
+/// Everything that a worker reads from its environment, once, at start.
+struct RuntimeSettings {
+  WorkerIdentity identity;
+  ShardingSettings sharding;
+  Device device = Device::cpu;
+  /// `fsdp`, `deepspeed`, or `none` when neither mode was asked for: for messages only.
+  std::string origin = "none";
+
+  bool operator==(const RuntimeSettings&) const = default;
+};
+
+}  // namespace acc::plugins

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "acc/plugins/sharding_settings.hpp"
+
+namespace acc::plugins {
+
+/// The switches that make one mechanism of all strategies. The runtime reads these and never asks
+/// for a strategy by name (sharding semantics: FSDP arXiv 2304.11277, ZeRO arXiv 1910.02054).
+struct StrategySwitches {
+  bool shard_parameters;       ///< a rank keeps only its shard between a step and the next forward
+  bool reshard_after_forward;  ///< and drops the gathered weights between forward and backward
+  bool shard_gradients;        ///< gradients are reduced to a shard in every micro-step
+  bool shard_optimizer;        ///< optimizer state covers the shard only
+  bool replicate;              ///< shard groups are smaller than the world and are replicated
+};
+
+constexpr StrategySwitches switches(Strategy strategy) noexcept {
+  switch (strategy) {
+    case Strategy::no_shard: return {false, false, false, false, false};
+    case Strategy::shard_optimizer: return {false, false, false, true, false};
+    case Strategy::shard_grad_op: return {true, false, true, true, false};
+    case Strategy::full_shard: return {true, true, true, true, false};
+    case Strategy::hybrid_shard: return {true, true, true, true, true};
+    case Strategy::hybrid_shard_zero2: return {true, false, true, true, true};
+  }
+  return {};
+}
+
+}  // namespace acc::plugins

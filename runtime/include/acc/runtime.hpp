@@ -1,0 +1,229 @@
+#pragma once
+
+#include "acc/base/error.hpp"
+#include "acc/plugins/sharding_settings.hpp"
+#include "acc/runtime/export.hpp"
+#include "acc/runtime/initializer.hpp"
+#include "acc/runtime/optimizers.hpp"
+#include "acc/runtime/reports.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// The sharded-training runtime: a program registers parameters in units, brackets each unit's use
+/// with a scope, and the runtime gathers, frees, reduces, accumulates, clips and updates as the
+/// launcher's settings say. One thread of the program uses a Runtime and what it made; all ranks
+/// make the same calls in the same order. Every function throws acc::Error.
+namespace acc {
+
+class Model;
+class Optimizer;
+
+namespace detail {
+class RuntimeState;
+class ModelState;
+class OptimizerState;
+class UnitState;
+}  // namespace detail
+
+/// Sizes of a parameter, outermost first, row-major.
+using Shape = std::vector<std::int64_t>;
+
+struct ParameterOptions {
+  bool trainable = true;  ///< a frozen parameter is sharded and gathered, never reduced or updated
+  bool weight_decay = true;  ///< whether the optimizer's weight decay applies
+};
+
+/// A registered parameter: a small handle, valid as long as its Model.
+class Parameter {
+ public:
+  Parameter() = default;
+
+ private:
+  friend class detail::UnitState;
+  friend class ForwardUse;
+  friend class BackwardUse;
+  explicit Parameter(int index) : index_(index) {}
+  int index_ = -1;
+};
+
+/// Where a unit's gradient is to be put. The program computes `data = beta * data + gradient`:
+/// with `beta` 0 the old content is undefined and must be overwritten, with 1 it is added to (the
+/// signature of a GEMM). data: [numel of the parameter], fp32.
+struct Gradient {
+  float* data;
+  float beta;
+};
+
+/// The unit's full parameters, gathered on construction, freed on destruction when the strategy
+/// reshards after forward. Move-only; must end before the Model.
+class ACC_API ForwardUse {
+ public:
+  explicit ForwardUse(detail::UnitState* unit);
+  ForwardUse(ForwardUse&& other) noexcept;
+  ForwardUse(const ForwardUse&) = delete;
+  ForwardUse& operator=(const ForwardUse&) = delete;
+  ForwardUse& operator=(ForwardUse&&) = delete;
+  ~ForwardUse();
+
+  /// The full parameter: [shape], fp32, row-major, read-only (other ranks may share the memory).
+  [[nodiscard]] const float* operator[](Parameter parameter) const;
+  /// Frees now what the destructor would, so that errors reach the caller.
+  void end();
+
+ private:
+  detail::UnitState* unit_;
+};
+
+/// The same for backward, with a place for the gradients. When the last backward of the micro-step
+/// has ended (as many as there were forwards), the unit's gradients are reduced.
+class ACC_API BackwardUse {
+ public:
+  explicit BackwardUse(detail::UnitState* unit);
+  BackwardUse(BackwardUse&& other) noexcept;
+  BackwardUse(const BackwardUse&) = delete;
+  BackwardUse& operator=(const BackwardUse&) = delete;
+  BackwardUse& operator=(BackwardUse&&) = delete;
+  ~BackwardUse();
+
+  [[nodiscard]] const float* operator[](Parameter parameter) const;
+  /// Where to put the gradient; each call tells anew whether to overwrite or to add, and counts as
+  /// that write: ask once per write. `data` is null for a frozen parameter.
+  [[nodiscard]] Gradient grad(Parameter parameter);
+  /// The same, zero-filled where nothing was written yet, so that it is always added to.
+  [[nodiscard]] float* grad_to_add(Parameter parameter);
+  void end();
+
+ private:
+  detail::UnitState* unit_;
+};
+
+/// What is gathered and freed together: the runtime stores its parameters as one flat parameter,
+/// sharded over the shard group. Owned by the Model; references stay valid as long as it lives.
+class ACC_API Unit {
+ public:
+  /// Registers a parameter; only before the first use, `load` or `optimizer`. Names are unique in
+  /// the unit; the full name is "<unit>.<name>" ("<name>" where the unit's name is empty).
+  Parameter parameter(std::string name, Shape shape, Initializer initializer,
+                      ParameterOptions options = {});
+  /// A second full name for an existing parameter of this unit (a tied weight): exported and
+  /// checkpointed under both, stored, reduced and counted once.
+  void tie(std::string alias_full_name, Parameter parameter);
+
+  [[nodiscard]] ForwardUse forward();
+  [[nodiscard]] BackwardUse backward();
+  [[nodiscard]] const std::string& name() const;
+
+ private:
+  friend class detail::ModelState;
+  explicit Unit(detail::UnitState* state) : state_(state) {}
+  detail::UnitState* state_;
+};
+
+/// The program's parameters. Copies are handles on the same model.
+class ACC_API Model {
+ public:
+  /// A unit that other units' scopes may nest in; there is at most one. It holds what no other unit
+  /// took (embeddings, final norm, head) and stays gathered from its forward to its backward.
+  Unit& root(std::string name, std::string class_name);
+  /// `class_name` is what fsdp_transformer_layer_cls_to_wrap selects.
+  Unit& unit(std::string name, std::string class_name);
+
+  /// Takes initial values from a safetensors file by full name (F32, F16, BF16), each rank reading
+  /// only its shard. Every parameter must be there in its shape; extra tensors are ignored unless
+  /// their name is no tied name, which is an error.
+  void load_safetensors(const std::string& path);
+  /// Writes all parameters (fp32 master weights, full names, ties under both) to one file.
+  /// Collective; rank 0 writes, one unit in memory at a time. The file is complete or absent.
+  void export_safetensors(const std::string& path);
+
+  Optimizer optimizer(const AdamW& settings);
+  Optimizer optimizer(const Sgd& settings);
+
+  /// While it lives, forward scopes expect no backward (evaluation, sampling).
+  [[nodiscard]] std::shared_ptr<void> no_grad();
+
+  [[nodiscard]] std::int64_t numel() const;  ///< elements of all parameters, tied ones once
+  [[nodiscard]] MemoryReport memory() const;
+  /// Counts since the last `reset_traffic`.
+  [[nodiscard]] TrafficReport traffic() const;
+  void reset_traffic();
+
+ private:
+  friend class Runtime;
+  friend class detail::RuntimeState;
+  explicit Model(std::shared_ptr<detail::ModelState> state) : state_(std::move(state)) {}
+  std::shared_ptr<detail::ModelState> state_;
+};
+
+/// Updates the shards of one model. Copies are handles on the same optimizer.
+class ACC_API Optimizer {
+ public:
+  /// Finishes the reductions, scales (mean over ranks and micro-steps), clips to `clip_norm`,
+  /// updates, and forgets the gradients. Collective. Without `set_clip_norm` the launcher's
+  /// gradient_clipping holds; 0 is no clipping.
+  StepInfo step();
+  void set_lr(double lr);
+  [[nodiscard]] double lr() const;
+  void set_clip_norm(double max_norm);
+  [[nodiscard]] double clip_norm() const;
+
+ private:
+  friend class Model;
+  friend class Runtime;
+  friend class detail::RuntimeState;
+  explicit Optimizer(std::shared_ptr<detail::OptimizerState> state) : state_(std::move(state)) {}
+  std::shared_ptr<detail::OptimizerState> state_;
+};
+
+/// Small named numbers of the program itself that travel with a checkpoint (its step, its place in
+/// the data, …).
+using ProgramState = std::map<std::string, std::int64_t>;
+
+class ACC_API Runtime {
+ public:
+  /// Rank, groups and settings from the environment that the launcher made; one rank without it.
+  static Runtime from_environment();
+  /// The same from settings in hand (tests, programs with their own launcher).
+  static Runtime from_settings(const plugins::RuntimeSettings& settings);
+
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int local_rank() const;
+  [[nodiscard]] int world_size() const;
+  [[nodiscard]] const plugins::RuntimeSettings& settings() const;
+  /// One line for the user: strategy, groups, precision and where they come from.
+  [[nodiscard]] std::string describe() const;
+
+  /// A new model; `seed` feeds its initialisers, whose values do not depend on the world size.
+  Model model(std::uint64_t seed = 0);
+
+  [[nodiscard]] int gradient_accumulation_steps() const;
+  /// True when this micro-step's backward was the last before `Optimizer::step()`.
+  [[nodiscard]] bool last_micro_step(const Model& model) const;
+
+  /// Collective helpers for the program's own figures; values: same length on all ranks.
+  [[nodiscard]] double mean(double value);
+  /// values of all ranks, [world_size * values.size()], rank-major, on every rank.
+  [[nodiscard]] std::vector<double> all_gather(std::span<const double> values);
+  void barrier();
+
+  /// Writes a checkpoint folder; collective. Complete or absent: an older folder of that name stays
+  /// whole until the new one is. Throws Error(config) naming the path when it cannot be written.
+  void save(const std::string& directory, const Model& model, const Optimizer& optimizer,
+            const ProgramState& program = {});
+  /// Reads what any strategy and any number of ranks saved; collective. Returns the program's part.
+  ProgramState load(const std::string& directory, Model& model, Optimizer& optimizer);
+
+ private:
+  explicit Runtime(std::shared_ptr<detail::RuntimeState> state) : state_(std::move(state)) {}
+  std::shared_ptr<detail::RuntimeState> state_;
+};
+
+}  // namespace acc

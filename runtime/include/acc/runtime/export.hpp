@@ -1,0 +1,3 @@
+#pragma once
+
+#define ACC_API __attribute__((visibility("default")))

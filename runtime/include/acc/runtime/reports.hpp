@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+namespace acc {
+
+/// Outcome of one optimizer step. `grad_norm` is the global L2 norm before clipping.
+struct StepInfo {
+  std::int64_t step = 0;
+  double grad_norm = 0.0;
+  double clip_coefficient = 1.0;
+};
+
+/// Bytes that this rank holds for the model between steps, and the most it gathered at once.
+struct MemoryReport {
+  std::int64_t parameter_bytes = 0;  ///< master weights: the shard, or all where nothing is sharded
+  std::int64_t gradient_bytes = 0;   ///< reduced or accumulated gradients kept until the step
+  std::int64_t optimizer_bytes = 0;  ///< moments
+  std::int64_t gathered_bytes = 0;   ///< peak of gathered weights beyond `parameter_bytes`; memory
+                                     ///< that all ranks of a host share counts 1/ranks on each
+  std::int64_t gradient_buffer_bytes = 0;  ///< peak of full gradients on their way to a reduction
+};
+
+/// Elements handed to collectives, per rank: for an all_gather the gathered result, for a
+/// reduce_scatter its input, for an all_reduce the buffer. `moved` counts only what was copied:
+/// where the ranks of one host share the gathered memory a gather moves nothing.
+struct TrafficReport {
+  std::int64_t gathered_elements = 0;
+  std::int64_t gathered_elements_moved = 0;
+  std::int64_t gather_calls = 0;
+  std::int64_t reduced_elements = 0;  ///< reduce_scatter
+  std::int64_t reduce_calls = 0;
+  std::int64_t all_reduced_elements = 0;  ///< all_reduce (no_shard; between replicas)
+  std::int64_t all_reduce_calls = 0;
+};
+
+}  // namespace acc
