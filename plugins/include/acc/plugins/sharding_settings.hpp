@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -110,6 +111,10 @@ struct RuntimeSettings {
   Device device = Device::cpu;
   /// `fsdp`, `deepspeed`, or `none` when neither mode was asked for: for messages only.
   std::string origin = "none";
+  /// How long a collective waits for a peer that is alive (ACC_COLLECTIVE_TIMEOUT, seconds).
+  std::chrono::seconds collective_timeout{1800};
+  /// ACC_SHM_GATHER=copy: gathers on one host copy, as those between hosts do.
+  bool copy_gathers = false;
 
   bool operator==(const RuntimeSettings&) const = default;
 };

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "acc/runtime.hpp"
+#include "sharding/groups.hpp"
+
+#include <memory>
+
+namespace acc::rendezvous {
+class Store;
+}
+
+namespace acc::detail {
+
+/// What one process has of the job: settings, the store, the groups.
+class RuntimeState {
+ public:
+  explicit RuntimeState(const plugins::RuntimeSettings& settings);
+  ~RuntimeState();
+
+  plugins::RuntimeSettings settings;
+  std::unique_ptr<rendezvous::Store> store;
+  sharding::Groups groups;
+};
+
+/// Refuses by name what the settings ask for and this build or version cannot do.
+void check_supported(const plugins::RuntimeSettings& settings);
+
+}  // namespace acc::detail
