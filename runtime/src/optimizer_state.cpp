@@ -16,12 +16,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSetti
   lr = std::visit([](const auto& each) { return each.lr; }, settings_);
   clip_norm = model_->engine().settings.sharding.gradient_clipping.value_or(0.0);
   model_->finalize();
-  std::vector<std::string> kinds;
-  if (std::holds_alternative<AdamW>(settings_)) {
-    kinds = {"exp_avg", "exp_avg_sq"};
-  } else if (std::get<Sgd>(settings_).momentum != 0.0) {
-    kinds = {"momentum"};
-  }
+  const std::vector<std::string> kinds = moment_kinds();
   std::int64_t nbytes = 0;
   for (FlatParameter* flat : model_->flats()) {
     if (!flat->trainable()) {
@@ -36,6 +31,30 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSetti
     flats_.push_back(std::move(state));
   }
   model_->optimizer_nbytes = nbytes;
+}
+
+std::string OptimizerState::name() const {
+  return std::holds_alternative<AdamW>(settings_) ? "adamw" : "sgd";
+}
+
+std::map<std::string, double> OptimizerState::hyper_parameters() const {
+  if (const auto* adamw = std::get_if<AdamW>(&settings_)) {
+    return {{"lr", lr},
+            {"beta1", adamw->beta1},
+            {"beta2", adamw->beta2},
+            {"eps", adamw->eps},
+            {"weight_decay", adamw->weight_decay}};
+  }
+  const auto& sgd = std::get<Sgd>(settings_);
+  return {{"lr", lr}, {"momentum", sgd.momentum}, {"weight_decay", sgd.weight_decay}};
+}
+
+std::vector<std::string> OptimizerState::moment_kinds() const {
+  if (std::holds_alternative<AdamW>(settings_)) {
+    return {"exp_avg", "exp_avg_sq"};
+  }
+  return std::get<Sgd>(settings_).momentum != 0.0 ? std::vector<std::string>{"momentum"}
+                                                  : std::vector<std::string>{};
 }
 
 StepInfo OptimizerState::step() {

@@ -2,6 +2,7 @@
 
 #include "model_state.hpp"
 
+#include <map>
 #include <memory>
 #include <string>
 #include <variant>
@@ -28,7 +29,10 @@ class OptimizerState {
     std::vector<Moment> moments;
   };
   [[nodiscard]] std::vector<FlatState>& flats() noexcept { return flats_; }
-  [[nodiscard]] ModelState& model() noexcept { return *model_; }
+  /// For checkpoints: "adamw" or "sgd", its settings by name, and its moments.
+  [[nodiscard]] std::string name() const;
+  [[nodiscard]] std::map<std::string, double> hyper_parameters() const;
+  [[nodiscard]] std::vector<std::string> moment_kinds() const;
 
   double lr;
   double clip_norm;

@@ -1,6 +1,7 @@
 #include "acc/runtime.hpp"
 
 #include "acc/plugins/environment.hpp"
+#include "acc/rendezvous/store.hpp"
 #include "checkpoint/model_files.hpp"
 #include "model_state.hpp"
 #include "optimizer_state.hpp"
@@ -170,7 +171,12 @@ Runtime Runtime::from_environment() {
 }
 
 Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings) {
-  return Runtime(std::make_shared<detail::RuntimeState>(settings));
+  return from_settings(settings, detail::connect_store(settings.identity));
+}
+
+Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings,
+                               std::unique_ptr<rendezvous::Store> store) {
+  return Runtime(std::make_shared<detail::RuntimeState>(settings, std::move(store)));
 }
 
 int Runtime::rank() const {

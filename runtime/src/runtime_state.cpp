@@ -9,9 +9,8 @@
 #include <vector>
 
 namespace acc::detail {
-namespace {
 
-std::unique_ptr<rendezvous::Store> connect(const plugins::WorkerIdentity& identity) {
+std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity) {
   if (identity.world_size == 1) {
     return nullptr;
   }
@@ -21,8 +20,6 @@ std::unique_ptr<rendezvous::Store> connect(const plugins::WorkerIdentity& identi
   return std::make_unique<rendezvous::PrefixStore>(
       fmt::format("acc/{}/{}", identity.run_id, identity.restart_count), std::move(store));
 }
-
-}  // namespace
 
 void check_supported(const plugins::RuntimeSettings& settings) {
   const plugins::ShardingSettings& asked = settings.sharding;
@@ -54,13 +51,14 @@ void check_supported(const plugins::RuntimeSettings& settings) {
   }
 }
 
-RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted) : settings(wanted) {
+RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
+                           std::unique_ptr<rendezvous::Store> given)
+    : settings(wanted), store(std::move(given)) {
   check_supported(settings);
   const auto& identity = settings.identity;
   if (identity.world_size > 1) {
     set_log_rank(identity.rank, identity.world_size);
   }
-  store = connect(identity);
   groups = sharding::make_groups(settings, store.get());
 }
 

@@ -80,6 +80,19 @@ void FlatParameter::round_master() {
   }
 }
 
+std::vector<float> FlatParameter::gather_master() {
+  std::vector<float> full(static_cast<std::size_t>(layout_.padded_numel));
+  if (engine_.on.shard_optimizer) {
+    engine_.groups.shard
+        ->all_gather(master(), full.data(),
+                     static_cast<std::size_t>(layout_.shard_numel) * sizeof(float))
+        ->wait();
+  } else {
+    std::copy(master(), master() + layout_.padded_numel, full.begin());
+  }
+  return full;
+}
+
 void FlatParameter::begin_unshard() {
   if (unsharded_) {
     return;

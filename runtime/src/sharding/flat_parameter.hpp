@@ -43,6 +43,8 @@ class FlatParameter {
   [[nodiscard]] std::uint16_t* low_precision();
   void initialize(std::uint64_t seed);
   void round_master();
+  /// The full master weights, [padded_numel], on every rank. Collective.
+  std::vector<float> gather_master();
   void publish() { storage_->publish(); }
 
   void begin_unshard();
