@@ -69,6 +69,7 @@ void parse_tensor(const json& entry, const std::filesystem::path& path, Manifest
   check_shape(tensor, path);
   for (const auto& [kind, pieces] : entry.at("pieces").items()) {
     tensor.kinds.push_back(kind);
+    table.add(tensor.name, kind, {});  // known, also where the tensor has no elements
     for (const auto& piece : pieces) {
       const StoredPiece stored{piece.at(0), piece.at(1), piece.at(2)};
       if (stored.offset < 0 || stored.numel < 0 || stored.file < 0 ||
@@ -148,6 +149,10 @@ Manifest parse_manifest(std::string_view text, const std::filesystem::path& path
     const json root = json::parse(text);
     check_header(root, path);
     Manifest manifest = parse_fields(root);
+    if (manifest.world_size < 1) {
+      fail(path,
+           "expected a world_size of at least 1, found " + std::to_string(manifest.world_size));
+    }
     for (const auto& entry : root.at("tensors")) {
       parse_tensor(entry, path, manifest, table);
     }

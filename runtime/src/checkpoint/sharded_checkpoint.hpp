@@ -91,7 +91,7 @@ class ShardedCheckpoint {
   Manifest manifest_;
   PieceTable table_;
   std::map<std::string, std::size_t> by_name_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<int, std::unique_ptr<SafetensorsFile>> files_;  ///< opened so far, by rank
 };
 
 }  // namespace acc::checkpoint
