@@ -32,7 +32,7 @@ def test_numpy_types():
         "matrix": generator.standard_normal((37, 11), dtype=numpy.float32),
         "half": generator.standard_normal((3, 5, 7)).astype(numpy.float16),
         "double": generator.standard_normal(1001),
-        "scalar": numpy.float32(2.5).reshape(()),
+        "scalar": numpy.array(2.5, numpy.float32),
         "empty": numpy.zeros((0, 4), numpy.float32),
         "name with \"quotes\" / é": numpy.arange(3, dtype=numpy.float32),
     }
