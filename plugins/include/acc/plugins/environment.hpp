@@ -15,6 +15,9 @@ using Environment = std::map<std::string, std::string>;
 /// The environment of this process.
 Environment current_environment();
 
+/// Whether settings of a section count in a mode: `fsdp`, `deepspeed` or `none`.
+bool applies(Section section, std::string_view origin) noexcept;
+
 /// What settings mean to the runtime. `origin` is `fsdp`, `deepspeed` or `none`. Launcher and
 /// worker both call it, so that a plan that resolves is one that its workers understand. Throws
 /// Error(config).
