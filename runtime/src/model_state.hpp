@@ -13,8 +13,11 @@ namespace acc::detail {
 /// A unit as the program declared it; after `ModelState::finalize` its parameters live in `owner`.
 class UnitState {
  public:
-  UnitState(ModelState* model, std::string name, std::string class_name, bool is_root)
-      : model(model), name(std::move(name)), class_name(std::move(class_name)), is_root(is_root) {}
+  UnitState(ModelState* in_model, std::string unit_name, std::string unit_class, bool root)
+      : model(in_model),
+        name(std::move(unit_name)),
+        class_name(std::move(unit_class)),
+        is_root(root) {}
 
   Parameter add(std::string parameter_name, Shape shape, Initializer initializer,
                 ParameterOptions options);

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "acc/base/error.hpp"
+#include "acc/base/export.hpp"
 #include "acc/plugins/sharding_settings.hpp"
-#include "acc/runtime/export.hpp"
 #include "acc/runtime/initializer.hpp"
 #include "acc/runtime/optimizers.hpp"
 #include "acc/runtime/reports.hpp"

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "acc/base/export.hpp"
+
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -28,13 +30,13 @@ enum class WrapPolicy { unset, transformer_based, size_based, no_wrap };
 enum class OffloadDevice { none, cpu, nvme };
 enum class Device { cpu, cuda };
 
-std::string_view to_string(Strategy value) noexcept;
-std::string_view to_string(MixedPrecision value) noexcept;
-std::string_view to_string(StateDictType value) noexcept;
-std::string_view to_string(BackwardPrefetch value) noexcept;
-std::string_view to_string(WrapPolicy value) noexcept;
-std::string_view to_string(OffloadDevice value) noexcept;
-std::string_view to_string(Device value) noexcept;
+ACC_API std::string_view to_string(Strategy value) noexcept;
+ACC_API std::string_view to_string(MixedPrecision value) noexcept;
+ACC_API std::string_view to_string(StateDictType value) noexcept;
+ACC_API std::string_view to_string(BackwardPrefetch value) noexcept;
+ACC_API std::string_view to_string(WrapPolicy value) noexcept;
+ACC_API std::string_view to_string(OffloadDevice value) noexcept;
+ACC_API std::string_view to_string(Device value) noexcept;
 
 /// The neutral settings that FSDP and DeepSpeed configurations both translate to, and all that the
 /// runtime knows of either. Counts are elements, not bytes, unless the name says so.
