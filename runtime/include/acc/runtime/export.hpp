@@ -1,3 +1,3 @@
 #pragma once
 
-#define ACC_API __attribute__((visibility("default")))
+#include "acc/base/export.hpp"
