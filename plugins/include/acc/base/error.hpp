@@ -28,7 +28,7 @@ ACC_API std::string_view to_string(Errc code) noexcept;
 
 /// The one exception type of acclaunch. `what()` is a complete sentence for the user: what was
 /// tried, the value that was found, what was expected. `rank()` names the rank that caused it,
-/// where one did. Exported with its typeinfo, so that programs catch what libacc_runtime.so throws.
+/// where one did.
 class ACC_API Error : public std::runtime_error {
  public:
   Error(Errc code, const std::string& message, std::optional<int> rank = std::nullopt)

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "acc/base/export.hpp"
