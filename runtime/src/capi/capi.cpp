@@ -1,0 +1,191 @@
+#include "capi/capi.hpp"
+
+#include <algorithm>
+
+namespace {
+
+using namespace acc::capi;
+using acc::Errc;
+using acc::Error;
+
+// Text and rank of this thread's last failure. The text is kept even where no memory is left.
+struct LastError {
+  std::string text;
+  const char* message = "";
+  int rank = -1;
+
+  void set(const char* what, int culprit) noexcept {
+    rank = culprit;
+    try {
+      text = what;
+      message = text.c_str();
+    } catch (...) {
+      message = "out of memory";
+    }
+  }
+};
+thread_local LastError last_error;
+
+Errc code_of(acc_status status) noexcept {
+  for (int code = 0; code <= static_cast<int>(Errc::internal); ++code) {
+    if (status_of(static_cast<Errc>(code)) == status) {
+      return static_cast<Errc>(code);
+    }
+  }
+  return Errc::internal;
+}
+
+}  // namespace
+
+namespace acc::capi {
+
+void set_last_error(const char* text, int rank) noexcept {
+  last_error.set(text, rank);
+}
+
+acc_status status_of(Errc code) noexcept {
+  switch (code) {
+    case Errc::invalid_argument: return ACC_INVALID_ARGUMENT;
+    case Errc::config: return ACC_CONFIG;
+    case Errc::not_found: return ACC_NOT_FOUND;
+    case Errc::timeout: return ACC_TIMEOUT;
+    case Errc::connection: return ACC_CONNECTION;
+    case Errc::protocol: return ACC_PROTOCOL;
+    case Errc::process: return ACC_PROCESS;
+    case Errc::collective: return ACC_COLLECTIVE;
+    case Errc::device: return ACC_DEVICE;
+    case Errc::out_of_memory: return ACC_OUT_OF_MEMORY;
+    case Errc::internal: return ACC_INTERNAL;
+  }
+  return ACC_INTERNAL;
+}
+
+}  // namespace acc::capi
+
+const char* acc_last_error(void) noexcept {
+  return last_error.message;
+}
+
+int acc_last_error_rank(void) noexcept {
+  return last_error.rank;
+}
+
+const char* acc_status_name(acc_status status) noexcept {
+  return status == ACC_OK ? "ok" : acc::to_string(code_of(status)).data();
+}
+
+int acc_exit_status(acc_status status) noexcept {
+  return status == ACC_OK ? 0 : acc::exit_status(Error(code_of(status), ""));
+}
+
+acc_status acc_runtime_from_environment(acc_runtime** runtime) noexcept {
+  return guarded(
+      [&] { required(runtime, "runtime") = new acc_runtime{acc::Runtime::from_environment()}; });
+}
+
+void acc_runtime_free(acc_runtime* runtime) noexcept {
+  delete runtime;
+}
+
+int acc_runtime_rank(const acc_runtime* runtime) noexcept {
+  return runtime == nullptr ? -1 : runtime->value.rank();
+}
+
+int acc_runtime_local_rank(const acc_runtime* runtime) noexcept {
+  return runtime == nullptr ? -1 : runtime->value.local_rank();
+}
+
+int acc_runtime_world_size(const acc_runtime* runtime) noexcept {
+  return runtime == nullptr ? -1 : runtime->value.world_size();
+}
+
+int acc_runtime_gradient_accumulation_steps(const acc_runtime* runtime) noexcept {
+  return runtime == nullptr ? -1 : runtime->value.gradient_accumulation_steps();
+}
+
+acc_status acc_runtime_describe(const acc_runtime* runtime, char* text, size_t capacity) noexcept {
+  return guarded([&] {
+    const std::string line = required(runtime, "runtime").value.describe();
+    if (capacity == 0) {
+      throw Error(Errc::invalid_argument, "capacity is 0, expected room for the final NUL");
+    }
+    const std::size_t count = std::min(line.size(), capacity - 1);
+    std::memcpy(&required(text, "text"), line.data(), count);
+    text[count] = '\0';
+  });
+}
+
+acc_status acc_runtime_last_micro_step(const acc_runtime* runtime, const acc_model* model,
+                                       int* is_last) noexcept {
+  return guarded([&] {
+    const acc::Runtime& value = required(runtime, "runtime").value;
+    const bool last = value.last_micro_step(required(model, "model").value);
+    required(is_last, "is_last") = last ? 1 : 0;
+  });
+}
+
+acc_status acc_runtime_mean(acc_runtime* runtime, double value, double* mean) noexcept {
+  return guarded([&] {
+    double& result = required(mean, "mean");
+    result = required(runtime, "runtime").value.mean(value);
+  });
+}
+
+acc_status acc_runtime_all_gather(acc_runtime* runtime, const double* values, size_t count,
+                                  double* all) noexcept {
+  return guarded([&] {
+    const std::span<const double> own(&required(values, "values"), count);
+    double& first = required(all, "all");
+    const auto gathered = required(runtime, "runtime").value.all_gather(own);
+    std::copy(gathered.begin(), gathered.end(), &first);
+  });
+}
+
+acc_status acc_runtime_barrier(acc_runtime* runtime) noexcept {
+  return guarded([&] { required(runtime, "runtime").value.barrier(); });
+}
+
+acc_status acc_runtime_save(acc_runtime* runtime, const char* directory, const acc_model* model,
+                            const acc_optimizer* optimizer, const acc_program_value* values,
+                            size_t count) noexcept {
+  return guarded([&] {
+    acc::ProgramState program;
+    for (std::size_t i = 0; i < count; ++i) {
+      program[string_of(required(values + i, "values").name, "values[].name")] = values[i].value;
+    }
+    required(runtime, "runtime")
+        .value.save(string_of(directory, "directory"), required(model, "model").value,
+                    required(optimizer, "optimizer").value, program);
+  });
+}
+
+acc_status acc_runtime_load(acc_runtime* runtime, const char* directory, acc_model* model,
+                            acc_optimizer* optimizer, acc_program_state** state) noexcept {
+  return guarded([&] {
+    auto loaded = std::make_unique<acc_program_state>();
+    loaded->values =
+        required(runtime, "runtime")
+            .value.load(string_of(directory, "directory"), required(model, "model").value,
+                        required(optimizer, "optimizer").value);
+    if (state != nullptr) {
+      *state = loaded.release();
+    }
+  });
+}
+
+acc_status acc_program_state_get(const acc_program_state* state, const char* name,
+                                 int64_t* value) noexcept {
+  return guarded([&] {
+    const acc::ProgramState& values = required(state, "state").values;
+    const auto found = values.find(string_of(name, "name"));
+    if (found == values.end()) {
+      throw Error(Errc::not_found,
+                  "the checkpoint has no program value '" + std::string(name) + "'");
+    }
+    required(value, "value") = found->second;
+  });
+}
+
+void acc_program_state_free(acc_program_state* state) noexcept {
+  delete state;
+}

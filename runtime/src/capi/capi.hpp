@@ -1,0 +1,119 @@
+#pragma once
+
+#include "acc/base/error.hpp"
+#include "acc/runtime.h"
+#include "acc/runtime.hpp"
+
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <type_traits>
+
+// A handle is a C++ handle on the heap. A unit is owned by its model: its handle is its address.
+struct acc_runtime {
+  acc::Runtime value;
+};
+struct acc_model {
+  acc::Model value;
+};
+struct acc_optimizer {
+  acc::Optimizer value;
+};
+struct acc_forward_use {
+  acc::ForwardUse value;
+};
+struct acc_backward_use {
+  acc::BackwardUse value;
+};
+struct acc_no_grad {
+  std::shared_ptr<void> scope;
+};
+struct acc_program_state {
+  acc::ProgramState values;
+};
+
+namespace acc::capi {
+
+/// Keeps the reason of this thread's last failure for acc_last_error.
+void set_last_error(const char* text, int rank) noexcept;
+acc_status status_of(Errc code) noexcept;
+
+/// The border: every function that can fail runs its body through here.
+template <typename Body>
+acc_status guarded(const Body& body) noexcept {
+  try {
+    body();
+    return ACC_OK;
+  } catch (const Error& error) {
+    set_last_error(error.what(), error.rank().value_or(-1));
+    return status_of(error.code());
+  } catch (const std::bad_alloc&) {
+    set_last_error("out of memory", -1);
+    return ACC_OUT_OF_MEMORY;
+  } catch (const std::exception& error) {
+    set_last_error(error.what(), -1);
+  } catch (...) {
+    set_last_error("an exception of an unknown type", -1);
+  }
+  return ACC_INTERNAL;
+}
+
+template <typename T>
+T& required(T* pointer, const char* name) {
+  if (pointer == nullptr) {
+    throw Error(Errc::invalid_argument, std::string(name) + " is NULL");
+  }
+  return *pointer;
+}
+
+inline std::string string_of(const char* text, const char* name) {
+  return std::string(&required(text, name));
+}
+
+inline acc_unit* handle_of(acc::Unit& unit) noexcept {
+  return reinterpret_cast<acc_unit*>(&unit);
+}
+
+inline acc::Unit& unit_of(acc_unit* unit) {
+  return *reinterpret_cast<acc::Unit*>(&required(unit, "unit"));
+}
+
+static_assert(sizeof(acc_parameter) == sizeof(acc::Parameter));
+
+inline acc::Parameter parameter_of(acc_parameter parameter) noexcept {
+  return std::bit_cast<acc::Parameter>(parameter);
+}
+
+inline void check_struct_size(std::size_t found, std::size_t known, const char* name) {
+  if (found < sizeof(std::size_t) || found > known) {
+    throw Error(Errc::invalid_argument,
+                std::string(name) + ": size is " + std::to_string(found) + ", expected at most " +
+                    std::to_string(known) +
+                    ": set it with the _INITIALIZER of this library's header");
+  }
+}
+
+/// The caller's fields over the defaults, as far as the caller's header knew them.
+template <typename Config>
+Config config_of(const Config* given, Config config, const char* name) {
+  static_assert(std::is_trivially_copyable_v<Config>);
+  if (given != nullptr) {
+    check_struct_size(given->size, sizeof(Config), name);
+    std::memcpy(&config, given, given->size);
+  }
+  return config;
+}
+
+/// The fields that the caller's header knew.
+template <typename Report>
+void give(Report* to, Report report, const char* name) {
+  const std::size_t size = required(to, name).size;
+  check_struct_size(size, sizeof(Report), name);
+  report.size = size;
+  std::memcpy(to, &report, size);
+}
+
+}  // namespace acc::capi
