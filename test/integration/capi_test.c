@@ -1,0 +1,194 @@
+/* capi_test FOLDER: trains y = x W through the C ABI, saves to FOLDER/checkpoint and resumes; in
+ * any number of ranks. Exits with 0 when all is as expected, else tells what is not. */
+
+#include "acc/runtime.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { kRows = 12, kInputs = 3, kOutputs = 2, kSteps = 400 };
+
+#define EXPECT(condition)                                                            \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, \
+              acc_last_error());                                                     \
+      exit(1);                                                                       \
+    }                                                                                \
+  } while (0)
+#define EXPECT_OK(call) EXPECT((call) == ACC_OK)
+
+static float input(int row, int i) {
+  return (float)((row * 7 + i * 5) % 11) / 11.0F - 0.4F;
+}
+
+static float true_weight(int i, int o) {
+  return 0.5F * (float)(i + 1) - (float)o;
+}
+
+static void fill_weight(uint64_t stream, int64_t offset, float* out, size_t count, void* context) {
+  (void)stream;
+  for (size_t k = 0; k < count; ++k) {
+    out[k] = *(const float*)context * (float)(offset + (int64_t)k);
+  }
+}
+
+typedef struct Program {
+  acc_runtime* runtime;
+  acc_model* model;
+  acc_unit* unit;
+  acc_parameter weight, frozen;
+  acc_optimizer* optimizer;
+} Program;
+
+static Program create(void) {
+  static float slope = 0.01F;
+  Program p;
+  EXPECT_OK(acc_runtime_from_environment(&p.runtime));
+  EXPECT_OK(acc_model_create(p.runtime, 3, &p.model));
+  EXPECT_OK(acc_model_unit(p.model, "linear", "Linear", &p.unit));
+  acc_parameter_config config = ACC_PARAMETER_CONFIG_INITIALIZER;
+  config.initializer = ACC_INITIALIZER_CUSTOM;
+  config.fill = fill_weight;
+  config.context = &slope;
+  const int64_t shape[] = {kInputs, kOutputs};
+  EXPECT_OK(acc_unit_parameter(p.unit, "weight", shape, 2, &config, &p.weight));
+  acc_parameter_config frozen = ACC_PARAMETER_CONFIG_INITIALIZER;
+  frozen.trainable = 0;
+  frozen.a = 1.0F;
+  EXPECT_OK(acc_unit_parameter(p.unit, "frozen", NULL, 0, &frozen, &p.frozen));
+  EXPECT(acc_model_numel(p.model) == kInputs * kOutputs + 1);
+  acc_sgd_config sgd = ACC_SGD_CONFIG_INITIALIZER;
+  sgd.lr = 0.4;
+  sgd.momentum = 0.9;
+  EXPECT_OK(acc_optimizer_sgd(p.model, &sgd, &p.optimizer));
+  return p;
+}
+
+static void destroy(Program* p) {
+  acc_optimizer_free(p->optimizer);
+  acc_model_free(p->model);
+  acc_runtime_free(p->runtime);
+}
+
+/* Mean squared error of this rank's rows; where `use` is given, its gradient too. */
+static double loss(const Program* p, const float* weight, acc_backward_use* use) {
+  const int rank = acc_runtime_rank(p->runtime);
+  const int rows = kRows / acc_runtime_world_size(p->runtime);
+  float gradient[kInputs * kOutputs] = {0};
+  double sum = 0.0;
+  for (int row = rank * rows; row < (rank + 1) * rows; ++row) {
+    for (int o = 0; o < kOutputs; ++o) {
+      float difference = 0.0F;
+      for (int i = 0; i < kInputs; ++i) {
+        difference += input(row, i) * (weight[i * kOutputs + o] - true_weight(i, o));
+      }
+      sum += (double)difference * difference / rows;
+      for (int i = 0; i < kInputs; ++i) {
+        gradient[i * kOutputs + o] += 2.0F * difference * input(row, i) / (float)rows;
+      }
+    }
+  }
+  if (use != NULL) {
+    float* data = NULL;
+    EXPECT_OK(acc_backward_grad_to_add(use, p->weight, &data));
+    for (int k = 0; k < kInputs * kOutputs; ++k) {
+      data[k] += gradient[k];
+    }
+    float beta = 0.0F;
+    EXPECT_OK(acc_backward_grad(use, p->frozen, &data, &beta));
+    EXPECT(data == NULL);
+  }
+  return sum;
+}
+
+/* One step; gives the loss before it, averaged over the ranks. */
+static double train_step(const Program* p) {
+  acc_forward_use* forward = NULL;
+  const float* weight = NULL;
+  EXPECT_OK(acc_forward_begin(p->unit, &forward));
+  EXPECT_OK(acc_forward_parameter(forward, p->weight, &weight));
+  const double local = loss(p, weight, NULL);
+  EXPECT_OK(acc_forward_end(forward));
+
+  acc_backward_use* backward = NULL;
+  EXPECT_OK(acc_backward_begin(p->unit, &backward));
+  EXPECT_OK(acc_backward_parameter(backward, p->weight, &weight));
+  EXPECT(loss(p, weight, backward) == local);
+  EXPECT_OK(acc_backward_end(backward));
+
+  int is_last = 0;
+  EXPECT_OK(acc_runtime_last_micro_step(p->runtime, p->model, &is_last));
+  EXPECT(is_last == 1);
+  acc_step_info info = ACC_STEP_INFO_INITIALIZER;
+  EXPECT_OK(acc_optimizer_step(p->optimizer, &info));
+  EXPECT(info.step > 0 && isfinite(info.grad_norm));
+  double mean = 0.0;
+  EXPECT_OK(acc_runtime_mean(p->runtime, local, &mean));
+  return mean;
+}
+
+static void expect_errors(const Program* p) {
+  EXPECT(acc_forward_begin(NULL, NULL) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "is NULL") != NULL);
+  EXPECT(acc_last_error_rank() == -1);
+  EXPECT(acc_model_load_safetensors(p->model, "/no/such/file") == ACC_CONFIG);
+  EXPECT(strstr(acc_last_error(), "/no/such/file") != NULL);
+  EXPECT(acc_exit_status(ACC_CONFIG) == 2 && strcmp(acc_status_name(ACC_CONFIG), "config") == 0);
+  acc_memory_report report = ACC_MEMORY_REPORT_INITIALIZER;
+  report.size = 1000;
+  EXPECT(acc_model_memory(p->model, &report) == ACC_INVALID_ARGUMENT);
+  /* A caller whose header ended after the first field gets that and no more. */
+  report.size = offsetof(acc_memory_report, gradient_bytes);
+  report.gradient_bytes = -7;
+  EXPECT_OK(acc_model_memory(p->model, &report));
+  EXPECT(report.parameter_bytes > 0 && report.gradient_bytes == -7);
+}
+
+static void expect_helpers(const Program* p) {
+  const int world = acc_runtime_world_size(p->runtime);
+  const double own[] = {acc_runtime_rank(p->runtime), 0.5};
+  double all[2 * kRows];
+  EXPECT_OK(acc_runtime_all_gather(p->runtime, own, 2, all));
+  for (int rank = 0; rank < world; ++rank) {
+    EXPECT(all[2 * rank] == rank && all[2 * rank + 1] == 0.5);
+  }
+  char text[8];
+  EXPECT_OK(acc_runtime_describe(p->runtime, text, sizeof text));
+  EXPECT(strlen(text) == sizeof text - 1);
+  EXPECT_OK(acc_runtime_barrier(p->runtime));
+}
+
+int main(int argc, char** argv) {
+  EXPECT(argc == 2);
+  char folder[4096];
+  snprintf(folder, sizeof folder, "%s/checkpoint", argv[1]);
+
+  Program p = create();
+  expect_helpers(&p);
+  const double first = train_step(&p);
+  for (int step = 1; step < kSteps; ++step) {
+    train_step(&p);
+  }
+  expect_errors(&p);
+  const acc_program_value values[] = {{"step", kSteps}, {"seen", (int64_t)1 << 40}};
+  EXPECT_OK(acc_runtime_save(p.runtime, folder, p.model, p.optimizer, values, 2));
+  const double last = train_step(&p);
+  EXPECT(first > 0.1 && last < 1e-6 * first);
+  const double next = train_step(&p);
+
+  /* Resumed in the same process: the same two losses, bit for bit. */
+  acc_program_state* state = NULL;
+  EXPECT_OK(acc_runtime_load(p.runtime, folder, p.model, p.optimizer, &state));
+  int64_t seen = 0;
+  EXPECT_OK(acc_program_state_get(state, "seen", &seen));
+  EXPECT(seen == (int64_t)1 << 40);
+  EXPECT(acc_program_state_get(state, "unknown", &seen) == ACC_NOT_FOUND);
+  acc_program_state_free(state);
+  EXPECT(train_step(&p) == last);
+  EXPECT(train_step(&p) == next);
+  destroy(&p);
+  return 0;
+}
