@@ -498,6 +498,9 @@ class Resolver {
   [[nodiscard]] std::string deepspeed_fields() const {
     std::string fields;
     for (const std::string& field : file_.deepspeed_fields) {
+      if (field == "mixed_precision" && settings_.source(field).kind != Source::Kind::file) {
+        continue;  // a flag took its place
+      }
       fields += (fields.empty() ? "" : ",") + plugins::lower(field);
     }
     return fields;
