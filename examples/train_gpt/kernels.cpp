@@ -47,7 +47,7 @@ ALWAYS_INLINE float gelu_gate(float u) {
 }
 
 ALWAYS_INLINE float row_maximum(const float* x, std::int64_t count) {
-  float maximum = -std::numeric_limits<float>::infinity();
+  float maximum = std::numeric_limits<float>::lowest();
 #pragma omp simd reduction(max : maximum)
   for (std::int64_t i = 0; i < count; ++i) {
     maximum = x[i] > maximum ? x[i] : maximum;
