@@ -1,9 +1,11 @@
 #pragma once
 
+#include "acc/plugins/settings.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 
 #include <map>
 #include <string>
+#include <string_view>
 
 namespace acc::plugins {
 
@@ -12,6 +14,17 @@ using Environment = std::map<std::string, std::string>;
 
 /// The environment of this process.
 Environment current_environment();
+
+/// What settings mean to the runtime. `origin` is `fsdp`, `deepspeed` or `none`. Launcher and
+/// worker both call it, so that a plan that resolves is one that its workers understand. Throws
+/// Error(config).
+ShardingSettings sharding_settings(const Settings& settings, std::string_view origin,
+                                   int world_size, int local_world_size);
+
+/// The variables that carry `settings` to a worker, besides torchrun's: Accelerate's where it has
+/// one, `ACC_<KEY>` for the rest.
+Environment settings_to_environment(const Settings& settings, std::string_view origin,
+                                    Device device);
 
 /// Reads back what the launcher injected: torchrun's identity variables, FSDP_*, ACCELERATE_* and
 /// ACC_*. Without any of them it is one rank and no sharding. Throws Error(config) that names the

@@ -1,0 +1,88 @@
+// Speed of the fused AdamW update: adamw_bench [params] [threads,…] [repetitions]
+// A line of JSON for each variant of this CPU and number of threads, in the form of the peer that
+// bench/adamw.py runs beside it; 28 bytes a parameter (read p, g, m, v; write p, m, v).
+
+#include "kernels/kernels.hpp"
+#include "optim/update.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+struct Tensors {
+  std::vector<float> weights, grads, exp_avg, exp_avg_sq;
+
+  explicit Tensors(std::size_t numel)
+      : weights(numel), grads(numel), exp_avg(numel), exp_avg_sq(numel) {
+    for (std::size_t i = 0; i < numel; ++i) {
+      weights[i] = static_cast<float>(i % 1000) * 1e-3F - 0.5F;
+      grads[i] = static_cast<float>(i % 777) * 1e-6F - 4e-4F;
+    }
+  }
+};
+
+void update(const acc::kernels::Kernels& table, Tensors& t, std::int64_t step, std::size_t begin,
+            std::size_t end) {
+  const acc::AdamW settings{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
+  table.adamw(acc::optim::adamw_coefficients(settings, step, 1.0, true), &t.weights[begin],
+              &t.grads[begin], &t.exp_avg[begin], &t.exp_avg_sq[begin], nullptr, end - begin);
+}
+
+double timed_step(const acc::kernels::Kernels& table, Tensors& t, std::int64_t step, int threads) {
+  const auto start = std::chrono::steady_clock::now();
+  {
+    const std::size_t share = t.weights.size() / static_cast<std::size_t>(threads);
+    std::vector<std::jthread> helpers;
+    for (int k = 1; k < threads; ++k) {
+      const std::size_t begin = static_cast<std::size_t>(k) * share;
+      const std::size_t end = k + 1 == threads ? t.weights.size() : begin + share;
+      helpers.emplace_back([&, begin, end] { update(table, t, step, begin, end); });
+    }
+    update(table, t, step, 0, threads == 1 ? t.weights.size() : share);
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void measure(const acc::kernels::Kernels& table, Tensors& t, int threads, int repetitions) {
+  std::vector<double> seconds;
+  for (int step = 1; step <= repetitions + 2; ++step) {
+    const double elapsed = timed_step(table, t, step, threads);
+    if (step > 2) {
+      seconds.push_back(elapsed);
+    }
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  const auto params = static_cast<double>(t.weights.size());
+  std::printf(
+      "{\"impl\": \"acc_%s\", \"threads\": %d, \"params\": %zu, \"median_s\": %.5f, "
+      "\"min_s\": %.5f, \"gparams_per_s\": %.4f, \"gb_per_s\": %.2f}\n",
+      table.name, threads, t.weights.size(), median, seconds.front(), params / median / 1e9,
+      28.0 * params / median / 1e9);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::size_t numel = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : std::size_t{32} << 20;
+  std::istringstream thread_list(argc > 2 ? argv[2] : "1,2");
+  const int repetitions = argc > 3 ? std::atoi(argv[3]) : 9;
+  if (numel == 0 || repetitions < 1) {
+    std::fprintf(stderr, "usage: adamw_bench [params] [threads,...] [repetitions]\n");
+    return 2;
+  }
+  Tensors tensors(numel);
+  for (std::string threads; std::getline(thread_list, threads, ',');) {
+    for (const auto* table : acc::kernels::available_kernels()) {
+      measure(*table, tensors, std::max(1, std::atoi(threads.c_str())), repetitions);
+    }
+  }
+}

@@ -1,0 +1,293 @@
+#include "acc/plugins/environment.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/plugins/deepspeed_plugin.hpp"
+#include "acc/plugins/fsdp_plugin.hpp"
+
+#include <unistd.h>
+
+#include <limits>
+#include <set>
+
+namespace acc::plugins {
+namespace {
+
+constexpr std::string_view kOriginVariable = "ACC_MODE";
+constexpr std::string_view kDeviceVariable = "ACC_DEVICE";
+
+bool applies(Section section, std::string_view origin) {
+  switch (section) {
+    case Section::launch:
+    case Section::training: return true;
+    case Section::fsdp: return origin == "fsdp";
+    case Section::deepspeed:
+    case Section::zero: return origin == "deepspeed";
+    case Section::parallelism: return origin != "deepspeed";
+    case Section::dynamo: return origin != "deepspeed";
+  }
+  return false;
+}
+
+std::string formatted(TextFormat format, const std::string& text) {
+  switch (format) {
+    case TextFormat::as_given: return text;
+    case TextFormat::lower: return lower(text);
+    case TextFormat::upper: return upper(text);
+    case TextFormat::python_bool: return parse_boolean(text).value_or(false) ? "True" : "False";
+    case TextFormat::digit: return parse_boolean(text).value_or(false) ? "1" : "0";
+  }
+  return text;
+}
+
+/// The text that Accelerate's own variable gets, or nothing.
+std::optional<std::string> accelerate_text(const SettingRow& row, const Settings& settings,
+                                           bool hand_on_parallelism) {
+  const bool own_value = settings.source(row.key).kind == Source::Kind::deepspeed_file;
+  const std::string text =
+      own_value ? std::string(row.fallback) : settings.text(row.key);  // as Accelerate leaves it
+  const bool always = row.exported == Export::always ||
+                      (row.section == Section::parallelism && hand_on_parallelism);
+  if (row.environment.empty() || text.empty()) {
+    return std::nullopt;
+  }
+  if (row.exported == Export::when_true && !settings.boolean(row.key)) {
+    return std::nullopt;
+  }
+  if (row.exported == Export::given && !always && (own_value || !settings.given(row.key))) {
+    return std::nullopt;
+  }
+  return formatted(row.format, text);
+}
+
+/// Whether the setting needs a variable of ours beside or instead of Accelerate's.
+bool needs_own_variable(const SettingRow& row, const Settings& settings, std::string_view origin) {
+  if (row.section == Section::launch && row.environment.empty()) {
+    return false;  // the launcher's own business
+  }
+  const Source::Kind kind = settings.source(row.key).kind;
+  if (kind == Source::Kind::default_value) {
+    return false;
+  }
+  return kind == Source::Kind::deepspeed_file || row.environment.empty() ||
+         (row.section == Section::training && origin != "deepspeed");
+}
+
+/// Collects faults so that all are reported together.
+class Faults {
+ public:
+  template <typename Work>
+  void collect(Work work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      text_ += (text_.empty() ? "" : "\n") + std::string(error.what());
+    }
+  }
+  void raise() const {
+    if (!text_.empty()) {
+      throw Error(Errc::config, text_);
+    }
+  }
+
+ private:
+  std::string text_;
+};
+
+const std::string* value_of(const Environment& environment, std::string_view name) {
+  const auto found = environment.find(std::string(name));
+  return found == environment.end() ? nullptr : &found->second;
+}
+
+bool is_on(const Environment& environment, std::string_view name) {
+  const std::string* value = value_of(environment, name);
+  return value != nullptr && parse_boolean(*value).value_or(false);
+}
+
+Error bad_variable(std::string_view name, const std::string& value, const std::string& expected) {
+  return Error(Errc::config,
+               std::string(name) + " must be " + expected + ", got \"" + value + "\"");
+}
+
+std::string read_origin(const Environment& environment) {
+  if (const std::string* origin = value_of(environment, kOriginVariable)) {
+    if (*origin != "none" && *origin != "fsdp" && *origin != "deepspeed") {
+      throw bad_variable(kOriginVariable, *origin, "none, fsdp or deepspeed");
+    }
+    return *origin;
+  }
+  const bool fsdp = is_on(environment, "ACCELERATE_USE_FSDP");
+  const bool deepspeed = is_on(environment, "ACCELERATE_USE_DEEPSPEED");
+  if (fsdp && deepspeed) {
+    throw Error(Errc::config,
+                "ACCELERATE_USE_FSDP and ACCELERATE_USE_DEEPSPEED are both set; unset one");
+  }
+  return fsdp ? "fsdp" : deepspeed ? "deepspeed" : "none";
+}
+
+Device read_device(const Environment& environment) {
+  const std::string* device = value_of(environment, kDeviceVariable);
+  if (device == nullptr || *device == "cpu") {
+    return Device::cpu;
+  }
+  if (*device != "cuda") {
+    throw bad_variable(kDeviceVariable, *device, "cpu or cuda");
+  }
+  return Device::cuda;
+}
+
+Settings read_settings(const Environment& environment, std::string_view origin, Faults& faults) {
+  Settings settings;
+  const auto read = [&](const SettingRow& row, const std::string& variable) {
+    const std::string* value = value_of(environment, variable);
+    if (value == nullptr || value->empty()) {
+      return false;
+    }
+    faults.collect([&] { settings.set(row.key, *value, {Source::Kind::environment, variable}); });
+    return true;
+  };
+  for (const SettingRow& row : settings_table()) {
+    const bool launcher_only = row.section == Section::launch && row.environment.empty();
+    if (launcher_only || !applies(row.section, origin)) {
+      continue;
+    }
+    if (!read(row, own_variable(row)) && !row.environment.empty()) {
+      read(row, std::string(row.environment));
+    }
+  }
+  return settings;
+}
+
+class IdentityReader {
+ public:
+  IdentityReader(const Environment& environment, Faults& faults)
+      : environment_(environment), faults_(faults) {}
+
+  int number(std::string_view name, int fallback, int low,
+             int high = std::numeric_limits<int>::max()) {
+    const std::string* value = value_of(environment_, name);
+    if (value == nullptr) {
+      return fallback;
+    }
+    const auto parsed = parse_integer(*value);
+    if (parsed && *parsed >= low && *parsed <= high) {
+      return static_cast<int>(*parsed);
+    }
+    faults_.collect([&] {
+      const std::string range = high == std::numeric_limits<int>::max()
+                                    ? " of at least " + std::to_string(low)
+                                    : " " + std::to_string(low) + ".." + std::to_string(high);
+      throw bad_variable(name, *value, "an integer" + range);
+    });
+    return fallback;
+  }
+
+  std::string text(std::string_view name, std::string fallback) {
+    const std::string* value = value_of(environment_, name);
+    return value == nullptr ? std::move(fallback) : *value;
+  }
+
+ private:
+  const Environment& environment_;
+  Faults& faults_;
+};
+
+WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
+  IdentityReader reader(environment, faults);
+  WorkerIdentity identity;
+  identity.world_size = reader.number("WORLD_SIZE", 1, 1);
+  identity.rank = reader.number("RANK", 0, 0, identity.world_size - 1);
+  identity.local_world_size =
+      reader.number("LOCAL_WORLD_SIZE", identity.world_size, 1, identity.world_size);
+  identity.local_rank = reader.number("LOCAL_RANK", 0, 0, identity.local_world_size - 1);
+  identity.num_nodes = reader.number("GROUP_WORLD_SIZE", 1, 1);
+  identity.node_rank = reader.number("GROUP_RANK", 0, 0, identity.num_nodes - 1);
+  identity.master_addr = reader.text("MASTER_ADDR", "");
+  identity.master_port = static_cast<std::uint16_t>(reader.number("MASTER_PORT", 0, 0, 65535));
+  identity.run_id = reader.text("TORCHELASTIC_RUN_ID", "none");
+  identity.restart_count = reader.number("TORCHELASTIC_RESTART_COUNT", 0, 0);
+  return identity;
+}
+
+MixedPrecision precision_named(std::string_view name) {
+  for (const auto value : {MixedPrecision::fp16, MixedPrecision::bf16, MixedPrecision::fp8}) {
+    if (to_string(value) == name) {
+      return value;
+    }
+  }
+  return MixedPrecision::no;
+}
+
+}  // namespace
+
+Environment current_environment() {
+  Environment result;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const auto equals = text.find('=');
+    if (equals != std::string_view::npos) {
+      result.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  return result;
+}
+
+ShardingSettings sharding_settings(const Settings& settings, std::string_view origin,
+                                   int world_size, int local_world_size) {
+  ShardingSettings result;
+  if (origin == "fsdp") {
+    result = FullyShardedDataParallelPlugin::from_settings(settings).to_sharding_settings(
+        world_size, local_world_size);
+  } else if (origin == "deepspeed") {
+    result = DeepSpeedPlugin::from_settings(settings).to_sharding_settings(world_size);
+  }
+  result.mixed_precision = precision_named(settings.choice("mixed_precision"));
+  result.gradient_accumulation_steps =
+      static_cast<int>(settings.integer("gradient_accumulation_steps"));
+  if (settings.has("gradient_clipping")) {
+    result.gradient_clipping = settings.real("gradient_clipping");
+  }
+  return result;
+}
+
+Environment settings_to_environment(const Settings& settings, std::string_view origin,
+                                    Device device) {
+  Environment result;
+  result.emplace(kOriginVariable, origin);
+  result.emplace(kDeviceVariable, to_string(device));
+  if (origin == "fsdp") {
+    result.emplace("ACCELERATE_USE_FSDP", "true");
+  } else if (origin == "deepspeed") {
+    result.emplace("ACCELERATE_USE_DEEPSPEED", "true");
+  }
+  const bool hand_on_parallelism = settings.boolean("use_parallelism_config");
+  for (const SettingRow& row : settings_table()) {
+    if (!applies(row.section, origin)) {
+      continue;
+    }
+    if (needs_own_variable(row, settings, origin)) {
+      result.emplace(own_variable(row), settings.text(row.key));
+    }
+    if (row.section == Section::training && origin != "deepspeed") {
+      continue;  // only DeepSpeed mode sends these in Accelerate
+    }
+    if (auto text = accelerate_text(row, settings, hand_on_parallelism)) {
+      result.emplace(row.environment, std::move(*text));
+    }
+  }
+  return result;
+}
+
+RuntimeSettings settings_from_environment(const Environment& environment) {
+  Faults faults;
+  RuntimeSettings result;
+  faults.collect([&] { result.origin = read_origin(environment); });
+  faults.collect([&] { result.device = read_device(environment); });
+  result.identity = read_identity(environment, faults);
+  const Settings settings = read_settings(environment, result.origin, faults);
+  faults.raise();
+  result.sharding = sharding_settings(settings, result.origin, result.identity.world_size,
+                                      result.identity.local_world_size);
+  return result;
+}
+
+}  // namespace acc::plugins

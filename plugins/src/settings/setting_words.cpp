@@ -1,0 +1,113 @@
+// What is said about rows of the table: names, expectations, corrections.
+#include "acc/plugins/settings_table.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+
+namespace acc::plugins {
+namespace {
+
+constexpr std::size_t kFarthestCorrection = 3;
+
+std::size_t edit_distance(std::string_view from, std::string_view to) {
+  std::vector<std::size_t> row(to.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= from.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= to.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] =
+          std::min({row[j] + 1, row[j - 1] + 1, diagonal + (from[i - 1] == to[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row.back();
+}
+
+std::string numbers(std::string_view kind, std::string_view range) {
+  if (range.empty()) {
+    return std::string(kind);
+  }
+  const auto dots = range.find("..");
+  const std::string_view low = range.substr(0, dots);
+  const std::string_view high = range.substr(dots + 2);
+  if (high.empty()) {
+    return std::string(kind) + " of at least " + std::string(low);
+  }
+  return low == high ? std::string(low) : std::string(kind) + " " + std::string(range);
+}
+
+std::string choices(std::string_view allowed) {
+  std::string text;
+  const auto parts = split(allowed, '|');
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " or " : ", ") + std::string(parts[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const auto end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), end + 1));
+  }
+  return parts;
+}
+
+const SettingRow* find_setting(std::string_view key) noexcept {
+  const auto same = [](char a, char b) { return (a == '-' ? '_' : a) == b; };
+  for (const SettingRow& row : settings_table()) {
+    if (std::ranges::equal(key, row.key, same)) {
+      return &row;
+    }
+  }
+  return nullptr;
+}
+
+std::string own_variable(const SettingRow& row) {
+  std::string name = "ACC_";
+  for (const char c : row.key) {
+    name += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+std::string expected_value(const SettingRow& row) {
+  switch (row.type) {
+    case Type::text: return "a text";
+    case Type::list: return "names joined by commas";
+    case Type::boolean: return "true or false";
+    case Type::integer: return numbers("an integer", row.allowed);
+    case Type::count: return numbers("a whole number (5e8 is one)", row.allowed);
+    case Type::real: return numbers("a number", row.allowed);
+    case Type::choice: return choices(row.allowed);
+    case Type::numbered_choice: return choices(row.allowed) + ", or its number from 1";
+  }
+  return {};
+}
+
+std::string closest(std::string_view word, std::span<const std::string_view> candidates) {
+  std::string_view best;
+  std::size_t nearest = std::min(kFarthestCorrection, word.size() / 2) + 1;
+  for (const std::string_view candidate : candidates) {
+    const std::size_t distance = edit_distance(word, candidate);
+    if (distance < nearest) {
+      nearest = distance;
+      best = candidate;
+    }
+  }
+  return std::string(best);
+}
+
+std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates) {
+  const std::string best = closest(word, candidates);
+  return best.empty() ? "" : "; did you mean \"" + best + "\"?";
+}
+
+}  // namespace acc::plugins

@@ -1,0 +1,226 @@
+#include "acc/plugins/settings.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+
+namespace acc::plugins {
+namespace {
+
+template <typename Number>
+std::optional<Number> parse_whole(std::string_view text) {
+  if (text.starts_with('+')) {
+    text.remove_prefix(1);
+  }
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+/// The choice that `text` names in any letter case or, for numbered ones, by position from 1.
+std::optional<std::string_view> find_choice(const SettingRow& row, std::string_view text) {
+  const auto choices = split(row.allowed, '|');
+  if (row.type == Type::numbered_choice) {
+    const auto number = parse_integer(text);
+    if (number && *number >= 1 && *number <= static_cast<std::int64_t>(choices.size())) {
+      return choices[static_cast<std::size_t>(*number - 1)];
+    }
+  }
+  const auto found = std::ranges::find(choices, lower(text), lower);
+  return found == choices.end() ? std::nullopt : std::optional(*found);
+}
+
+bool in_range(double value, std::string_view range) {
+  if (range.empty()) {
+    return true;
+  }
+  const auto dots = range.find("..");
+  const auto low = parse_real(range.substr(0, dots));
+  const auto high = parse_real(range.substr(dots + 2));
+  return value >= low.value_or(value) && value <= high.value_or(value);
+}
+
+bool valid(const SettingRow& row, std::string_view text) {
+  const auto number_in_range = [&](auto value) {
+    return value && in_range(static_cast<double>(*value), row.allowed);
+  };
+  switch (row.type) {
+    case Type::text:
+    case Type::list: return true;
+    case Type::boolean: return parse_boolean(text).has_value();
+    case Type::integer: return number_in_range(parse_integer(text));
+    case Type::count: return number_in_range(parse_count(text));
+    case Type::real: return number_in_range(parse_real(text));
+    case Type::choice:
+    case Type::numbered_choice: return find_choice(row, text).has_value();
+  }
+  return false;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t";
+  const auto first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) {
+    return {};
+  }
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+Error bad_value(const SettingRow& row, const std::string& text, const Source& source) {
+  std::string name(row.key);
+  if (source.kind == Source::Kind::flag || source.kind == Source::Kind::environment) {
+    name.clear();  // `where` is the name already
+  }
+  return Error(Errc::config, source.where + (name.empty() ? "" : ": " + name) + " must be " +
+                                 expected_value(row) + ", got \"" + text + "\"" +
+                                 did_you_mean(text, split(row.allowed, '|')));
+}
+
+}  // namespace
+
+std::string describe(const Source& source) {
+  switch (source.kind) {
+    case Source::Kind::default_value: return "default";
+    case Source::Kind::environment: return "environment " + source.where;
+    case Source::Kind::derived: return "derived: " + source.where;
+    case Source::Kind::file:
+    case Source::Kind::deepspeed_file:
+    case Source::Kind::flag: return source.where;
+  }
+  return {};
+}
+
+Settings::Settings() {
+  for (const SettingRow& row : settings_table()) {
+    entries_.push_back({std::string(row.fallback), {}});
+  }
+}
+
+std::size_t Settings::index(std::string_view key) const {
+  const SettingRow* row = find_setting(key);
+  if (row == nullptr) {
+    throw Error(Errc::internal, "no setting is named " + std::string(key));
+  }
+  return static_cast<std::size_t>(row - settings_table().data());
+}
+
+void Settings::set(std::string_view key, std::string text, Source source) {
+  const SettingRow* row = find_setting(key);
+  if (row == nullptr) {
+    std::vector<std::string_view> keys;
+    for (const SettingRow& each : settings_table()) {
+      keys.push_back(each.key);
+    }
+    throw Error(Errc::config, source.where + ": unknown key \"" + std::string(key) + "\"" +
+                                  did_you_mean(key, keys));
+  }
+  if (!valid(*row, text)) {
+    throw bad_value(*row, text, source);
+  }
+  entries_[index(key)] = {std::move(text), std::move(source)};
+}
+
+void Settings::reset(std::string_view key) {
+  const std::size_t i = index(key);
+  entries_[i] = {std::string(settings_table()[i].fallback), {}};
+}
+
+bool Settings::has(std::string_view key) const {
+  return !text(key).empty();
+}
+
+bool Settings::given(std::string_view key) const {
+  return source(key).kind != Source::Kind::default_value;
+}
+
+const std::string& Settings::text(std::string_view key) const {
+  return entries_[index(key)].text;
+}
+
+const Source& Settings::source(std::string_view key) const {
+  return entries_[index(key)].source;
+}
+
+bool Settings::boolean(std::string_view key) const {
+  return parse_boolean(text(key)).value_or(false);
+}
+
+std::int64_t Settings::integer(std::string_view key) const {
+  return parse_count(text(key)).value_or(0);
+}
+
+double Settings::real(std::string_view key) const {
+  return parse_real(text(key)).value_or(0.0);
+}
+
+std::string Settings::choice(std::string_view key) const {
+  return std::string(find_choice(*find_setting(key), text(key)).value_or(""));
+}
+
+std::vector<std::string> Settings::list(std::string_view key) const {
+  std::vector<std::string> names;
+  for (const std::string_view part : split(text(key), ',')) {
+    if (const auto name = trimmed(part); !name.empty()) {
+      names.emplace_back(name);
+    }
+  }
+  return names;
+}
+
+std::optional<bool> parse_boolean(std::string_view text) {
+  const std::string word = lower(text);
+  for (const std::string_view yes : {"y", "yes", "t", "true", "on", "1"}) {
+    if (word == yes) {
+      return true;
+    }
+  }
+  for (const std::string_view no : {"n", "no", "f", "false", "off", "0"}) {
+    if (word == no) {
+      return false;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> parse_integer(std::string_view text) {
+  return parse_whole<std::int64_t>(text);
+}
+
+std::optional<std::int64_t> parse_count(std::string_view text) {
+  if (const auto integer = parse_integer(text)) {
+    return integer;
+  }
+  constexpr double kLargest = 9e18;  // below 2^63, where the conversion is defined
+  const auto number = parse_real(text);
+  if (!number || std::abs(*number) > kLargest || *number != std::floor(*number)) {
+    return std::nullopt;
+  }
+  return static_cast<std::int64_t>(*number);
+}
+
+std::optional<double> parse_real(std::string_view text) {
+  const auto number = parse_whole<double>(text);
+  return number && std::isfinite(*number) ? number : std::nullopt;
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+std::string upper(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return result;
+}
+
+}  // namespace acc::plugins

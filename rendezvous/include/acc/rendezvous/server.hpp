@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace acc::rendezvous {
+
+struct ServerOptions {
+  /// A connection that has not sent VALIDATE by then is closed.
+  std::chrono::milliseconds handshake_timeout{30'000};
+  /// Requests of a client wait while this much of its replies is unread.
+  std::size_t max_unread_bytes = std::size_t{4} << 20;
+  /// How long `stop` lets clients take what they were already answered.
+  std::chrono::milliseconds stop_timeout{2'000};
+};
+
+/// Serves torch's TCPStore protocol (all commands of PyTorch 2.13) from `io`.
+///
+/// Lives on the one thread that runs `io`, and must not outlive it. A client that breaks the
+/// protocol loses its own connection only.
+class Server {
+ public:
+  /// Binds at once. `host` is an address or name of this machine, "" for all interfaces; a name
+  /// with several addresses is bound on all of them. `port` 0 takes a free one. Throws
+  /// Error(connection) that names host, port and errno; for a port in use, its owner too.
+  Server(boost::asio::io_context& io, const std::string& host, std::uint16_t port,
+         ServerOptions options = {});
+  /// Closes everything at once.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// The port that was bound.
+  [[nodiscard]] std::uint16_t port() const noexcept;
+  [[nodiscard]] std::size_t num_connections() const noexcept;
+
+  /// Takes no more requests or connections, sends what is already answered, then closes. `io` runs
+  /// out of this server's work when that is done.
+  void stop();
+
+  /// Which process listens on a TCP port of this machine: "python3 (pid 123)". Nothing where no
+  /// process does.
+  static std::optional<std::string> port_owner(std::uint16_t port);
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace acc::rendezvous

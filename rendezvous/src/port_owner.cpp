@@ -1,0 +1,76 @@
+#include "acc/rendezvous/server.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace acc::rendezvous {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kListen = 0x0A;  // TCP_LISTEN in the kernel's tcp_states.h
+
+struct Listener {
+  std::string inode;
+  std::string uid;
+};
+
+/// Rows of /proc/net/tcp: slot, local address:port, remote, state, queues, timer, retransmits, uid,
+/// timeout, inode; numbers in hexadecimal where they are addresses, ports or states.
+std::optional<Listener> find_listener(const char* table, std::uint16_t port) {
+  std::ifstream file(table);
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    std::istringstream row(line);
+    std::string slot, local, remote, state, queues, timer, retransmits, timeout;
+    Listener listener;
+    row >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> listener.uid >>
+        timeout >> listener.inode;
+    const auto colon = local.rfind(':');
+    if (row && colon != std::string::npos && std::stoi(state, nullptr, 16) == kListen &&
+        std::stoi(local.substr(colon + 1), nullptr, 16) == port) {
+      return listener;
+    }
+  }
+  return std::nullopt;
+}
+
+bool holds(const fs::path& process, const std::string& link) {
+  std::error_code ignored;
+  for (const auto& fd : fs::directory_iterator(process / "fd", ignored)) {
+    if (fs::read_symlink(fd.path(), ignored) == link) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<std::string> Server::port_owner(std::uint16_t port) {
+  auto listener = find_listener("/proc/net/tcp", port);
+  if (!listener) {
+    listener = find_listener("/proc/net/tcp6", port);
+  }
+  if (!listener) {
+    return std::nullopt;
+  }
+  const std::string link = "socket:[" + listener->inode + "]";
+  std::error_code ignored;
+  for (const auto& process : fs::directory_iterator("/proc", ignored)) {
+    const std::string pid = process.path().filename();
+    if (pid.find_first_not_of("0123456789") == std::string::npos && holds(process.path(), link)) {
+      std::string name;
+      std::ifstream comm(process.path() / "comm");
+      std::getline(comm, name);
+      return fmt::format("{} (pid {})", name, pid);
+    }
+  }
+  return fmt::format("a process of user id {}", listener->uid);
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,76 @@
+#include "acc/rendezvous/prefix_store.hpp"
+
+#include <utility>
+
+namespace acc::rendezvous {
+
+PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
+    : prefix_(std::move(prefix) + "/"), store_(std::move(store)) {}
+
+std::string PrefixStore::joined(std::string_view key) const {
+  return prefix_ + std::string(key);
+}
+
+std::vector<std::string> PrefixStore::joined(std::span<const std::string> keys) const {
+  std::vector<std::string> all;
+  for (const std::string& key : keys) {
+    all.push_back(joined(key));
+  }
+  return all;
+}
+
+void PrefixStore::set(std::string_view key, std::string_view value) {
+  store_->set(joined(key), value);
+}
+
+std::string PrefixStore::get(std::string_view key, Milliseconds timeout) {
+  return store_->get(joined(key), timeout);
+}
+
+std::int64_t PrefixStore::add(std::string_view key, std::int64_t delta) {
+  return store_->add(joined(key), delta);
+}
+
+bool PrefixStore::check(std::span<const std::string> keys) {
+  return store_->check(joined(keys));
+}
+
+void PrefixStore::wait(std::span<const std::string> keys, Milliseconds timeout) {
+  store_->wait(joined(keys), timeout);
+}
+
+std::string PrefixStore::compare_set(std::string_view key, std::string_view expected,
+                                     std::string_view desired) {
+  return store_->compare_set(joined(key), expected, desired);
+}
+
+bool PrefixStore::delete_key(std::string_view key) {
+  return store_->delete_key(joined(key));
+}
+
+std::int64_t PrefixStore::num_keys() {
+  return store_->num_keys();
+}
+
+void PrefixStore::append(std::string_view key, std::string_view value) {
+  store_->append(joined(key), value);
+}
+
+std::vector<std::string> PrefixStore::multi_get(std::span<const std::string> keys) {
+  return store_->multi_get(joined(keys));
+}
+
+void PrefixStore::multi_set(std::span<const std::pair<std::string, std::string>> pairs) {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const auto& [key, value] : pairs) {
+    all.emplace_back(joined(key), value);
+  }
+  store_->multi_set(all);
+}
+
+std::unique_ptr<Store> PrefixStore::clone() {
+  // prefix_ already ends in the joining slash.
+  return std::make_unique<PrefixStore>(prefix_.substr(0, prefix_.size() - 1), store_->clone());
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,141 @@
+#include "session.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace acc::rendezvous {
+
+using wire::Opcode;
+
+namespace {
+
+[[noreturn]] void violation(const std::string& message) {
+  throw Error(Errc::protocol, message);
+}
+
+template <typename T>
+T number_under(const std::string& key, const std::optional<T>& result) {
+  if (!result) {
+    violation(fmt::format("key '{}' holds no number to add to", key));
+  }
+  return *result;
+}
+
+}  // namespace
+
+bool Session::step(std::string& out) {
+  // Checked before the frame is complete: a stranger gets no buffer to fill.
+  if (!validated_ && decoder_.peek_opcode().value_or(0) != 0) {
+    violation("the first command is not VALIDATE: no TCPStore client");
+  }
+  auto request = decoder_.next();
+  if (!request) {
+    return false;
+  }
+  if (request->opcode == Opcode::validate) {
+    handshake(*request);
+  } else {
+    serve(*request, out);
+  }
+  return true;
+}
+
+void Session::handshake(const wire::Request& request) {
+  if (validated_) {
+    violation("a second VALIDATE");
+  }
+  if (request.number != wire::kMagic) {
+    violation(
+        fmt::format("VALIDATE with 0x{:08x}, expected 0x{:08x}", request.number, wire::kMagic));
+  }
+  validated_ = true;
+}
+
+void Session::serve(wire::Request& request, std::string& out) {
+  auto& keys = request.keys;
+  auto& values = request.values;
+  switch (request.opcode) {
+    case Opcode::set: table_.set(keys[0], std::move(values[0])); break;
+    case Opcode::compare_set:
+      wire::put_bytes(out, table_.compare_set(keys[0], std::move(values[0]), std::move(values[1])));
+      break;
+    case Opcode::add:
+      wire::put_i64(out, number_under(keys[0], table_.add(keys[0], request.number)));
+      break;
+    case Opcode::num_keys:
+      wire::put_i64(out, static_cast<std::int64_t>(table_.values().size()));
+      break;
+    case Opcode::delete_key: wire::put_i64(out, table_.erase(keys[0]) ? 1 : 0); break;
+    case Opcode::append: table_.append(keys[0], values[0]); break;
+    case Opcode::get:
+    case Opcode::multi_get: multi_get(request, out); break;
+    case Opcode::multi_set:
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        table_.set(keys[i], std::move(values[i]));
+      }
+      break;
+    case Opcode::ping: wire::put_u32(out, static_cast<std::uint32_t>(request.number)); break;
+    case Opcode::list_keys:
+      wire::put_i64(out, static_cast<std::int64_t>(table_.values().size()));
+      for (const auto& [key, value] : table_.values()) {
+        wire::put_bytes(out, key);
+      }
+      break;
+    case Opcode::queue_push:
+    case Opcode::queue_pop:
+    case Opcode::queue_len: serve_queue(request, out); break;
+    default: serve_waiting(request, out); break;
+  }
+}
+
+void Session::serve_waiting(const wire::Request& request, std::string& out) {
+  switch (request.opcode) {
+    case Opcode::check: out.push_back(table_.all_present(request.keys) ? 0 : 1); break;
+    case Opcode::wait:
+      if (table_.wait(id_, request.keys)) {
+        out.push_back(wire::kReleased);
+      }
+      break;
+    case Opcode::barrier: {
+      const std::string& key = request.keys[0];
+      if (number_under(key, table_.barrier(id_, key, request.number))) {
+        out.push_back(wire::kReleased);
+      }
+      break;
+    }
+    default:  // cancel_wait, the only one left
+      table_.cancel(id_);
+      out.push_back(wire::kCancelled);
+      break;
+  }
+}
+
+void Session::serve_queue(wire::Request& request, std::string& out) {
+  const std::string& queue = request.keys[0];
+  if (request.opcode == Opcode::queue_push) {
+    table_.queue_push(queue, std::move(request.values[0]));
+    return;
+  }
+  wire::put_i64(out, static_cast<std::int64_t>(table_.queue_size(queue)));
+  if (request.opcode == Opcode::queue_pop) {
+    if (const auto value = table_.queue_pop(queue)) {
+      wire::put_bytes(out, *value);
+    }
+  }
+}
+
+void Session::multi_get(const wire::Request& request, std::string& out) const {
+  const std::size_t before = out.size();
+  for (const std::string& key : request.keys) {
+    const std::string* value = table_.find(key);
+    wire::put_bytes(out, value != nullptr ? std::string_view(*value) : std::string_view());
+    if (request.opcode == Opcode::multi_get && out.size() - before > wire::kMaxFrameBytes) {
+      violation(fmt::format("a MULTI_GET for more than {} bytes", wire::kMaxFrameBytes));
+    }
+  }
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,87 @@
+#include "wire/frames.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+
+namespace acc::rendezvous::wire {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "TCPStore sends host order of x86");
+
+template <typename Integer>
+void put(std::string& out, Integer value) {
+  char bytes[sizeof value];
+  std::memcpy(bytes, &value, sizeof value);
+  out.append(bytes, sizeof value);
+}
+
+template <typename Integer>
+Integer read(const char* bytes) noexcept {
+  Integer value;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+void put_limited(std::string& out, std::string_view what, const std::string& text,
+                 std::size_t limit) {
+  if (text.size() > limit) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("a store {} may have {} bytes, this has {}", what, limit, text.size()));
+  }
+  put_bytes(out, text);
+}
+
+}  // namespace
+
+void encode(const Request& request, std::string& out) {
+  const Shape& shape = kShapes.at(static_cast<std::size_t>(request.opcode));
+  if (request.keys.size() > kMaxKeys) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("a store request may name {} keys, this names {}", kMaxKeys,
+                            request.keys.size()));
+  }
+  out.push_back(static_cast<char>(request.opcode));
+  if (shape.repeated) {
+    put(out, std::uint64_t{request.keys.size()});
+  }
+  auto key = request.keys.begin();
+  auto value = request.values.begin();
+  const std::size_t rounds = shape.repeated ? request.keys.size() : 1;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    for (const char field : shape.fields) {
+      switch (field) {
+        case 'k': put_limited(out, "key", *key++, kMaxKeyBytes); break;
+        case 'v': put_limited(out, "value", *value++, kMaxValueBytes); break;
+        case 'n': put(out, request.number); break;
+        default: put(out, static_cast<std::uint32_t>(request.number)); break;
+      }
+    }
+  }
+}
+
+void put_u32(std::string& out, std::uint32_t value) {
+  put(out, value);
+}
+
+void put_i64(std::string& out, std::int64_t value) {
+  put(out, value);
+}
+
+void put_bytes(std::string& out, std::string_view bytes) {
+  put(out, std::uint64_t{bytes.size()});
+  out.append(bytes);
+}
+
+std::uint32_t get_u32(const char* bytes) noexcept {
+  return read<std::uint32_t>(bytes);
+}
+
+std::int64_t get_i64(const char* bytes) noexcept {
+  return read<std::int64_t>(bytes);
+}
+
+}  // namespace acc::rendezvous::wire

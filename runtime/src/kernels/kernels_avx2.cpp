@@ -1,0 +1,3 @@
+#define ACC_KERNELS_VARIANT avx2
+#define ACC_KERNELS_NAME "avx2"
+#include "kernels/kernels_body.inc"

@@ -1,0 +1,3 @@
+#define ACC_KERNELS_VARIANT avx512
+#define ACC_KERNELS_NAME "avx512"
+#include "kernels/kernels_body.inc"

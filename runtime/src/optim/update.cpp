@@ -1,0 +1,42 @@
+#include "optim/update.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace acc::optim {
+
+kernels::AdamWCoefficients adamw_coefficients(const AdamW& settings, std::int64_t step,
+                                              double grad_scale, bool decays) noexcept {
+  const auto power = static_cast<double>(step);
+  const double bias_correction1 = 1.0 - std::pow(settings.beta1, power);
+  const double bias_correction2 = 1.0 - std::pow(settings.beta2, power);
+  const double weight_decay = decays ? settings.weight_decay : 0.0;
+  return {
+      .grad_scale = static_cast<float>(grad_scale),
+      .decay = static_cast<float>(1.0 - settings.lr * weight_decay),
+      .beta1_complement = static_cast<float>(1.0 - settings.beta1),
+      .beta2 = static_cast<float>(settings.beta2),
+      .beta2_complement = static_cast<float>(1.0 - settings.beta2),
+      .sqrt_bias_correction2 = static_cast<float>(std::sqrt(bias_correction2)),
+      .eps = static_cast<float>(settings.eps),
+      .step_size = static_cast<float>(settings.lr / bias_correction1),
+  };
+}
+
+kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step, double grad_scale,
+                                          bool decays) noexcept {
+  return {
+      .grad_scale = static_cast<float>(grad_scale),
+      .lr = static_cast<float>(settings.lr),
+      .momentum = static_cast<float>(settings.momentum),
+      .weight_decay = static_cast<float>(decays ? settings.weight_decay : 0.0),
+      .nesterov = settings.nesterov,
+      .first = step == 1,
+  };
+}
+
+double clip_coefficient(double norm, double max_norm) noexcept {
+  return max_norm > 0.0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+}
+
+}  // namespace acc::optim

@@ -1,0 +1,95 @@
+#include "kernels/kernels.hpp"
+#include "optim/update.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <vector>
+
+using acc::kernels::available_kernels;
+using acc::kernels::Kernels;
+
+namespace {
+
+// Made by test/data/optimizers/make_golden.py, which names the versions in "made_by".
+const nlohmann::json& golden() {
+  static const auto data =
+      nlohmann::json::parse(std::ifstream(ACC_TEST_DATA "/optimizers/golden.json"));
+  return data;
+}
+
+void check_close(const std::vector<float>& got, const std::vector<float>& expected) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(std::abs(got[i] - expected[i]) <= 4e-7F * std::max(1.0F, std::abs(expected[i])));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("AdamW follows torch.optim.AdamW step by step") {
+  for (const Kernels* table : available_kernels()) {
+    for (const auto& row : golden().at("adamw")) {
+      const auto& s = row.at("settings");
+      const acc::AdamW settings{s.at("lr"), s.at("betas")[0], s.at("betas")[1], s.at("eps"),
+                                s.at("weight_decay")};
+      auto weights = row.at("initial").get<std::vector<float>>();
+      std::vector<float> m(weights.size());
+      std::vector<float> v(weights.size());
+      std::vector<std::uint16_t> bf16(weights.size());
+      std::int64_t step = 0;
+      for (const auto& each : row.at("steps")) {
+        const auto grads = each.at("grad").get<std::vector<float>>();
+        const auto coefficients =
+            acc::optim::adamw_coefficients(settings, ++step, each.at("grad_scale"), true);
+        table->adamw(coefficients, weights.data(), grads.data(), m.data(), v.data(), bf16.data(),
+                     weights.size());
+        CAPTURE(s.dump());
+        CAPTURE(step);
+        check_close(weights, each.at("weights").get<std::vector<float>>());
+      }
+      std::vector<std::uint16_t> rounded(weights.size());
+      table->f32_to_bf16(weights.data(), rounded.data(), weights.size());
+      CHECK(bf16 == rounded);
+    }
+  }
+}
+
+TEST_CASE("SGD follows torch.optim.SGD step by step") {
+  for (const Kernels* table : available_kernels()) {
+    for (const auto& row : golden().at("sgd")) {
+      const auto& s = row.at("settings");
+      const acc::Sgd settings{s.at("lr"), s.value("momentum", 0.0), s.value("weight_decay", 0.0),
+                              s.value("nesterov", false)};
+      auto weights = row.at("initial").get<std::vector<float>>();
+      std::vector<float> velocity(weights.size());
+      std::int64_t step = 0;
+      for (const auto& each : row.at("steps")) {
+        const auto grads = each.at("grad").get<std::vector<float>>();
+        const auto coefficients =
+            acc::optim::sgd_coefficients(settings, ++step, each.at("grad_scale"), true);
+        table->sgd(coefficients, weights.data(), grads.data(),
+                   settings.momentum != 0.0 ? velocity.data() : nullptr, nullptr, weights.size());
+        CAPTURE(s.dump());
+        CAPTURE(step);
+        check_close(weights, each.at("weights").get<std::vector<float>>());
+      }
+    }
+  }
+}
+
+TEST_CASE("a range without weight decay is left to the gradient alone") {
+  const acc::AdamW settings{.lr = 0.1, .weight_decay = 0.5};
+  CHECK(acc::optim::adamw_coefficients(settings, 1, 1.0, false).decay == 1.0F);
+  CHECK(acc::optim::adamw_coefficients(settings, 1, 1.0, true).decay == 0.95F);
+  CHECK(acc::optim::sgd_coefficients({.weight_decay = 0.5}, 1, 1.0, false).weight_decay == 0.0F);
+}
+
+TEST_CASE("the clip coefficient is torch's") {
+  using acc::optim::clip_coefficient;
+  CHECK(clip_coefficient(0.5, 1.0) == 1.0);
+  CHECK(clip_coefficient(4.0, 1.0) == doctest::Approx(1.0 / 4.000001).epsilon(1e-15));
+  CHECK(clip_coefficient(4.0, 0.0) == 1.0);
+}
