@@ -18,10 +18,19 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     "${kernel_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mf16c;-mprefer-vector-width=512")
 endif()
 
+find_package(nlohmann_json REQUIRED)
 acc_add_library(runtime_parts
   SOURCES
     ${kernel_sources}
     src/kernels/kernels.cpp
     src/optim/update.cpp
     src/initializer.cpp
-  PUBLIC acc::base)
+    src/checkpoint/files.cpp
+    src/checkpoint/safetensors_header.cpp
+    src/checkpoint/safetensors.cpp
+    src/checkpoint/piece_table.cpp
+    src/checkpoint/atomic_folder.cpp
+    src/checkpoint/manifest.cpp
+    src/checkpoint/sharded_checkpoint.cpp
+  PUBLIC acc::base
+  PRIVATE nlohmann_json::nlohmann_json)

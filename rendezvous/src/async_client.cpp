@@ -24,8 +24,8 @@ using Limit = std::optional<AsyncClient::Milliseconds>;
 // By value in each coroutine: a call may outlive the client.
 using Shared = std::shared_ptr<AsyncConnection>;
 
-// Frames are built outside of coroutines: g++ 12 stops with "array used as initializer" at an
-// initializer list of strings inside of one.
+// Frames are built outside of coroutines: g++ 12 rejects an initializer list of strings inside of
+// one ("array used as initializer") and may destroy a temporary of a co_await condition twice.
 std::string frame(Opcode opcode, std::vector<std::string> keys,
                   std::vector<std::string> values = {}, std::int64_t number = 0) {
   for (std::string& key : keys) {
@@ -103,7 +103,7 @@ asio::awaitable<bool> call_delete(Shared connection, std::string bytes) {
 /// After a WAIT or BARRIER that was not released in time. True when the release crossed the cancel.
 asio::awaitable<bool> cancel_wait(AsyncConnection& connection) {
   const Alarm alarm(connection, AsyncClient::kCallTimeout);
-  co_await connection.write(frame(Opcode::cancel_wait, std::vector<std::string>{}), alarm);
+  co_await connection.write(std::string(1, static_cast<char>(Opcode::cancel_wait)), alarm);
   const bool released = co_await connection.read_byte(alarm) == wire::kReleased;
   if (released) {
     co_await connection.read_byte(alarm);
@@ -123,17 +123,22 @@ asio::awaitable<bool> await_release(Shared connection, std::string bytes, Limit 
     throw Error(Errc::protocol, fmt::format("store at {}: a wait was answered with {}",
                                             connection->where(), int{*byte}));
   }
-  const bool released = byte || co_await cancel_wait(*connection);
+  bool released = byte.has_value();
+  if (!released) {
+    released = co_await cancel_wait(*connection);
+  }
   turn.done();
   co_return released;
 }
 
-asio::awaitable<std::string> wait_and_get(Shared connection, std::string key, Limit limit) {
-  if (!co_await await_release(connection, frame(Opcode::wait, key), limit)) {
+asio::awaitable<std::string> wait_and_get(Shared connection, std::string key, std::string wait,
+                                          std::string get, Limit limit) {
+  const bool present = co_await await_release(connection, std::move(wait), limit);
+  if (!present) {
     throw Error(Errc::timeout, fmt::format("no key {} at the store {} within {} ms", key,
                                            connection->where(), limit->count()));
   }
-  co_return co_await call_value(connection, frame(Opcode::get, key));
+  co_return co_await call_value(connection, std::move(get));
 }
 
 }  // namespace
@@ -173,7 +178,10 @@ asio::awaitable<void> AsyncClient::set(std::string key, std::string value) {
 }
 
 asio::awaitable<std::string> AsyncClient::get(std::string key, Limit timeout) {
-  return wait_and_get(connection_, std::move(key), timeout);
+  std::string wait_frame = frame(Opcode::wait, key);
+  std::string get_frame = frame(Opcode::get, key);
+  return wait_and_get(connection_, std::move(key), std::move(wait_frame), std::move(get_frame),
+                      timeout);
 }
 
 asio::awaitable<std::int64_t> AsyncClient::add(std::string key, std::int64_t delta) {

@@ -151,8 +151,11 @@ class Joining {
       co_return;
     }
     const Machine other = decode_machine(found);
-    if (is_dead_neighbour(other, terms_.from) && !co_await client_.check(ready_keys())) {
-      found = co_await client_.compare_set(name, found, mine);
+    if (is_dead_neighbour(other, terms_.from)) {
+      const bool decided = co_await client_.check(ready_keys());
+      if (!decided) {
+        found = co_await client_.compare_set(name, found, mine);
+      }
     }
     if (found != mine) {
       co_await refuse(
@@ -164,25 +167,31 @@ class Joining {
 
   asio::awaitable<std::vector<Machine>> await_all(AsyncClient::Progress progress,
                                                   Milliseconds interval) {
-    if ((co_await missing()).empty()) {
+    const auto absent = co_await missing();
+    if (absent.empty()) {
       co_await client_.compare_set(ready_key(), "", std::string(kReady));
     }
     while (true) {
       const auto left = timeout_ - elapsed();
       if (left <= Milliseconds::zero()) {
-        throw Error(Errc::timeout, co_await timeout_message());
+        const std::string message = co_await timeout_message();
+        throw Error(Errc::timeout, message);
       }
-      if (co_await client_.check(ready_keys())) {
+      const bool decided = co_await client_.check(ready_keys());
+      if (decided) {
         break;
       }
       if (progress) {
-        progress(co_await progress_message());
+        const std::string message = co_await progress_message();
+        progress(message);
       }
-      if (co_await client_.wait(ready_keys(), std::min(left, interval))) {
+      const bool released = co_await client_.wait(ready_keys(), std::min(left, interval));
+      if (released) {
         break;
       }
     }
-    if (const std::string outcome = co_await client_.get(ready_key()); outcome != kReady) {
+    const std::string outcome = co_await client_.get(ready_key());
+    if (outcome != kReady) {
       throw Error(Errc::config, outcome);
     }
     co_return co_await machines();
@@ -193,7 +202,8 @@ class Joining {
     return static_cast<std::size_t>(terms_.from.machine_rank);
   }
   [[nodiscard]] std::string ready_key() const { return key(run_id_, "ready"); }
-  // A function, since g++ 12 cannot compile a braced list of strings inside a coroutine.
+  // A function, since g++ 12 cannot compile a braced list of strings inside a coroutine. For its
+  // sake, too, no co_await stands inside a condition here.
   [[nodiscard]] std::vector<std::string> ready_keys() const { return {ready_key()}; }
   [[nodiscard]] Milliseconds elapsed() const {
     return std::chrono::floor<Milliseconds>(Clock::now() - start_);
@@ -267,11 +277,13 @@ asio::awaitable<std::vector<Machine>> join(AsyncClient& client, std::string run_
 }
 
 asio::awaitable<JobEnd> announce_end(AsyncClient& client, std::string run_id, JobEnd end) {
-  co_return decode_end(co_await client.compare_set(key(run_id, "end"), "", encode(end)));
+  const std::string found = co_await client.compare_set(key(run_id, "end"), "", encode(end));
+  co_return decode_end(found);
 }
 
 asio::awaitable<JobEnd> await_end(AsyncClient& client, std::string run_id) {
-  co_return decode_end(co_await client.get(key(run_id, "end")));
+  const std::string found = co_await client.get(key(run_id, "end"));
+  co_return decode_end(found);
 }
 
 asio::awaitable<bool> finish(AsyncClient& client, std::string run_id, int num_machines,

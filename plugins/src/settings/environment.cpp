@@ -2,31 +2,18 @@
 
 #include "acc/base/error.hpp"
 #include "acc/plugins/deepspeed_plugin.hpp"
+#include "acc/plugins/faults.hpp"
 #include "acc/plugins/fsdp_plugin.hpp"
 
 #include <unistd.h>
 
 #include <limits>
-#include <set>
 
 namespace acc::plugins {
 namespace {
 
 constexpr std::string_view kOriginVariable = "ACC_MODE";
 constexpr std::string_view kDeviceVariable = "ACC_DEVICE";
-
-bool applies(Section section, std::string_view origin) {
-  switch (section) {
-    case Section::launch:
-    case Section::training: return true;
-    case Section::fsdp: return origin == "fsdp";
-    case Section::deepspeed:
-    case Section::zero: return origin == "deepspeed";
-    case Section::parallelism: return origin != "deepspeed";
-    case Section::dynamo: return origin != "deepspeed";
-  }
-  return false;
-}
 
 std::string formatted(TextFormat format, const std::string& text) {
   switch (format) {
@@ -71,27 +58,6 @@ bool needs_own_variable(const SettingRow& row, const Settings& settings, std::st
   return kind == Source::Kind::deepspeed_file || row.environment.empty() ||
          (row.section == Section::training && origin != "deepspeed");
 }
-
-/// Collects faults so that all are reported together.
-class Faults {
- public:
-  template <typename Work>
-  void collect(Work work) {
-    try {
-      work();
-    } catch (const Error& error) {
-      text_ += (text_.empty() ? "" : "\n") + std::string(error.what());
-    }
-  }
-  void raise() const {
-    if (!text_.empty()) {
-      throw Error(Errc::config, text_);
-    }
-  }
-
- private:
-  std::string text_;
-};
 
 const std::string* value_of(const Environment& environment, std::string_view name) {
   const auto found = environment.find(std::string(name));
@@ -229,6 +195,19 @@ Environment current_environment() {
     }
   }
   return result;
+}
+
+bool applies(Section section, std::string_view origin) noexcept {
+  switch (section) {
+    case Section::launch:
+    case Section::training: return true;
+    case Section::fsdp: return origin == "fsdp";
+    case Section::deepspeed:
+    case Section::zero: return origin == "deepspeed";
+    case Section::parallelism:
+    case Section::dynamo: return origin != "deepspeed";
+  }
+  return false;
 }
 
 ShardingSettings sharding_settings(const Settings& settings, std::string_view origin,

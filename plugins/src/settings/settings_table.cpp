@@ -14,7 +14,8 @@ constexpr std::string_view kDynamoBackends =
     "tensorrt|aot_torchxla_trace_once|torchxla_trace_once|tvm";
 
 // Order is that of --help and `explain`. Defaults of counts in the zero section: DeepSpeed 0.19.8.
-// clang-format off: one field a line would make it thrice as long.
+// One field a line would make it thrice as long.
+// clang-format off
 constexpr std::array kTable = {
     SettingRow{.section = launch, .key = "config_file", .flag = Flag::value, .in_file = false,
                .help = "YAML (or .json) file as Accelerate writes it"},
@@ -111,7 +112,7 @@ constexpr std::array kTable = {
     SettingRow{.section = fsdp, .key = "fsdp_reshard_after_forward", .flag = Flag::value,
                .fallback = "true", .environment = "FSDP_RESHARD_AFTER_FORWARD",
                .exported = Export::always, .format = TextFormat::lower,
-               .help = "FSDP 2: true = FULL_SHARD, false = SHARD_GRAD_OP, or a group size; FSDP 1: a strategy"},
+               .help = "FSDP 2: true = FULL_SHARD, false = SHARD_GRAD_OP, or a size"},
     SettingRow{.section = fsdp, .key = "fsdp_offload_params", .flag = Flag::value,
                .type = Type::boolean, .fallback = "false", .environment = "FSDP_OFFLOAD_PARAMS",
                .exported = Export::always, .format = TextFormat::lower,

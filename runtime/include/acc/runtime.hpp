@@ -1,8 +1,8 @@
 #pragma once
 
 #include "acc/base/error.hpp"
+#include "acc/base/export.hpp"
 #include "acc/plugins/sharding_settings.hpp"
-#include "acc/runtime/export.hpp"
 #include "acc/runtime/initializer.hpp"
 #include "acc/runtime/optimizers.hpp"
 #include "acc/runtime/reports.hpp"
@@ -21,6 +21,10 @@
 /// with a scope, and the runtime gathers, frees, reduces, accumulates, clips and updates as the
 /// launcher's settings say. One thread of the program uses a Runtime and what it made; all ranks
 /// make the same calls in the same order. Every function throws acc::Error.
+namespace acc::rendezvous {
+class Store;
+}
+
 namespace acc {
 
 class Model;
@@ -193,6 +197,9 @@ class ACC_API Runtime {
   static Runtime from_environment();
   /// The same from settings in hand (tests, programs with their own launcher).
   static Runtime from_settings(const plugins::RuntimeSettings& settings);
+  /// And with a rendezvous of the program's own; `store` may be null for one rank.
+  static Runtime from_settings(const plugins::RuntimeSettings& settings,
+                               std::unique_ptr<rendezvous::Store> store);
 
   [[nodiscard]] int rank() const;
   [[nodiscard]] int local_rank() const;

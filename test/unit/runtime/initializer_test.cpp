@@ -101,7 +101,7 @@ TEST_CASE("normal has the moments and tails of a Gaussian") {
       std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }));
 }
 
-TEST_CASE("uniform stays in [low, high) and covers it evenly") {
+TEST_CASE("uniform stays below its upper end and covers its range evenly") {
   const auto values = draw(acc::uniform(-1.0F, 3.0F), 9, 0, 1'000'000);
   const Moments m = moments(values);
   CHECK(*std::min_element(values.begin(), values.end()) >= -1.0F);

@@ -35,6 +35,10 @@ struct LaunchPlan {
   std::chrono::seconds join_timeout{900};
   std::chrono::seconds shutdown_timeout{30};
 
+  /// Folder for TORCHELASTIC_ERROR_FILE of each worker, unique to this run. Whoever starts the
+  /// workers makes the folder of each file, and removes all of it in the end.
+  std::string error_directory;
+
   /// What the workers get besides torchrun's identity variables, which `worker_environment` adds.
   plugins::Environment environment;
   plugins::Settings settings;

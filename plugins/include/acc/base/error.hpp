@@ -1,5 +1,7 @@
 #pragma once
 
+#include "acc/base/export.hpp"
+
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -22,12 +24,12 @@ enum class Errc {
   internal,
 };
 
-std::string_view to_string(Errc code) noexcept;
+ACC_API std::string_view to_string(Errc code) noexcept;
 
 /// The one exception type of acclaunch. `what()` is a complete sentence for the user: what was
 /// tried, the value that was found, what was expected. `rank()` names the rank that caused it,
 /// where one did.
-class Error : public std::runtime_error {
+class ACC_API Error : public std::runtime_error {
  public:
   Error(Errc code, const std::string& message, std::optional<int> rank = std::nullopt)
       : std::runtime_error(message), code_(code), rank_(rank) {}
@@ -42,6 +44,6 @@ class Error : public std::runtime_error {
 
 /// Exit status for an error that ends a program: 2 for bad input (usage, config, files), 124 for a
 /// time limit, else 1.
-int exit_status(const Error& error) noexcept;
+ACC_API int exit_status(const Error& error) noexcept;
 
 }  // namespace acc

@@ -13,7 +13,10 @@ namespace acc::plugins {
 using Environment = std::map<std::string, std::string>;
 
 /// The environment of this process.
-Environment current_environment();
+ACC_API Environment current_environment();
+
+/// Whether settings of a section count in a mode: `fsdp`, `deepspeed` or `none`.
+bool applies(Section section, std::string_view origin) noexcept;
 
 /// What settings mean to the runtime. `origin` is `fsdp`, `deepspeed` or `none`. Launcher and
 /// worker both call it, so that a plan that resolves is one that its workers understand. Throws
@@ -29,6 +32,6 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
 /// Reads back what the launcher injected: torchrun's identity variables, FSDP_*, ACCELERATE_* and
 /// ACC_*. Without any of them it is one rank and no sharding. Throws Error(config) that names the
 /// variable, its value and what was expected; all faults at once.
-RuntimeSettings settings_from_environment(const Environment& environment);
+ACC_API RuntimeSettings settings_from_environment(const Environment& environment);
 
 }  // namespace acc::plugins

@@ -1,5 +1,8 @@
 #pragma once
 
+#include "acc/base/export.hpp"
+
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -27,13 +30,13 @@ enum class WrapPolicy { unset, transformer_based, size_based, no_wrap };
 enum class OffloadDevice { none, cpu, nvme };
 enum class Device { cpu, cuda };
 
-std::string_view to_string(Strategy value) noexcept;
-std::string_view to_string(MixedPrecision value) noexcept;
-std::string_view to_string(StateDictType value) noexcept;
-std::string_view to_string(BackwardPrefetch value) noexcept;
-std::string_view to_string(WrapPolicy value) noexcept;
-std::string_view to_string(OffloadDevice value) noexcept;
-std::string_view to_string(Device value) noexcept;
+ACC_API std::string_view to_string(Strategy value) noexcept;
+ACC_API std::string_view to_string(MixedPrecision value) noexcept;
+ACC_API std::string_view to_string(StateDictType value) noexcept;
+ACC_API std::string_view to_string(BackwardPrefetch value) noexcept;
+ACC_API std::string_view to_string(WrapPolicy value) noexcept;
+ACC_API std::string_view to_string(OffloadDevice value) noexcept;
+ACC_API std::string_view to_string(Device value) noexcept;
 
 /// The neutral settings that FSDP and DeepSpeed configurations both translate to, and all that the
 /// runtime knows of either. Counts are elements, not bytes, unless the name says so.
@@ -110,6 +113,10 @@ struct RuntimeSettings {
   Device device = Device::cpu;
   /// `fsdp`, `deepspeed`, or `none` when neither mode was asked for: for messages only.
   std::string origin = "none";
+  /// How long a collective waits for a peer that is alive (ACC_COLLECTIVE_TIMEOUT, seconds).
+  std::chrono::seconds collective_timeout{1800};
+  /// ACC_SHM_GATHER=copy: gathers on one host copy, as those between hosts do.
+  bool copy_gathers = false;
 
   bool operator==(const RuntimeSettings&) const = default;
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "acc/runtime/export.hpp"
+#include "acc/base/export.hpp"
 
 #include <cstdint>
 #include <functional>

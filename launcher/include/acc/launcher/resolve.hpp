@@ -1,0 +1,24 @@
+#pragma once
+
+#include "acc/launcher/flags.hpp"
+#include "acc/launcher/host_facts.hpp"
+#include "acc/launcher/launch_plan.hpp"
+#include "acc/plugins/document.hpp"
+
+#include <optional>
+
+namespace acc::launcher {
+
+/// The configuration file that `--config_file` names, or the one at Accelerate's default place if
+/// there is one. Throws Error(not_found) or Error(config).
+std::optional<plugins::Document> load_config(const Flags& flags,
+                                             const plugins::Environment& environment);
+
+/// Decides everything. A value is taken from the flags, else the file, else (few) the environment,
+/// else the default, and keeps that source in `LaunchPlan::settings`. Asks the disk only for the
+/// program and for the DeepSpeed JSON file. Throws Error (exit status 2) with every fault of a
+/// stage at once: values; then machines and devices; then what is to be sharded; then the program.
+LaunchPlan resolve(const Flags& flags, const std::optional<plugins::Document>& config,
+                   const plugins::Environment& environment, const HostFacts& facts);
+
+}  // namespace acc::launcher

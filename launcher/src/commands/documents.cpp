@@ -1,0 +1,84 @@
+// Reference tables for docs/, made from the settings table so that they cannot fall behind it.
+#include "acc/launcher/explain.hpp"
+
+namespace acc::launcher {
+namespace {
+
+using plugins::SettingRow;
+
+std::string code(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    escaped += c == '|' ? std::string("\\|") : std::string(1, c);
+  }
+  return text.empty() ? "" : "`" + escaped + "`";
+}
+
+std::string block_of(const SettingRow& row) {
+  switch (row.section) {
+    case plugins::Section::launch: return row.in_file ? "top level" : "";
+    case plugins::Section::training:
+    case plugins::Section::deepspeed: return "`deepspeed_config`";
+    case plugins::Section::fsdp: return "`fsdp_config`";
+    case plugins::Section::parallelism: return "`parallelism_config`";
+    case plugins::Section::dynamo: return "`dynamo_config`";
+    case plugins::Section::zero: return "";
+  }
+  return {};
+}
+
+std::string export_of(const SettingRow& row) {
+  switch (row.exported) {
+    case plugins::Export::always: return "always";
+    case plugins::Export::given: return "when given";
+    case plugins::Export::when_true: return "when true";
+    case plugins::Export::never: break;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string environment_document() {
+  std::string text =
+      "# Environment of the workers\n\n"
+      "Made from the settings table by `acclaunch environment-table`; a test compares the two.\n\n"
+      "A setting travels under Accelerate's name where it has one. It travels as `ACC_…` where\n"
+      "Accelerate has none, where the value comes from a DeepSpeed JSON file, and (accumulation,\n"
+      "clipping) outside DeepSpeed mode; a worker reads `ACC_…` first. `ACC_MODE` is `none`, "
+      "`fsdp`\n"
+      "or `deepspeed`, `ACC_DEVICE` is `cpu` or `cuda`. Besides these a worker gets torchrun's\n"
+      "variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, TORCHELASTIC_*, …), OMP_NUM_THREADS\n"
+      "and, with `--gpu_ids`, CUDA_VISIBLE_DEVICES.\n\n"
+      "| setting | Accelerate's variable | set | our variable |\n|---|---|---|---|\n";
+  for (const SettingRow& row : plugins::settings_table()) {
+    const bool launcher_only = row.section == plugins::Section::launch && row.environment.empty();
+    if (!launcher_only) {
+      text += "| " + code(row.key) + " | " + code(row.environment) + " | " + export_of(row) +
+              " | " + code(plugins::own_variable(row)) + " |\n";
+    }
+  }
+  return text;
+}
+
+std::string configuration_document() {
+  std::string text =
+      "# Flags and configuration keys\n\n"
+      "Made from the settings table by `acclaunch configuration-table`; a test compares the "
+      "two.\n\n"
+      "A flag beats the DeepSpeed JSON file's `\"auto\"` and the YAML file, those beat the "
+      "default.\n"
+      "Inside `fsdp_config` and `dynamo_config` the prefix `fsdp_` or `dynamo_` may be left "
+      "out.\n\n"
+      "| setting | flag | YAML block | DeepSpeed JSON | value | default | |\n"
+      "|---|---|---|---|---|---|---|\n";
+  for (const SettingRow& row : plugins::settings_table()) {
+    const std::string unit = row.unit.empty() ? "" : " (" + std::string(row.unit) + ")";
+    text += "| " + code(row.key) + " | " + (row.flag == plugins::Flag::none ? "" : "yes") + " | " +
+            block_of(row) + " | " + code(row.json) + " | " + plugins::expected_value(row) + unit +
+            " | " + code(row.fallback) + " | " + std::string(row.help) + " |\n";
+  }
+  return text;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,113 @@
+#include "acc/launcher/explain.hpp"
+
+#include "../machines.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace acc::launcher {
+namespace {
+
+using Line = std::array<std::string, 3>;
+
+std::string aligned(const std::vector<Line>& lines) {
+  constexpr std::size_t kWidest = 44;  // a longer value pushes its source out rather than all
+  std::array<std::size_t, 2> widths{};
+  for (const Line& line : lines) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], std::min(line[i].size(), kWidest));
+    }
+  }
+  std::string text;
+  for (const Line& line : lines) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      text += line[i];
+      text += std::string(line[i].size() < widths[i] ? widths[i] - line[i].size() : 0, ' ') + "  ";
+    }
+    text += line[2] + "\n";
+  }
+  return text;
+}
+
+std::string origin_of(Mode mode) {
+  return mode == Mode::fsdp ? "fsdp" : mode == Mode::deepspeed ? "deepspeed" : "none";
+}
+
+std::string name_of(Mode mode) {
+  switch (mode) {
+    case Mode::plain: return "plain";
+    case Mode::multi_gpu: return "multi-GPU";
+    case Mode::fsdp: return "FSDP";
+    case Mode::deepspeed: return "DeepSpeed";
+  }
+  return {};
+}
+
+std::vector<Line> setting_lines(const LaunchPlan& plan) {
+  std::vector<Line> lines = {{"setting", "value", "source"}};
+  for (const plugins::SettingRow& row : plugins::settings_table()) {
+    if (!plugins::applies(row.section, origin_of(plan.mode))) {
+      continue;
+    }
+    const std::string& text = plan.settings.text(row.key);
+    lines.push_back({std::string(row.key), text.empty() ? "-" : text,
+                     plugins::describe(plan.settings.source(row.key))});
+  }
+  return lines;
+}
+
+std::string groups_of(const LaunchPlan& plan) {
+  const plugins::ShardingSettings sharding = plugins::sharding_settings(
+      plan.settings, origin_of(plan.mode), plan.num_processes, plan.local_world_size);
+  const bool hybrid = sharding.strategy == plugins::Strategy::hybrid_shard ||
+                      sharding.strategy == plugins::Strategy::hybrid_shard_zero2;
+  const int local = sharding.shard_size > 0 ? sharding.shard_size : plan.local_world_size;
+  const int shard = hybrid ? local : plan.num_processes;
+  std::string text = std::string(plugins::to_string(sharding.strategy));
+  if (sharding.strategy != plugins::Strategy::no_shard) {
+    text += ", shard groups of " + std::to_string(shard) + ", " +
+            std::to_string(plan.num_processes / shard) + " replica(s)";
+  }
+  if (sharding.hpz_partition_size > 1) {
+    text += ", secondary weights over " + std::to_string(sharding.hpz_partition_size);
+  }
+  return text;
+}
+
+std::string ranks_of(const LaunchPlan& plan) {
+  const int first = plan.machine_rank * plan.local_world_size;
+  return std::to_string(plan.num_processes) + " processes on " + std::to_string(plan.num_machines) +
+         " machine(s); ranks " + std::to_string(first) + ".." +
+         std::to_string(first + plan.local_world_size - 1) + " on this one, machine " +
+         std::to_string(plan.machine_rank);
+}
+
+std::string command_of(const LaunchPlan& plan) {
+  std::string text;
+  for (const std::string& word : plan.command) {
+    text += (text.empty() ? "" : " ") + shell_quoted(word);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string explain(const LaunchPlan& plan) {
+  std::string port = std::to_string(plan.main_process_port);
+  if (plan.main_process_port == 0) {
+    port = "a free port";
+  } else if (!plan.port_was_given && plan.num_machines == 1) {
+    port += ", or a free port if it is in use";
+  }
+  std::string text = aligned(setting_lines(plan));
+  text += "\nmode      " + name_of(plan.mode) + " on " +
+          std::string(plugins::to_string(plan.device)) + "\nworld     " + ranks_of(plan) +
+          "\nsharding  " + groups_of(plan) + "\nstore     " + plan.main_process_ip + ":" + port +
+          "\ncommand   " + command_of(plan) + "\n";
+  for (const std::string& line : plan.notices) {
+    text += "notice    " + line + "\n";
+  }
+  return text;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "acc/launcher/flags.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace acc::launcher {
+
+/// The command line to type on each machine, where a rank or address was left out.
+std::string machines_hint(const Flags& flags, int num_machines, const std::string& address,
+                          std::uint16_t port);
+
+/// A word as a POSIX shell reads it back.
+std::string shell_quoted(const std::string& word);
+
+}  // namespace acc::launcher

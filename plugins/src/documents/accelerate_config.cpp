@@ -1,0 +1,289 @@
+#include "acc/plugins/accelerate_config.hpp"
+
+#include "acc/plugins/faults.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace acc::plugins {
+namespace {
+
+using namespace std::string_view_literals;
+
+constexpr std::array kModes = {"NO"sv, "MULTI_CPU"sv, "MULTI_GPU"sv, "FSDP"sv, "DEEPSPEED"sv};
+constexpr std::array kOtherModes = {"MULTI_NPU"sv, "MULTI_MLU"sv,  "MULTI_SDAA"sv,   "MULTI_MUSA"sv,
+                                    "MULTI_XPU"sv, "MULTI_HPU"sv,  "MULTI_NEURON"sv, "XLA"sv,
+                                    "TPU"sv,       "MEGATRON_LM"sv};
+// The file may hold them; Accelerate 1.15 gives them no effect from there on CPUs and GPUs.
+constexpr std::array kWithoutEffect = {"rdzv_backend"sv, "same_network"sv, "enable_cpu_affinity"sv,
+                                       "main_training_function"sv};
+// Accepted while they say nothing (null, false, empty): every questionnaire writes some.
+constexpr std::array kNotOurs = {
+    "tpu_name"sv, "tpu_zone"sv,     "tpu_use_cluster"sv, "tpu_use_sudo"sv,       "tpu_vm"sv,
+    "tpu_env"sv,  "command_file"sv, "commands"sv,        "megatron_lm_config"sv, "fp8_config"sv};
+constexpr std::array kBlocks = {"fsdp_config"sv, "deepspeed_config"sv, "dynamo_config"sv,
+                                "parallelism_config"sv, "mpirun_config"sv};
+
+struct Renamed {
+  std::string_view old_key;
+  std::string_view key;
+};
+constexpr std::array kRenamed = {
+    Renamed{"fsdp_backward_prefetch_policy", "fsdp_backward_prefetch"},
+    Renamed{"fsdp_transformer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"},
+};
+
+bool contains(const auto& words, std::string_view word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+/// A scalar, or a list as the flag would spell it. A bare `no` is a word here, not false.
+std::string value_text(const Node& node, const SettingRow& row) {
+  if (node.kind == Node::Kind::boolean && row.type == Type::choice) {
+    return node.text == "false" ? "no" : node.text;
+  }
+  if (node.kind != Node::Kind::list) {
+    return node.text;
+  }
+  std::string text;
+  for (const Node& item : node.items) {
+    text += (text.empty() ? "" : ",") + item.text;
+  }
+  return text;
+}
+
+class Importer {
+ public:
+  explicit Importer(Settings& settings) : settings_(settings) {}
+
+  AccelerateConfig read(const Document& document) {
+    for (const auto& [key, node] : document.root.entries) {
+      read_top(key, node);
+    }
+    read_mode(document);
+    read_old_keys(document.root);
+    if (settings_.given("mixed_precision")) {
+      result_.deepspeed_fields.emplace_back("mixed_precision");
+    }
+    faults_.raise();
+    return std::move(result_);
+  }
+
+ private:
+  void read_top(const std::string& key, const Node& node) {
+    if (key == "compute_environment") {
+      read_compute_environment(node);
+    } else if (key == "distributed_type" || key == "fp16" || key == "dynamo_backend" ||
+               contains(kWithoutEffect, key)) {
+      return;  // read by others, or not at all
+    } else if (contains(kNotOurs, key)) {
+      refuse_unless_empty(key, node);
+    } else if (contains(kBlocks, key)) {
+      read_block(key, node);
+    } else if (const SettingRow* row = find_setting(key);
+               row != nullptr && row->section == Section::launch && row->in_file) {
+      set(*row, node);
+    } else {
+      unknown_top(key, node);
+    }
+  }
+
+  void read_compute_environment(const Node& node) {
+    if (!node.is_empty() && node.text != "LOCAL_MACHINE") {
+      faults_.add(node.where + ": compute_environment " + node.text +
+                  " is not supported; acclaunch runs on LOCAL_MACHINE");
+    }
+  }
+
+  void read_mode(const Document& document) {
+    const Node* node = document.root.find("distributed_type");
+    if (node == nullptr) {
+      faults_.add(document.path.string() +
+                  ": distributed_type is missing; it must be NO, MULTI_CPU, MULTI_GPU, FSDP or "
+                  "DEEPSPEED");
+      return;
+    }
+    const bool bare_no = node->kind == Node::Kind::boolean && node->text == "false";
+    const std::string name = bare_no ? "NO" : upper(node->text);
+    if (contains(kModes, name)) {
+      result_.distributed_type = name;
+    } else if (contains(kOtherModes, name)) {
+      faults_.add(
+          node->where + ": distributed_type " + name +
+          " is not supported; acclaunch knows NO, MULTI_CPU, MULTI_GPU, FSDP and DEEPSPEED");
+    } else {
+      faults_.add(node->where +
+                  ": distributed_type must be NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED, got \"" +
+                  node->text + "\"" + did_you_mean(name, kModes));
+    }
+  }
+
+  void refuse_unless_empty(const std::string& key, const Node& node) {
+    const bool no = node.kind == Node::Kind::boolean && node.text == "false";
+    const bool blank = node.kind == Node::Kind::string && node.text.empty();
+    if (!node.is_empty() && !no && !blank) {
+      faults_.add(node.where + ": " + key + " is not supported; take it out");
+    }
+  }
+
+  /// Keys of earlier Accelerate versions at the top level.
+  void read_old_keys(const Node& root) {
+    const Node* fp16 = root.find("fp16");
+    if (fp16 != nullptr && fp16->text == "true" && root.find("mixed_precision") == nullptr) {
+      set(*find_setting("mixed_precision"), Node{.kind = Node::Kind::string,
+                                                 .text = "fp16",
+                                                 .items = {},
+                                                 .entries = {},
+                                                 .where = fp16->where});
+      renamed(*fp16, "fp16: true", "mixed_precision: fp16");
+    }
+    const Node* dynamo = root.find("dynamo_backend");
+    if (dynamo != nullptr && root.find("dynamo_config") == nullptr) {
+      set(*find_setting("dynamo_backend"), *dynamo);
+    }
+  }
+
+  void unknown_top(const std::string& key, const Node& node) {
+    std::vector<std::string_view> known(kBlocks.begin(), kBlocks.end());
+    for (const SettingRow& row : settings_table()) {
+      if (row.section == Section::launch && row.in_file) {
+        known.push_back(row.key);
+      }
+    }
+    known.insert(known.end(), {"distributed_type", "compute_environment"});
+    const SettingRow* row = find_setting(key);
+    const bool misplaced = row != nullptr && row->section != Section::launch;
+    faults_.add(node.where + ": unknown key \"" + key + "\"" +
+                (misplaced        ? "; it belongs into " + block_of(row->section)
+                 : row != nullptr ? "; only the flag --" + key + " exists"
+                                  : did_you_mean(key, known)));
+  }
+
+  static std::string block_of(Section section) {
+    switch (section) {
+      case Section::fsdp: return "fsdp_config";
+      case Section::parallelism: return "parallelism_config";
+      case Section::dynamo: return "dynamo_config";
+      case Section::zero: return "the file that deepspeed_config_file names";
+      default: return "deepspeed_config";
+    }
+  }
+
+  void read_block(const std::string& name, const Node& block) {
+    if (block.is_empty()) {
+      return;
+    }
+    if (block.kind != Node::Kind::map) {
+      faults_.add(block.where + ": " + name + " must hold lines of \"key: value\"");
+      return;
+    }
+    result_.has_parallelism_config |= name == "parallelism_config";
+    for (const auto& [key, node] : block.entries) {
+      if (name == "mpirun_config") {
+        without_effect(key, node, "acclaunch starts the workers itself");
+      } else {
+        read_inner(name, key, node);
+      }
+    }
+  }
+
+  void read_inner(const std::string& block, const std::string& key, const Node& node) {
+    if (block == "deepspeed_config") {
+      result_.deepspeed_fields.push_back(key);
+    }
+    if (const SettingRow* row = inner_row(block, key)) {
+      if (row->key != key && prefix_of(block) + key != row->key) {
+        renamed(node, key, std::string(row->key));
+      }
+      set(*row, node);
+    } else if (key == "deepspeed_hostfile" || key == "deepspeed_inclusion_filter" ||
+               key == "deepspeed_exclusion_filter") {
+      without_effect(key, node, "start acclaunch on every machine");
+    } else if (key.starts_with("parallelism_config_sp_")) {
+      without_effect(key, node, "it needs sequence parallelism");
+    } else {
+      unknown_inner(block, key, node);
+    }
+  }
+
+  static std::string prefix_of(const std::string& block) {
+    if (block == "fsdp_config")
+      return "fsdp_";
+    if (block == "dynamo_config")
+      return "dynamo_";
+    if (block == "parallelism_config")
+      return "parallelism_config_";
+    return "";
+  }
+
+  static bool belongs(const SettingRow& row, const std::string& block) {
+    return row.in_file && row.section != Section::launch && row.section != Section::zero &&
+           block_of(row.section) == block;
+  }
+
+  static const SettingRow* inner_row(const std::string& block, const std::string& key) {
+    for (const std::string& candidate : {key, prefix_of(block) + key}) {
+      const auto* renaming = std::ranges::find(kRenamed, candidate, &Renamed::old_key);
+      const SettingRow* row =
+          find_setting(renaming == kRenamed.end() ? std::string_view(candidate) : renaming->key);
+      if (row != nullptr && belongs(*row, block)) {
+        return row;
+      }
+    }
+    return nullptr;
+  }
+
+  void unknown_inner(const std::string& block, const std::string& key, const Node& node) {
+    std::vector<std::string_view> known;
+    for (const SettingRow& row : settings_table()) {
+      if (belongs(row, block)) {
+        known.push_back(row.key);
+      }
+    }
+    std::string correction = did_you_mean(key, known);
+    if (correction.empty()) {
+      correction = did_you_mean(prefix_of(block) + key, known);
+    }
+    faults_.add(node.where + ": unknown key \"" + key + "\" in " + block + correction);
+  }
+
+  void renamed(const Node& node, const std::string& old_name, const std::string& name) {
+    result_.notices.push_back(node.where + ": " + old_name + " is read as " + name +
+                              ", its name today");
+  }
+
+  void without_effect(const std::string& key, const Node& node, const std::string& why) {
+    if (!node.is_empty() && node.text != "none" && node.text != "None") {
+      result_.notices.push_back(node.where + ": " + key + " has no effect: " + why);
+    }
+  }
+
+  void set(const SettingRow& row, const Node& node) {
+    if (node.is_empty()) {
+      return;
+    }
+    if (node.kind == Node::Kind::map) {
+      faults_.add(node.where + ": " + std::string(row.key) + " must be " + expected_value(row) +
+                  ", got a block");
+      return;
+    }
+    const std::string text = value_text(node, row);
+    const bool open = (row.key == "num_processes" && text == "-1") || text == "auto";
+    if (open) {  // what the questionnaire writes for "decide at the launch"
+      return;
+    }
+    faults_.collect([&] { settings_.set(row.key, text, {Source::Kind::file, node.where}); });
+  }
+
+  Settings& settings_;
+  AccelerateConfig result_;
+  Faults faults_;
+};
+
+}  // namespace
+
+AccelerateConfig apply_accelerate_config(const Document& document, Settings& settings) {
+  return Importer(settings).read(document);
+}
+
+}  // namespace acc::plugins

@@ -1,3 +1,0 @@
-#pragma once
-
-#define ACC_API __attribute__((visibility("default")))

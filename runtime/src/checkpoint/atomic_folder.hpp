@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+/// A folder that is complete or absent, also when it replaces an older one: it is filled under the
+/// name "<target>.acc-tmp" and then exchanged with the target in one step.
+namespace acc::checkpoint {
+
+class AtomicFolder {
+ public:
+  /// `is_ours` tells whether a file name may lie in such a folder: a folder with any other entry is
+  /// never replaced or removed. Links in `target` are followed.
+  AtomicFolder(const std::filesystem::path& target,
+               std::function<bool(const std::string& file_name)> is_ours);
+
+  [[nodiscard]] const std::filesystem::path& target() const noexcept { return target_; }
+  [[nodiscard]] const std::filesystem::path& temporary() const noexcept { return temporary_; }
+
+  /// Removes what a killed predecessor left and makes an empty temporary folder. Throws
+  /// Error(config) where the target holds files that are not ours.
+  void begin();
+  /// Flushes, exchanges, removes the older folder.
+  void commit();
+  /// Where the complete folder is now: the target, or its older form where a predecessor was killed
+  /// on a file system that cannot exchange folders.
+  [[nodiscard]] std::filesystem::path current() const;
+
+ private:
+  void remove_ours(const std::filesystem::path& folder) const;
+  void check_ours(const std::filesystem::path& folder) const;
+  void replace_in_two_steps() const;
+
+  std::filesystem::path target_, temporary_, old_;
+  std::function<bool(const std::string&)> is_ours_;
+};
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,242 @@
+#include "checkpoint/model_files.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <optional>
+
+#include "acc/base/log.hpp"
+#include "checkpoint/safetensors.hpp"
+#include "checkpoint/sharded_checkpoint.hpp"
+#include "model_state.hpp"
+#include "optimizer_state.hpp"
+
+namespace acc::checkpoint {
+namespace {
+
+using detail::ModelState;
+using detail::OptimizerState;
+using sharding::FlatParameter;
+using sharding::ParameterRecord;
+using sharding::Shard;
+
+/// Runs `step` and tells every rank whether it went well everywhere, so that no rank waits for one
+/// that has given up.
+template <typename Step>
+void together(ModelState& model, const Step& step) {
+  std::optional<Error> failure;
+  try {
+    step();
+  } catch (const Error& error) {
+    failure = error;
+  }
+  auto& world = *model.engine().groups.world;
+  std::array<double, 1> failed = {failure ? static_cast<double>(world.size() - world.rank()) : 0.0};
+  world.all_reduce(failed, collectives::ReduceOp::max)->wait();
+  if (failure) {
+    throw *failure;
+  }
+  if (failed[0] != 0.0) {
+    const int rank = world.size() - static_cast<int>(failed[0]);
+    throw Error(Errc::config, fmt::format("rank {} failed in this step; see its message", rank),
+                rank);
+  }
+}
+
+bool is_rank_zero(ModelState& model) { return model.engine().groups.world->rank() == 0; }
+
+/// The part of a flat parameter that this rank writes: its own shard, once over all replicas; where
+/// every rank holds everything, an equal part each.
+Shard written_part(ModelState& model, const FlatParameter& flat) {
+  auto& groups = model.engine().groups;
+  if (model.engine().on.shard_optimizer) {
+    const bool first_replica = groups.plan.replicate.front() == groups.plan.world[static_cast<std::size_t>(groups.world->rank())];
+    return first_replica ? flat.owned() : Shard{};
+  }
+  return sharding::lay_out(flat.layout().numels, groups.world->size())
+      .shard(groups.world->rank());
+}
+
+/// Calls `visit(record, in_parameter, in_owned, numel)` for the parameters that `part` touches.
+/// `in_owned` counts from the first element that this rank holds.
+template <typename Visit>
+void for_each_overlap(const FlatParameter& flat, Shard part, const Visit& visit) {
+  for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+    const auto piece = sharding::overlap(flat.layout(), i, part);
+    if (piece.numel > 0) {
+      visit(flat.parameters()[i], piece.in_parameter,
+            part.offset + piece.in_shard - flat.owned().offset, piece.numel);
+    }
+  }
+}
+
+std::vector<Piece> pieces_to_write(ModelState& model, OptimizerState& optimizer) {
+  std::vector<Piece> pieces;
+  const auto add = [&](FlatParameter& flat, const std::string& kind, const float* values) {
+    for_each_overlap(flat, written_part(model, flat),
+                     [&](const ParameterRecord& record, std::int64_t in_parameter,
+                         std::int64_t in_owned, std::int64_t numel) {
+                       pieces.push_back({record.name, kind, in_parameter,
+                                         {values + in_owned, static_cast<std::size_t>(numel)}});
+                     });
+  };
+  for (FlatParameter* flat : model.flats()) {
+    add(*flat, "param", flat->master());
+  }
+  for (auto& state : optimizer.flats()) {
+    for (const auto& moment : state.moments) {
+      add(*state.flat, moment.kind, moment.values.data());
+    }
+  }
+  return pieces;
+}
+
+Manifest manifest_of(ModelState& model, OptimizerState& optimizer, const ProgramState& program) {
+  Manifest manifest;
+  manifest.world_size = model.engine().groups.world->size();
+  manifest.strategy = to_string(model.engine().settings.sharding.strategy);
+  manifest.step = optimizer.steps;
+  manifest.program = program;
+  manifest.optimizer = optimizer.name();
+  manifest.hyper_parameters = optimizer.hyper_parameters();
+  for (const FlatParameter* flat : model.flats()) {
+    for (const ParameterRecord& record : flat->parameters()) {
+      std::vector<std::string> kinds = {"param"};
+      if (flat->trainable()) {
+        const auto moments = optimizer.moment_kinds();
+        kinds.insert(kinds.end(), moments.begin(), moments.end());
+      }
+      manifest.tensors.push_back({record.name, record.shape, std::move(kinds)});
+      for (const std::string& alias : record.aliases) {
+        manifest.aliases[alias] = record.name;
+      }
+    }
+  }
+  return manifest;
+}
+
+/// After the master weights changed: the rounded copy, and everybody's sight of it.
+void renew_weights(ModelState& model) {
+  for (FlatParameter* flat : model.flats()) {
+    flat->round_master();
+    flat->publish();
+  }
+}
+
+}  // namespace
+
+void load_weights(ModelState& model, const std::string& path) {
+  together(model, [&] {
+    const SafetensorsFile file(path);
+    for (FlatParameter* flat : model.flats()) {
+      for (const ParameterRecord& record : flat->parameters()) {
+        const TensorEntry& entry = file.at(record.name);
+        if (entry.shape != record.shape) {
+          throw Error(Errc::config,
+                      fmt::format("{}: tensor {} has shape {}, this model expects {}", path,
+                                  record.name, to_string(entry.shape), to_string(record.shape)));
+        }
+      }
+      for_each_overlap(*flat, flat->owned(),
+                       [&](const ParameterRecord& record, std::int64_t in_parameter,
+                           std::int64_t in_owned, std::int64_t numel) {
+                         file.read_slice(record.name, in_parameter,
+                                         {flat->master() + in_owned, static_cast<std::size_t>(numel)});
+                       });
+    }
+  });
+  renew_weights(model);
+}
+
+void export_weights(ModelState& model, const std::string& path) {
+  std::optional<SafetensorsWriter> writer;
+  together(model, [&] {
+    if (!is_rank_zero(model)) {
+      return;
+    }
+    std::vector<TensorSpec> specs;
+    for (const FlatParameter* flat : model.flats()) {
+      for (const ParameterRecord& record : flat->parameters()) {
+        specs.push_back({record.name, "F32", record.shape});
+        for (const std::string& alias : record.aliases) {
+          specs.push_back({alias, "F32", record.shape});
+        }
+      }
+    }
+    writer.emplace(path, std::move(specs), std::map<std::string, std::string>{{"format", "pt"}});
+  });
+  for (FlatParameter* flat : model.flats()) {
+    const std::vector<float> full = flat->gather_master();
+    together(model, [&] {
+      if (!writer) {
+        return;
+      }
+      for (std::size_t i = 0; i < flat->parameters().size(); ++i) {
+        const std::span<const float> values(full.data() + flat->layout().offsets[i],
+                                            static_cast<std::size_t>(flat->layout().numels[i]));
+        for (std::size_t copy = 0; copy <= flat->parameters()[i].aliases.size(); ++copy) {
+          writer->append(values);
+        }
+      }
+    });
+  }
+  together(model, [&] {
+    if (writer) {
+      writer->commit();
+    }
+  });
+}
+
+void save_checkpoint(ModelState& model, OptimizerState& optimizer, const std::string& directory,
+                     const ProgramState& program) {
+  CheckpointWriter writer{directory};
+  together(model, [&] {
+    if (is_rank_zero(model)) {
+      writer.begin();
+    }
+  });
+  together(model, [&] {
+    writer.write_rank_file(model.engine().groups.world->rank(), pieces_to_write(model, optimizer));
+  });
+  together(model, [&] {
+    if (is_rank_zero(model)) {
+      writer.commit(manifest_of(model, optimizer, program));
+    }
+  });
+}
+
+ProgramState load_checkpoint(ModelState& model, OptimizerState& optimizer,
+                             const std::string& directory) {
+  ProgramState program;
+  together(model, [&] {
+    ShardedCheckpoint checkpoint{directory};
+    const Manifest& manifest = checkpoint.manifest();
+    if (manifest.optimizer != optimizer.name()) {
+      throw Error(Errc::config, fmt::format("{} was saved with optimizer {}, this run uses {}",
+                                            directory, manifest.optimizer, optimizer.name()));
+    }
+    const auto read = [&](FlatParameter& flat, const std::string& kind, float* values) {
+      for_each_overlap(flat, flat.owned(),
+                       [&](const ParameterRecord& record, std::int64_t in_parameter,
+                           std::int64_t in_owned, std::int64_t numel) {
+                         checkpoint.expect(record.name, record.shape);
+                         checkpoint.read(record.name, kind, in_parameter,
+                                         {values + in_owned, static_cast<std::size_t>(numel)});
+                       });
+    };
+    for (FlatParameter* flat : model.flats()) {
+      read(*flat, "param", flat->master());
+    }
+    for (auto& state : optimizer.flats()) {
+      for (auto& moment : state.moments) {
+        read(*state.flat, moment.kind, moment.values.data());
+      }
+    }
+    optimizer.steps = manifest.step;
+    program = manifest.program;
+  });
+  renew_weights(model);
+  return program;
+}
+
+}  // namespace acc::checkpoint

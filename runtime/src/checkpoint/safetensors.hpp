@@ -1,0 +1,94 @@
+#pragma once
+
+#include "checkpoint/files.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// The safetensors format (github.com/huggingface/safetensors): u64 length of a JSON header, the
+/// header, then the tensors' bytes without holes, row-major, little endian.
+namespace acc::checkpoint {
+
+/// Sizes, outermost first; empty for a scalar.
+using Shape = std::vector<std::int64_t>;
+
+/// "[2, 3]"
+std::string to_string(const Shape& shape);
+std::int64_t numel_of(const Shape& shape) noexcept;
+
+/// A tensor as a header lists it. `dtype` in the format's spelling ("F32", "BF16", …).
+struct TensorEntry {
+  std::string name;
+  std::string dtype;
+  Shape shape;
+  std::uint64_t begin = 0;  ///< of its bytes, counted from the end of the header
+  std::uint64_t end = 0;
+
+  [[nodiscard]] std::int64_t numel() const noexcept { return numel_of(shape); }
+};
+
+/// A file opened for reading. The whole header is checked on opening, so that a truncated or
+/// damaged file is refused as a whole. Every fault throws Error(config) that names the file, the
+/// tensor, what was expected and what was found. Any thread may read.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  /// In the order of their bytes.
+  [[nodiscard]] const std::vector<TensorEntry>& tensors() const noexcept { return tensors_; }
+  [[nodiscard]] const std::map<std::string, std::string>& metadata() const noexcept {
+    return metadata_;
+  }
+  [[nodiscard]] bool contains(std::string_view name) const { return by_name_.contains(name); }
+  /// Throws Error(config) where the file has no such tensor.
+  [[nodiscard]] const TensorEntry& at(std::string_view name) const;
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// Elements [offset, offset + out.size()) of a tensor of dtype F32, F16, BF16 or F64, as fp32.
+  /// Touches only their bytes.
+  void read_slice(std::string_view name, std::int64_t offset, std::span<float> out) const;
+
+ private:
+  std::filesystem::path path_;
+  MappedFile file_;
+  std::size_t data_begin_ = 0;
+  std::vector<TensorEntry> tensors_;
+  std::map<std::string, std::size_t, std::less<>> by_name_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// What is to be written: dtype "F32", "BF16" or "F16".
+struct TensorSpec {
+  std::string name;
+  std::string dtype;
+  Shape shape;
+};
+
+/// Writes a file as a stream: the header at once, then the tensors one after the other in the order
+/// of the list. The file is complete or absent (AtomicFile).
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> tensors,
+                    const std::map<std::string, std::string>& metadata = {});
+
+  /// The next elements of the tensor at hand, converted to its dtype. A call may not reach beyond
+  /// its end: Error(internal).
+  void append(std::span<const float> values);
+  /// Throws Error(internal) where elements are missing.
+  void commit();
+
+ private:
+  void skip_complete() noexcept;
+
+  AtomicFile file_;
+  std::vector<TensorSpec> tensors_;
+  std::size_t current_ = 0;
+  std::int64_t written_ = 0;  ///< elements of the current tensor
+};
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,207 @@
+#include "checkpoint/safetensors_header.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <tuple>
+
+namespace acc::checkpoint {
+namespace {
+
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference reader's limit
+
+[[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
+  throw Error(Errc::config, path.string() + ": " + what);
+}
+
+[[noreturn]] void fail_tensor(const std::filesystem::path& path, const std::string& name,
+                              const std::string& what) {
+  fail(path, "tensor '" + name + "': " + what);
+}
+
+std::uint64_t header_length(std::span<const std::byte> file, const std::filesystem::path& path) {
+  if (file.size() < 8) {
+    fail(path,
+         "not a safetensors file: expected at least 8 bytes, found " + std::to_string(file.size()));
+  }
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof length);
+  if (length > kMaxHeader) {
+    fail(path, "not a safetensors file: its first 8 bytes tell a header of " +
+                   std::to_string(length) + " bytes, expected at most 100 MB");
+  }
+  if (length > file.size() - 8) {
+    fail(path, "truncated: the header has " + std::to_string(length) + " bytes, found " +
+                   std::to_string(file.size() - 8));
+  }
+  return length;
+}
+
+// nlohmann keeps the last of two equal keys without a word; the format forbids them.
+nlohmann::json parse_json(std::string_view text, const std::filesystem::path& path) {
+  std::set<std::string> names;
+  const auto check_key = [&](int depth, nlohmann::json::parse_event_t event,
+                             const nlohmann::json& value) {
+    if (event == nlohmann::json::parse_event_t::key && depth == 1 &&
+        !names.insert(value.get<std::string>()).second) {
+      fail(path, "tensor '" + value.get<std::string>() + "' is listed twice");
+    }
+    return true;
+  };
+  try {
+    auto parsed = nlohmann::json::parse(text, check_key);
+    if (!parsed.is_object()) {
+      fail(path, "the header is not a JSON object");
+    }
+    return parsed;
+  } catch (const nlohmann::json::exception& error) {
+    fail(path, std::string("the header is not valid JSON: ") + error.what());
+  }
+}
+
+// A list of numbers that are not negative.
+std::vector<std::uint64_t> numbers(const nlohmann::json& entry, const char* key,
+                                   const std::string& name, const std::filesystem::path& path) {
+  std::vector<std::uint64_t> values;
+  const auto found = entry.find(key);
+  const bool is_list = found != entry.end() && found->is_array();
+  if (!is_list || !std::all_of(found->begin(), found->end(),
+                               [](const auto& value) { return value.is_number_unsigned(); })) {
+    fail_tensor(path, name,
+                std::string("expected '") + key + "' to be a list of numbers, found " +
+                    (found == entry.end() ? "nothing" : found->dump()));
+  }
+  found->get_to(values);
+  return values;
+}
+
+TensorEntry parse_entry(const std::string& name, const nlohmann::json& entry,
+                        const std::filesystem::path& path) {
+  if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string()) {
+    fail_tensor(path, name,
+                "expected an object with dtype, shape and data_offsets, found " + entry.dump());
+  }
+  TensorEntry tensor{.name = name, .dtype = entry["dtype"].get<std::string>(), .shape = {}};
+  const auto size = element_size(tensor.dtype);
+  if (!size) {
+    fail_tensor(path, name, "unknown dtype " + tensor.dtype);
+  }
+  std::uint64_t nbytes = *size;
+  for (const std::uint64_t extent : numbers(entry, "shape", name, path)) {
+    if (__builtin_mul_overflow(nbytes, extent, &nbytes) ||
+        extent > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      fail_tensor(path, name, "its shape has more elements than can be counted");
+    }
+    tensor.shape.push_back(static_cast<std::int64_t>(extent));
+  }
+  const auto offsets = numbers(entry, "data_offsets", name, path);
+  if (offsets.size() != 2 || offsets[0] > offsets[1]) {
+    fail_tensor(path, name,
+                "data_offsets must be [begin, end], found " + entry["data_offsets"].dump());
+  }
+  tensor.begin = offsets[0];
+  tensor.end = offsets[1];
+  if (tensor.end - tensor.begin != nbytes) {
+    fail_tensor(path, name,
+                "shape " + to_string(tensor.shape) + " of " + tensor.dtype + " needs " +
+                    std::to_string(nbytes) + " bytes, its data_offsets hold " +
+                    std::to_string(tensor.end - tensor.begin));
+  }
+  return tensor;
+}
+
+// Tensors must follow each other without hole or overlap and fill the file.
+void check_layout(const std::vector<TensorEntry>& tensors, std::uint64_t data_size,
+                  const std::filesystem::path& path) {
+  std::uint64_t position = 0;
+  for (const TensorEntry& tensor : tensors) {
+    if (tensor.begin != position) {
+      fail_tensor(path, tensor.name,
+                  std::string(tensor.begin < position ? "overlaps" : "leaves a hole after") +
+                      " the tensor before it: begins at byte " + std::to_string(tensor.begin) +
+                      ", expected " + std::to_string(position));
+    }
+    position = tensor.end;
+    if (position > data_size) {
+      fail_tensor(path, tensor.name,
+                  "truncated file: the tensor ends at byte " + std::to_string(position) +
+                      " of the data, the file has " + std::to_string(data_size));
+    }
+  }
+  if (position != data_size) {
+    fail(path, "the tensors fill " + std::to_string(position) + " bytes, the file has " +
+                   std::to_string(data_size) + " after its header");
+  }
+}
+
+}  // namespace
+
+std::optional<std::size_t> element_size(std::string_view dtype) noexcept {
+  struct Row {
+    std::string_view dtype;
+    std::size_t size;
+  };
+  static constexpr Row kRows[] = {
+      {"F32", 4}, {"BF16", 2}, {"F16", 2},  {"F64", 8},     {"I64", 8},
+      {"I32", 4}, {"I16", 2},  {"I8", 1},   {"U64", 8},     {"U32", 4},
+      {"U16", 2}, {"U8", 1},   {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
+  };
+  for (const Row& row : kRows) {
+    if (row.dtype == dtype) {
+      return row.size;
+    }
+  }
+  return std::nullopt;
+}
+
+SafetensorsHeader parse_header(std::span<const std::byte> file, const std::filesystem::path& path) {
+  const std::uint64_t length = header_length(file, path);
+  const auto json = parse_json({reinterpret_cast<const char*>(file.data()) + 8, length}, path);
+  SafetensorsHeader header;
+  header.data_begin = 8 + length;
+  for (const auto& [name, entry] : json.items()) {
+    if (name != "__metadata__") {
+      header.tensors.push_back(parse_entry(name, entry, path));
+      continue;
+    }
+    try {
+      entry.get_to(header.metadata);
+    } catch (const nlohmann::json::exception&) {
+      fail(path, "__metadata__ must map strings to strings, found " + entry.dump());
+    }
+  }
+  std::sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
+  check_layout(header.tensors, file.size() - header.data_begin, path);
+  return header;
+}
+
+std::string format_header(std::span<const TensorSpec> tensors,
+                          const std::map<std::string, std::string>& metadata) {
+  // Joined by hand: an ordered JSON object would search all names so far for each new one.
+  std::string text = "{";
+  if (!metadata.empty()) {
+    text += "\"__metadata__\":" + nlohmann::json(metadata).dump();
+  }
+  std::uint64_t position = 0;
+  for (const TensorSpec& tensor : tensors) {
+    const std::uint64_t end = position + static_cast<std::uint64_t>(numel_of(tensor.shape)) *
+                                             element_size(tensor.dtype).value();
+    const nlohmann::json entry = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {position, end}}};
+    text += (text.size() > 1 ? "," : "") + nlohmann::json(tensor.name).dump() + ":" + entry.dump();
+    position = end;
+  }
+  text += "}";
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t length = text.size();
+  std::string header(sizeof length, '\0');
+  std::memcpy(header.data(), &length, sizeof length);
+  return header + text;
+}
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,368 @@
+#include "collectives/gloo/gloo_group.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "collectives/gloo/stall_watch.hpp"
+#include "collectives/private_buffer.hpp"
+#include "kernels/kernels.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gloo/common/error.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace acc::collectives {
+namespace {
+
+/// Our store as Gloo wants to see one.
+class StoreForGloo final : public gloo::rendezvous::Store {
+ public:
+  StoreForGloo(rendezvous::Store& store, std::string prefix, std::chrono::milliseconds timeout)
+      : store_(store), prefix_(std::move(prefix)), timeout_(timeout) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.set(prefix_ + key, {data.data(), data.size()});
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = store_.get(prefix_ + key, timeout_);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    std::vector<std::string> full;
+    for (const std::string& key : keys) {
+      full.push_back(prefix_ + key);
+    }
+    store_.wait(full, timeout);
+  }
+
+ private:
+  rendezvous::Store& store_;
+  std::string prefix_;
+  std::chrono::milliseconds timeout_;
+};
+
+std::shared_ptr<gloo::transport::Device> make_device(const std::string& address) {
+  gloo::transport::tcp::attr attributes;
+  if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {  // torch's variable for the same
+    attributes.iface = name;
+  } else {
+    attributes.hostname = address;
+  }
+  return gloo::transport::tcp::CreateDevice(attributes);
+}
+
+}  // namespace
+
+/// The messages of one collective, and what is to be done with them when they are there.
+class GlooGroup::Exchange final : public Work {
+ public:
+  Exchange(GlooGroup* group, std::uint32_t sequence, std::string call, std::uint64_t tag)
+      : group_(group), sequence_(sequence), call_(std::move(call)), tag_(tag) {}
+
+  void send(int peer, const void* data, std::size_t nbytes) {
+    guarded(peer, [&] {
+      auto buffer = group_->context_->createUnboundBuffer(const_cast<void*>(data), nbytes);
+      buffer->send(peer, tag_);
+      sends_.push_back({peer, std::move(buffer)});
+    });
+  }
+  void receive(int peer, void* data, std::size_t nbytes) {
+    guarded(peer, [&] {
+      auto buffer = group_->context_->createUnboundBuffer(data, nbytes);
+      buffer->recv(peer, tag_);
+      receives_.push_back({peer, std::move(buffer)});
+    });
+  }
+  /// `finish` runs once, in the first wait, when all messages have come and gone.
+  void then(std::function<void()> finish) { finish_ = std::move(finish); }
+  std::vector<std::byte>& scratch(std::size_t nbytes) {
+    scratch_.resize(nbytes);
+    return scratch_;
+  }
+
+  void wait() override {
+    if (done_) {
+      return;
+    }
+    group_->watch_->begin(sequence_, call_, [this] { cancel(); });
+    for (const bool receiving : {true, false}) {
+      for (auto& each : receiving ? receives_ : sends_) {
+        if (!wait_for(each, receiving)) {
+          fail(each.peer, group_->watch_->end().value_or("wait cancelled"));
+        }
+      }
+    }
+    group_->watch_->end();
+    done_ = true;
+    if (finish_) {
+      finish_();
+    }
+  }
+  void wait_released() override { wait(); }
+
+ private:
+  struct Message {
+    int peer;
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+  };
+
+  bool wait_for(Message& message, bool receiving) {
+    bool arrived = false;
+    guarded(message.peer, [&] {
+      const auto timeout = group_->spec_.timeout;
+      arrived = receiving ? message.buffer->waitRecv(timeout) : message.buffer->waitSend(timeout);
+    });
+    return arrived;
+  }
+
+  void cancel() {
+    for (auto& each : receives_) {
+      each.buffer->abortWaitRecv();
+    }
+    for (auto& each : sends_) {
+      each.buffer->abortWaitSend();
+    }
+  }
+
+  template <typename Call>
+  void guarded(int peer, const Call& call) {
+    try {
+      call();
+    } catch (const std::exception& error) {
+      group_->watch_->end();
+      const int who = group_->spec_.ranks[static_cast<std::size_t>(peer)];
+      fail(peer, group_->watch_->abort_reason().value_or(
+                     fmt::format("lost rank {} in {}: {}", who, call_, error.what())));
+    }
+  }
+
+  [[noreturn]] void fail(int peer, const std::string& reason) {
+    group_->abort(reason);
+    throw Error(Errc::collective, reason, group_->spec_.ranks[static_cast<std::size_t>(peer)]);
+  }
+
+  GlooGroup* group_;
+  std::uint32_t sequence_;
+  std::string call_;
+  std::uint64_t tag_;
+  std::vector<Message> sends_;
+  std::vector<Message> receives_;
+  std::function<void()> finish_;
+  std::vector<std::byte> scratch_;
+  bool done_ = false;
+};
+
+GlooGroup::GlooGroup(GroupSpec spec, const std::string& address) : spec_(std::move(spec)) {
+  try {
+    auto device = make_device(address);
+    auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
+    context->setTimeout(spec_.timeout);
+    StoreForGloo store(*spec_.store, spec_.name + "/gloo/", spec_.timeout);
+    context->connectFullMesh(store, device);
+    context_ = std::move(context);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(Errc::connection,
+                fmt::format("cannot connect {} from {}: {}", describe(), address, error.what()));
+  }
+  watch_ = std::make_unique<StallWatch>(spec_, spec_.store->clone());
+}
+
+GlooGroup::~GlooGroup() = default;
+
+std::string GlooGroup::describe() const {
+  return fmt::format("gloo[{}]", fmt::join(spec_.ranks, ","));
+}
+
+BufferPtr GlooGroup::allocate_gathered(std::size_t nbytes) {
+  return std::make_shared<PrivateBuffer>(nbytes);
+}
+
+BufferPtr GlooGroup::allocate_contribution(std::size_t nbytes) {
+  return std::make_shared<PrivateBuffer>(nbytes);
+}
+
+std::shared_ptr<GlooGroup::Exchange> GlooGroup::start(OpKind kind, DType dtype,
+                                                      std::uint64_t count) {
+  ++sequence_;
+  std::string call =
+      fmt::format("{} of {} x {} in {}", to_string(kind), count, to_string(dtype), describe());
+  const std::uint64_t detail =
+      (count * 31 + static_cast<std::uint64_t>(kind)) * 31 + static_cast<std::uint64_t>(dtype);
+  const std::uint64_t tag = (std::uint64_t{sequence_} << 32) | (detail & 0xffffffffU);
+  return std::make_shared<Exchange>(this, sequence_, std::move(call), tag);
+}
+
+WorkPtr GlooGroup::gather_to(const void* shard, std::vector<void*> places,
+                             std::size_t shard_nbytes) {
+  auto work = start(OpKind::all_gather, DType::byte, shard_nbytes);
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) {
+      work->receive(r, places[static_cast<std::size_t>(r)], shard_nbytes);
+    }
+  }
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) {
+      work->send(r, shard, shard_nbytes);
+    }
+  }
+  return work;
+}
+
+WorkPtr GlooGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
+  std::vector<void*> places;
+  for (int r = 0; r < size(); ++r) {
+    places.push_back(static_cast<std::byte*>(out) + shard_nbytes * static_cast<std::size_t>(r));
+  }
+  void* const mine = places[static_cast<std::size_t>(rank())];
+  if (mine != shard) {
+    std::memcpy(mine, shard, shard_nbytes);
+  }
+  return gather_to(shard, std::move(places), shard_nbytes);
+}
+
+WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
+                                  ReduceOptions options) {
+  auto work = start(OpKind::reduce_scatter, dtype, shard_numel);
+  const std::size_t nbytes = shard_numel * nbytes_of(dtype);
+  const auto ranks = static_cast<std::size_t>(size());
+  std::byte* const incoming = work->scratch(nbytes * ranks).data();
+  const auto* from = static_cast<const std::byte*>(in);
+  std::vector<const void*> sources(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const bool mine = static_cast<int>(r) == rank();
+    sources[r] = mine ? from + r * nbytes : incoming + r * nbytes;
+    if (!mine) {
+      work->receive(static_cast<int>(r), incoming + r * nbytes, nbytes);
+    }
+  }
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (static_cast<int>(r) != rank()) {
+      work->send(static_cast<int>(r), from + r * nbytes, nbytes);
+    }
+  }
+  work->then([=] {
+    kernels::kernels().reduce(
+        {.sources = sources,
+         .destinations = {&out, 1},
+         .numel = shard_numel,
+         .dtype = dtype == DType::bfloat16 ? kernels::DType::bf16 : kernels::DType::f32,
+         .scale = options.scale,
+         .accumulate = options.accumulate});
+  });
+  return work;
+}
+
+namespace {
+
+/// Steps that follow one another; each starts when the one before has its result.
+class Chain final : public Work {
+ public:
+  Chain(WorkPtr first, std::function<WorkPtr()> next)
+      : current_(std::move(first)), next_(std::move(next)) {}
+  void wait() override {
+    current_->wait();
+    if (auto next = std::exchange(next_, nullptr)) {
+      current_ = next();
+      current_->wait();
+    }
+  }
+  void wait_released() override { wait(); }
+
+ private:
+  WorkPtr current_;
+  std::function<WorkPtr()> next_;
+};
+
+}  // namespace
+
+WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale) {
+  const auto ranks = static_cast<std::size_t>(size());
+  if (numel % ranks != 0) {  // small or odd: everybody sums everything
+    auto all = std::make_shared<std::vector<float>>(numel * ranks);
+    return std::make_shared<Chain>(
+        all_gather(data, all->data(), numel * sizeof(float)), [=, this]() -> WorkPtr {
+          std::vector<const void*> sources;
+          for (std::size_t r = 0; r < ranks; ++r) {
+            sources.push_back(all->data() + r * numel);
+          }
+          kernels::kernels().reduce(
+              {.sources = sources, .destinations = {&data, 1}, .numel = numel, .scale = scale});
+          return std::make_shared<Exchange>(this, 0, "", 0);
+        });
+  }
+  const std::size_t shard = numel / ranks;
+  float* const mine = data + shard * static_cast<std::size_t>(rank());
+  auto summed = std::make_shared<std::vector<float>>(shard);
+  return std::make_shared<Chain>(
+      reduce_scatter(data, summed->data(), shard, DType::float32, {.scale = scale}),
+      [=, this]() -> WorkPtr {
+        std::memcpy(mine, summed->data(), shard * sizeof(float));
+        return all_gather(mine, data, shard * sizeof(float));
+      });
+}
+
+WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {
+  auto work = start(OpKind::scalars, DType::float64, data.size());
+  const std::size_t count = data.size();
+  auto* all = reinterpret_cast<double*>(
+      work->scratch(count * 2 * sizeof(double) * static_cast<std::size_t>(size())).data());
+  double* const mine = all + count * static_cast<std::size_t>(rank());
+  std::copy(data.begin(), data.end(), mine);
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) {
+      work->receive(r, all + count * static_cast<std::size_t>(r), count * sizeof(double));
+      work->send(r, mine, count * sizeof(double));
+    }
+  }
+  work->then([=, this] {
+    for (std::size_t i = 0; i < count; ++i) {
+      double result = all[i];
+      for (int r = 1; r < size(); ++r) {
+        const double value = all[count * static_cast<std::size_t>(r) + i];
+        result = op == ReduceOp::sum ? result + value : std::max(result, value);
+      }
+      data[i] = result;
+    }
+  });
+  return work;
+}
+
+WorkPtr GlooGroup::broadcast(void* data, std::size_t nbytes, int root) {
+  auto work = start(OpKind::broadcast, DType::byte, nbytes);
+  for (int r = 0; r < size(); ++r) {
+    if (rank() == root && r != root) {
+      work->send(r, data, nbytes);
+    }
+  }
+  if (rank() != root) {
+    work->receive(root, data, nbytes);
+  }
+  return work;
+}
+
+WorkPtr GlooGroup::barrier() {
+  auto work = start(OpKind::barrier, DType::byte, 1);
+  std::byte* const bytes = work->scratch(static_cast<std::size_t>(size())).data();
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) {
+      work->receive(r, bytes + r, 1);
+      work->send(r, bytes + rank(), 1);
+    }
+  }
+  return work;
+}
+
+void GlooGroup::abort(const std::string& reason) noexcept {
+  watch_->publish_abort(reason);
+}
+
+}  // namespace acc::collectives

@@ -1,0 +1,119 @@
+#include "collectives/gloo/stall_watch.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/store.hpp"
+
+#include <fmt/format.h>
+
+namespace acc::collectives {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Only waits longer than this cost a look into the store, and then one look in this time.
+constexpr auto kLongWait = 250ms;
+
+}  // namespace
+
+StallWatch::StallWatch(const GroupSpec& spec, std::unique_ptr<rendezvous::Store> store)
+    : spec_(spec),
+      store_(std::move(store)),
+      thread_([this](const std::stop_token& stop) { run(stop); }) {}
+
+StallWatch::~StallWatch() {
+  thread_.request_stop();
+  changed_.notify_all();
+}
+
+std::string StallWatch::call_key(int rank) const {
+  return fmt::format("{}/call/{}", spec_.name, rank);
+}
+
+void StallWatch::begin(std::uint32_t sequence, std::string call, std::function<void()> cancel) {
+  const std::lock_guard lock(mutex_);
+  wait_ = Wait{sequence, std::move(call), std::move(cancel)};
+  ++generation_;
+  changed_.notify_all();
+}
+
+std::optional<std::string> StallWatch::end() {
+  const std::lock_guard lock(mutex_);
+  wait_.reset();
+  ++generation_;
+  changed_.notify_all();
+  return std::exchange(verdict_, std::nullopt);
+}
+
+void StallWatch::run(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    changed_.wait(lock, stop, [this] { return wait_.has_value(); });
+    const std::uint64_t generation = generation_;
+    const auto moved = [&] { return generation_ != generation; };
+    while (!stop.stop_requested() && !changed_.wait_for(lock, stop, kLongWait, moved) &&
+           wait_.has_value()) {
+      const Wait wait = *wait_;
+      lock.unlock();
+      auto verdict = compare(wait);
+      lock.lock();
+      if (verdict && !moved()) {
+        verdict_ = std::move(verdict);
+        wait.cancel();
+        break;
+      }
+    }
+    if (!stop.stop_requested()) {
+      changed_.wait(lock, stop, moved);
+    }
+  }
+}
+
+std::optional<std::string> StallWatch::compare(const Wait& wait) {
+  const std::lock_guard lock(store_mutex_);
+  try {
+    const std::string mine = fmt::format("{} {}", wait.sequence, wait.call);
+    store_->set(call_key(spec_.rank), mine);
+    const std::string abort_key = spec_.name + "/abort";
+    if (store_->check(std::span(&abort_key, 1))) {
+      return store_->get(abort_key, 5s);
+    }
+    for (int r = 0; r < static_cast<int>(spec_.ranks.size()); ++r) {
+      const std::string key = call_key(r);
+      if (r == spec_.rank || !store_->check(std::span(&key, 1))) {
+        continue;
+      }
+      const std::string theirs = store_->get(key, 5s);
+      if (theirs.substr(0, theirs.find(' ')) == std::to_string(wait.sequence) && theirs != mine) {
+        return fmt::format("collective number {} differs: rank {} calls {}, rank {} calls {}",
+                           wait.sequence, spec_.ranks[static_cast<std::size_t>(spec_.rank)],
+                           wait.call, spec_.ranks[static_cast<std::size_t>(r)],
+                           theirs.substr(theirs.find(' ') + 1));
+      }
+    }
+    return std::nullopt;
+  } catch (const Error& error) {
+    return fmt::format("the store is gone while waiting for {}: {}", wait.call, error.what());
+  }
+}
+
+void StallWatch::publish_abort(const std::string& reason) noexcept {
+  const std::lock_guard lock(store_mutex_);
+  try {
+    store_->compare_set(spec_.name + "/abort", "", reason);
+  } catch (const Error&) {  // without a store the peers see the closed connections
+  }
+}
+
+std::optional<std::string> StallWatch::abort_reason() noexcept {
+  const std::lock_guard lock(store_mutex_);
+  try {
+    const std::string key = spec_.name + "/abort";
+    if (store_->check(std::span(&key, 1))) {
+      return store_->get(key, 5s);
+    }
+  } catch (const Error&) {
+  }
+  return std::nullopt;
+}
+
+}  // namespace acc::collectives

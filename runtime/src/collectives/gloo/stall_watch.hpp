@@ -1,0 +1,54 @@
+#pragma once
+
+#include "collectives/shm/shm_channel.hpp"
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace acc::collectives {
+
+/// Looks after waits that take long. A rank that has waited for a while says in the store which
+/// collective it is in and reads what the others say: another call under the same number, or an
+/// abort, ends the wait. Costs nothing while waits are short.
+class StallWatch {
+ public:
+  StallWatch(const GroupSpec& spec, std::unique_ptr<rendezvous::Store> store);
+  ~StallWatch();
+
+  /// Brackets one wait. `call` describes the collective; `cancel` is called, on another thread,
+  /// when the wait is hopeless; `end` returns why, if so.
+  void begin(std::uint32_t sequence, std::string call, std::function<void()> cancel);
+  std::optional<std::string> end();
+
+  /// Tells the group why this rank gives up; the first reason counts.
+  void publish_abort(const std::string& reason) noexcept;
+  /// The reason that any rank gave, if one did.
+  std::optional<std::string> abort_reason() noexcept;
+
+ private:
+  struct Wait {
+    std::uint32_t sequence;
+    std::string call;
+    std::function<void()> cancel;
+  };
+  void run(const std::stop_token& stop);
+  std::optional<std::string> compare(const Wait& wait);
+  [[nodiscard]] std::string call_key(int rank) const;
+
+  GroupSpec spec_;
+  std::mutex store_mutex_;  ///< guards store_
+  std::unique_ptr<rendezvous::Store> store_;
+  std::mutex mutex_;  ///< guards wait_, generation_, verdict_
+  std::condition_variable_any changed_;
+  std::optional<Wait> wait_;
+  std::uint64_t generation_ = 0;
+  std::optional<std::string> verdict_;
+  std::jthread thread_;
+};
+
+}  // namespace acc::collectives

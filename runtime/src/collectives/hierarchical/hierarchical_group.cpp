@@ -1,0 +1,192 @@
+#include "collectives/hierarchical/hierarchical_group.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <functional>
+
+namespace acc::collectives {
+namespace {
+
+GroupSpec local_part(const GroupSpec& spec, int ranks_per_host) {
+  const int host = spec.rank / ranks_per_host;
+  GroupSpec part = spec;
+  part.name = fmt::format("{}/host{}", spec.name, host);
+  part.rank = spec.rank % ranks_per_host;
+  const auto first = spec.ranks.begin() + host * ranks_per_host;
+  part.ranks.assign(first, first + ranks_per_host);
+  return part;
+}
+
+GroupSpec column_part(const GroupSpec& spec, int ranks_per_host) {
+  const int place = spec.rank % ranks_per_host;
+  GroupSpec part = spec;
+  part.name = fmt::format("{}/column{}", spec.name, place);
+  part.rank = spec.rank / ranks_per_host;
+  part.ranks.clear();
+  for (std::size_t r = static_cast<std::size_t>(place); r < spec.ranks.size();
+       r += static_cast<std::size_t>(ranks_per_host)) {
+    part.ranks.push_back(spec.ranks[r]);
+  }
+  return part;
+}
+
+}  // namespace
+
+/// Collectives of the two levels, one after the other; a step starts when the one before is done.
+class HierarchicalGroup::Steps final : public Work {
+ public:
+  using Step = std::function<WorkPtr()>;
+  Steps(WorkPtr first, std::vector<Step> rest)
+      : first_(first), current_(std::move(first)), rest_(std::move(rest)) {}
+
+  void wait() override {
+    current_->wait();
+    while (next_ < rest_.size()) {
+      current_ = rest_[next_++]();
+      current_->wait();
+    }
+  }
+  /// The first step is the one that reads this rank's input.
+  void wait_released() override {
+    first_->wait_released();
+    wait();
+  }
+
+ private:
+  WorkPtr first_;
+  WorkPtr current_;
+  std::vector<Step> rest_;
+  std::size_t next_ = 0;
+};
+
+HierarchicalGroup::HierarchicalGroup(GroupSpec spec, int ranks_per_host, const std::string& address)
+    : spec_(std::move(spec)),
+      local_(local_part(spec_, ranks_per_host), true),
+      column_(column_part(spec_, ranks_per_host), address) {}
+
+std::string HierarchicalGroup::describe() const {
+  return fmt::format("{} x {}", local_.describe(), column_.describe());
+}
+
+BufferPtr HierarchicalGroup::allocate_gathered(std::size_t nbytes) {
+  auto buffer = local_.allocate_common(nbytes);
+  gathered_[buffer->data()] = {nbytes, nullptr};
+  return buffer;
+}
+
+BufferPtr HierarchicalGroup::allocate_contribution(std::size_t nbytes) {
+  return local_.allocate_contribution(nbytes);
+}
+
+void HierarchicalGroup::release_gathered(const BufferPtr& gathered) {
+  gathered_.at(gathered->data()).released = local_.barrier();
+}
+
+WorkPtr HierarchicalGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
+  auto* const to = static_cast<std::byte*>(out);
+  const auto found = gathered_.find(to);
+  return found != gathered_.end() ? gather_into_common(shard, to, shard_nbytes, found->second)
+                                  : gather_into_private(shard, to, shard_nbytes);
+}
+
+WorkPtr HierarchicalGroup::gather_into_common(const void* shard, std::byte* out,
+                                              std::size_t shard_nbytes, Gathered& gathered) {
+  if (gathered.released) {
+    gathered.released->wait();
+    gathered.released.reset();
+  }
+  const auto place = [&](std::size_t host, std::size_t local) {
+    return out + (host * locals() + local) * shard_nbytes;
+  };
+  std::byte* const mine = place(host(), local_rank());
+  if (mine != shard) {
+    std::memcpy(mine, shard, shard_nbytes);
+  }
+  std::vector<void*> places;
+  for (std::size_t h = 0; h < hosts(); ++h) {
+    places.push_back(place(h, local_rank()));
+  }
+  return std::make_shared<Steps>(column_.gather_to(mine, std::move(places), shard_nbytes),
+                                 std::vector<Steps::Step>{[this] { return local_.barrier(); }});
+}
+
+WorkPtr HierarchicalGroup::gather_into_private(const void* shard, std::byte* out,
+                                               std::size_t shard_nbytes) {
+  std::byte* const block = out + host() * locals() * shard_nbytes;
+  return std::make_shared<Steps>(local_.all_gather(shard, block, shard_nbytes),
+                                 std::vector<Steps::Step>{[=, this] {
+                                   return column_.all_gather(block, out, locals() * shard_nbytes);
+                                 }});
+}
+
+WorkPtr HierarchicalGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel,
+                                          DType dtype, ReduceOptions options) {
+  // The host's sum for each rank of the column, then the column's sum of those.
+  auto partial = std::make_shared<std::vector<float>>(shard_numel * hosts());
+  std::vector<std::size_t> firsts;
+  std::vector<float*> outs;
+  for (std::size_t h = 0; h < hosts(); ++h) {
+    firsts.push_back((h * locals() + local_rank()) * shard_numel);
+    outs.push_back(partial->data() + h * shard_numel);
+  }
+  return std::make_shared<Steps>(local_.reduce_slices(in, shard_numel, dtype, std::move(firsts),
+                                                      std::move(outs), shard_numel, {}),
+                                 std::vector<Steps::Step>{[=, this] {
+                                   return column_.reduce_scatter(partial->data(), out, shard_numel,
+                                                                 DType::float32, options);
+                                 }});
+}
+
+WorkPtr HierarchicalGroup::all_reduce(float* data, std::size_t numel, float scale) {
+  const std::size_t width = numel / locals();
+  if (width * locals() != numel) {
+    return std::make_shared<Steps>(
+        local_.all_reduce(data, numel, 1.0F),
+        std::vector<Steps::Step>{[=, this] { return column_.all_reduce(data, numel, scale); }});
+  }
+  auto mine = std::make_shared<std::vector<float>>(width);
+  float* const slice = data + width * local_rank();
+  return std::make_shared<Steps>(
+      local_.reduce_scatter(data, mine->data(), width, DType::float32, {}),
+      std::vector<Steps::Step>{[=, this] { return column_.all_reduce(mine->data(), width, scale); },
+                               [=, this] {
+                                 std::memcpy(slice, mine->data(), width * sizeof(float));
+                                 return local_.all_gather(slice, data, width * sizeof(float));
+                               }});
+}
+
+WorkPtr HierarchicalGroup::all_reduce(std::span<double> data, ReduceOp op) {
+  return std::make_shared<Steps>(local_.all_reduce(data, op), std::vector<Steps::Step>{[=, this] {
+                                   return column_.all_reduce(data, op);
+                                 }});
+}
+
+WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
+  const int root_host = root / local_.size();
+  const int root_local = root % local_.size();
+  WorkPtr first =
+      local_.rank() == root_local ? column_.broadcast(data, nbytes, root_host) : local_.barrier();
+  if (local_.rank() == root_local) {
+    first = std::make_shared<Steps>(first,
+                                    std::vector<Steps::Step>{[this] { return local_.barrier(); }});
+  }
+  return std::make_shared<Steps>(first, std::vector<Steps::Step>{[=, this] {
+                                   return local_.broadcast(data, nbytes, root_local);
+                                 }});
+}
+
+WorkPtr HierarchicalGroup::barrier() {
+  return std::make_shared<Steps>(local_.barrier(),
+                                 std::vector<Steps::Step>{[this] { return column_.barrier(); },
+                                                          [this] { return local_.barrier(); }});
+}
+
+void HierarchicalGroup::abort(const std::string& reason) noexcept {
+  local_.abort(reason);
+  column_.abort(reason);
+}
+
+}  // namespace acc::collectives

@@ -1,0 +1,80 @@
+#include "collectives/make_group.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/base/unique_fd.hpp"
+#include "collectives/gloo/gloo_group.hpp"
+#include "collectives/hierarchical/hierarchical_group.hpp"
+#include "collectives/shm/shm_group.hpp"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace acc::collectives {
+namespace {
+
+/// The address under which this host reaches the job's store, hence its peers; no packet is sent.
+std::string address_towards(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const std::string service = std::to_string(port);
+  if (::getaddrinfo(host.c_str(), service.c_str(), &hints, &found) != 0 || found == nullptr) {
+    throw Error(Errc::connection, fmt::format("cannot resolve MASTER_ADDR '{}'", host));
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  const UniqueFd probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own{};
+  socklen_t length = sizeof(own);
+  std::array<char, NI_MAXHOST> name{};
+  if (::connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name.data(), name.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0) {
+    throw Error(Errc::connection,
+                fmt::format("no route to MASTER_ADDR {}: {}", host, std::strerror(errno)));
+  }
+  return name.data();
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> make_group(const plugins::RuntimeSettings& settings,
+                                         const std::vector<int>& ranks, const std::string& kind,
+                                         rendezvous::Store* store) {
+  const auto& identity = settings.identity;
+  const auto host_of = [&](int rank) { return rank / identity.local_world_size; };
+  const auto me = std::find(ranks.begin(), ranks.end(), identity.rank);
+  GroupSpec spec{.name = fmt::format("{}{}", kind, ranks.front()),
+                 .ranks = ranks,
+                 .rank = static_cast<int>(me - ranks.begin()),
+                 .store = store,
+                 .timeout = settings.collective_timeout};
+  const auto first_host = static_cast<std::size_t>(std::count_if(
+      ranks.begin(), ranks.end(), [&](int r) { return host_of(r) == host_of(ranks[0]); }));
+  if (first_host == ranks.size()) {
+    return std::make_shared<ShmGroup>(std::move(spec), !settings.copy_gathers);
+  }
+  const std::string address = address_towards(identity.master_addr, identity.master_port);
+  if (first_host == 1) {
+    return std::make_shared<GlooGroup>(std::move(spec), address);
+  }
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (host_of(ranks[i]) != host_of(ranks[i / first_host * first_host])) {
+      throw Error(
+          Errc::config,
+          fmt::format("the {} group of ranks {}..{} has differently many ranks on its hosts; "
+                      "choose a shard size that divides, or is a multiple of, the {} ranks of "
+                      "a host",
+                      kind, ranks.front(), ranks.back(), identity.local_world_size));
+    }
+  }
+  return std::make_shared<HierarchicalGroup>(std::move(spec), static_cast<int>(first_host),
+                                             address);
+}
+
+}  // namespace acc::collectives

@@ -1,0 +1,228 @@
+#include "collectives/shm/shm_channel.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "collectives/shm/futex.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <thread>
+
+namespace acc::collectives {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A dead peer is noticed by its pidfd between two sleeps; this bounds how late.
+constexpr auto kLivenessInterval = 50ms;
+
+void pause_cpu() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+SharedMapping SharedMapping::map(UniqueFd fd, std::size_t nbytes) {
+  void* data = ::mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) {
+    throw Error(Errc::out_of_memory, fmt::format("cannot map {} bytes of shared memory: {}", nbytes,
+                                                 std::strerror(errno)));
+  }
+  ::madvise(data, nbytes, MADV_HUGEPAGE);
+  SharedMapping made;
+  made.fd_ = std::move(fd);
+  made.data_ = static_cast<std::byte*>(data);
+  made.nbytes_ = nbytes;
+  return made;
+}
+
+SharedMapping SharedMapping::create(std::size_t nbytes) {
+  UniqueFd fd(::memfd_create("acc", MFD_CLOEXEC));
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
+    throw Error(Errc::out_of_memory, fmt::format("cannot make {} bytes of shared memory: {}",
+                                                 nbytes, std::strerror(errno)));
+  }
+  return map(std::move(fd), nbytes);
+}
+
+SharedMapping SharedMapping::open(int pid, int fd, std::size_t nbytes) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
+  UniqueFd opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!opened) {
+    throw Error(Errc::collective,
+                fmt::format("cannot open the group's shared memory {}: {} (ranks of one host must "
+                            "run as one user and see each other's processes)",
+                            path, std::strerror(errno)));
+  }
+  return map(std::move(opened), nbytes);
+}
+
+SharedMapping::SharedMapping(SharedMapping&& other) noexcept
+    : fd_(std::move(other.fd_)),
+      data_(std::exchange(other.data_, nullptr)),
+      nbytes_(std::exchange(other.nbytes_, 0)) {}
+
+SharedMapping& SharedMapping::operator=(SharedMapping&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(data_, other.data_);
+  std::swap(nbytes_, other.nbytes_);
+  return *this;
+}
+
+SharedMapping::~SharedMapping() {
+  if (data_ != nullptr) {
+    ::munmap(data_, nbytes_);
+  }
+}
+
+ShmChannel::ShmChannel(GroupSpec spec) : spec_(std::move(spec)) {
+  const auto count = spec_.ranks.size();
+  const std::size_t nbytes =
+      sizeof(ControlHead) + count * sizeof(RankControl) + count * 2 * kStagingChunk;
+  const std::string key = spec_.name + "/shm";
+  if (spec_.rank == 0) {
+    mapping_ = SharedMapping::create(nbytes);
+    new (mapping_.data()) ControlHead();
+    for (std::size_t r = 0; r < count; ++r) {
+      new (mapping_.data() + sizeof(ControlHead) + r * sizeof(RankControl)) RankControl();
+    }
+    if (count > 1) {
+      spec_.store->set(key, fmt::format("{} {}", ::getpid(), mapping_.fd()));
+    }
+  } else {
+    const std::string where = spec_.store->get(key, spec_.timeout);
+    int pid = 0;
+    int fd = -1;
+    if (std::sscanf(where.c_str(), "%d %d", &pid, &fd) != 2) {
+      throw Error(Errc::protocol,
+                  fmt::format("store key {} holds '{}', expected 'PID FD'", key, where));
+    }
+    mapping_ = SharedMapping::open(pid, fd, nbytes);
+  }
+  head_ = std::launder(reinterpret_cast<ControlHead*>(mapping_.data()));
+  ranks_ = std::launder(reinterpret_cast<RankControl*>(mapping_.data() + sizeof(ControlHead)));
+  staging_ = mapping_.data() + sizeof(ControlHead) + count * sizeof(RankControl);
+  pidfds_.resize(count);
+  // Spinning pays only where every rank has a core of its own.
+  spins_ = count <= std::thread::hardware_concurrency() ? 300 : 0;
+  own().pid.store(::getpid());
+}
+
+ShmChannel::~ShmChannel() {
+  if (mapping_.data() == nullptr) {
+    return;
+  }
+  own().departed.store(1);
+  for (auto* counter :
+       {&own().posted, &own().finished, &own().chunk_posted, &own().chunk_finished}) {
+    futex_wake_all(counter->value);
+  }
+}
+
+std::byte* ShmChannel::staging(int rank, unsigned which) const noexcept {
+  return staging_ + (static_cast<std::size_t>(rank) * 2 + which) * kStagingChunk;
+}
+
+bool ShmChannel::reached(const RankControl::Counter& counter, std::uint32_t target) noexcept {
+  return static_cast<std::int32_t>(counter.value.load(std::memory_order_acquire) - target) >= 0;
+}
+
+void ShmChannel::advance(RankControl::Counter& counter, std::uint32_t value) noexcept {
+  counter.value.store(value);
+  if (counter.sleepers.load() != 0) {
+    futex_wake_all(counter.value);
+  }
+}
+
+void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target, int peer,
+                      const std::function<std::string()>& what) {
+  for (int i = 0; i < spins_; ++i) {
+    if (reached(counter, target)) {
+      return;
+    }
+    pause_cpu();
+  }
+  const auto deadline = std::chrono::steady_clock::now() + spec_.timeout;
+  auto& sleepers = const_cast<RankControl::Counter&>(counter).sleepers;
+  while (!reached(counter, target)) {
+    throw_if_aborted();
+    sleepers.fetch_add(1);
+    const std::uint32_t seen = counter.value.load();
+    if (static_cast<std::int32_t>(seen - target) < 0) {
+      futex_wait(counter.value, seen, kLivenessInterval);
+    }
+    sleepers.fetch_sub(1);
+    if (reached(counter, target)) {
+      return;
+    }
+    check_peer(peer, counter, target, what);
+    if (std::chrono::steady_clock::now() > deadline) {
+      const std::string reason =
+          fmt::format("rank {} did not come to {} within {} s", global_rank(peer), what(),
+                      std::chrono::duration_cast<std::chrono::seconds>(spec_.timeout).count());
+      abort(reason);
+      throw Error(Errc::timeout, reason, global_rank(peer));
+    }
+  }
+}
+
+void ShmChannel::check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
+                            const std::function<std::string()>& what) {
+  const std::int32_t pid = control(peer).pid.load();
+  if (pid == 0) {
+    return;
+  }
+  auto& pidfd = pidfds_[static_cast<std::size_t>(peer)];
+  if (!pidfd) {
+    pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  }
+  pollfd state{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
+  const bool dead = !pidfd ? errno == ESRCH : ::poll(&state, 1, 0) == 1;
+  const bool left = control(peer).departed.load() != 0;
+  // What it did before its end still counts: look again after having seen the end.
+  if ((dead || left) && !reached(counter, target)) {
+    throw_if_aborted();
+    fail(peer, fmt::format("rank {} (pid {}) {} before it came to {}", global_rank(peer), pid,
+                           dead ? "ended" : "left the group", what()));
+  }
+}
+
+void ShmChannel::throw_if_aborted() const {
+  if (head_->abort_state.load(std::memory_order_acquire) == 2) {
+    throw Error(Errc::collective, std::string(head_->abort_text.data()), head_->abort_rank);
+  }
+}
+
+void ShmChannel::abort(const std::string& reason) noexcept {
+  std::uint32_t none = 0;
+  if (head_->abort_state.compare_exchange_strong(none, 1)) {
+    const std::size_t length = std::min(reason.size(), kAbortText - 1);
+    std::memcpy(head_->abort_text.data(), reason.data(), length);
+    head_->abort_rank = global_rank(spec_.rank);
+    head_->abort_state.store(2, std::memory_order_release);
+  }
+  for (int r = 0; r < size(); ++r) {
+    RankControl& each = control(r);
+    for (auto* counter : {&each.posted, &each.finished, &each.chunk_posted, &each.chunk_finished}) {
+      futex_wake_all(counter->value);
+    }
+  }
+}
+
+void ShmChannel::fail(int peer, const std::string& reason) {
+  abort(reason);
+  throw Error(Errc::collective, reason, global_rank(peer));
+}
+
+}  // namespace acc::collectives

@@ -1,0 +1,229 @@
+#include "model_state.hpp"
+
+#include "sharding/wrap.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <set>
+
+namespace acc::detail {
+
+using sharding::ParameterRecord;
+using sharding::ShardUnit;
+
+Parameter UnitState::add(std::string parameter_name, Shape shape, Initializer initializer,
+                         ParameterOptions options) {
+  model->check_open("parameter '" + parameter_name + "'");
+  ParameterRecord record;
+  record.name = name.empty() ? std::move(parameter_name) : name + "." + parameter_name;
+  record.numel = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  if (record.numel <= 0 || std::any_of(shape.begin(), shape.end(), [](auto d) { return d <= 0; })) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("parameter {}: every dimension must be at least 1", record.name));
+  }
+  record.shape = std::move(shape);
+  record.initializer = std::move(initializer);
+  record.trainable = options.trainable;
+  record.weight_decay = options.weight_decay;
+  parameters.push_back(std::move(record));
+  return Parameter(static_cast<int>(parameters.size()) - 1);
+}
+
+void UnitState::tie(std::string alias, Parameter parameter) {
+  model->check_open("tied name '" + alias + "'");
+  parameters.at(static_cast<std::size_t>(parameter.index_)).aliases.push_back(std::move(alias));
+}
+
+std::size_t UnitState::owner_index(Parameter parameter) const {
+  if (parameter.index_ < 0 || static_cast<std::size_t>(parameter.index_) >= parameters.size()) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("this parameter is not one of unit '{}'", name));
+  }
+  return first_in_owner + static_cast<std::size_t>(parameter.index_);
+}
+
+std::int64_t UnitState::numel() const {
+  return std::accumulate(parameters.begin(), parameters.end(), std::int64_t{0},
+                         [](std::int64_t sum, const auto& each) { return sum + each.numel; });
+}
+
+ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
+                       std::uint64_t seed)
+    : seed_(seed) {
+  engine_.settings = settings;
+  engine_.on = plugins::switches(settings.sharding.strategy);
+  engine_.groups = std::move(groups);
+  if (settings.sharding.mixed_precision == plugins::MixedPrecision::bf16) {
+    engine_.compute_dtype = collectives::DType::bfloat16;
+  }
+  engine_.gradient_scale =
+      1.0F / static_cast<float>(settings.identity.world_size *
+                                std::max(1, settings.sharding.gradient_accumulation_steps));
+}
+
+ModelState::~ModelState() = default;
+
+Unit& ModelState::add_unit(std::string name, std::string class_name, bool is_root) {
+  check_open("unit '" + name + "'");
+  for (const auto& each : unit_states_) {
+    if (each->name == name || (is_root && each->is_root)) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("unit '{}' declared twice{}", name, is_root ? " as a root" : ""));
+    }
+  }
+  unit_states_.push_back(
+      std::make_unique<UnitState>(this, std::move(name), std::move(class_name), is_root));
+  units_.push_back(std::unique_ptr<Unit>(new Unit(unit_states_.back().get())));
+  return *units_.back();
+}
+
+void ModelState::check_open(const std::string& what) const {
+  if (finalized_) {
+    throw Error(Errc::invalid_argument,
+                what + " comes too late: the model is in use, declare everything before");
+  }
+}
+
+void ModelState::finalize() {
+  if (finalized_) {
+    return;
+  }
+  std::vector<sharding::DeclaredUnit> declared;
+  std::set<std::string> names;
+  for (const auto& unit : unit_states_) {
+    declared.push_back({unit->name, unit->class_name, unit->numel(), unit->is_root});
+    for (const ParameterRecord& each : unit->parameters) {
+      if (!names.insert(each.name).second) {
+        throw Error(Errc::invalid_argument, "two parameters are named " + each.name);
+      }
+    }
+  }
+  const std::vector<bool> own = sharding::wrap(engine_.settings.sharding, declared);
+  finalized_ = true;
+
+  std::vector<ParameterRecord> root_parameters;
+  std::string root_name = "root";
+  std::vector<UnitState*> root_members;
+  std::size_t usual = 0;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    UnitState& unit = *unit_states_[i];
+    if (own[i]) {
+      usual = std::max(usual, static_cast<std::size_t>(unit.numel()));
+      continue;
+    }
+    root_name = unit.is_root ? unit.name : root_name;
+    unit.first_in_owner = root_parameters.size();
+    root_parameters.insert(root_parameters.end(), unit.parameters.begin(), unit.parameters.end());
+    root_members.push_back(&unit);
+  }
+  const std::size_t width = nbytes_of(engine_.compute_dtype);
+  engine_.gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.shard, usual * width);
+  if (engine_.groups.hpz) {
+    engine_.hpz_gathers =
+        std::make_unique<sharding::GatherPool>(*engine_.groups.hpz, usual * width);
+  }
+  engine_.gradients = std::make_unique<sharding::GradientPool>(*engine_.groups.shard);
+
+  if (!root_members.empty()) {
+    shard_units_.push_back(std::make_unique<ShardUnit>(engine_, root_name, true, root_parameters));
+    for (UnitState* member : root_members) {
+      member->owner = shard_units_.back().get();
+    }
+  }
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (own[i]) {
+      UnitState& unit = *unit_states_[i];
+      shard_units_.push_back(
+          std::make_unique<ShardUnit>(engine_, unit.name, false, unit.parameters));
+      unit.owner = shard_units_.back().get();
+    }
+  }
+  for (sharding::FlatParameter* flat : flats()) {
+    flat->initialize(seed_);
+    flat->publish();
+  }
+}
+
+void ModelState::before_forward(UnitState& unit) {
+  finalize();
+  ShardUnit& owner = *unit.owner;
+  owner.before_forward();
+  if (engine_.no_grad_depth > 0) {
+    return;
+  }
+  if (std::find(forward_order_.begin(), forward_order_.end(), &owner) == forward_order_.end()) {
+    forward_order_.push_back(&owner);
+  } else if (engine_.settings.sharding.forward_prefetch) {
+    prefetch_neighbour(owner, +1);
+  }
+}
+
+void ModelState::before_backward(UnitState& unit) {
+  finalize();
+  unit.owner->before_backward();
+  if (engine_.settings.sharding.backward_prefetch == plugins::BackwardPrefetch::backward_pre) {
+    prefetch_neighbour(*unit.owner, -1);
+  }
+}
+
+void ModelState::after_backward(UnitState& unit) {
+  unit.owner->after_backward();
+  if (engine_.settings.sharding.backward_prefetch == plugins::BackwardPrefetch::backward_post) {
+    prefetch_neighbour(*unit.owner, -1);
+  }
+}
+
+void ModelState::prefetch_neighbour(const ShardUnit& unit, int direction) {
+  const auto at = std::find(forward_order_.begin(), forward_order_.end(), &unit);
+  const auto next = at - forward_order_.begin() + direction;
+  if (at == forward_order_.end() || next < 0 ||
+      next >= static_cast<std::ptrdiff_t>(forward_order_.size())) {
+    return;
+  }
+  ShardUnit& neighbour = *forward_order_[static_cast<std::size_t>(next)];
+  if (neighbour.is_sharded_now()) {
+    neighbour.prefetch();
+  }
+}
+
+std::vector<sharding::FlatParameter*> ModelState::flats() const {
+  std::vector<sharding::FlatParameter*> all;
+  for (const auto& unit : shard_units_) {
+    for (const auto& flat : unit->flats()) {
+      all.push_back(flat.get());
+    }
+  }
+  return all;
+}
+
+bool ModelState::last_micro_step() const {
+  return std::any_of(shard_units_.begin(), shard_units_.end(), [this](const auto& unit) {
+    return unit->micro_steps_done() >= engine_.settings.sharding.gradient_accumulation_steps;
+  });
+}
+
+std::int64_t ModelState::numel() const {
+  return std::accumulate(unit_states_.begin(), unit_states_.end(), std::int64_t{0},
+                         [](std::int64_t sum, const auto& unit) { return sum + unit->numel(); });
+}
+
+MemoryReport ModelState::memory() const {
+  MemoryReport report;
+  for (const sharding::FlatParameter* flat : flats()) {
+    report.parameter_bytes += flat->master_nbytes();
+    report.gradient_bytes += flat->gradient_nbytes();
+    report.gathered_bytes += flat->gathered_nbytes();
+  }
+  report.optimizer_bytes = optimizer_nbytes;
+  if (finalized_) {
+    report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch.held_nbytes();
+    report.gathered_bytes += engine_.hpz_gathers ? engine_.hpz_gathers->held_nbytes() : 0;
+    report.gradient_buffer_bytes = engine_.gradients->held_nbytes();
+  }
+  return report;
+}
+
+}  // namespace acc::detail

@@ -1,0 +1,250 @@
+#include "acc/runtime.hpp"
+
+#include "acc/plugins/environment.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "checkpoint/model_files.hpp"
+#include "model_state.hpp"
+#include "optimizer_state.hpp"
+#include "runtime_state.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+namespace acc {
+
+// --- scopes
+// ------------------------------------------------------------------------------------------
+
+ForwardUse::ForwardUse(detail::UnitState* unit) : unit_(unit) {
+  unit_->model->before_forward(*unit_);
+}
+
+ForwardUse::ForwardUse(ForwardUse&& other) noexcept : unit_(std::exchange(other.unit_, nullptr)) {}
+
+// An error of a scope's end shows again at the next call of the group, which it has aborted.
+ForwardUse::~ForwardUse() {
+  try {
+    end();
+  } catch (const Error&) {
+  }
+}
+
+void ForwardUse::end() {
+  if (auto* unit = std::exchange(unit_, nullptr)) {
+    unit->owner->after_forward();
+  }
+}
+
+const float* ForwardUse::operator[](Parameter parameter) const {
+  return unit_->owner->parameter(unit_->owner_index(parameter));
+}
+
+BackwardUse::BackwardUse(detail::UnitState* unit) : unit_(unit) {
+  unit_->model->before_backward(*unit_);
+}
+
+BackwardUse::BackwardUse(BackwardUse&& other) noexcept
+    : unit_(std::exchange(other.unit_, nullptr)) {}
+
+BackwardUse::~BackwardUse() {
+  try {
+    end();
+  } catch (const Error&) {
+  }
+}
+
+void BackwardUse::end() {
+  if (auto* unit = std::exchange(unit_, nullptr)) {
+    unit->model->after_backward(*unit);
+  }
+}
+
+const float* BackwardUse::operator[](Parameter parameter) const {
+  return unit_->owner->parameter(unit_->owner_index(parameter));
+}
+
+Gradient BackwardUse::grad(Parameter parameter) {
+  const auto target = unit_->owner->gradient(unit_->owner_index(parameter));
+  return {.data = target.data, .beta = target.written ? 1.0F : 0.0F};
+}
+
+float* BackwardUse::grad_to_add(Parameter parameter) {
+  const std::size_t index = unit_->owner_index(parameter);
+  const auto target = unit_->owner->gradient(index);
+  if (target.data != nullptr && !target.written) {
+    const auto& record = unit_->parameters[index - unit_->first_in_owner];
+    std::memset(target.data, 0, static_cast<std::size_t>(record.numel) * sizeof(float));
+  }
+  return target.data;
+}
+
+// --- unit, model, optimizer ----------------------------------------------------------------------
+
+Parameter Unit::parameter(std::string name, Shape shape, Initializer initializer,
+                          ParameterOptions options) {
+  return state_->add(std::move(name), std::move(shape), std::move(initializer), options);
+}
+
+void Unit::tie(std::string alias_full_name, Parameter parameter) {
+  state_->tie(std::move(alias_full_name), parameter);
+}
+
+ForwardUse Unit::forward() {
+  return ForwardUse(state_);
+}
+BackwardUse Unit::backward() {
+  return BackwardUse(state_);
+}
+const std::string& Unit::name() const {
+  return state_->name;
+}
+
+Unit& Model::root(std::string name, std::string class_name) {
+  return state_->add_unit(std::move(name), std::move(class_name), true);
+}
+
+Unit& Model::unit(std::string name, std::string class_name) {
+  return state_->add_unit(std::move(name), std::move(class_name), false);
+}
+
+void Model::load_safetensors(const std::string& path) {
+  state_->finalize();
+  checkpoint::load_weights(*state_, path);
+}
+
+void Model::export_safetensors(const std::string& path) {
+  state_->finalize();
+  checkpoint::export_weights(*state_, path);
+}
+
+Optimizer Model::optimizer(const AdamW& settings) {
+  return Optimizer(std::make_shared<detail::OptimizerState>(state_, settings));
+}
+
+Optimizer Model::optimizer(const Sgd& settings) {
+  return Optimizer(std::make_shared<detail::OptimizerState>(state_, settings));
+}
+
+std::shared_ptr<void> Model::no_grad() {
+  auto& depth = state_->engine().no_grad_depth;
+  ++depth;
+  return {nullptr, [state = state_, &depth](void*) { --depth; }};
+}
+
+std::int64_t Model::numel() const {
+  return state_->numel();
+}
+MemoryReport Model::memory() const {
+  return state_->memory();
+}
+TrafficReport Model::traffic() const {
+  return state_->engine().traffic;
+}
+void Model::reset_traffic() {
+  state_->engine().traffic = {};
+}
+
+StepInfo Optimizer::step() {
+  return state_->step();
+}
+void Optimizer::set_lr(double lr) {
+  state_->lr = lr;
+}
+double Optimizer::lr() const {
+  return state_->lr;
+}
+void Optimizer::set_clip_norm(double max_norm) {
+  state_->clip_norm = max_norm;
+}
+double Optimizer::clip_norm() const {
+  return state_->clip_norm;
+}
+
+// --- runtime
+// -----------------------------------------------------------------------------------------
+
+Runtime Runtime::from_environment() {
+  return from_settings(plugins::settings_from_environment(plugins::current_environment()));
+}
+
+Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings) {
+  return from_settings(settings, detail::connect_store(settings.identity));
+}
+
+Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings,
+                               std::unique_ptr<rendezvous::Store> store) {
+  return Runtime(std::make_shared<detail::RuntimeState>(settings, std::move(store)));
+}
+
+int Runtime::rank() const {
+  return state_->settings.identity.rank;
+}
+int Runtime::local_rank() const {
+  return state_->settings.identity.local_rank;
+}
+int Runtime::world_size() const {
+  return state_->settings.identity.world_size;
+}
+const plugins::RuntimeSettings& Runtime::settings() const {
+  return state_->settings;
+}
+
+std::string Runtime::describe() const {
+  const auto& plan = state_->groups.plan;
+  const auto& sharding = state_->settings.sharding;
+  std::string text = fmt::format(
+      "{} (from {}), {} ranks on {} machines, shard group {} x replicate group {}, precision {}, "
+      "{}",
+      to_string(sharding.strategy), state_->settings.origin, world_size(),
+      state_->settings.identity.num_nodes, plan.shard_size(), plan.replicate_size(),
+      sharding.mixed_precision == plugins::MixedPrecision::bf16 ? "bf16 with fp32 master" : "fp32",
+      state_->groups.shard->describe());
+  if (state_->groups.hpz) {
+    text += fmt::format(", secondary copy over {}", plan.hpz.size());
+  }
+  return text;
+}
+
+Model Runtime::model(std::uint64_t seed) {
+  return Model(std::make_shared<detail::ModelState>(state_->settings, state_->groups, seed));
+}
+
+int Runtime::gradient_accumulation_steps() const {
+  return std::max(1, state_->settings.sharding.gradient_accumulation_steps);
+}
+
+bool Runtime::last_micro_step(const Model& model) const {
+  return model.state_->last_micro_step();
+}
+
+double Runtime::mean(double value) {
+  std::array<double, 1> sum = {value};
+  state_->groups.world->all_reduce(sum, collectives::ReduceOp::sum)->wait();
+  return sum[0] / world_size();
+}
+
+std::vector<double> Runtime::all_gather(std::span<const double> values) {
+  std::vector<double> all(values.size() * static_cast<std::size_t>(world_size()));
+  state_->groups.world->all_gather(values.data(), all.data(), values.size_bytes())->wait();
+  return all;
+}
+
+void Runtime::barrier() {
+  state_->groups.world->barrier()->wait();
+}
+
+void Runtime::save(const std::string& directory, const Model& model, const Optimizer& optimizer,
+                   const ProgramState& program) {
+  model.state_->finalize();
+  checkpoint::save_checkpoint(*model.state_, *optimizer.state_, directory, program);
+}
+
+ProgramState Runtime::load(const std::string& directory, Model& model, Optimizer& optimizer) {
+  model.state_->finalize();
+  return checkpoint::load_checkpoint(*model.state_, *optimizer.state_, directory);
+}
+
+}  // namespace acc

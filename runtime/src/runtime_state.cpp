@@ -1,0 +1,67 @@
+#include "runtime_state.hpp"
+
+#include "acc/base/log.hpp"
+#include "acc/rendezvous/prefix_store.hpp"
+#include "acc/rendezvous/tcp_store.hpp"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace acc::detail {
+
+std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity) {
+  if (identity.world_size == 1) {
+    return nullptr;
+  }
+  auto store = std::make_unique<rendezvous::TcpStore>(identity.master_addr, identity.master_port,
+                                                      std::chrono::seconds(60));
+  // A restarted job must not meet the keys of the attempt before it.
+  return std::make_unique<rendezvous::PrefixStore>(
+      fmt::format("acc/{}/{}", identity.run_id, identity.restart_count), std::move(store));
+}
+
+void check_supported(const plugins::RuntimeSettings& settings) {
+  const plugins::ShardingSettings& asked = settings.sharding;
+  std::vector<std::string> refused;
+  const auto refuse = [&](bool condition, const std::string& what) {
+    if (condition) {
+      refused.push_back(what);
+    }
+  };
+  refuse(settings.device == plugins::Device::cuda,
+         "device cuda: this libacc_runtime has no CUDA back end (use --cpu)");
+  refuse(
+      asked.mixed_precision == plugins::MixedPrecision::fp16 ||
+          asked.mixed_precision == plugins::MixedPrecision::fp8,
+      fmt::format("mixed_precision {} (no and bf16 are there)", to_string(asked.mixed_precision)));
+  refuse(asked.offload_param != plugins::OffloadDevice::none,
+         fmt::format("offload of parameters to {}", to_string(asked.offload_param)));
+  refuse(asked.offload_optimizer != plugins::OffloadDevice::none,
+         fmt::format("offload of the optimizer to {}", to_string(asked.offload_optimizer)));
+  refuse(asked.activation_checkpointing, "fsdp_activation_checkpointing");
+  refuse(!asked.ignored_modules.empty(), "fsdp_ignored_modules");
+  refuse(asked.reshard_size > 1, "fsdp_reshard_after_forward as a group size");
+  if (!refused.empty()) {
+    std::string all;
+    for (const std::string& each : refused) {
+      all += (all.empty() ? "" : "; ") + each;
+    }
+    throw Error(Errc::config, "not in this version of libacc_runtime: " + all);
+  }
+}
+
+RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
+                           std::unique_ptr<rendezvous::Store> given)
+    : settings(wanted), store(std::move(given)) {
+  check_supported(settings);
+  const auto& identity = settings.identity;
+  if (identity.world_size > 1) {
+    set_log_rank(identity.rank, identity.world_size);
+  }
+  groups = sharding::make_groups(settings, store.get());
+}
+
+RuntimeState::~RuntimeState() = default;
+
+}  // namespace acc::detail

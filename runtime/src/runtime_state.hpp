@@ -1,0 +1,32 @@
+#pragma once
+
+#include "acc/runtime.hpp"
+#include "sharding/groups.hpp"
+
+#include <memory>
+
+namespace acc::rendezvous {
+class Store;
+}
+
+namespace acc::detail {
+
+/// What one process has of the job: settings, the store, the groups.
+class RuntimeState {
+ public:
+  /// `store`: how the ranks find each other; may be null for one rank.
+  RuntimeState(const plugins::RuntimeSettings& settings, std::unique_ptr<rendezvous::Store> store);
+  ~RuntimeState();
+
+  plugins::RuntimeSettings settings;
+  std::unique_ptr<rendezvous::Store> store;
+  sharding::Groups groups;
+};
+
+/// The job's store at MASTER_ADDR:MASTER_PORT, with the keys of this attempt; null for one rank.
+std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity);
+
+/// Refuses by name what the settings ask for and this build or version cannot do.
+void check_supported(const plugins::RuntimeSettings& settings);
+
+}  // namespace acc::detail

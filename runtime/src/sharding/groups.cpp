@@ -1,0 +1,74 @@
+#include "sharding/groups.hpp"
+
+#include "acc/base/error.hpp"
+#include "collectives/make_group.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace acc::sharding {
+namespace {
+
+std::vector<int> consecutive(int first, int count) {
+  std::vector<int> ranks(static_cast<std::size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), first);
+  return ranks;
+}
+
+void check_divides(int size, int world, const char* what) {
+  if (size < 1 || world % size != 0) {
+    throw Error(Errc::config,
+                fmt::format("{} is {}, which does not divide the {} ranks", what, size, world));
+  }
+}
+
+}  // namespace
+
+GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
+  const auto& identity = settings.identity;
+  const auto& sharding = settings.sharding;
+  const auto on = plugins::switches(sharding.strategy);
+  const int world = identity.world_size;
+
+  int shard_size = on.shard_optimizer ? world : 1;
+  if (on.replicate) {
+    shard_size = sharding.shard_size > 0 ? sharding.shard_size : identity.local_world_size;
+    check_divides(shard_size, world, "the shard size of the hybrid strategy");
+  }
+  GroupPlan plan;
+  plan.world = consecutive(0, world);
+  plan.shard = consecutive(identity.rank / shard_size * shard_size, shard_size);
+  for (int r = identity.rank % shard_size; r < world; r += shard_size) {
+    plan.replicate.push_back(r);
+  }
+  if (sharding.hpz_partition_size > 1 && on.reshard_after_forward && !on.replicate) {
+    const int hpz = sharding.hpz_partition_size;
+    check_divides(hpz, world, "zero_hpz_partition_size");
+    plan.hpz = consecutive(identity.rank / hpz * hpz, hpz);
+  }
+  return plan;
+}
+
+Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store) {
+  Groups groups;
+  groups.plan = plan_groups(settings);
+  const auto make = [&](const std::vector<int>& ranks, const char* kind) {
+    return collectives::make_group(settings, ranks, kind, store);
+  };
+  groups.world = make(groups.plan.world, "world");
+  groups.shard =
+      groups.plan.shard == groups.plan.world ? groups.world : make(groups.plan.shard, "shard");
+  if (groups.plan.replicate_size() > 1) {
+    groups.replicate = groups.plan.replicate == groups.plan.world
+                           ? groups.world
+                           : make(groups.plan.replicate, "replicate");
+  }
+  if (!groups.plan.hpz.empty()) {
+    groups.hpz = make(groups.plan.hpz, "hpz");
+  }
+  return groups;
+}
+
+}  // namespace acc::sharding

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "acc/collectives/process_group.hpp"
+#include "acc/plugins/sharding_settings.hpp"
+#include "acc/plugins/strategy.hpp"
+
+#include <memory>
+#include <vector>
+
+namespace acc::rendezvous {
+class Store;
+}
+
+namespace acc::sharding {
+
+/// Which ranks this rank shards with and which hold the same shard, as a pure function of the
+/// settings. shard_size * replicate_size = world_size; shard groups are consecutive ranks, a
+/// replicate group the ranks with equal rank mod shard_size (FSDP's row-major (replica, shard)
+/// mesh).
+struct GroupPlan {
+  std::vector<int> world;
+  std::vector<int> shard;
+  std::vector<int> replicate;
+  std::vector<int> hpz;  ///< ranks that share a secondary weight copy; empty: none
+
+  [[nodiscard]] int shard_size() const { return static_cast<int>(shard.size()); }
+  [[nodiscard]] int replicate_size() const { return static_cast<int>(replicate.size()); }
+};
+
+/// Throws Error(config) when a size does not divide.
+GroupPlan plan_groups(const plugins::RuntimeSettings& settings);
+
+/// The process groups of one rank. `shard` may be the same object as `world`.
+struct Groups {
+  GroupPlan plan;
+  std::shared_ptr<collectives::ProcessGroup> world;
+  std::shared_ptr<collectives::ProcessGroup> shard;
+  std::shared_ptr<collectives::ProcessGroup> replicate;  ///< null when replicate_size is 1
+  std::shared_ptr<collectives::ProcessGroup> hpz;        ///< null without hpZ
+};
+
+Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store);
+
+}  // namespace acc::sharding

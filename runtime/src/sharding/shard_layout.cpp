@@ -1,0 +1,38 @@
+#include "sharding/shard_layout.hpp"
+
+#include <algorithm>
+
+namespace acc::sharding {
+namespace {
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+FlatLayout lay_out(std::span<const std::int64_t> numels, int shards) {
+  FlatLayout layout;
+  layout.numels.assign(numels.begin(), numels.end());
+  std::int64_t end = 0;
+  for (const std::int64_t numel : numels) {
+    layout.offsets.push_back(end);
+    layout.numel += numel;
+    end = round_up(end + numel, kAlignment);
+  }
+  layout.shard_numel = round_up((end + shards - 1) / shards, kAlignment);
+  layout.padded_numel = layout.shard_numel * shards;
+  return layout;
+}
+
+Overlap overlap(const FlatLayout& layout, std::size_t index, Shard shard) {
+  const std::int64_t first = layout.offsets[index];
+  const std::int64_t begin = std::max(first, shard.offset);
+  const std::int64_t end = std::min(first + layout.numels[index], shard.offset + shard.numel);
+  if (begin >= end) {
+    return {};
+  }
+  return {.in_parameter = begin - first, .in_shard = begin - shard.offset, .numel = end - begin};
+}
+
+}  // namespace acc::sharding

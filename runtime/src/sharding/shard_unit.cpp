@@ -1,0 +1,137 @@
+#include "sharding/shard_unit.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+
+namespace acc::sharding {
+
+ShardUnit::ShardUnit(Engine& engine, std::string name, bool is_root,
+                     const std::vector<ParameterRecord>& parameters)
+    : engine_(engine), name_(std::move(name)), is_root_(is_root), places_(parameters.size()) {
+  for (const bool trainable : {true, false}) {
+    std::vector<ParameterRecord> members;
+    std::vector<std::size_t> indices;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].trainable == trainable) {
+        members.push_back(parameters[i]);
+        indices.push_back(i);
+      }
+    }
+    if (members.empty()) {
+      continue;
+    }
+    flats_.push_back(std::make_unique<FlatParameter>(engine_, std::move(members), trainable));
+    for (std::size_t k = 0; k < indices.size(); ++k) {
+      places_[indices[k]] = {flats_.back().get(), k};
+    }
+  }
+}
+
+void ShardUnit::unshard() {
+  for (const auto& flat : flats_) {
+    flat->begin_unshard();
+  }
+  for (const auto& flat : flats_) {
+    flat->unshard();
+  }
+  unsharded_ = true;
+}
+
+void ShardUnit::reshard(bool gathers_again) {
+  for (const auto& flat : flats_) {
+    flat->reshard(gathers_again);
+  }
+  unsharded_ = false;
+}
+
+void ShardUnit::prefetch() {
+  unsharded_ = true;
+  for (const auto& flat : flats_) {
+    flat->begin_unshard();
+  }
+}
+
+void ShardUnit::before_forward() {
+  unshard();
+  ++open_;
+  if (engine_.no_grad_depth == 0) {
+    ++forwards_;
+  }
+}
+
+void ShardUnit::after_forward() {
+  --open_;
+  if (open_ > 0) {
+    return;
+  }
+  // The root stays for the backward that starts in it (FSDP keeps its root unit the same way).
+  const bool training = engine_.no_grad_depth == 0;
+  if (!training || (engine_.on.reshard_after_forward && !is_root_)) {
+    reshard(training);
+  }
+}
+
+void ShardUnit::before_backward() {
+  if (backwards_ >= forwards_) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("unit '{}': backward number {} of this micro-step, but only {} forward "
+                            "scopes were opened outside no_grad()",
+                            name_, backwards_ + 1, forwards_));
+  }
+  unshard();
+  ++open_;
+}
+
+void ShardUnit::after_backward() {
+  --open_;
+  ++backwards_;
+  if (open_ == 0 && backwards_ == forwards_) {
+    complete_micro_step();
+  }
+}
+
+void ShardUnit::complete_micro_step() {
+  forwards_ = 0;
+  backwards_ = 0;
+  ++micro_steps_;
+  const bool last = micro_steps_ >= engine_.settings.sharding.gradient_accumulation_steps;
+  for (const auto& flat : flats_) {
+    flat->close_gradients(last);
+  }
+  reshard(!last);
+}
+
+const float* ShardUnit::parameter(std::size_t index) {
+  const Place& at = places_[index];
+  return at.flat->unshard() + at.flat->layout().offsets[at.index];
+}
+
+FlatParameter::Target ShardUnit::gradient(std::size_t index) {
+  const Place& at = places_[index];
+  return at.flat->trainable() ? at.flat->gradient(at.index) : FlatParameter::Target{nullptr, true};
+}
+
+void ShardUnit::flush() {
+  if (open_ > 0) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("Optimizer::step() inside an open scope of unit '{}'", name_));
+  }
+  for (const auto& flat : flats_) {
+    flat->flush_gradients();
+  }
+  if (unsharded_) {
+    reshard(false);
+  }
+}
+
+void ShardUnit::after_step() {
+  forwards_ = 0;
+  backwards_ = 0;
+  micro_steps_ = 0;
+  for (const auto& flat : flats_) {
+    flat->forget_gradients();
+  }
+}
+
+}  // namespace acc::sharding

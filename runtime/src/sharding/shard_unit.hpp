@@ -1,0 +1,65 @@
+#pragma once
+
+#include "sharding/flat_parameter.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace acc::sharding {
+
+/// What is gathered, freed and reduced together, and when: the program's unit, or several of them
+/// that the wrap policy put into one. Counts the open scopes; knows that the micro-step is over
+/// when as many backwards as forwards have ended.
+class ShardUnit {
+ public:
+  ShardUnit(Engine& engine, std::string name, bool is_root,
+            const std::vector<ParameterRecord>& parameters);
+
+  /// Where parameter `index`, in the order given to the constructor, lies.
+  struct Place {
+    FlatParameter* flat;
+    std::size_t index;
+  };
+  [[nodiscard]] Place place(std::size_t index) const { return places_[index]; }
+
+  void before_forward();
+  void after_forward();
+  void before_backward();
+  void after_backward();
+  /// Starts the gather early; the next `before_…` finds it under way.
+  void prefetch();
+  [[nodiscard]] bool is_sharded_now() const noexcept { return !unsharded_; }
+
+  /// float32, [numel]; only within a scope.
+  const float* parameter(std::size_t index);
+  FlatParameter::Target gradient(std::size_t index);
+
+  /// Before a step: reduces what no completed micro-step has reduced.
+  void flush();
+  void after_step();
+  [[nodiscard]] int micro_steps_done() const noexcept { return micro_steps_; }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  [[nodiscard]] bool is_root() const noexcept { return is_root_; }
+  [[nodiscard]] const std::vector<std::unique_ptr<FlatParameter>>& flats() const noexcept {
+    return flats_;
+  }
+
+ private:
+  void unshard();
+  void reshard(bool gathers_again);
+  void complete_micro_step();
+
+  Engine& engine_;
+  std::string name_;
+  bool is_root_;
+  std::vector<std::unique_ptr<FlatParameter>> flats_;
+  std::vector<Place> places_;
+  int open_ = 0;
+  int forwards_ = 0;
+  int backwards_ = 0;
+  int micro_steps_ = 0;
+  bool unsharded_ = false;
+};
+
+}  // namespace acc::sharding

@@ -1,0 +1,230 @@
+#include "sharding/weight_storage.hpp"
+
+#include <cstring>
+
+namespace acc::sharding {
+namespace {
+
+using collectives::BufferPtr;
+using collectives::ProcessGroup;
+using collectives::WorkPtr;
+
+class Replicated final : public WeightStorage {
+ public:
+  Replicated(Engine& engine, const FlatLayout& layout)
+      : owned_{0, layout.padded_numel},
+        bytes_(static_cast<std::size_t>(layout.padded_numel) * nbytes_of(engine.compute_dtype) /
+               sizeof(float)) {}
+
+  Shard owned() const override { return owned_; }
+  std::byte* own() const override {
+    return reinterpret_cast<std::byte*>(const_cast<float*>(bytes_.data()));
+  }
+  bool begin_unshard() override { return false; }
+  const std::byte* finish_unshard() override { return own(); }
+  void reshard(bool) override {}
+  void publish() override {}
+  bool always_full() const override { return true; }
+  std::int64_t held_nbytes() const override {
+    return static_cast<std::int64_t>(bytes_.size() * sizeof(float));
+  }
+
+ private:
+  Shard owned_;
+  std::vector<float> bytes_;  // float for its alignment
+};
+
+class Resident final : public WeightStorage {
+ public:
+  Resident(Engine& engine, const FlatLayout& layout)
+      : group_(*engine.groups.shard),
+        shard_(layout.shard(group_.rank())),
+        width_(nbytes_of(engine.compute_dtype)),
+        always_full_(!engine.on.shard_parameters),
+        full_(group_.allocate_gathered(static_cast<std::size_t>(layout.padded_numel) * width_)) {}
+
+  Shard owned() const override { return shard_; }
+  std::byte* own() const override {
+    return full_->data() + static_cast<std::size_t>(shard_.offset) * width_;
+  }
+  bool begin_unshard() override { return false; }
+  const std::byte* finish_unshard() override {
+    if (published_) {
+      published_->wait();
+      published_.reset();
+    }
+    return full_->data();
+  }
+  void reshard(bool) override {}
+  void publish() override {
+    published_ =
+        group_.all_gather(own(), full_->data(), static_cast<std::size_t>(shard_.numel) * width_);
+  }
+  bool always_full() const override { return always_full_; }
+  std::int64_t held_nbytes() const override {
+    // ZeRO 1 keeps all weights by definition, however many ranks share the pages.
+    const int sharers = always_full_ ? 1 : full_->sharers();
+    return static_cast<std::int64_t>(full_->nbytes()) / sharers;
+  }
+
+ private:
+  ProcessGroup& group_;
+  Shard shard_;
+  std::size_t width_;
+  bool always_full_;
+  BufferPtr full_;
+  WorkPtr published_;
+};
+
+// hpZ (ZeRO++, arXiv 2306.10209): a copy over fewer ranks, made when a unit is first freed, serves
+// every gather until the next step.
+class SecondaryCopy {
+ public:
+  SecondaryCopy(Engine& engine, std::size_t full_nbytes)
+      : engine_(engine),
+        group_(*engine.groups.hpz),
+        full_nbytes_(full_nbytes),
+        part_nbytes_(full_nbytes / static_cast<std::size_t>(group_.size())),
+        memory_(group_.shares_gathered_memory() ? group_.allocate_gathered(full_nbytes)
+                                                : group_.allocate_contribution(part_nbytes_)) {}
+
+  [[nodiscard]] bool valid() const { return valid_; }
+  void invalidate() { valid_ = false; }
+  [[nodiscard]] std::int64_t held_nbytes() const {
+    return static_cast<std::int64_t>(memory_->nbytes()) / memory_->sharers();
+  }
+
+  void keep(const std::byte* full) {
+    if (valid_) {
+      return;
+    }
+    const std::size_t offset = part_nbytes_ * static_cast<std::size_t>(group_.rank());
+    std::byte* part = memory_->data() + (group_.shares_gathered_memory() ? offset : 0);
+    std::memcpy(part, full + offset, part_nbytes_);
+    valid_ = true;
+    if (group_.shares_gathered_memory()) {
+      gather_ = group_.all_gather(part, memory_->data(), part_nbytes_);
+    }
+  }
+
+  bool begin_unshard() {
+    if (group_.shares_gathered_memory()) {
+      return false;
+    }
+    full_ = engine_.hpz_gathers->acquire(full_nbytes_);
+    gather_ = group_.all_gather(memory_->data(), full_->data(), part_nbytes_);
+    return true;
+  }
+
+  const std::byte* finish_unshard() {
+    if (gather_) {
+      gather_->wait();
+      gather_.reset();
+    }
+    return full_ ? full_->data() : memory_->data();
+  }
+
+  void reshard() {
+    if (full_) {
+      engine_.hpz_gathers->release(full_);
+      full_.reset();
+    }
+  }
+
+ private:
+  Engine& engine_;
+  ProcessGroup& group_;
+  std::size_t full_nbytes_;
+  std::size_t part_nbytes_;
+  BufferPtr memory_;
+  BufferPtr full_;
+  WorkPtr gather_;
+  bool valid_ = false;
+};
+
+class Transient final : public WeightStorage {
+ public:
+  Transient(Engine& engine, const FlatLayout& layout)
+      : engine_(engine),
+        group_(*engine.groups.shard),
+        shard_(layout.shard(group_.rank())),
+        shard_nbytes_(static_cast<std::size_t>(shard_.numel) * nbytes_of(engine.compute_dtype)),
+        full_nbytes_(shard_nbytes_ * static_cast<std::size_t>(group_.size())),
+        shard_memory_(group_.allocate_contribution(shard_nbytes_)) {
+    if (engine_.groups.hpz) {
+      secondary_ = std::make_unique<SecondaryCopy>(engine_, full_nbytes_);
+    }
+  }
+
+  Shard owned() const override { return shard_; }
+  std::byte* own() const override { return shard_memory_->data(); }
+
+  bool begin_unshard() override {
+    if (secondary_ && secondary_->valid()) {
+      return secondary_->begin_unshard();
+    }
+    full_ = engine_.gathers->acquire(full_nbytes_);
+    gather_ = group_.all_gather(own(), full_->data(), shard_nbytes_);
+    return true;
+  }
+
+  const std::byte* finish_unshard() override {
+    if (!full_) {
+      return secondary_->finish_unshard();
+    }
+    if (gather_) {
+      gather_->wait();
+      gather_.reset();
+    }
+    return full_->data();
+  }
+
+  void reshard(bool gathers_again) override {
+    if (!full_) {
+      if (secondary_) {
+        secondary_->reshard();
+      }
+      return;
+    }
+    if (secondary_ && gathers_again) {
+      secondary_->keep(full_->data());
+    }
+    engine_.gathers->release(full_);
+    full_.reset();
+  }
+
+  void publish() override {
+    if (secondary_) {
+      secondary_->invalidate();
+    }
+  }
+  bool always_full() const override { return false; }
+  std::int64_t held_nbytes() const override {
+    return static_cast<std::int64_t>(shard_nbytes_) + (secondary_ ? secondary_->held_nbytes() : 0);
+  }
+
+ private:
+  Engine& engine_;
+  ProcessGroup& group_;
+  Shard shard_;
+  std::size_t shard_nbytes_;
+  std::size_t full_nbytes_;
+  BufferPtr shard_memory_;
+  BufferPtr full_;
+  WorkPtr gather_;
+  std::unique_ptr<SecondaryCopy> secondary_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLayout& layout) {
+  if (!engine.on.shard_optimizer) {
+    return std::make_unique<Replicated>(engine, layout);
+  }
+  if (!engine.on.shard_parameters || engine.groups.shard->shares_gathered_memory()) {
+    return std::make_unique<Resident>(engine, layout);
+  }
+  return std::make_unique<Transient>(engine, layout);
+}
+
+}  // namespace acc::sharding

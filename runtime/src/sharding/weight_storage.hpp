@@ -1,0 +1,39 @@
+#pragma once
+
+#include "sharding/engine.hpp"
+#include "sharding/shard_layout.hpp"
+
+#include <memory>
+
+namespace acc::sharding {
+
+/// The weights of one flat parameter in the compute dtype: this rank's own part, and the full
+/// parameter while it is unsharded. Three placements, one interface:
+/// - replicated: everybody owns all of it;
+/// - resident: the full parameter stays in memory, one copy a host where the group shares gathered
+///   memory; a shard is its slice of it;
+/// - transient: only the shard stays; the full parameter is gathered into a pooled buffer.
+class WeightStorage {
+ public:
+  virtual ~WeightStorage() = default;
+
+  /// The part of the flat parameter that this rank keeps up to date.
+  [[nodiscard]] virtual Shard owned() const = 0;
+  [[nodiscard]] virtual std::byte* own() const = 0;
+  /// Starts to make the full parameter available and says whether that copies anything;
+  /// `finish_unshard` returns it, valid until `reshard`. Collective, like `publish`.
+  virtual bool begin_unshard() = 0;
+  virtual const std::byte* finish_unshard() = 0;
+  /// `gathers_again`: another unshard comes before the next step.
+  virtual void reshard(bool gathers_again) = 0;
+  /// Says that `own()` has changed: the next unshard sees it on every rank.
+  virtual void publish() = 0;
+  /// The full parameter is there without a gather between two steps.
+  [[nodiscard]] virtual bool always_full() const = 0;
+  /// Bytes that this rank keeps; shared memory counts its part.
+  [[nodiscard]] virtual std::int64_t held_nbytes() const = 0;
+};
+
+std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLayout& layout);
+
+}  // namespace acc::sharding

@@ -1,0 +1,67 @@
+#pragma once
+
+#include "acc/plugins/sharding_settings.hpp"
+#include "acc/rendezvous/hash_store.hpp"
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace acc::test {
+
+/// What the ranks of a test job have in common.
+struct Job {
+  int world_size = 1;
+  int num_machines = 1;
+  plugins::ShardingSettings sharding;
+  bool copy_gathers = false;
+  std::chrono::seconds timeout{60};
+};
+
+inline plugins::RuntimeSettings settings_of(const Job& job, int rank) {
+  plugins::RuntimeSettings settings;
+  const int local = job.world_size / job.num_machines;
+  settings.identity = {.rank = rank,
+                       .local_rank = rank % local,
+                       .world_size = job.world_size,
+                       .local_world_size = local,
+                       .node_rank = rank / local,
+                       .num_nodes = job.num_machines,
+                       .master_addr = "127.0.0.1",
+                       .master_port = 29500};
+  settings.sharding = job.sharding;
+  settings.copy_gathers = job.copy_gathers;
+  settings.collective_timeout = job.timeout;
+  return settings;
+}
+
+/// Runs `body` once a rank, each on a thread of its own with its own handle on one in-process
+/// store. Rethrows the first rank's exception after all have ended.
+inline void run_ranks(const Job& job,
+                      const std::function<void(const plugins::RuntimeSettings&,
+                                               std::unique_ptr<rendezvous::Store>)>& body) {
+  rendezvous::HashStore store;
+  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(job.world_size));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < job.world_size; ++rank) {
+      threads.emplace_back([&, rank, handle = store.clone()]() mutable {
+        try {
+          body(settings_of(job, rank), std::move(handle));
+        } catch (...) {
+          failures[static_cast<std::size_t>(rank)] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const auto& failure : failures) {
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+  }
+}
+
+}  // namespace acc::test

@@ -1,0 +1,144 @@
+#include "session.hpp"
+#include "support.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <map>
+#include <set>
+
+namespace acc::rendezvous {
+namespace {
+
+using nlohmann::json;
+using test::RawClient;
+using test::ServerThread;
+
+/// Vectors that record what a torch server does wrong, and what ours does instead.
+const std::map<std::string, std::string> kDeliberatelyDifferent{
+    {"bad_magic", "a wrong magic closes the connection at once, not at the next byte"},
+    {"no_handshake_get", "a first command other than VALIDATE closes the connection at once"},
+};
+
+/// Recorded by a real PyTorch 2.13.0; test/data/tcpstore/meta.json explains the fields.
+std::vector<json> vectors(const std::string& kind) {
+  std::ifstream file(ACC_TEST_DATA "/tcpstore/vectors.json");
+  std::vector<json> chosen;
+  for (const json& vector : json::parse(file)) {
+    if (vector.at("kind") == kind) {
+      chosen.push_back(vector);
+    }
+  }
+  REQUIRE(chosen.size() > 20);
+  return chosen;
+}
+
+std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i < hex.size(); i += 2) {
+    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+std::string bytes_of(const json& vector, const char* field) {
+  return from_hex(vector.at(field).get<std::string>());
+}
+
+bool closes(const json& vector) {
+  return vector.at("expect_close").get<bool>() ||
+         kDeliberatelyDifferent.contains(vector.at("name"));
+}
+
+void replay_steps(const json& vector, std::uint16_t port) {
+  std::map<int, RawClient> clients;
+  for (const json& step : vector.at("steps")) {
+    const int sender = step.at("conn");
+    RawClient& client = clients.try_emplace(sender, port).first->second;
+    const auto expected = [&](int id) {
+      return from_hex(step.at("expect_hex").value(std::to_string(id), ""));
+    };
+    client.send(bytes_of(step, "send_hex"));
+    // The sender first: its answer tells that the step was served.
+    CHECK(client.replies(expected(sender).size()) == expected(sender));
+    for (auto& [id, other] : clients) {
+      if (id != sender) {
+        CHECK(other.replies(expected(id).size()) == expected(id));
+      }
+    }
+  }
+}
+
+void replay(const json& vector, std::uint16_t port) {
+  RawClient client(port);
+  client.send(bytes_of(vector, "client_sends_hex"));
+  const std::string expected = bytes_of(vector, "server_replies_hex");
+  if (closes(vector)) {
+    CHECK(client.read_to_end() == expected);
+    return;
+  }
+  if (vector.at("name") == "truncated_frame") {
+    client.send(std::string(100 - std::string("short").size(), 'x'));  // the rest of its value
+  }
+  CHECK(client.replies(expected.size()) == expected);
+}
+
+TEST_CASE("the server answers as PyTorch's does") {
+  for (const json& vector : vectors("server")) {
+    const std::string name = vector.at("name");
+    CAPTURE(name);
+    ServerThread server;
+    if (vector.contains("steps")) {
+      replay_steps(vector, server.port());
+    } else {
+      replay(vector, server.port());
+    }
+  }
+}
+
+TEST_CASE("what is answered does not depend on how the bytes are cut") {
+  for (const json& vector : vectors("server")) {
+    if (vector.contains("steps")) {
+      continue;
+    }
+    const std::string name = vector.at("name");
+    CAPTURE(name);
+    std::string out;
+    KeyTable table([&](KeyTable::WaiterId) { out.push_back(wire::kReleased); });
+    Session session(table, 1);
+    bool closed = false;
+    try {
+      for (const char byte : bytes_of(vector, "client_sends_hex")) {
+        session.feed(std::string_view(&byte, 1));
+        while (session.step(out)) {
+        }
+      }
+    } catch (const Error& error) {
+      closed = true;
+      CHECK(error.code() == Errc::protocol);
+    }
+    CHECK(out == bytes_of(vector, "server_replies_hex"));
+    CHECK(closed == closes(vector));
+  }
+}
+
+TEST_CASE("what PyTorch's client sends is understood, to the last byte") {
+  std::set<wire::Opcode> seen;
+  for (const json& vector : vectors("client")) {
+    const std::string name = vector.at("name");
+    CAPTURE(name);
+    const std::string bytes = bytes_of(vector, "client_sends_hex");
+    wire::RequestDecoder decoder;
+    decoder.feed(bytes);
+    std::string again;
+    while (auto request = decoder.next()) {
+      seen.insert(request->opcode);
+      wire::encode(*request, again);
+    }
+    CHECK(again == bytes);
+  }
+  CHECK(seen.size() == wire::kShapes.size());
+}
+
+}  // namespace
+}  // namespace acc::rendezvous

@@ -1,0 +1,169 @@
+#include "key_table.hpp"
+
+#include "support.hpp"
+
+namespace acc::rendezvous {
+namespace {
+
+using Ids = std::vector<KeyTable::WaiterId>;
+using Keys = std::vector<std::string>;
+
+/// A table that remembers whom it released.
+struct Fixture {
+  Ids released;
+  KeyTable table{[this](KeyTable::WaiterId id) { released.push_back(id); }};
+
+  Ids take() { return std::exchange(released, {}); }
+};
+
+TEST_CASE_FIXTURE(Fixture, "numbers are read as strtoll reads them and wrap around") {
+  struct Case {
+    std::string text;
+    std::int64_t delta;
+    std::optional<std::int64_t> sum;
+  };
+  for (const Case& each : std::vector<Case>{
+           {"41", 1, 42},
+           {"-2", -3, -5},
+           {" 12abc", 1, 13},
+           {"+7", 0, 7},
+           {"9223372036854775807", 1, std::numeric_limits<std::int64_t>::min()},
+           {"-9223372036854775808", -1, std::numeric_limits<std::int64_t>::max()},
+           {"", 1, std::nullopt},
+           {"   ", 1, std::nullopt},
+           {"abc", 1, std::nullopt},
+           {"-", 1, std::nullopt},
+           {"+-1", 1, std::nullopt},
+           {"9223372036854775808", 1, std::nullopt},
+       }) {
+    CAPTURE(each.text);
+    table.set("n", each.text);
+    CHECK(table.add("n", each.delta) == each.sum);
+    CHECK(*table.find("n") == (each.sum ? std::to_string(*each.sum) : each.text));
+  }
+  CHECK(table.add("new", 0) == 0);
+  CHECK(*table.find("new") == "0");
+}
+
+TEST_CASE_FIXTURE(Fixture, "compare_set stores on a match only") {
+  CHECK(table.compare_set("k", "x", "new") == "x");
+  CHECK(table.find("k") == nullptr);
+  CHECK(table.compare_set("k", "", "new") == "new");
+  CHECK(table.compare_set("k", "", "other") == "new");
+  CHECK(table.compare_set("k", "old", "other") == "new");
+  CHECK(table.compare_set("k", "new", "other") == "other");
+  CHECK(*table.find("k") == "other");
+}
+
+TEST_CASE_FIXTURE(Fixture, "each way to create a key releases its waiters") {
+  CHECK_FALSE(table.wait(1, Keys{"a"}));
+  table.set("a", "");
+  CHECK(take() == Ids{1});
+  CHECK_FALSE(table.wait(1, Keys{"b"}));
+  table.add("b", 0);
+  CHECK(take() == Ids{1});
+  CHECK_FALSE(table.wait(1, Keys{"c"}));
+  table.append("c", "");
+  CHECK(take() == Ids{1});
+  CHECK_FALSE(table.wait(1, Keys{"d"}));
+  table.compare_set("d", "", "x");
+  CHECK(take() == Ids{1});
+  CHECK(table.wait(1, Keys{"a", "b", "c", "d"}));
+  CHECK(table.wait(1, Keys{}));
+  CHECK(released.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "a waiter is released once, by the last of its keys") {
+  CHECK_FALSE(table.wait(1, Keys{"a", "b", "a"}));
+  table.set("a", "1");
+  table.set("a", "2");
+  table.erase("a");
+  CHECK(released.empty());
+  table.set("b", "1");
+  CHECK(take() == Ids{1});
+  table.set("a", "3");
+  CHECK(released.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "a compare_set that stores nothing releases nobody") {
+  CHECK_FALSE(table.wait(1, Keys{"k"}));
+  table.compare_set("k", "expected", "desired");
+  CHECK(released.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "a cancelled or replaced wait is forgotten") {
+  CHECK_FALSE(table.wait(1, Keys{"a", "b"}));
+  table.cancel(1);
+  table.cancel(1);
+  table.set("a", "");
+  table.set("b", "");
+  CHECK(released.empty());
+
+  CHECK_FALSE(table.wait(1, Keys{"old"}));
+  CHECK_FALSE(table.wait(1, Keys{"new"}));
+  table.set("old", "");
+  CHECK(released.empty());
+  table.set("new", "");
+  CHECK(take() == Ids{1});
+}
+
+TEST_CASE_FIXTURE(Fixture, "a queue is first in first out, and no key") {
+  table.queue_push("q", "x");
+  table.queue_push("q", "");
+  CHECK(table.queue_size("q") == 2);
+  CHECK(table.all_present(Keys{"q"}));
+  CHECK(table.find("q") == nullptr);
+  CHECK_FALSE(table.erase("q"));
+  CHECK(table.values().empty());
+  CHECK(table.queue_pop("q") == "x");
+  CHECK(table.queue_pop("q") == "");
+  CHECK(table.queue_pop("q") == std::nullopt);
+  CHECK_FALSE(table.all_present(Keys{"q"}));
+}
+
+TEST_CASE_FIXTURE(Fixture, "each push wakes the one who has waited longest") {
+  for (const KeyTable::WaiterId id : {3, 1, 2}) {
+    CHECK_FALSE(table.wait(id, Keys{"q"}));
+  }
+  table.cancel(1);
+  table.queue_push("q", "x");
+  CHECK(take() == Ids{3});
+  table.queue_push("q", "y");
+  CHECK(take() == Ids{2});
+  table.queue_push("q", "z");
+  CHECK(released.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "a waiter that a queue woke does not stay registered there") {
+  CHECK_FALSE(table.wait(1, Keys{"q"}));
+  table.queue_push("q", "x");
+  CHECK(take() == Ids{1});
+  CHECK_FALSE(table.wait(1, Keys{"unrelated"}));
+  table.queue_push("q", "y");
+  CHECK(released.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "a barrier releases everybody when the last one arrives") {
+  CHECK(table.barrier(1, "b", 3) == false);
+  CHECK(table.barrier(2, "b", 3) == false);
+  CHECK(released.empty());
+  CHECK(table.barrier(3, "b", 3) == true);
+  CHECK(take() == Ids{1, 2});
+  CHECK(*table.find("b") == "3");
+  CHECK(table.barrier(1, "b", 3) == true);  // never reset
+  CHECK(table.barrier(1, "one", 1) == true);
+  CHECK(table.barrier(1, "none", 0) == true);
+
+  table.set("text", "no number");
+  CHECK(table.barrier(1, "text", 2) == std::nullopt);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a cancelled arrival stays counted") {
+  CHECK(table.barrier(1, "b", 2) == false);
+  table.cancel(1);
+  CHECK(table.barrier(2, "b", 2) == true);
+  CHECK(released.empty());
+}
+
+}  // namespace
+}  // namespace acc::rendezvous

@@ -1,0 +1,200 @@
+#pragma once
+
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/server.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "wire/frames.hpp"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace acc::rendezvous::test {
+
+using namespace std::chrono_literals;
+
+/// A bound on what must come; never how long a test takes.
+inline constexpr auto kSoon = 30s;
+
+/// A server on its own thread and a free port of 127.0.0.1.
+class ServerThread {
+ public:
+  explicit ServerThread(ServerOptions options = {}, const std::string& host = "127.0.0.1")
+      : server_(std::make_unique<Server>(io_, host, 0, options)),
+        port_(server_->port()),
+        thread_([this] { io_.run(); }) {}
+  ~ServerThread() { stop(); }
+
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+
+  /// Graceful; returns when the server has no work left.
+  void stop() {
+    if (thread_.joinable()) {
+      boost::asio::post(io_, [this] { server_->stop(); });
+      thread_.join();
+    }
+  }
+
+ private:
+  boost::asio::io_context io_;
+  std::unique_ptr<Server> server_;
+  std::uint16_t port_;
+  std::thread thread_;
+};
+
+inline std::string encoded(const wire::Request& request) {
+  std::string bytes;
+  wire::encode(request, bytes);
+  return bytes;
+}
+
+inline std::string validate() {
+  return encoded({.opcode = wire::Opcode::validate, .number = wire::kMagic});
+}
+
+inline std::string ping(std::uint32_t nonce) {
+  return encoded({.opcode = wire::Opcode::ping, .number = nonce});
+}
+
+inline std::string pong(std::uint32_t nonce) {
+  std::string bytes;
+  wire::put_u32(bytes, nonce);
+  return bytes;
+}
+
+/// A peer that sends any bytes it likes; each read gives up after `kSoon`.
+class RawClient {
+ public:
+  using tcp = boost::asio::ip::tcp;
+
+  explicit RawClient(std::uint16_t port, const std::string& host = "127.0.0.1") {
+    socket_.connect({boost::asio::ip::make_address(host), port});
+    socket_.set_option(tcp::no_delay(true));
+  }
+
+  void send(const std::string& bytes) { boost::asio::write(socket_, boost::asio::buffer(bytes)); }
+
+  std::string read(std::size_t count) {
+    std::string bytes(count, '\0');
+    boost::system::error_code result;
+    boost::asio::async_read(socket_, boost::asio::buffer(bytes),
+                            [&](const boost::system::error_code& error, std::size_t size) {
+                              result = error;
+                              bytes.resize(size);
+                            });
+    run();
+    return bytes;
+  }
+
+  /// Everything until the server closes.
+  std::string read_to_end() {
+    std::string bytes;
+    closed_ = false;
+    boost::asio::async_read(socket_, boost::asio::dynamic_buffer(bytes),
+                            [&](const boost::system::error_code&, std::size_t) { closed_ = true; });
+    run();
+    REQUIRE_MESSAGE(closed_, "the server did not close the connection");
+    return bytes;
+  }
+
+  /// All replies up to now: what comes before the answer to a PING.
+  std::string replies(std::size_t expected) {
+    send(ping(0xABCDEF01));
+    const std::string bytes = read(expected + 4);
+    REQUIRE(bytes.size() == expected + 4);
+    CHECK(bytes.substr(expected) == pong(0xABCDEF01));
+    return bytes.substr(0, expected);
+  }
+
+  [[nodiscard]] int fd() { return socket_.native_handle(); }
+
+ private:
+  void run() {
+    io_.restart();
+    io_.run_for(kSoon);
+    if (!io_.stopped()) {
+      socket_.cancel();
+      io_.run();
+    }
+  }
+
+  boost::asio::io_context io_;
+  tcp::socket socket_{io_};
+  bool closed_ = false;
+};
+
+/// Coroutines on one io_context, each with its outcome.
+class Coroutines {
+ public:
+  template <typename T>
+  struct Outcome {
+    std::optional<T> value;
+    std::exception_ptr error;
+
+    /// The value, or the exception.
+    T get() const {
+      if (error) {
+        std::rethrow_exception(error);
+      }
+      return value.value();
+    }
+  };
+
+  template <typename T>
+  std::shared_ptr<Outcome<T>> spawn(boost::asio::awaitable<T> coroutine) {
+    auto outcome = std::make_shared<Outcome<T>>();
+    ++pending_;
+    boost::asio::co_spawn(io, std::move(coroutine),
+                          [this, outcome](std::exception_ptr error, T value) {
+                            outcome->error = error;
+                            outcome->value = std::move(value);
+                            --pending_;
+                          });
+    return outcome;
+  }
+
+  /// Runs until all are done.
+  void run() {
+    io.restart();
+    const auto deadline = std::chrono::steady_clock::now() + kSoon;
+    while (pending_ > 0) {
+      REQUIRE_MESSAGE(io.run_one_until(deadline) == 1, "a coroutine does not end");
+    }
+  }
+
+  boost::asio::io_context io;
+
+ private:
+  int pending_ = 0;
+};
+
+/// The message of the acc::Error that `call` throws, preceded by its code.
+template <typename Call>
+std::string error_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return std::string(to_string(error.code())) + ": " + error.what();
+  }
+  return "no error";
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace acc::rendezvous::test

@@ -1,0 +1,163 @@
+#include "acc/rendezvous/tcp_store.hpp"
+
+#include "support.hpp"
+
+#include <functional>
+
+namespace acc::rendezvous {
+namespace {
+
+using test::contains;
+using test::error_of;
+using test::kSoon;
+using test::ServerThread;
+using test::validate;
+using Keys = std::vector<std::string>;
+using namespace std::chrono_literals;
+
+/// A server that follows a script with one client.
+class Impostor {
+ public:
+  using Socket = boost::asio::ip::tcp::socket;
+
+  explicit Impostor(std::function<void(Socket&)> script)
+      : thread_([this, script = std::move(script)] {
+          Socket socket = acceptor_.accept();
+          script(socket);
+        }) {}
+  ~Impostor() { thread_.join(); }
+
+  [[nodiscard]] std::uint16_t port() const { return acceptor_.local_endpoint().port(); }
+
+  static std::string read(Socket& socket, std::size_t count) {
+    std::string bytes(count, '\0');
+    boost::asio::read(socket, boost::asio::buffer(bytes));
+    return bytes;
+  }
+  static void write(Socket& socket, const std::string& bytes) {
+    boost::asio::write(socket, boost::asio::buffer(bytes));
+  }
+  /// Answers VALIDATE and PING as a server does.
+  static void greet(Socket& socket) {
+    const std::string hello = read(socket, 10);
+    CHECK(hello.substr(0, 5) == validate());
+    write(socket, hello.substr(6));
+  }
+  static void await_close(Socket& socket) {
+    std::string rest;
+    boost::system::error_code closed;
+    boost::asio::read(socket, boost::asio::dynamic_buffer(rest), closed);
+  }
+
+ private:
+  boost::asio::io_context io_;
+  boost::asio::ip::tcp::acceptor acceptor_{io_, {boost::asio::ip::address_v4::loopback(), 0}};
+  std::thread thread_;
+};
+
+using Socket = Impostor::Socket;
+
+TEST_CASE("keys are sent as torch sends them") {
+  Impostor server([](Socket& socket) {
+    Impostor::greet(socket);
+    CHECK(Impostor::read(socket, 21) ==
+          test::encoded({.opcode = wire::Opcode::set, .keys = {"/k"}, .values = {"v1"}}));
+  });
+  TcpStore("127.0.0.1", server.port(), kSoon).set("k", "v1");
+}
+
+TEST_CASE("a release that crosses the cancel counts as released") {
+  Impostor server([](Socket& socket) {
+    Impostor::greet(socket);
+    Impostor::read(socket, 1 + 8 + 8 + 2);                    // WAIT /k
+    CHECK(Impostor::read(socket, 1) == std::string("\x0c"));  // CANCEL_WAIT
+    Impostor::write(socket, std::string("\0\1", 2));
+    Impostor::await_close(socket);
+  });
+  TcpStore store("127.0.0.1", server.port(), kSoon);
+  store.wait(Keys{"k"}, 1ms);
+}
+
+TEST_CASE("a server that goes away is a connection error that names it, now and later") {
+  auto server = std::make_unique<ServerThread>();
+  const std::string where = "127.0.0.1:" + std::to_string(server->port());
+  TcpStore store("127.0.0.1", server->port(), kSoon);
+  std::thread stopper([&] { server->stop(); });
+  const std::string error = error_of([&] { store.get("never", kSoon); });
+  stopper.join();
+  CAPTURE(error);
+  CHECK(contains(error, "connection: "));
+  CHECK(contains(error, where));
+  CHECK(contains(error_of([&] { store.num_keys(); }), "connection: "));
+}
+
+TEST_CASE("a server that stops answering is a timeout") {
+  Impostor server([](Socket& socket) {
+    Impostor::greet(socket);
+    Impostor::await_close(socket);
+  });
+  {
+    TcpStore store("127.0.0.1", server.port(), kSoon, 50ms);
+    CHECK(contains(error_of([&] { store.num_keys(); }), "timeout: store at 127.0.0.1:"));
+    CHECK(contains(error_of([&] { store.num_keys(); }), "connection: "));
+  }
+}
+
+TEST_CASE("nobody there is a timeout that names the server and the reason") {
+  std::uint16_t port = 0;
+  {
+    ServerThread server;
+    port = server.port();
+  }
+  const std::string error = error_of([&] { TcpStore("127.0.0.1", port, 30ms); });
+  CAPTURE(error);
+  CHECK(contains(error, "timeout: cannot reach the store at 127.0.0.1:" + std::to_string(port)));
+  CHECK(contains(error, "Connection refused"));
+}
+
+TEST_CASE("a server that comes later is waited for") {
+  boost::asio::io_context io;
+  const std::uint16_t port = Server(io, "127.0.0.1", 0).port();
+  std::unique_ptr<Server> server;
+  std::jthread later([&] {
+    server = std::make_unique<Server>(io, "127.0.0.1", port);
+    io.restart();
+    io.run();
+  });
+  TcpStore store("127.0.0.1", port, kSoon);
+  store.set("k", "v");
+  CHECK(store.get("k", kSoon) == "v");
+  boost::asio::post(io, [&] { server->stop(); });
+}
+
+TEST_CASE("something else on the port is a protocol error") {
+  Impostor server([](Socket& socket) {
+    Impostor::read(socket, 10);
+    Impostor::write(socket, "HTTP/1.1 400 Bad Request");
+    Impostor::await_close(socket);
+  });
+  CHECK(contains(error_of([&] { TcpStore("127.0.0.1", server.port(), kSoon); }),
+                 "protocol: 127.0.0.1:"));
+}
+
+TEST_CASE("a length that no value has is a protocol error") {
+  Impostor server([](Socket& socket) {
+    Impostor::greet(socket);
+    Impostor::write(socket, std::string(8, '\xff'));
+    Impostor::await_close(socket);
+  });
+  TcpStore store("127.0.0.1", server.port(), kSoon);
+  CHECK(contains(error_of([&] { store.compare_set("k", "a", "b"); }), "protocol: "));
+}
+
+TEST_CASE("what the server would refuse is refused here, and the connection lives on") {
+  ServerThread server;
+  TcpStore store("127.0.0.1", server.port(), kSoon);
+  CHECK(contains(error_of([&] { store.set("k", std::string(wire::kMaxValueBytes + 1, 'v')); }),
+                 "invalid_argument: "));
+  store.set("k", std::string(wire::kMaxValueBytes, 'v'));
+  CHECK(store.get("k", kSoon).size() == wire::kMaxValueBytes);
+}
+
+}  // namespace
+}  // namespace acc::rendezvous

@@ -1,0 +1,142 @@
+#include "support.hpp"
+#include "wire/request_decoder.hpp"
+
+namespace acc::rendezvous {
+namespace {
+
+using test::encoded;
+using wire::Opcode;
+using wire::Request;
+using wire::RequestDecoder;
+
+const std::vector<Request> kOneOfEach{
+    {.opcode = Opcode::validate, .number = wire::kMagic},
+    {.opcode = Opcode::set, .keys = {"/k"}, .values = {"value"}},
+    {.opcode = Opcode::compare_set, .keys = {"/k"}, .values = {"old", ""}},
+    {.opcode = Opcode::get, .keys = {""}},
+    {.opcode = Opcode::add, .keys = {"/n"}, .number = -3},
+    {.opcode = Opcode::check, .keys = {"/a", "/b"}},
+    {.opcode = Opcode::wait},
+    {.opcode = Opcode::num_keys},
+    {.opcode = Opcode::delete_key, .keys = {"/k"}},
+    {.opcode = Opcode::append, .keys = {"/k"}, .values = {std::string("\0\xff", 2)}},
+    {.opcode = Opcode::multi_get, .keys = {"/a", "/b", "/a"}},
+    {.opcode = Opcode::multi_set, .keys = {"/a", "/b"}, .values = {"1", ""}},
+    {.opcode = Opcode::cancel_wait},
+    {.opcode = Opcode::ping, .number = 0xFFFFFFFF},
+    {.opcode = Opcode::queue_push, .keys = {"/q"}, .values = {"x"}},
+    {.opcode = Opcode::queue_pop, .keys = {"/q"}},
+    {.opcode = Opcode::queue_len, .keys = {"/q"}},
+    {.opcode = Opcode::list_keys},
+    {.opcode = Opcode::barrier, .keys = {"/b"}, .number = 4},
+};
+
+std::string count(std::uint64_t value) {
+  std::string bytes;
+  wire::put_i64(bytes, static_cast<std::int64_t>(value));
+  return bytes;
+}
+
+TEST_CASE("every request comes back from its bytes, cut at every place") {
+  REQUIRE(kOneOfEach.size() == wire::kShapes.size());
+  for (const Request& request : kOneOfEach) {
+    const std::string bytes = encoded(request);
+    CAPTURE(static_cast<int>(request.opcode));
+    for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
+      RequestDecoder decoder;
+      decoder.feed(std::string_view(bytes).substr(0, cut));
+      CHECK_FALSE(decoder.next());
+      decoder.feed(std::string_view(bytes).substr(cut));
+      CHECK(decoder.next() == request);
+      CHECK_FALSE(decoder.next());
+    }
+  }
+}
+
+TEST_CASE("a stream of requests comes back byte by byte") {
+  std::string bytes;
+  for (const Request& request : kOneOfEach) {
+    wire::encode(request, bytes);
+  }
+  RequestDecoder decoder;
+  std::vector<Request> decoded;
+  for (const char byte : bytes) {
+    decoder.feed(std::string_view(&byte, 1));
+    while (auto request = decoder.next()) {
+      decoded.push_back(*request);
+    }
+  }
+  CHECK(decoded == kOneOfEach);
+}
+
+TEST_CASE("limits are kept exactly") {
+  const Request longest{.opcode = Opcode::set,
+                        .keys = {std::string(wire::kMaxKeyBytes, 'k')},
+                        .values = {std::string(wire::kMaxValueBytes, 'v')}};
+  RequestDecoder decoder;
+  decoder.feed(encoded(longest));
+  CHECK(decoder.next() == longest);
+
+  Request most{.opcode = Opcode::check, .keys = std::vector<std::string>(wire::kMaxKeys)};
+  decoder.feed(encoded(most));
+  CHECK(decoder.next() == most);
+}
+
+TEST_CASE("what breaks a limit is refused before its bytes arrive") {
+  struct Case {
+    std::string bytes;
+    std::string reason;
+  };
+  const std::string key = count(1) + "k";
+  for (const Case& each : std::vector<Case>{
+           {"\x13", "no command 19"},
+           {"\xff", "no command 255"},
+           {"\x03" + count(wire::kMaxKeyBytes + 1), "a key of 8193 bytes"},
+           {"\x03" + count(~std::uint64_t{0}), "a key of 18446744073709551615 bytes"},
+           {"\x01" + key + count(wire::kMaxValueBytes + 1), "a value of 8388609 bytes"},
+           {"\x06" + count(wire::kMaxKeys + 1), "131073 keys"},
+           {"\x0b" + count(~std::uint64_t{0}), "18446744073709551615 keys"},
+           {"\x0b" + count(1) + key + count(wire::kMaxValueBytes + 1), "a value of 8388609 bytes"},
+       }) {
+    RequestDecoder decoder;
+    decoder.feed(each.bytes);
+    const std::string error = test::error_of([&] { decoder.next(); });
+    CAPTURE(error);
+    CHECK(test::contains(error, "protocol: "));
+    CHECK(test::contains(error, each.reason));
+  }
+}
+
+TEST_CASE("a request of more than half a gibibyte is refused") {
+  RequestDecoder decoder;
+  const std::string value(wire::kMaxValueBytes, 'v');
+  const std::string pair = count(0) + count(value.size()) + value;
+  const std::size_t fit = wire::kMaxFrameBytes / wire::kMaxValueBytes;
+  decoder.feed("\x0b" + count(fit + 1));
+  for (std::size_t i = 0; i < fit; ++i) {
+    decoder.feed(pair);
+    REQUIRE_FALSE(decoder.next());
+  }
+  decoder.feed(count(0) + count(1));
+  CHECK(test::contains(test::error_of([&] { decoder.next(); }), "more than 536870912 bytes"));
+}
+
+TEST_CASE("the encoder refuses what a server would") {
+  std::string out;
+  const auto error = [&](Request request) {
+    return test::error_of([&] { wire::encode(request, out); });
+  };
+  CHECK(test::contains(
+      error({.opcode = Opcode::get, .keys = {std::string(wire::kMaxKeyBytes + 1, 'k')}}),
+      "invalid_argument: a store key may have 8192 bytes, this has 8193"));
+  CHECK(test::contains(error({.opcode = Opcode::set,
+                              .keys = {"k"},
+                              .values = {std::string(wire::kMaxValueBytes + 1, 'v')}}),
+                       "a store value may have 8388608 bytes"));
+  CHECK(test::contains(
+      error({.opcode = Opcode::wait, .keys = std::vector<std::string>(wire::kMaxKeys + 1)}),
+      "131072 keys"));
+}
+
+}  // namespace
+}  // namespace acc::rendezvous

@@ -1,0 +1,207 @@
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "collectives/make_group.hpp"
+#include "support/run_ranks.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <numeric>
+
+namespace {
+
+using acc::collectives::DType;
+using acc::collectives::ProcessGroup;
+using acc::collectives::ReduceOp;
+using acc::test::Job;
+
+struct Topology {
+  const char* name;
+  int world_size;
+  int num_machines;
+  bool copy_gathers = false;
+};
+
+// shm alone, copying shm, gloo alone, both levels.
+constexpr Topology kTopologies[] = {{"one rank", 1, 1},     {"shm of 2", 2, 1},
+                                    {"shm of 3", 3, 1},     {"shm of 4, copying", 4, 1, true},
+                                    {"gloo of 2", 2, 2},    {"gloo of 3", 3, 3},
+                                    {"2 hosts of 2", 4, 2}, {"3 hosts of 2", 6, 3}};
+
+void with_groups(const Topology& topology, const std::function<void(ProcessGroup&)>& body) {
+  Job job{.world_size = topology.world_size,
+          .num_machines = topology.num_machines,
+          .sharding = {},
+          .copy_gathers = topology.copy_gathers};
+  acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+    std::vector<int> ranks(static_cast<std::size_t>(topology.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    auto group = acc::collectives::make_group(settings, ranks, "test", store.get());
+    body(*group);
+    group->barrier()->wait_released();
+  });
+}
+
+float element(int rank, std::size_t i) {
+  return static_cast<float>(rank + 1) * (1.0F + static_cast<float>(i % 97) / 8.0F);
+}
+
+float sum_of(int size, std::size_t i) {
+  float sum = 0.0F;
+  for (int r = 0; r < size; ++r) {
+    sum += element(r, i);
+  }
+  return sum;
+}
+
+// doctest's macros are not for many threads; a failed expectation travels as an exception.
+void expect(bool condition, const std::string& what) {
+  if (!condition) {
+    throw std::runtime_error(what);
+  }
+}
+
+bool near(float a, float b) {
+  return std::abs(a - b) <= 1e-5F * std::max(1.0F, std::abs(b));
+}
+
+}  // namespace
+
+TEST_CASE("all_gather: private and group memory, odd and large shards") {
+  for (const Topology& topology : kTopologies) {
+    for (const std::size_t numel : {std::size_t{1}, std::size_t{77}, std::size_t{300'001}}) {
+      CAPTURE(topology.name);
+      CAPTURE(numel);
+      CHECK_NOTHROW(with_groups(topology, [&](ProcessGroup& group) {
+        const auto size = static_cast<std::size_t>(group.size());
+        const auto me = static_cast<std::size_t>(group.rank());
+        const auto check = [&](const float* all) {
+          for (std::size_t i = 0; i < numel * size; ++i) {
+            expect(all[i] == element(static_cast<int>(i / numel), i % numel), "wrong element");
+          }
+        };
+        std::vector<float> shard(numel);
+        for (std::size_t i = 0; i < numel; ++i) {
+          shard[i] = element(group.rank(), i);
+        }
+        std::vector<float> out(numel * size);
+        group.all_gather(shard.data(), out.data(), numel * sizeof(float))->wait();
+        check(out.data());
+
+        const auto gathered = group.allocate_gathered(out.size() * sizeof(float));
+        for (int round = 0; round < 3; ++round) {
+          group.all_gather(shard.data(), gathered->data(), numel * sizeof(float))->wait();
+          check(gathered->as<float>());
+          group.release_gathered(gathered);
+          group.barrier()->wait();
+        }
+        const auto contribution = group.allocate_contribution(numel * sizeof(float));
+        std::copy(shard.begin(), shard.end(), contribution->as<float>());
+        std::fill(out.begin(), out.end(), -1.0F);
+        group.all_gather(contribution->data(), out.data(), numel * sizeof(float))->wait_released();
+        check(out.data());
+        (void)me;
+      }));
+    }
+  }
+}
+
+TEST_CASE("reduce_scatter: scale, accumulate, in place, bfloat16") {
+  for (const Topology& topology : kTopologies) {
+    CAPTURE(topology.name);
+    CHECK_NOTHROW(with_groups(topology, [](ProcessGroup& group) {
+      const std::size_t numel = 1'003;
+      const auto size = static_cast<std::size_t>(group.size());
+      const std::size_t first = numel * static_cast<std::size_t>(group.rank());
+      const auto in = group.allocate_contribution(numel * size * sizeof(float));
+      const auto fill = [&] {
+        for (std::size_t i = 0; i < numel * size; ++i) {
+          in->as<float>()[i] = element(group.rank(), i);
+        }
+      };
+      fill();
+      std::vector<float> out(numel, 1.0F);
+      group
+          .reduce_scatter(in->data(), out.data(), numel, DType::float32,
+                          {.scale = 0.5F, .accumulate = true})
+          ->wait_released();
+      for (std::size_t i = 0; i < numel; ++i) {
+        expect(near(out[i], 1.0F + 0.5F * sum_of(group.size(), first + i)), "wrong sum");
+      }
+      float* const own = in->as<float>() + first;
+      group.reduce_scatter(in->data(), own, numel, DType::float32, {})->wait_released();
+      for (std::size_t i = 0; i < numel; ++i) {
+        expect(near(own[i], sum_of(group.size(), first + i)), "wrong sum in place");
+      }
+      fill();
+      auto* const half = in->as<std::uint16_t>();
+      for (std::size_t i = 0; i < numel * size; ++i) {
+        half[i] = 0x3f80;  // 1.0
+      }
+      group.reduce_scatter(in->data(), out.data(), numel, DType::bfloat16, {})->wait_released();
+      for (std::size_t i = 0; i < numel; ++i) {
+        expect(out[i] == static_cast<float>(group.size()), "wrong bfloat16 sum");
+      }
+    }));
+  }
+}
+
+TEST_CASE("all_reduce, figures and broadcast agree on every rank") {
+  for (const Topology& topology : kTopologies) {
+    for (const std::size_t numel : {std::size_t{7}, std::size_t{48 * 6}, std::size_t{400'000}}) {
+      CAPTURE(topology.name);
+      CAPTURE(numel);
+      CHECK_NOTHROW(with_groups(topology, [&](ProcessGroup& group) {
+        const auto memory = group.allocate_contribution(numel * sizeof(float));
+        std::vector<float> own(numel);
+        for (float* data : {memory->as<float>(), own.data()}) {
+          for (std::size_t i = 0; i < numel; ++i) {
+            data[i] = element(group.rank(), i);
+          }
+          group.all_reduce(data, numel, 2.0F)->wait_released();
+          for (std::size_t i = 0; i < numel; ++i) {
+            expect(near(data[i], 2.0F * sum_of(group.size(), i)), "wrong sum");
+          }
+        }
+        std::vector<double> figures = {1.0, static_cast<double>(group.rank())};
+        group.all_reduce(figures, ReduceOp::sum)->wait();
+        expect(figures[0] == group.size(), "wrong count");
+        figures[1] = group.rank();
+        group.all_reduce(figures, ReduceOp::max)->wait();
+        expect(figures[1] == group.size() - 1, "wrong maximum");
+        const int root = group.size() - 1;
+        if (group.rank() == root) {
+          std::iota(own.begin(), own.end(), 0.0F);
+        }
+        group.broadcast(own.data(), numel * sizeof(float), root)->wait();
+        for (std::size_t i = 0; i < numel; ++i) {
+          expect(own[i] == static_cast<float>(i), "wrong broadcast");
+        }
+      }));
+    }
+  }
+}
+
+TEST_CASE("a peer that calls something else is named, and nobody hangs") {
+  for (const Topology& topology : {kTopologies[1], kTopologies[4], kTopologies[6]}) {
+    CAPTURE(topology.name);
+    std::atomic<int> named = 0;
+    CHECK_THROWS_AS(with_groups(topology,
+                                [&](ProcessGroup& group) {
+                                  std::vector<float> data(64);
+                                  try {
+                                    if (group.rank() == 1) {
+                                      group.all_reduce(data.data(), 32, 1.0F)->wait();
+                                    } else {
+                                      group.all_reduce(data.data(), 64, 1.0F)->wait();
+                                    }
+                                  } catch (const acc::Error& error) {
+                                    named +=
+                                        std::string(error.what()).find("rank") != std::string::npos;
+                                    throw;
+                                  }
+                                }),
+                    acc::Error);
+    CHECK(named == topology.world_size);
+  }
+}
