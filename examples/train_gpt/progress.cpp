@@ -37,9 +37,9 @@ bool Progress::due(std::int64_t step) const {
 }
 
 void Progress::show(const StepResult& result) {
-  smoothed_seconds_ = smoothed_seconds_ == 0.0
-                          ? result.seconds
-                          : smoothed_seconds_ + kSmoothing * (result.seconds - smoothed_seconds_);
+  // The second step starts the average: the first one also warms everything up.
+  const double weight = ++steps_seen_ <= 2 ? 1.0 : kSmoothing;
+  smoothed_seconds_ += weight * (result.seconds - smoothed_seconds_);
   if (!shown_ || !due(result.step)) {
     return;
   }

@@ -21,7 +21,8 @@ class Progress {
   bool shown_;
   bool terminal_;
   std::int64_t last_step_;
-  double smoothed_seconds_ = 0.0;  // of a step; 0: none yet
+  std::int64_t steps_seen_ = 0;
+  double smoothed_seconds_ = 0.0;  // of a step
   std::chrono::steady_clock::time_point last_shown_;
 };
 

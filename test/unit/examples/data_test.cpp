@@ -1,0 +1,165 @@
+#include "batch_file.hpp"
+#include "token_files.hpp"
+
+#include <acc/base/error.hpp>
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <string>
+
+using namespace train_gpt;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder of its own, gone afterwards.
+struct TemporaryFolder {
+  fs::path path;
+
+  TemporaryFolder() {
+    std::string name = (fs::temp_directory_path() / "train_gpt_XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~TemporaryFolder() { fs::remove_all(path); }
+
+  std::string write(const std::string& name, const std::string& content) const {
+    fs::create_directories((path / name).parent_path());
+    std::ofstream(path / name, std::ios::binary) << content;
+    return (path / name).string();
+  }
+};
+
+std::string little_endian(std::initializer_list<std::uint16_t> values) {
+  std::string bytes;
+  for (const std::uint16_t value : values) {
+    bytes += {static_cast<char>(value & 255), static_cast<char>(value >> 8)};
+  }
+  return bytes;
+}
+
+std::string npy(const std::string& dictionary, std::size_t ids) {
+  std::string text("\x93NUMPY\x01\x00", 8);
+  text += {static_cast<char>(dictionary.size()), '\0'};
+  text += dictionary;
+  for (std::size_t i = 0; i < ids; ++i) {
+    text += little_endian({static_cast<std::uint16_t>(i), 0});
+  }
+  return text;
+}
+
+Batch batch_of(BatchShape shape) {
+  const auto count = static_cast<std::size_t>(shape.rows());
+  return {std::vector<std::int32_t>(count), std::vector<std::int32_t>(count), shape};
+}
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const acc::Error& error) {
+    CHECK(acc::exit_status(error) == 2);
+    return error.what();
+  }
+  return "no error";
+}
+
+const DataParallel kAlone{.rank = 0, .world_size = 1, .micro_steps = 1};
+
+}  // namespace
+
+TEST_CASE("a batches file: each rank and micro-step has its rows") {
+  const TemporaryFolder folder;
+  const auto path = folder.write(
+      "b.npy", npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2, 8, 3), }\n", 48));
+  CHECK(read_batch_file_shape(path).rows == 8);
+  const BatchFile data(path, 48, {.rank = 1, .world_size = 2, .micro_steps = 2});
+  Batch batch = batch_of({.batch = 2, .time = 2});
+  data.read({.step = 1, .micro_step = 1}, batch);  // rows 8 / 2 + 1 * 2 = 6 and 7 of step 1
+  CHECK(batch.inputs == std::vector<std::int32_t>{42, 43, 45, 46});
+  CHECK(batch.targets == std::vector<std::int32_t>{43, 44, 46, 47});
+}
+
+TEST_CASE("a batches file that is wrong is refused by name") {
+  const TemporaryFolder folder;
+  const std::string good = "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 8, 3), }\n";
+  struct Case {
+    std::string content, expected;
+  };
+  const std::vector<Case> cases = {
+      {"hello", "not a .npy file of version 1"},
+      {npy(good, 0).substr(0, 30), "ends within its header"},
+      {npy(good, 47), "truncated: 188 bytes"},
+      {npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 8, 3), }\n", 96),
+       "expected little-endian int32"},
+      {npy("{'descr': '<i4', 'fortran_order': True, 'shape': (2, 8, 3), }\n", 48), "row-major"},
+      {npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2, 24), }\n", 48),
+       "[steps, rows, seq_len + 1]"},
+      {npy(good, 48), "token id 40 at step 1, row 5, column 1 is outside the vocabulary"},
+  };
+  for (const Case& c : cases) {
+    const auto path = folder.write("b.npy", c.content);
+    const auto message = message_of([&] { BatchFile(path, 40, kAlone); });
+    CAPTURE(message);
+    CHECK(message.find(path) == 0);
+    CHECK(message.find(c.expected) != std::string::npos);
+  }
+}
+
+TEST_CASE("token files are one sequence over files and folders, in order of names") {
+  const TemporaryFolder folder;
+  folder.write("text/b", "def");
+  folder.write("text/a/z", "abc");
+  const auto last = folder.write("last", "gh");
+  // Eight tokens and windows of 7 + 1: there is one window only.
+  const TokenFiles data({(folder.path / "text").string(), last}, TokenType::byte, 256, 7, 1,
+                        kAlone);
+  Batch batch = batch_of({.batch = 1, .time = 7});
+  data.read({.step = 0, .micro_step = 0}, batch);
+  CHECK(std::string(batch.inputs.begin(), batch.inputs.end()) == "abcdefg");
+  CHECK(std::string(batch.targets.begin(), batch.targets.end()) == "bcdefgh");
+}
+
+TEST_CASE("a batch depends on seed, step, micro-step and rank alone") {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 5000; ++i) {
+    text += little_endian({static_cast<std::uint16_t>(i)});
+  }
+  const auto path = folder.write("t.bin", text);
+  std::set<std::int32_t> starts;
+  for (const std::uint64_t seed : {1, 2}) {
+    for (const std::int64_t rank : {0, 1}) {
+      const TokenFiles data({path}, TokenType::uint16, 5000, 4, seed, {rank, 2, 2});
+      const TokenFiles again({path}, TokenType::uint16, 5000, 4, seed, {rank, 2, 2});
+      for (const BatchPosition position : {BatchPosition{0, 0}, {0, 1}, {7, 0}}) {
+        Batch batch = batch_of({.batch = 2, .time = 4});
+        Batch other = batch;
+        data.read(position, batch);
+        again.read(position, other);
+        CHECK(batch.inputs == other.inputs);
+        CHECK(batch.targets[3] == batch.inputs[3] + 1);
+        starts.insert({batch.inputs[0], batch.inputs[4]});
+      }
+    }
+  }
+  CHECK(starts.size() == 24);  // 2 seeds x 2 ranks x 3 positions x 2 rows, all apart
+}
+
+TEST_CASE("token files that are wrong are refused by name") {
+  const TemporaryFolder folder;
+  const auto odd = folder.write("odd.bin", "abc");
+  const auto ids = folder.write("ids.bin", little_endian({1, 2, 300, 4}));
+  const auto open = [&](const std::string& path, std::int64_t vocab, std::int64_t seq_len) {
+    return message_of([&] { TokenFiles({path}, TokenType::uint16, vocab, seq_len, 1, kAlone); });
+  };
+  CHECK(open(odd, 10, 1) == odd + ": 3 bytes are no whole number of uint16 token ids");
+  CHECK(open(ids, 300, 2) ==
+        ids + ": token id 300 at position 2 is outside the vocabulary, expected 0 to 299");
+  CHECK(open(ids, 301, 4) == ids + " holds 4 tokens, one sequence needs seq_len + 1 = 5");
+  CHECK(open("/no/such", 9, 1) == "cannot read /no/such: No such file or directory");
+}
