@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
@@ -51,6 +52,16 @@ std::vector<pid_t> descendants() {
 void kill_descendants() noexcept {
   for (const pid_t pid : descendants()) {
     ::kill(pid, SIGKILL);
+  }
+}
+
+void reap_orphans(std::span<const pid_t> workers) noexcept {
+  std::vector<pid_t> children;
+  append_children(::getpid(), children);
+  for (const pid_t pid : children) {
+    if (std::find(workers.begin(), workers.end(), pid) == workers.end()) {
+      ::waitpid(pid, nullptr, WNOHANG);
+    }
   }
 }
 

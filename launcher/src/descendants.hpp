@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <span>
 #include <vector>
 
 namespace acc::launcher {
@@ -13,6 +14,9 @@ std::vector<pid_t> descendants();
 
 /// Sends SIGKILL to all descendants once, and reaps nothing.
 void kill_descendants() noexcept;
+
+/// Reaps the children that have ended but for `workers`, which are waited for elsewhere.
+void reap_orphans(std::span<const pid_t> workers) noexcept;
 
 /// Kills and reaps until this process has no child left, which includes children of children that
 /// went into a session of their own: the caller is a subreaper, so that orphans come to it. The

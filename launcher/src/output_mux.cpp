@@ -58,7 +58,7 @@ OutputMux::OutputMux(const asio::any_io_executor& executor, const Options& optio
       err_(same_file(options.out, options.err)
                ? out_
                : std::make_shared<OutputSink>(executor, options.err)),
-      all_ended_(executor, asio::steady_timer::time_point::max()) {}
+      all_ended_(executor) {}
 
 OutputMux::~OutputMux() = default;
 
@@ -112,19 +112,24 @@ asio::awaitable<void> OutputMux::pump(Stream& stream) {
   stream.lines.finish(block);
   stream.sink.write(block);
   stream.pipe.close();
-  if (--open_streams_ == 0) {
-    all_ended_.cancel();
+  if (--open_streams_ == 0 && draining_) {
+    all_ended_.open();
   }
 }
 
 asio::awaitable<void> OutputMux::drain() {
   draining_ = true;
   for (const auto& stream : streams_) {
-    stream->pipe.cancel();
+    if (stream->pipe.is_open()) {
+      stream->pipe.cancel();
+    }
   }
-  while (open_streams_ != 0) {
-    co_await all_ended_.async_wait(asio::as_tuple(asio::use_awaitable));
+  if (open_streams_ != 0) {
+    co_await all_ended_.passed();
   }
+}
+
+asio::awaitable<void> OutputMux::flushed() {
   co_await out_->flushed();
   co_await err_->flushed();
 }

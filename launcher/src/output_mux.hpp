@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/base/unique_fd.hpp"
+#include "gate.hpp"
 #include "line_assembler.hpp"
 #include "output_sink.hpp"
 
@@ -32,10 +33,12 @@ class OutputMux {
   };
   WorkerEnds add_worker(int rank);
 
-  /// Takes what the workers have written until now, flushes unfinished lines, and completes when it
-  /// all has gone out. Does not wait for a pipe that some stranger still holds open. To be called
-  /// once, after the workers have ended.
+  /// Takes what the workers have written until now, unfinished lines included. Does not wait for a
+  /// pipe that some stranger still holds open. To be called once, after the workers have ended.
   boost::asio::awaitable<void> drain();
+
+  /// Completes when everything has gone out.
+  boost::asio::awaitable<void> flushed();
 
   /// The last lines that `rank` wrote to stderr, oldest first.
   [[nodiscard]] std::vector<std::string> last_stderr_lines(int rank) const;
@@ -56,7 +59,7 @@ class OutputMux {
   std::vector<std::unique_ptr<Stream>> streams_;
   std::size_t open_streams_ = 0;
   bool draining_ = false;
-  boost::asio::steady_timer all_ended_;
+  Gate all_ended_;
 };
 
 }  // namespace acc::launcher

@@ -3,9 +3,7 @@
 #include "descendants.hpp"
 #include "signals.hpp"
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/use_awaitable.hpp>
 
 #include <csignal>
 #include <utility>
@@ -36,19 +34,20 @@ Supervisor::Supervisor(asio::any_io_executor executor, OutputMux& output, Option
       output_(output),
       options_(std::move(options)),
       clock_(executor_),
-      ended_(executor_, asio::steady_timer::time_point::max()) {}
+      ended_(executor_) {}
 
 asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
   started_at_ = std::chrono::steady_clock::now();
   start(specs);
-  while (state_ != JobState::ended) {
-    co_await ended_.async_wait(asio::as_tuple(asio::use_awaitable));
-  }
+  co_await ended_.passed();
   if (!outcome_.first_failure) {
     outcome_.ran_for = std::chrono::duration_cast<std::chrono::milliseconds>(
         std::chrono::steady_clock::now() - started_at_);
   }
-  end_descendants();
+  outcome_.gave_up = remaining_ != 0;
+  if (!outcome_.gave_up) {
+    end_descendants();
+  }
   co_return std::move(outcome_);
 }
 
@@ -90,6 +89,14 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
 }
 
 void Supervisor::on_signal(int signal) {
+  if (signal == SIGCHLD) {
+    std::vector<pid_t> workers;
+    for (const WorkerProcess& process : processes_) {
+      workers.push_back(process.pid());
+    }
+    reap_orphans(workers);
+    return;
+  }
   if (!is_stop_signal(signal)) {
     signal_running(signal);
     return;
@@ -102,7 +109,6 @@ void Supervisor::on_signal(int signal) {
 }
 
 void Supervisor::on_peer_failure() {
-  outcome_.peer_failed |= state_ == JobState::running;
   handle(JobEvent::peer_failed);
 }
 
@@ -116,7 +122,7 @@ void Supervisor::handle(JobEvent event) {
     case JobAction::finish:
     case JobAction::give_up:
       clock_.cancel();
-      ended_.cancel();
+      ended_.open();
       break;
   }
 }

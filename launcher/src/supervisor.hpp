@@ -1,6 +1,7 @@
 #pragma once
 
 #include "failure_report.hpp"
+#include "gate.hpp"
 #include "output_mux.hpp"
 #include "supervisor_table.hpp"
 #include "worker_process.hpp"
@@ -21,7 +22,7 @@ struct JobOutcome {
   std::optional<std::size_t> first_failure;  ///< index of the worker whose failure ended the job
   std::chrono::milliseconds ran_for{0};      ///< from the start to the first failure, or the end
   int stop_signal = 0;                       ///< the signal that ended the job, else 0
-  bool peer_failed = false;                  ///< another machine ended it
+  bool gave_up = false;                      ///< some workers outlived SIGKILL; they have no `end`
 
   /// The failed worker's status, 128 + the stop signal, or 0.
   [[nodiscard]] int exit_status() const;
@@ -43,7 +44,8 @@ class Supervisor {
   /// Once. Throws Error(process) when a process cannot be had; the others are then killed.
   boost::asio::awaitable<JobOutcome> run(std::vector<WorkerSpec> specs);
 
-  /// A stop signal ends the job; any other goes to the workers.
+  /// A stop signal ends the job; any other goes to the workers. SIGCHLD reaps orphans that came to
+  /// this process, their subreaper.
   void on_signal(int signal);
 
   /// Another machine of the job failed.
@@ -68,7 +70,7 @@ class Supervisor {
   int signal_for_stop_ = 0;
   std::chrono::steady_clock::time_point started_at_;
   boost::asio::steady_timer clock_;
-  boost::asio::steady_timer ended_;
+  Gate ended_;
 };
 
 }  // namespace acc::launcher

@@ -3,6 +3,8 @@
 #include "acc/base/error.hpp"
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/detail/throw_error.hpp>  // Boost.Process 1.81 forgets it
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/process/v2/posix/default_launcher.hpp>
 #include <boost/process/v2/process.hpp>
@@ -96,11 +98,14 @@ WorkerProcess::WorkerProcess(asio::any_io_executor executor, const WorkerSpec& s
   const ChildSetup setup{::getpid(), spec.inherits_stdin && ::isatty(STDIN_FILENO) == 1};
   const std::string directory = spec.working_directory.empty() ? "." : spec.working_directory;
 
+  // Boost tells the executor's context of the fork, and Asio then registers every descriptor anew
+  // in the child, which costs time and throws for a file. A context of its own has none.
+  asio::io_context for_fork(1);
   process::posix::default_launcher launcher;
   launcher.env = environment_pointers.data();
   process::error_code error;
-  process::process handle =
-      launcher(std::move(executor), error, spec.command.front(),
+  process::process started =
+      launcher(asio::any_io_executor(for_fork.get_executor()), error, spec.command.front(),
                std::vector<std::string>(spec.command.begin() + 1, spec.command.end()), streams,
                setup, process::process_start_dir(directory));
   pid_ = launcher.pid;
@@ -113,8 +118,11 @@ WorkerProcess::WorkerProcess(asio::any_io_executor executor, const WorkerSpec& s
   if (error) {
     exec_error_ = error.value();
     ::waitpid(pid_, nullptr, 0);  // Boost 1.81 leaves the child that could not exec unreaped
+    process_ = std::make_unique<Process>(process::process(std::move(executor)));
+    return;
   }
-  process_ = std::make_unique<Process>(std::move(handle));
+  started = process::process(for_fork.get_executor());
+  process_ = std::make_unique<Process>(process::process(std::move(executor), pid_));
 }
 
 WorkerProcess::WorkerProcess(WorkerProcess&&) noexcept = default;
@@ -126,6 +134,9 @@ asio::awaitable<ProcessEnd> WorkerProcess::wait() {
   }
   const auto [error, code] =
       co_await process_->handle.async_wait(asio::as_tuple(asio::use_awaitable));
+  if (error == boost::system::errc::no_child_process) {
+    co_return ProcessEnd{ProcessEnd::Kind::killed, SIGKILL};  // end_descendants() was faster
+  }
   if (error) {
     throw Error(Errc::process,
                 "waiting for process " + std::to_string(pid_) + " failed: " + error.message());

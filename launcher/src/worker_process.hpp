@@ -29,7 +29,7 @@ struct WorkerSpec {
 class WorkerProcess {
  public:
   /// Starts it with the given descriptors as stdout and stderr. A program that cannot be executed
-  /// is no exception: `failed_start()` tells. Throws Error(process) when there is no process to be
+  /// is no exception: `wait()` tells. Throws Error(process) when there is no process to be
   /// had.
   WorkerProcess(boost::asio::any_io_executor executor, const WorkerSpec& spec, int out, int err);
   WorkerProcess(WorkerProcess&&) noexcept;

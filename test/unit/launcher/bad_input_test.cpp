@@ -149,6 +149,8 @@ TEST_CASE("configuration files with faults: every fault is named with its line")
       {fsdp + "fsdp_config:\n  fsdp_cpu_ram_efficient_loading: true\n"
               "  fsdp_sync_module_states: false\n",
        {"c.yaml:5", "needs fsdp_sync_module_states: true"}},
+      {fsdp + "deepspeed_config:\n  zero_stage: 3\n",
+       {"c.yaml:4: zero_stage counts in DeepSpeed mode only, but distributed_type is FSDP"}},
       {fsdp + "fsdp_config: 3\n", {"c.yaml:3: fsdp_config must hold lines"}},
       {fsdp + "num_processes: 2\n", {"c.yaml:3: key \"num_processes\" is given twice"}},
       {fsdp + "tpu_use_cluster: true\n", {"c.yaml:3: tpu_use_cluster is not supported"}},

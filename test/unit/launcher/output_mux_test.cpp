@@ -53,6 +53,11 @@ std::string read_all(int fd) {
   return all;
 }
 
+asio::awaitable<void> end_of(OutputMux& mux) {
+  co_await mux.drain();
+  co_await mux.flushed();
+}
+
 /// A mux between pipes of the test: `out` and `err` are the launcher's, read by threads.
 struct Fixture {
   Pipe out;
@@ -79,7 +84,7 @@ struct Fixture {
 
   /// All writers are done: lets the loop run until everything has come out.
   void drain() {
-    asio::co_spawn(io, mux->drain(), asio::detached);
+    asio::co_spawn(io, end_of(*mux), asio::detached);
     io.run();
     close();
   }
@@ -199,7 +204,7 @@ TEST_CASE("output mux: a stopped reader stalls the writers, not the loop") {
     CHECK((::fcntl(out.write.get(), F_GETFL) & O_NONBLOCK) == 0);  // others share that flag
     ends = {};
     seen = std::async(std::launch::async, read_all, out.read.get());
-    asio::co_spawn(io, mux.drain(), asio::detached);
+    asio::co_spawn(io, end_of(mux), asio::detached);
     io.run();
   }
   out.write.reset();
@@ -220,7 +225,7 @@ TEST_CASE("output mux: sockets and files as output") {
     write_all(ends.out.get(), "to the socket\n");
     write_all(ends.err.get(), "to the file\n");
     ends = {};
-    asio::co_spawn(io, mux.drain(), asio::detached);
+    asio::co_spawn(io, end_of(mux), asio::detached);
     io.run();
   }
   socket.reset();

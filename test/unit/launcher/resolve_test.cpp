@@ -191,6 +191,30 @@ TEST_CASE(
         (fixture.folder() / "conf/z.json").string());
 }
 
+TEST_CASE("the rank in a file about one machine does not place it among two") {
+  const PlanFixture fixture;
+  const std::string text = "distributed_type: FSDP\nnum_processes: 4\nmachine_rank: 0\n";
+  const std::string one = fixture.write("one.yaml", text + "num_machines: 1\n").string();
+  const std::string two = fixture.write("two.yaml", text + "num_machines: 2\n").string();
+  const auto refusal = fixture.refusal(
+      {"--config_file", one, "--num_machines", "2", "--main_process_ip", "h", "./train"});
+  CHECK(has(refusal, "--num_machines 2 needs --machine_rank"));
+  CHECK(fixture.plan({"--config_file", two, "--main_process_ip", "h", "./train"}).machine_rank ==
+        0);
+}
+
+TEST_CASE("a mode flag overrules the file's mode and leaves the other block without effect") {
+  const PlanFixture fixture;
+  const std::string config = fixture
+                                 .write("c.yaml",
+                                        "distributed_type: DEEPSPEED\nnum_processes: 2\n"
+                                        "deepspeed_config:\n  zero_stage: 3\n")
+                                 .string();
+  const LaunchPlan plan = fixture.plan({"--config_file", config, "--use_fsdp", "./train"});
+  CHECK(plan.mode == Mode::fsdp);
+  CHECK(has(all_notices(plan), "c.yaml:4: zero_stage has no effect with --use_fsdp"));
+}
+
 TEST_CASE("cores are shared out among the workers of a machine, unless somebody says otherwise") {
   PlanFixture fixture;
   const Words words = {"--num_processes", "4", "./train"};
