@@ -105,16 +105,16 @@ class PeakMemory:
         return self.peak
 
 
-def run(argv, with_memory):
-    """Standard output and, where asked for, the peak memory."""
+def run(argv, with_memory, succeeded):
+    """Standard output and, where asked for, the peak memory. Ends the bench unless `succeeded`."""
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     process = subprocess.Popen(argv, env=environment, text=True, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)
     memory = PeakMemory(process.pid) if with_memory else None
     output, errors = process.communicate()
     peak = memory.stop() if memory else None
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(map(str, argv))}\nended with {process.returncode}:\n{errors[-2000:]}")
+    if not succeeded(process.returncode, output):
+        sys.exit(f"{' '.join(argv)}\nended with {process.returncode}:\n{errors[:4000]}")
     return output, peak
 
 
@@ -126,20 +126,21 @@ def run_train_gpt(args, case, folder, with_memory):
             "--steps", WARMUP + args.steps, "--micro_batch", case["micro_batch"], "--grad_clip", 1,
             "--layers", case["layers"], "--dim", case["dim"], "--heads", case["heads"],
             "--vocab", case["vocab"], "--seq_len", case["seq"]]
-    _, peak = run(list(map(str, argv)), with_memory)
+    _, peak = run(list(map(str, argv)), with_memory, lambda code, _: code == 0)
     steps = [json.loads(line) for line in metrics.read_text().splitlines()]
     return statistics.median(step["tokens_per_s"] for step in steps[WARMUP:]), peak
 
 
 def run_peer(args, case, impl, with_memory):
-    argv = [args.python, "-m", "torch.distributed.run", "--nproc-per-node", case["workers"],
-            "--master-port", random.randrange(20000, 60000), args.peers / "fsdp_cpu_bench.py",
+    argv = [args.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+            case["workers"], args.peers / "fsdp_cpu_bench.py",
             "--impl", impl, "--strategy", PEER_STRATEGIES[impl], "--steps", args.steps,
             "--warmup", WARMUP, "--layers", case["layers"], "--dim", case["dim"],
             "--heads", case["heads"], "--vocab", case["vocab"], "--seq", case["seq"],
             "--micro-batch", case["micro_batch"]]
-    output, peak = run(list(map(str, argv)), with_memory)
-    result = json.loads([line for line in output.splitlines() if line.startswith("{")][-1])
+    # The figures are complete once they are printed, however the ranks end after that.
+    output, peak = run(list(map(str, argv)), with_memory, lambda _, text: '{"impl"' in text)
+    result = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
     return result["tokens_per_s"], peak
 
 
