@@ -1,1 +1,30 @@
-# Filled in with the export set and package files once all targets exist.
+# A usable prefix: programs, libacc_runtime.so with its public headers, CMake and pkg-config files.
+include(CMakePackageConfigHelpers)
+
+set_target_properties(acc_runtime PROPERTIES EXPORT_NAME runtime
+                                             VERSION ${PROJECT_VERSION} SOVERSION 0)
+install(TARGETS acc_runtime EXPORT accTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+foreach(header acc/runtime.hpp acc/runtime.h)
+  install(FILES runtime/include/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
+endforeach()
+install(DIRECTORY runtime/include/acc/runtime DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
+install(FILES plugins/include/acc/base/error.hpp plugins/include/acc/base/export.hpp
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc/base)
+install(FILES plugins/include/acc/plugins/sharding_settings.hpp
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc/plugins)
+install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/acclaunch)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/acc)
+install(EXPORT accTargets NAMESPACE acc:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/accConfig.cmake.in ${CMAKE_BINARY_DIR}/accConfig.cmake
+                              INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/accConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/accConfig.cmake ${CMAKE_BINARY_DIR}/accConfigVersion.cmake
+        DESTINATION ${package_dir})
+# Relative to the file itself, so that the prefix can be moved.
+file(RELATIVE_PATH up /x/${CMAKE_INSTALL_LIBDIR}/pkgconfig /x)
+set(ACC_PC_PREFIX "\${pcfiledir}/${up}")
+configure_file(cmake/acc_runtime.pc.in ${CMAKE_BINARY_DIR}/acc_runtime.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/acc_runtime.pc
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -51,6 +51,13 @@ TEST_CASE("every call of the asynchronous client") {
   CHECK(done->get());
 }
 
+awaitable<bool> connect_only(AsyncClient& client, std::uint16_t port,
+                             AsyncClient::Milliseconds timeout = kSoon,
+                             AsyncClient::Progress progress = {}) {
+  co_await client.connect("127.0.0.1", port, timeout, std::move(progress));
+  co_return true;
+}
+
 awaitable<std::string> get_soon(AsyncClient& client, std::uint16_t port, std::string key,
                                 std::optional<AsyncClient::Milliseconds> timeout = std::nullopt) {
   co_await client.connect("127.0.0.1", port, kSoon);
@@ -107,10 +114,9 @@ TEST_CASE("a client that is destroyed ends its pending wait") {
   Coroutines run;
   Server server(run.io, "127.0.0.1", 0);
   auto client = std::make_unique<AsyncClient>(run.io.get_executor());
-  const auto got = run.spawn(get_soon(*client, server.port(), "never"));
-  while (server.num_connections() == 0) {
-    run.io.run_one();
-  }
+  run.spawn(connect_only(*client, server.port()));
+  run.run();
+  const auto got = run.spawn(client->get("never"));
   client.reset();
   run.run();
   CHECK(contains(error_of([&] { got->get(); }), "connection: "));
@@ -119,17 +125,15 @@ TEST_CASE("a client that is destroyed ends its pending wait") {
 TEST_CASE("a server that goes away is a connection error that names it") {
   Coroutines run;
   auto server = std::make_unique<Server>(run.io, "127.0.0.1", 0);
-  const std::string where = "127.0.0.1:" + std::to_string(server->port());
   AsyncClient client(run.io.get_executor());
-  const auto got = run.spawn(get_soon(client, server->port(), "never"));
-  while (client.where() != where || server->num_connections() == 0) {
-    run.io.run_one();
-  }
+  run.spawn(connect_only(client, server->port()));
+  run.run();
+  const auto got = run.spawn(client.get("never"));
   server.reset();
   run.run();
   const std::string error = error_of([&] { got->get(); });
   CAPTURE(error);
-  CHECK(contains(error, where));
+  CHECK(contains(error, "connection: store at " + client.where()));
 }
 
 awaitable<bool> check_nothing(AsyncClient& client) {
@@ -152,12 +156,6 @@ TEST_CASE("two calls at once are refused, the first goes on") {
   CHECK(contains(error_of([&] { second->get(); }), "internal: two calls at once"));
   CHECK(got->get() == "v");
   CHECK(set->get());
-}
-
-awaitable<bool> connect_only(AsyncClient& client, std::uint16_t port,
-                             AsyncClient::Milliseconds timeout, AsyncClient::Progress progress) {
-  co_await client.connect("127.0.0.1", port, timeout, std::move(progress));
-  co_return true;
 }
 
 TEST_CASE("connecting waits for a server that comes later, and says so") {

@@ -121,6 +121,7 @@ TEST_CASE("a thousand waiters are released by one SET") {
   waiters.pop_front();  // a dead one hinders nobody
   RawClient setter(server.port());
   setter.send(validate() + encoded({.opcode = Opcode::set, .keys = {"/go"}, .values = {""}}));
+  CHECK(setter.replies(0).empty());
   for (RawClient& waiter : waiters) {
     CHECK(waiter.replies(1) == std::string(1, wire::kReleased));
   }

@@ -49,10 +49,11 @@ class HierarchicalGroup::Steps final : public Work {
       current_->wait();
     }
   }
-  /// The first step is the one that reads this rank's input.
+  /// Peers read this rank's input in the first step, and in all_reduce its slice in the last.
   void wait_released() override {
     first_->wait_released();
     wait();
+    current_->wait_released();
   }
 
  private:

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "data_source.hpp"
+#include "mapped_file.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace train_gpt {
+
+/// Shape of a --batches file.
+struct BatchFileShape {
+  std::int64_t steps;
+  std::int64_t rows;     ///< of the global batch: all ranks and micro-steps
+  std::int64_t columns;  ///< seq_len + 1
+};
+
+/// Reads the header of a .npy file, version 1: little-endian int32, row-major, three dimensions.
+/// Format: numpy.lib.format. Throws Error(config) naming the file and what was found.
+BatchFileShape read_batch_file_shape(const std::string& path);
+
+/// Ready-made batches. With A micro-steps, micro-step a of rank r has the rows
+/// a * (rows / A) + r * micro_batch and on.
+class BatchFile final : public DataSource {
+ public:
+  BatchFile(const std::string& path, std::int64_t vocab, DataParallel parallel);
+
+  void read(BatchPosition position, Batch& batch) const override;
+
+ private:
+  [[nodiscard]] std::int32_t id(std::int64_t index) const;
+  void check_vocabulary(std::int64_t vocab) const;
+
+  MappedFile file_;
+  DataParallel parallel_;
+  BatchFileShape shape_{};
+  const std::uint8_t* ids_ = nullptr;  // [steps, rows, columns], int32, unaligned
+};
+
+}  // namespace train_gpt

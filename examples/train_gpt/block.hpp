@@ -1,0 +1,74 @@
+#pragma once
+
+#include "attention.hpp"
+#include "buffer.hpp"
+#include "kernels.hpp"
+#include "model_config.hpp"
+
+#include <acc/runtime.hpp>
+
+#include <cstdint>
+
+namespace train_gpt {
+
+/// B sequences of T tokens each.
+struct BatchShape {
+  std::int64_t batch;
+  std::int64_t time;
+
+  [[nodiscard]] std::int64_t rows() const { return batch * time; }
+};
+
+/// Working memory that all layers share, allocated once. N is the most rows of a batch.
+struct Scratch {
+  Scratch(const ModelConfig& config, BatchShape largest);
+
+  Buffer normalized;  ///< (N, C)
+  Buffer d_channels;  ///< (N, C)
+  Buffer wide;        ///< (N, 4C)
+  AttentionScratch attention;
+};
+
+/// One transformer block, x + attention(ln_1(x)) and then x + mlp(ln_2(x)): one unit of the
+/// runtime. It keeps what its backward needs (10 C floats a token) and computes the rest again.
+class Block {
+ public:
+  Block(acc::Model& model, const ModelConfig& config, std::int64_t layer, BatchShape largest);
+
+  [[nodiscard]] acc::Unit& unit() { return unit_; }
+
+  /// x: (B, T, C), alive until the backward. Returns the block's output (B, T, C), owned by it.
+  const float* forward(const acc::ForwardUse& use, const float* x, BatchShape shape,
+                       Scratch& scratch);
+
+  /// dx: (B, T, C) holds the gradient of the output and becomes that of the input.
+  void backward(acc::BackwardUse& use, float* dx, BatchShape shape, Scratch& scratch);
+
+ private:
+  void forward_attention(const acc::ForwardUse& use, BatchShape shape, Scratch& scratch);
+  void forward_mlp(const acc::ForwardUse& use, BatchShape shape, Scratch& scratch);
+  void backward_attention(acc::BackwardUse& use, float* dx, BatchShape shape, Scratch& scratch);
+  void backward_mlp(acc::BackwardUse& use, float* dx, BatchShape shape, Scratch& scratch);
+  [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
+  [[nodiscard]] RowStats ln_1_stats() const;
+  [[nodiscard]] RowStats ln_2_stats() const;
+
+  ModelConfig config_;
+  std::int64_t max_rows_;
+  acc::Unit& unit_;
+  struct Affine {
+    acc::Parameter weight, bias;
+  };
+  Affine ln_1_, c_attn_, attn_c_proj_, ln_2_, c_fc_, mlp_c_proj_;
+
+  const float* x_ = nullptr;  // (B, T, C), the input
+  Buffer stats_;              // (4, N): mean and rstd of ln_1 and ln_2
+  Buffer qkv_;                // (B, T, 3C)
+  Buffer log_sum_;            // (B, H, T)
+  Buffer attended_;           // (B, T, C)
+  Buffer middle_;             // (B, T, C), after the attention's residual
+  Buffer expanded_;           // (B, T, 4C), before bias and gelu; the backward overwrites it
+  Buffer out_;                // (B, T, C)
+};
+
+}  // namespace train_gpt

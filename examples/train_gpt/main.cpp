@@ -1,0 +1,24 @@
+#include "gemm.hpp"
+#include "options.hpp"
+#include "train.hpp"
+
+#include <acc/base/error.hpp>
+
+#include <cstdio>
+#include <exception>
+
+int main(int argc, char** argv) {
+  try {
+    if (const auto options = train_gpt::parse_options(argc, argv)) {
+      train_gpt::set_gemm_threads_from_environment();
+      train_gpt::train(*options);
+    }
+    return 0;
+  } catch (const acc::Error& error) {
+    std::fprintf(stderr, "train_gpt: %s\n", error.what());
+    return acc::exit_status(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_gpt: %s\n", error.what());
+    return 1;
+  }
+}

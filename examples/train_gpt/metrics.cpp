@@ -1,0 +1,101 @@
+#include "metrics.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <sstream>
+#include <vector>
+
+namespace train_gpt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Bytes behind `key` in a file of the kernel's "Key:   123 kB" lines; 0 where it is not there.
+double kernel_bytes(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key + ":")) {
+      double kibibytes = 0.0;
+      std::istringstream(line.substr(key.size() + 1)) >> kibibytes;
+      return kibibytes * 1024.0;
+    }
+  }
+  return 0.0;
+}
+
+constexpr std::array kRankColumns = {
+    "parameter_bytes",       "gradient_bytes",    "optimizer_bytes",      "gathered_bytes",
+    "gradient_buffer_bytes", "gathered_elements", "gather_calls",         "gathered_elements_moved",
+    "reduced_elements",      "reduce_calls",      "all_reduced_elements", "all_reduce_calls",
+    "peak_rss_bytes",        "pss_bytes",
+};
+using RankRow = std::array<double, kRankColumns.size()>;
+
+RankRow rank_row(const acc::Model& model) {
+  const acc::MemoryReport memory = model.memory();
+  const acc::TrafficReport traffic = model.traffic();
+  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  return {real(memory.parameter_bytes),
+          real(memory.gradient_bytes),
+          real(memory.optimizer_bytes),
+          real(memory.gathered_bytes),
+          real(memory.gradient_buffer_bytes),
+          real(traffic.gathered_elements),
+          real(traffic.gather_calls),
+          real(traffic.gathered_elements_moved),
+          real(traffic.reduced_elements),
+          real(traffic.reduce_calls),
+          real(traffic.all_reduced_elements),
+          real(traffic.all_reduce_calls),
+          kernel_bytes("/proc/self/status", "VmHWM"),
+          kernel_bytes("/proc/self/smaps_rollup", "Pss")};
+}
+
+Json rank_objects(std::span<const double> rows) {
+  Json ranks = Json::array();
+  for (std::size_t first = 0; first < rows.size(); first += kRankColumns.size()) {
+    Json& rank = ranks.emplace_back();
+    for (std::size_t column = 0; column < kRankColumns.size(); ++column) {
+      rank[kRankColumns[column]] = static_cast<std::int64_t>(rows[first + column]);
+    }
+  }
+  return ranks;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(acc::Runtime& runtime, const std::string& path, bool resumed)
+    : runtime_(runtime), enabled_(!path.empty()) {
+  if (!enabled_ || runtime.rank() != 0) {
+    return;
+  }
+  file_.open(path, resumed ? std::ios::app : std::ios::trunc);
+  if (!file_) {
+    throw acc::Error(acc::Errc::config, "cannot write the metrics file " + path);
+  }
+}
+
+void MetricsFile::write(const StepResult& result, const acc::Model& model) {
+  if (!enabled_) {
+    return;
+  }
+  const std::vector<double> rows = runtime_.all_gather(rank_row(model));
+  if (runtime_.rank() != 0) {
+    return;
+  }
+  Json line;
+  line["step"] = result.step;
+  line["loss"] = result.loss;
+  line["grad_norm"] = result.grad_norm;
+  line["lr"] = result.lr;
+  line["tokens_per_s"] = result.tokens_per_second;
+  line["step_s"] = result.seconds;
+  line["strategy"] = acc::plugins::to_string(runtime_.settings().sharding.strategy);
+  line["ranks"] = rank_objects(rows);
+  file_ << line.dump() << std::endl;  // flushed: whoever follows the file sees whole lines
+}
+
+}  // namespace train_gpt

@@ -1,0 +1,148 @@
+#include "options.hpp"
+
+#include "batch_file.hpp"
+
+#include <CLI/CLI.hpp>
+#include <acc/base/error.hpp>
+
+#include <iostream>
+
+namespace train_gpt {
+namespace {
+
+constexpr std::int64_t kDefaultSeqLen = 128;
+constexpr std::int64_t kDefaultSteps = 100;
+constexpr std::int64_t kByteVocabulary = 256;
+
+[[noreturn]] void fail(const std::string& message) {
+  throw acc::Error(acc::Errc::config, message);
+}
+
+/// What the command line said, before the defaults that depend on each other.
+struct Raw {
+  Options options;
+  std::string model_config;
+  std::optional<std::int64_t> vocab, seq_len, steps;
+};
+
+void add_data_options(CLI::App& app, Raw& raw) {
+  auto* data = app.add_option("--data", raw.options.data, "text files or folders, bytes as tokens")
+                   ->type_name("FILE|DIR...");
+  auto* tokens = app.add_option("--tokens", raw.options.tokens, "file of uint16 token ids")
+                     ->type_name("FILE.bin");
+  app.add_option("--batches", raw.options.batches, "int32 [steps, rows, seq_len + 1]")
+      ->type_name("FILE.npy")
+      ->excludes(data, tokens);
+  tokens->excludes(data);
+}
+
+void add_model_options(CLI::App& app, Raw& raw) {
+  ModelConfig& model = raw.options.model;
+  auto* config = app.add_option("--model_config", raw.model_config, "GPT-2's config.json")
+                     ->type_name("config.json");
+  app.add_option("--layers", model.layers, "transformer blocks")->excludes(config);
+  app.add_option("--heads", model.heads, "attention heads")->excludes(config);
+  app.add_option("--dim", model.dim, "channels")->excludes(config);
+  app.add_option("--vocab", raw.vocab, "token ids; 256 with --data")->excludes(config);
+  app.add_option("--seq_len", raw.seq_len, "tokens of one training sequence");
+  app.add_option("--init_from", raw.options.init_from, "initial weights, GPT-2's names")
+      ->type_name("FILE.safetensors");
+}
+
+void add_training_options(CLI::App& app, Raw& raw) {
+  Options& options = raw.options;
+  app.add_option("--steps", raw.steps, "optimizer steps, earlier ones of a resumed run included")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--micro_batch", options.micro_batch, "sequences of one rank at a time")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--lr", options.lr, "learning rate, constant after the warm-up");
+  app.add_option("--betas", options.betas, "AdamW's decay rates of the moments")
+      ->type_name("B1,B2")
+      ->delimiter(',')
+      ->expected(2);
+  app.add_option("--eps", options.eps, "AdamW's epsilon");
+  app.add_option("--weight_decay", options.weight_decay, "of 2-D weights");
+  app.add_option("--grad_clip", options.grad_clip, "global norm; by default the launcher's")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--warmup", options.warmup, "steps of linear warm-up")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--seed", options.seed, "of initial weights and data order");
+}
+
+void add_output_options(CLI::App& app, Raw& raw) {
+  Options& options = raw.options;
+  app.add_option("--metrics", options.metrics, "one JSON line a step")->type_name("FILE.jsonl");
+  app.add_option("--save", options.save, "sharded checkpoint after the last step")
+      ->type_name("DIR");
+  app.add_option("--resume", options.resume, "go on from such a checkpoint")->type_name("DIR");
+  app.add_option("--export", options.export_to, "all weights after the last step")
+      ->type_name("FILE.safetensors");
+  app.add_option("--sample", options.sample, "print that many sampled tokens after training")
+      ->check(CLI::NonNegativeNumber);
+}
+
+/// Sizes that follow from the data, where there are such.
+void complete_from_batches(Raw& raw) {
+  const BatchFileShape shape = read_batch_file_shape(raw.options.batches);
+  raw.steps = raw.steps.value_or(shape.steps);
+  raw.seq_len = raw.seq_len.value_or(shape.columns - 1);
+  if (*raw.steps > shape.steps) {
+    fail("--steps is " + std::to_string(*raw.steps) + " but " + raw.options.batches + " holds " +
+         std::to_string(shape.steps));
+  }
+  if (*raw.seq_len != shape.columns - 1) {
+    fail("--seq_len is " + std::to_string(*raw.seq_len) + " but " + raw.options.batches +
+         " holds sequences of " + std::to_string(shape.columns - 1) + " and a last target");
+  }
+}
+
+void complete_model(Raw& raw) {
+  Options& options = raw.options;
+  if (!raw.model_config.empty()) {
+    options.model = read_model_config(raw.model_config);
+    options.seq_len = raw.seq_len.value_or(options.model.max_positions);
+  } else {
+    if (!raw.vocab && !options.byte_tokens()) {
+      fail("--vocab is needed with --tokens and --batches (or --model_config)");
+    }
+    options.model.vocab = raw.vocab.value_or(kByteVocabulary);
+    options.seq_len = raw.seq_len.value_or(kDefaultSeqLen);
+    options.model.max_positions = options.seq_len;
+  }
+  check_model_config(options.model);
+  if (options.seq_len < 1 || options.seq_len > options.model.max_positions) {
+    fail("seq_len must be 1 to " + std::to_string(options.model.max_positions) +
+         " (n_positions), got " + std::to_string(options.seq_len));
+  }
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, const char* const* argv) {
+  Raw raw;
+  CLI::App app("Trains a GPT-2-shaped decoder, sharded as the launcher says.", "train_gpt");
+  add_data_options(app, raw);
+  add_model_options(app, raw);
+  add_training_options(app, raw);
+  add_output_options(app, raw);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    fail(std::string(error.what()) + " (train_gpt --help lists the flags)");
+  }
+  if (!raw.options.batches.empty()) {
+    complete_from_batches(raw);
+  }
+  complete_model(raw);
+  Options& options = raw.options;
+  options.steps = raw.steps.value_or(kDefaultSteps);
+  if (options.steps > 0 && options.byte_tokens() && options.data.empty()) {
+    fail("nothing to train on: give --data FILE|DIR..., --tokens FILE.bin or --batches FILE.npy");
+  }
+  return options;
+}
+
+}  // namespace train_gpt

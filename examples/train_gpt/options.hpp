@@ -1,0 +1,46 @@
+#pragma once
+
+#include "model_config.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace train_gpt {
+
+/// The command line. Exactly one of data, tokens and batches is given, unless there is nothing to
+/// train.
+struct Options {
+  std::vector<std::string> data;  ///< files or folders, bytes as tokens
+  std::string tokens;             ///< uint16 token ids
+  std::string batches;            ///< .npy, int32 [steps, rows, seq_len + 1]
+
+  ModelConfig model;
+  std::int64_t seq_len = 0;
+  std::string init_from;
+
+  std::int64_t steps = 0;  ///< the step to stop at, a resumed run's earlier ones included
+  std::optional<std::int64_t> micro_batch;  ///< sequences of a rank in one forward and backward
+  double lr = 3e-4;
+  std::vector<double> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double weight_decay = 0.1;        ///< of 2-D weights
+  std::optional<double> grad_clip;  ///< absent: what the launcher says
+  std::int64_t warmup = 0;          ///< steps of linear rise of the learning rate
+  std::uint64_t seed = 0;
+
+  std::string metrics;
+  std::string save;
+  std::string resume;
+  std::string export_to;
+  std::int64_t sample = 0;
+
+  /// True when a token is a byte, so that samples are text.
+  [[nodiscard]] bool byte_tokens() const { return tokens.empty() && batches.empty(); }
+};
+
+/// Nothing when help was asked for and printed. Throws Error(config) for what cannot be run.
+std::optional<Options> parse_options(int argc, const char* const* argv);
+
+}  // namespace train_gpt

@@ -1,0 +1,86 @@
+#include "descendants.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace acc::launcher {
+namespace {
+
+void append_children(pid_t parent, std::vector<pid_t>& pids) {
+  const std::string tasks = "/proc/" + std::to_string(parent) + "/task";
+  std::error_code gone;  // the process may end while it is looked at
+  for (std::filesystem::directory_iterator task(tasks, gone), end; !gone && task != end;
+       task.increment(gone)) {
+    std::ifstream children(task->path() / "children");
+    for (pid_t pid = 0; children >> pid;) {
+      pids.push_back(pid);
+    }
+  }
+}
+
+/// True when at least one child existed; those that have ended are gone afterwards.
+bool reap_ended_children() noexcept {
+  for (;;) {
+    const pid_t pid = ::waitpid(-1, nullptr, WNOHANG);
+    if (pid == 0) {
+      return true;
+    }
+    if (pid < 0 && errno != EINTR) {
+      return false;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<pid_t> descendants() {
+  std::vector<pid_t> pids;
+  append_children(::getpid(), pids);
+  for (std::size_t i = 0; i < pids.size(); ++i) {
+    append_children(pids[i], pids);
+  }
+  return pids;
+}
+
+void kill_descendants() noexcept {
+  for (const pid_t pid : descendants()) {
+    ::kill(pid, SIGKILL);
+  }
+}
+
+void reap_orphans(std::span<const pid_t> workers) noexcept {
+  std::vector<pid_t> children;
+  append_children(::getpid(), children);
+  for (const pid_t pid : children) {
+    if (std::find(workers.begin(), workers.end(), pid) == workers.end()) {
+      ::waitpid(pid, nullptr, WNOHANG);
+    }
+  }
+}
+
+bool end_descendants(std::chrono::milliseconds limit) noexcept {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  sigset_t child_ended;
+  sigemptyset(&child_ended);
+  sigaddset(&child_ended, SIGCHLD);
+  while (reap_ended_children()) {
+    kill_descendants();
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return false;
+    }
+    // The killed ones announce themselves; the pause only bounds the wait for a process that was
+    // forked while its parent was looked at.
+    const timespec pause{0, 20'000'000};
+    ::sigtimedwait(&child_ended, nullptr, &pause);
+  }
+  return true;
+}
+
+}  // namespace acc::launcher

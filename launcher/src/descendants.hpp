@@ -1,0 +1,27 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <span>
+#include <vector>
+
+namespace acc::launcher {
+
+/// Every live or unreaped process below this one, parents before their children. Reads
+/// /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN, set in all distributions' kernels).
+std::vector<pid_t> descendants();
+
+/// Sends SIGKILL to all descendants once, and reaps nothing.
+void kill_descendants() noexcept;
+
+/// Reaps the children that have ended but for `workers`, which are waited for elsewhere.
+void reap_orphans(std::span<const pid_t> workers) noexcept;
+
+/// Kills and reaps until this process has no child left, which includes children of children that
+/// went into a session of their own: the caller is a subreaper, so that orphans come to it. The
+/// caller blocks SIGCHLD. Returns false when some could not be ended within `limit` (a process in
+/// uninterruptible sleep, or one of another user).
+bool end_descendants(std::chrono::milliseconds limit = std::chrono::seconds(10)) noexcept;
+
+}  // namespace acc::launcher

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace acc::launcher {
+
+/// Where a job on this machine stands.
+enum class JobState : std::uint8_t {
+  running,   ///< no reason to end it is known
+  stopping,  ///< the workers were asked to end, the shutdown timeout runs
+  killing,   ///< they got SIGKILL, the shutdown timeout runs once more
+  ended,     ///< no worker is left, or those left were given up
+};
+
+enum class JobEvent : std::uint8_t {
+  worker_succeeded,
+  worker_failed,
+  all_ended,     ///< after the last worker's own event
+  stop_signal,   ///< the user or the job manager wants the end
+  peer_failed,   ///< another machine of the job reports a failure, or is gone
+  time_is_over,  ///< the shutdown timeout
+};
+
+enum class JobAction : std::uint8_t {
+  none,
+  stop,    ///< ask the remaining workers to end, start the shutdown timeout
+  kill,    ///< SIGKILL to whatever is left, start the shutdown timeout
+  finish,  ///< the end, all workers are reaped
+  give_up  ///< the end, though some workers cannot be killed
+};
+
+inline constexpr std::size_t kJobStates = 4;
+inline constexpr std::size_t kJobEvents = 6;
+
+struct JobStep {
+  JobState next;
+  JobAction action;
+  bool operator==(const JobStep&) const = default;
+};
+
+/// What to do about `event` in `state`: the whole policy of supervision, without I/O.
+JobStep job_step(JobState state, JobEvent event) noexcept;
+
+}  // namespace acc::launcher

@@ -1,0 +1,236 @@
+#include "output_mux.hpp"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <future>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+namespace asio = boost::asio;
+using acc::UniqueFd;
+using acc::launcher::OutputMux;
+using namespace std::string_literals;
+
+namespace {
+
+struct Pipe {
+  UniqueFd read;
+  UniqueFd write;
+  Pipe() {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+    read.reset(ends[0]);
+    write.reset(ends[1]);
+  }
+};
+
+void write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
+    REQUIRE(count > 0);
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+std::string read_all(int fd) {
+  std::string all;
+  std::array<char, 65536> chunk{};
+  for (ssize_t count = 0; (count = ::read(fd, chunk.data(), chunk.size())) > 0;) {
+    all.append(chunk.data(), static_cast<std::size_t>(count));
+  }
+  return all;
+}
+
+asio::awaitable<void> end_of(OutputMux& mux) {
+  co_await mux.drain();
+  co_await mux.flushed();
+}
+
+/// A mux between pipes of the test: `out` and `err` are the launcher's, read by threads.
+struct Fixture {
+  Pipe out;
+  Pipe err;
+  std::future<std::string> seen_out;
+  std::future<std::string> seen_err = std::async(std::launch::async, read_all, err.read.get());
+  asio::io_context io{1};
+  std::optional<OutputMux> mux;
+
+  explicit Fixture(bool prefix = true, bool read_out = true) {
+    if (read_out) {
+      seen_out = std::async(std::launch::async, read_all, out.read.get());
+    }
+    mux.emplace(io.get_executor(), OutputMux::Options{out.write.get(), err.write.get(), prefix});
+  }
+
+  ~Fixture() { close(); }  // else the readers would wait for ever
+
+  void close() {
+    mux.reset();
+    out.write.reset();
+    err.write.reset();
+  }
+
+  /// All writers are done: lets the loop run until everything has come out.
+  void drain() {
+    asio::co_spawn(io, end_of(*mux), asio::detached);
+    io.run();
+    close();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("output mux: streams stay apart, partial and binary lines come out whole") {
+  Fixture f;
+  OutputMux::WorkerEnds zero = f.mux->add_worker(0);
+  OutputMux::WorkerEnds twelve = f.mux->add_worker(12);
+  write_all(zero.out.get(), "hello\n\0\xff binary\nno newline"s);
+  write_all(zero.err.get(), "trouble\nlast words");
+  write_all(twelve.out.get(), "from twelve\n");
+  zero = {};
+  twelve = {};
+  f.drain();
+  const std::string out = f.seen_out.get();
+  CHECK(out.find("[0] hello\n[0] \0\xff binary\n"s) != std::string::npos);
+  CHECK(out.find("[0] no newline\n") != std::string::npos);
+  CHECK(out.find("[12] from twelve\n") != std::string::npos);
+  CHECK(f.seen_err.get() == "[0] trouble\n[0] last words\n");
+}
+
+TEST_CASE("output mux: one worker's bytes pass unchanged") {
+  Fixture f(/*prefix=*/false);
+  OutputMux::WorkerEnds ends = f.mux->add_worker(0);
+  write_all(ends.out.get(), "10%\r20%\nend");
+  ends = {};
+  f.drain();
+  CHECK(f.seen_out.get() == "10%\r20%\nend");
+}
+
+TEST_CASE("output mux: 8 writers with 100,000 lines each, none torn, lost or out of order") {
+  constexpr int kWriters = 8;
+  constexpr int kLines = 100'000;
+  Fixture f;
+  std::vector<std::jthread> writers;
+  for (int rank = 0; rank < kWriters; ++rank) {
+    writers.emplace_back([ends = f.mux->add_worker(rank), rank] {
+      std::string block;
+      for (int line = 0; line < kLines; ++line) {
+        block += "rank " + std::to_string(rank) + " line " + std::to_string(line) + "\n";
+        if (block.size() > static_cast<std::size_t>(1000 * (rank + 1))) {
+          write_all(ends.out.get(), block);
+          block.clear();
+        }
+      }
+      write_all(ends.out.get(), block);
+    });
+  }
+  f.io.run();  // all streams end when the writers do
+  f.io.restart();
+  f.drain();
+  std::istringstream out(f.seen_out.get());
+  std::map<int, int> next;
+  int wrong = 0;
+  for (std::string line; std::getline(out, line);) {
+    int prefix = -1;
+    int rank = -1;
+    int number = -1;
+    std::sscanf(line.c_str(), "[%d] rank %d line %d", &prefix, &rank, &number);
+    wrong += prefix != rank || number != next[rank] ? 1 : 0;
+    ++next[rank];
+  }
+  CHECK(wrong == 0);
+  CHECK(next.size() == kWriters);
+  for (const auto& [rank, count] : next) {
+    CHECK(count == kLines);
+  }
+}
+
+TEST_CASE("output mux: a pipe that somebody still holds does not hold up the end") {
+  Fixture f;
+  const OutputMux::WorkerEnds held = f.mux->add_worker(3);
+  write_all(held.err.get(), "before the end");
+  f.drain();
+  CHECK(f.seen_err.get() == "[3] before the end\n");
+}
+
+TEST_CASE("output mux: a reader that has gone away ends the output, not the job") {
+  Fixture f(/*prefix=*/true, /*read_out=*/false);
+  const auto pipe_before = std::signal(SIGPIPE, SIG_IGN);
+  f.out.read.reset();
+  OutputMux::WorkerEnds ends = f.mux->add_worker(0);
+  std::jthread writer([&ends] {
+    write_all(ends.out.get(), std::string(1'000'000, 'x') + "\n");  // more than pipes hold
+    write_all(ends.err.get(), "still here\n");
+    ends = {};
+  });
+  f.io.run();
+  writer.join();
+  CHECK(f.mux->last_stderr_lines(0) == std::vector<std::string>{"still here"});
+  std::signal(SIGPIPE, pipe_before);
+  f.io.restart();
+  f.drain();
+  CHECK(f.seen_err.get() == "[0] still here\n");
+}
+
+TEST_CASE("output mux: a stopped reader stalls the writers, not the loop") {
+  Pipe out;
+  Pipe err;
+  std::string expected;
+  std::future<std::string> seen;
+  {
+    asio::io_context io(1);
+    OutputMux mux(io.get_executor(), {out.write.get(), err.write.get(), true});
+    OutputMux::WorkerEnds ends = mux.add_worker(0);
+    const std::string line = std::string(999, 'x') + "\n";
+    // Nobody reads `out`: sooner or later the worker's pipe stays full although the loop turns.
+    for (pollfd worker{ends.out.get(), POLLOUT, 0}; ::poll(&worker, 1, 0) == 1; io.poll()) {
+      REQUIRE(expected.size() < 10'000'000);
+      write_all(ends.out.get(), line);
+      expected += "[0] " + line;
+    }
+    CHECK(expected.size() > 100'000);
+    CHECK((::fcntl(out.write.get(), F_GETFL) & O_NONBLOCK) == 0);  // others share that flag
+    ends = {};
+    seen = std::async(std::launch::async, read_all, out.read.get());
+    asio::co_spawn(io, end_of(mux), asio::detached);
+    io.run();
+  }
+  out.write.reset();
+  CHECK((seen.get() == expected));
+}
+
+TEST_CASE("output mux: sockets and files as output") {
+  std::array<int, 2> pair{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) == 0);
+  UniqueFd socket(pair[0]);
+  const UniqueFd peer(pair[1]);
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  {
+    asio::io_context io(1);
+    OutputMux mux(io.get_executor(), {socket.get(), ::fileno(file), true});
+    OutputMux::WorkerEnds ends = mux.add_worker(1);
+    write_all(ends.out.get(), "to the socket\n");
+    write_all(ends.err.get(), "to the file\n");
+    ends = {};
+    asio::co_spawn(io, end_of(mux), asio::detached);
+    io.run();
+  }
+  socket.reset();
+  CHECK(read_all(peer.get()) == "[1] to the socket\n");
+  ::lseek(::fileno(file), 0, SEEK_SET);
+  CHECK(read_all(::fileno(file)) == "[1] to the file\n");
+  std::fclose(file);
+}

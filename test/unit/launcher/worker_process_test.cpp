@@ -1,0 +1,128 @@
+#include "worker_process.hpp"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+namespace asio = boost::asio;
+using namespace acc::launcher;
+using acc::UniqueFd;
+using Kind = ProcessEnd::Kind;
+
+namespace {
+
+WorkerSpec program(std::vector<std::string> command) {
+  WorkerSpec spec;
+  spec.command = std::move(command);
+  spec.environment = {{"PATH", "/usr/bin:/bin"}, {"NAME", "va lue=1"}};
+  return spec;
+}
+
+WorkerSpec shell(const std::string& script) {
+  return program({"/bin/sh", "-c", script});
+}
+
+struct Ran {
+  ProcessEnd end;
+  std::string out;
+};
+
+/// Runs one worker to its end; its output has to fit into a pipe.
+Ran run(const WorkerSpec& spec) {
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
+  const UniqueFd read(pipe[0]);
+  UniqueFd write(pipe[1]);
+  asio::io_context io(1);
+  WorkerProcess worker(io.get_executor(), spec, write.get(), write.get());
+  write.reset();
+  Ran ran;
+  asio::co_spawn(io, worker.wait(), [&](const std::exception_ptr& error, ProcessEnd end) {
+    REQUIRE_FALSE(error);
+    ran.end = end;
+  });
+  io.run();
+  std::array<char, 65536> text{};
+  ran.out.assign(text.data(), static_cast<std::size_t>(
+                                  std::max<ssize_t>(0, ::read(read.get(), text.data(), 65536))));
+  return ran;
+}
+
+}  // namespace
+
+TEST_CASE("worker: all 256 exit codes arrive") {
+  for (int code = 0; code < 256; ++code) {
+    CAPTURE(code);
+    CHECK(run(shell("exit " + std::to_string(code))).end == ProcessEnd{Kind::exited, code});
+  }
+}
+
+TEST_CASE("worker: each fatal signal arrives as a signal") {
+  const rlimit no_core{0, 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE,
+                           SIGKILL, SIGSEGV, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGTERM}) {
+    CAPTURE(signal);
+    const ProcessEnd end = run(shell("kill -" + std::to_string(signal) + " $$; exit 1")).end;
+    CHECK(end.kind == Kind::killed);
+    CHECK(end.value == signal);
+  }
+}
+
+TEST_CASE("worker: what cannot be executed") {
+  WorkerSpec spec;
+  const std::pair<std::vector<std::string>, int> cases[] = {
+      {{"/nonexistent/program"}, 127}, {{"/etc/passwd"}, 126}, {{"/"}, 126}};
+  for (const auto& [command, status] : cases) {
+    CAPTURE(command.front());
+    spec.command = command;
+    const Ran ran = run(spec);
+    CHECK(ran.end.kind == Kind::not_executed);
+    CHECK(ran.end.shell_status() == status);
+  }
+  spec.command = {"/bin/true"};
+  spec.working_directory = "/nonexistent";
+  CHECK(run(spec).end.kind == Kind::not_executed);
+}
+
+TEST_CASE("worker: arguments, environment and working directory are those of the spec") {
+  WorkerSpec spec = shell(
+      R"(printf '%s|' "$0" "$@"; env | grep -v -e ^PWD -e ^_ -e ^SHLVL -e ^OLDPWD | sort; pwd)");
+  spec.command.insert(spec.command.end(), {"zero", "", "two words"});
+  spec.working_directory = "/usr";
+  CHECK(run(spec).out == "zero||two words|NAME=va lue=1\nPATH=/usr/bin:/bin\n/usr\n");
+}
+
+TEST_CASE("worker: a clean start") {
+  const UniqueFd low(::open("/dev/null", O_RDONLY));  // inheritable, as Asio's sockets are
+  const UniqueFd high(::fcntl(low.get(), F_DUPFD, 200));
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, &before);
+  const auto pipe_before = ::signal(SIGPIPE, SIG_IGN);
+  const std::string open_files = run(program({"/bin/ls", "/proc/self/fd"})).out;
+  const std::string status =
+      run(program({"/bin/grep", "-e", "SigBlk", "-e", "SigIgn", "/proc/self/status"})).out;
+  const std::string stat = run(program({"/bin/cat", "/proc/self/stat"})).out;
+  const std::string input = run(program({"/bin/readlink", "/proc/self/fd/0"})).out;
+  ::signal(SIGPIPE, pipe_before);
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+
+  CHECK(open_files == "0\n1\n2\n3\n");  // 3 is the folder that ls reads
+  CHECK(status == "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+  int pid = 0;
+  int group = 0;
+  CHECK(std::sscanf(stat.c_str(), "%d %*s %*c %*d %d", &pid, &group) == 2);
+  CHECK(pid == group);
+  CHECK(input == "/dev/null\n");
+}

@@ -1,0 +1,395 @@
+#include "acc/rendezvous/store.hpp"
+#include "acc/runtime.hpp"
+#include "support/run_ranks.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+namespace {
+
+using acc::plugins::MixedPrecision;
+using acc::plugins::ShardingSettings;
+using acc::plugins::Strategy;
+using acc::test::Job;
+
+struct Case {
+  const char* name;
+  ShardingSettings sharding;
+  bool copy_gathers = false;
+};
+
+ShardingSettings with(Strategy strategy, int shard_size = 0, int hpz = 1) {
+  ShardingSettings settings;
+  settings.strategy = strategy;
+  settings.shard_size = shard_size;
+  settings.hpz_partition_size = hpz;
+  return settings;
+}
+
+/// A model that has every oddity: sizes that divide by nothing, a unit used twice, a unit that is
+/// wholly frozen, a frozen and a tied parameter, a parameter whose gradient is never written.
+struct Oddities {
+  explicit Oddities(acc::Model& model)
+      : root(model.root("net", "Net")),
+        twice(model.unit("net.twice", "Layer")),
+        frozen(model.unit("net.frozen", "Layer")),
+        tail(model.unit("net.tail", "Tail")) {
+    embedding = root.parameter("embedding", {13, 3}, acc::normal(0.5F));
+    root.tie("net.head", embedding);
+    bias = root.parameter("bias", {5}, acc::zeros(), {.weight_decay = false});
+    weight = twice.parameter("weight", {7, 11}, acc::normal(0.3F));
+    fixed = twice.parameter("fixed", {3}, acc::ones(), {.trainable = false});
+    all_frozen = frozen.parameter("weight", {29}, acc::uniform(-1.0F, 1.0F), {.trainable = false});
+    last = tail.parameter("weight", {1}, acc::constant(2.0F));
+    unused = tail.parameter("unused", {17}, acc::ones());
+  }
+
+  /// A made-up gradient that depends on the weights, the rank, the step and the element.
+  static void push(acc::Gradient to, const float* weights, int numel, float factor) {
+    for (int i = 0; i < numel; ++i) {
+      const float gradient = factor * (0.1F * weights[i] + std::sin(static_cast<float>(i)));
+      to.data[i] = to.beta == 0.0F ? gradient : to.data[i] + gradient;
+    }
+  }
+
+  void micro_step(int rank, int step) {
+    const float factor = 0.01F * static_cast<float>(1 + (rank * 7 + step * 3) % 5);
+    float sum = 0.0F;
+    {
+      auto whole = root.forward();
+      for (int round = 0; round < 2; ++round) {
+        auto use = twice.forward();
+        sum += use[weight][76] + use[fixed][2] + whole[embedding][38];
+      }
+      auto use = frozen.forward();
+      sum += use[all_frozen][28];
+      auto end = tail.forward();
+      sum += end[last][0];
+    }
+    auto whole = root.backward();
+    {
+      auto use = tail.backward();
+      push(use.grad(last), use[last], 1, factor * (1.0F + 0.01F * sum));
+    }
+    {
+      auto use = frozen.backward();
+      sum += use[all_frozen][0];
+      if (use.grad(all_frozen).data != nullptr) {
+        throw std::runtime_error("a frozen parameter has a gradient");
+      }
+    }
+    for (int round = 0; round < 2; ++round) {
+      auto use = twice.backward();
+      push(use.grad(weight), use[weight], 77, factor * use[fixed][0]);
+    }
+    push(whole.grad(embedding), whole[embedding], 39, factor);
+    float* const more = whole.grad_to_add(embedding);
+    more[38] += factor;
+    float* const add = whole.grad_to_add(bias);
+    add[4] += factor * sum;
+  }
+
+  acc::Unit& root;
+  acc::Unit& twice;
+  acc::Unit& frozen;
+  acc::Unit& tail;
+  acc::Parameter embedding, bias, weight, fixed, all_frozen, last, unused;
+};
+
+using Weights = std::map<std::string, std::vector<float>>;
+
+Weights read_all(acc::Model& model, Oddities& net) {
+  const auto guard = model.no_grad();
+  Weights all;
+  const auto copy = [&](const auto& use, const char* name, acc::Parameter p, int numel) {
+    all[name].assign(use[p], use[p] + numel);
+  };
+  const auto root = net.root.forward();
+  copy(root, "embedding", net.embedding, 39);
+  copy(root, "bias", net.bias, 5);
+  const auto twice = net.twice.forward();
+  copy(twice, "weight", net.weight, 77);
+  copy(twice, "fixed", net.fixed, 3);
+  const auto frozen = net.frozen.forward();
+  copy(frozen, "frozen", net.all_frozen, 29);
+  const auto tail = net.tail.forward();
+  copy(tail, "last", net.last, 1);
+  copy(tail, "unused", net.unused, 17);
+  return all;
+}
+
+/// Weights after `steps` steps, as every rank sees them (checked to be the same).
+Weights train(Job job, int steps, bool sgd = false) {
+  Weights result;
+  std::mutex mutex;
+  acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    auto model = runtime.model(42);
+    Oddities net(model);
+    auto optimizer = sgd ? model.optimizer(acc::Sgd{.lr = 0.1, .momentum = 0.9})
+                         : model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
+    optimizer.set_clip_norm(0.5);
+    for (int step = 0; step < steps; ++step) {
+      do {
+        net.micro_step(settings.identity.rank, step);
+      } while (!runtime.last_micro_step(model));
+      optimizer.step();
+    }
+    Weights mine = read_all(model, net);
+    runtime.barrier();
+    const std::lock_guard lock(mutex);
+    if (!result.empty() && mine != result) {
+      throw std::runtime_error("ranks disagree about the weights");
+    }
+    result = std::move(mine);
+  });
+  return result;
+}
+
+double distance(const Weights& a, const Weights& b) {
+  double most = 0.0;
+  for (const auto& [name, values] : a) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      most = std::max(most, std::abs(static_cast<double>(values[i]) - b.at(name)[i]));
+    }
+  }
+  return most;
+}
+
+std::vector<Case> cases(int world) {
+  std::vector<Case> all = {{"no_shard", with(Strategy::no_shard)},
+                           {"shard_optimizer", with(Strategy::shard_optimizer)},
+                           {"shard_grad_op", with(Strategy::shard_grad_op)},
+                           {"full_shard", with(Strategy::full_shard)},
+                           {"full_shard copying", with(Strategy::full_shard), true},
+                           {"shard_grad_op copying", with(Strategy::shard_grad_op), true}};
+  if (world % 2 == 0) {
+    all.push_back({"hybrid_shard", with(Strategy::hybrid_shard, 2)});
+    all.push_back({"hybrid_shard_zero2", with(Strategy::hybrid_shard_zero2, 2)});
+    all.push_back({"hpz", with(Strategy::full_shard, 0, 2)});
+    all.push_back({"hpz copying", with(Strategy::full_shard, 0, 2), true});
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("every strategy gives the weights of no_shard") {
+  for (const int world : {1, 2, 3, 4}) {
+    for (const int micro_steps : {1, 3}) {
+      Job plain{.world_size = world, .sharding = with(Strategy::no_shard)};
+      plain.sharding.gradient_accumulation_steps = micro_steps;
+      const Weights reference = train(plain, 4);
+      for (const int machines : {1, 2}) {
+        if (world % machines != 0) {
+          continue;
+        }
+        for (Case each : cases(world)) {
+          CAPTURE(world);
+          CAPTURE(machines);
+          CAPTURE(micro_steps);
+          CAPTURE(each.name);
+          each.sharding.gradient_accumulation_steps = micro_steps;
+          each.sharding.backward_prefetch = acc::plugins::BackwardPrefetch::backward_pre;
+          each.sharding.forward_prefetch = micro_steps > 1;
+          const Job job{.world_size = world,
+                        .num_machines = machines,
+                        .sharding = each.sharding,
+                        .copy_gathers = each.copy_gathers};
+          // One host, one micro-step, no replicas: sums in the same order give the same bits.
+          const bool same_order =
+              machines == 1 && micro_steps == 1 && each.sharding.shard_size == 0;
+          const double bound = same_order ? 0.0 : 2e-6;
+          CHECK(distance(reference, train(job, 4)) <= bound);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("sgd with momentum, sharded and not") {
+  const Weights reference = train({.world_size = 2, .sharding = with(Strategy::no_shard)}, 3, true);
+  CHECK(distance(reference,
+                 train({.world_size = 2, .sharding = with(Strategy::full_shard)}, 3, true)) == 0.0);
+}
+
+TEST_CASE("bf16 weights are rounded, masters are not") {
+  for (const int machines : {1, 2}) {
+    std::optional<Weights> first;
+    for (Case each : cases(4)) {
+      CAPTURE(machines);
+      CAPTURE(each.name);
+      each.sharding.mixed_precision = MixedPrecision::bf16;
+      const Weights seen = train({.world_size = 4,
+                                  .num_machines = machines,
+                                  .sharding = each.sharding,
+                                  .copy_gathers = each.copy_gathers},
+                                 4);
+      for (const auto& [name, values] : seen) {
+        for (const float value : values) {
+          std::uint32_t bits = 0;
+          std::memcpy(&bits, &value, sizeof(bits));
+          CHECK((bits & 0xffffU) == 0);
+        }
+      }
+      first = first.value_or(seen);
+      CHECK(distance(*first, seen) < 0.02);
+    }
+  }
+}
+
+TEST_CASE("wrap policies: one unit, by size, by class, and a class that is not there") {
+  const Weights reference = train({.world_size = 2, .sharding = with(Strategy::no_shard)}, 3);
+  for (const auto policy : {acc::plugins::WrapPolicy::no_wrap, acc::plugins::WrapPolicy::size_based,
+                            acc::plugins::WrapPolicy::transformer_based}) {
+    Job job{.world_size = 2, .sharding = with(Strategy::full_shard)};
+    job.sharding.wrap_policy = policy;
+    job.sharding.min_num_params = 29;
+    job.sharding.transformer_layer_classes = {"Tail"};
+    CHECK(distance(reference, train(job, 3)) == 0.0);
+  }
+  Job job{.world_size = 1, .sharding = with(Strategy::full_shard)};
+  job.sharding.wrap_policy = acc::plugins::WrapPolicy::transformer_based;
+  job.sharding.transformer_layer_classes = {"BertLayer"};
+  CHECK_THROWS_WITH_AS(train(job, 1), doctest::Contains("it has Layer, Net, Tail"), acc::Error);
+}
+
+TEST_CASE("bytes held are the formula's") {
+  struct Expected {
+    Strategy strategy;
+    int parameters, gradients, optimizer;  ///< divisors of 4P, 4P, 8P on 4 ranks, groups of 2
+  };
+  for (const Expected& each :
+       {Expected{Strategy::no_shard, 1, 1, 1}, Expected{Strategy::shard_optimizer, 1, 1, 4},
+        Expected{Strategy::shard_grad_op, 4, 4, 4}, Expected{Strategy::full_shard, 4, 4, 4},
+        Expected{Strategy::hybrid_shard, 2, 2, 2},
+        Expected{Strategy::hybrid_shard_zero2, 2, 2, 2}}) {
+    for (const bool copying : {false, true}) {
+      CAPTURE(to_string(each.strategy));
+      std::mutex mutex;
+      acc::MemoryReport memory;
+      const Job job{.world_size = 4, .sharding = with(each.strategy, 2), .copy_gathers = copying};
+      acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+        auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+        auto model = runtime.model();
+        auto& unit = model.unit("only", "Only");
+        const auto weight = unit.parameter("weight", {64, 64}, acc::normal(1.0F));
+        auto optimizer = model.optimizer(acc::AdamW{});
+        { auto use = unit.forward(); }
+        {
+          auto use = unit.backward();
+          use.grad_to_add(weight)[0] = 1.0F;
+        }
+        optimizer.step();
+        runtime.barrier();
+        const std::lock_guard lock(mutex);
+        memory = model.memory();
+      });
+      const int bytes = 4 * 64 * 64;
+      CHECK(memory.parameter_bytes == bytes / each.parameters);
+      CHECK(memory.gradient_bytes == bytes / each.gradients);
+      CHECK(memory.optimizer_bytes == 2 * bytes / each.optimizer);
+      const bool gathers = copying && each.parameters > 1;
+      CHECK(memory.gathered_bytes == (gathers ? bytes : 0));
+    }
+  }
+}
+
+TEST_CASE("elements handed to collectives on two machines are those of the table") {
+  struct Expected {
+    const char* name;
+    ShardingSettings sharding;
+    int gathered, moved, reduced, all_reduced;  ///< in units of 1/4 P, root = 1/4 P
+  };
+  // P = root + 3 blocks of the root's size, 2 machines of 2 ranks. The table is that of FSDP's own
+  // counts: full shard gathers 2P - root, reduces P; hybrid all-reduces P / S between machines.
+  for (const Expected& each :
+       {Expected{"no_shard", with(Strategy::no_shard), 0, 0, 0, 4},
+        Expected{"shard_grad_op", with(Strategy::shard_grad_op), 4, 4, 4, 0},
+        Expected{"full_shard", with(Strategy::full_shard), 7, 7, 4, 0},
+        Expected{"hybrid_shard", with(Strategy::hybrid_shard), 7, 0, 4, 2},
+        Expected{"hybrid_shard_zero2", with(Strategy::hybrid_shard_zero2), 4, 0, 4, 2},
+        Expected{"hpz", with(Strategy::full_shard, 0, 2), 7, 4, 4, 0}}) {
+    CAPTURE(each.name);
+    std::mutex mutex;
+    acc::TrafficReport traffic;
+    const Job job{.world_size = 4, .num_machines = 2, .sharding = each.sharding};
+    acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto model = runtime.model();
+      auto& root = model.root("root", "Root");
+      root.parameter("weight", {64, 64}, acc::normal(1.0F));
+      std::vector<acc::Unit*> blocks;
+      for (int i = 0; i < 3; ++i) {
+        blocks.push_back(&model.unit("block" + std::to_string(i), "Block"));
+        blocks.back()->parameter("weight", {64, 64}, acc::normal(1.0F));
+      }
+      auto optimizer = model.optimizer(acc::AdamW{});
+      for (int step = 0; step < 2; ++step) {
+        model.reset_traffic();
+        {
+          auto whole = root.forward();
+          for (acc::Unit* block : blocks) {
+            auto use = block->forward();
+          }
+        }
+        {
+          auto whole = root.backward();
+          for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+            auto use = (*block)->backward();
+          }
+        }
+        optimizer.step();
+      }
+      runtime.barrier();
+      const std::lock_guard lock(mutex);
+      traffic = model.traffic();
+    });
+    CHECK(traffic.gathered_elements == each.gathered * 64 * 64);
+    CHECK(traffic.gathered_elements_moved == each.moved * 64 * 64);
+    CHECK(traffic.reduced_elements == each.reduced * 64 * 64);
+    CHECK(traffic.all_reduced_elements == each.all_reduced * 64 * 64);
+  }
+}
+
+TEST_CASE("misuse is refused by name") {
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  auto model = runtime.model();
+  auto& unit = model.unit("layer", "Layer");
+  unit.parameter("weight", {2}, acc::zeros());
+  CHECK_THROWS_WITH(model.unit("layer", "Layer"), doctest::Contains("'layer' declared twice"));
+  CHECK_THROWS_WITH(unit.parameter("empty", {0}, acc::zeros()), doctest::Contains("layer.empty"));
+  auto optimizer = model.optimizer(acc::AdamW{});
+  CHECK_THROWS_WITH(unit.parameter("late", {2}, acc::zeros()), doctest::Contains("too late"));
+  CHECK_THROWS_WITH((void)unit.backward(), doctest::Contains("only 0 forward"));
+  auto use = unit.forward();
+  CHECK_THROWS_WITH(optimizer.step(), doctest::Contains("inside an open scope"));
+}
+
+TEST_CASE("what this version cannot do is refused by its setting's name") {
+  struct Refused {
+    std::function<void(acc::plugins::RuntimeSettings&)> ask;
+    const char* name;
+  };
+  for (const Refused& each : std::initializer_list<Refused>{
+           {[](auto& s) { s.device = acc::plugins::Device::cuda; }, "cuda"},
+           {[](auto& s) { s.sharding.mixed_precision = MixedPrecision::fp16; }, "fp16"},
+           {[](auto& s) { s.sharding.offload_param = acc::plugins::OffloadDevice::cpu; },
+            "offload"},
+           {[](auto& s) { s.sharding.activation_checkpointing = true; },
+            "activation_checkpointing"},
+           {[](auto& s) { s.sharding.ignored_modules = "x"; }, "fsdp_ignored_modules"}}) {
+    acc::plugins::RuntimeSettings settings;
+    each.ask(settings);
+    CHECK_THROWS_WITH(acc::Runtime::from_settings(settings, nullptr), doctest::Contains(each.name));
+  }
+  acc::plugins::RuntimeSettings settings;
+  settings.identity.world_size = 4;
+  settings.sharding = with(Strategy::hybrid_shard, 3);
+  CHECK_THROWS_WITH(acc::Runtime::from_settings(settings, nullptr), doctest::Contains("3"));
+}
