@@ -1,15 +1,15 @@
+#include "checkpoint/safetensors.hpp"
+#include "support/program.hpp"
+#include "support/temporary_folder.hpp"
+
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
-
-#include "checkpoint/safetensors.hpp"
-#include "support/program.hpp"
-#include "support/temporary_folder.hpp"
 
 // train_gpt under acclaunch against the numbers of real PyTorch in test/data/parity_gpt.
 namespace {
@@ -20,9 +20,16 @@ namespace fs = std::filesystem;
 
 const std::string kParity = std::string(ACC_TEST_DATA) + "/parity_gpt";
 constexpr int kRows = 8;  // of a global batch
-constexpr const char* kConfigs[] = {
-    "fsdp_full_shard", "fsdp_shard_grad_op", "fsdp_no_shard", "fsdp_hybrid_shard",
-    "fsdp_hybrid_shard_zero2", "zero0", "zero1", "zero2", "zero3", "zero3_hpz"};
+constexpr const char* kConfigs[] = {"fsdp_full_shard",
+                                    "fsdp_shard_grad_op",
+                                    "fsdp_no_shard",
+                                    "fsdp_hybrid_shard",
+                                    "fsdp_hybrid_shard_zero2",
+                                    "zero0",
+                                    "zero1",
+                                    "zero2",
+                                    "zero3",
+                                    "zero3_hpz"};
 
 struct Layout {
   int workers;
@@ -30,8 +37,7 @@ struct Layout {
 };
 
 std::vector<std::string> command(const std::string& config, Layout layout, int machine_rank,
-                                 const std::string& port,
-                                 const std::vector<std::string>& more) {
+                                 const std::string& port, const std::vector<std::string>& more) {
   const std::string bin = ACC_BIN_DIR;
   std::vector<std::string> all = {bin + "/acclaunch",
                                   "--config_file",
@@ -40,23 +46,40 @@ std::vector<std::string> command(const std::string& config, Layout layout, int m
                                   "--num_processes",
                                   std::to_string(layout.workers)};
   if (layout.machines > 1) {
-    const std::vector<std::string> machine = {"--num_machines",      std::to_string(layout.machines),
-                                              "--machine_rank",      std::to_string(machine_rank),
-                                              "--main_process_ip",   "127.0.0.1",
-                                              "--main_process_port", port};
+    const std::vector<std::string> machine = {
+        "--num_machines",      std::to_string(layout.machines),
+        "--machine_rank",      std::to_string(machine_rank),
+        "--main_process_ip",   "127.0.0.1",
+        "--main_process_port", port};
     all.insert(all.end(), machine.begin(), machine.end());
   }
-  const std::vector<std::string> program = {
-      bin + "/train_gpt", "--batches",      kParity + "/tokens.npy",
-      "--layers",         "2",              "--heads",
-      "4",                "--dim",          "64",
-      "--seq_len",        "64",             "--vocab",
-      "256",              "--init_from",    kParity + "/init.safetensors",
-      "--micro_batch",    std::to_string(kRows / layout.workers),
-      "--lr",             "1e-3",           "--betas",
-      "0.9,0.95",         "--eps",          "1e-8",
-      "--weight_decay",   "0.1",            "--grad_clip",
-      "1.0"};
+  const std::vector<std::string> program = {bin + "/train_gpt",
+                                            "--batches",
+                                            kParity + "/tokens.npy",
+                                            "--layers",
+                                            "2",
+                                            "--heads",
+                                            "4",
+                                            "--dim",
+                                            "64",
+                                            "--seq_len",
+                                            "64",
+                                            "--vocab",
+                                            "256",
+                                            "--init_from",
+                                            kParity + "/init.safetensors",
+                                            "--micro_batch",
+                                            std::to_string(kRows / layout.workers),
+                                            "--lr",
+                                            "1e-3",
+                                            "--betas",
+                                            "0.9,0.95",
+                                            "--eps",
+                                            "1e-8",
+                                            "--weight_decay",
+                                            "0.1",
+                                            "--grad_clip",
+                                            "1.0"};
   all.insert(all.end(), program.begin(), program.end());
   all.insert(all.end(), more.begin(), more.end());
   return all;
@@ -124,7 +147,8 @@ double distance(const fs::path& a_path, const fs::path& b_path) {
 }
 
 void check_parity(const std::string& config) {
-  for (const Layout layout : {Layout{1, 1}, Layout{2, 1}, Layout{4, 1}, Layout{2, 2}, Layout{4, 2}}) {
+  for (const Layout layout :
+       {Layout{1, 1}, Layout{2, 1}, Layout{4, 1}, Layout{2, 2}, Layout{4, 2}}) {
     if (config == "zero3_hpz" && layout.workers == 1) {
       continue;  // its partition is 2
     }
@@ -145,18 +169,36 @@ void check_parity(const std::string& config) {
 
 }  // namespace
 
-TEST_CASE("PyTorch's losses, norms and weights: FSDP full shard") { check_parity("fsdp_full_shard"); }
-TEST_CASE("PyTorch's losses, norms and weights: FSDP grad op") { check_parity("fsdp_shard_grad_op"); }
-TEST_CASE("PyTorch's losses, norms and weights: FSDP no shard") { check_parity("fsdp_no_shard"); }
-TEST_CASE("PyTorch's losses, norms and weights: FSDP hybrid") { check_parity("fsdp_hybrid_shard"); }
+TEST_CASE("PyTorch's losses, norms and weights: FSDP full shard") {
+  check_parity("fsdp_full_shard");
+}
+TEST_CASE("PyTorch's losses, norms and weights: FSDP grad op") {
+  check_parity("fsdp_shard_grad_op");
+}
+TEST_CASE("PyTorch's losses, norms and weights: FSDP no shard") {
+  check_parity("fsdp_no_shard");
+}
+TEST_CASE("PyTorch's losses, norms and weights: FSDP hybrid") {
+  check_parity("fsdp_hybrid_shard");
+}
 TEST_CASE("PyTorch's losses, norms and weights: FSDP hybrid ZeRO-2") {
   check_parity("fsdp_hybrid_shard_zero2");
 }
-TEST_CASE("PyTorch's losses, norms and weights: ZeRO 0") { check_parity("zero0"); }
-TEST_CASE("PyTorch's losses, norms and weights: ZeRO 1") { check_parity("zero1"); }
-TEST_CASE("PyTorch's losses, norms and weights: ZeRO 2") { check_parity("zero2"); }
-TEST_CASE("PyTorch's losses, norms and weights: ZeRO 3") { check_parity("zero3"); }
-TEST_CASE("PyTorch's losses, norms and weights: ZeRO 3 with hpZ") { check_parity("zero3_hpz"); }
+TEST_CASE("PyTorch's losses, norms and weights: ZeRO 0") {
+  check_parity("zero0");
+}
+TEST_CASE("PyTorch's losses, norms and weights: ZeRO 1") {
+  check_parity("zero1");
+}
+TEST_CASE("PyTorch's losses, norms and weights: ZeRO 2") {
+  check_parity("zero2");
+}
+TEST_CASE("PyTorch's losses, norms and weights: ZeRO 3") {
+  check_parity("zero3");
+}
+TEST_CASE("PyTorch's losses, norms and weights: ZeRO 3 with hpZ") {
+  check_parity("zero3_hpz");
+}
 
 TEST_CASE("accumulation over micro-steps gives the losses of the whole batch") {
   for (const char* config : {"fsdp_full_shard", "zero1", "zero3"}) {
@@ -164,8 +206,8 @@ TEST_CASE("accumulation over micro-steps gives the losses of the whole batch") {
     const TemporaryFolder folder;
     const fs::path metrics = folder.path() / "metrics.jsonl";
     const acc::test::ReservedPort port;
-    auto line = command(config, {2, 1}, 0, port.text(),
-                        {"--steps", "20", "--metrics", metrics.string()});
+    auto line =
+        command(config, {2, 1}, 0, port.text(), {"--steps", "20", "--metrics", metrics.string()});
     line.insert(line.begin() + 1, {"--gradient_accumulation_steps", "2"});
     *(std::find(line.begin(), line.end(), "--micro_batch") + 1) = "2";
     Program launcher(line);
@@ -229,8 +271,8 @@ TEST_CASE("bf16 follows fp32 closely, in every strategy alike") {
     const TemporaryFolder folder;
     const fs::path metrics = folder.path() / "metrics.jsonl";
     const acc::test::ReservedPort port;
-    auto line = command(config, {2, 1}, 0, port.text(),
-                        {"--steps", "20", "--metrics", metrics.string()});
+    auto line =
+        command(config, {2, 1}, 0, port.text(), {"--steps", "20", "--metrics", metrics.string()});
     line.insert(line.begin() + 1, {"--mixed_precision", "bf16"});
     Program launcher(line);
     const int status = launcher.wait();
@@ -252,10 +294,10 @@ TEST_CASE("bad files end every worker with status 2 and a sentence that names th
   const std::string truncated = (folder.path() / "short.safetensors").string();
   fs::copy_file(kParity + "/init.safetensors", truncated);
   fs::resize_file(truncated, 1000);
-  for (const Bad& each : {Bad{{"--init_from", truncated}, "short.safetensors"},
-                          Bad{{"--vocab", "100"}, "vocabulary"},
-                          Bad{{"--resume", folder.path().string() + "/none"}, "none"},
-                          Bad{{"--batches", truncated}, "short.safetensors"}}) {
+  for (const Bad& each :
+       {Bad{{"--init_from", truncated}, "short.safetensors"}, Bad{{"--vocab", "100"}, "vocabulary"},
+        Bad{{"--resume", folder.path().string() + "/none"}, "none"},
+        Bad{{"--batches", truncated}, "short.safetensors"}}) {
     const acc::test::ReservedPort port;
     auto line = command("zero3", {2, 1}, 0, port.text(), {"--steps", "1"});
     for (std::size_t i = 0; i < each.flags.size(); i += 2) {
