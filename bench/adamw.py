@@ -1,6 +1,6 @@
 """The fused AdamW update against torch.optim.AdamW(fused=True), in one run, interleaved.
 
-    python bench/adamw.py --bin build/release/bin/adamw_bench --peer PEER.py [--params N] [--rounds R]
+    python bench/adamw.py --bin build/release/bin/adamw_bench --peer PEER.py [--rounds R]
 
 PEER.py prints lines of JSON as adamw_bench does; it runs with the Python of this script, which
 needs torch. Prints the median of the rounds' medians for each and the ratio to torch.

@@ -14,8 +14,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND kernel_sources src/kernels/kernels_avx2.cpp src/kernels/kernels_avx512.cpp)
   set_source_files_properties(src/kernels/kernels_avx2.cpp
     PROPERTIES COMPILE_OPTIONS "${kernel_flags};-mavx2;-mfma;-mf16c")
-  set_source_files_properties(src/kernels/kernels_avx512.cpp PROPERTIES COMPILE_OPTIONS
-    "${kernel_flags};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mf16c;-mprefer-vector-width=512")
+  set(avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
+    -mprefer-vector-width=512)
+  set_source_files_properties(src/kernels/kernels_avx512.cpp
+    PROPERTIES COMPILE_OPTIONS "${kernel_flags};${avx512_flags}")
 endif()
 
 find_package(nlohmann_json REQUIRED)

@@ -17,6 +17,10 @@ namespace {
 /// A machine may take its whole shutdown timeout; this much more for the messages.
 constexpr std::chrono::seconds kGrace{5};
 
+/// How long machine 0 keeps the store of a job that does not come together, so that the others can
+/// read there why.
+constexpr std::chrono::seconds kLastWords{1};
+
 }  // namespace
 
 Peers::Peers(asio::any_io_executor executor, const LaunchPlan& plan, std::string host, Say say)
@@ -36,9 +40,25 @@ asio::awaitable<void> Peers::join() {
       deadline - std::chrono::steady_clock::now());
   const rendezvous::Machine me{plan_.machine_rank, host_, host_, plan_.local_world_size,
                                ::getpid()};
-  machines_ = co_await rendezvous::join(calls_, plan_.run_id, me, plan_.num_machines,
-                                        plan_.num_processes, left, say_);
+  std::exception_ptr refused;
+  try {
+    machines_ = co_await rendezvous::join(calls_, plan_.run_id, me, plan_.num_machines,
+                                          plan_.num_processes, left, say_);
+  } catch (const Error&) {
+    refused = std::current_exception();
+  }
+  if (refused) {
+    co_await linger();
+    std::rethrow_exception(refused);
+  }
   co_await watcher_.connect(server, plan_.main_process_port, rendezvous::AsyncClient::kCallTimeout);
+}
+
+asio::awaitable<void> Peers::linger() {
+  if (plan_.machine_rank == 0) {
+    asio::steady_timer timer(executor_, kLastWords);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
 }
 
 void Peers::watch(std::function<void(const JobEnd&)> on_end) {
@@ -49,8 +69,8 @@ asio::awaitable<void> Peers::await_end(std::function<void(const JobEnd&)> on_end
   try {
     end_ = co_await rendezvous::await_end(watcher_, plan_.run_id);
   } catch (const Error& error) {
-    if (finished_ || end_) {
-      co_return;
+    if (finishing_ || end_) {
+      co_return;  // finish() notices by itself, or the store has gone after its work was done
     }
     end_ = lost_machine_0(error.what());
   }
@@ -77,6 +97,7 @@ asio::awaitable<void> Peers::send_end(JobEnd end) {
 }
 
 asio::awaitable<std::optional<JobEnd>> Peers::finish() {
+  finishing_ = true;
   if (announcing_) {
     co_await announced_.passed();
   }
@@ -91,7 +112,6 @@ asio::awaitable<std::optional<JobEnd>> Peers::finish() {
       end_ = lost_machine_0(error.what());
     }
   }
-  finished_ = true;
   watcher_.close();
   co_return end_;
 }

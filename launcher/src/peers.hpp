@@ -40,6 +40,7 @@ class Peers {
   [[nodiscard]] std::string name_of(int machine_rank) const;
 
  private:
+  boost::asio::awaitable<void> linger();
   boost::asio::awaitable<void> await_end(std::function<void(const rendezvous::JobEnd&)> on_end);
   boost::asio::awaitable<void> send_end(rendezvous::JobEnd end);
   rendezvous::JobEnd lost_machine_0(const std::string& why) const;
@@ -52,7 +53,7 @@ class Peers {
   rendezvous::AsyncClient calls_;
   rendezvous::AsyncClient watcher_;
   bool announcing_ = false;
-  bool finished_ = false;  ///< from here on the loss of a connection is no news
+  bool finishing_ = false;
   Gate announced_;
   std::optional<rendezvous::JobEnd> end_;  ///< the one that counts, once known
 };

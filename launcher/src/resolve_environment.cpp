@@ -44,8 +44,8 @@ std::string Resolver::deepspeed_fields() const {
 
 std::string Resolver::python_path() const {
   std::string path;
-  for (const std::string_view entry :
-       plugins::split(plugins::variable(environment_, "PYTHONPATH"), ':')) {
+  const std::string inherited = plugins::variable(environment_, "PYTHONPATH");
+  for (const std::string_view entry : plugins::split(inherited, ':')) {
     if (!entry.empty()) {
       path += std::string(entry) + ":";
     }

@@ -3,6 +3,7 @@
 #include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "checkpoint/model_files.hpp"
+#include "collectives/make_group.hpp"
 #include "model_state.hpp"
 #include "optimizer_state.hpp"
 #include "runtime_state.hpp"
@@ -171,7 +172,7 @@ Runtime Runtime::from_environment() {
 }
 
 Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings) {
-  return from_settings(settings, detail::connect_store(settings.identity));
+  return from_settings(settings, collectives::connect_store(settings.identity));
 }
 
 Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings,

@@ -1,25 +1,13 @@
 #include "runtime_state.hpp"
 
 #include "acc/base/log.hpp"
-#include "acc/rendezvous/prefix_store.hpp"
-#include "acc/rendezvous/tcp_store.hpp"
+#include "acc/rendezvous/store.hpp"
 
 #include <fmt/format.h>
 
 #include <vector>
 
 namespace acc::detail {
-
-std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity) {
-  if (identity.world_size == 1) {
-    return nullptr;
-  }
-  auto store = std::make_unique<rendezvous::TcpStore>(identity.master_addr, identity.master_port,
-                                                      std::chrono::seconds(60));
-  // A restarted job must not meet the keys of the attempt before it.
-  return std::make_unique<rendezvous::PrefixStore>(
-      fmt::format("acc/{}/{}", identity.run_id, identity.restart_count), std::move(store));
-}
 
 void check_supported(const plugins::RuntimeSettings& settings) {
   const plugins::ShardingSettings& asked = settings.sharding;

@@ -23,9 +23,6 @@ class RuntimeState {
   sharding::Groups groups;
 };
 
-/// The job's store at MASTER_ADDR:MASTER_PORT, with the keys of this attempt; null for one rank.
-std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity);
-
 /// Refuses by name what the settings ask for and this build or version cannot do.
 void check_supported(const plugins::RuntimeSettings& settings);
 

@@ -5,6 +5,7 @@
 //   odd_net A B BOUND  compare two such files
 
 #include <acc/runtime.hpp>
+
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -114,8 +115,7 @@ class OddNet {
     std::vector<Row> d_input(input.size(), Row{});
     for (std::size_t n = 0; n < input.size(); ++n) {
       for (int j = 0; j < kDim; ++j) {
-        const float slope =
-            d_output[n][j] * (1.0F - output[n][j] * output[n][j]) * use[gain_][j];
+        const float slope = d_output[n][j] * (1.0F - output[n][j] * output[n][j]) * use[gain_][j];
         db[j] += slope;
         for (int i = 0; i < kDim; ++i) {
           dw[i * kDim + j] += slope * input[n][i];
@@ -184,7 +184,8 @@ int compare(const char* a_path, const char* b_path, double bound) {
   std::string a;
   std::string b;
   while (a_file >> a && b_file >> b) {
-    most = std::max(most, std::abs(std::strtod(a.c_str(), nullptr) - std::strtod(b.c_str(), nullptr)));
+    most =
+        std::max(most, std::abs(std::strtod(a.c_str(), nullptr) - std::strtod(b.c_str(), nullptr)));
     ++count;
   }
   std::cout << count << " weights, largest difference " << most << '\n';

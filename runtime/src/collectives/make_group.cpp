@@ -2,6 +2,8 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/unique_fd.hpp"
+#include "acc/rendezvous/prefix_store.hpp"
+#include "acc/rendezvous/tcp_store.hpp"
 #include "collectives/gloo/gloo_group.hpp"
 #include "collectives/hierarchical/hierarchical_group.hpp"
 #include "collectives/shm/shm_group.hpp"
@@ -42,6 +44,17 @@ std::string address_towards(const std::string& host, std::uint16_t port) {
 }
 
 }  // namespace
+
+std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity) {
+  if (identity.world_size == 1) {
+    return nullptr;
+  }
+  auto store = std::make_unique<rendezvous::TcpStore>(identity.master_addr, identity.master_port,
+                                                      std::chrono::seconds(60));
+  // A restarted job must not meet the keys of the attempt before it.
+  return std::make_unique<rendezvous::PrefixStore>(
+      fmt::format("acc/{}/{}", identity.run_id, identity.restart_count), std::move(store));
+}
 
 std::shared_ptr<ProcessGroup> make_group(const plugins::RuntimeSettings& settings,
                                          const std::vector<int>& ranks, const std::string& kind,

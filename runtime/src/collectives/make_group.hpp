@@ -13,6 +13,9 @@ class Store;
 
 namespace acc::collectives {
 
+/// The job's store at MASTER_ADDR:MASTER_PORT, with the keys of this attempt; null for one rank.
+std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity);
+
 /// The process group of `ranks` (global, ascending, this rank among them), built from what each
 /// pair can reach: shm on one host, gloo between hosts, both composed where hosts hold several
 /// each. A host is one node_rank: two launches on one machine count as two. `kind` parts groups of

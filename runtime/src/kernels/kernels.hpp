@@ -12,10 +12,6 @@ namespace acc::kernels {
 enum class DType { f32, bf16, f16 };
 enum class ReduceOp { sum, max };
 
-constexpr std::size_t size_of(DType dtype) noexcept {
-  return dtype == DType::f32 ? 4 : 2;
-}
-
 /// result[i] = (accumulate ? destinations[0][i] : 0) + scale * (((s0[i] op s1[i]) op s2[i]) op …),
 /// strictly in the order of `sources`, in fp32; written to every destination. A destination may be
 /// one of the sources, else arrays do not overlap. At least one source and one destination.

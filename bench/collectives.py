@@ -1,0 +1,60 @@
+"""all_gather, reduce_scatter and all_reduce of one host against torch's Gloo, in one run, interleaved.
+
+    python bench/collectives.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]
+                                [--workers 2,4] [--from-bytes N] [--to-bytes N] [--rounds R]
+
+PYTHON needs torch; PEERS holds gloo_bench.py. Prints the medians over the rounds and how many times
+faster than Gloo: "group" is memory that the group allocated (what the runtime uses), "private" any
+other memory, as Gloo's is.
+"""
+import argparse
+import collections
+import json
+import pathlib
+import statistics
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def rows_of(argv):
+    output = subprocess.run([str(a) for a in argv], check=True, capture_output=True, text=True).stdout
+    starts = ((line, line.find("{")) for line in output.splitlines())
+    return [json.loads(line[at:]) for line, at in starts if at >= 0]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
+    parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "../shared/peers")
+    parser.add_argument("--python", default="python3")
+    parser.add_argument("--workers", default="2,4")
+    parser.add_argument("--from-bytes", type=int, default=1 << 20)
+    parser.add_argument("--to-bytes", type=int, default=64 << 20)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+
+    times = collections.defaultdict(list)
+    for workers in args.workers.split(","):
+        for _ in range(args.rounds):
+            ours = [args.bin / "acclaunch", "--cpu", "--num_processes", workers,
+                    args.bin / "collectives_bench", args.from_bytes, args.to_bytes, "0.5"]
+            gloo = [args.python, "-m", "torch.distributed.run", "--nproc-per-node", workers,
+                    args.peers / "gloo_bench.py", "--from-bytes", args.from_bytes,
+                    "--to-bytes", args.to_bytes, "--budget-s", "0.5"]
+            for row in rows_of(ours) + rows_of(gloo):
+                key = row["world"], row["bytes"], row["op"], row.get("memory", "gloo")
+                times[key].append(row["median_us"])
+
+    print(f"{'ranks':>5} {'MiB':>6} {'collective':<15} {'Gloo ms':>9} {'group ms':>9} {'ratio':>7}"
+          f" {'private ms':>11} {'ratio':>7}")
+    for world, nbytes, op in sorted({key[:3] for key in times}):
+        gloo, group, private = (statistics.median(times[world, nbytes, op, memory]) / 1e3
+                                for memory in ("gloo", "group", "private"))
+        print(f"{world:>5} {nbytes / 2**20:>6.0f} {op:<15} {gloo:>9.2f} {group:>9.2f}"
+              f" {gloo / group:>6.1f}x {private:>11.2f} {gloo / private:>6.1f}x")
+
+
+if __name__ == "__main__":
+    main()

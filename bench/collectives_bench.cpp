@@ -1,0 +1,117 @@
+// Bandwidth of the process group's collectives, in the terms of a usual Gloo benchmark: `bytes` is
+// the full buffer; algbw = bytes / time. Two memories: what the group allocates ("group", what the
+// runtime uses: peers read it in place) and plain memory ("private", staged). Run under acclaunch;
+// rank 0 prints a JSON line per figure.
+//
+//   acclaunch --cpu --num_processes 2 collectives_bench [FROM_BYTES TO_BYTES SECONDS_EACH]
+
+#include "acc/base/error.hpp"
+#include "acc/plugins/environment.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "collectives/make_group.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+namespace {
+
+using acc::collectives::DType;
+using acc::collectives::ProcessGroup;
+using acc::collectives::ReduceOp;
+using Clock = std::chrono::steady_clock;
+
+double seconds_of(const std::function<void()>& call) {
+  const auto begin = Clock::now();
+  call();
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double slowest(ProcessGroup& group, double value) {
+  std::vector<double> figure = {value};
+  group.all_reduce(figure, ReduceOp::max)->wait();
+  return figure[0];
+}
+
+/// Median over repetitions, the slowest rank counting; every rank does the same number of them.
+double measure(ProcessGroup& group, double budget, const std::function<void()>& call) {
+  call();
+  group.barrier()->wait();
+  const double estimate = slowest(group, seconds_of(call));
+  const int repetitions = std::clamp(static_cast<int>(budget / std::max(estimate, 1e-7)), 3, 500);
+  std::vector<double> samples;
+  for (int i = 0; i < repetitions; ++i) {
+    group.barrier()->wait_released();
+    samples.push_back(seconds_of(call));
+  }
+  std::nth_element(samples.begin(), samples.begin() + repetitions / 2, samples.end());
+  return slowest(group, samples[static_cast<std::size_t>(repetitions / 2)]);
+}
+
+void run(ProcessGroup& group, std::size_t nbytes, double budget) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const std::size_t numel = nbytes / sizeof(float) / ranks * ranks;
+  const std::size_t shard = numel / ranks;
+  const auto contribution = group.allocate_contribution(numel * sizeof(float));
+  const auto gathered = group.allocate_gathered(numel * sizeof(float));
+  std::vector<float> full(numel, 1.0F);
+  std::vector<float> part(shard, 1.0F);
+  std::fill_n(contribution->as<float>(), numel, 1.0F);
+
+  const auto report = [&](const char* op, const char* memory, const std::function<void()>& call) {
+    const double seconds = measure(group, budget, call);
+    if (group.rank() == 0) {
+      std::printf(
+          "{\"op\": \"%s\", \"memory\": \"%s\", \"bytes\": %zu, \"world\": %zu, "
+          "\"median_us\": %.1f, \"algbw_gbps\": %.3f}\n",
+          op, memory, numel * sizeof(float), ranks, seconds * 1e6,
+          static_cast<double>(numel * sizeof(float)) / seconds / 1e9);
+      std::fflush(stdout);
+    }
+  };
+  const std::size_t shard_nbytes = shard * sizeof(float);
+  report("all_gather", "group",
+         [&] { group.all_gather(part.data(), gathered->data(), shard_nbytes)->wait_released(); });
+  report("all_gather", "private",
+         [&] { group.all_gather(part.data(), full.data(), shard_nbytes)->wait_released(); });
+  report("reduce_scatter", "group", [&] {
+    group.reduce_scatter(contribution->data(), part.data(), shard, DType::float32, {})
+        ->wait_released();
+  });
+  report("reduce_scatter", "private", [&] {
+    group.reduce_scatter(full.data(), part.data(), shard, DType::float32, {})->wait_released();
+  });
+  const float mean = 1.0F / static_cast<float>(ranks);  // keeps the values finite over repetitions
+  report("all_reduce", "group",
+         [&] { group.all_reduce(contribution->as<float>(), numel, mean)->wait_released(); });
+  report("all_reduce", "private",
+         [&] { group.all_reduce(full.data(), numel, mean)->wait_released(); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const std::size_t from = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : std::size_t{64} << 10;
+    const std::size_t to = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : std::size_t{64} << 20;
+    const double budget = argc > 3 ? std::strtod(argv[3], nullptr) : 1.0;
+    const auto settings =
+        acc::plugins::settings_from_environment(acc::plugins::current_environment());
+    const auto store = acc::collectives::connect_store(settings.identity);
+    std::vector<int> ranks(static_cast<std::size_t>(settings.identity.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const auto group = acc::collectives::make_group(settings, ranks, "bench", store.get());
+    for (std::size_t nbytes = from; nbytes <= to; nbytes *= 4) {
+      run(*group, nbytes, budget);
+    }
+    group->barrier()->wait_released();
+    return 0;
+  } catch (const acc::Error& error) {
+    std::fprintf(stderr, "collectives_bench: %s\n", error.what());
+    return acc::exit_status(error);
+  }
+}

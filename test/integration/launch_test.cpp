@@ -1,0 +1,273 @@
+// acclaunch with real processes: what they get, how they end, and that nothing of them is left.
+#include "support/program.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+using namespace acc::test;
+
+namespace {
+
+using Flags = std::vector<std::string>;
+
+/// acclaunch [flags] /bin/sh -c script
+Flags acclaunch(Flags flags, const std::string& script) {
+  Flags command = {ACC_BIN_DIR "/acclaunch"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  command.insert(command.end(), {"/bin/sh", "-c", script});
+  return command;
+}
+
+/// A worker with a child, and a grandchild that went into a session of its own. Each shows its pid.
+const std::string kFamily = R"(
+  setsid sh -c 'echo "pid=$$ end"; exec sleep 1000' &
+  sh -c 'echo "pid=$$ end"; exec sleep 1000' &
+  echo "pid=$$ end"
+  wait)";
+constexpr int kFamilySize = 3;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// The only child of a guardian.
+pid_t supervisor_of(const Program& guardian) {
+  const std::string pid = std::to_string(guardian.pid());
+  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+  pid_t child = 0;
+  children >> child;
+  return child;
+}
+
+std::string temporary_folder() {
+  std::string name = "/tmp/acc_launch_XXXXXX";
+  REQUIRE(::mkdtemp(name.data()) != nullptr);
+  return name;
+}
+
+}  // namespace
+
+TEST_CASE("launch: success is quiet, lines carry their rank") {
+  Program job(acclaunch({"--cpu", "--num_processes", "3"}, "echo out $RANK; echo err $RANK >&2"));
+  CHECK(job.wait() == 0);
+  std::istringstream out(job.out());
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(out, line);) {
+    lines.push_back(line);
+  }
+  std::sort(lines.begin(), lines.end());
+  CHECK(lines == std::vector<std::string>{"[0] out 0", "[1] out 1", "[2] out 2"});
+  CHECK(contains(job.err(), "[1] err 1\n"));
+  CHECK_FALSE(contains(job.err(), "failed"));
+}
+
+TEST_CASE("launch: workers see who they are") {
+  Program job(acclaunch({"--cpu", "--num_processes", "2"}, R"(
+    echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $TORCHELASTIC_RESTART_COUNT" \
+         "$MASTER_ADDR $INHERITED"
+    [ -d "${TORCHELASTIC_ERROR_FILE%/*}" ] && echo error folder)"),
+              {{"INHERITED", "a b"}, {"RANK", "77"}});
+  CHECK(job.wait() == 0);
+  CHECK(contains(job.out(), "[0] 0 0 2 2 0 0 127.0.0.1 a b\n"));
+  CHECK(contains(job.out(), "[1] 1 1 2 2 0 0 127.0.0.1 a b\n"));
+  CHECK(contains(job.out(), "[1] error folder\n"));
+}
+
+TEST_CASE("launch: the failed worker's exit code is acclaunch's") {
+  for (const int code : {1, 2, 77, 126, 127, 255}) {
+    CAPTURE(code);
+    const std::string text = std::to_string(code);
+    Program job(
+        acclaunch({"--cpu", "--num_processes", "2"},
+                  "[ $RANK = 1 ] && { echo last words >&2; exit " + text + "; }; exec sleep 1000"));
+    CHECK(job.wait() == code);
+    CHECK(contains(job.err(), "the job failed: rank 1: exited with code " + text + "\n"));
+    CHECK(contains(job.err(), "    | last words\n"));
+    CHECK(contains(job.err(), "rank 0: ended by acclaunch, killed by SIGTERM (signal 15)\n"));
+  }
+}
+
+TEST_CASE("launch: kill -9 of one worker is reported with rank and signal") {
+  Program job(acclaunch({"--cpu", "--num_processes", "3"},
+                        "[ $RANK = 2 ] && echo pid=$$ end; exec sleep 1000"));
+  job.wait_for_text(" end");
+  const Watched worker(job.out(), "pid=");
+  ::kill(worker[0], SIGKILL);
+  CHECK(job.wait() == 128 + SIGKILL);
+  CHECK(contains(job.err(), "the job failed: rank 2: killed by SIGKILL (signal 9)\n"));
+  CHECK(contains(job.err(), "  pid       " + std::to_string(worker[0]) + "\n"));
+  CHECK(contains(job.err(), "ranks 0, 1: ended by acclaunch, killed by SIGTERM (signal 15)\n"));
+}
+
+TEST_CASE("launch: what a worker wrote to its error file is in the report") {
+  Program job(acclaunch({"--cpu", "--num_processes", "1"}, R"(
+    echo '{"message": {"message": "ValueError: bad batch"}}' > $TORCHELASTIC_ERROR_FILE; exit 4)"));
+  CHECK(job.wait() == 4);
+  CHECK(contains(job.err(), "    | ValueError: bad batch\n"));
+}
+
+TEST_CASE("launch: kill -9 of acclaunch leaves no worker, no grandchild and no supervisor") {
+  Program job(acclaunch({"--cpu", "--num_processes", "2"}, kFamily));
+  job.wait_for_text(" end", 2 * kFamilySize);
+  const Watched family(job.out(), "pid=");
+  REQUIRE(family.size() == 2 * kFamilySize);
+  const Watched supervisor("pid=" + std::to_string(supervisor_of(job)), "pid=");
+  job.signal(SIGKILL);
+  CHECK(job.wait() == 128 + SIGKILL);
+  CHECK(family.all_end());
+  CHECK(supervisor.all_end());
+}
+
+TEST_CASE("launch: kill -9 of the supervisor leaves no worker and no grandchild") {
+  Program job(acclaunch({"--cpu", "--num_processes", "2"}, kFamily));
+  job.wait_for_text(" end", 2 * kFamilySize);
+  const Watched family(job.out(), "pid=");
+  ::kill(supervisor_of(job), SIGKILL);
+  CHECK(job.wait() == 128 + SIGKILL);
+  CHECK(family.all_end());
+  CHECK(contains(job.err(), "was killed by SIGKILL (signal 9); the workers were ended\n"));
+}
+
+TEST_CASE("launch: children that outlive their worker end with the job") {
+  Program job(acclaunch({"--cpu", "--num_processes", "2"},
+                        "setsid sh -c 'echo pid=$$ end; exec sleep 1000' &\n sleep 0.2"));
+  CHECK(job.wait() == 0);
+  const Watched orphans(job.out(), "pid=");
+  CHECK(orphans.size() == 2);
+  CHECK(orphans.all_end());
+}
+
+TEST_CASE("launch: supervisor and guardian have different names") {
+  Program job(acclaunch({"--cpu", "--num_processes", "1"}, "echo ready; exec sleep 1000"));
+  job.wait_for_text("ready");
+  std::string name;
+  std::string title;
+  const std::string supervisor = "/proc/" + std::to_string(supervisor_of(job));
+  std::ifstream(supervisor + "/comm") >> name;
+  std::getline(std::ifstream(supervisor + "/cmdline"), title);
+  CHECK(name == "acc-supervisor");
+  CHECK_FALSE(contains(title, "acclaunch"));
+}
+
+TEST_CASE("launch: each stop signal ends the job with 128 + n") {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    CAPTURE(signal);
+    Program job(acclaunch({"--cpu", "--num_processes", "2"}, kFamily));
+    job.wait_for_text(" end", 2 * kFamilySize);
+    const Watched family(job.out(), "pid=");
+    job.signal(signal);
+    CHECK(job.wait() == 128 + signal);
+    CHECK(family.all_end());
+    CHECK_FALSE(contains(job.err(), "failed"));
+  }
+}
+
+TEST_CASE("launch: a worker that cleans up on SIGTERM has the time for it") {
+  Program job(acclaunch({"--cpu", "--num_processes", "2"},
+                        "trap 'echo saved $RANK; exit 0' TERM; echo ready; while :; do sleep 1000 "
+                        "& wait; done"));
+  job.wait_for_text("ready", 2);
+  job.signal(SIGTERM);
+  CHECK(job.wait() == 128 + SIGTERM);
+  CHECK(contains(job.out(), "[0] saved 0\n"));
+  CHECK(contains(job.out(), "[1] saved 1\n"));
+}
+
+TEST_CASE("launch: a worker that ignores SIGTERM is killed after the shutdown timeout") {
+  Program job(acclaunch({"--cpu", "--num_processes", "2", "--shutdown_timeout", "1"},
+                        "[ $RANK = 1 ] && { read -r line < $FIFO; exit 5; }\n"
+                        "trap '' TERM; echo ready; while :; do sleep 1000; done"),
+              {{"FIFO", "/dev/null"}});
+  CHECK(job.wait() == 5);
+  CHECK(contains(job.err(), "rank 0: ended by acclaunch, killed by SIG"));
+}
+
+TEST_CASE("launch: a second signal kills at once") {
+  Program job(acclaunch({"--cpu", "--num_processes", "2", "--shutdown_timeout", "1000"},
+                        "trap '' TERM; echo ready; while :; do sleep 1000; done"));
+  job.wait_for_text("ready", 2);
+  job.signal(SIGTERM);
+  job.wait_for_text("SIGTERM: ending the workers");
+  job.signal(SIGTERM);
+  CHECK(job.wait() == 128 + SIGTERM);
+}
+
+TEST_CASE("launch: other signals are passed on to the workers") {
+  Program job(acclaunch({"--cpu", "--num_processes", "2"},
+                        "trap 'echo got it; exit 0' USR1; echo ready; while :; do sleep 1000 & "
+                        "wait; done"));
+  job.wait_for_text("ready", 2);
+  job.signal(SIGUSR1);
+  CHECK(job.wait() == 0);
+  job.wait_for_text("got it", 2);
+}
+
+TEST_CASE("launch: nohup is respected") {
+  Flags command = acclaunch({"--cpu", "--num_processes", "1"}, "echo ready; read -r line < $FIFO");
+  const std::string folder = temporary_folder();
+  const std::string fifo = folder + "/fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  command.insert(command.begin(), "/usr/bin/nohup");
+  Program job(command, {{"FIFO", fifo}});
+  job.wait_for_text("ready");
+  job.signal(SIGHUP);
+  std::ofstream(fifo) << "go on\n";
+  CHECK(job.wait() == 0);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("launch: no error folder is left behind") {
+  const std::string folder = temporary_folder();
+  Program job(acclaunch({"--cpu", "--num_processes", "2"}, "exit $RANK"), {{"TMPDIR", folder}});
+  CHECK(job.wait() == 1);
+  CHECK(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("launch: bad input ends with status 2 before anything is started") {
+  const Flags cases[] = {{"--num_processes", "0"}, {"--no_such_flag"}, {"--num_processes", "x"}};
+  for (const Flags& flags : cases) {
+    CAPTURE(flags.front());
+    Program job(acclaunch(flags, "echo started"));
+    CHECK(job.wait() == 2);
+    CHECK(job.err().starts_with("acclaunch: "));
+    CHECK(job.out().empty());
+  }
+  Program missing({ACC_BIN_DIR "/acclaunch", "--cpu", "no_such_program_anywhere"});
+  CHECK(missing.wait() == 2);
+  CHECK(contains(missing.err(), "no_such_program_anywhere"));
+}
+
+TEST_CASE("launch: a given port in use is an error that names its owner") {
+  Program holder(acclaunch({"--cpu", "--num_processes", "1", "--main_process_port", "0"},
+                           "echo port=$MASTER_PORT end; exec sleep 1000"));
+  holder.wait_for_text(" end");
+  const std::string port = std::to_string(Watched(holder.out(), "port=")[0]);
+  Program job(acclaunch({"--cpu", "--num_processes", "1", "--main_process_port", port}, "true"));
+  CHECK(job.wait() == 2);
+  CHECK(contains(job.err(), port));
+  CHECK(contains(job.err(), "acc-supervisor (pid " + std::to_string(supervisor_of(holder)) + ")"));
+}
+
+TEST_CASE("launch: two jobs beside each other each get a port") {
+  const std::string script = "echo port=$MASTER_PORT end; read -r line < $FIFO";
+  const std::string folder = temporary_folder();
+  const std::string fifo = folder + "/fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  Program one(acclaunch({"--cpu", "--num_processes", "1"}, script), {{"FIFO", fifo}});
+  Program two(acclaunch({"--cpu", "--num_processes", "1"}, script), {{"FIFO", fifo}});
+  one.wait_for_text(" end");
+  two.wait_for_text(" end");
+  CHECK(one.out() != two.out());
+  one.signal(SIGTERM);
+  two.signal(SIGTERM);
+  CHECK(one.wait() == 128 + SIGTERM);
+  CHECK(two.wait() == 128 + SIGTERM);
+  std::filesystem::remove_all(folder);
+}

@@ -1,0 +1,319 @@
+#include "checkpoint/safetensors.hpp"
+#include "support/program.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+// train_gpt under acclaunch against the numbers of real PyTorch in test/data/parity_gpt.
+namespace {
+
+using acc::test::Program;
+using acc::test::TemporaryFolder;
+namespace fs = std::filesystem;
+
+const std::string kParity = std::string(ACC_TEST_DATA) + "/parity_gpt";
+constexpr int kRows = 8;  // of a global batch
+constexpr const char* kConfigs[] = {"fsdp_full_shard",
+                                    "fsdp_shard_grad_op",
+                                    "fsdp_no_shard",
+                                    "fsdp_hybrid_shard",
+                                    "fsdp_hybrid_shard_zero2",
+                                    "zero0",
+                                    "zero1",
+                                    "zero2",
+                                    "zero3",
+                                    "zero3_hpz"};
+
+struct Layout {
+  int workers;
+  int machines;
+};
+
+std::vector<std::string> command(const std::string& config, Layout layout, int machine_rank,
+                                 const std::string& port, const std::vector<std::string>& more) {
+  const std::string bin = ACC_BIN_DIR;
+  std::vector<std::string> all = {bin + "/acclaunch",
+                                  "--config_file",
+                                  std::string(ACC_SOURCE_DIR) + "/configs/" + config + ".yaml",
+                                  "--cpu",
+                                  "--num_processes",
+                                  std::to_string(layout.workers)};
+  if (layout.machines > 1) {
+    const std::vector<std::string> machine = {
+        "--num_machines",      std::to_string(layout.machines),
+        "--machine_rank",      std::to_string(machine_rank),
+        "--main_process_ip",   "127.0.0.1",
+        "--main_process_port", port};
+    all.insert(all.end(), machine.begin(), machine.end());
+  }
+  const std::vector<std::string> program = {bin + "/train_gpt",
+                                            "--batches",
+                                            kParity + "/tokens.npy",
+                                            "--layers",
+                                            "2",
+                                            "--heads",
+                                            "4",
+                                            "--dim",
+                                            "64",
+                                            "--seq_len",
+                                            "64",
+                                            "--vocab",
+                                            "256",
+                                            "--init_from",
+                                            kParity + "/init.safetensors",
+                                            "--micro_batch",
+                                            std::to_string(kRows / layout.workers),
+                                            "--lr",
+                                            "1e-3",
+                                            "--betas",
+                                            "0.9,0.95",
+                                            "--eps",
+                                            "1e-8",
+                                            "--weight_decay",
+                                            "0.1",
+                                            "--grad_clip",
+                                            "1.0"};
+  all.insert(all.end(), program.begin(), program.end());
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+void train(const std::string& config, Layout layout, const std::vector<std::string>& more) {
+  const acc::test::ReservedPort port;
+  std::vector<std::unique_ptr<Program>> launchers;
+  for (int machine = 0; machine < layout.machines; ++machine) {
+    launchers.push_back(
+        std::make_unique<Program>(command(config, layout, machine, port.text(), more)));
+  }
+  for (auto& launcher : launchers) {
+    const int status = launcher->wait();
+    CAPTURE(launcher->out());
+    CAPTURE(launcher->err());
+    REQUIRE(status == 0);
+  }
+}
+
+std::vector<nlohmann::json> read_metrics(const fs::path& path) {
+  std::vector<nlohmann::json> steps;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    steps.push_back(nlohmann::json::parse(line));
+  }
+  return steps;
+}
+
+nlohmann::json golden() {
+  return nlohmann::json::parse(std::ifstream(kParity + "/losses.json"));
+}
+
+void check_losses(const std::vector<nlohmann::json>& steps, std::size_t first = 0) {
+  const nlohmann::json expected = golden().at("single_fp64");
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const double loss = expected.at("loss").at(first + i);
+    const double norm = expected.at("grad_norm").at(first + i);
+    CHECK(std::abs(steps[i].at("loss").get<double>() - loss) <= 2e-5);
+    CHECK(std::abs(steps[i].at("grad_norm").get<double>() - norm) <= 1e-4 * norm);
+  }
+}
+
+std::vector<float> read_tensor(const acc::checkpoint::SafetensorsFile& file,
+                               const std::string& name) {
+  std::vector<float> values(static_cast<std::size_t>(file.at(name).numel()));
+  file.read_slice(name, 0, values);
+  return values;
+}
+
+/// Largest difference between the tensors of `a` and those of the same names in `b`.
+double distance(const fs::path& a_path, const fs::path& b_path) {
+  const acc::checkpoint::SafetensorsFile a(a_path);
+  const acc::checkpoint::SafetensorsFile b(b_path);
+  double most = 0.0;
+  for (const auto& tensor : a.tensors()) {
+    const auto x = read_tensor(a, tensor.name);
+    const auto y = read_tensor(b, tensor.name);
+    REQUIRE(x.size() == y.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      most = std::max(most, std::abs(static_cast<double>(x[i]) - y[i]));
+    }
+  }
+  return most;
+}
+
+void check_parity(const std::string& config) {
+  for (const Layout layout :
+       {Layout{1, 1}, Layout{2, 1}, Layout{4, 1}, Layout{2, 2}, Layout{4, 2}}) {
+    if (config == "zero3_hpz" && layout.workers == 1) {
+      continue;  // its partition is 2
+    }
+    CAPTURE(config);
+    CAPTURE(layout.workers);
+    CAPTURE(layout.machines);
+    const TemporaryFolder folder;
+    const fs::path metrics = folder.path() / "metrics.jsonl";
+    const fs::path weights = folder.path() / "weights.safetensors";
+    train(config, layout,
+          {"--steps", "20", "--metrics", metrics.string(), "--export", weights.string()});
+    const auto steps = read_metrics(metrics);
+    REQUIRE(steps.size() == 20);
+    check_losses(steps);
+    CHECK(distance(kParity + "/final.safetensors", weights) <= 5e-4);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("PyTorch's losses, norms and weights: FSDP full shard") {
+  check_parity("fsdp_full_shard");
+}
+TEST_CASE("PyTorch's losses, norms and weights: FSDP grad op") {
+  check_parity("fsdp_shard_grad_op");
+}
+TEST_CASE("PyTorch's losses, norms and weights: FSDP no shard") {
+  check_parity("fsdp_no_shard");
+}
+TEST_CASE("PyTorch's losses, norms and weights: FSDP hybrid") {
+  check_parity("fsdp_hybrid_shard");
+}
+TEST_CASE("PyTorch's losses, norms and weights: FSDP hybrid ZeRO-2") {
+  check_parity("fsdp_hybrid_shard_zero2");
+}
+TEST_CASE("PyTorch's losses, norms and weights: ZeRO 0") {
+  check_parity("zero0");
+}
+TEST_CASE("PyTorch's losses, norms and weights: ZeRO 1") {
+  check_parity("zero1");
+}
+TEST_CASE("PyTorch's losses, norms and weights: ZeRO 2") {
+  check_parity("zero2");
+}
+TEST_CASE("PyTorch's losses, norms and weights: ZeRO 3") {
+  check_parity("zero3");
+}
+TEST_CASE("PyTorch's losses, norms and weights: ZeRO 3 with hpZ") {
+  check_parity("zero3_hpz");
+}
+
+TEST_CASE("accumulation over micro-steps gives the losses of the whole batch") {
+  for (const char* config : {"fsdp_full_shard", "zero1", "zero3"}) {
+    CAPTURE(config);
+    const TemporaryFolder folder;
+    const fs::path metrics = folder.path() / "metrics.jsonl";
+    const acc::test::ReservedPort port;
+    auto line =
+        command(config, {2, 1}, 0, port.text(), {"--steps", "20", "--metrics", metrics.string()});
+    line.insert(line.begin() + 1, {"--gradient_accumulation_steps", "2"});
+    *(std::find(line.begin(), line.end(), "--micro_batch") + 1) = "2";
+    Program launcher(line);
+    const int status = launcher.wait();
+    CAPTURE(launcher.err());
+    REQUIRE(status == 0);
+    check_losses(read_metrics(metrics));
+  }
+}
+
+TEST_CASE("the bytes that each rank reports are the strategy's formula") {
+  struct Expected {
+    const char* config;
+    int parameters, gradients, optimizer;  ///< divisors of 4P, 4P and 8P on 4 workers
+  };
+  constexpr std::int64_t kParameters = 120'576;
+  for (const Expected& each :
+       {Expected{"fsdp_no_shard", 1, 1, 1}, Expected{"zero1", 1, 1, 4}, Expected{"zero2", 4, 4, 4},
+        Expected{"zero3", 4, 4, 4}, Expected{"fsdp_full_shard", 4, 4, 4}}) {
+    CAPTURE(each.config);
+    const TemporaryFolder folder;
+    const fs::path metrics = folder.path() / "metrics.jsonl";
+    train(each.config, {4, 1}, {"--steps", "1", "--metrics", metrics.string()});
+    for (const auto& rank : read_metrics(metrics).at(0).at("ranks")) {
+      CHECK(rank.at("parameter_bytes") == 4 * kParameters / each.parameters);
+      CHECK(rank.at("gradient_bytes") == 4 * kParameters / each.gradients);
+      CHECK(rank.at("optimizer_bytes") == 8 * kParameters / each.optimizer);
+    }
+  }
+}
+
+TEST_CASE("any layout resumes what any other saved; the same layout to the bit") {
+  const TemporaryFolder folder;
+  const auto path = [&](const char* name) { return (folder.path() / name).string(); };
+  train("zero3", {4, 1}, {"--steps", "20", "--export", path("straight.safetensors")});
+  train("zero3", {4, 1}, {"--steps", "9", "--save", path("checkpoint")});
+  struct Resumed {
+    const char* config;
+    Layout layout;
+  };
+  for (const Resumed& each :
+       {Resumed{"zero3", {4, 1}}, Resumed{"fsdp_no_shard", {1, 1}}, Resumed{"zero1", {2, 1}},
+        Resumed{"fsdp_hybrid_shard", {4, 2}}, Resumed{"fsdp_shard_grad_op", {2, 2}}}) {
+    CAPTURE(each.config);
+    fs::remove(path("metrics.jsonl"));
+    train(each.config, each.layout,
+          {"--steps", "20", "--resume", path("checkpoint"), "--metrics", path("metrics.jsonl"),
+           "--export", path("resumed.safetensors")});
+    const auto steps = read_metrics(path("metrics.jsonl"));
+    REQUIRE(steps.size() == 11);
+    check_losses(steps, 9);
+    const bool same_layout = std::string(each.config) == "zero3";
+    CHECK(distance(path("straight.safetensors"), path("resumed.safetensors")) <=
+          (same_layout ? 0.0 : 5e-4));
+  }
+}
+
+TEST_CASE("bf16 follows fp32 closely, in every strategy alike") {
+  for (const char* config : {"fsdp_full_shard", "fsdp_no_shard", "zero1", "zero3_hpz"}) {
+    CAPTURE(config);
+    const TemporaryFolder folder;
+    const fs::path metrics = folder.path() / "metrics.jsonl";
+    const acc::test::ReservedPort port;
+    auto line =
+        command(config, {2, 1}, 0, port.text(), {"--steps", "20", "--metrics", metrics.string()});
+    line.insert(line.begin() + 1, {"--mixed_precision", "bf16"});
+    Program launcher(line);
+    const int status = launcher.wait();
+    CAPTURE(launcher.err());
+    REQUIRE(status == 0);
+    const auto steps = read_metrics(metrics);
+    REQUIRE(steps.size() == 20);
+    const double expected = golden().at("single_fp64").at("loss").at(19);
+    CHECK(std::abs(steps[19].at("loss").get<double>() - expected) < 0.02);
+  }
+}
+
+TEST_CASE("bad files end every worker with status 2 and a sentence that names them") {
+  struct Bad {
+    std::vector<std::string> flags;
+    const char* message;
+  };
+  const TemporaryFolder folder;
+  const std::string truncated = (folder.path() / "short.safetensors").string();
+  fs::copy_file(kParity + "/init.safetensors", truncated);
+  fs::resize_file(truncated, 1000);
+  for (const Bad& each :
+       {Bad{{"--init_from", truncated}, "short.safetensors"}, Bad{{"--vocab", "100"}, "vocabulary"},
+        Bad{{"--resume", folder.path().string() + "/none"}, "none"},
+        Bad{{"--batches", truncated}, "short.safetensors"}}) {
+    const acc::test::ReservedPort port;
+    auto line = command("zero3", {2, 1}, 0, port.text(), {"--steps", "1"});
+    for (std::size_t i = 0; i < each.flags.size(); i += 2) {
+      const auto flag = std::find(line.begin(), line.end(), each.flags[i]);
+      if (flag != line.end()) {
+        *(flag + 1) = each.flags[i + 1];
+      } else {
+        line.insert(line.end(), {each.flags[i], each.flags[i + 1]});
+      }
+    }
+    if (each.flags[0] == "--vocab") {  // the weights are of 256
+      line.erase(std::find(line.begin(), line.end(), "--init_from"),
+                 std::find(line.begin(), line.end(), "--init_from") + 2);
+    }
+    Program launcher(line);
+    CHECK(launcher.wait() == 2);
+    CHECK(launcher.err().find(each.message) != std::string::npos);
+  }
+}

@@ -1,0 +1,129 @@
+// Two acclaunch processes on one host that play two machines.
+#include "support/program.hpp"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+using namespace acc::test;
+
+namespace {
+
+using Flags = std::vector<std::string>;
+
+Flags machine(int rank, const ReservedPort& port, const std::string& script, Flags more = {}) {
+  Flags command = {
+      ACC_BIN_DIR "/acclaunch", "--cpu",     "--num_processes",     "4",
+      "--num_machines",         "2",         "--machine_rank",      std::to_string(rank),
+      "--main_process_ip",      "127.0.0.1", "--main_process_port", port.text()};
+  command.insert(command.end(), more.begin(), more.end());
+  command.insert(command.end(), {"/bin/sh", "-c", script});
+  return command;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("two machines: ranks are counted over both, whichever comes first") {
+  const std::string script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK";
+  for (const int first : {0, 1}) {
+    CAPTURE(first);
+    const ReservedPort port;
+    Program one(machine(first, port, script));
+    one.wait_for_text("acclaunch: ");  // it waits, and says so
+    Program other(machine(1 - first, port, script));
+    CHECK(one.wait() == 0);
+    CHECK(other.wait() == 0);
+    const std::string out0 = first == 0 ? one.out() : other.out();
+    const std::string out1 = first == 1 ? one.out() : other.out();
+    CHECK(contains(out0, "[0] 0/4 0/2 0\n"));
+    CHECK(contains(out0, "[1] 1/4 1/2 0\n"));
+    CHECK(contains(out1, "[2] 2/4 0/2 1\n"));
+    CHECK(contains(out1, "[3] 3/4 1/2 1\n"));
+  }
+}
+
+TEST_CASE("two machines: a failure on either ends both, with its status and its report") {
+  const std::pair<int, int> cases[] = {{1, 0}, {2, 1}};  // failing rank, its machine
+  for (const auto& [rank, at] : cases) {
+    CAPTURE(rank);
+    const std::string script =
+        "[ $RANK = " + std::to_string(rank) + " ] && { echo reason >&2; exit 7; }; exec sleep 1000";
+    const ReservedPort port;
+    Program machine0(machine(0, port, script));
+    Program machine1(machine(1, port, script));
+    CHECK(machine0.wait() == 7);
+    CHECK(machine1.wait() == 7);
+    const std::string& failed = at == 0 ? machine0.err() : machine1.err();
+    const std::string& other = at == 0 ? machine1.err() : machine0.err();
+    CHECK(contains(failed,
+                   "the job failed: rank " + std::to_string(rank) + ": exited with code 7\n"));
+    CHECK(contains(failed, "    | reason\n"));
+    CHECK(contains(other, "ended the job: rank " + std::to_string(rank)));
+    CHECK_FALSE(contains(other, "the job failed"));
+  }
+}
+
+TEST_CASE("two machines: a stop signal to one ends both") {
+  for (const int stopped : {0, 1}) {
+    CAPTURE(stopped);
+    const ReservedPort port;
+    Program machine0(machine(0, port, "echo ready; exec sleep 1000"));
+    Program machine1(machine(1, port, "echo ready; exec sleep 1000"));
+    machine0.wait_for_text("ready", 2);
+    machine1.wait_for_text("ready", 2);
+    (stopped == 0 ? machine0 : machine1).signal(SIGTERM);
+    CHECK(machine0.wait() == 128 + SIGTERM);
+    CHECK(machine1.wait() == 128 + SIGTERM);
+  }
+}
+
+TEST_CASE("two machines: kill -9 of one acclaunch ends the other machine's workers too") {
+  for (const int killed : {0, 1}) {
+    CAPTURE(killed);
+    const ReservedPort port;
+    Program machine0(machine(0, port, "echo pid=$$ end; exec sleep 1000"));
+    Program machine1(machine(1, port, "echo pid=$$ end; exec sleep 1000"));
+    machine0.wait_for_text(" end", 2);
+    machine1.wait_for_text(" end", 2);
+    const Watched workers(machine0.out() + machine1.out(), "pid=");
+    Program& other = killed == 0 ? machine1 : machine0;
+    (killed == 0 ? machine0 : machine1).signal(SIGKILL);
+    CHECK(other.wait() != 0);
+    CHECK(workers.all_end());
+    CHECK(contains(other.err(), "machine " + std::to_string(killed)));
+  }
+}
+
+TEST_CASE("two machines: a machine that does not come is named when the time is over") {
+  const ReservedPort port;
+  for (const int alone : {0, 1}) {
+    CAPTURE(alone);
+    Program job(machine(alone, port, "echo started", {"--rdzv_conf", "timeout=1"}));
+    CHECK(job.wait() == 124);
+    CHECK(job.out().empty());
+    CHECK(contains(job.err(), alone == 0 ? "1" : port.text()));
+  }
+}
+
+TEST_CASE("two machines: a stop signal while waiting for the others") {
+  const ReservedPort port;
+  for (const int alone : {0, 1}) {
+    Program job(machine(alone, port, "echo started"));
+    job.wait_for_text("acclaunch: ");
+    job.signal(SIGINT);
+    CHECK(job.wait() == 128 + SIGINT);
+  }
+}
+
+TEST_CASE("two machines: disagreement about the job is an error on both") {
+  const ReservedPort port;
+  Program machine0(machine(0, port, "echo started"));
+  Program machine1(machine(1, port, "echo started", {"--num_processes", "2"}));
+  CHECK(machine0.wait() == 2);
+  CHECK(machine1.wait() == 2);
+  CHECK(machine0.out() + machine1.out() == "");
+}
