@@ -16,8 +16,7 @@
 
 namespace acc {
 
-// --- scopes
-// ------------------------------------------------------------------------------------------
+// --- scopes ---
 
 ForwardUse::ForwardUse(detail::UnitState* unit) : unit_(unit) {
   unit_->model->before_forward(*unit_);
@@ -82,7 +81,7 @@ float* BackwardUse::grad_to_add(Parameter parameter) {
   return target.data;
 }
 
-// --- unit, model, optimizer ----------------------------------------------------------------------
+// --- unit, model, optimizer ---
 
 Parameter Unit::parameter(std::string name, Shape shape, Initializer initializer,
                           ParameterOptions options) {
@@ -164,8 +163,7 @@ double Optimizer::clip_norm() const {
   return state_->clip_norm;
 }
 
-// --- runtime
-// -----------------------------------------------------------------------------------------
+// --- runtime ---
 
 Runtime Runtime::from_environment() {
   return from_settings(plugins::settings_from_environment(plugins::current_environment()));

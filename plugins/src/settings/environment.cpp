@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::string_view kOriginVariable = "ACC_MODE";
 constexpr std::string_view kDeviceVariable = "ACC_DEVICE";
+// For the runtime alone; the launcher hands them on as it finds them.
+constexpr std::string_view kTimeoutVariable = "ACC_COLLECTIVE_TIMEOUT";
+constexpr std::string_view kShmGatherVariable = "ACC_SHM_GATHER";
 
 std::string formatted(TextFormat format, const std::string& text) {
   switch (format) {
@@ -99,6 +102,29 @@ Device read_device(const Environment& environment) {
     throw bad_variable(kDeviceVariable, *device, "cpu or cuda");
   }
   return Device::cuda;
+}
+
+std::chrono::seconds read_collective_timeout(const Environment& environment) {
+  const std::string* text = value_of(environment, kTimeoutVariable);
+  if (text == nullptr) {
+    return RuntimeSettings{}.collective_timeout;
+  }
+  const auto seconds = parse_integer(*text);
+  if (!seconds || *seconds < 1) {
+    throw bad_variable(kTimeoutVariable, *text, "a whole number of seconds, at least 1");
+  }
+  return std::chrono::seconds(*seconds);
+}
+
+bool read_copy_gathers(const Environment& environment) {
+  const std::string* how = value_of(environment, kShmGatherVariable);
+  if (how == nullptr || *how == "share") {
+    return false;
+  }
+  if (*how != "copy") {
+    throw bad_variable(kShmGatherVariable, *how, "share or copy");
+  }
+  return true;
 }
 
 Settings read_settings(const Environment& environment, std::string_view origin, Faults& faults) {
@@ -267,6 +293,8 @@ RuntimeSettings settings_from_environment(const Environment& environment) {
   RuntimeSettings result;
   faults.collect([&] { result.origin = read_origin(environment); });
   faults.collect([&] { result.device = read_device(environment); });
+  faults.collect([&] { result.collective_timeout = read_collective_timeout(environment); });
+  faults.collect([&] { result.copy_gathers = read_copy_gathers(environment); });
   result.identity = read_identity(environment, faults);
   const Settings settings = read_settings(environment, result.origin, faults);
   faults.raise();

@@ -52,8 +52,7 @@ FlatParameter::FlatParameter(Engine& engine, std::vector<ParameterRecord> parame
   }
 }
 
-// --- weights
-// -----------------------------------------------------------------------------------------
+// --- weights ---
 
 float* FlatParameter::master() {
   return engine_.low_precision() ? master_.data() : reinterpret_cast<float*>(storage_->own());
@@ -133,8 +132,7 @@ void FlatParameter::reshard(bool gathers_again) {
   unsharded_ = false;
 }
 
-// --- gradients
-// ---------------------------------------------------------------------------------------
+// --- gradients ---
 
 void FlatParameter::open_gradients() {
   if (!trainable_ || full_gradient_ != nullptr) {
@@ -264,8 +262,7 @@ void FlatParameter::forget_gradients() {
   std::fill(written_.begin(), written_.end(), false);
 }
 
-// --- figures
-// -----------------------------------------------------------------------------------------
+// --- figures ---
 
 std::int64_t FlatParameter::master_nbytes() const {
   return engine_.low_precision() ? static_cast<std::int64_t>(master_.size() * sizeof(float))

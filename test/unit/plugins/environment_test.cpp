@@ -147,21 +147,32 @@ TEST_CASE("identity is torchrun's") {
   CHECK(identity.master_port == 29500);
 }
 
+TEST_CASE("the runtime's own variables") {
+  const RuntimeSettings settings = settings_from_environment(
+      with_identity({{"ACC_COLLECTIVE_TIMEOUT", "90"}, {"ACC_SHM_GATHER", "copy"}}));
+  CHECK(settings.collective_timeout == std::chrono::seconds(90));
+  CHECK(settings.copy_gathers);
+}
+
 TEST_CASE("all faults of an environment are named at once, with variable and value") {
   try {
     static_cast<void>(settings_from_environment({{"RANK", "4"},
                                                  {"WORLD_SIZE", "4"},
                                                  {"MASTER_PORT", "http"},
                                                  {"ACC_DEVICE", "tpu"},
+                                                 {"ACC_COLLECTIVE_TIMEOUT", "soon"},
+                                                 {"ACC_SHM_GATHER", "move"},
                                                  {"ACCELERATE_USE_FSDP", "true"},
                                                  {"FSDP_SHARDING_STRATEGY", "SOME"}}));
     FAIL("accepted");
   } catch (const Error& error) {
     const std::string message = error.what();
     CHECK(error.code() == Errc::config);
-    for (const std::string part : {"RANK must be an integer 0..3, got \"4\"", "MASTER_PORT must be",
-                                   "\"http\"", "ACC_DEVICE must be cpu or cuda, got \"tpu\"",
-                                   "FSDP_SHARDING_STRATEGY must be", "\"SOME\""}) {
+    for (const std::string part :
+         {"RANK must be an integer 0..3, got \"4\"", "MASTER_PORT must be", "\"http\"",
+          "ACC_DEVICE must be cpu or cuda, got \"tpu\"", "ACC_COLLECTIVE_TIMEOUT must be",
+          "\"soon\"", "ACC_SHM_GATHER must be share or copy, got \"move\"",
+          "FSDP_SHARDING_STRATEGY must be", "\"SOME\""}) {
       CAPTURE(part);
       CHECK(message.find(part) != std::string::npos);
     }

@@ -1,24 +1,14 @@
 #include "collectives/shm/shm_group.hpp"
 
 #include "acc/base/error.hpp"
-#include "kernels/kernels.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace acc::collectives {
-namespace {
-
-kernels::DType kernel_dtype(DType dtype) {
-  return dtype == DType::bfloat16 ? kernels::DType::bf16 : kernels::DType::f32;
-}
-
-}  // namespace
-
 class ShmGroup::Buffer final : public GroupBuffer {
  public:
   Buffer(ShmGroup* group, SharedMapping mapping, std::list<Segment>::iterator segment,
@@ -80,7 +70,7 @@ std::string ShmGroup::describe() const {
   return fmt::format("shm[{}]", fmt::join(channel_.spec().ranks, ","));
 }
 
-// --- order, waiting, agreement -----------------------------------------------------------------
+// --- order, waiting, agreement ---
 
 const OpDescriptor& ShmGroup::descriptor_of(int rank, std::uint32_t sequence) const {
   return channel_.control(rank).ring[sequence % kDescriptorRing];
@@ -171,7 +161,7 @@ void ShmGroup::progress() {
   }
 }
 
-// --- memory --------------------------------------------------------------------------------------
+// --- memory ---
 
 BufferPtr ShmGroup::allocate(std::size_t nbytes, bool one_part) {
   const std::size_t stride = (nbytes + 4095) / 4096 * 4096;
@@ -246,263 +236,6 @@ const std::byte* ShmGroup::input_of(int rank, std::uint32_t sequence) const {
                                             channel_.global_rank(rank), theirs.segment));
   }
   return segment->base + segment->stride * static_cast<std::size_t>(rank) + theirs.offset;
-}
-
-// --- collectives
-// -----------------------------------------------------------------------------------
-
-WorkPtr ShmGroup::barrier() {
-  return issue({.kind = OpKind::barrier}, nullptr, false);
-}
-
-WorkPtr ShmGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
-  const auto slice = [shard_nbytes, to = static_cast<std::byte*>(out)](int r) {
-    return to + shard_nbytes * static_cast<std::size_t>(r);
-  };
-  OpDescriptor descriptor{.kind = OpKind::all_gather, .count = shard_nbytes};
-  const auto target = find(out);
-  if (target && target->segment->stride == 0) {  // one copy for all: each puts its slice there
-    if (slice(rank()) != shard) {
-      std::memcpy(slice(rank()), shard, shard_nbytes);
-    }
-    return issue(descriptor, nullptr, false);
-  }
-  const auto source = find(shard);
-  describe_input(descriptor, source);
-  if (slice(rank()) != shard) {
-    std::memcpy(slice(rank()), shard, shard_nbytes);
-  }
-  const std::uint32_t sequence = issued_ + 1;
-  if (source) {
-    return issue(
-        descriptor,
-        [this, sequence, slice, shard_nbytes] {
-          for (int r = 0; r < size(); ++r) {
-            if (r != rank()) {
-              std::memcpy(slice(r), input_of(r, sequence), shard_nbytes);
-            }
-          }
-        },
-        false);
-  }
-  return issue(
-      descriptor,
-      [this, slice, shard_nbytes] {
-        run_staged(
-            shard_nbytes, kStagingChunk,
-            [&](std::byte* stage, std::size_t begin, std::size_t length) {
-              std::memcpy(stage, slice(rank()) + begin, length);
-            },
-            [&](std::size_t begin, std::size_t length) {
-              for (int r = 0; r < size(); ++r) {
-                if (r != rank()) {
-                  std::memcpy(slice(r) + begin, peer_stage(r), length);
-                }
-              }
-            });
-      },
-      true);
-}
-
-WorkPtr ShmGroup::reduce_slices(const void* in, std::size_t call_numel, DType dtype,
-                                std::vector<std::size_t> firsts, std::vector<float*> outs,
-                                std::size_t numel, ReduceOptions options) {
-  OpDescriptor descriptor{.kind = OpKind::reduce_scatter, .dtype = dtype, .count = call_numel};
-  const auto source = find(in);
-  if (!source) {
-    throw Error(Errc::invalid_argument, "reduce_slices needs contribution memory of the group");
-  }
-  describe_input(descriptor, source);
-  const std::uint32_t sequence = issued_ + 1;
-  return issue(
-      descriptor,
-      [this, sequence, dtype, numel, options, firsts = std::move(firsts), outs = std::move(outs)] {
-        std::vector<const void*> sources(static_cast<std::size_t>(size()));
-        for (std::size_t i = 0; i < firsts.size(); ++i) {
-          for (int r = 0; r < size(); ++r) {
-            sources[static_cast<std::size_t>(r)] =
-                input_of(r, sequence) + firsts[i] * nbytes_of(dtype);
-          }
-          float* const out = outs[i];
-          kernels::kernels().reduce({.sources = sources,
-                                     .destinations = {&out, 1},
-                                     .numel = numel,
-                                     .dtype = kernel_dtype(dtype),
-                                     .scale = options.scale,
-                                     .accumulate = options.accumulate});
-        }
-      },
-      false);
-}
-
-WorkPtr ShmGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
-                                 ReduceOptions options) {
-  if (find(in)) {
-    return reduce_slices(in, shard_numel, dtype, {shard_numel * static_cast<std::size_t>(rank())},
-                         {out}, shard_numel, options);
-  }
-  OpDescriptor descriptor{
-      .kind = OpKind::reduce_scatter, .dtype = dtype, .staged = 1, .count = shard_numel};
-  return issue(
-      descriptor,
-      [=, this] {
-        // A chunk holds the same range of every rank's slice, one after the other.
-        const std::size_t width = nbytes_of(dtype);
-        const std::size_t ranks = static_cast<std::size_t>(size());
-        const auto* from = static_cast<const std::byte*>(in);
-        std::vector<const void*> sources(ranks);
-        run_staged(
-            shard_numel * width, kStagingChunk / ranks / 64 * 64,
-            [&](std::byte* stage, std::size_t begin, std::size_t length) {
-              for (std::size_t r = 0; r < ranks; ++r) {
-                std::memcpy(stage + r * length, from + r * shard_numel * width + begin, length);
-              }
-            },
-            [&](std::size_t begin, std::size_t length) {
-              for (std::size_t r = 0; r < ranks; ++r) {
-                sources[r] =
-                    peer_stage(static_cast<int>(r)) + static_cast<std::size_t>(rank()) * length;
-              }
-              float* const to = out + begin / width;
-              kernels::kernels().reduce({.sources = sources,
-                                         .destinations = {&to, 1},
-                                         .numel = length / width,
-                                         .dtype = kernel_dtype(dtype),
-                                         .scale = options.scale,
-                                         .accumulate = options.accumulate});
-            });
-      },
-      true);
-}
-
-void ShmGroup::sum_slice_everywhere(std::uint32_t sequence, std::size_t numel, float scale) {
-  // Slice r of every rank's buffer is touched by rank r alone, so the sum can replace it
-  // everywhere.
-  const std::size_t ranks = static_cast<std::size_t>(size());
-  const std::size_t width = (numel / ranks + 16) / 16 * 16;
-  const std::size_t begin = std::min(numel, width * static_cast<std::size_t>(rank()));
-  const std::size_t end = std::min(numel, begin + width);
-  std::vector<float*> slices(ranks);
-  for (std::size_t r = 0; r < ranks; ++r) {
-    slices[r] =
-        reinterpret_cast<float*>(const_cast<std::byte*>(input_of(static_cast<int>(r), sequence))) +
-        begin;
-  }
-  const std::vector<const void*> sources(slices.begin(), slices.end());
-  kernels::kernels().reduce(
-      {.sources = sources, .destinations = slices, .numel = end - begin, .scale = scale});
-}
-
-WorkPtr ShmGroup::all_reduce(float* data, std::size_t numel, float scale) {
-  OpDescriptor descriptor{.kind = OpKind::all_reduce, .dtype = DType::float32, .count = numel};
-  const auto place = find(data);
-  describe_input(descriptor, place);
-  const std::uint32_t sequence = issued_ + 1;
-  if (place) {
-    return issue(
-        descriptor,
-        [this, sequence, numel, scale] { sum_slice_everywhere(sequence, numel, scale); }, false,
-        true);
-  }
-  return issue(
-      descriptor,
-      [this, data, numel, scale] {
-        std::vector<const void*> sources(static_cast<std::size_t>(size()));
-        run_staged(
-            numel * sizeof(float), kStagingChunk,
-            [&](std::byte* stage, std::size_t begin, std::size_t length) {
-              std::memcpy(stage, reinterpret_cast<std::byte*>(data) + begin, length);
-            },
-            [&](std::size_t begin, std::size_t length) {
-              for (int r = 0; r < size(); ++r) {
-                sources[static_cast<std::size_t>(r)] = peer_stage(r);
-              }
-              float* const to = data + begin / sizeof(float);
-              kernels::kernels().reduce({.sources = sources,
-                                         .destinations = {&to, 1},
-                                         .numel = length / sizeof(float),
-                                         .scale = scale});
-            });
-      },
-      true);
-}
-
-WorkPtr ShmGroup::all_reduce(std::span<double> data, ReduceOp op) {
-  OpDescriptor descriptor{.kind = OpKind::scalars,
-                          .dtype = DType::float64,
-                          .detail = static_cast<std::uint8_t>(op),
-                          .count = data.size()};
-  if (data.size() > descriptor.figures.size()) {
-    throw Error(Errc::invalid_argument,
-                fmt::format("all_reduce of {} figures, at most {} go at once", data.size(),
-                            descriptor.figures.size()));
-  }
-  std::copy(data.begin(), data.end(), descriptor.figures.begin());
-  const std::uint32_t sequence = issued_ + 1;
-  return issue(
-      descriptor,
-      [this, sequence, data, op] {
-        for (std::size_t i = 0; i < data.size(); ++i) {
-          double result = descriptor_of(0, sequence).figures[i];
-          for (int r = 1; r < size(); ++r) {
-            const double value = descriptor_of(r, sequence).figures[i];
-            result = op == ReduceOp::sum ? result + value : std::max(result, value);
-          }
-          data[i] = result;
-        }
-      },
-      false);
-}
-
-WorkPtr ShmGroup::broadcast(void* data, std::size_t nbytes, int root) {
-  OpDescriptor descriptor{.kind = OpKind::broadcast,
-                          .detail = static_cast<std::uint8_t>(root),
-                          .staged = 1,
-                          .count = nbytes};
-  return issue(
-      descriptor,
-      [this, to = static_cast<std::byte*>(data), nbytes, root] {
-        run_staged(
-            nbytes, kStagingChunk,
-            [&](std::byte* stage, std::size_t begin, std::size_t length) {
-              if (rank() == root) {
-                std::memcpy(stage, to + begin, length);
-              }
-            },
-            [&](std::size_t begin, std::size_t length) {
-              if (rank() != root) {
-                std::memcpy(to + begin, peer_stage(root), length);
-              }
-            });
-      },
-      true);
-}
-
-// --- staging
-// -----------------------------------------------------------------------------------------
-
-const std::byte* ShmGroup::peer_stage(int rank) const {
-  return channel_.staging(rank, chunks_ % 2);
-}
-
-void ShmGroup::run_staged(std::size_t total, std::size_t piece,
-                          const std::function<void(std::byte*, std::size_t, std::size_t)>& fill,
-                          const std::function<void(std::size_t, std::size_t)>& drain) {
-  const auto what = [this] { return name_of(completed_ + 1); };
-  for (std::size_t begin = 0; begin < total; begin += piece) {
-    const std::size_t length = std::min(piece, total - begin);
-    const std::uint32_t chunk = ++chunks_;
-    for (int r = 0; r < size() && chunk > 2; ++r) {  // the stage's content before last is read
-      channel_.wait(channel_.control(r).chunk_finished, chunk - 2, r, what);
-    }
-    fill(channel_.staging(rank(), chunk % 2), begin, length);
-    ShmChannel::advance(channel_.own().chunk_posted, chunk);
-    for (int r = 0; r < size(); ++r) {
-      channel_.wait(channel_.control(r).chunk_posted, chunk, r, what);
-    }
-    drain(begin, length);
-    ShmChannel::advance(channel_.own().chunk_finished, chunk);
-  }
 }
 
 }  // namespace acc::collectives
