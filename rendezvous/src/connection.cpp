@@ -1,12 +1,12 @@
 #include "connection.hpp"
 
-#include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "tune_socket.hpp"
 
 #include <boost/asio/write.hpp>
 #include <fmt/format.h>
 
+#include <exception>
 #include <utility>
 
 namespace acc::rendezvous {
@@ -82,7 +82,7 @@ void Connection::serve() {
         break;
       }
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // a violation, or no memory for what it asks
     logger("rendezvous")->debug("closing {}: {}", peer_, error.what());
     return finish();
   }

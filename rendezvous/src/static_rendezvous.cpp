@@ -19,8 +19,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = AsyncClient::Milliseconds;
 
-// What the key "ready" says when the job may start; anything else is why it may not.
+// What the key "ready" says when the job may start; else it holds, in lines, how many machines
+// should hear that it may not, and why.
 constexpr std::string_view kReady = "ready";
+// How long a refused machine stays for the others to hear it too: machine 0 takes the store along.
+constexpr Milliseconds kRefusalPause{2'000};
 
 std::string key(std::string_view run_id, std::string_view name) {
   return fmt::format("acc/{}/{}", run_id, name);
@@ -192,7 +195,7 @@ class Joining {
     }
     const std::string outcome = co_await client_.get(ready_key());
     if (outcome != kReady) {
-      throw Error(Errc::config, outcome);
+      co_await fail(outcome);
     }
     co_return co_await machines();
   }
@@ -211,8 +214,21 @@ class Joining {
 
   /// Tells everybody who waits, then fails here.
   asio::awaitable<void> refuse(std::string reason) {
-    co_await client_.compare_set(ready_key(), "", reason);
+    const auto absent = co_await missing();
+    const auto listeners = static_cast<std::size_t>(terms_.num_machines) - absent.size() + 1;
+    std::string outcome = fmt::format("{}\n{}", listeners, reason);
+    const std::string found = co_await client_.compare_set(ready_key(), "", outcome);
+    if (found == outcome) {
+      co_await fail(std::move(outcome));
+    }
     throw Error(Errc::config, reason);
+  }
+
+  asio::awaitable<void> fail(std::string outcome) {
+    std::string_view text = outcome;
+    const int listeners = take_int(text);
+    co_await client_.barrier(key(run_id_, "refused"), listeners, kRefusalPause);
+    throw Error(Errc::config, std::string(text));
   }
 
   asio::awaitable<std::vector<int>> missing() {

@@ -129,6 +129,22 @@ TEST_CASE_FIXTURE(Fixture, "machines that disagree on num_processes are refused,
                 "pid 1001) with --num_processes 4: start all machines with the same");
 }
 
+TEST_CASE_FIXTURE(Fixture, "the others hear a refusal before machine 0 takes the store away") {
+  Launcher early = launcher(1);
+  Launcher late = launcher(0);
+  late.num_processes = 8;
+  std::shared_ptr<Coroutines::Outcome<Machines>> other;
+  const auto start_and_stop = [&]() -> awaitable<Machines> {
+    const std::shared_ptr<void> stop(nullptr, [&](void*) { server.stop(); });
+    co_return co_await late.start();
+  };
+  early.progress = [&](const std::string&) { other = run.spawn(start_and_stop()); };
+  const auto outcome = run.spawn(early.start());
+  run.run();
+  CHECK(contains(error_of([&] { outcome->get(); }), "config: machine 0 (host0, pid 1000) was"));
+  CHECK(error_of([&] { outcome->get(); }) == error_of([&] { other->get(); }));
+}
+
 TEST_CASE_FIXTURE(Fixture, "a rank that two machines claim is refused") {
   Launcher early = launcher(1);
   Launcher late = launcher(1);
