@@ -59,10 +59,7 @@ int count_physical_gpus() {
 }
 
 fs::path scratch_directory(const plugins::Environment& environment) {
-  const auto found = environment.find("TMPDIR");
-  const fs::path base =
-      found == environment.end() || found->second.empty() ? "/tmp" : found->second;
-  return base /
+  return fs::path(plugins::variable(environment, "TMPDIR", "/tmp")) /
          ("acclaunch_" + std::to_string(getpid()) + "_" + std::to_string(std::random_device{}()));
 }
 

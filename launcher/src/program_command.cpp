@@ -11,12 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string variable(const plugins::Environment& environment, const std::string& name,
-                     const std::string& fallback) {
-  const auto found = environment.find(name);
-  return found == environment.end() || found->second.empty() ? fallback : found->second;
-}
-
 bool is_file(const fs::path& path) {
   std::error_code error;
   return fs::is_regular_file(path, error);
@@ -29,7 +23,7 @@ bool is_executable(const fs::path& path) {
 std::optional<fs::path> find_in_path(const std::string& name,
                                      const plugins::Environment& environment,
                                      const HostFacts& facts) {
-  const std::string path = variable(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
+  const std::string path = plugins::variable(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
   for (const std::string_view folder : plugins::split(path, ':')) {
     const fs::path candidate = facts.working_directory / fs::path(folder) / name;
     if (is_executable(candidate)) {
@@ -66,7 +60,7 @@ std::string find_executable(const std::string& program, const plugins::Environme
 }
 
 std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
-  const std::string name = variable(environment, "PYTHON_EXEC", "python3");
+  const std::string name = plugins::variable(environment, "PYTHON_EXEC", "python3");
   try {
     return find_executable(name, environment, facts);
   } catch (const Error& error) {

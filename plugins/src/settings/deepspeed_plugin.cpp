@@ -63,7 +63,7 @@ DeepSpeedPlugin DeepSpeedPlugin::from_settings(const Settings& settings) {
 ShardingSettings DeepSpeedPlugin::to_sharding_settings(int world_size) const {
   ShardingSettings result;
   result.strategy = strategy_of_stage(zero_stage);
-  if (zero_stage == 3) {  // a secondary copy of weights that are whole anyway is nothing
+  if (zero_stage == 3 && world_size > 1) {  // weights that are whole need no secondary copy
     result.hpz_partition_size = zero_hpz_partition_size;
   }
   if (world_size % result.hpz_partition_size != 0) {

@@ -185,6 +185,12 @@ MixedPrecision precision_named(std::string_view name) {
 
 }  // namespace
 
+std::string variable(const Environment& environment, const std::string& name,
+                     const std::string& fallback) {
+  const auto found = environment.find(name);
+  return found == environment.end() || found->second.empty() ? fallback : found->second;
+}
+
 Environment current_environment() {
   Environment result;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

@@ -103,7 +103,7 @@ int shard_size_asked(const FullyShardedDataParallelPlugin& plugin, int world_siz
   if (replicate > 1 && world_size % replicate != 0) {
     throw wrong("dp_replicate_size", replicate);
   }
-  if (shard > 1 && replicate > 1 && shard * replicate != world_size) {
+  if (shard > 1 && replicate > 1 && std::int64_t{shard} * replicate != world_size) {
     throw Error(Errc::config, "parallelism_config_dp_replicate_size " + std::to_string(replicate) +
                                   " times parallelism_config_dp_shard_size " +
                                   std::to_string(shard) + " must be the " +

@@ -12,6 +12,10 @@ namespace acc::plugins {
 /// Names and values of environment variables; the launcher builds it, a worker reads it back.
 using Environment = std::map<std::string, std::string>;
 
+/// The value of a variable, or `fallback` where it is unset or empty.
+std::string variable(const Environment& environment, const std::string& name,
+                     const std::string& fallback = "");
+
 /// The environment of this process.
 Environment current_environment();
 

@@ -65,7 +65,8 @@ std::string closest(std::string_view word, std::span<const std::string_view> can
 /// ` (did you mean "x"?)`, or nothing.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates);
 
-/// `a|b` → {a, b}; empty text gives no part.
+/// `a|b` → {a, b}; empty text gives no part. The parts point into `text`.
 std::vector<std::string_view> split(std::string_view text, char separator);
+std::vector<std::string_view> split(std::string&& text, char separator) = delete;
 
 }  // namespace acc::plugins

@@ -1,0 +1,198 @@
+#include "machines.hpp"
+#include "resolver.hpp"
+
+#include <algorithm>
+
+namespace acc::launcher {
+
+using plugins::Device;
+using plugins::Faults;
+using plugins::Source;
+
+namespace {
+
+constexpr std::uint16_t kDefaultPort = 29500;  // torchrun's
+
+}  // namespace
+
+void Resolver::place_workers() {
+  plan_.num_machines = static_cast<int>(settings_.integer("num_machines"));
+  plan_.machine_rank = static_cast<int>(settings_.integer("machine_rank"));
+  read_port();
+  Faults faults;
+  faults.collect([&] { read_num_processes(); });
+  faults.collect([&] { check_machines(); });
+  faults.raise();
+  plan_.local_world_size = plan_.num_processes / plan_.num_machines;
+  if (plan_.num_machines > 1) {
+    plan_.main_process_ip = settings_.text("main_process_ip");
+  }
+}
+
+void Resolver::read_port() {
+  plan_.main_process_port = kDefaultPort;
+  if (settings_.has("main_process_port")) {
+    plan_.main_process_port = static_cast<std::uint16_t>(settings_.integer("main_process_port"));
+    plan_.port_was_given = true;
+  }
+}
+
+void Resolver::read_num_processes() {
+  if (!settings_.has("num_processes")) {
+    settings_.set("num_processes", std::to_string(default_num_processes()),
+                  {Source::Kind::derived, "GPUs of this machine, else 1"});
+  }
+  plan_.num_processes = static_cast<int>(settings_.integer("num_processes"));
+  if (plan_.num_processes % plan_.num_machines != 0) {
+    throw Error(Errc::config, "--num_processes " + std::to_string(plan_.num_processes) +
+                                  " is the total and must be a multiple of --num_machines " +
+                                  std::to_string(plan_.num_machines));
+  }
+  if (settings_.boolean("multi_gpu") && plan_.num_processes < 2) {
+    throw Error(Errc::config, "--multi_gpu needs --num_processes of at least 2, got 1");
+  }
+}
+
+int Resolver::default_num_processes() const {
+  const bool file_decides = config_ && file_.distributed_type != "NO";
+  if (file_decides || plan_.num_machines > 1) {
+    throw Error(
+        Errc::config,
+        "--num_processes is missing, the number of workers over all machines" +
+            (config_ ? "; " + config_->path.string() + " does not say it either" : std::string()));
+  }
+  return config_ || settings_.boolean("use_cpu") ? 1 : std::max(1, facts_.gpus);
+}
+
+bool Resolver::knows_machine_rank() const {
+  const Source::Kind machines = settings_.source("num_machines").kind;
+  return settings_.has("machine_rank") && settings_.source("machine_rank").kind >= machines;
+}
+
+void Resolver::check_machines() {
+  if (plan_.num_machines > 1 && (!knows_machine_rank() || !settings_.has("main_process_ip"))) {
+    const std::string address =
+        settings_.has("main_process_ip") ? settings_.text("main_process_ip") : facts_.hostname;
+    throw Error(Errc::config,
+                "--num_machines " + std::to_string(plan_.num_machines) + " needs " +
+                    (knows_machine_rank()               ? "--main_process_ip"
+                     : settings_.has("main_process_ip") ? "--machine_rank"
+                                                        : "--machine_rank and --main_process_ip") +
+                    "; with this machine as machine 0, type" +
+                    machines_hint(flags_, plan_.num_machines, address, plan_.main_process_port));
+  }
+  if (plan_.num_machines > 1 && plan_.main_process_port == 0) {
+    throw Error(Errc::config,
+                "--main_process_port 0 lets machine 0 choose, and the others cannot know it; "
+                "name a port");
+  }
+  if (plan_.machine_rank >= plan_.num_machines) {
+    throw Error(Errc::config, "machine_rank " + std::to_string(plan_.machine_rank) +
+                                  " must be below num_machines " +
+                                  std::to_string(plan_.num_machines));
+  }
+}
+
+void Resolver::read_rendezvous() {
+  plan_.run_id = plugins::variable(environment_, "PET_RDZV_ID", "none");
+  plan_.shutdown_timeout = std::chrono::seconds(settings_.integer("shutdown_timeout"));
+  for (const std::string_view entry : plugins::split(settings_.text("rdzv_conf"), ',')) {
+    const auto equals = std::min(entry.find('='), entry.size());
+    const std::string_view key = entry.substr(0, equals);
+    const auto seconds = plugins::parse_integer(entry.substr(std::min(entry.size(), equals + 1)));
+    if ((key != "timeout" && key != "join_timeout") || !seconds || *seconds < 1) {
+      throw Error(Errc::config,
+                  "--rdzv_conf must be timeout=SECONDS, got \"" + std::string(entry) + "\"");
+    }
+    plan_.join_timeout = std::chrono::seconds(*seconds);
+  }
+}
+
+void Resolver::choose_device() {
+  read_gpu_ids();
+  const bool insists = plan_.mode == Mode::multi_gpu || !plan_.gpu_ids.empty();
+  const bool asked_for_cpu = cpu_flag() || settings_.boolean("use_cpu");
+  if (insists && asked_for_cpu) {
+    use_cpu_despite_gpus();
+    return;
+  }
+  if (asked_for_cpu || file_.distributed_type == "MULTI_CPU") {
+    return;
+  }
+  const int gpus = plan_.gpu_ids.empty() ? facts_.gpus : static_cast<int>(plan_.gpu_ids.size());
+  if (gpus == 0 && insists) {
+    throw Error(Errc::device, insisting() + " asks for GPUs, but there is none" +
+                                  (facts_.physical_gpus > 0 ? " that CUDA_VISIBLE_DEVICES leaves"
+                                                            : " on this machine") +
+                                  "; take it out, or give --cpu");
+  }
+  if (gpus >= plan_.local_world_size) {
+    plan_.device = Device::cuda;
+    switch_to_multi_gpu();
+  } else if (gpus > 0 && plan_.mode != Mode::plain) {
+    throw Error(Errc::device, std::to_string(plan_.local_world_size) +
+                                  " processes on this machine need as many GPUs, but there " +
+                                  (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
+                                  "; lower --num_processes, or give --cpu");
+  } else if (plan_.mode == Mode::fsdp || plan_.mode == Mode::deepspeed) {
+    notice(std::string("no GPU on this machine: ") + (plan_.mode == Mode::fsdp ? "FSDP" : "ZeRO") +
+           " runs on the CPU");
+  }
+}
+
+void Resolver::read_gpu_ids() {
+  const std::string& text = settings_.text("gpu_ids");
+  if (text.empty() || plugins::lower(text) == "all") {
+    return;
+  }
+  const std::string where = settings_.source("gpu_ids").where;
+  for (const std::string& id : settings_.list("gpu_ids")) {
+    const auto number = plugins::parse_integer(id);
+    const bool by_name = id.starts_with("GPU-") || id.starts_with("MIG-");
+    if (!by_name && (!number || *number < 0)) {
+      throw Error(
+          Errc::config,
+          where + ": gpu_ids must be all, or numbers joined by commas, got \"" + text + "\"");
+    }
+    if (number && *number >= facts_.physical_gpus && facts_.physical_gpus > 0) {
+      throw Error(Errc::device, where + ": gpu_ids names GPU " + id + ", but this machine has " +
+                                    std::to_string(facts_.physical_gpus) + ", numbered from 0");
+    }
+    plan_.gpu_ids.push_back(id);
+  }
+  if (facts_.physical_gpus == 0 && !cpu_flag() && !settings_.boolean("use_cpu")) {
+    throw Error(Errc::device, where + ": gpu_ids " + text +
+                                  " asks for GPUs, but there is none on this machine; take it "
+                                  "out, or give --cpu");
+  }
+}
+
+void Resolver::use_cpu_despite_gpus() {
+  if (flags_.find("gpu_ids") != nullptr && cpu_flag()) {
+    throw Error(Errc::config, "--gpu_ids and --cpu exclude each other; choose one");
+  }
+  if (!cpu_flag()) {
+    throw Error(Errc::config, settings_.source("use_cpu").where + ": use_cpu contradicts " +
+                                  insisting() + "; take one out");
+  }
+  notice("--cpu: " + insisting() + " is not used");
+  plan_.gpu_ids.clear();
+  if (plan_.mode == Mode::multi_gpu) {
+    plan_.mode = Mode::plain;
+  }
+}
+
+std::string Resolver::insisting() const {
+  if (!plan_.gpu_ids.empty()) {
+    return "gpu_ids " + settings_.text("gpu_ids");
+  }
+  return settings_.boolean("multi_gpu") ? "--multi_gpu" : "distributed_type MULTI_GPU";
+}
+
+void Resolver::switch_to_multi_gpu() {
+  if (plan_.mode == Mode::plain && !config_ && facts_.gpus > 1 && plan_.num_processes > 1) {
+    plan_.mode = Mode::multi_gpu;
+  }
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,208 @@
+// Each bad input of a user ends in one sentence that names the place, and exit status 2.
+#include "plan_fixture.hpp"
+
+#include <doctest/doctest.h>
+
+namespace acc::launcher {
+namespace {
+
+using test::PlanFixture;
+using Words = std::vector<std::string>;
+
+void check_parts(const std::string& message, const Words& parts) {
+  INFO("message: " << message);
+  for (const std::string& part : parts) {
+    CAPTURE(part);
+    CHECK(message.find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("flags that make no sense") {
+  struct Case {
+    Words words;
+    Words parts;
+  };
+  const std::vector<Case> cases = {
+      {{}, {"no program to start"}},
+      {{"--use_fsdp", "--use_deepspeed", "./train"}, {"--use_fsdp and --use_deepspeed exclude"}},
+      {{"--use_fsdp", "--zero_stage", "3", "./train"}, {"--zero_stage counts in DeepSpeed mode"}},
+      {{"--fsdp_sharding_strategy", "NO_SHARD", "./train"}, {"add --use_fsdp"}},
+      {{"--num_processes", "two", "./train"},
+       {"--num_processes", "an integer 1..1000000", "\"two\""}},
+      {{"--num_processes", "0", "./train"}, {"--num_processes", "an integer 1..1000000", "\"0\""}},
+      {{"--num_processes", "3", "--num_machines", "2", "--machine_rank", "0", "--main_process_ip",
+        "h", "./train"},
+       {"--num_processes 3", "multiple of --num_machines 2"}},
+      {{"--num_processes", "4", "--num_machines", "2", "--machine_rank", "2", "--main_process_ip",
+        "h", "./train"},
+       {"machine_rank 2 must be below num_machines 2"}},
+      {{"--num_machines", "2", "--machine_rank", "0", "--main_process_ip", "h", "./train"},
+       {"--num_processes is missing"}},
+      {{"--num_processes", "4", "--num_machines", "2", "--cpu", "./train", "--text", "a b"},
+       {"--machine_rank and --main_process_ip",
+        "on machine 0:  acclaunch --num_processes 4 --num_machines 2 --cpu --machine_rank 0 "
+        "--main_process_ip host0 --main_process_port 29500 ./train --text 'a b'",
+        "on machine 1:  acclaunch --num_processes 4 --num_machines 2 --cpu --machine_rank 1 "
+        "--main_process_ip host0 --main_process_port 29500 ./train --text 'a b'"}},
+      {{"--num_processes", "4", "--num_machines", "2", "--machine_rank=1", "./train"},
+       {"needs --main_process_ip",
+        "acclaunch --num_processes 4 --num_machines 2 --machine_rank 1 "
+        "--main_process_ip host0"}},
+      {{"--num_processes", "2", "--num_machines", "2", "--machine_rank", "0", "--main_process_ip",
+        "h", "--main_process_port", "0", "./train"},
+       {"--main_process_port 0", "name a port"}},
+      {{"--num_processes", "99999999999", "./train"}, {"--num_processes", "99999999999"}},
+      {{"--main_process_port", "70000", "./train"}, {"--main_process_port", "0..65535", "70000"}},
+      {{"--mixed_precision", "bf61", "./train"}, {"--mixed_precision", "did you mean \"bf16\""}},
+      {{"--use_fsdp", "--fsdp_sharding_strategy", "FULL_SHARDS", "./train"},
+       {"--fsdp_sharding_strategy", "did you mean \"FULL_SHARD\""}},
+      {{"--use_fsdp", "--fsdp_min_num_params", "1e8", "./train"}, {"--fsdp_min_num_params", "1e8"}},
+      {{"--use_deepspeed", "--zero_stage", "4", "./train"}, {"--zero_stage", "0..3", "\"4\""}},
+      {{"--use_fsdp", "--num_processes", "4", "--parallelism_config_dp_shard_size", "3", "./train"},
+       {"dp_shard_size 3 does not divide the 4 processes"}},
+      {{"--use_fsdp", "--num_processes", "8", "--parallelism_config_dp_shard_size", "2",
+        "--parallelism_config_dp_replicate_size", "2", "./train"},
+       {"dp_replicate_size 2", "dp_shard_size 2", "8 processes"}},
+      {{"--use_fsdp", "--fsdp_version", "2", "--fsdp_state_dict_type", "LOCAL_STATE_DICT",
+        "./train"},
+       {"--fsdp_state_dict_type", "FSDP 2 has no LOCAL_STATE_DICT"}},
+      {{"--use_deepspeed", "--offload_param_device", "nvme", "./train"},
+       {"offload_param_nvme_path"}},
+      {{"--module", "--no_python", "train"}, {"--module", "--no_python"}},
+      {{"--config_file", "missing.yaml", "./train"}, {"cannot read missing.yaml"}},
+      {{"no_such_program"}, {"cannot find program no_such_program in PATH"}},
+      {{"train"}, {"cannot find program train", "did you mean ./train?"}},
+      {{"./missing"}, {"cannot find program ./missing"}},
+      {{"missing.py"}, {"cannot find program missing.py"}},
+      {{"./notes.txt"}, {"./notes.txt", "not executable"}},
+      {{"./bin"}, {"./bin", "not a file"}},
+      {{"--max_restarts", "1", "./train"}, {"--max_restarts must be 0"}},
+      {{"--rdzv_backend", "c10d", "./train"}, {"--rdzv_backend must be static"}},
+      {{"--rdzv_conf", "timeout=soon", "./train"}, {"timeout=SECONDS"}},
+      {{"--use_deepspeed", "--deepspeed_config_file", "none.json", "./train"},
+       {"--deepspeed_config_file: cannot find none.json in"}},
+  };
+  for (const auto& [words, parts] : cases) {
+    const PlanFixture fixture;
+    fixture.write("notes.txt", "");
+    fixture.write("bin/other", "");
+    CAPTURE(words);
+    check_parts(fixture.refusal(words), parts);
+  }
+}
+
+TEST_CASE("GPUs that are asked for and not there") {
+  struct Case {
+    int physical;
+    int visible;
+    Words words;
+    Words parts;
+  };
+  const std::vector<Case> cases = {
+      {0, 0, {"--multi_gpu", "--num_processes", "2", "./train"}, {"--multi_gpu asks for GPUs"}},
+      {0, 0, {"--gpu_ids", "0", "./train"}, {"--gpu_ids", "none on this machine"}},
+      {2, 0, {"--multi_gpu", "--num_processes", "2", "./train"}, {"CUDA_VISIBLE_DEVICES leaves"}},
+      {2, 2, {"--gpu_ids", "0,2", "--num_processes", "2", "./train"}, {"names GPU 2", "has 2"}},
+      {2, 2, {"--gpu_ids", "a", "./train"}, {"--gpu_ids", "got \"a\""}},
+      {2, 2, {"--use_fsdp", "--num_processes", "4", "./train"}, {"4 processes", "are 2"}},
+      {2, 2, {"--multi_gpu", "--num_processes", "1", "./train"}, {"--num_processes of at least 2"}},
+      {2,
+       2,
+       {"--multi_gpu", "--cpu", "--num_processes", "2", "./train"},
+       {"--multi_gpu and --cpu"}},
+      {2, 2, {"--gpu_ids", "0", "--cpu", "./train"}, {"--gpu_ids and --cpu"}},
+  };
+  for (const auto& [physical, visible, words, parts] : cases) {
+    PlanFixture fixture;
+    fixture.facts.physical_gpus = physical;
+    fixture.facts.gpus = visible;
+    CAPTURE(words);
+    check_parts(fixture.refusal(words), parts);
+  }
+}
+
+TEST_CASE("configuration files with faults: every fault is named with its line") {
+  struct Case {
+    std::string text;
+    Words parts;
+  };
+  const std::string fsdp = "distributed_type: FSDP\nnum_processes: 4\n";
+  const std::vector<Case> cases = {
+      {"num_processes: 2\n", {"c.yaml: distributed_type is missing"}},
+      {"", {"distributed_type is missing"}},
+      {"distributed_type: FSPD\n", {"c.yaml:1", "got \"FSPD\"", "did you mean \"FSDP\""}},
+      {"distributed_type: MEGATRON_LM\n", {"c.yaml:1", "MEGATRON_LM is not supported"}},
+      {"distributed_type: XLA\n", {"c.yaml:1", "XLA is not supported"}},
+      {"compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n",
+       {"c.yaml:1", "AMAZON_SAGEMAKER is not supported"}},
+      {"distributed_type: 'NO'\nnum_proceses: 2\n",
+       {"c.yaml:2: unknown key \"num_proceses\"", "did you mean \"num_processes\""}},
+      {"distributed_type: 'NO'\nmax_restarts: 2\n", {"c.yaml:2", "only the flag --max_restarts"}},
+      {"distributed_type: 'NO'\nzero_stage: 2\n", {"c.yaml:2", "belongs into deepspeed_config"}},
+      {"distributed_type: FSDP\n", {"--num_processes is missing", "c.yaml"}},
+      {fsdp + "fsdp_config:\n  fsdp_shard_strategy: NO_SHARD\n",
+       {"c.yaml:4: unknown key \"fsdp_shard_strategy\" in fsdp_config",
+        "did you mean \"fsdp_sharding_strategy\""}},
+      {fsdp + "fsdp_config:\n  fsdp_offload_params: maybe\n",
+       {"c.yaml:4: fsdp_offload_params must be true or false, got \"maybe\""}},
+      {fsdp +
+           "fsdp_config:\n  fsdp_offload_params: maybe\n  fsdp_bogus: 1\nmixed_precision: half\n",
+       {"c.yaml:4", "c.yaml:5", "c.yaml:6: mixed_precision must be no, fp16, bf16 or fp8"}},
+      {fsdp + "fsdp_config:\n  fsdp_cpu_ram_efficient_loading: true\n"
+              "  fsdp_sync_module_states: false\n",
+       {"c.yaml:5", "needs fsdp_sync_module_states: true"}},
+      {fsdp + "deepspeed_config:\n  zero_stage: 3\n",
+       {"c.yaml:4: zero_stage counts in DeepSpeed mode only, but distributed_type is FSDP"}},
+      {fsdp + "fsdp_config: 3\n", {"c.yaml:3: fsdp_config must hold lines"}},
+      {fsdp + "num_processes: 2\n", {"c.yaml:3: key \"num_processes\" is given twice"}},
+      {fsdp + "tpu_use_cluster: true\n", {"c.yaml:3: tpu_use_cluster is not supported"}},
+      {fsdp + "fsdp_config:\n  - [\n", {"c.yaml:", "not valid YAML"}},
+      {"just words\n", {"c.yaml:1", "key: value"}},
+      {"distributed_type: MULTI_GPU\nnum_processes: 2\n",
+       {"distributed_type MULTI_GPU asks for GPUs"}},
+  };
+  for (const auto& [text, parts] : cases) {
+    const PlanFixture fixture;
+    const std::string path = fixture.write("c.yaml", text).string();
+    CAPTURE(text);
+    check_parts(fixture.refusal({"--config_file", path, "./train"}), parts);
+  }
+}
+
+TEST_CASE("DeepSpeed JSON files with faults") {
+  struct Case {
+    std::string text;
+    Words parts;
+  };
+  const std::vector<Case> cases = {
+      {"{}", {"d.json: zero_optimization is missing"}},
+      {"{\n\"zero_optimization\": {\n\"stage\": 3,\n\"stage3_prefetch\": 1}}",
+       {"d.json:4: unknown key \"stage3_prefetch\" in zero_optimization"}},
+      {"{\"zero_optimization\": {\"stage\": 5}}", {"d.json:1", "0..3", "\"5\""}},
+      {"{\"zero_optimization\": {},\n\"gradient_acumulation_steps\": 2}",
+       {"d.json:2", "did you mean \"gradient_accumulation_steps\""}},
+      {"{\"zero_optimization\": {\"mics_shard_size\": 2}}", {"mics_shard_size was removed"}},
+      {"{\"zero_optimization\": {},\n\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}",
+       {"d.json:2", "cannot both be enabled"}},
+      {"{\"zero_optimization\": {},\n\"gradient_clipping\": 0.5}",
+       {"d.json:2: gradient_clipping 0.5 contradicts gradient_clipping 1.0 (--gradient_clipping)"}},
+      {"{\"zero_optimization\": {},\n\"train_batch_size\": 6,\n\"train_micro_batch_size_per_gpu\": "
+       "2}",
+       {"d.json:2: train_batch_size 6 must be 2 x 1 accumulation steps x 4 processes = 8"}},
+      {"{\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 3}}",
+       {"zero_hpz_partition_size 3 does not divide the 4 processes"}},
+      {"{\"zero_optimization\": {\n\"stage\": 3,,}}", {"d.json:2: not valid JSON"}},
+      {"[]", {"d.json: expected an object"}},
+  };
+  for (const auto& [text, parts] : cases) {
+    const PlanFixture fixture;
+    fixture.write("d.json", text);
+    CAPTURE(text);
+    check_parts(fixture.refusal({"--use_deepspeed", "--num_processes", "4", "--gradient_clipping",
+                                 "1", "--deepspeed_config_file", "d.json", "./train"}),
+                parts);
+  }
+}
+
+}  // namespace
+}  // namespace acc::launcher

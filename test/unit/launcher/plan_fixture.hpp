@@ -1,0 +1,88 @@
+#pragma once
+
+#include "acc/base/error.hpp"
+#include "acc/launcher/resolve.hpp"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace acc::launcher::test {
+
+/// A folder of its own for one case, with a program in it; gone at the end.
+class PlanFixture {
+ public:
+  PlanFixture() {
+    static std::atomic<int> count = 0;
+    folder_ = std::filesystem::temp_directory_path() /
+              ("acc_plan_" + std::to_string(getpid()) + "_" + std::to_string(count++));
+    std::filesystem::create_directories(folder_);
+    facts.cores = 8;
+    facts.hostname = "host0";
+    facts.working_directory = folder_;
+    facts.executable_directory = folder_ / "bin";
+    facts.scratch_directory = folder_ / "scratch";
+    environment = {{"PATH", "/usr/bin:/bin"}, {"HOME", folder_.string()}};
+    write("train", "#!/bin/sh\n", true);
+  }
+  ~PlanFixture() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  PlanFixture(const PlanFixture&) = delete;
+  PlanFixture& operator=(const PlanFixture&) = delete;
+
+  std::filesystem::path write(const std::string& name, const std::string& text,
+                              bool executable = false) const {
+    const std::filesystem::path path = folder_ / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+    if (executable) {
+      std::filesystem::permissions(path, std::filesystem::perms::owner_exec,
+                                   std::filesystem::perm_options::add);
+    }
+    return path;
+  }
+
+  /// What acclaunch decides for these arguments.
+  [[nodiscard]] LaunchPlan plan(const std::vector<std::string>& arguments) const {
+    const Flags flags = parse_flags(arguments);
+    return resolve(flags, load_config(flags, environment), environment, facts);
+  }
+
+  /// The message of the error that ends acclaunch with status 2; empty when there is none.
+  [[nodiscard]] std::string refusal(const std::vector<std::string>& arguments) const {
+    try {
+      static_cast<void>(plan(arguments));
+      return "";
+    } catch (const Error& error) {
+      return exit_status(error) == 2 ? error.what()
+                                     : "wrong exit status: " + std::string(error.what());
+    }
+  }
+
+  [[nodiscard]] plugins::Environment worker(const LaunchPlan& made, int local_rank) const {
+    return worker_environment(made, environment, local_rank, made.main_process_port);
+  }
+
+  /// What worker `local_rank` understands.
+  [[nodiscard]] plugins::RuntimeSettings runtime(const std::vector<std::string>& arguments,
+                                                 int local_rank = 0) const {
+    return plugins::settings_from_environment(worker(plan(arguments), local_rank));
+  }
+
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+
+  HostFacts facts;
+  plugins::Environment environment;
+
+ private:
+  std::filesystem::path folder_;
+};
+
+}  // namespace acc::launcher::test

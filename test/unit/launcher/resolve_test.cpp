@@ -1,0 +1,278 @@
+#include "acc/launcher/explain.hpp"
+#include "plan_fixture.hpp"
+
+#include <doctest/doctest.h>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Device;
+using plugins::Strategy;
+using test::PlanFixture;
+using Words = std::vector<std::string>;
+
+std::string all_notices(const LaunchPlan& plan) {
+  std::string text;
+  for (const std::string& line : plan.notices) {
+    text += line + "\n";
+  }
+  return text;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE("each shipped configuration loads and means its mode") {
+  struct Case {
+    std::string name;
+    Strategy strategy;
+    int hpz;
+    std::string origin;
+  };
+  for (const auto& [name, strategy, hpz, origin] : {
+           Case{"fsdp_full_shard", Strategy::full_shard, 1, "fsdp"},
+           Case{"fsdp_shard_grad_op", Strategy::shard_grad_op, 1, "fsdp"},
+           Case{"fsdp_no_shard", Strategy::no_shard, 1, "fsdp"},
+           Case{"fsdp_hybrid_shard", Strategy::hybrid_shard, 1, "fsdp"},
+           Case{"fsdp_hybrid_shard_zero2", Strategy::hybrid_shard_zero2, 1, "fsdp"},
+           Case{"zero0", Strategy::no_shard, 1, "deepspeed"},
+           Case{"zero1", Strategy::shard_optimizer, 1, "deepspeed"},
+           Case{"zero2", Strategy::shard_grad_op, 1, "deepspeed"},
+           Case{"zero3", Strategy::full_shard, 1, "deepspeed"},
+           Case{"zero3_hpz", Strategy::full_shard, 2, "deepspeed"},
+       }) {
+    CAPTURE(name);
+    const PlanFixture fixture;
+    const std::string config = std::string(ACC_SOURCE_DIR) + "/configs/" + name + ".yaml";
+    const auto runtime = fixture.runtime({"--config_file", config, "./train"}, 3);
+    CHECK(runtime.sharding.strategy == strategy);
+    CHECK(runtime.sharding.hpz_partition_size == hpz);
+    CHECK(runtime.sharding.state_dict_type == plugins::StateDictType::sharded);
+    CHECK(runtime.sharding.gradient_accumulation_steps == 1);
+    CHECK_FALSE(runtime.sharding.gradient_clipping.has_value());
+    CHECK(runtime.sharding.mixed_precision == plugins::MixedPrecision::no);
+    CHECK(runtime.origin == origin);
+    CHECK(runtime.identity.rank == 3);
+    CHECK(runtime.identity.world_size == 4);
+    if (origin == "fsdp") {
+      CHECK(runtime.sharding.transformer_layer_classes == Words{"Block"});
+    }
+    // One worker is enough for any of them.
+    CHECK(fixture.runtime({"--config_file", config, "--num_processes", "1", "./train"})
+              .identity.world_size == 1);
+  }
+}
+
+TEST_CASE("the guide's file loads as it stands, and says what it translated") {
+  const PlanFixture fixture;
+  const std::string config = std::string(ACC_TEST_DATA) + "/configs/fsdp_guide.yaml";
+  const LaunchPlan plan = fixture.plan({"--config_file", config, "./train"});
+  CHECK(has(all_notices(plan),
+            "fsdp_guide.yaml:7: fsdp_backward_prefetch_policy is read as "
+            "fsdp_backward_prefetch"));
+  const auto runtime = plugins::settings_from_environment(fixture.worker(plan, 1));
+  CHECK(runtime.sharding.strategy == Strategy::full_shard);
+  CHECK(runtime.sharding.backward_prefetch == plugins::BackwardPrefetch::backward_pre);
+  CHECK(runtime.sharding.mixed_precision == plugins::MixedPrecision::bf16);
+  CHECK(runtime.sharding.transformer_layer_classes == Words{"BertLayer"});
+}
+
+TEST_CASE("a flag beats the file, the file beats the default, and each value knows its source") {
+  const PlanFixture fixture;
+  const auto config = fixture.write("c.yaml",
+                                    "distributed_type: FSDP\nnum_processes: 4\n"
+                                    "fsdp_config:\n  sharding_strategy: SHARD_GRAD_OP\n");
+  const Words file = {"--config_file", config.string(), "./train"};
+  LaunchPlan plan = fixture.plan(file);
+  CHECK(plan.settings.text("fsdp_sharding_strategy") == "SHARD_GRAD_OP");
+  CHECK(has(plan.settings.source("fsdp_sharding_strategy").where, "c.yaml:4"));
+  CHECK(describe(plan.settings.source("fsdp_forward_prefetch")) == "default");
+  plan = fixture.plan({"--config_file", config.string(), "--fsdp-sharding-strategy=NO_SHARD",
+                       "--num_processes", "2", "./train"});
+  CHECK(plan.settings.text("fsdp_sharding_strategy") == "NO_SHARD");
+  CHECK(plan.settings.source("fsdp_sharding_strategy").where == "--fsdp-sharding-strategy");
+  CHECK(plan.num_processes == 2);
+  const std::string text = explain(plan);
+  CHECK(has(text, "fsdp_sharding_strategy"));
+  CHECK(has(text, "--fsdp-sharding-strategy"));
+  CHECK(has(text, "2 processes on 1 machine(s)"));
+}
+
+TEST_CASE("the device: --cpu chooses it alone, FSDP and ZeRO take GPUs where there are any") {
+  PlanFixture fixture;
+  const Words fsdp = {"--use_fsdp", "--num_processes", "2", "./train"};
+  CHECK(fixture.plan(fsdp).device == Device::cpu);
+  CHECK(has(all_notices(fixture.plan(fsdp)), "no GPU on this machine: FSDP runs on the CPU"));
+  const LaunchPlan cpu = fixture.plan({"--cpu", "--use_fsdp", "--num_processes", "2", "./train"});
+  CHECK(cpu.mode == Mode::fsdp);
+  CHECK(cpu.notices.empty());
+  fixture.facts.gpus = fixture.facts.physical_gpus = 2;
+  CHECK(fixture.plan(fsdp).device == Device::cuda);
+  CHECK(fixture.plan({"--cpu", "--use_fsdp", "--num_processes", "4", "./train"}).device ==
+        Device::cpu);
+  CHECK(fixture.runtime(fsdp).device == Device::cuda);
+  CHECK(fixture.plan({"./train"}).num_processes == 2);
+  CHECK(fixture.plan({"./train"}).mode == Mode::multi_gpu);
+}
+
+TEST_CASE("GPU ids become CUDA_VISIBLE_DEVICES") {
+  PlanFixture fixture;
+  fixture.facts.gpus = fixture.facts.physical_gpus = 4;
+  const LaunchPlan plan =
+      fixture.plan({"--multi_gpu", "--num_processes", "2", "--gpu_ids", "1,3", "./train"});
+  CHECK(fixture.worker(plan, 0).at("CUDA_VISIBLE_DEVICES") == "1,3");
+}
+
+TEST_CASE("accumulation and clipping work in every mode") {
+  const PlanFixture fixture;
+  for (const Words& mode : {Words{}, Words{"--use_fsdp"}, Words{"--use_deepspeed"}}) {
+    Words words = mode;
+    words.insert(words.end(),
+                 {"--gradient_accumulation_steps", "4", "--gradient_clipping", "2", "./train"});
+    const auto sharding = fixture.runtime(words).sharding;
+    CHECK(sharding.gradient_accumulation_steps == 4);
+    CHECK(sharding.gradient_clipping == 2.0);
+  }
+}
+
+TEST_CASE("shard groups: the machine by default, else what the parallelism config says") {
+  const PlanFixture fixture;
+  const Words hybrid = {"--use_fsdp", "--num_processes", "4", "--fsdp_sharding_strategy",
+                        "HYBRID_SHARD"};
+  const auto with = [](Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    words.emplace_back("./train");
+    return words;
+  };
+  CHECK(has(all_notices(fixture.plan(with(hybrid, {}))), "on one machine: all 4 processes"));
+  CHECK(fixture.runtime(with(hybrid, {})).sharding.shard_size == 0);
+  const auto sized = fixture.runtime(with(hybrid, {"--parallelism_config_dp_shard_size", "2"}));
+  CHECK(sized.sharding.strategy == Strategy::hybrid_shard);
+  CHECK(sized.sharding.shard_size == 2);
+  const auto full = fixture.runtime({"--use_fsdp", "--num_processes", "4", "--fsdp_version", "2",
+                                     "--parallelism_config_dp_replicate_size", "2", "./train"});
+  CHECK(full.sharding.strategy == Strategy::hybrid_shard);
+  CHECK(full.sharding.shard_size == 2);
+  const auto two = fixture.plan(with(
+      hybrid, {"--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "10.0.0.1"}));
+  CHECK(two.notices.size() == 1);  // only that it runs on the CPU
+  const auto identity = plugins::settings_from_environment(fixture.worker(two, 1)).identity;
+  CHECK(identity.rank == 3);
+  CHECK(identity.local_world_size == 2);
+  CHECK(identity.node_rank == 1);
+  CHECK(identity.master_addr == "10.0.0.1");
+}
+
+TEST_CASE(
+    "DeepSpeed JSON: auto is filled from flags, the rest counts, and is found beside the YAML") {
+  const PlanFixture fixture;
+  const auto config = fixture.write("conf/z.yaml",
+                                    "distributed_type: DEEPSPEED\nnum_processes: 2\n"
+                                    "deepspeed_config:\n  deepspeed_config_file: z.json\n");
+  fixture.write("conf/z.json", R"({"zero_optimization": {"stage": 3, "reduce_bucket_size": 2e6,
+    "stage3_prefetch_bucket_size": "auto", "offload_optimizer": {"device": "cpu"}},
+    "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
+    "bf16": {"enabled": "auto"}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}})");
+  const LaunchPlan plan =
+      fixture.plan({"--config_file", config.string(), "--gradient_accumulation_steps", "2",
+                    "--gradient_clipping", "0.5", "--mixed_precision", "bf16", "./train"});
+  const auto sharding = plugins::settings_from_environment(fixture.worker(plan, 0)).sharding;
+  CHECK(sharding.strategy == Strategy::full_shard);
+  CHECK(sharding.reduce_bucket_size == 2'000'000);
+  CHECK(sharding.prefetch_bucket_size == 50'000'000);
+  CHECK(sharding.overlap_comm);
+  CHECK(sharding.offload_optimizer == plugins::OffloadDevice::cpu);
+  CHECK(sharding.gradient_accumulation_steps == 2);
+  CHECK(sharding.gradient_clipping == 0.5);
+  CHECK(sharding.mixed_precision == plugins::MixedPrecision::bf16);
+  CHECK(has(all_notices(plan), "left to the program: optimizer"));
+  CHECK(fixture.worker(plan, 0).at("ACCELERATE_DEEPSPEED_CONFIG_FILE") ==
+        (fixture.folder() / "conf/z.json").string());
+}
+
+TEST_CASE("the rank in a file about one machine does not place it among two") {
+  const PlanFixture fixture;
+  const std::string text = "distributed_type: FSDP\nnum_processes: 4\nmachine_rank: 0\n";
+  const std::string one = fixture.write("one.yaml", text + "num_machines: 1\n").string();
+  const std::string two = fixture.write("two.yaml", text + "num_machines: 2\n").string();
+  const auto refusal = fixture.refusal(
+      {"--config_file", one, "--num_machines", "2", "--main_process_ip", "h", "./train"});
+  CHECK(has(refusal, "--num_machines 2 needs --machine_rank"));
+  CHECK(fixture.plan({"--config_file", two, "--main_process_ip", "h", "./train"}).machine_rank ==
+        0);
+}
+
+TEST_CASE("a mode flag overrules the file's mode and leaves the other block without effect") {
+  const PlanFixture fixture;
+  const std::string config = fixture
+                                 .write("c.yaml",
+                                        "distributed_type: DEEPSPEED\nnum_processes: 2\n"
+                                        "deepspeed_config:\n  zero_stage: 3\n")
+                                 .string();
+  const LaunchPlan plan = fixture.plan({"--config_file", config, "--use_fsdp", "./train"});
+  CHECK(plan.mode == Mode::fsdp);
+  CHECK(has(all_notices(plan), "c.yaml:4: zero_stage has no effect with --use_fsdp"));
+}
+
+TEST_CASE("cores are shared out among the workers of a machine, unless somebody says otherwise") {
+  PlanFixture fixture;
+  const Words words = {"--num_processes", "4", "./train"};
+  CHECK(fixture.worker(fixture.plan(words), 0).at("OMP_NUM_THREADS") == "2");
+  fixture.facts.cores = 2;
+  CHECK(fixture.worker(fixture.plan(words), 0).at("OMP_NUM_THREADS") == "1");
+  fixture.environment["OMP_NUM_THREADS"] = "7";
+  CHECK(fixture.worker(fixture.plan(words), 0).at("OMP_NUM_THREADS") == "7");
+  CHECK(fixture.worker(fixture.plan({"--num_cpu_threads_per_process", "3", "./train"}), 0)
+            .at("OMP_NUM_THREADS") == "3");
+}
+
+TEST_CASE("programs: Python by its name, a bare name from PATH, then beside acclaunch") {
+  PlanFixture fixture;
+  fixture.write("train.py", "");
+  fixture.write("bin/train_gpt", "#!/bin/sh\n", true);
+  fixture.write("path/python3", "#!/bin/sh\n", true);
+  fixture.write("my_python", "#!/bin/sh\n", true);
+  fixture.environment["PATH"] = (fixture.folder() / "path").string();
+  const std::string python = (fixture.folder() / "path/python3").string();
+  CHECK(fixture.plan({"train.py", "-x"}).command == Words{python, "-u", "train.py", "-x"});
+  CHECK(fixture.plan({"-m", "train"}).command == Words{python, "-u", "-m", "train"});
+  CHECK(fixture.plan({"./train", "a b"}).command == Words{"./train", "a b"});
+  CHECK(fixture.plan({"train_gpt"}).command ==
+        Words{(fixture.folder() / "bin/train_gpt").string()});
+  fixture.environment["PYTHON_EXEC"] = "./my_python";
+  CHECK(fixture.plan({"train.py"}).command == Words{"./my_python", "-u", "train.py"});
+}
+
+TEST_CASE("settings of an outer acclaunch do not reach the workers of an inner one") {
+  PlanFixture fixture;
+  fixture.environment["ACC_ZERO_STAGE"] = "3";
+  fixture.environment["ACC_MODE"] = "deepspeed";
+  fixture.environment["ACC_GRADIENT_CLIPPING"] = "1";
+  const auto runtime = fixture.runtime({"./train"});
+  CHECK(runtime.origin == "none");
+  CHECK(runtime.sharding == plugins::ShardingSettings{});
+}
+
+TEST_CASE("variables that Accelerate hands on unchanged count as settings") {
+  PlanFixture fixture;
+  fixture.environment["FSDP_STATE_DICT_TYPE"] = "SHARDED_STATE_DICT";
+  fixture.environment["FSDP_SHARDING_STRATEGY"] = "NO_SHARD";  // this one Accelerate overwrites
+  const LaunchPlan plan = fixture.plan({"--use_fsdp", "./train"});
+  CHECK(describe(plan.settings.source("fsdp_state_dict_type")) ==
+        "environment FSDP_STATE_DICT_TYPE");
+  const auto sharding = plugins::settings_from_environment(fixture.worker(plan, 0)).sharding;
+  CHECK(sharding.state_dict_type == plugins::StateDictType::sharded);
+  CHECK(sharding.strategy == Strategy::full_shard);
+}
+
+TEST_CASE("a configuration lies at Accelerate's default place") {
+  PlanFixture fixture;
+  fixture.write("hf/accelerate/default_config.yaml", "distributed_type: 'NO'\nnum_processes: 3\n");
+  CHECK(fixture.plan({"./train"}).num_processes == 1);
+  fixture.environment["HF_HOME"] = (fixture.folder() / "hf").string();
+  CHECK(fixture.plan({"./train"}).num_processes == 3);
+}
+
+}  // namespace
+}  // namespace acc::launcher

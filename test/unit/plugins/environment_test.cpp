@@ -1,0 +1,172 @@
+#include "acc/plugins/environment.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+
+namespace acc::plugins {
+namespace {
+
+constexpr int kWorld = 8;
+constexpr int kLocalWorld = 4;
+
+Environment with_identity(Environment environment) {
+  environment.insert({{"RANK", "5"},
+                      {"WORLD_SIZE", "8"},
+                      {"LOCAL_RANK", "1"},
+                      {"LOCAL_WORLD_SIZE", "4"},
+                      {"GROUP_RANK", "1"},
+                      {"GROUP_WORLD_SIZE", "2"},
+                      {"MASTER_ADDR", "10.0.0.1"},
+                      {"MASTER_PORT", "29500"}});
+  return environment;
+}
+
+/// Values to try for a row: each choice, both booleans, the ends of a range.
+std::vector<std::string> samples(const SettingRow& row) {
+  switch (row.type) {
+    case Type::boolean: return {"true", "false"};
+    case Type::integer: return {"1", row.allowed.ends_with("..1") ? "1" : "2"};
+    case Type::count: return {"4e3", "12345"};
+    case Type::real: return {"0.5", "2.0"};
+    case Type::list: return {"Block", "Block,Head"};
+    case Type::text: return {row.key == "fsdp_reshard_after_forward" ? "false" : "/some/text"};
+    case Type::choice:
+    case Type::numbered_choice: break;
+  }
+  std::vector<std::string> choices;
+  for (const std::string_view choice : split(row.allowed, '|')) {
+    choices.emplace_back(choice);
+  }
+  return choices;
+}
+
+/// Settings under which `row` has an effect and excludes nothing.
+Settings ground_for(const SettingRow& row, std::string_view origin) {
+  Settings settings;
+  const Source source = {Source::Kind::flag, "--ground"};
+  if (origin == "deepspeed") {
+    settings.set("offload_param_nvme_path", "/nvme/p", source);
+    settings.set("offload_optimizer_nvme_path", "/nvme/o", source);
+    settings.set("zero_stage", "3", source);
+  }
+  if (row.key == "fsdp_reshard_after_forward" ||
+      row.key == "fsdp_activation_checkpointing_offload") {
+    settings.set("fsdp_version", "2", source);
+    settings.set("fsdp_activation_checkpointing", "true", source);
+  }
+  return settings;
+}
+
+TEST_CASE("what is exported is read back alike: every row, mode and source") {
+  int tried = 0;
+  for (const std::string origin : {"none", "fsdp", "deepspeed"}) {
+    for (const SettingRow& row : settings_table()) {
+      const bool launcher_only = row.section == Section::launch && row.environment.empty();
+      if (launcher_only || !applies(row.section, origin)) {
+        continue;
+      }
+      for (const std::string& value : samples(row)) {
+        for (const auto kind : {Source::Kind::file, Source::Kind::deepspeed_file}) {
+          if (kind == Source::Kind::deepspeed_file && row.json.empty()) {
+            continue;
+          }
+          CAPTURE(origin);
+          CAPTURE(row.key);
+          CAPTURE(value);
+          Settings settings = ground_for(row, origin);
+          settings.set(row.key, value, {kind, "somewhere"});
+          const auto expected = sharding_settings(settings, origin, kWorld, kLocalWorld);
+          const auto found = settings_from_environment(
+              with_identity(settings_to_environment(settings, origin, Device::cuda)));
+          CHECK(found.sharding == expected);
+          CHECK(found.origin == origin);
+          CHECK(found.device == Device::cuda);
+          ++tried;
+        }
+      }
+    }
+  }
+  CHECK(tried > 100);
+}
+
+TEST_CASE("each field of the sharding settings can be reached from its setting") {
+  struct Case {
+    std::string origin, key, value;
+    std::function<bool(const ShardingSettings&)> holds;
+  };
+  const std::vector<Case> cases = {
+      {"fsdp", "fsdp_offload_params", "true",
+       [](const auto& s) {
+         return s.offload_param == OffloadDevice::cpu && s.offload_optimizer == OffloadDevice::cpu;
+       }},
+      {"fsdp", "fsdp_auto_wrap_policy", "SIZE_BASED_WRAP",
+       [](const auto& s) { return s.wrap_policy == WrapPolicy::size_based; }},
+      {"fsdp", "fsdp_state_dict_type", "3",
+       [](const auto& s) { return s.state_dict_type == StateDictType::sharded; }},
+      {"fsdp", "fsdp_min_num_params", "77", [](const auto& s) { return s.min_num_params == 77; }},
+      {"fsdp", "fsdp_forward_prefetch", "yes", [](const auto& s) { return s.forward_prefetch; }},
+      {"fsdp", "fsdp_ignored_modules", "head.*",
+       [](const auto& s) { return s.ignored_modules == "head.*"; }},
+      {"fsdp", "mixed_precision", "bf16",
+       [](const auto& s) { return s.mixed_precision == MixedPrecision::bf16; }},
+      {"deepspeed", "overlap_comm", "true", [](const auto& s) { return s.overlap_comm; }},
+      {"deepspeed", "zero3_save_16bit_model", "true",
+       [](const auto& s) { return s.save_16bit_model; }},
+      {"deepspeed", "sub_group_size", "1e6",
+       [](const auto& s) { return s.sub_group_size == 1'000'000; }},
+      {"deepspeed", "zero_stage", "1",
+       [](const auto& s) { return s.strategy == Strategy::shard_optimizer; }},
+      {"none", "gradient_clipping", "0.5",
+       [](const auto& s) { return s.gradient_clipping == 0.5; }},
+  };
+  for (const auto& [origin, key, value, holds] : cases) {
+    CAPTURE(key);
+    Settings settings;
+    CHECK_FALSE(holds(sharding_settings(settings, origin, kWorld, kLocalWorld)));
+    settings.set(key, value, {Source::Kind::flag, "--" + key});
+    CHECK(holds(sharding_settings(settings, origin, kWorld, kLocalWorld)));
+  }
+}
+
+TEST_CASE("without any variable it is one rank and no sharding") {
+  CHECK(settings_from_environment({}) == RuntimeSettings{});
+}
+
+TEST_CASE("identity is torchrun's") {
+  const WorkerIdentity identity = settings_from_environment(with_identity({})).identity;
+  CHECK(identity.rank == 5);
+  CHECK(identity.local_rank == 1);
+  CHECK(identity.world_size == 8);
+  CHECK(identity.local_world_size == 4);
+  CHECK(identity.node_rank == 1);
+  CHECK(identity.num_nodes == 2);
+  CHECK(identity.master_addr == "10.0.0.1");
+  CHECK(identity.master_port == 29500);
+}
+
+TEST_CASE("all faults of an environment are named at once, with variable and value") {
+  try {
+    static_cast<void>(settings_from_environment({{"RANK", "4"},
+                                                 {"WORLD_SIZE", "4"},
+                                                 {"MASTER_PORT", "http"},
+                                                 {"ACC_DEVICE", "tpu"},
+                                                 {"ACCELERATE_USE_FSDP", "true"},
+                                                 {"FSDP_SHARDING_STRATEGY", "SOME"}}));
+    FAIL("accepted");
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    CHECK(error.code() == Errc::config);
+    for (const std::string part : {"RANK must be an integer 0..3, got \"4\"", "MASTER_PORT must be",
+                                   "\"http\"", "ACC_DEVICE must be cpu or cuda, got \"tpu\"",
+                                   "FSDP_SHARDING_STRATEGY must be", "\"SOME\""}) {
+      CAPTURE(part);
+      CHECK(message.find(part) != std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace acc::plugins

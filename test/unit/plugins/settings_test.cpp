@@ -1,0 +1,105 @@
+#include "acc/plugins/settings.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+namespace acc::plugins {
+namespace {
+
+const Source kFlag = {Source::Kind::flag, "--flag"};
+
+std::string refusal(const std::string& key, const std::string& text) {
+  try {
+    Settings().set(key, text, {Source::Kind::file, "c.yaml:3"});
+    return "";
+  } catch (const Error& error) {
+    CHECK(error.code() == Errc::config);
+    return error.what();
+  }
+}
+
+TEST_CASE("the table names each setting, flag, variable and JSON path once") {
+  std::set<std::string> names;
+  std::set<std::string> variables;
+  std::set<std::string> paths;
+  for (const SettingRow& row : settings_table()) {
+    CAPTURE(row.key);
+    CHECK(names.insert(std::string(row.key)).second);
+    for (const std::string_view alias : split(row.alias, '|')) {
+      CHECK(names.insert(std::string(alias)).second);
+    }
+    CHECK(variables.insert(own_variable(row)).second);
+    CHECK((row.environment.empty() || variables.insert(std::string(row.environment)).second));
+    CHECK((row.json.empty() || paths.insert(std::string(row.json)).second));
+    CHECK(row.environment.empty() == (row.exported == Export::never));
+    CHECK_FALSE(row.help.empty());
+    CHECK((row.flag != Flag::toggle || row.type == Type::boolean));
+  }
+}
+
+TEST_CASE("every default is a value that its row allows") {
+  for (const SettingRow& row : settings_table()) {
+    if (!row.fallback.empty()) {
+      CAPTURE(row.key);
+      CHECK_NOTHROW(Settings().set(row.key, std::string(row.fallback), kFlag));
+    }
+  }
+}
+
+TEST_CASE("booleans are Python's words") {
+  for (const std::string word : {"y", "yes", "t", "true", "on", "1", "True", "YES"}) {
+    CHECK(parse_boolean(word) == true);
+  }
+  for (const std::string word : {"n", "no", "f", "false", "off", "0", "False", "OFF"}) {
+    CHECK(parse_boolean(word) == false);
+  }
+  for (const std::string word : {"", "2", "tru", "none"}) {
+    CHECK_FALSE(parse_boolean(word).has_value());
+  }
+}
+
+TEST_CASE("numbers: counts may be floats without fraction, integers may not") {
+  CHECK(parse_count("5e8") == 500'000'000);
+  CHECK(parse_count("1e5") == 100'000);
+  CHECK(parse_count("12") == 12);
+  CHECK_FALSE(parse_count("0.5").has_value());
+  CHECK_FALSE(parse_count("1e30").has_value());
+  CHECK_FALSE(parse_count("nan").has_value());
+  CHECK_FALSE(parse_integer("5e8").has_value());
+  CHECK_FALSE(parse_integer("12x").has_value());
+  CHECK_FALSE(parse_integer("").has_value());
+  CHECK_FALSE(parse_real("inf").has_value());
+}
+
+TEST_CASE("text is kept as given and read by type") {
+  Settings settings;
+  settings.set("fsdp_sharding_strategy", "2", kFlag);
+  CHECK(settings.text("fsdp_sharding_strategy") == "2");
+  CHECK(settings.choice("fsdp_sharding_strategy") == "SHARD_GRAD_OP");
+  settings.set("fsdp_sharding_strategy", "hybrid_shard", kFlag);
+  CHECK(settings.choice("fsdp_sharding_strategy") == "HYBRID_SHARD");
+  settings.set("fsdp_transformer_layer_cls_to_wrap", "A, B,,C", kFlag);
+  CHECK(settings.list("fsdp_transformer_layer_cls_to_wrap") ==
+        std::vector<std::string>{"A", "B", "C"});
+  CHECK(settings.given("fsdp_sharding_strategy"));
+  settings.reset("fsdp_sharding_strategy");
+  CHECK_FALSE(settings.given("fsdp_sharding_strategy"));
+  CHECK(settings.choice("fsdp_sharding_strategy") == "FULL_SHARD");
+}
+
+TEST_CASE("a wrong value names place, key, expectation and value") {
+  CHECK(refusal("zero_stage", "4") == "c.yaml:3: zero_stage must be an integer 0..3, got \"4\"");
+  CHECK(refusal("mixed_precision", "bf61") ==
+        "c.yaml:3: mixed_precision must be no, fp16, bf16 or fp8, got \"bf61\"; did you mean "
+        "\"bf16\"?");
+  CHECK(refusal("zero_stag", "1") ==
+        "c.yaml:3: unknown key \"zero_stag\"; did you mean \"zero_stage\"?");
+  CHECK(refusal("gradient_clipping", "-1") ==
+        "c.yaml:3: gradient_clipping must be a number of at least 0, got \"-1\"");
+}
+
+}  // namespace
+}  // namespace acc::plugins
