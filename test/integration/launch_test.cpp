@@ -224,6 +224,13 @@ TEST_CASE("launch: nohup is respected") {
   std::filesystem::remove_all(folder);
 }
 
+TEST_CASE("launch: a job whose reader has gone ends as its workers do") {
+  Program job({"/bin/sh", "-c", ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 yes | head -n 1"});
+  CHECK(job.wait() == 0);
+  CHECK(contains(job.out(), "] y\n"));
+  CHECK(contains(job.err(), "killed by SIGPIPE (signal 13)"));
+}
+
 TEST_CASE("launch: no error folder is left behind") {
   const std::string folder = temporary_folder();
   Program job(acclaunch({"--cpu", "--num_processes", "2"}, "exit $RANK"), {{"TMPDIR", folder}});
