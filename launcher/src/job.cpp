@@ -179,11 +179,13 @@ void Job::serve_store() {
   try {
     server_.emplace(io_, address, port_);
   } catch (const Error& error) {
-    if (plan_.port_was_given || plan_.num_machines > 1 || !Server::port_owner(port_)) {
+    if (plan_.port_was_given || plan_.num_machines > 1 || port_ == 0) {
       throw Error(Errc::config, error.what());
     }
     server_.emplace(io_, address, 0);
-    say(std::string(error.what()) + "; took the free port " + std::to_string(server_->port()));
+    say("port " + std::to_string(port_) + " is in use by " +
+        Server::port_owner(port_).value_or("somebody else") + "; the store takes the free port " +
+        std::to_string(server_->port()));
   }
   port_ = server_->port();
 }

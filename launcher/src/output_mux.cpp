@@ -86,7 +86,7 @@ asio::awaitable<void> OutputMux::pump(Stream& stream) {
   std::string chunk(kChunk, '\0');
   std::string block;
   stream.pipe.non_blocking(true);
-  for (;;) {
+  while (!stream.sink.is_closed()) {
     co_await stream.sink.room();
     if (!draining_) {  // a turn of the loop for each chunk, so that no stream keeps the others off
       co_await stream.pipe.async_wait(asio::posix::stream_descriptor::wait_read,

@@ -12,7 +12,8 @@
 namespace acc::launcher {
 
 /// Brings the output of several workers onto the launcher's stdout and stderr, line by line. A
-/// reader that is slow slows the workers down, as a pipe would. The loop's thread only.
+/// reader that is slow slows the workers down, and one that has gone is a closed pipe for them too,
+/// as if they wrote to it themselves. The loop's thread only.
 class OutputMux {
  public:
   struct Options {

@@ -80,7 +80,7 @@ void OutputSink::write_now() {
       asio::co_spawn(out_.get_executor(), write_when_ready(), asio::detached);
       return;
     } else if (errno != EINTR) {
-      closed_ = true;  // EPIPE, ENOSPC, EIO: the job goes on without its output
+      closed_ = true;  // EPIPE, ENOSPC, EIO
       break;
     }
   }

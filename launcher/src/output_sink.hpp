@@ -14,7 +14,7 @@ namespace acc::launcher {
 
 /// Writes whole blocks to a terminal, pipe, socket or file without ever blocking the event loop on
 /// a reader that has stopped: the rest waits here, and writers wait for `room()`. A reader that has
-/// gone away ends the output, not the job. The loop's thread only.
+/// gone away closes the sink. The loop's thread only.
 class OutputSink {
  public:
   /// `fd` stays the caller's. Its file status flags are left alone, since other processes share
@@ -22,6 +22,9 @@ class OutputSink {
   OutputSink(const boost::asio::any_io_executor& executor, int fd);
 
   [[nodiscard]] bool is_terminal() const noexcept { return is_terminal_; }
+
+  /// True when nothing can be written any more: the reader has gone, or there never was a file.
+  [[nodiscard]] bool is_closed() const noexcept { return closed_; }
 
   /// Completes when little enough is waiting for one more block to be written.
   boost::asio::awaitable<void> room() { return below(kEnough); }

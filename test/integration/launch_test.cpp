@@ -144,8 +144,8 @@ TEST_CASE("launch: children that outlive their worker end with the job") {
 }
 
 TEST_CASE("launch: supervisor and guardian have different names") {
-  Program job(acclaunch({"--cpu", "--num_processes", "1"}, "echo ready; exec sleep 1000"));
-  job.wait_for_text("ready");
+  Program job(acclaunch({"--cpu", "--num_processes", "1"}, "echo worker-up; exec sleep 1000"));
+  job.wait_for_text("worker-up");
   std::string name;
   std::string title;
   const std::string supervisor = "/proc/" + std::to_string(supervisor_of(job));
@@ -169,10 +169,11 @@ TEST_CASE("launch: each stop signal ends the job with 128 + n") {
 }
 
 TEST_CASE("launch: a worker that cleans up on SIGTERM has the time for it") {
-  Program job(acclaunch({"--cpu", "--num_processes", "2"},
-                        "trap 'echo saved $RANK; exit 0' TERM; echo ready; while :; do sleep 1000 "
-                        "& wait; done"));
-  job.wait_for_text("ready", 2);
+  Program job(
+      acclaunch({"--cpu", "--num_processes", "2"},
+                "trap 'echo saved $RANK; exit 0' TERM; echo worker-up; while :; do sleep 1000 "
+                "& wait; done"));
+  job.wait_for_text("worker-up", 2);
   job.signal(SIGTERM);
   CHECK(job.wait() == 128 + SIGTERM);
   CHECK(contains(job.out(), "[0] saved 0\n"));
@@ -182,7 +183,7 @@ TEST_CASE("launch: a worker that cleans up on SIGTERM has the time for it") {
 TEST_CASE("launch: a worker that ignores SIGTERM is killed after the shutdown timeout") {
   Program job(acclaunch({"--cpu", "--num_processes", "2", "--shutdown_timeout", "1"},
                         "[ $RANK = 1 ] && { read -r line < $FIFO; exit 5; }\n"
-                        "trap '' TERM; echo ready; while :; do sleep 1000; done"),
+                        "trap '' TERM; echo worker-up; while :; do sleep 1000; done"),
               {{"FIFO", "/dev/null"}});
   CHECK(job.wait() == 5);
   CHECK(contains(job.err(), "rank 0: ended by acclaunch, killed by SIG"));
@@ -190,8 +191,8 @@ TEST_CASE("launch: a worker that ignores SIGTERM is killed after the shutdown ti
 
 TEST_CASE("launch: a second signal kills at once") {
   Program job(acclaunch({"--cpu", "--num_processes", "2", "--shutdown_timeout", "1000"},
-                        "trap '' TERM; echo ready; while :; do sleep 1000; done"));
-  job.wait_for_text("ready", 2);
+                        "trap '' TERM; echo worker-up; while :; do sleep 1000; done"));
+  job.wait_for_text("worker-up", 2);
   job.signal(SIGTERM);
   job.wait_for_text("SIGTERM: ending the workers");
   job.signal(SIGTERM);
@@ -200,26 +201,34 @@ TEST_CASE("launch: a second signal kills at once") {
 
 TEST_CASE("launch: other signals are passed on to the workers") {
   Program job(acclaunch({"--cpu", "--num_processes", "2"},
-                        "trap 'echo got it; exit 0' USR1; echo ready; while :; do sleep 1000 & "
+                        "trap 'echo got it; exit 0' USR1; echo worker-up; while :; do sleep 1000 & "
                         "wait; done"));
-  job.wait_for_text("ready", 2);
+  job.wait_for_text("worker-up", 2);
   job.signal(SIGUSR1);
   CHECK(job.wait() == 0);
   job.wait_for_text("got it", 2);
 }
 
 TEST_CASE("launch: nohup is respected") {
-  Flags command = acclaunch({"--cpu", "--num_processes", "1"}, "echo ready; read -r line < $FIFO");
+  Flags command =
+      acclaunch({"--cpu", "--num_processes", "1"}, "echo worker-up; read -r line < $FIFO");
   const std::string folder = temporary_folder();
   const std::string fifo = folder + "/fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
   command.insert(command.begin(), "/usr/bin/nohup");
   Program job(command, {{"FIFO", fifo}});
-  job.wait_for_text("ready");
+  job.wait_for_text("worker-up");
   job.signal(SIGHUP);
   std::ofstream(fifo) << "go on\n";
   CHECK(job.wait() == 0);
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("launch: a job whose reader has gone ends as its workers do") {
+  Program job({"/bin/sh", "-c", ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 yes | head -n 1"});
+  CHECK(job.wait() == 0);
+  CHECK(contains(job.out(), "] y\n"));
+  CHECK(contains(job.err(), "killed by SIGPIPE (signal 13)"));
 }
 
 TEST_CASE("launch: no error folder is left behind") {

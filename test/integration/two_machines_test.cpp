@@ -71,10 +71,10 @@ TEST_CASE("two machines: a stop signal to one ends both") {
   for (const int stopped : {0, 1}) {
     CAPTURE(stopped);
     const ReservedPort port;
-    Program machine0(machine(0, port, "echo ready; exec sleep 1000"));
-    Program machine1(machine(1, port, "echo ready; exec sleep 1000"));
-    machine0.wait_for_text("ready", 2);
-    machine1.wait_for_text("ready", 2);
+    Program machine0(machine(0, port, "echo worker-up; exec sleep 1000"));
+    Program machine1(machine(1, port, "echo worker-up; exec sleep 1000"));
+    machine0.wait_for_text("worker-up", 2);
+    machine1.wait_for_text("worker-up", 2);
     (stopped == 0 ? machine0 : machine1).signal(SIGTERM);
     CHECK(machine0.wait() == 128 + SIGTERM);
     CHECK(machine1.wait() == 128 + SIGTERM);

@@ -110,17 +110,15 @@ void Program::wait_for_event(Clock::time_point deadline, std::string_view what) 
                                 {streams_[1].pipe.get(), POLLIN, 0},
                                 {end_.get(), POLLIN, 0}}};
   const int ready = ::poll(events.data(), events.size(), milliseconds_until(deadline));
-  streams_[0].read_available();
-  streams_[1].read_available();
   if (ready == 0) {
-    throw std::runtime_error("waited too long for " + std::string(what) + "; stdout:\n" + out() +
-                             "\nstderr:\n" + err());
+    throw failure(std::string(what) + " too long");
   }
 }
 
 void Program::wait_for_text(std::string_view text, int count) {
   const auto deadline = Clock::now() + kDeadline;
   for (;;) {
+    const bool ended = has_ended();
     int found = 0;
     for (const Stream& stream : streams_) {
       for (std::size_t at = 0; (at = stream.text.find(text, at)) != std::string::npos; ++at) {
@@ -130,22 +128,33 @@ void Program::wait_for_text(std::string_view text, int count) {
     if (found >= count) {
       return;
     }
-    pollfd end{end_.get(), POLLIN, 0};
-    const bool ended = ::poll(&end, 1, 0) == 1;
-    wait_for_event(ended ? Clock::now() : deadline, "'" + std::string(text) + "'");
+    if (ended) {
+      throw failure("'" + std::string(text) + "', but the program has ended");
+    }
+    wait_for_event(deadline, "'" + std::string(text) + "'");
   }
+}
+
+bool Program::has_ended() {
+  pollfd end{end_.get(), POLLIN, 0};
+  const bool ended = ::poll(&end, 1, 0) == 1;
+  streams_[0].read_available();
+  streams_[1].read_available();
+  return ended;
+}
+
+std::runtime_error Program::failure(const std::string& what) const {
+  return std::runtime_error("waited for " + what + "; stdout:\n" + out() + "\nstderr:\n" + err());
 }
 
 int Program::wait() {
   const auto deadline = Clock::now() + kDeadline;
-  for (pollfd end{end_.get(), POLLIN, 0}; ::poll(&end, 1, 0) != 1;) {
+  while (!has_ended()) {
     wait_for_event(deadline, "the end of the program");
   }
   int status = 0;
   ::waitpid(pid_, &status, 0);
   reaped_ = true;
-  streams_[0].read_available();
-  streams_[1].read_available();
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,9 @@ class Program {
     void read_available();
   };
 
+  /// Reads what is there; the answer is older than that.
+  bool has_ended();
+  [[nodiscard]] std::runtime_error failure(const std::string& what) const;
   void wait_for_event(std::chrono::steady_clock::time_point deadline, std::string_view what);
 
   pid_t pid_ = -1;
