@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <span>
 #include <sstream>
@@ -32,6 +33,19 @@ constexpr std::array kRankColumns = {
     "reduced_elements",      "reduce_calls",      "all_reduced_elements", "all_reduce_calls",
     "peak_rss_bytes",        "pss_bytes",
 };
+/// Proportional set size. The kernel walks all pages for it, so it is looked up once in two
+/// seconds.
+double recent_pss_bytes() {
+  using Clock = std::chrono::steady_clock;
+  static double last = 0.0;
+  static Clock::time_point due;
+  if (Clock::now() >= due) {
+    last = kernel_bytes("/proc/self/smaps_rollup", "Pss");
+    due = Clock::now() + std::chrono::seconds(2);
+  }
+  return last;
+}
+
 using RankRow = std::array<double, kRankColumns.size()>;
 
 RankRow rank_row(const acc::Model& model) {
@@ -51,7 +65,7 @@ RankRow rank_row(const acc::Model& model) {
           real(traffic.all_reduced_elements),
           real(traffic.all_reduce_calls),
           kernel_bytes("/proc/self/status", "VmHWM"),
-          kernel_bytes("/proc/self/smaps_rollup", "Pss")};
+          recent_pss_bytes()};
 }
 
 Json rank_objects(std::span<const double> rows) {

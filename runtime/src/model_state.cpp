@@ -91,48 +91,10 @@ void ModelState::finalize() {
   if (finalized_) {
     return;
   }
-  std::vector<sharding::DeclaredUnit> declared;
-  std::set<std::string> names;
-  for (const auto& unit : unit_states_) {
-    declared.push_back({unit->name, unit->class_name, unit->numel(), unit->is_root});
-    for (const ParameterRecord& each : unit->parameters) {
-      if (!names.insert(each.name).second) {
-        throw Error(Errc::invalid_argument, "two parameters are named " + each.name);
-      }
-    }
-  }
-  const std::vector<bool> own = sharding::wrap(engine_.settings.sharding, declared);
+  const std::vector<bool> own = wrap_units();
   finalized_ = true;
-
-  std::vector<ParameterRecord> root_parameters;
-  std::string root_name = "root";
-  std::vector<UnitState*> root_members;
-  std::size_t usual = 0;
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    UnitState& unit = *unit_states_[i];
-    if (own[i]) {
-      usual = std::max(usual, static_cast<std::size_t>(unit.numel()));
-      continue;
-    }
-    root_name = unit.is_root ? unit.name : root_name;
-    unit.first_in_owner = root_parameters.size();
-    root_parameters.insert(root_parameters.end(), unit.parameters.begin(), unit.parameters.end());
-    root_members.push_back(&unit);
-  }
-  const std::size_t width = nbytes_of(engine_.compute_dtype);
-  engine_.gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.shard, usual * width);
-  if (engine_.groups.hpz) {
-    engine_.hpz_gathers =
-        std::make_unique<sharding::GatherPool>(*engine_.groups.hpz, usual * width);
-  }
-  engine_.gradients = std::make_unique<sharding::GradientPool>(*engine_.groups.shard);
-
-  if (!root_members.empty()) {
-    shard_units_.push_back(std::make_unique<ShardUnit>(engine_, root_name, true, root_parameters));
-    for (UnitState* member : root_members) {
-      member->owner = shard_units_.back().get();
-    }
-  }
+  make_pools(own);
+  make_root(own);
   for (std::size_t i = 0; i < own.size(); ++i) {
     if (own[i]) {
       UnitState& unit = *unit_states_[i];
@@ -144,6 +106,59 @@ void ModelState::finalize() {
   for (sharding::FlatParameter* flat : flats()) {
     flat->initialize(seed_);
     flat->publish();
+  }
+}
+
+std::vector<bool> ModelState::wrap_units() const {
+  std::vector<sharding::DeclaredUnit> declared;
+  std::set<std::string> names;
+  const auto claim = [&names](const std::string& name) {
+    if (!names.insert(name).second) {
+      throw Error(Errc::invalid_argument, "two parameters are named " + name);
+    }
+  };
+  for (const auto& unit : unit_states_) {
+    declared.push_back({unit->name, unit->class_name, unit->numel(), unit->is_root});
+    for (const ParameterRecord& each : unit->parameters) {
+      claim(each.name);
+      std::for_each(each.aliases.begin(), each.aliases.end(), claim);
+    }
+  }
+  return sharding::wrap(engine_.settings.sharding, declared);
+}
+
+void ModelState::make_pools(const std::vector<bool>& own) {
+  std::int64_t largest = 0;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    largest = std::max(largest, own[i] ? unit_states_[i]->numel() : 0);
+  }
+  const std::size_t usual = static_cast<std::size_t>(largest) * nbytes_of(engine_.compute_dtype);
+  engine_.gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.shard, usual);
+  if (engine_.groups.hpz) {
+    engine_.hpz_gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.hpz, usual);
+  }
+  engine_.gradients = std::make_unique<sharding::GradientPool>(*engine_.groups.shard);
+}
+
+void ModelState::make_root(const std::vector<bool>& own) {
+  std::string name = "root";
+  std::vector<ParameterRecord> parameters;
+  std::vector<UnitState*> members;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    UnitState& unit = *unit_states_[i];
+    if (!own[i]) {
+      name = unit.is_root ? unit.name : name;
+      unit.first_in_owner = parameters.size();
+      parameters.insert(parameters.end(), unit.parameters.begin(), unit.parameters.end());
+      members.push_back(&unit);
+    }
+  }
+  if (members.empty()) {
+    return;
+  }
+  shard_units_.push_back(std::make_unique<ShardUnit>(engine_, name, true, parameters));
+  for (UnitState* member : members) {
+    member->owner = shard_units_.back().get();
   }
 }
 

@@ -63,6 +63,10 @@ class ModelState {
   std::int64_t optimizer_nbytes = 0;
 
  private:
+  /// For each declared unit whether it is sharded by itself; checks that names are unique.
+  [[nodiscard]] std::vector<bool> wrap_units() const;
+  void make_pools(const std::vector<bool>& own);
+  void make_root(const std::vector<bool>& own);
   void prefetch_neighbour(const sharding::ShardUnit& unit, int direction);
 
   sharding::Engine engine_;

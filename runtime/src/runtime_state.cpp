@@ -23,10 +23,10 @@ void check_supported(const plugins::RuntimeSettings& settings) {
       asked.mixed_precision == plugins::MixedPrecision::fp16 ||
           asked.mixed_precision == plugins::MixedPrecision::fp8,
       fmt::format("mixed_precision {} (no and bf16 are there)", to_string(asked.mixed_precision)));
-  refuse(asked.offload_param != plugins::OffloadDevice::none,
-         fmt::format("offload of parameters to {}", to_string(asked.offload_param)));
-  refuse(asked.offload_optimizer != plugins::OffloadDevice::none,
-         fmt::format("offload of the optimizer to {}", to_string(asked.offload_optimizer)));
+  // On the CPU device everything is in host memory as it is.
+  refuse(asked.offload_param == plugins::OffloadDevice::nvme, "offload of parameters to nvme");
+  refuse(asked.offload_optimizer == plugins::OffloadDevice::nvme,
+         "offload of the optimizer to nvme");
   refuse(asked.activation_checkpointing, "fsdp_activation_checkpointing");
   refuse(!asked.ignored_modules.empty(), "fsdp_ignored_modules");
   refuse(asked.reshard_size > 1, "fsdp_reshard_after_forward as a group size");

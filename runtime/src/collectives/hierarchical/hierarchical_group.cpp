@@ -35,33 +35,52 @@ GroupSpec column_part(const GroupSpec& spec, int ranks_per_host) {
 
 }  // namespace
 
-/// Collectives of the two levels, one after the other; a step starts when the one before is done.
+/// Collectives of the two levels, one after the other; a step starts when the one before is done. A
+/// failure on one level ends the other with the same reason, so that all ranks name the first
+/// cause.
 class HierarchicalGroup::Steps final : public Work {
  public:
   using Step = std::function<WorkPtr()>;
-  Steps(WorkPtr first, std::vector<Step> rest)
-      : first_(first), current_(std::move(first)), rest_(std::move(rest)) {}
+  Steps(HierarchicalGroup* group, WorkPtr first, std::vector<Step> rest)
+      : group_(group), first_(first), current_(std::move(first)), rest_(std::move(rest)) {}
 
   void wait() override {
-    current_->wait();
-    while (next_ < rest_.size()) {
-      current_ = rest_[next_++]();
+    guarded([this] {
       current_->wait();
-    }
+      while (next_ < rest_.size()) {
+        current_ = rest_[next_++]();
+        current_->wait();
+      }
+    });
   }
   /// Peers read this rank's input in the first step, and in all_reduce its slice in the last.
   void wait_released() override {
-    first_->wait_released();
+    guarded([this] { first_->wait_released(); });
     wait();
-    current_->wait_released();
+    guarded([this] { current_->wait_released(); });
   }
 
  private:
+  template <typename Call>
+  void guarded(const Call& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      group_->abort(error.what());
+      throw;
+    }
+  }
+
+  HierarchicalGroup* group_;
   WorkPtr first_;
   WorkPtr current_;
   std::vector<Step> rest_;
   std::size_t next_ = 0;
 };
+
+WorkPtr HierarchicalGroup::steps(WorkPtr first, std::vector<std::function<WorkPtr()>> rest) {
+  return std::make_shared<Steps>(this, std::move(first), std::move(rest));
+}
 
 HierarchicalGroup::HierarchicalGroup(GroupSpec spec, int ranks_per_host, const std::string& address)
     : spec_(std::move(spec)),
@@ -110,17 +129,15 @@ WorkPtr HierarchicalGroup::gather_into_common(const void* shard, std::byte* out,
   for (std::size_t h = 0; h < hosts(); ++h) {
     places.push_back(place(h, local_rank()));
   }
-  return std::make_shared<Steps>(column_.gather_to(mine, std::move(places), shard_nbytes),
-                                 std::vector<Steps::Step>{[this] { return local_.barrier(); }});
+  return steps(column_.gather_to(mine, std::move(places), shard_nbytes),
+               {[this] { return local_.barrier(); }});
 }
 
 WorkPtr HierarchicalGroup::gather_into_private(const void* shard, std::byte* out,
                                                std::size_t shard_nbytes) {
   std::byte* const block = out + host() * locals() * shard_nbytes;
-  return std::make_shared<Steps>(local_.all_gather(shard, block, shard_nbytes),
-                                 std::vector<Steps::Step>{[=, this] {
-                                   return column_.all_gather(block, out, locals() * shard_nbytes);
-                                 }});
+  return steps(local_.all_gather(shard, block, shard_nbytes),
+               {[=, this] { return column_.all_gather(block, out, locals() * shard_nbytes); }});
 }
 
 WorkPtr HierarchicalGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel,
@@ -133,36 +150,32 @@ WorkPtr HierarchicalGroup::reduce_scatter(const void* in, float* out, std::size_
     firsts.push_back((h * locals() + local_rank()) * shard_numel);
     outs.push_back(partial->data() + h * shard_numel);
   }
-  return std::make_shared<Steps>(local_.reduce_slices(in, shard_numel, dtype, std::move(firsts),
-                                                      std::move(outs), shard_numel, {}),
-                                 std::vector<Steps::Step>{[=, this] {
-                                   return column_.reduce_scatter(partial->data(), out, shard_numel,
-                                                                 DType::float32, options);
-                                 }});
+  return steps(local_.reduce_slices(in, shard_numel, dtype, std::move(firsts), std::move(outs),
+                                    shard_numel, {}),
+               {[=, this] {
+                 return column_.reduce_scatter(partial->data(), out, shard_numel, DType::float32,
+                                               options);
+               }});
 }
 
 WorkPtr HierarchicalGroup::all_reduce(float* data, std::size_t numel, float scale) {
   const std::size_t width = numel / locals();
   if (width * locals() != numel) {
-    return std::make_shared<Steps>(
-        local_.all_reduce(data, numel, 1.0F),
-        std::vector<Steps::Step>{[=, this] { return column_.all_reduce(data, numel, scale); }});
+    return steps(local_.all_reduce(data, numel, 1.0F),
+                 {[=, this] { return column_.all_reduce(data, numel, scale); }});
   }
   auto mine = std::make_shared<std::vector<float>>(width);
   float* const slice = data + width * local_rank();
-  return std::make_shared<Steps>(
-      local_.reduce_scatter(data, mine->data(), width, DType::float32, {}),
-      std::vector<Steps::Step>{[=, this] { return column_.all_reduce(mine->data(), width, scale); },
-                               [=, this] {
-                                 std::memcpy(slice, mine->data(), width * sizeof(float));
-                                 return local_.all_gather(slice, data, width * sizeof(float));
-                               }});
+  return steps(local_.reduce_scatter(data, mine->data(), width, DType::float32, {}),
+               {[=, this] { return column_.all_reduce(mine->data(), width, scale); },
+                [=, this] {
+                  std::memcpy(slice, mine->data(), width * sizeof(float));
+                  return local_.all_gather(slice, data, width * sizeof(float));
+                }});
 }
 
 WorkPtr HierarchicalGroup::all_reduce(std::span<double> data, ReduceOp op) {
-  return std::make_shared<Steps>(local_.all_reduce(data, op), std::vector<Steps::Step>{[=, this] {
-                                   return column_.all_reduce(data, op);
-                                 }});
+  return steps(local_.all_reduce(data, op), {[=, this] { return column_.all_reduce(data, op); }});
 }
 
 WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
@@ -171,18 +184,14 @@ WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
   WorkPtr first =
       local_.rank() == root_local ? column_.broadcast(data, nbytes, root_host) : local_.barrier();
   if (local_.rank() == root_local) {
-    first = std::make_shared<Steps>(first,
-                                    std::vector<Steps::Step>{[this] { return local_.barrier(); }});
+    first = steps(first, {[this] { return local_.barrier(); }});
   }
-  return std::make_shared<Steps>(first, std::vector<Steps::Step>{[=, this] {
-                                   return local_.broadcast(data, nbytes, root_local);
-                                 }});
+  return steps(first, {[=, this] { return local_.broadcast(data, nbytes, root_local); }});
 }
 
 WorkPtr HierarchicalGroup::barrier() {
-  return std::make_shared<Steps>(local_.barrier(),
-                                 std::vector<Steps::Step>{[this] { return column_.barrier(); },
-                                                          [this] { return local_.barrier(); }});
+  return steps(local_.barrier(),
+               {[this] { return column_.barrier(); }, [this] { return local_.barrier(); }});
 }
 
 void HierarchicalGroup::abort(const std::string& reason) noexcept {

@@ -3,8 +3,10 @@
 #include "collectives/gloo/gloo_group.hpp"
 #include "collectives/shm/shm_group.hpp"
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <vector>
 
 namespace acc::collectives {
 
@@ -43,6 +45,7 @@ class HierarchicalGroup final : public ProcessGroup {
     WorkPtr released;  ///< every rank of the host has let go of the content
   };
 
+  WorkPtr steps(WorkPtr first, std::vector<std::function<WorkPtr()>> rest);
   WorkPtr gather_into_common(const void* shard, std::byte* out, std::size_t shard_nbytes,
                              Gathered& gathered);
   WorkPtr gather_into_private(const void* shard, std::byte* out, std::size_t shard_nbytes);
