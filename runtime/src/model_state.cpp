@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <numeric>
 #include <set>
@@ -64,7 +65,23 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
                                 std::max(1, settings.sharding.gradient_accumulation_steps));
 }
 
-ModelState::~ModelState() = default;
+ModelState::~ModelState() {
+  // Collectives under way use this model's memory: wait for them, or end them where an error is
+  // what ends the model.
+  try {
+    if (std::uncaught_exceptions() > 0) {
+      engine_.groups.abort("ended by an error in the program");
+      return;
+    }
+    if (finalized_) {
+      engine_.gradients->drain();
+    }
+    for (sharding::FlatParameter* flat : flats()) {
+      flat->settle();
+    }
+  } catch (const std::exception&) {  // the groups are aborted; nothing is under way any more
+  }
+}
 
 Unit& ModelState::add_unit(std::string name, std::string class_name, bool is_root) {
   check_open("unit '" + name + "'");

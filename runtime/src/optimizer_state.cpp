@@ -72,7 +72,7 @@ StepInfo OptimizerState::step() {
       works.push_back(state.flat->all_reduce_replicas());
     }
     for (const auto& work : works) {
-      work->wait();
+      work->wait_released();
     }
   }
   // The norm also parts the ranks' last reads of the old weights from the writes below.

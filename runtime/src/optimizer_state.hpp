@@ -29,6 +29,7 @@ class OptimizerState {
     std::vector<Moment> moments;
   };
   [[nodiscard]] std::vector<FlatState>& flats() noexcept { return flats_; }
+  [[nodiscard]] const sharding::Groups& groups() const noexcept { return model_->engine().groups; }
   /// For checkpoints: "adamw" or "sgd", its settings by name, and its moments.
   [[nodiscard]] std::string name() const;
   [[nodiscard]] std::map<std::string, double> hyper_parameters() const;

@@ -12,29 +12,68 @@
 
 #include <array>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 namespace acc {
 
-// --- scopes ---
+namespace {
 
-ForwardUse::ForwardUse(detail::UnitState* unit) : unit_(unit) {
-  unit_->model->before_forward(*unit_);
+/// Calls into the groups. A failure there ends every group of this rank with its reason, so that
+/// all peers, whichever group they wait in, name the first cause.
+template <typename Call>
+decltype(auto) guarded(const sharding::Groups& groups, const Call& call) {
+  try {
+    return call();
+  } catch (const Error& error) {
+    if (error.code() == Errc::collective || error.code() == Errc::timeout ||
+        error.code() == Errc::connection) {
+      groups.abort(error.what());
+    }
+    throw;
+  }
 }
 
-ForwardUse::ForwardUse(ForwardUse&& other) noexcept : unit_(std::exchange(other.unit_, nullptr)) {}
-
-// An error of a scope's end shows again at the next call of the group, which it has aborted.
-ForwardUse::~ForwardUse() {
-  try {
-    end();
-  } catch (const Error&) {
+/// Ends a scope in its destructor. While an error unwinds the program the collectives that would be
+/// due make no sense: the groups are ended instead. A failure shows again at the next call.
+template <typename Use>
+void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
+  if (unit == nullptr) {
+    return;
   }
+  const auto& groups = unit->model->engine().groups;
+  if (std::uncaught_exceptions() > exceptions) {
+    groups.abort(fmt::format("rank {} left a scope of unit '{}' by an error of the program",
+                             unit->model->engine().settings.identity.rank, unit->name));
+    return;
+  }
+  try {
+    use.end();
+  } catch (const std::exception& error) {
+    groups.abort(error.what());
+  }
+}
+
+}  // namespace
+
+// --- scopes ---
+
+ForwardUse::ForwardUse(detail::UnitState* unit)
+    : unit_(unit), exceptions_(std::uncaught_exceptions()) {
+  unit_->model->finalize();
+  guarded(unit_->model->engine().groups, [&] { unit_->model->before_forward(*unit_); });
+}
+
+ForwardUse::ForwardUse(ForwardUse&& other) noexcept
+    : unit_(std::exchange(other.unit_, nullptr)), exceptions_(other.exceptions_) {}
+
+ForwardUse::~ForwardUse() {
+  close_scope(*this, unit_, exceptions_);
 }
 
 void ForwardUse::end() {
   if (auto* unit = std::exchange(unit_, nullptr)) {
-    unit->owner->after_forward();
+    guarded(unit->model->engine().groups, [&] { unit->owner->after_forward(); });
   }
 }
 
@@ -42,23 +81,22 @@ const float* ForwardUse::operator[](Parameter parameter) const {
   return unit_->owner->parameter(unit_->owner_index(parameter));
 }
 
-BackwardUse::BackwardUse(detail::UnitState* unit) : unit_(unit) {
-  unit_->model->before_backward(*unit_);
+BackwardUse::BackwardUse(detail::UnitState* unit)
+    : unit_(unit), exceptions_(std::uncaught_exceptions()) {
+  unit_->model->finalize();
+  guarded(unit_->model->engine().groups, [&] { unit_->model->before_backward(*unit_); });
 }
 
 BackwardUse::BackwardUse(BackwardUse&& other) noexcept
-    : unit_(std::exchange(other.unit_, nullptr)) {}
+    : unit_(std::exchange(other.unit_, nullptr)), exceptions_(other.exceptions_) {}
 
 BackwardUse::~BackwardUse() {
-  try {
-    end();
-  } catch (const Error&) {
-  }
+  close_scope(*this, unit_, exceptions_);
 }
 
 void BackwardUse::end() {
   if (auto* unit = std::exchange(unit_, nullptr)) {
-    unit->model->after_backward(*unit);
+    guarded(unit->model->engine().groups, [&] { unit->model->after_backward(*unit); });
   }
 }
 
@@ -112,12 +150,12 @@ Unit& Model::unit(std::string name, std::string class_name) {
 
 void Model::load_safetensors(const std::string& path) {
   state_->finalize();
-  checkpoint::load_weights(*state_, path);
+  guarded(state_->engine().groups, [&] { checkpoint::load_weights(*state_, path); });
 }
 
 void Model::export_safetensors(const std::string& path) {
   state_->finalize();
-  checkpoint::export_weights(*state_, path);
+  guarded(state_->engine().groups, [&] { checkpoint::export_weights(*state_, path); });
 }
 
 Optimizer Model::optimizer(const AdamW& settings) {
@@ -221,13 +259,16 @@ bool Runtime::last_micro_step(const Model& model) const {
 
 double Runtime::mean(double value) {
   std::array<double, 1> sum = {value};
-  state_->groups.world->all_reduce(sum, collectives::ReduceOp::sum)->wait();
+  guarded(state_->groups,
+          [&] { state_->groups.world->all_reduce(sum, collectives::ReduceOp::sum)->wait(); });
   return sum[0] / world_size();
 }
 
 std::vector<double> Runtime::all_gather(std::span<const double> values) {
   std::vector<double> all(values.size() * static_cast<std::size_t>(world_size()));
-  state_->groups.world->all_gather(values.data(), all.data(), values.size_bytes())->wait();
+  guarded(state_->groups, [&] {
+    state_->groups.world->all_gather(values.data(), all.data(), values.size_bytes())->wait();
+  });
   return all;
 }
 
@@ -238,12 +279,16 @@ void Runtime::barrier() {
 void Runtime::save(const std::string& directory, const Model& model, const Optimizer& optimizer,
                    const ProgramState& program) {
   model.state_->finalize();
-  checkpoint::save_checkpoint(*model.state_, *optimizer.state_, directory, program);
+  guarded(state_->groups, [&] {
+    checkpoint::save_checkpoint(*model.state_, *optimizer.state_, directory, program);
+  });
 }
 
 ProgramState Runtime::load(const std::string& directory, Model& model, Optimizer& optimizer) {
   model.state_->finalize();
-  return checkpoint::load_checkpoint(*model.state_, *optimizer.state_, directory);
+  return guarded(state_->groups, [&] {
+    return checkpoint::load_checkpoint(*model.state_, *optimizer.state_, directory);
+  });
 }
 
 }  // namespace acc

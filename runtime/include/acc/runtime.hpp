@@ -84,6 +84,7 @@ class ACC_API ForwardUse {
 
  private:
   detail::UnitState* unit_;
+  int exceptions_;  ///< in flight when the scope was opened
 };
 
 /// The same for backward, with a place for the gradients. When the last backward of the micro-step
@@ -107,6 +108,7 @@ class ACC_API BackwardUse {
 
  private:
   detail::UnitState* unit_;
+  int exceptions_;  ///< in flight when the scope was opened
 };
 
 /// What is gathered and freed together: the runtime stores its parameters as one flat parameter,
@@ -141,8 +143,8 @@ class ACC_API Model {
   Unit& unit(std::string name, std::string class_name);
 
   /// Takes initial values from a safetensors file by full name (F32, F16, BF16), each rank reading
-  /// only its shard. Every parameter must be there in its shape; extra tensors are ignored unless
-  /// their name is no tied name, which is an error.
+  /// only its shard. Every parameter must be there in its shape; other tensors are
+  /// ignored.
   void load_safetensors(const std::string& path);
   /// Writes all parameters (fp32 master weights, full names, ties under both) to one file.
   /// Collective; rank 0 writes, one unit in memory at a time. The file is complete or absent.

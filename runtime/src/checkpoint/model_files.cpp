@@ -1,15 +1,14 @@
 #include "checkpoint/model_files.hpp"
 
-#include <fmt/format.h>
-
-#include <array>
-#include <optional>
-
-#include "acc/base/log.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/sharded_checkpoint.hpp"
 #include "model_state.hpp"
 #include "optimizer_state.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <optional>
 
 namespace acc::checkpoint {
 namespace {
@@ -29,6 +28,8 @@ void together(ModelState& model, const Step& step) {
     step();
   } catch (const Error& error) {
     failure = error;
+  } catch (const std::exception& error) {  // of the standard library's file functions
+    failure = Error(Errc::config, error.what());
   }
   auto& world = *model.engine().groups.world;
   std::array<double, 1> failed = {failure ? static_cast<double>(world.size() - world.rank()) : 0.0};
@@ -43,18 +44,25 @@ void together(ModelState& model, const Step& step) {
   }
 }
 
-bool is_rank_zero(ModelState& model) { return model.engine().groups.world->rank() == 0; }
+/// Peers may still read weights that are about to be overwritten where they lie.
+void await_readers(ModelState& model) {
+  model.engine().groups.world->barrier()->wait();
+}
+
+bool is_rank_zero(ModelState& model) {
+  return model.engine().groups.world->rank() == 0;
+}
 
 /// The part of a flat parameter that this rank writes: its own shard, once over all replicas; where
 /// every rank holds everything, an equal part each.
 Shard written_part(ModelState& model, const FlatParameter& flat) {
   auto& groups = model.engine().groups;
   if (model.engine().on.shard_optimizer) {
-    const bool first_replica = groups.plan.replicate.front() == groups.plan.world[static_cast<std::size_t>(groups.world->rank())];
+    const bool first_replica = groups.plan.replicate.front() ==
+                               groups.plan.world[static_cast<std::size_t>(groups.world->rank())];
     return first_replica ? flat.owned() : Shard{};
   }
-  return sharding::lay_out(flat.layout().numels, groups.world->size())
-      .shard(groups.world->rank());
+  return flat.layout().shard(groups.world->rank());
 }
 
 /// Calls `visit(record, in_parameter, in_owned, numel)` for the parameters that `part` touches.
@@ -76,7 +84,9 @@ std::vector<Piece> pieces_to_write(ModelState& model, OptimizerState& optimizer)
     for_each_overlap(flat, written_part(model, flat),
                      [&](const ParameterRecord& record, std::int64_t in_parameter,
                          std::int64_t in_owned, std::int64_t numel) {
-                       pieces.push_back({record.name, kind, in_parameter,
+                       pieces.push_back({record.name,
+                                         kind,
+                                         in_parameter,
                                          {values + in_owned, static_cast<std::size_t>(numel)}});
                      });
   };
@@ -126,6 +136,7 @@ void renew_weights(ModelState& model) {
 }  // namespace
 
 void load_weights(ModelState& model, const std::string& path) {
+  await_readers(model);
   together(model, [&] {
     const SafetensorsFile file(path);
     for (FlatParameter* flat : model.flats()) {
@@ -140,8 +151,9 @@ void load_weights(ModelState& model, const std::string& path) {
       for_each_overlap(*flat, flat->owned(),
                        [&](const ParameterRecord& record, std::int64_t in_parameter,
                            std::int64_t in_owned, std::int64_t numel) {
-                         file.read_slice(record.name, in_parameter,
-                                         {flat->master() + in_owned, static_cast<std::size_t>(numel)});
+                         file.read_slice(
+                             record.name, in_parameter,
+                             {flat->master() + in_owned, static_cast<std::size_t>(numel)});
                        });
     }
   });
@@ -189,18 +201,19 @@ void export_weights(ModelState& model, const std::string& path) {
 
 void save_checkpoint(ModelState& model, OptimizerState& optimizer, const std::string& directory,
                      const ProgramState& program) {
-  CheckpointWriter writer{directory};
+  std::optional<CheckpointWriter> writer;
   together(model, [&] {
+    writer.emplace(directory);
     if (is_rank_zero(model)) {
-      writer.begin();
+      writer->begin();
     }
   });
   together(model, [&] {
-    writer.write_rank_file(model.engine().groups.world->rank(), pieces_to_write(model, optimizer));
+    writer->write_rank_file(model.engine().groups.world->rank(), pieces_to_write(model, optimizer));
   });
   together(model, [&] {
     if (is_rank_zero(model)) {
-      writer.commit(manifest_of(model, optimizer, program));
+      writer->commit(manifest_of(model, optimizer, program));
     }
   });
 }
@@ -208,6 +221,7 @@ void save_checkpoint(ModelState& model, OptimizerState& optimizer, const std::st
 ProgramState load_checkpoint(ModelState& model, OptimizerState& optimizer,
                              const std::string& directory) {
   ProgramState program;
+  await_readers(model);
   together(model, [&] {
     ShardedCheckpoint checkpoint{directory};
     const Manifest& manifest = checkpoint.manifest();

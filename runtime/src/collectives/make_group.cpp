@@ -14,6 +14,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 
 namespace acc::collectives {
@@ -51,9 +53,12 @@ std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& 
   }
   auto store = std::make_unique<rendezvous::TcpStore>(identity.master_addr, identity.master_port,
                                                       std::chrono::seconds(60));
-  // A restarted job must not meet the keys of the attempt before it.
+  // Neither a restarted job nor a second runtime of this process may meet the keys of the one
+  // before.
+  static std::atomic<int> connections = 0;
   return std::make_unique<rendezvous::PrefixStore>(
-      fmt::format("acc/{}/{}", identity.run_id, identity.restart_count), std::move(store));
+      fmt::format("acc/{}/{}/{}", identity.run_id, identity.restart_count, connections++),
+      std::move(store));
 }
 
 std::shared_ptr<ProcessGroup> make_group(const plugins::RuntimeSettings& settings,

@@ -13,8 +13,9 @@ FlatLayout layout_of(const Engine& engine, const std::vector<ParameterRecord>& p
   for (const ParameterRecord& each : parameters) {
     numels.push_back(each.numel);
   }
-  // ZeRO 0 keeps everything, yet is reduced in slices: pad it to the world as well.
-  return lay_out(numels, engine.groups.shard->size());
+  // ZeRO 0 keeps everything, yet is reduced and saved in slices.
+  const auto& slices = engine.on.shard_optimizer ? engine.groups.shard : engine.groups.world;
+  return lay_out(numels, slices->size());
 }
 
 std::uint64_t stream_of(std::string_view name, std::uint64_t seed) {
@@ -255,6 +256,11 @@ void FlatParameter::wait_reduction() {
     reduction_->wait_released();
     reduction_.reset();
   }
+}
+
+void FlatParameter::settle() {
+  wait_reduction();
+  storage_->settle();
 }
 
 void FlatParameter::forget_gradients() {

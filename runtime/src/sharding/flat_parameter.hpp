@@ -46,6 +46,8 @@ class FlatParameter {
   /// The full master weights, [padded_numel], on every rank. Collective.
   std::vector<float> gather_master();
   void publish() { storage_->publish(); }
+  /// Waits for every collective that still uses this flat parameter's memory.
+  void settle();
 
   void begin_unshard();
   /// The full parameter in float32, [padded_numel].

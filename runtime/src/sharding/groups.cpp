@@ -51,6 +51,14 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
   return plan;
 }
 
+void Groups::abort(const std::string& reason) const noexcept {
+  for (const auto& group : {world, shard, replicate, hpz}) {
+    if (group) {
+      group->abort(reason);
+    }
+  }
+}
+
 Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store) {
   Groups groups;
   groups.plan = plan_groups(settings);

@@ -5,6 +5,7 @@
 #include "acc/plugins/strategy.hpp"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace acc::rendezvous {
@@ -37,6 +38,9 @@ struct Groups {
   std::shared_ptr<collectives::ProcessGroup> shard;
   std::shared_ptr<collectives::ProcessGroup> replicate;  ///< null when replicate_size is 1
   std::shared_ptr<collectives::ProcessGroup> hpz;        ///< null without hpZ
+
+  /// Ends all groups, so that every rank that meets this one hears `reason`, the first cause.
+  void abort(const std::string& reason) const noexcept;
 };
 
 Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store);

@@ -53,6 +53,14 @@ void ShardUnit::prefetch() {
 }
 
 void ShardUnit::before_forward() {
+  const int micro_steps = engine_.settings.sharding.gradient_accumulation_steps;
+  if (engine_.no_grad_depth == 0 && micro_steps_ >= micro_steps) {
+    throw Error(
+        Errc::invalid_argument,
+        fmt::format("unit '{}' begins micro-step {}, but gradient_accumulation_steps is {}: "
+                    "Optimizer::step() comes first",
+                    name_, micro_steps_ + 1, micro_steps));
+  }
   unshard();
   ++open_;
   if (engine_.no_grad_depth == 0) {
@@ -66,9 +74,9 @@ void ShardUnit::after_forward() {
     return;
   }
   // The root stays for the backward that starts in it (FSDP keeps its root unit the same way).
-  const bool training = engine_.no_grad_depth == 0;
-  if (!training || (engine_.on.reshard_after_forward && !is_root_)) {
-    reshard(training);
+  const bool backward_follows = forwards_ > backwards_;
+  if (!backward_follows || (engine_.on.reshard_after_forward && !is_root_)) {
+    reshard(backward_follows);
   }
 }
 

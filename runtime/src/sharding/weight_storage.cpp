@@ -24,6 +24,7 @@ class Replicated final : public WeightStorage {
   const std::byte* finish_unshard() override { return own(); }
   void reshard(bool) override {}
   void publish() override {}
+  void settle() override {}
   bool always_full() const override { return true; }
   std::int64_t held_nbytes() const override {
     return static_cast<std::int64_t>(bytes_.size() * sizeof(float));
@@ -49,11 +50,14 @@ class Resident final : public WeightStorage {
   }
   bool begin_unshard() override { return false; }
   const std::byte* finish_unshard() override {
+    settle();
+    return full_->data();
+  }
+  void settle() override {
     if (published_) {
       published_->wait();
       published_.reset();
     }
-    return full_->data();
   }
   void reshard(bool) override {}
   void publish() override {
@@ -117,14 +121,19 @@ class SecondaryCopy {
   }
 
   const std::byte* finish_unshard() {
+    settle();
+    return full_ ? full_->data() : memory_->data();
+  }
+
+  void settle() {
     if (gather_) {
       gather_->wait();
       gather_.reset();
     }
-    return full_ ? full_->data() : memory_->data();
   }
 
   void reshard() {
+    settle();  // a gather that was started early and not used
     if (full_) {
       engine_.hpz_gathers->release(full_);
       full_.reset();
@@ -172,10 +181,7 @@ class Transient final : public WeightStorage {
     if (!full_) {
       return secondary_->finish_unshard();
     }
-    if (gather_) {
-      gather_->wait();
-      gather_.reset();
-    }
+    wait_for_gather();
     return full_->data();
   }
 
@@ -186,6 +192,7 @@ class Transient final : public WeightStorage {
       }
       return;
     }
+    wait_for_gather();  // it was started early and may not have been used
     if (secondary_ && gathers_again) {
       secondary_->keep(full_->data());
     }
@@ -198,12 +205,25 @@ class Transient final : public WeightStorage {
       secondary_->invalidate();
     }
   }
+  void settle() override {
+    wait_for_gather();
+    if (secondary_) {
+      secondary_->settle();
+    }
+  }
   bool always_full() const override { return false; }
   std::int64_t held_nbytes() const override {
     return static_cast<std::int64_t>(shard_nbytes_) + (secondary_ ? secondary_->held_nbytes() : 0);
   }
 
  private:
+  void wait_for_gather() {
+    if (gather_) {
+      gather_->wait();
+      gather_.reset();
+    }
+  }
+
   Engine& engine_;
   ProcessGroup& group_;
   Shard shard_;

@@ -28,6 +28,8 @@ class WeightStorage {
   virtual void reshard(bool gathers_again) = 0;
   /// Says that `own()` has changed: the next unshard sees it on every rank.
   virtual void publish() = 0;
+  /// Waits for what is under way, so that the memory may go.
+  virtual void settle() = 0;
   /// The full parameter is there without a gather between two steps.
   [[nodiscard]] virtual bool always_full() const = 0;
   /// Bytes that this rank keeps; shared memory counts its part.

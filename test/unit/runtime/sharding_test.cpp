@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -369,6 +370,58 @@ TEST_CASE("misuse is refused by name") {
   CHECK_THROWS_WITH((void)unit.backward(), doctest::Contains("only 0 forward"));
   auto use = unit.forward();
   CHECK_THROWS_WITH(optimizer.step(), doctest::Contains("inside an open scope"));
+}
+
+TEST_CASE("a micro-step more than configured is refused, in every strategy") {
+  for (const Strategy strategy :
+       {Strategy::no_shard, Strategy::shard_optimizer, Strategy::full_shard}) {
+    acc::plugins::RuntimeSettings settings;
+    settings.sharding.strategy = strategy;
+    auto runtime = acc::Runtime::from_settings(settings, nullptr);
+    auto model = runtime.model();
+    auto& unit = model.unit("layer", "Layer");
+    unit.parameter("weight", {2}, acc::zeros());
+    auto optimizer = model.optimizer(acc::AdamW{});
+    for (int step = 0; step < 2; ++step) {
+      { auto use = unit.forward(); }
+      { auto use = unit.backward(); }
+      CHECK_THROWS_WITH((void)unit.forward(), doctest::Contains("begins micro-step 2"));
+      optimizer.step();
+    }
+  }
+}
+
+TEST_CASE("a rank whose program fails inside a scope ends the others with its name") {
+  for (const int machines : {1, 2}) {
+    CAPTURE(machines);
+    std::atomic<int> told = 0;
+    const Job job{
+        .world_size = 4, .num_machines = machines, .sharding = with(Strategy::full_shard)};
+    CHECK_THROWS(acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto model = runtime.model();
+      Oddities net(model);
+      auto optimizer = model.optimizer(acc::AdamW{});
+      const int rank = settings.identity.rank;
+      try {
+        for (int step = 0; step < 3; ++step) {
+          net.micro_step(rank, step);
+          {
+            const auto evaluation = model.no_grad();
+            auto use = net.tail.forward();
+            if (rank == 2 && step == 1) {
+              throw std::runtime_error("out of data");
+            }
+          }
+          optimizer.step();
+        }
+      } catch (const acc::Error& error) {
+        told += rank != 2 && std::string(error.what()).find("rank 2") != std::string::npos;
+        throw;
+      }
+    }));
+    CHECK(told == 3);
+  }
 }
 
 TEST_CASE("what this version cannot do is refused by its setting's name") {

@@ -133,29 +133,37 @@ class GlooGroup::Exchange final : public Work {
 
   template <typename Call>
   void guarded(int peer, const Call& call) {
+    const auto begin = std::chrono::steady_clock::now();
     try {
       call();
     } catch (const std::exception& error) {
       group_->watch_->end();
       const int who = group_->spec_.ranks[static_cast<std::size_t>(peer)];
+      const auto limit = group_->spec_.timeout;
+      if (std::chrono::steady_clock::now() - begin >= limit) {
+        fail(peer,
+             fmt::format("rank {} did not come to {} within {} s", who, call_,
+                         std::chrono::duration_cast<std::chrono::seconds>(limit).count()),
+             Errc::timeout);
+      }
       fail(peer, group_->watch_->abort_reason().value_or(
                      fmt::format("lost rank {} in {}: {}", who, call_, error.what())));
     }
   }
 
-  [[noreturn]] void fail(int peer, const std::string& reason) {
+  [[noreturn]] void fail(int peer, const std::string& reason, Errc code = Errc::collective) {
     group_->abort(reason);
-    throw Error(Errc::collective, reason, group_->spec_.ranks[static_cast<std::size_t>(peer)]);
+    throw Error(code, reason, group_->spec_.ranks[static_cast<std::size_t>(peer)]);
   }
 
   GlooGroup* group_;
   std::uint32_t sequence_;
   std::string call_;
   std::uint64_t tag_;
+  std::vector<std::byte> scratch_;  ///< messages point into it: outlives them
   std::vector<Message> sends_;
   std::vector<Message> receives_;
   std::function<void()> finish_;
-  std::vector<std::byte> scratch_;
   bool done_ = false;
 };
 
@@ -267,7 +275,7 @@ namespace {
 class Chain final : public Work {
  public:
   Chain(WorkPtr first, std::function<WorkPtr()> next)
-      : current_(std::move(first)), next_(std::move(next)) {}
+      : next_(std::move(next)), current_(std::move(first)) {}
   void wait() override {
     current_->wait();
     if (auto next = std::exchange(next_, nullptr)) {
@@ -278,8 +286,8 @@ class Chain final : public Work {
   void wait_released() override { wait(); }
 
  private:
+  std::function<WorkPtr()> next_;  ///< owns what the first step writes to: outlives it
   WorkPtr current_;
-  std::function<WorkPtr()> next_;
 };
 
 }  // namespace
@@ -314,7 +322,7 @@ WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {
   auto work = start(OpKind::scalars, DType::float64, data.size());
   const std::size_t count = data.size();
   auto* all = reinterpret_cast<double*>(
-      work->scratch(count * 2 * sizeof(double) * static_cast<std::size_t>(size())).data());
+      work->scratch(count * sizeof(double) * static_cast<std::size_t>(size())).data());
   double* const mine = all + count * static_cast<std::size_t>(rank());
   std::copy(data.begin(), data.end(), mine);
   for (int r = 0; r < size(); ++r) {
@@ -324,14 +332,13 @@ WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {
     }
   }
   work->then([=, this] {
-    for (std::size_t i = 0; i < count; ++i) {
-      double result = all[i];
-      for (int r = 1; r < size(); ++r) {
-        const double value = all[count * static_cast<std::size_t>(r) + i];
-        result = op == ReduceOp::sum ? result + value : std::max(result, value);
-      }
-      data[i] = result;
+    std::vector<const double*> sources;
+    for (int r = 0; r < size(); ++r) {
+      sources.push_back(all + count * static_cast<std::size_t>(r));
     }
+    double* const out = data.data();
+    kernels::reduce_doubles(op == ReduceOp::max ? kernels::ReduceOp::max : kernels::ReduceOp::sum,
+                            sources, {&out, 1}, count);
   });
   return work;
 }

@@ -33,6 +33,13 @@ GroupSpec column_part(const GroupSpec& spec, int ranks_per_host) {
   return part;
 }
 
+/// The first step of a rank that has nothing to do in it.
+class NoWork final : public Work {
+ public:
+  void wait() override {}
+  void wait_released() override {}
+};
+
 }  // namespace
 
 /// Collectives of the two levels, one after the other; a step starts when the one before is done. A
@@ -42,7 +49,7 @@ class HierarchicalGroup::Steps final : public Work {
  public:
   using Step = std::function<WorkPtr()>;
   Steps(HierarchicalGroup* group, WorkPtr first, std::vector<Step> rest)
-      : group_(group), first_(first), current_(std::move(first)), rest_(std::move(rest)) {}
+      : group_(group), rest_(std::move(rest)), first_(first), current_(std::move(first)) {}
 
   void wait() override {
     guarded([this] {
@@ -72,9 +79,9 @@ class HierarchicalGroup::Steps final : public Work {
   }
 
   HierarchicalGroup* group_;
+  std::vector<Step> rest_;  ///< owns what the steps write to: outlives them
   WorkPtr first_;
   WorkPtr current_;
-  std::vector<Step> rest_;
   std::size_t next_ = 0;
 };
 
@@ -93,7 +100,7 @@ std::string HierarchicalGroup::describe() const {
 
 BufferPtr HierarchicalGroup::allocate_gathered(std::size_t nbytes) {
   auto buffer = local_.allocate_common(nbytes);
-  gathered_[buffer->data()] = {nbytes, nullptr};
+  gathered_[buffer->data()] = nullptr;
   return buffer;
 }
 
@@ -102,7 +109,7 @@ BufferPtr HierarchicalGroup::allocate_contribution(std::size_t nbytes) {
 }
 
 void HierarchicalGroup::release_gathered(const BufferPtr& gathered) {
-  gathered_.at(gathered->data()).released = local_.barrier();
+  gathered_.at(gathered->data()) = local_.barrier();
 }
 
 WorkPtr HierarchicalGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
@@ -113,10 +120,10 @@ WorkPtr HierarchicalGroup::all_gather(const void* shard, void* out, std::size_t 
 }
 
 WorkPtr HierarchicalGroup::gather_into_common(const void* shard, std::byte* out,
-                                              std::size_t shard_nbytes, Gathered& gathered) {
-  if (gathered.released) {
-    gathered.released->wait();
-    gathered.released.reset();
+                                              std::size_t shard_nbytes, WorkPtr& released) {
+  if (released) {
+    released->wait();
+    released.reset();
   }
   const auto place = [&](std::size_t host, std::size_t local) {
     return out + (host * locals() + local) * shard_nbytes;
@@ -181,10 +188,9 @@ WorkPtr HierarchicalGroup::all_reduce(std::span<double> data, ReduceOp op) {
 WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
   const int root_host = root / local_.size();
   const int root_local = root % local_.size();
-  WorkPtr first =
-      local_.rank() == root_local ? column_.broadcast(data, nbytes, root_host) : local_.barrier();
+  WorkPtr first = std::make_shared<NoWork>();
   if (local_.rank() == root_local) {
-    first = steps(first, {[this] { return local_.barrier(); }});
+    first = column_.broadcast(data, nbytes, root_host);
   }
   return steps(first, {[=, this] { return local_.broadcast(data, nbytes, root_local); }});
 }

@@ -40,14 +40,9 @@ class HierarchicalGroup final : public ProcessGroup {
 
  private:
   class Steps;
-  struct Gathered {
-    std::size_t nbytes;
-    WorkPtr released;  ///< every rank of the host has let go of the content
-  };
-
   WorkPtr steps(WorkPtr first, std::vector<std::function<WorkPtr()>> rest);
   WorkPtr gather_into_common(const void* shard, std::byte* out, std::size_t shard_nbytes,
-                             Gathered& gathered);
+                             WorkPtr& released);
   WorkPtr gather_into_private(const void* shard, std::byte* out, std::size_t shard_nbytes);
   [[nodiscard]] std::size_t host() const { return static_cast<std::size_t>(column_.rank()); }
   [[nodiscard]] std::size_t hosts() const { return static_cast<std::size_t>(column_.size()); }
@@ -57,7 +52,8 @@ class HierarchicalGroup final : public ProcessGroup {
   GroupSpec spec_;
   ShmGroup local_;
   GlooGroup column_;
-  std::map<const std::byte*, Gathered> gathered_;
+  /// Of each gathered buffer: complete when every rank of the host has let go of its content.
+  std::map<const std::byte*, WorkPtr> gathered_;
 };
 
 }  // namespace acc::collectives

@@ -79,11 +79,12 @@ class ShmChannel {
             const std::function<std::string()>& what);
 
   void abort(const std::string& reason) noexcept;
+  /// Throws the reason, if the group is aborted.
+  void throw_if_aborted() const;
   /// Aborts the group with `reason` and throws it, naming `peer`.
   [[noreturn]] void fail(int peer, const std::string& reason);
 
  private:
-  void throw_if_aborted() const;
   void check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
                   const std::function<std::string()>& what);
 

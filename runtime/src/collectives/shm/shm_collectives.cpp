@@ -14,6 +14,10 @@ kernels::DType kernel_dtype(DType dtype) {
   return dtype == DType::bfloat16 ? kernels::DType::bf16 : kernels::DType::f32;
 }
 
+kernels::ReduceOp kernel_op(ReduceOp op) {
+  return op == ReduceOp::max ? kernels::ReduceOp::max : kernels::ReduceOp::sum;
+}
+
 }  // namespace
 
 WorkPtr ShmGroup::barrier() {
@@ -207,14 +211,12 @@ WorkPtr ShmGroup::all_reduce(std::span<double> data, ReduceOp op) {
   return issue(
       descriptor,
       [this, sequence, data, op] {
-        for (std::size_t i = 0; i < data.size(); ++i) {
-          double result = descriptor_of(0, sequence).figures[i];
-          for (int r = 1; r < size(); ++r) {
-            const double value = descriptor_of(r, sequence).figures[i];
-            result = op == ReduceOp::sum ? result + value : std::max(result, value);
-          }
-          data[i] = result;
+        std::vector<const double*> sources;
+        for (int r = 0; r < size(); ++r) {
+          sources.push_back(descriptor_of(r, sequence).figures.data());
         }
+        double* const out = data.data();
+        kernels::reduce_doubles(kernel_op(op), sources, {&out, 1}, data.size());
       },
       false);
 }

@@ -84,6 +84,7 @@ std::string ShmGroup::name_of(std::uint32_t sequence) const {
 
 WorkPtr ShmGroup::issue(OpDescriptor descriptor, std::function<void()> execute, bool blocking,
                         bool result_needs_all) {
+  channel_.throw_if_aborted();
   const std::uint32_t sequence = issued_ + 1;
   if (sequence > kDescriptorRing) {
     const std::uint32_t reused = sequence - kDescriptorRing;
@@ -143,6 +144,7 @@ void ShmGroup::await_finished(std::uint32_t sequence) {
 void ShmGroup::complete_through(std::uint32_t sequence) {
   while (static_cast<std::int32_t>(completed_ - sequence) < 0) {
     const OpPtr op = pending_.front();
+    channel_.throw_if_aborted();  // what it would touch may be gone
     await_posted(op->sequence_);
     if (op->execute_) {
       op->execute_();
