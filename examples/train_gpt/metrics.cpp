@@ -108,6 +108,7 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model) {
   line["tokens_per_s"] = result.tokens_per_second;
   line["step_s"] = result.seconds;
   line["strategy"] = acc::plugins::to_string(runtime_.settings().sharding.strategy);
+  line["hpz_partition_size"] = runtime_.settings().sharding.hpz_partition_size;
   line["ranks"] = rank_objects(rows);
   file_ << line.dump() << std::endl;  // flushed: whoever follows the file sees whole lines
 }

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <acc/base/error.hpp>
 
+#include <cmath>
 #include <iostream>
 
 namespace train_gpt {
@@ -55,13 +56,16 @@ void add_training_options(CLI::App& app, Raw& raw) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--micro_batch", options.micro_batch, "sequences of one rank at a time")
       ->check(CLI::PositiveNumber);
-  app.add_option("--lr", options.lr, "learning rate, constant after the warm-up");
+  app.add_option("--lr", options.lr, "learning rate, constant after the warm-up")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--betas", options.betas, "AdamW's decay rates of the moments")
       ->type_name("B1,B2")
       ->delimiter(',')
-      ->expected(2);
-  app.add_option("--eps", options.eps, "AdamW's epsilon");
-  app.add_option("--weight_decay", options.weight_decay, "of 2-D weights");
+      ->expected(2)
+      ->check(CLI::Range(0.0, 0.999999999));
+  app.add_option("--eps", options.eps, "AdamW's epsilon")->check(CLI::NonNegativeNumber);
+  app.add_option("--weight_decay", options.weight_decay, "of 2-D weights")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--grad_clip", options.grad_clip, "global norm; by default the launcher's")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--warmup", options.warmup, "steps of linear warm-up")
@@ -121,6 +125,7 @@ void complete_model(Raw& raw) {
 std::optional<Options> parse_options(int argc, const char* const* argv) {
   Raw raw;
   CLI::App app("Trains a GPT-2-shaped decoder, sharded as the launcher says.", "train_gpt");
+  app.option_defaults()->always_capture_default();  // --help names the defaults
   add_data_options(app, raw);
   add_model_options(app, raw);
   add_training_options(app, raw);
@@ -138,6 +143,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   }
   complete_model(raw);
   Options& options = raw.options;
+  if (!std::isfinite(options.lr) || !std::isfinite(options.eps) ||
+      !std::isfinite(options.weight_decay)) {
+    fail("--lr, --eps and --weight_decay must be finite numbers");
+  }
   options.steps = raw.steps.value_or(kDefaultSteps);
   if (options.steps > 0 && options.byte_tokens() && options.data.empty()) {
     fail("nothing to train on: give --data FILE|DIR..., --tokens FILE.bin or --batches FILE.npy");

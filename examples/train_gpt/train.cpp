@@ -3,6 +3,7 @@
 #include "data_source.hpp"
 #include "gpt.hpp"
 #include "metrics.hpp"
+#include "outputs.hpp"
 #include "progress.hpp"
 #include "sampling.hpp"
 
@@ -59,6 +60,9 @@ class Trainer {
         optimizer_(make_optimizer()) {}
 
   void run() {
+    if (runtime_.rank() == 0) {
+      check_outputs(options_);
+    }
     announce();
     const std::int64_t first = start();
     if (first < options_.steps) {

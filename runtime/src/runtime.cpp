@@ -233,10 +233,13 @@ std::string Runtime::describe() const {
   const auto& plan = state_->groups.plan;
   const auto& sharding = state_->settings.sharding;
   std::string text = fmt::format(
-      "{} (from {}), {} ranks on {} machines, shard group {} x replicate group {}, precision {}, "
+      "{} (from {}), {} ranks on {}, shard group {} x replicate group {}, precision {}, "
       "{}",
       to_string(sharding.strategy), state_->settings.origin, world_size(),
-      state_->settings.identity.num_nodes, plan.shard_size(), plan.replicate_size(),
+      state_->settings.identity.num_nodes == 1
+          ? "one machine"
+          : fmt::format("{} machines", state_->settings.identity.num_nodes),
+      plan.shard_size(), plan.replicate_size(),
       sharding.mixed_precision == plugins::MixedPrecision::bf16 ? "bf16 with fp32 master" : "fp32",
       state_->groups.shard->describe());
   if (state_->groups.hpz) {
