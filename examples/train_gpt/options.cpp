@@ -7,6 +7,8 @@
 
 #include <cmath>
 #include <iostream>
+#include <limits>
+#include <sstream>
 
 namespace train_gpt {
 namespace {
@@ -56,16 +58,13 @@ void add_training_options(CLI::App& app, Raw& raw) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--micro_batch", options.micro_batch, "sequences of one rank at a time")
       ->check(CLI::PositiveNumber);
-  app.add_option("--lr", options.lr, "learning rate, constant after the warm-up")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--lr", options.lr, "learning rate, constant after the warm-up");
   app.add_option("--betas", options.betas, "AdamW's decay rates of the moments")
       ->type_name("B1,B2")
       ->delimiter(',')
-      ->expected(2)
-      ->check(CLI::Range(0.0, 0.999999999));
-  app.add_option("--eps", options.eps, "AdamW's epsilon")->check(CLI::NonNegativeNumber);
-  app.add_option("--weight_decay", options.weight_decay, "of 2-D weights")
-      ->check(CLI::NonNegativeNumber);
+      ->expected(2);
+  app.add_option("--eps", options.eps, "AdamW's epsilon");
+  app.add_option("--weight_decay", options.weight_decay, "of 2-D weights");
   app.add_option("--grad_clip", options.grad_clip, "global norm; by default the launcher's")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--warmup", options.warmup, "steps of linear warm-up")
@@ -120,6 +119,18 @@ void complete_model(Raw& raw) {
   }
 }
 
+/// Finite, at least 0 and below `limit`.
+void check_range(const char* flag, double value,
+                 double limit = std::numeric_limits<double>::infinity()) {
+  if (!(value >= 0.0 && value < limit)) {
+    const std::string expected =
+        std::isinf(limit) ? "a finite number of at least 0" : "at least 0 and below 1";
+    std::ostringstream found;
+    found << value;
+    fail(std::string(flag) + " must be " + expected + ", got " + found.str());
+  }
+}
+
 }  // namespace
 
 std::optional<Options> parse_options(int argc, const char* const* argv) {
@@ -143,10 +154,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   }
   complete_model(raw);
   Options& options = raw.options;
-  if (!std::isfinite(options.lr) || !std::isfinite(options.eps) ||
-      !std::isfinite(options.weight_decay)) {
-    fail("--lr, --eps and --weight_decay must be finite numbers");
-  }
+  check_range("--lr", options.lr);
+  check_range("--eps", options.eps);
+  check_range("--weight_decay", options.weight_decay);
+  check_range("--betas", options.betas[0], 1.0);
+  check_range("--betas", options.betas[1], 1.0);
   options.steps = raw.steps.value_or(kDefaultSteps);
   if (options.steps > 0 && options.byte_tokens() && options.data.empty()) {
     fail("nothing to train on: give --data FILE|DIR..., --tokens FILE.bin or --batches FILE.npy");

@@ -233,9 +233,10 @@ std::string Runtime::describe() const {
   const auto& plan = state_->groups.plan;
   const auto& sharding = state_->settings.sharding;
   std::string text = fmt::format(
-      "{} (from {}), {} ranks on {}, shard group {} x replicate group {}, precision {}, "
+      "{} (from {}), {} on {}, shard group {} x replicate group {}, precision {}, "
       "{}",
-      to_string(sharding.strategy), state_->settings.origin, world_size(),
+      to_string(sharding.strategy), state_->settings.origin,
+      world_size() == 1 ? "one rank" : fmt::format("{} ranks", world_size()),
       state_->settings.identity.num_nodes == 1
           ? "one machine"
           : fmt::format("{} machines", state_->settings.identity.num_nodes),
