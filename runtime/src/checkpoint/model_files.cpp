@@ -1,5 +1,6 @@
 #include "checkpoint/model_files.hpp"
 
+#include "acc/base/log.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/sharded_checkpoint.hpp"
 #include "model_state.hpp"
@@ -201,6 +202,13 @@ void export_weights(ModelState& model, const std::string& path) {
 
 void save_checkpoint(ModelState& model, OptimizerState& optimizer, const std::string& directory,
                      const ProgramState& program) {
+  const auto type = model.engine().settings.sharding.state_dict_type;
+  if (is_rank_zero(model) && type != plugins::StateDictType::sharded) {
+    logger("runtime")->warn(
+        "state dict type {} is not in this version: {} becomes a sharded checkpoint, which any "
+        "number of ranks loads (export_safetensors writes one file)",
+        plugins::to_string(type), directory);
+  }
   std::optional<CheckpointWriter> writer;
   together(model, [&] {
     writer.emplace(directory);
