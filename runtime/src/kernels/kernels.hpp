@@ -47,8 +47,6 @@ struct Kernels {
   const char* name;
 
   void (*reduce)(const Reduction&);
-  /// The same, and returns the sum of squares of the result as `squared_norm` would.
-  double (*reduce_squared_norm)(const Reduction&);
   /// In double, in 16 interleaved partial sums.
   double (*squared_norm)(const float* values, std::size_t numel);
   void (*scale)(float* values, float factor, std::size_t numel);
