@@ -1,8 +1,8 @@
 #pragma once
 
-#include <string>
-
 #include "acc/runtime.hpp"
+
+#include <string>
 
 namespace acc::detail {
 class ModelState;
