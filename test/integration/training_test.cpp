@@ -146,6 +146,22 @@ double distance(const fs::path& a_path, const fs::path& b_path) {
   return most;
 }
 
+/// 20 steps on two workers with more flags for the launcher; the metrics.
+std::vector<nlohmann::json> train_two(const std::string& config,
+                                      const std::vector<std::string>& launcher_flags,
+                                      const std::string& micro_batch) {
+  const TemporaryFolder folder;
+  const fs::path metrics = folder.path() / "metrics.jsonl";
+  auto line = command(config, {2, 1}, 0, "", {"--steps", "20", "--metrics", metrics.string()});
+  line.insert(line.begin() + 1, launcher_flags.begin(), launcher_flags.end());
+  *(std::find(line.begin(), line.end(), "--micro_batch") + 1) = micro_batch;
+  Program launcher(line);
+  const int status = launcher.wait();
+  CAPTURE(launcher.err());
+  REQUIRE(status == 0);
+  return read_metrics(metrics);
+}
+
 void check_parity(const std::string& config) {
   for (const Layout layout :
        {Layout{1, 1}, Layout{2, 1}, Layout{4, 1}, Layout{2, 2}, Layout{4, 2}}) {
@@ -203,18 +219,7 @@ TEST_CASE("PyTorch's losses, norms and weights: ZeRO 3 with hpZ") {
 TEST_CASE("accumulation over micro-steps gives the losses of the whole batch") {
   for (const char* config : {"fsdp_full_shard", "zero1", "zero3"}) {
     CAPTURE(config);
-    const TemporaryFolder folder;
-    const fs::path metrics = folder.path() / "metrics.jsonl";
-    const acc::test::ReservedPort port;
-    auto line =
-        command(config, {2, 1}, 0, port.text(), {"--steps", "20", "--metrics", metrics.string()});
-    line.insert(line.begin() + 1, {"--gradient_accumulation_steps", "2"});
-    *(std::find(line.begin(), line.end(), "--micro_batch") + 1) = "2";
-    Program launcher(line);
-    const int status = launcher.wait();
-    CAPTURE(launcher.err());
-    REQUIRE(status == 0);
-    check_losses(read_metrics(metrics));
+    check_losses(train_two(config, {"--gradient_accumulation_steps", "2"}, "2"));
   }
 }
 
@@ -268,17 +273,7 @@ TEST_CASE("any layout resumes what any other saved; the same layout to the bit")
 TEST_CASE("bf16 follows fp32 closely, in every strategy alike") {
   for (const char* config : {"fsdp_full_shard", "fsdp_no_shard", "zero1", "zero3_hpz"}) {
     CAPTURE(config);
-    const TemporaryFolder folder;
-    const fs::path metrics = folder.path() / "metrics.jsonl";
-    const acc::test::ReservedPort port;
-    auto line =
-        command(config, {2, 1}, 0, port.text(), {"--steps", "20", "--metrics", metrics.string()});
-    line.insert(line.begin() + 1, {"--mixed_precision", "bf16"});
-    Program launcher(line);
-    const int status = launcher.wait();
-    CAPTURE(launcher.err());
-    REQUIRE(status == 0);
-    const auto steps = read_metrics(metrics);
+    const auto steps = train_two(config, {"--mixed_precision", "bf16"}, "4");
     REQUIRE(steps.size() == 20);
     const double expected = golden().at("single_fp64").at("loss").at(19);
     CHECK(std::abs(steps[19].at("loss").get<double>() - expected) < 0.02);

@@ -82,6 +82,7 @@ class GlooGroup::Exchange final : public Work {
   }
   /// `finish` runs once, in the first wait, when all messages have come and gone.
   void then(std::function<void()> finish) { finish_ = std::move(finish); }
+  std::vector<std::byte>& scratch() { return scratch_; }
   std::vector<std::byte>& scratch(std::size_t nbytes) {
     scratch_.resize(nbytes);
     return scratch_;
@@ -209,6 +210,22 @@ std::shared_ptr<GlooGroup::Exchange> GlooGroup::start(OpKind kind, DType dtype,
   return std::make_shared<Exchange>(this, sequence_, std::move(call), tag);
 }
 
+std::shared_ptr<GlooGroup::Exchange> GlooGroup::exchange_all(OpKind kind, DType dtype,
+                                                             std::uint64_t count, const void* data,
+                                                             std::size_t nbytes) {
+  auto work = start(kind, dtype, count);
+  std::byte* const all = work->scratch(nbytes * static_cast<std::size_t>(size())).data();
+  std::byte* const mine = all + nbytes * static_cast<std::size_t>(rank());
+  std::memcpy(mine, data, nbytes);
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) {
+      work->receive(r, all + nbytes * static_cast<std::size_t>(r), nbytes);
+      work->send(r, mine, nbytes);
+    }
+  }
+  return work;
+}
+
 WorkPtr GlooGroup::gather_to(const void* shard, std::vector<void*> places,
                              std::size_t shard_nbytes) {
   auto work = start(OpKind::all_gather, DType::byte, shard_nbytes);
@@ -295,17 +312,18 @@ class Chain final : public Work {
 WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale) {
   const auto ranks = static_cast<std::size_t>(size());
   if (numel % ranks != 0) {  // small or odd: everybody sums everything
-    auto all = std::make_shared<std::vector<float>>(numel * ranks);
-    return std::make_shared<Chain>(
-        all_gather(data, all->data(), numel * sizeof(float)), [=, this]() -> WorkPtr {
-          std::vector<const void*> sources;
-          for (std::size_t r = 0; r < ranks; ++r) {
-            sources.push_back(all->data() + r * numel);
-          }
-          kernels::kernels().reduce(
-              {.sources = sources, .destinations = {&data, 1}, .numel = numel, .scale = scale});
-          return std::make_shared<Exchange>(this, 0, "", 0);
-        });
+    auto work =
+        exchange_all(OpKind::all_reduce, DType::float32, numel, data, numel * sizeof(float));
+    const auto* all = reinterpret_cast<const float*>(work->scratch().data());
+    work->then([=] {
+      std::vector<const void*> sources;
+      for (std::size_t r = 0; r < ranks; ++r) {
+        sources.push_back(all + r * numel);
+      }
+      kernels::kernels().reduce(
+          {.sources = sources, .destinations = {&data, 1}, .numel = numel, .scale = scale});
+    });
+    return work;
   }
   const std::size_t shard = numel / ranks;
   float* const mine = data + shard * static_cast<std::size_t>(rank());
@@ -319,18 +337,9 @@ WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale) {
 }
 
 WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {
-  auto work = start(OpKind::scalars, DType::float64, data.size());
   const std::size_t count = data.size();
-  auto* all = reinterpret_cast<double*>(
-      work->scratch(count * sizeof(double) * static_cast<std::size_t>(size())).data());
-  double* const mine = all + count * static_cast<std::size_t>(rank());
-  std::copy(data.begin(), data.end(), mine);
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) {
-      work->receive(r, all + count * static_cast<std::size_t>(r), count * sizeof(double));
-      work->send(r, mine, count * sizeof(double));
-    }
-  }
+  auto work = exchange_all(OpKind::scalars, DType::float64, count, data.data(), data.size_bytes());
+  const auto* all = reinterpret_cast<const double*>(work->scratch().data());
   work->then([=, this] {
     std::vector<const double*> sources;
     for (int r = 0; r < size(); ++r) {

@@ -50,6 +50,9 @@ class GlooGroup final : public ProcessGroup {
  private:
   class Exchange;
   std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count);
+  /// Everybody's `data` goes to everybody: the scratch of the result holds it in rank order.
+  std::shared_ptr<Exchange> exchange_all(OpKind kind, DType dtype, std::uint64_t count,
+                                         const void* data, std::size_t nbytes);
 
   GroupSpec spec_;
   std::shared_ptr<gloo::Context> context_;
