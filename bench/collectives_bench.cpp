@@ -20,9 +20,9 @@
 
 namespace {
 
-using acc::collectives::DType;
+using acc::DType;
+using acc::ReduceOp;
 using acc::collectives::ProcessGroup;
-using acc::collectives::ReduceOp;
 using Clock = std::chrono::steady_clock;
 
 double seconds_of(const std::function<void()>& call) {

@@ -58,7 +58,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
   engine_.on = plugins::switches(settings.sharding.strategy);
   engine_.groups = std::move(groups);
   if (settings.sharding.mixed_precision == plugins::MixedPrecision::bf16) {
-    engine_.compute_dtype = collectives::DType::bfloat16;
+    engine_.compute_dtype = DType::bfloat16;
   }
   engine_.gradient_scale =
       1.0F / static_cast<float>(settings.identity.world_size *

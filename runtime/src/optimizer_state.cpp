@@ -98,7 +98,7 @@ double OptimizerState::global_norm() {
   }
   // Over the shard group only: replicas hold the same shards, and unsharded gradients are whole.
   std::array<double, 1> total = {squares};
-  engine.groups.shard->all_reduce(total, collectives::ReduceOp::sum)->wait();
+  engine.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
   return std::sqrt(total[0]);
 }
 

@@ -263,8 +263,7 @@ bool Runtime::last_micro_step(const Model& model) const {
 
 double Runtime::mean(double value) {
   std::array<double, 1> sum = {value};
-  guarded(state_->groups,
-          [&] { state_->groups.world->all_reduce(sum, collectives::ReduceOp::sum)->wait(); });
+  guarded(state_->groups, [&] { state_->groups.world->all_reduce(sum, ReduceOp::sum)->wait(); });
   return sum[0] / world_size();
 }
 

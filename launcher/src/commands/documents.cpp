@@ -50,10 +50,15 @@ std::string environment_document() {
       "or `deepspeed`, `ACC_DEVICE` is `cpu` or `cuda`. Besides these a worker gets torchrun's\n"
       "variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, TORCHELASTIC_*, …), OMP_NUM_THREADS\n"
       "and, with `--gpu_ids`, CUDA_VISIBLE_DEVICES.\n\n"
-      "Two variables are the runtime's own, handed on as they are found: `ACC_COLLECTIVE_TIMEOUT`\n"
-      "(seconds that a collective waits for a living peer, 1800) and `ACC_SHM_GATHER` (`share`, "
-      "or\n"
-      "`copy`: gathers on one host copy, as those between hosts do).\n\n"
+      "These variables are the runtime's own, handed on as they are found:\n\n"
+      "| variable | means | default |\n|---|---|---|\n"
+      "| `ACC_COLLECTIVE_TIMEOUT` | seconds that a collective waits for a living peer | 1800 |\n"
+      "| `ACC_SHM_GATHER` | `copy`: gathers on one host copy, as those between hosts do | `share` "
+      "|\n"
+      "| `ACC_COLLECTIVES` | who moves the memory of GPUs: `nccl`, `staged` (through host memory) "
+      "or `auto` | `auto` |\n"
+      "| `ACC_SHARE_GPUS` | `1`: more ranks than GPUs on a machine share them | `0` |\n"
+      "| `ACC_TRACE` | file for a timeline that Perfetto and Chrome show | none |\n\n"
       "| setting | Accelerate's variable | set | our variable |\n|---|---|---|---|\n";
   for (const SettingRow& row : plugins::settings_table()) {
     const bool launcher_only = row.section == plugins::Section::launch && row.environment.empty();

@@ -17,6 +17,9 @@ constexpr std::string_view kDeviceVariable = "ACC_DEVICE";
 // For the runtime alone; the launcher hands them on as it finds them.
 constexpr std::string_view kTimeoutVariable = "ACC_COLLECTIVE_TIMEOUT";
 constexpr std::string_view kShmGatherVariable = "ACC_SHM_GATHER";
+constexpr std::string_view kCollectivesVariable = "ACC_COLLECTIVES";
+constexpr std::string_view kShareGpusVariable = "ACC_SHARE_GPUS";
+constexpr std::string_view kTraceVariable = "ACC_TRACE";
 
 std::string formatted(TextFormat format, const std::string& text) {
   switch (format) {
@@ -125,6 +128,29 @@ bool read_copy_gathers(const Environment& environment) {
     throw bad_variable(kShmGatherVariable, *how, "share or copy");
   }
   return true;
+}
+
+DeviceCollectives read_device_collectives(const Environment& environment) {
+  const std::string* name = value_of(environment, kCollectivesVariable);
+  if (name == nullptr) {
+    return DeviceCollectives::automatic;
+  }
+  for (const auto value :
+       {DeviceCollectives::automatic, DeviceCollectives::nccl, DeviceCollectives::staged}) {
+    if (to_string(value) == *name) {
+      return value;
+    }
+  }
+  throw bad_variable(kCollectivesVariable, *name, "auto, nccl or staged");
+}
+
+bool read_share_gpus(const Environment& environment) {
+  const std::string* text = value_of(environment, kShareGpusVariable);
+  const auto value = text == nullptr ? std::optional(false) : parse_boolean(*text);
+  if (!value) {
+    throw bad_variable(kShareGpusVariable, *text, "true or false");
+  }
+  return *value;
 }
 
 Settings read_settings(const Environment& environment, std::string_view origin, Faults& faults) {
@@ -295,6 +321,9 @@ RuntimeSettings settings_from_environment(const Environment& environment) {
   faults.collect([&] { result.device = read_device(environment); });
   faults.collect([&] { result.collective_timeout = read_collective_timeout(environment); });
   faults.collect([&] { result.copy_gathers = read_copy_gathers(environment); });
+  faults.collect([&] { result.device_collectives = read_device_collectives(environment); });
+  faults.collect([&] { result.share_gpus = read_share_gpus(environment); });
+  result.trace = variable(environment, std::string(kTraceVariable), "");
   result.identity = read_identity(environment, faults);
   const Settings settings = read_settings(environment, result.origin, faults);
   faults.raise();

@@ -69,4 +69,13 @@ std::string_view to_string(Device value) noexcept {
   return "unknown";
 }
 
+std::string_view to_string(DeviceCollectives value) noexcept {
+  switch (value) {
+    case DeviceCollectives::automatic: return "auto";
+    case DeviceCollectives::nccl: return "nccl";
+    case DeviceCollectives::staged: return "staged";
+  }
+  return "unknown";
+}
+
 }  // namespace acc::plugins

@@ -6,6 +6,7 @@
 #include "acc/runtime/initializer.hpp"
 #include "acc/runtime/optimizers.hpp"
 #include "acc/runtime/reports.hpp"
+#include "acc/runtime/types.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -58,11 +59,25 @@ class Parameter {
   int index_ = -1;
 };
 
+/// Where a program computes, and so where its parameters and gradients lie.
+struct ComputeDevice {
+  plugins::Device kind = plugins::Device::cpu;
+  int index = 0;           ///< of the GPU among those this process sees
+  std::string name;        ///< "cpu", "cuda:0 (NVIDIA H200)"
+  void* stream = nullptr;  ///< GPU: the cudaStream_t on which the program must compute
+};
+
 /// Where a unit's gradient is to be put. The program computes `data = beta * data + gradient`:
 /// with `beta` 0 the old content is undefined and must be overwritten, with 1 it is added to (the
 /// signature of a GEMM). data: [numel of the parameter], fp32.
 struct Gradient {
   float* data;
+  float beta;
+};
+
+/// The same in the model's compute dtype, in the memory of the compute device.
+struct RawGradient {
+  void* data;
   float beta;
 };
 
@@ -78,7 +93,11 @@ class ACC_API ForwardUse {
   ~ForwardUse();
 
   /// The full parameter: [shape], fp32, row-major, read-only (other ranks may share the memory).
+  /// Throws Error(invalid_argument) where the compute dtype is another.
   [[nodiscard]] const float* operator[](Parameter parameter) const;
+  /// The same in Model::compute_dtype(), whichever it is; memory of Runtime::device(), where it is
+  /// valid for work on its stream.
+  [[nodiscard]] const void* raw(Parameter parameter) const;
   /// Frees now what the destructor would, so that errors reach the caller.
   void end();
 
@@ -99,11 +118,15 @@ class ACC_API BackwardUse {
   ~BackwardUse();
 
   [[nodiscard]] const float* operator[](Parameter parameter) const;
+  [[nodiscard]] const void* raw(Parameter parameter) const;
   /// Where to put the gradient; each call tells anew whether to overwrite or to add, and counts as
   /// that write: ask once per write. `data` is null for a frozen parameter.
   [[nodiscard]] Gradient grad(Parameter parameter);
   /// The same, zero-filled where nothing was written yet, so that it is always added to.
   [[nodiscard]] float* grad_to_add(Parameter parameter);
+  /// Both in Model::compute_dtype(); a zero-fill is queued on the device's stream.
+  [[nodiscard]] RawGradient raw_grad(Parameter parameter);
+  [[nodiscard]] void* raw_grad_to_add(Parameter parameter);
   void end();
 
  private:
@@ -156,6 +179,9 @@ class ACC_API Model {
   /// While it lives, forward scopes expect no backward (evaluation, sampling).
   [[nodiscard]] std::shared_ptr<void> no_grad();
 
+  /// What parameters and gradients are for the program: float32, or on a GPU with mixed precision
+  /// bfloat16. (On the CPU 16-bit weights are widened before use.)
+  [[nodiscard]] DType compute_dtype() const;
   [[nodiscard]] std::int64_t numel() const;  ///< elements of all parameters, tied ones once
   [[nodiscard]] MemoryReport memory() const;
   /// Counts since the last `reset_traffic`.
@@ -207,6 +233,7 @@ class ACC_API Runtime {
   [[nodiscard]] int local_rank() const;
   [[nodiscard]] int world_size() const;
   [[nodiscard]] const plugins::RuntimeSettings& settings() const;
+  [[nodiscard]] ComputeDevice device() const;
   /// One line for the user: strategy, groups, precision and where they come from.
   [[nodiscard]] std::string describe() const;
 

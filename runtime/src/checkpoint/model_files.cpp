@@ -34,7 +34,7 @@ void together(ModelState& model, const Step& step) {
   }
   auto& world = *model.engine().groups.world;
   std::array<double, 1> failed = {failure ? static_cast<double>(world.size() - world.rank()) : 0.0};
-  world.all_reduce(failed, collectives::ReduceOp::max)->wait();
+  world.all_reduce(failed, ReduceOp::max)->wait();
   if (failure) {
     throw *failure;
   }

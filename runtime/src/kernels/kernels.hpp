@@ -1,5 +1,7 @@
 #pragma once
 
+#include "acc/runtime/types.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -9,9 +11,6 @@
 /// same bits, whatever the CPU and wherever an element lies. Pure functions: any thread may call.
 namespace acc::kernels {
 
-enum class DType { f32, bf16, f16 };
-enum class ReduceOp { sum, max };
-
 /// result[i] = (accumulate ? destinations[0][i] : 0) + scale * (((s0[i] op s1[i]) op s2[i]) op …),
 /// strictly in the order of `sources`, in fp32; written to every destination. A destination may be
 /// one of the sources, else arrays do not overlap. At least one source and one destination.
@@ -19,7 +18,7 @@ struct Reduction {
   std::span<const void* const> sources;  ///< each [numel] of `dtype`
   std::span<float* const> destinations;  ///< each [numel]
   std::size_t numel = 0;
-  DType dtype = DType::f32;
+  DType dtype = DType::float32;  ///< float32, bfloat16 or float16
   ReduceOp op = ReduceOp::sum;
   float scale = 1.0F;
   bool accumulate = false;

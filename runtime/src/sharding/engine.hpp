@@ -69,7 +69,7 @@ struct Engine {
   plugins::RuntimeSettings settings;
   plugins::StrategySwitches on;
   Groups groups;
-  collectives::DType compute_dtype = collectives::DType::float32;
+  DType compute_dtype = DType::float32;
   float gradient_scale = 1.0F;  ///< 1 / (world_size * gradient_accumulation_steps)
   std::unique_ptr<GatherPool> gathers;
   std::unique_ptr<GatherPool> hpz_gathers;
@@ -78,9 +78,7 @@ struct Engine {
   TrafficReport traffic;
   int no_grad_depth = 0;
 
-  [[nodiscard]] bool low_precision() const noexcept {
-    return compute_dtype != collectives::DType::float32;
-  }
+  [[nodiscard]] bool low_precision() const noexcept { return compute_dtype != DType::float32; }
 };
 
 }  // namespace acc::sharding

@@ -213,10 +213,9 @@ void FlatParameter::reduce_full() {
   zero_unwritten();
   auto& world = *engine_.groups.world;
   if (engine_.on.shard_optimizer) {
-    reduction_ =
-        world.reduce_scatter(full_gradient_, full_gradient_ + owned().offset,
-                             static_cast<std::size_t>(layout_.shard_numel),
-                             collectives::DType::float32, {.scale = engine_.gradient_scale});
+    reduction_ = world.reduce_scatter(full_gradient_, full_gradient_ + owned().offset,
+                                      static_cast<std::size_t>(layout_.shard_numel), DType::float32,
+                                      {.scale = engine_.gradient_scale});
     engine_.traffic.reduced_elements += layout_.numel;
     engine_.traffic.reduce_calls += 1;
   } else {

@@ -148,10 +148,17 @@ TEST_CASE("identity is torchrun's") {
 }
 
 TEST_CASE("the runtime's own variables") {
-  const RuntimeSettings settings = settings_from_environment(
-      with_identity({{"ACC_COLLECTIVE_TIMEOUT", "90"}, {"ACC_SHM_GATHER", "copy"}}));
+  const RuntimeSettings settings =
+      settings_from_environment(with_identity({{"ACC_COLLECTIVE_TIMEOUT", "90"},
+                                               {"ACC_SHM_GATHER", "copy"},
+                                               {"ACC_COLLECTIVES", "staged"},
+                                               {"ACC_SHARE_GPUS", "1"},
+                                               {"ACC_TRACE", "trace.json"}}));
   CHECK(settings.collective_timeout == std::chrono::seconds(90));
   CHECK(settings.copy_gathers);
+  CHECK(settings.device_collectives == DeviceCollectives::staged);
+  CHECK(settings.share_gpus);
+  CHECK(settings.trace == "trace.json");
 }
 
 TEST_CASE("all faults of an environment are named at once, with variable and value") {
@@ -162,6 +169,8 @@ TEST_CASE("all faults of an environment are named at once, with variable and val
                                                  {"ACC_DEVICE", "tpu"},
                                                  {"ACC_COLLECTIVE_TIMEOUT", "soon"},
                                                  {"ACC_SHM_GATHER", "move"},
+                                                 {"ACC_COLLECTIVES", "mpi"},
+                                                 {"ACC_SHARE_GPUS", "some"},
                                                  {"ACCELERATE_USE_FSDP", "true"},
                                                  {"FSDP_SHARDING_STRATEGY", "SOME"}}));
     FAIL("accepted");
@@ -172,7 +181,9 @@ TEST_CASE("all faults of an environment are named at once, with variable and val
          {"RANK must be an integer 0..3, got \"4\"", "MASTER_PORT must be", "\"http\"",
           "ACC_DEVICE must be cpu or cuda, got \"tpu\"", "ACC_COLLECTIVE_TIMEOUT must be",
           "\"soon\"", "ACC_SHM_GATHER must be share or copy, got \"move\"",
-          "FSDP_SHARDING_STRATEGY must be", "\"SOME\""}) {
+          "ACC_COLLECTIVES must be auto, nccl or staged, got \"mpi\"",
+          "ACC_SHARE_GPUS must be true or false, got \"some\"", "FSDP_SHARDING_STRATEGY must be",
+          "\"SOME\""}) {
       CAPTURE(part);
       CHECK(message.find(part) != std::string::npos);
     }

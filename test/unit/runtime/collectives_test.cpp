@@ -10,9 +10,9 @@
 
 namespace {
 
-using acc::collectives::DType;
+using acc::DType;
+using acc::ReduceOp;
 using acc::collectives::ProcessGroup;
-using acc::collectives::ReduceOp;
 using acc::test::Job;
 
 struct Topology {

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+using acc::DType;
+using acc::ReduceOp;
 using namespace acc::kernels;
 
 namespace {
@@ -39,19 +41,19 @@ struct ReductionCase {
   ReductionCase(int count, std::size_t numel, DType dtype, const Kernels& convert) {
     for (int k = 0; k < count; ++k) {
       values.push_back(random_values(numel + 1, static_cast<unsigned>(k + 1)));
-      if (dtype == DType::f32) {
+      if (dtype == DType::float32) {
         continue;
       }
       auto& half = halves.emplace_back(numel + 1);
-      (dtype == DType::bf16 ? convert.f32_to_bf16 : convert.f32_to_f16)(values.back().data(),
-                                                                        half.data(), numel + 1);
-      (dtype == DType::bf16 ? convert.bf16_to_f32 : convert.f16_to_f32)(
+      (dtype == DType::bfloat16 ? convert.f32_to_bf16 : convert.f32_to_f16)(values.back().data(),
+                                                                            half.data(), numel + 1);
+      (dtype == DType::bfloat16 ? convert.bf16_to_f32 : convert.f16_to_f32)(
           half.data(), values.back().data(), numel + 1);
     }
     for (int k = 0; k < count; ++k) {
       const auto index = static_cast<std::size_t>(k);
-      sources.push_back(dtype == DType::f32 ? static_cast<const void*>(values[index].data() + 1)
-                                            : halves[index].data() + 1);
+      sources.push_back(dtype == DType::float32 ? static_cast<const void*>(values[index].data() + 1)
+                                                : halves[index].data() + 1);
     }
   }
 
@@ -103,7 +105,7 @@ TEST_CASE("reductions sum in order, bit for bit, in every variant") {
   for (const Kernels* table : available_kernels()) {
     for (const std::size_t numel : kSizes) {
       for (const int count : {1, 2, 3, 5, 8}) {
-        for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+        for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
           for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
             CAPTURE(std::string(table->name));
             CAPTURE(numel);

@@ -29,6 +29,9 @@ enum class BackwardPrefetch { none, backward_pre, backward_post };
 enum class WrapPolicy { unset, transformer_based, size_based, no_wrap };
 enum class OffloadDevice { none, cpu, nvme };
 enum class Device { cpu, cuda };
+/// Who moves a GPU's memory between ranks: NCCL, or the host backends with copies through
+/// page-locked memory; `automatic` takes NCCL wherever it can connect all ranks of the job.
+enum class DeviceCollectives { automatic, nccl, staged };
 
 ACC_API std::string_view to_string(Strategy value) noexcept;
 ACC_API std::string_view to_string(MixedPrecision value) noexcept;
@@ -37,6 +40,7 @@ ACC_API std::string_view to_string(BackwardPrefetch value) noexcept;
 ACC_API std::string_view to_string(WrapPolicy value) noexcept;
 ACC_API std::string_view to_string(OffloadDevice value) noexcept;
 ACC_API std::string_view to_string(Device value) noexcept;
+ACC_API std::string_view to_string(DeviceCollectives value) noexcept;
 
 /// The neutral settings that FSDP and DeepSpeed configurations both translate to, and all that the
 /// runtime knows of either. Counts are elements, not bytes, unless the name says so.
@@ -117,6 +121,12 @@ struct RuntimeSettings {
   std::chrono::seconds collective_timeout{1800};
   /// ACC_SHM_GATHER=copy: gathers on one host copy, as those between hosts do.
   bool copy_gathers = false;
+  /// ACC_COLLECTIVES: auto, nccl or staged. No effect on the CPU.
+  DeviceCollectives device_collectives = DeviceCollectives::automatic;
+  /// ACC_SHARE_GPUS=1: more ranks than GPUs on a machine take turns on them; else that is an error.
+  bool share_gpus = false;
+  /// ACC_TRACE: file to which every rank of a machine adds its timeline; empty: none.
+  std::string trace;
 
   bool operator==(const RuntimeSettings&) const = default;
 };

@@ -1,9 +1,10 @@
 #pragma once
 
-#include "acc/collectives/types.hpp"
+#include "acc/runtime/types.hpp"
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,10 +15,12 @@ namespace acc::collectives {
 class Work {
  public:
   virtual ~Work() = default;
-  /// Returns when the result is there. Throws Error(collective | timeout | connection), which names
-  /// the rank at fault; the group is then aborted.
+  /// Orders what this rank computes from now on after the result: in host memory by returning when
+  /// it is there, in a GPU's memory by letting the compute stream wait for it. Throws
+  /// Error(collective | timeout | connection), which names the rank at fault; the group is then
+  /// aborted.
   virtual void wait() = 0;
-  /// Returns when, besides, this rank's input may be overwritten: every peer has read it.
+  /// The same, and besides this rank's input may be overwritten: every peer has read it.
   virtual void wait_released() = 0;
 };
 using WorkPtr = std::shared_ptr<Work>;
@@ -53,7 +56,10 @@ struct ReduceOptions {
 
 /// A communicator over an ordered set of ranks; the only way to another rank. Collectives are
 /// asynchronous and run in issue order; all ranks issue the same ones in the same order, with the
-/// same sizes. One thread uses a group. Sums run in rank order, so every rank sees the same bits.
+/// same sizes. Arrays lie in memory of the device that the group is for and are read and written
+/// after everything that was issued to its compute stream before the call; figures
+/// (`all_reduce` of doubles) lie in host memory and are there when `wait` returns. One thread uses
+/// a group. Sums run in rank order, so every rank sees the same bits.
 /// A peer that calls another collective or size, is dead, or aborted, ends the wait in an Error
 /// that names it.
 class ProcessGroup {
@@ -96,6 +102,8 @@ class ProcessGroup {
 
   /// Completes what can be completed without blocking.
   virtual void progress() = 0;
+  /// Why this group cannot go on (aborted, a peer is dead), or nothing. Does not block; any thread.
+  [[nodiscard]] virtual std::optional<std::string> failure() const { return std::nullopt; }
   /// Makes every pending and later wait of all peers fail with `reason`.
   virtual void abort(const std::string& reason) noexcept = 0;
 };

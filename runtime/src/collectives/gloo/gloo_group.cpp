@@ -275,13 +275,12 @@ WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
     }
   }
   work->then([=] {
-    kernels::kernels().reduce(
-        {.sources = sources,
-         .destinations = {&out, 1},
-         .numel = shard_numel,
-         .dtype = dtype == DType::bfloat16 ? kernels::DType::bf16 : kernels::DType::f32,
-         .scale = options.scale,
-         .accumulate = options.accumulate});
+    kernels::kernels().reduce({.sources = sources,
+                               .destinations = {&out, 1},
+                               .numel = shard_numel,
+                               .dtype = dtype,
+                               .scale = options.scale,
+                               .accumulate = options.accumulate});
   });
   return work;
 }
@@ -346,8 +345,7 @@ WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {
       sources.push_back(all + count * static_cast<std::size_t>(r));
     }
     double* const out = data.data();
-    kernels::reduce_doubles(op == ReduceOp::max ? kernels::ReduceOp::max : kernels::ReduceOp::sum,
-                            sources, {&out, 1}, count);
+    kernels::reduce_doubles(op, sources, {&out, 1}, count);
   });
   return work;
 }

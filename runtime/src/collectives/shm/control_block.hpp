@@ -1,6 +1,6 @@
 #pragma once
 
-#include "acc/collectives/types.hpp"
+#include "acc/runtime/types.hpp"
 
 #include <array>
 #include <atomic>

@@ -8,18 +8,6 @@
 #include <cstring>
 
 namespace acc::collectives {
-namespace {
-
-kernels::DType kernel_dtype(DType dtype) {
-  return dtype == DType::bfloat16 ? kernels::DType::bf16 : kernels::DType::f32;
-}
-
-kernels::ReduceOp kernel_op(ReduceOp op) {
-  return op == ReduceOp::max ? kernels::ReduceOp::max : kernels::ReduceOp::sum;
-}
-
-}  // namespace
-
 WorkPtr ShmGroup::barrier() {
   return issue({.kind = OpKind::barrier}, nullptr, false);
 }
@@ -96,7 +84,7 @@ WorkPtr ShmGroup::reduce_slices(const void* in, std::size_t call_numel, DType dt
           kernels::kernels().reduce({.sources = sources,
                                      .destinations = {&out, 1},
                                      .numel = numel,
-                                     .dtype = kernel_dtype(dtype),
+                                     .dtype = dtype,
                                      .scale = options.scale,
                                      .accumulate = options.accumulate});
         }
@@ -136,7 +124,7 @@ WorkPtr ShmGroup::reduce_scatter(const void* in, float* out, std::size_t shard_n
               kernels::kernels().reduce({.sources = sources,
                                          .destinations = {&to, 1},
                                          .numel = length / width,
-                                         .dtype = kernel_dtype(dtype),
+                                         .dtype = dtype,
                                          .scale = options.scale,
                                          .accumulate = options.accumulate});
             });
@@ -216,7 +204,7 @@ WorkPtr ShmGroup::all_reduce(std::span<double> data, ReduceOp op) {
           sources.push_back(descriptor_of(r, sequence).figures.data());
         }
         double* const out = data.data();
-        kernels::reduce_doubles(kernel_op(op), sources, {&out, 1}, data.size());
+        kernels::reduce_doubles(op, sources, {&out, 1}, data.size());
       },
       false);
 }
