@@ -1,0 +1,199 @@
+#include "device/cpu_device.hpp"
+
+#include "acc/base/error.hpp"
+#include "device/memory_ledger.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+namespace acc::device {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+class HostMemory final : public Memory {
+ public:
+  HostMemory(std::size_t nbytes, std::string what, std::shared_ptr<MemoryLedger> ledger)
+      : what_(std::move(what)), ledger_(std::move(ledger)) {
+    const std::size_t rounded = (nbytes + kAlignment - 1) / kAlignment * kAlignment;
+    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, std::max(rounded, kAlignment)));
+    if (data_ == nullptr) {
+      throw Error(Errc::out_of_memory,
+                  fmt::format("cpu: no memory for {} bytes of {}", nbytes, what_));
+    }
+    std::memset(data_, 0, rounded);
+    nbytes_ = nbytes;
+    ledger_->add(static_cast<std::int64_t>(nbytes_), what_);
+  }
+  ~HostMemory() override {
+    ledger_->add(-static_cast<std::int64_t>(nbytes_), what_);
+    std::free(data_);
+  }
+
+ private:
+  std::string what_;
+  std::shared_ptr<MemoryLedger> ledger_;
+};
+
+class CpuStream final : public Stream {
+ public:
+  explicit CpuStream(std::string name) : Stream(std::move(name)) {}
+};
+
+double now_microseconds() {
+  return std::chrono::duration<double, std::micro>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+class CpuEvent final : public Event {
+ public:
+  CpuEvent() = default;
+  bool done() const override { return true; }
+  void synchronize() const override {}
+  double microseconds() const override { return when_; }
+
+ private:
+  double when_ = now_microseconds();
+};
+
+void cast_from_float(const float* from, void* to, DType dtype, std::size_t numel) {
+  const auto& table = kernels::kernels();
+  switch (dtype) {
+    case DType::float32: std::memcpy(to, from, numel * sizeof(float)); return;
+    case DType::bfloat16: table.f32_to_bf16(from, static_cast<std::uint16_t*>(to), numel); return;
+    case DType::float16: table.f32_to_f16(from, static_cast<std::uint16_t*>(to), numel); return;
+    case DType::float64:
+    case DType::byte: break;
+  }
+  throw Error(Errc::internal, fmt::format("no cast from float32 to {}", to_string(dtype)));
+}
+
+void cast_to_float(const void* from, DType dtype, float* to, std::size_t numel) {
+  const auto& table = kernels::kernels();
+  switch (dtype) {
+    case DType::float32: std::memcpy(to, from, numel * sizeof(float)); return;
+    case DType::bfloat16:
+      table.bf16_to_f32(static_cast<const std::uint16_t*>(from), to, numel);
+      return;
+    case DType::float16:
+      table.f16_to_f32(static_cast<const std::uint16_t*>(from), to, numel);
+      return;
+    case DType::float64:
+    case DType::byte: break;
+  }
+  throw Error(Errc::internal, fmt::format("no cast from {} to float32", to_string(dtype)));
+}
+
+class CpuDevice final : public Device {
+ public:
+  plugins::Device kind() const noexcept override { return plugins::Device::cpu; }
+  int index() const noexcept override { return 0; }
+  std::string describe() const override { return "cpu"; }
+  std::string hardware_id() const override { return "cpu"; }
+
+  MemoryPtr allocate(std::size_t nbytes, std::string_view what) override {
+    return std::make_shared<HostMemory>(nbytes, std::string(what), ledger_);
+  }
+  MemoryPtr allocate_host(std::size_t nbytes, std::string_view what) override {
+    return allocate(nbytes, what);
+  }
+  void pin(void*, std::size_t) override {}
+  void unpin(void*) noexcept override {}
+  void account(std::int64_t nbytes, std::string_view what) override { ledger_->add(nbytes, what); }
+  MemoryFigures memory() const override { return ledger_->figures(); }
+
+  Stream& compute() noexcept override { return compute_; }
+  StreamPtr make_stream(std::string name) override {
+    return std::make_shared<CpuStream>(std::move(name));
+  }
+  EventPtr record(Stream&) override { return std::make_shared<CpuEvent>(); }
+  void wait(Stream&, const Event&) override {}
+  void synchronize() override {}
+  void time_events(bool) override {}
+
+  void copy(void* to, const void* from, std::size_t nbytes, Stream&) override {
+    if (to != from) {
+      std::memcpy(to, from, nbytes);
+    }
+  }
+  void zero(void* to, std::size_t nbytes, Stream&) override { std::memset(to, 0, nbytes); }
+  void cast(const void* from, DType from_dtype, void* to, DType to_dtype, std::size_t numel,
+            Stream&) override {
+    if (from_dtype == to_dtype) {
+      std::memcpy(to, from, numel * nbytes_of(to_dtype));
+    } else if (from_dtype == DType::float32) {
+      cast_from_float(static_cast<const float*>(from), to, to_dtype, numel);
+    } else if (to_dtype == DType::float32) {
+      cast_to_float(from, from_dtype, static_cast<float*>(to), numel);
+    } else {
+      throw Error(Errc::internal,
+                  fmt::format("no cast from {} to {}", to_string(from_dtype), to_string(to_dtype)));
+    }
+  }
+  void add_scaled(const void* from, DType from_dtype, float* to, std::size_t numel, float scale,
+                  bool accumulate, Stream&) override {
+    kernels::kernels().reduce({.sources = {&from, 1},
+                               .destinations = {&to, 1},
+                               .numel = numel,
+                               .dtype = from_dtype,
+                               .scale = scale,
+                               .accumulate = accumulate});
+  }
+  void add_squared_norm(const float* values, std::size_t numel, double* sum, Stream&) override {
+    *sum += kernels::kernels().squared_norm(values, numel);
+  }
+  void adamw(const kernels::AdamWCoefficients& coefficients, const UpdateArrays& arrays,
+             std::span<const UpdateRange> ranges, Stream&) override {
+    for (const UpdateRange& range : ranges) {
+      kernels::AdamWCoefficients own = coefficients;
+      own.decay = range.decays ? coefficients.decay : 1.0F;
+      const Part at{arrays, range};
+      kernels::kernels().adamw(own, at.weights, at.grads, at.first, at.second, at.rounded,
+                               at.numel);
+    }
+  }
+  void sgd(const kernels::SgdCoefficients& coefficients, const UpdateArrays& arrays,
+           std::span<const UpdateRange> ranges, Stream&) override {
+    for (const UpdateRange& range : ranges) {
+      kernels::SgdCoefficients own = coefficients;
+      own.weight_decay = range.decays ? coefficients.weight_decay : 0.0F;
+      const Part at{arrays, range};
+      kernels::kernels().sgd(own, at.weights, at.grads, at.first, at.rounded, at.numel);
+    }
+  }
+
+ private:
+  /// The arrays from where a range begins.
+  struct Part {
+    Part(const UpdateArrays& arrays, const UpdateRange& range)
+        : weights(arrays.weights + range.begin),
+          grads(arrays.grads + range.begin),
+          first(arrays.first == nullptr ? nullptr : arrays.first + range.begin),
+          second(arrays.second == nullptr ? nullptr : arrays.second + range.begin),
+          rounded(arrays.rounded == nullptr
+                      ? nullptr
+                      : static_cast<std::uint16_t*>(arrays.rounded) + range.begin),
+          numel(static_cast<std::size_t>(range.numel)) {}
+    float* weights;
+    const float* grads;
+    float* first;
+    float* second;
+    std::uint16_t* rounded;
+    std::size_t numel;
+  };
+
+  std::shared_ptr<MemoryLedger> ledger_ = std::make_shared<MemoryLedger>();
+  CpuStream compute_{"compute"};
+};
+
+}  // namespace
+
+DevicePtr open_cpu_device() {
+  return std::make_shared<CpuDevice>();
+}
+
+}  // namespace acc::device

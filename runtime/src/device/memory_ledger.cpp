@@ -1,0 +1,24 @@
+#include "device/memory_ledger.hpp"
+
+#include <algorithm>
+
+namespace acc::device {
+
+MemoryFigures MemoryLedger::figures() const {
+  const std::lock_guard lock(mutex_);
+  MemoryFigures figures{.allocated = allocated_,
+                        .peak_allocated = peak_,
+                        .reserved = allocated_,
+                        .host_allocated = host_,
+                        .holders = {}};
+  for (const auto& [what, nbytes] : holders_) {
+    if (nbytes > 0) {
+      figures.holders.push_back({what, nbytes});
+    }
+  }
+  std::stable_sort(figures.holders.begin(), figures.holders.end(),
+                   [](const auto& a, const auto& b) { return a.nbytes > b.nbytes; });
+  return figures;
+}
+
+}  // namespace acc::device

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "device/device.hpp"
+
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace acc::device {
+
+/// Who holds how much of a device's memory. Any thread.
+class MemoryLedger {
+ public:
+  void add(std::int64_t nbytes, std::string_view what) {
+    const std::lock_guard lock(mutex_);
+    allocated_ += nbytes;
+    peak_ = std::max(peak_, allocated_);
+    holders_[std::string(what)] += nbytes;
+  }
+  void add_host(std::int64_t nbytes) {
+    const std::lock_guard lock(mutex_);
+    host_ += nbytes;
+  }
+  /// `reserved` is for the owner to fill in.
+  [[nodiscard]] MemoryFigures figures() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::int64_t allocated_ = 0;
+  std::int64_t peak_ = 0;
+  std::int64_t host_ = 0;
+  std::map<std::string, std::int64_t> holders_;
+};
+
+}  // namespace acc::device
