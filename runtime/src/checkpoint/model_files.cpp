@@ -36,7 +36,8 @@ void together(ModelState& model, const Step& step) {
   }
   auto& world = *model.engine().groups.world;
   std::array<double, 1> failed = {failure ? static_cast<double>(world.size() - world.rank()) : 0.0};
-  world.all_reduce(failed, ReduceOp::max)->wait();
+  // Released: nobody may end its groups over a failure before all have heard of it.
+  world.all_reduce(failed, ReduceOp::max)->wait_released();
   if (failure) {
     throw *failure;
   }
