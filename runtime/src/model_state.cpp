@@ -5,6 +5,7 @@
 #include "sharding/wrap.hpp"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <exception>
@@ -53,6 +54,18 @@ std::int64_t UnitState::numel() const {
                          [](std::int64_t sum, const auto& each) { return sum + each.numel; });
 }
 
+namespace {
+
+/// An equal part of the cores that this process may use.
+int updater_threads(const plugins::WorkerIdentity& identity) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  return std::max(1, cores / identity.local_world_size);
+}
+
+}  // namespace
+
 ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
                        device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer,
                        std::uint64_t seed)
@@ -67,7 +80,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
   engine_.tracer = std::move(tracer);
   engine_.scratch = std::make_unique<sharding::ScratchPool>(*engine_.device);
   if (on_gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu) {
-    engine_.updater = device::open_cpu_device();
+    engine_.updater = device::open_cpu_device(updater_threads(settings.identity));
     engine_.gradient_offload = std::make_shared<sharding::GradientOffload>(engine_);
   }
   engine_.offload_param = on_gpu && asked.offload_param == plugins::OffloadDevice::cpu;
