@@ -2,6 +2,7 @@
 
 #include "acc/base/log.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "device/open_device.hpp"
 
 #include <fmt/format.h>
 
@@ -47,7 +48,7 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   if (identity.world_size > 1) {
     set_log_rank(identity.rank, identity.world_size);
   }
-  groups = sharding::make_groups(settings, store.get());
+  groups = sharding::make_groups(settings, store.get(), device::open_device(settings));
 }
 
 RuntimeState::~RuntimeState() = default;
