@@ -1,5 +1,7 @@
 #include "model_state.hpp"
 
+#include "device/cpu_device.hpp"
+#include "sharding/gradient_offload.hpp"
 #include "sharding/wrap.hpp"
 
 #include <fmt/format.h>
@@ -52,17 +54,28 @@ std::int64_t UnitState::numel() const {
 }
 
 ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
-                       std::uint64_t seed)
+                       device::DevicePtr device, std::uint64_t seed)
     : seed_(seed) {
+  const plugins::ShardingSettings& asked = settings.sharding;
+  const bool on_gpu = device->kind() == plugins::Device::cuda;
   engine_.settings = settings;
-  engine_.on = plugins::switches(settings.sharding.strategy);
+  engine_.on = plugins::switches(asked.strategy);
   engine_.groups = std::move(groups);
-  if (settings.sharding.mixed_precision == plugins::MixedPrecision::bf16) {
+  engine_.device = std::move(device);
+  engine_.updater = engine_.device;
+  engine_.scratch = std::make_unique<sharding::ScratchPool>(*engine_.device);
+  if (on_gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu) {
+    engine_.updater = device::open_cpu_device();
+    engine_.gradient_offload = std::make_shared<sharding::GradientOffload>(engine_);
+  }
+  engine_.offload_param = on_gpu && asked.offload_param == plugins::OffloadDevice::cpu;
+  if (asked.mixed_precision == plugins::MixedPrecision::bf16) {
     engine_.compute_dtype = DType::bfloat16;
   }
+  engine_.view_dtype = on_gpu ? engine_.compute_dtype : DType::float32;
   engine_.gradient_scale =
       1.0F / static_cast<float>(settings.identity.world_size *
-                                std::max(1, settings.sharding.gradient_accumulation_steps));
+                                std::max(1, asked.gradient_accumulation_steps));
 }
 
 ModelState::~ModelState() {
@@ -75,6 +88,9 @@ ModelState::~ModelState() {
     }
     if (finalized_) {
       engine_.gradients->drain();
+    }
+    if (engine_.gradient_offload) {
+      engine_.gradient_offload->drain();
     }
     for (sharding::FlatParameter* flat : flats()) {
       flat->settle();
@@ -251,7 +267,7 @@ MemoryReport ModelState::memory() const {
   }
   report.optimizer_bytes = optimizer_nbytes;
   if (finalized_) {
-    report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch.held_nbytes();
+    report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch->held_nbytes();
     report.gathered_bytes += engine_.hpz_gathers ? engine_.hpz_gathers->held_nbytes() : 0;
     report.gradient_buffer_bytes = engine_.gradients->held_nbytes();
   }

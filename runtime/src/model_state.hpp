@@ -37,7 +37,8 @@ class UnitState {
 /// The model of a program: declared units first, then, from `finalize` on, what is sharded.
 class ModelState {
  public:
-  ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups, std::uint64_t seed);
+  ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
+             device::DevicePtr device, std::uint64_t seed);
   ~ModelState();
 
   Unit& add_unit(std::string name, std::string class_name, bool is_root);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/runtime.hpp"
+#include "device/open_device.hpp"
 #include "sharding/groups.hpp"
 
 #include <memory>
@@ -11,7 +12,7 @@ class Store;
 
 namespace acc::detail {
 
-/// What one process has of the job: settings, the store, the groups.
+/// What one process has of the job: settings, the device, the store, the groups.
 class RuntimeState {
  public:
   /// `store`: how the ranks find each other; may be null for one rank.
@@ -19,6 +20,7 @@ class RuntimeState {
   ~RuntimeState();
 
   plugins::RuntimeSettings settings;
+  device::Opened compute;
   std::unique_ptr<rendezvous::Store> store;
   sharding::Groups groups;
 };

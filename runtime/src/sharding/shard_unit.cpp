@@ -110,9 +110,10 @@ void ShardUnit::complete_micro_step() {
   reshard(!last);
 }
 
-const float* ShardUnit::parameter(std::size_t index) {
+const void* ShardUnit::parameter(std::size_t index) {
   const Place& at = places_[index];
-  return at.flat->unshard() + at.flat->layout().offsets[at.index];
+  const auto offset = static_cast<std::size_t>(at.flat->layout().offsets[at.index]);
+  return static_cast<const std::byte*>(at.flat->unshard()) + offset * nbytes_of(engine_.view_dtype);
 }
 
 FlatParameter::Target ShardUnit::gradient(std::size_t index) {
