@@ -2,7 +2,6 @@
 
 #include "acc/base/log.hpp"
 #include "acc/rendezvous/store.hpp"
-#include "device/open_device.hpp"
 
 #include <fmt/format.h>
 
@@ -47,7 +46,7 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   if (identity.world_size > 1) {
     set_log_rank(identity.rank, identity.world_size);
   }
-  groups = sharding::make_groups(settings, store.get(), device::open_device(settings));
+  groups = sharding::make_groups(settings, store.get(), compute);
 }
 
 RuntimeState::~RuntimeState() = default;
