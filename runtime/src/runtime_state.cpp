@@ -50,7 +50,7 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   if (!settings.trace.empty() && identity.local_rank == 0) {
     trace::Tracer::create_file(settings.trace);
   }
-  groups = sharding::make_groups(settings, store.get());
+  groups = sharding::make_groups(settings, store.get(), compute);
   if (!settings.trace.empty()) {
     start_trace();
   }

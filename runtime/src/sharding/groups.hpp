@@ -3,6 +3,8 @@
 #include "acc/collectives/process_group.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 #include "acc/plugins/strategy.hpp"
+#include "collectives/device_route.hpp"
+#include "device/open_device.hpp"
 
 #include <functional>
 #include <memory>
@@ -35,6 +37,7 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings);
 /// The process groups of one rank. `shard` may be the same object as `world`.
 struct Groups {
   GroupPlan plan;
+  collectives::DeviceRoute route;  ///< on several GPUs: who moves their memory
   std::shared_ptr<collectives::ProcessGroup> world;
   std::shared_ptr<collectives::ProcessGroup> shard;
   std::shared_ptr<collectives::ProcessGroup> replicate;  ///< null when replicate_size is 1
@@ -47,6 +50,8 @@ struct Groups {
   void abort(const std::string& reason) const noexcept;
 };
 
-Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store);
+/// Collective over the job's ranks. `store` outlives the groups; null for one rank.
+Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
+                   const device::Opened& place);
 
 }  // namespace acc::sharding
