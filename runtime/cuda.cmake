@@ -1,9 +1,17 @@
 # libacc_cuda.so: the CUDA half of the runtime, loaded when a GPU is asked for (open_device.cpp).
 # acc_cuda_sources also makes its twin that tests run on host memory.
 set(acc_cuda_sources
-  src/cuda/backend.cpp)
+  src/cuda/backend.cpp
+  src/cuda/cuda_device.cpp
+  src/cuda/cuda_error.cpp
+  src/cuda/cuda_events.cpp
+  src/cuda/cuda_memory.cpp
+  src/device/caching_allocator.cpp
+  src/device/memory_ledger.cpp)
 set(acc_cuda_kernels
-  src/cuda/kernels/probe.cu)
+  src/cuda/kernels/cast.cu
+  src/cuda/kernels/norm.cu
+  src/cuda/kernels/update.cu)
 list(TRANSFORM acc_cuda_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
 list(TRANSFORM acc_cuda_kernels PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
 
