@@ -75,6 +75,8 @@ std::vector<std::string> OptimizerState::moment_kinds() const {
 }
 
 StepInfo OptimizerState::step() {
+  auto* const tracer = model_->engine().tracer.get();
+  const trace::Scope scope(tracer, "compute", "optimizer", "step");
   finish_reductions();
   // The norm also parts the ranks' last reads of the old weights from the writes below.
   const double norm = global_norm();
@@ -86,6 +88,9 @@ StepInfo OptimizerState::step() {
   }
   for (const auto& unit : model_->shard_units()) {
     unit->after_step();
+  }
+  if (tracer != nullptr) {
+    tracer->flush();
   }
   return {.step = steps, .grad_norm = norm, .clip_coefficient = coefficient};
 }
@@ -128,6 +133,7 @@ double OptimizerState::global_norm() {
   updater.copy(squares_here_->data(), squares_->data(), sizeof(double), updater.compute());
   updater.record(updater.compute())->synchronize();
   // Over the shard group only: replicas hold the same shards, and unsharded gradients are whole.
+  const trace::Scope scope(engine.tracer.get(), "wait", "for", "the norm of all ranks");
   std::array<double, 1> total = {*squares_here_->as<double>()};
   engine.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
   return std::sqrt(total[0]);

@@ -96,7 +96,7 @@ ForwardUse::~ForwardUse() {
 
 void ForwardUse::end() {
   if (auto* unit = std::exchange(unit_, nullptr)) {
-    guarded(unit->model->engine().groups, [&] { unit->owner->after_forward(); });
+    guarded(unit->model->engine().groups, [&] { unit->model->after_forward(*unit); });
   }
 }
 
@@ -309,7 +309,7 @@ std::string Runtime::describe() const {
 
 Model Runtime::model(std::uint64_t seed) {
   return Model(std::make_shared<detail::ModelState>(state_->settings, state_->groups,
-                                                    state_->compute.device, seed));
+                                                    state_->compute.device, state_->tracer, seed));
 }
 
 int Runtime::gradient_accumulation_steps() const {

@@ -2,6 +2,7 @@
 
 #include "acc/base/log.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "collectives/traced_group.hpp"
 
 #include <fmt/format.h>
 
@@ -46,7 +47,21 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   if (identity.world_size > 1) {
     set_log_rank(identity.rank, identity.world_size);
   }
+  if (!settings.trace.empty() && identity.local_rank == 0) {
+    trace::Tracer::create_file(settings.trace);
+  }
   groups = sharding::make_groups(settings, store.get(), compute);
+  if (!settings.trace.empty()) {
+    start_trace();
+  }
+}
+
+/// By now every rank has met rank 0, so the file is there.
+void RuntimeState::start_trace() {
+  tracer = std::make_shared<trace::Tracer>(settings.trace, settings.identity.rank, compute.device);
+  if (compute.device->kind() == plugins::Device::cpu) {
+    groups.replace([this](auto group) { return trace_group(std::move(group), compute.device); });
+  }
 }
 
 RuntimeState::~RuntimeState() = default;

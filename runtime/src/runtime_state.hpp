@@ -3,6 +3,7 @@
 #include "acc/runtime.hpp"
 #include "device/open_device.hpp"
 #include "sharding/groups.hpp"
+#include "trace/tracer.hpp"
 
 #include <memory>
 
@@ -23,6 +24,10 @@ class RuntimeState {
   device::Opened compute;
   std::unique_ptr<rendezvous::Store> store;
   sharding::Groups groups;
+  std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
+
+ private:
+  void start_trace();
 };
 
 /// Refuses by name what the settings ask for and this build or version cannot do.

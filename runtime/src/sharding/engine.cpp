@@ -55,7 +55,10 @@ void GradientPool::in_flight(collectives::BufferPtr buffer, collectives::WorkPtr
 void GradientPool::retire_oldest() {
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
-  flight.reduction->wait_released();
+  {
+    const trace::Scope scope(tracer_, "wait", "for", "a reduction");
+    flight.reduction->wait_released();
+  }
   if (flight.reduced) {
     flight.reduced();
   }

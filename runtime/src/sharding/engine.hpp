@@ -4,6 +4,7 @@
 #include "acc/runtime/reports.hpp"
 #include "device/device.hpp"
 #include "sharding/groups.hpp"
+#include "trace/tracer.hpp"
 
 #include <deque>
 #include <functional>
@@ -34,7 +35,8 @@ class GatherPool {
 /// peer has read it; at most `kInFlight` are waited for lazily.
 class GradientPool {
  public:
-  explicit GradientPool(collectives::ProcessGroup& group) : group_(group) {}
+  GradientPool(collectives::ProcessGroup& group, trace::Tracer* tracer)
+      : group_(group), tracer_(tracer) {}
   collectives::BufferPtr acquire(std::size_t nbytes);
   /// `reduced` is called when what is computed from then on comes after the reduction.
   void in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction,
@@ -47,6 +49,7 @@ class GradientPool {
   static constexpr std::size_t kInFlight = 2;
   void retire_oldest();
   collectives::ProcessGroup& group_;
+  trace::Tracer* tracer_;
   struct Flight {
     collectives::BufferPtr buffer;
     collectives::WorkPtr reduction;
@@ -83,12 +86,14 @@ struct Engine {
   bool offload_param = false;  ///< between uses, shards lie in host memory beside a GPU
   DType compute_dtype = DType::float32;  ///< weights are gathered, gradients reduced in it
   DType view_dtype = DType::float32;     ///< what the program sees; a CPU widens to float32
-  float gradient_scale = 1.0F;           ///< 1 / (world_size * gradient_accumulation_steps)
+  bool prefetches_forward = false;
+  float gradient_scale = 1.0F;  ///< 1 / (world_size * gradient_accumulation_steps)
   std::unique_ptr<GatherPool> gathers;
   std::unique_ptr<GatherPool> hpz_gathers;
   std::unique_ptr<GradientPool> gradients;
   std::shared_ptr<GradientOffload> gradient_offload;  ///< null where nothing is offloaded
   std::unique_ptr<ScratchPool> scratch;
+  std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
   TrafficReport traffic;
   int no_grad_depth = 0;
 

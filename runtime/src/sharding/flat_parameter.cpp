@@ -29,9 +29,10 @@ std::uint64_t stream_of(std::string_view name, std::uint64_t seed) {
 
 }  // namespace
 
-FlatParameter::FlatParameter(Engine& engine, std::vector<ParameterRecord> parameters,
-                             bool trainable)
+FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
+                             std::vector<ParameterRecord> parameters, bool trainable)
     : engine_(engine),
+      unit_name_(std::move(unit_name)),
       parameters_(std::move(parameters)),
       trainable_(trainable),
       layout_(layout_of(engine, parameters_)),
@@ -159,7 +160,11 @@ const void* FlatParameter::unshard() {
   if (view_ != nullptr) {
     return view_;
   }
-  view_ = storage_->finish_unshard();
+  {
+    const trace::Scope scope(engine_.tracer.get(), "wait", "for the gather of",
+                             unit_name_.empty() ? "root" : unit_name_);
+    view_ = storage_->finish_unshard();
+  }
   if (engine_.view_dtype != engine_.compute_dtype) {
     const auto numel = static_cast<std::size_t>(layout_.padded_numel);
     widened_ = engine_.scratch->acquire(numel * nbytes_of(engine_.view_dtype));

@@ -28,7 +28,8 @@ struct ParameterRecord {
 /// is.
 class FlatParameter {
  public:
-  FlatParameter(Engine& engine, std::vector<ParameterRecord> parameters, bool trainable);
+  FlatParameter(Engine& engine, std::string unit_name, std::vector<ParameterRecord> parameters,
+                bool trainable);
 
   [[nodiscard]] const FlatLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] const std::vector<ParameterRecord>& parameters() const noexcept {
@@ -99,6 +100,7 @@ class FlatParameter {
   void reduce_full();
 
   Engine& engine_;
+  std::string unit_name_;
   std::vector<ParameterRecord> parameters_;
   bool trainable_;
   FlatLayout layout_;

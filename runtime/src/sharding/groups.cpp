@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 namespace acc::sharding {
@@ -49,6 +50,19 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
     plan.hpz = consecutive(identity.rank / hpz * hpz, hpz);
   }
   return plan;
+}
+
+void Groups::replace(const std::function<std::shared_ptr<collectives::ProcessGroup>(
+                         std::shared_ptr<collectives::ProcessGroup>)>& wrap) {
+  std::map<std::shared_ptr<collectives::ProcessGroup>, std::shared_ptr<collectives::ProcessGroup>>
+      wrapped;
+  for (auto* group : {&world, &shard, &replicate, &hpz}) {
+    if (*group) {
+      auto& once = wrapped[*group];
+      once = once ? once : wrap(*group);
+      *group = once;
+    }
+  }
 }
 
 void Groups::abort(const std::string& reason) const noexcept {

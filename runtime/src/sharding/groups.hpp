@@ -6,6 +6,7 @@
 #include "collectives/device_route.hpp"
 #include "device/open_device.hpp"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,9 @@ struct Groups {
   std::shared_ptr<collectives::ProcessGroup> replicate;  ///< null when replicate_size is 1
   std::shared_ptr<collectives::ProcessGroup> hpz;        ///< null without hpZ
 
+  /// Puts `wrap(group)` in the place of each group, once a group.
+  void replace(const std::function<std::shared_ptr<collectives::ProcessGroup>(
+                   std::shared_ptr<collectives::ProcessGroup>)>& wrap);
   /// Ends all groups, so that every rank that meets this one hears `reason`, the first cause.
   void abort(const std::string& reason) const noexcept;
 };

@@ -49,6 +49,8 @@ class ShardUnit {
   void unshard();
   void reshard(bool gathers_again);
   void complete_micro_step();
+  void trace_scope(const char* phase);
+  void trace_end();
 
   Engine& engine_;
   std::string name_;
