@@ -1,6 +1,7 @@
 # One INTERFACE target carries the language level, warnings and sanitizers of every target of ours.
 add_library(acc_options INTERFACE)
 target_compile_features(acc_options INTERFACE cxx_std_20)
+set(cxx $<COMPILE_LANGUAGE:CXX>)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
@@ -13,21 +14,21 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 target_compile_options(acc_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wnon-virtual-dtor)
+  "$<${cxx}:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow;-Wnon-virtual-dtor>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 at -O3 warns of overlapping copies in "text" + std::string (its bug 105651).
-  target_compile_options(acc_options INTERFACE -Wno-restrict)
+  target_compile_options(acc_options INTERFACE $<${cxx}:-Wno-restrict>)
 endif()
 if(ACC_DEVELOPER)
-  target_compile_options(acc_options INTERFACE -Werror)
+  target_compile_options(acc_options INTERFACE $<${cxx}:-Werror>)
 endif()
 if(ACC_SANITIZE)
   # g++ 12 sees uninitialised memory in instrumented <regex> that is none.
-  target_compile_options(acc_options INTERFACE -fsanitize=${ACC_SANITIZE} -fno-omit-frame-pointer
-                                               -Wno-maybe-uninitialized)
+  target_compile_options(acc_options INTERFACE
+    "$<${cxx}:-fsanitize=${ACC_SANITIZE};-fno-omit-frame-pointer;-Wno-maybe-uninitialized>")
   target_link_options(acc_options INTERFACE -fsanitize=${ACC_SANITIZE})
   if(ACC_SANITIZE MATCHES thread)
-    target_compile_options(acc_options INTERFACE -Wno-tsan)  # Asio's fences, which tsan cannot see
+    target_compile_options(acc_options INTERFACE $<${cxx}:-Wno-tsan>)  # Asio's fences, which tsan cannot see
   endif()
 endif()
 

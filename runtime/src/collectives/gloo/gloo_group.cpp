@@ -4,6 +4,7 @@
 #include "acc/rendezvous/store.hpp"
 #include "collectives/gloo/stall_watch.hpp"
 #include "collectives/private_buffer.hpp"
+#include "collectives/steps.hpp"
 #include "kernels/kernels.hpp"
 
 #include <fmt/format.h>
@@ -285,29 +286,6 @@ WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
   return work;
 }
 
-namespace {
-
-/// Steps that follow one another; each starts when the one before has its result.
-class Chain final : public Work {
- public:
-  Chain(WorkPtr first, std::function<WorkPtr()> next)
-      : next_(std::move(next)), current_(std::move(first)) {}
-  void wait() override {
-    current_->wait();
-    if (auto next = std::exchange(next_, nullptr)) {
-      current_ = next();
-      current_->wait();
-    }
-  }
-  void wait_released() override { wait(); }
-
- private:
-  std::function<WorkPtr()> next_;  ///< owns what the first step writes to: outlives it
-  WorkPtr current_;
-};
-
-}  // namespace
-
 WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale) {
   const auto ranks = static_cast<std::size_t>(size());
   if (numel % ranks != 0) {  // small or odd: everybody sums everything
@@ -327,12 +305,13 @@ WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale) {
   const std::size_t shard = numel / ranks;
   float* const mine = data + shard * static_cast<std::size_t>(rank());
   auto summed = std::make_shared<std::vector<float>>(shard);
-  return std::make_shared<Chain>(
-      reduce_scatter(data, summed->data(), shard, DType::float32, {.scale = scale}),
-      [=, this]() -> WorkPtr {
-        std::memcpy(mine, summed->data(), shard * sizeof(float));
-        return all_gather(mine, data, shard * sizeof(float));
-      });
+  const auto gather = [=, this]() -> WorkPtr {
+    std::memcpy(mine, summed->data(), shard * sizeof(float));
+    return all_gather(mine, data, shard * sizeof(float));
+  };
+  return std::make_shared<Steps>(
+      this, reduce_scatter(data, summed->data(), shard, DType::float32, {.scale = scale}),
+      std::vector<Steps::Step>{gather});
 }
 
 WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {
@@ -373,6 +352,10 @@ WorkPtr GlooGroup::barrier() {
     }
   }
   return work;
+}
+
+std::optional<std::string> GlooGroup::failure() const {
+  return watch_->failure();
 }
 
 void GlooGroup::abort(const std::string& reason) noexcept {

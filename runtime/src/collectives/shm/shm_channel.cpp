@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -190,12 +191,12 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
   }
 }
 
-void ShmChannel::check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
-                            const std::function<std::string()>& what) {
+const char* ShmChannel::end_of(int peer) const {
   const std::int32_t pid = control(peer).pid.load();
   if (pid == 0) {
-    return;
+    return nullptr;
   }
+  const std::lock_guard lock(pidfds_mutex_);
   auto& pidfd = pidfds_[static_cast<std::size_t>(peer)];
   if (!pidfd) {
     pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -203,12 +204,31 @@ void ShmChannel::check_peer(int peer, const RankControl::Counter& counter, std::
   pollfd state{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
   const bool dead = pidfd ? ::poll(&state, 1, 0) == 1 : !is_alive(pid);
   const bool left = control(peer).departed.load() != 0;
+  return dead ? "ended" : left ? "left the group" : nullptr;
+}
+
+void ShmChannel::check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
+                            const std::function<std::string()>& what) {
+  const char* end = end_of(peer);
   // What it did before its end still counts: look again after having seen the end.
-  if ((dead || left) && !reached(counter, target)) {
+  if (end != nullptr && !reached(counter, target)) {
     throw_if_aborted();
-    fail(peer, fmt::format("rank {} (pid {}) {} before it came to {}", global_rank(peer), pid,
-                           dead ? "ended" : "left the group", what()));
+    fail(peer, fmt::format("rank {} (pid {}) {} before it came to {}", global_rank(peer),
+                           control(peer).pid.load(), end, what()));
   }
+}
+
+std::optional<std::string> ShmChannel::failure() const {
+  if (head_->abort_state.load(std::memory_order_acquire) == 2) {
+    return std::string(head_->abort_text.data());
+  }
+  for (int r = 0; r < size(); ++r) {
+    const char* end = r == rank() ? nullptr : end_of(r);
+    if (end != nullptr) {
+      return fmt::format("rank {} (pid {}) {}", global_rank(r), control(r).pid.load(), end);
+    }
+  }
+  return std::nullopt;
 }
 
 void ShmChannel::throw_if_aborted() const {

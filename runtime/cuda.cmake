@@ -1,0 +1,26 @@
+# libacc_cuda.so: the CUDA half of the runtime, loaded when a GPU is asked for (open_device.cpp).
+# acc_cuda_sources also makes its twin that tests run on host memory.
+set(acc_cuda_sources
+  src/cuda/backend.cpp
+  src/cuda/cuda_device.cpp
+  src/cuda/cuda_error.cpp
+  src/cuda/cuda_events.cpp
+  src/cuda/cuda_memory.cpp
+  src/device/caching_allocator.cpp
+  src/device/memory_ledger.cpp)
+set(acc_cuda_kernels
+  src/cuda/kernels/cast.cu
+  src/cuda/kernels/norm.cu
+  src/cuda/kernels/update.cu)
+list(TRANSFORM acc_cuda_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+list(TRANSFORM acc_cuda_kernels PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+
+add_library(acc_cuda MODULE ${acc_cuda_sources} ${acc_cuda_kernels})
+target_include_directories(acc_cuda PRIVATE src include)
+target_link_libraries(acc_cuda PRIVATE acc_options acc_cuda_headers acc::base acc::settings
+                                       CUDA::cudart_static)
+# Products and sums stay apart, as on the CPU, so that both give the same bits.
+target_compile_options(acc_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
+set(cuda_export_map ${CMAKE_CURRENT_SOURCE_DIR}/acc_cuda.map)
+target_link_options(acc_cuda PRIVATE LINKER:--version-script=${cuda_export_map})
+set_target_properties(acc_cuda PROPERTIES LINK_DEPENDS ${cuda_export_map})

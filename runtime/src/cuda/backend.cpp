@@ -1,0 +1,81 @@
+#include "device/backend.hpp"
+
+#include "acc/base/error.hpp"
+#include "cuda/cuda_device.hpp"
+#include "cuda/cuda_error.hpp"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+namespace acc::cuda {
+namespace {
+
+std::string visible_devices() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible == nullptr ? "" : fmt::format(" (CUDA_VISIBLE_DEVICES={})", visible);
+}
+
+// CUDA says "insufficient driver" both when there is none and when it is too old.
+std::string no_usable_driver() {
+  int version = 0;
+  (void)cudaDriverGetVersion(&version);
+  if (version == 0) {
+    return "device cuda: there is no NVIDIA driver here (libcuda.so.1 was not found, or does not "
+           "load): install the driver, or use --cpu";
+  }
+  return fmt::format(
+      "device cuda: the NVIDIA driver is too old: it supports CUDA {}.{} and this build needs {}.0 "
+      "or newer: update the driver, or use --cpu",
+      version / 1000, version % 1000 / 10, CUDART_VERSION / 1000);
+}
+
+class CudaBackend final : public device::Backend {
+ public:
+  int device_count() override {
+    int count = 0;
+    const cudaError_t status = cudaGetDeviceCount(&count);
+    if (status == cudaSuccess && count > 0) {
+      return count;
+    }
+    if (status == cudaErrorInsufficientDriver) {
+      throw Error(Errc::device, no_usable_driver());
+    }
+    if (status == cudaSuccess || status == cudaErrorNoDevice) {
+      throw Error(Errc::device, fmt::format("device cuda: there is a driver, but no GPU{}: use a "
+                                            "machine that has one, or --cpu",
+                                            visible_devices()));
+    }
+    throw Error(Errc::device, fmt::format("device cuda: cudaGetDeviceCount: {}", describe(status)));
+  }
+
+  device::DevicePtr open(int index) override {
+    const int count = device_count();
+    if (index < 0 || index >= count) {
+      throw Error(Errc::device,
+                  fmt::format("device cuda: there is no GPU {}: {} visible, counted "
+                              "from 0{}",
+                              index, count == 1 ? "1 is" : fmt::format("{} are", count),
+                              visible_devices()));
+    }
+    return open_cuda_device(index);
+  }
+
+  int nccl_version() override { return 0; }
+  std::string nccl_problem() override { return "this build has no NCCL groups"; }
+  std::shared_ptr<collectives::ProcessGroup> make_nccl_group(
+      const collectives::GroupSpec&, std::shared_ptr<collectives::ProcessGroup>, device::DevicePtr,
+      collectives::ProcessGroup*, int) override {
+    throw Error(Errc::device, nccl_problem());
+  }
+};
+
+}  // namespace
+}  // namespace acc::cuda
+
+extern "C" __attribute__((visibility("default"))) acc::device::Backend* acc_cuda_backend(
+    int version) {
+  static acc::cuda::CudaBackend backend;
+  return version == acc::device::kBackendVersion ? &backend : nullptr;
+}
