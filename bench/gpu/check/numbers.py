@@ -117,7 +117,7 @@ def tests(places, record, clock):
     """The binaries of the tests labelled gpu, directly: there may be no ctest."""
     found = places.gpu_tests()
     if not found:
-        raise StepFailed(f"no gpu test program in {places.bin}")
+        raise StepFailed(f"no gpu test is named in {places.bin}/gpu_tests.txt")
     for program in found:
         ran = run([program], clock, places.environment())
         detail = f"{ran.seconds:.1f} s" if ran.status in (0, 77) else ran.tail()

@@ -39,7 +39,9 @@ class Places:
         return self.bin / name
 
     def gpu_tests(self):
-        return sorted(path for path in self.bin.glob("*gpu*test") if os.access(path, os.X_OK))
+        """The programs of the tests labelled gpu, as the build lists them."""
+        names = self.bin / "gpu_tests.txt"
+        return [self.bin / name for name in names.read_text().split()] if names.exists() else []
 
     def library_folders(self):
         """Folders of NVIDIA's libraries in the Pythons that were found, newest CUDA first."""
