@@ -46,10 +46,10 @@ std::optional<std::string> missing_nccl(const Ranks& ranks) {
   return std::nullopt;
 }
 
-/// NCCL refuses different versions among the ranks of a communicator only by failing obscurely.
+/// NCCL connects ranks of one version only (init.cc: "Mismatched NCCL version detected").
 std::optional<std::string> mixed_versions(const Ranks& ranks) {
   for (std::size_t r = 1; r < ranks.size(); ++r) {
-    if (ranks[r].nccl_version / 100 != ranks[0].nccl_version / 100) {
+    if (ranks[r].nccl_version != ranks[0].nccl_version) {
       return fmt::format("rank 0 has NCCL {}, rank {} has {}",
                          nccl_version_text(ranks[0].nccl_version), r,
                          nccl_version_text(ranks[r].nccl_version));
