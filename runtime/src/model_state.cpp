@@ -299,6 +299,12 @@ MemoryReport ModelState::memory() const {
     report.gathered_bytes += flat->gathered_nbytes();
   }
   report.optimizer_bytes = optimizer_nbytes;
+  if (engine_.device->kind() == plugins::Device::cuda) {
+    const device::MemoryFigures figures = engine_.device->memory();
+    report.device_bytes = figures.allocated;
+    report.device_peak_bytes = figures.peak_allocated;
+    report.pinned_bytes = figures.host_allocated;
+  }
   if (finalized_) {
     report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch->held_nbytes();
     report.gathered_bytes += engine_.hpz_gathers ? engine_.hpz_gathers->held_nbytes() : 0;
