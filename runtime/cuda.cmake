@@ -6,6 +6,13 @@ set(acc_cuda_sources
   src/cuda/cuda_error.cpp
   src/cuda/cuda_events.cpp
   src/cuda/cuda_memory.cpp
+  src/cuda/nccl/communicator.cpp
+  src/cuda/nccl/nccl_api.cpp
+  src/cuda/nccl/nccl_group.cpp
+  src/cuda/nccl/nccl_search.cpp
+  src/cuda/nccl/nccl_watch.cpp
+  src/cuda/nccl/registered_buffer.cpp
+  src/collectives/device_route.cpp
   src/device/caching_allocator.cpp
   src/device/memory_ledger.cpp)
 set(acc_cuda_kernels
