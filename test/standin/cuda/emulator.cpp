@@ -4,6 +4,7 @@
 #include "standin/settings.hpp"
 
 #include <cstring>
+#include <memory>
 #include <sstream>
 
 __thread uint3 threadIdx{};
@@ -42,9 +43,10 @@ class SharedMemory {
   alignas(128) unsigned char storage_[kMaxSharedBytes + kRedzoneBytes];
 };
 
+// On the heap: a library that a running program loads has little room for thread-local memory.
 SharedMemory& shared_memory() {
-  static thread_local SharedMemory memory;
-  return memory;
+  static thread_local const auto memory = std::make_unique<SharedMemory>();
+  return *memory;
 }
 
 FiberThread& self() {

@@ -14,7 +14,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <thread>
 
@@ -30,6 +32,17 @@ void pause_cpu() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+/// For kernels and sandboxes without pidfds. A process that ended and that nobody reaped is dead.
+bool is_alive(pid_t pid) {
+  if (::kill(pid, 0) != 0) {
+    return errno != ESRCH;
+  }
+  std::string stat;
+  std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), stat);
+  const auto name_end = stat.rfind(')');  // "17 (a name) S 4 …"
+  return name_end == std::string::npos || stat.compare(name_end, 3, ") Z") != 0;
 }
 
 }  // namespace
@@ -189,8 +202,7 @@ const char* ShmChannel::end_of(int peer) const {
     pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   }
   pollfd state{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
-  // Sandboxes without pidfds still know signals.
-  const bool dead = pidfd ? ::poll(&state, 1, 0) == 1 : ::kill(pid, 0) != 0 && errno == ESRCH;
+  const bool dead = pidfd ? ::poll(&state, 1, 0) == 1 : !is_alive(pid);
   const bool left = control(peer).departed.load() != 0;
   return dead ? "ended" : left ? "left the group" : nullptr;
 }
@@ -226,6 +238,7 @@ void ShmChannel::throw_if_aborted() const {
 }
 
 void ShmChannel::abort(const std::string& reason) noexcept {
+  aborted_here_ = true;
   std::uint32_t none = 0;
   if (head_->abort_state.compare_exchange_strong(none, 1)) {
     const std::size_t length = std::min(reason.size(), kAbortText - 1);
