@@ -34,12 +34,10 @@ struct Topology {
   DeviceCollectives route;
 };
 
-constexpr Topology kTopologies[] = {{"solo", 1, DeviceCollectives::automatic},
-                                    {"nccl of 2", 2, DeviceCollectives::nccl},
-                                    {"nccl of 3", 3, DeviceCollectives::nccl},
-                                    {"nccl of 4", 4, DeviceCollectives::nccl},
-                                    {"staged of 2", 2, DeviceCollectives::staged},
-                                    {"staged of 3", 3, DeviceCollectives::staged}};
+constexpr Topology kTopologies[] = {
+    {"solo", 1, DeviceCollectives::automatic},     {"nccl of 2", 2, DeviceCollectives::nccl},
+    {"nccl of 3", 3, DeviceCollectives::nccl},     {"nccl of 4", 4, DeviceCollectives::nccl},
+    {"staged of 2", 2, DeviceCollectives::staged}, {"staged of 3", 3, DeviceCollectives::staged}};
 
 // doctest's macros are not for many threads; a failed expectation travels as an exception.
 void expect(bool condition, const std::string& what) {
@@ -98,9 +96,9 @@ void with_ranks(const Topology& topology, const std::function<void(Rank&)>& body
         settings.share_gpus = true;
         settings.device_collectives = topology.route;
         const Opened opened = acc::device::open_device(settings);
-        Rank rank{settings, store.get(), opened,
-                  GroupFactory(settings, store.get(), opened.device, opened.backend),
-                  nullptr, {}};
+        Rank rank{settings, store.get(),
+                  opened,   GroupFactory(settings, store.get(), opened.device, opened.backend),
+                  nullptr,  {}};
         std::vector<int> all(static_cast<std::size_t>(topology.ranks));
         std::iota(all.begin(), all.end(), 0);
         rank.group = rank.factory.make(all, "test");
@@ -245,8 +243,7 @@ TEST_CASE("parts of the world are groups of their own, beside it") {
   }
   with_ranks(topology, [](Rank& rank) {
     const int me = rank.group->rank();
-    const auto shard =
-        rank.factory.make({me / 2 * 2, me / 2 * 2 + 1}, "shard", rank.group.get());
+    const auto shard = rank.factory.make({me / 2 * 2, me / 2 * 2 + 1}, "shard", rank.group.get());
     const auto replicate = rank.factory.make({me % 2, me % 2 + 2}, "replicate", rank.group.get());
     const auto data = rank.device().allocate(3 * sizeof(float), "test values");
     const auto sum_over = [&](ProcessGroup& group) {
