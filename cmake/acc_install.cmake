@@ -4,6 +4,9 @@ include(CMakePackageConfigHelpers)
 set_target_properties(acc_runtime PROPERTIES EXPORT_NAME runtime
                                              VERSION ${PROJECT_VERSION} SOVERSION 0)
 install(TARGETS acc_runtime EXPORT accTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(ACC_CUDA)  # the runtime looks for it beside itself
+  install(TARGETS acc_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 foreach(header acc/runtime.hpp acc/runtime.h)
   install(FILES runtime/include/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
 endforeach()

@@ -6,6 +6,13 @@ set(acc_cuda_sources
   src/cuda/cuda_error.cpp
   src/cuda/cuda_events.cpp
   src/cuda/cuda_memory.cpp
+  src/cuda/nccl/communicator.cpp
+  src/cuda/nccl/nccl_api.cpp
+  src/cuda/nccl/nccl_group.cpp
+  src/cuda/nccl/nccl_search.cpp
+  src/cuda/nccl/nccl_watch.cpp
+  src/cuda/nccl/registered_buffer.cpp
+  src/collectives/device_route.cpp
   src/device/caching_allocator.cpp
   src/device/memory_ledger.cpp)
 set(acc_cuda_kernels
@@ -24,3 +31,4 @@ target_compile_options(acc_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
 set(cuda_export_map ${CMAKE_CURRENT_SOURCE_DIR}/acc_cuda.map)
 target_link_options(acc_cuda PRIVATE LINKER:--version-script=${cuda_export_map})
 set_target_properties(acc_cuda PROPERTIES LINK_DEPENDS ${cuda_export_map})
+add_dependencies(acc_runtime acc_cuda)

@@ -14,6 +14,7 @@
 namespace train_gpt::cuda {
 
 constexpr std::int64_t kMaxChannels = 8192;
+constexpr std::int64_t kVectorElements = 8;
 
 /// Mean and 1/sqrt(variance + eps) of each row.
 struct RowStats {

@@ -3,13 +3,81 @@
 #include "acc/base/error.hpp"
 #include "device/cpu_device.hpp"
 
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
 namespace acc::device {
+namespace {
+
+constexpr const char* kLibrary = "libacc_cuda.so";
+
+// Beside the library that holds this function, or in lib/ beside a program's bin/; else where the
+// loader finds it.
+// ACC_CUDA_BACKEND names another, for tests.
+std::string backend_path() {
+  if (const char* const named = std::getenv("ACC_CUDA_BACKEND"); named != nullptr) {
+    return named;
+  }
+  static const char here = 0;
+  Dl_info self{};
+  if (dladdr(&here, &self) != 0 && self.dli_fname != nullptr) {
+    const auto folder = std::filesystem::path(self.dli_fname).parent_path();
+    for (const auto& candidate : {folder / kLibrary, folder / "../lib" / kLibrary}) {
+      if (std::error_code error; std::filesystem::exists(candidate, error)) {
+        return candidate.string();
+      }
+    }
+  }
+  return kLibrary;
+}
+
+Backend& load_backend() {
+  const std::string path = backend_path();
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    throw Error(
+        Errc::device,
+        fmt::format("device cuda: {} does not load ({}): this build has no CUDA half; build "
+                    "with the preset cuda, or use --cpu",
+                    kLibrary, dlerror()));
+  }
+  const auto entry = reinterpret_cast<BackendEntry>(dlsym(library, kBackendEntry));
+  Backend* const backend = entry == nullptr ? nullptr : entry(kBackendVersion);
+  if (backend == nullptr) {
+    throw Error(Errc::device, fmt::format("device cuda: {} is of another version than the runtime "
+                                          "that loads it: install both from one build",
+                                          path));
+  }
+  return *backend;
+}
+
+int choose_gpu(const plugins::RuntimeSettings& settings, int count) {
+  const auto& identity = settings.identity;
+  if (settings.share_gpus) {
+    return identity.local_rank % count;
+  }
+  if (std::max(identity.local_world_size, identity.local_rank + 1) > count) {
+    throw Error(Errc::device,
+                fmt::format("device cuda: {} workers on this machine, but GPUs: {}: start fewer "
+                            "workers, or let them share GPUs with ACC_SHARE_GPUS=1",
+                            identity.local_world_size, count));
+  }
+  return identity.local_rank;
+}
+
+}  // namespace
 
 Opened open_device(const plugins::RuntimeSettings& settings) {
   if (settings.device == plugins::Device::cpu) {
     return {.device = open_cpu_device()};
   }
-  throw Error(Errc::device, "device cuda: this libacc_runtime has no CUDA back end (use --cpu)");
+  static Backend& backend = load_backend();
+  const int index = choose_gpu(settings, backend.device_count());
+  return {.device = backend.open(index), .backend = &backend};
 }
 
 }  // namespace acc::device

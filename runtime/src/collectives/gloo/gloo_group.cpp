@@ -15,6 +15,7 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 
@@ -57,6 +58,15 @@ std::shared_ptr<gloo::transport::Device> make_device(const std::string& address)
     attributes.hostname = address;
   }
   return gloo::transport::tcp::CreateDevice(attributes);
+}
+
+/// Gloo 0.5 writes to its sockets without MSG_NOSIGNAL: a dead peer would kill this process before
+/// it could say which. A program's own handler stays.
+void ignore_broken_pipes() {
+  struct sigaction current {};
+  if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) {
+    std::signal(SIGPIPE, SIG_IGN);
+  }
 }
 
 }  // namespace
@@ -170,6 +180,7 @@ class GlooGroup::Exchange final : public Work {
 };
 
 GlooGroup::GlooGroup(GroupSpec spec, const std::string& address) : spec_(std::move(spec)) {
+  ignore_broken_pipes();
   try {
     auto device = make_device(address);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());

@@ -253,6 +253,7 @@ void ShmChannel::throw_if_aborted() const {
 }
 
 void ShmChannel::abort(const std::string& reason) noexcept {
+  aborted_here_ = true;
   std::uint32_t none = 0;
   if (head_->abort_state.compare_exchange_strong(none, 1)) {
     const std::size_t length = std::min(reason.size(), kAbortText - 1);

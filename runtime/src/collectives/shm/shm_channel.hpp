@@ -68,6 +68,8 @@ class ShmChannel {
             const std::function<std::string()>& what);
 
   void abort(const std::string& reason) noexcept;
+  /// Whether it was this rank that ended the group, or one of several.
+  [[nodiscard]] bool aborted_here() const noexcept { return aborted_here_; }
   /// Throws the reason, if the group is aborted.
   void throw_if_aborted() const;
   /// Aborts the group with `reason` and throws it, naming `peer`.
@@ -89,6 +91,7 @@ class ShmChannel {
   mutable std::mutex pidfds_mutex_;  ///< guards pidfds_
   mutable std::vector<UniqueFd> pidfds_;
   int spins_ = 0;
+  std::atomic<bool> aborted_here_ = false;
 };
 
 }  // namespace acc::collectives

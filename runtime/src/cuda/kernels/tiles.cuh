@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 /// How kernels walk over arrays: a block takes a tile at a time, a thread of it four neighbouring
 /// elements at a time, so that what a warp reads or writes at once is contiguous.
@@ -99,7 +101,7 @@ template <typename To>
 __device__ __forceinline__ To narrow(float value) {
   if constexpr (sizeof(To) == sizeof(float)) {
     return value;
-  } else if constexpr (__is_same(To, Bf16)) {
+  } else if constexpr (std::is_same_v<To, Bf16>) {
     return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
   } else {
     return {__half_as_ushort(__float2half_rn(value))};

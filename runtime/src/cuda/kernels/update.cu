@@ -110,7 +110,7 @@ __device__ void update_tile(const Step& step, const Arrays<Rounded>& arrays, std
     if constexpr (Step::kStates > 1) {
       store_quad(arrays.second + at, second[i]);
     }
-    if constexpr (!__is_same(Rounded, NotRounded)) {
+    if constexpr (!std::is_same_v<Rounded, NotRounded>) {
       Quad<Rounded> rounded;
       for (int j = 0; j < 4; ++j) {
         rounded.values[j] = narrow<Rounded>(weights[i].values[j]);
@@ -133,7 +133,7 @@ __device__ void update_one(const Step& step, const Arrays<Rounded>& arrays, std:
   if constexpr (Step::kStates > 1) {
     arrays.second[at] = second;
   }
-  if constexpr (!__is_same(Rounded, NotRounded)) {
+  if constexpr (!std::is_same_v<Rounded, NotRounded>) {
     arrays.rounded[at] = narrow<Rounded>(weight);
   }
 }

@@ -72,9 +72,8 @@ void* open_first(const std::vector<std::string>& candidates, Loaded& loaded) {
 
 Loaded load() {
   Loaded loaded;
-  void* library =
-      open_first(nccl_candidates([](const char* name) { return std::getenv(name); }, own_path()),
-                 loaded);
+  void* library = open_first(
+      nccl_candidates([](const char* name) { return std::getenv(name); }, own_path()), loaded);
   if (library == nullptr) {
     return loaded;
   }
@@ -84,11 +83,10 @@ Loaded load() {
   if (api.get_version == nullptr || api.get_version(&api.version) != ncclSuccess) {
     loaded.problem = fmt::format("{} is not an NCCL library", api.path);
   } else if (api.version < collectives::kMinNcclVersion || !missing.empty()) {
-    loaded.problem = fmt::format(
-        "{} is NCCL {}, at least {} is needed{}", api.path,
-        collectives::nccl_version_text(api.version),
-        collectives::nccl_version_text(collectives::kMinNcclVersion),
-        missing.empty() ? "" : fmt::format(" (it lacks {})", missing));
+    loaded.problem = fmt::format("{} is NCCL {}, at least {} is needed{}", api.path,
+                                 collectives::nccl_version_text(api.version),
+                                 collectives::nccl_version_text(collectives::kMinNcclVersion),
+                                 missing.empty() ? "" : fmt::format(" (it lacks {})", missing));
   } else {
     loaded.usable = true;
   }

@@ -97,7 +97,8 @@ WorkPtr NcclGroup::issue(std::string what, const Communicator::Call& call,
   while (!running_.empty() && running_.front().done->done()) {
     running_.pop_front();
   }
-  running_.push_back({.what = std::move(what), .ready = std::move(ready), .done = done, .seen = {}});
+  running_.push_back(
+      {.what = std::move(what), .ready = std::move(ready), .done = done, .seen = {}});
   return std::make_shared<Issued>(this, std::move(done));
 }
 
@@ -184,9 +185,9 @@ std::optional<std::string> NcclGroup::trouble() {
     return std::nullopt;
   }
   if (const auto error = communicator_->async_error()) {
-    return host_->failure().value_or(
-        fmt::format("NCCL failed in {} on rank {}: {}", describe(),
-                    spec_.ranks[static_cast<std::size_t>(spec_.rank)], *error));
+    return host_->failure().value_or(fmt::format("NCCL failed in {} on rank {}: {}", describe(),
+                                                 spec_.ranks[static_cast<std::size_t>(spec_.rank)],
+                                                 *error));
   }
   const std::lock_guard lock(running_mutex_);
   for (Running& each : running_) {
@@ -230,10 +231,9 @@ std::shared_ptr<ProcessGroup> make_nccl_group(const collectives::GroupSpec& spec
     throw Error(Errc::device, "no NCCL: " + nccl_problem());
   }
   auto communicator =
-      parent == nullptr
-          ? std::make_shared<Communicator>(*api, spec, host)
-          : std::make_shared<Communicator>(dynamic_cast<NcclGroup&>(*parent).communicator(), spec,
-                                           host, color);
+      parent == nullptr ? std::make_shared<Communicator>(*api, spec, host)
+                        : std::make_shared<Communicator>(
+                              dynamic_cast<NcclGroup&>(*parent).communicator(), spec, host, color);
   return std::make_shared<NcclGroup>(spec, std::move(host), std::move(device),
                                      std::move(communicator));
 }

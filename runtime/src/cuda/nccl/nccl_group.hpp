@@ -69,9 +69,7 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
                              const std::function<void()>& after = {});
   float* scratch(std::size_t nbytes);
   [[nodiscard]] bool averages(float scale) const;
-  [[nodiscard]] cudaStream_t stream() const {
-    return static_cast<cudaStream_t>(stream_->native());
-  }
+  [[nodiscard]] cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_->native()); }
 
   collectives::GroupSpec spec_;
   std::shared_ptr<collectives::ProcessGroup> host_;

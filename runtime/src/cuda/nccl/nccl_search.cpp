@@ -60,8 +60,8 @@ std::vector<fs::path> python_prefixes(const std::function<const char*(const char
 
 }  // namespace
 
-std::vector<std::string> nccl_candidates(
-    const std::function<const char*(const char*)>& variable, const fs::path& own_library) {
+std::vector<std::string> nccl_candidates(const std::function<const char*(const char*)>& variable,
+                                         const fs::path& own_library) {
   if (const char* path = variable("ACC_NCCL_LIBRARY")) {
     return {path};
   }

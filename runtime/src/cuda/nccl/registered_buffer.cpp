@@ -20,13 +20,13 @@ std::shared_ptr<RegisteredBuffer> RegisteredBuffer::make(std::shared_ptr<Communi
   if (api.mem_alloc == nullptr || api.mem_free == nullptr || api.comm_register == nullptr) {
     return nullptr;
   }
-  const std::size_t rounded = std::max((nbytes + kAlignment - 1) / kAlignment, std::size_t{1}) *
-                              kAlignment;
+  const std::size_t rounded =
+      std::max((nbytes + kAlignment - 1) / kAlignment, std::size_t{1}) * kAlignment;
   void* data = nullptr;
   if (api.mem_alloc(&data, rounded) != ncclSuccess) {
-    throw Error(Errc::out_of_memory,
-                device->describe() + ": no memory for " + std::to_string(nbytes) + " bytes of " +
-                    collectives::kGatheredMemory);
+    throw Error(Errc::out_of_memory, device->describe() + ": no memory for " +
+                                         std::to_string(nbytes) + " bytes of " +
+                                         collectives::kGatheredMemory);
   }
   return std::make_shared<RegisteredBuffer>(std::move(communicator), std::move(device),
                                             static_cast<std::byte*>(data), nbytes);
@@ -73,14 +73,12 @@ void RegisteredBuffer::register_memory() {
 void RegisteredBuffer::deregister_memory() {
   const NcclApi& api = communicator_->api();
   if (window_ != nullptr) {
-    communicator_->call("deregistering memory", [&](ncclComm_t comm) {
-      return api.comm_window_deregister(comm, window_);
-    });
+    communicator_->call("deregistering memory",
+                        [&](ncclComm_t comm) { return api.comm_window_deregister(comm, window_); });
   }
   if (handle_ != nullptr) {
-    communicator_->call("deregistering memory", [&](ncclComm_t comm) {
-      return api.comm_deregister(comm, handle_);
-    });
+    communicator_->call("deregistering memory",
+                        [&](ncclComm_t comm) { return api.comm_deregister(comm, handle_); });
   }
 }
 

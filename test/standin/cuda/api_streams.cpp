@@ -1,0 +1,233 @@
+#include "standin/cuda/devices.hpp"
+#include "standin/cuda/streams.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+
+using namespace standin;
+
+struct CUevent_st {
+  unsigned flags = 0;
+  int device = 0;
+  Ticket ticket;                            ///< of the last cudaEventRecord
+  std::shared_ptr<Clock::time_point> when;  ///< null before the first
+};
+
+namespace {
+
+/// The handles that are not destroyed.
+template <typename Handle>
+class Handles {
+ public:
+  void add(Handle handle) {
+    const std::lock_guard lock(mutex_);
+    live_.insert(handle);
+  }
+  bool contains(Handle handle) {
+    const std::lock_guard lock(mutex_);
+    return live_.contains(handle);
+  }
+  bool remove(Handle handle) {
+    const std::lock_guard lock(mutex_);
+    return live_.erase(handle) > 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<Handle> live_;
+};
+
+Handles<cudaStream_t>& streams() {
+  static auto* const handles = new Handles<cudaStream_t>;
+  return *handles;
+}
+Handles<cudaEvent_t>& events() {
+  static auto* const handles = new Handles<cudaEvent_t>;
+  return *handles;
+}
+
+/// What went wrong in work that is done shows when somebody asks for it.
+cudaError_t outcome(int device) {
+  return device_fault(device);
+}
+
+template <typename Body>
+cudaError_t stream_call(const char* name, cudaStream_t handle, Body&& body) {
+  return api_call(name, [&] {
+    const StreamPtr stream = stream_of(handle);
+    return stream == nullptr ? cudaErrorInvalidResourceHandle : body(stream);
+  });
+}
+
+template <typename Body>
+cudaError_t event_call(const char* name, cudaEvent_t event, Body&& body) {
+  return api_call(
+      name, [&] { return events().contains(event) ? body() : cudaErrorInvalidResourceHandle; });
+}
+
+cudaError_t create_stream(cudaStream_t* handle, unsigned flags) {
+  const bool blocking = (flags & cudaStreamNonBlocking) == 0;
+  *handle = new CUstream_st{make_stream(current_device(), blocking)};
+  streams().add(*handle);
+  return cudaSuccess;
+}
+
+cudaError_t create_event(cudaEvent_t* event, unsigned flags) {
+  *event = new CUevent_st{flags, current_device(), {}, nullptr};
+  events().add(*event);
+  return cudaSuccess;
+}
+
+cudaError_t elapsed(float* milliseconds, const CUevent_st& start, const CUevent_st& stop) {
+  const bool untimed = ((start.flags | stop.flags) & cudaEventDisableTiming) != 0;
+  if (untimed || start.when == nullptr || stop.when == nullptr) {
+    return cudaErrorInvalidResourceHandle;
+  }
+  if (!reached(start.ticket) || !reached(stop.ticket)) {
+    return cudaErrorNotReady;
+  }
+  *milliseconds = std::chrono::duration<float, std::milli>(*stop.when - *start.when).count();
+  return cudaSuccess;
+}
+
+}  // namespace
+
+StreamPtr standin::stream_of(cudaStream_t handle) {
+  if (handle == nullptr || handle == cudaStreamLegacy) {
+    return default_stream(current_device());
+  }
+  return streams().contains(handle) ? handle->stream : nullptr;
+}
+
+extern "C" {
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return api_call("cudaStreamCreateWithPriority", [&] { return create_stream(stream, flags); });
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return api_call("cudaStreamCreateWithFlags", [&] { return create_stream(stream, flags); });
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return api_call("cudaStreamCreate", [&] { return create_stream(stream, cudaStreamDefault); });
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+  return api_call("cudaStreamDestroy", [&] {
+    if (!streams().remove(handle)) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    forget_stream(handle->stream);
+    delete handle;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  return stream_call("cudaStreamSynchronize", handle, [](const StreamPtr& stream) {
+    wait(now(stream));
+    return outcome(stream->device);
+  });
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  return stream_call("cudaStreamQuery", handle, [](const StreamPtr& stream) {
+    return poll(now(stream)) ? outcome(stream->device) : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
+  return stream_call("cudaStreamWaitEvent", handle, [event](const StreamPtr& stream) {
+    if (!events().contains(event)) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    enqueue(stream, [] { return true; }, {event->ticket});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
+  return stream_call("cudaStreamGetPriority", handle, [priority](const StreamPtr&) {
+    *priority = 0;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
+  return stream_call("cudaLaunchHostFunc", handle, [=](const StreamPtr& stream) {
+    enqueue(stream, [=] {
+      inside_host_function() = true;
+      function(data);
+      inside_host_function() = false;
+      return true;
+    });
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  return api_call("cudaEventCreateWithFlags", [&] { return create_event(event, flags); });
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return api_call("cudaEventCreate", [&] { return create_event(event, cudaEventDefault); });
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return api_call("cudaEventDestroy", [&] {
+    if (!events().remove(event)) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    delete event;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
+  return event_call("cudaEventRecord", event, [&] {
+    const StreamPtr stream = stream_of(handle);
+    if (stream == nullptr || stream->device != event->device) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    event->when = std::make_shared<Clock::time_point>();
+    event->ticket = enqueue(stream, [when = event->when] {
+      *when = Clock::now();
+      return true;
+    });
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return event_call("cudaEventQuery", event, [&] {
+    return poll(event->ticket) ? outcome(event->device) : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return event_call("cudaEventSynchronize", event, [&] {
+    wait(event->ticket);
+    return outcome(event->device);
+  });
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop) {
+  return event_call("cudaEventElapsedTime", start, [&] {
+    return events().contains(stop) ? elapsed(milliseconds, *start, *stop)
+                                   : cudaErrorInvalidResourceHandle;
+  });
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  return api_call("cudaDeviceSynchronize", [] {
+    wait_for_device(current_device());
+    return outcome(current_device());
+  });
+}
+
+}  // extern "C"

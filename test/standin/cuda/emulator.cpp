@@ -1,0 +1,111 @@
+#include "standin/cuda/emulator.hpp"
+
+#include "standin/cuda/block.hpp"
+#include "standin/settings.hpp"
+
+#include <cstring>
+#include <memory>
+#include <sstream>
+
+__thread uint3 threadIdx{};
+__thread uint3 blockIdx{};
+__thread uint3 blockDim{};
+__thread uint3 gridDim{};
+
+namespace standin {
+
+__thread Thread* current_thread = nullptr;
+
+namespace {
+
+constexpr int kPoison = 0xff;  // a NaN as float, double, half and bfloat16
+constexpr std::size_t kRedzoneBytes = 256;
+
+/// The host thread's dynamic shared memory, and what lies behind it to notice overruns.
+class SharedMemory {
+ public:
+  void start_block(std::size_t nbytes) {
+    nbytes_ = nbytes;
+    std::memset(storage_, kPoison, nbytes + kRedzoneBytes);
+  }
+  void end_block() const {
+    for (std::size_t i = nbytes_; i < nbytes_ + kRedzoneBytes; ++i) {
+      if (storage_[i] != kPoison) {
+        die("a kernel wrote " + std::to_string(i - nbytes_) + " bytes past its " +
+            std::to_string(nbytes_) + " bytes of dynamic shared memory");
+      }
+    }
+  }
+  unsigned char* data() { return storage_; }
+
+ private:
+  std::size_t nbytes_ = 0;
+  alignas(128) unsigned char storage_[kMaxSharedBytes + kRedzoneBytes];
+};
+
+// On the heap: a library that a running program loads has little room for thread-local memory.
+SharedMemory& shared_memory() {
+  static thread_local const auto memory = std::make_unique<SharedMemory>();
+  return *memory;
+}
+
+FiberThread& self() {
+  return *static_cast<FiberThread*>(current_thread);
+}
+
+}  // namespace
+
+void* dynamic_shared() {
+  return shared_memory().data();
+}
+
+void run_grid(const GridShape& shape, const std::function<void()>& kernel) {
+  blockDim = {shape.block.x, shape.block.y, shape.block.z};
+  gridDim = {shape.grid.x, shape.grid.y, shape.grid.z};
+  Block block(shape, kernel);
+  for (unsigned z = 0; z < shape.grid.z; ++z) {
+    for (unsigned y = 0; y < shape.grid.y; ++y) {
+      for (unsigned x = 0; x < shape.grid.x; ++x) {
+        shared_memory().start_block(shape.shared_bytes);
+        blockIdx = {x, y, z};
+        block.run();
+        shared_memory().end_block();
+      }
+    }
+  }
+}
+
+void block_barrier(std::source_location where) {
+  self().block->barrier(self(), where);
+}
+
+void warp_operation(unsigned mask, WarpOperation operation, void* arguments, const char* name,
+                    std::source_location where) {
+  self().block->warp_operation(self(), {mask, operation, name, where}, arguments);
+}
+
+void async_copy(void* to_shared, const void* from, std::size_t nbytes, std::size_t source_nbytes) {
+  const auto misaligned = [nbytes](const void* address) {
+    return reinterpret_cast<std::uintptr_t>(address) % nbytes != 0;
+  };
+  if (misaligned(to_shared) || misaligned(from)) {
+    die("cp.async of " + std::to_string(nbytes) + " bytes at an address that is not aligned to it");
+  }
+  std::memset(to_shared, kPoison, nbytes);
+  self().copies.push_back({to_shared, from, nbytes, source_nbytes, /*group=*/self().groups});
+}
+
+void async_copy_commit() {
+  ++self().groups;
+}
+
+void async_copy_wait(std::size_t pending) {
+  auto& copies = self().copies;
+  std::size_t done = 0;
+  for (; done < copies.size() && copies[done].group + pending < self().groups; ++done) {
+    copies[done].run();
+  }
+  copies.erase(copies.begin(), copies.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+}  // namespace standin

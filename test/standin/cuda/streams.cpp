@@ -1,0 +1,316 @@
+#include "standin/cuda/streams.hpp"
+
+#include "standin/cuda/devices.hpp"
+#include "standin/cuda/standin.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+namespace standin {
+namespace {
+
+constexpr auto kRetry = std::chrono::microseconds(100);  // of work that said "not yet"
+
+/// One mutex and one condition for all streams of the process: there are few.
+struct Shared {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::pair<int, std::thread::id>, Engine*> engines;
+  std::map<int, StreamPtr> default_streams;
+};
+
+Shared& shared() {
+  static Shared* const the_shared = new Shared;  // outlives the engines' threads
+  return *the_shared;
+}
+
+bool is_done(const Ticket& ticket) {
+  return ticket.stream == nullptr || ticket.stream->done >= ticket.number;
+}
+
+}  // namespace
+
+/// The thread that runs the streams which one host thread made on one device. Ranks that are
+/// threads of one process so do not hold each other up.
+class Engine {
+ public:
+  explicit Engine(std::uint64_t seed) : random_(seed) {
+    std::thread([this] { run(); }).detach();
+  }
+
+  // All of these under the shared mutex.
+  void add(StreamPtr stream) { streams_.push_back(std::move(stream)); }
+  void forget(const StreamPtr& stream) { forgotten_.push_back(stream); }
+  [[nodiscard]] const std::vector<StreamPtr>& streams() const { return streams_; }
+  void want(const Ticket& ticket) { wanted_.push_back(ticket); }
+  void polled() {
+    constexpr int kPollsForOneStep = 3;
+    if (++polls_ % kPollsForOneStep == 0) {
+      ++steps_granted_;
+    }
+  }
+
+ private:
+  [[noreturn]] void run();
+  /// Whether work may start: somebody waits, has polled, or it is old.
+  bool may_run();
+  [[nodiscard]] Clock::time_point when_oldest_is_due() const;
+  Stream* choose();
+  void execute(Stream& stream, std::unique_lock<std::mutex>& lock);
+  void drop_forgotten();
+
+  std::mt19937_64 random_;
+  std::vector<StreamPtr> streams_;
+  std::vector<StreamPtr> forgotten_;
+  std::vector<Ticket> wanted_;
+  std::vector<const Stream*> not_yet_;  ///< said so since something was done
+  const Stream* last_ = nullptr;
+  long polls_ = 0;
+  long steps_granted_ = 0;
+};
+
+void Engine::run() {
+  std::unique_lock lock(shared().mutex);
+  while (true) {
+    drop_forgotten();
+    if (!may_run()) {
+      const auto due = when_oldest_is_due();
+      if (due == Clock::time_point::max()) {
+        shared().changed.wait(lock);
+      } else {
+        shared().changed.wait_until(lock, due);
+      }
+    } else if (Stream* stream = choose()) {
+      execute(*stream, lock);
+    } else {
+      shared().changed.wait_for(lock, kRetry);
+      not_yet_.clear();
+    }
+  }
+}
+
+bool Engine::may_run() {
+  std::erase_if(wanted_, is_done);
+  const bool has_work =
+      std::ranges::any_of(streams_, [](const StreamPtr& stream) { return !stream->queue.empty(); });
+  return has_work &&
+         (!wanted_.empty() || steps_granted_ > 0 || when_oldest_is_due() <= Clock::now());
+}
+
+Clock::time_point Engine::when_oldest_is_due() const {
+  auto due = Clock::time_point::max();
+  for (const StreamPtr& stream : streams_) {
+    if (!stream->queue.empty()) {
+      due = std::min(due,
+                     stream->queue.front().issued + std::chrono::milliseconds(settings().idle_ms));
+    }
+  }
+  return due;
+}
+
+Stream* Engine::choose() {
+  std::vector<Stream*> runnable;
+  for (const StreamPtr& stream : streams_) {
+    const bool ready =
+        !stream->queue.empty() && std::ranges::all_of(stream->queue.front().after, is_done);
+    if (ready && std::ranges::find(not_yet_, stream.get()) == not_yet_.end()) {
+      runnable.push_back(stream.get());
+    }
+  }
+  if (runnable.empty()) {
+    return nullptr;
+  }
+  // Half of the time the same stream goes on, so that one gets far ahead of another.
+  const bool goes_on = random_() % 2 == 0;
+  const auto last = std::ranges::find(runnable, last_);
+  Stream* chosen =
+      goes_on && last != runnable.end() ? *last : runnable[random_() % runnable.size()];
+  last_ = chosen;
+  return chosen;
+}
+
+void Engine::execute(Stream& stream, std::unique_lock<std::mutex>& lock) {
+  Work& work = stream.queue.front();
+  const bool faulted = device_fault(stream.device) != cudaSuccess;
+  lock.unlock();
+  const bool done = faulted || work.step();
+  lock.lock();
+  if (!done) {
+    not_yet_.push_back(&stream);
+    return;
+  }
+  Work finished = std::move(stream.queue.front());
+  stream.queue.pop_front();
+  ++stream.done;
+  steps_granted_ = std::max(0L, steps_granted_ - 1);
+  not_yet_.clear();
+  shared().changed.notify_all();
+  lock.unlock();
+  finished = {};  // what it holds may call back when it goes
+  lock.lock();
+}
+
+void Engine::drop_forgotten() {
+  std::erase_if(forgotten_, [this](const StreamPtr& stream) {
+    return stream->queue.empty() && std::erase(streams_, stream) > 0;
+  });
+}
+
+namespace {
+
+Engine& engine_of(int device, std::thread::id thread) {
+  Engine*& engine = shared().engines[{device, thread}];
+  if (engine == nullptr) {
+    engine = new Engine(settings().seed + static_cast<std::uint64_t>(device));
+  }
+  return *engine;
+}
+
+StreamPtr make_stream_locked(int device, bool blocking, std::thread::id thread) {
+  Engine& engine = engine_of(device, thread);
+  auto stream = std::make_shared<Stream>(device, blocking, engine);
+  engine.add(stream);
+  return stream;
+}
+
+StreamPtr default_stream_locked(int device) {
+  StreamPtr& stream = shared().default_streams[device];
+  if (stream == nullptr) {
+    stream = make_stream_locked(device, /*blocking=*/true, std::thread::id{});
+  }
+  return stream;
+}
+
+template <typename Visit>
+void each_stream(int device, Visit&& visit) {
+  for (const auto& [key, engine] : shared().engines) {
+    if (key.first == device) {
+      for (const StreamPtr& stream : engine->streams()) {
+        visit(stream);
+      }
+    }
+  }
+}
+
+/// The default stream is ordered with every blocking stream of its device.
+void add_implicit_order(const StreamPtr& stream, std::vector<Ticket>& after) {
+  if (!stream->blocking) {
+    return;
+  }
+  const StreamPtr by_default = default_stream_locked(stream->device);
+  if (stream != by_default) {
+    after.push_back({by_default, by_default->issued});
+    return;
+  }
+  each_stream(stream->device, [&](const StreamPtr& other) {
+    if (other->blocking && other != stream) {
+      after.push_back({other, other->issued});
+    }
+  });
+}
+
+void wait_all(const std::vector<Ticket>& tickets) {
+  std::unique_lock lock(shared().mutex);
+  for (const Ticket& ticket : tickets) {
+    if (!is_done(ticket)) {
+      ticket.stream->engine.want(ticket);
+    }
+  }
+  shared().changed.notify_all();
+  shared().changed.wait(lock, [&] { return std::ranges::all_of(tickets, is_done); });
+}
+
+}  // namespace
+
+StreamPtr make_stream(int device, bool blocking) {
+  const std::lock_guard lock(shared().mutex);
+  return make_stream_locked(device, blocking, std::this_thread::get_id());
+}
+
+StreamPtr default_stream(int device) {
+  const std::lock_guard lock(shared().mutex);
+  return default_stream_locked(device);
+}
+
+void forget_stream(const StreamPtr& stream) {
+  const std::lock_guard lock(shared().mutex);
+  stream->engine.forget(stream);
+  shared().changed.notify_all();
+}
+
+Ticket enqueue(const StreamPtr& stream, std::function<bool()> step, std::vector<Ticket> after) {
+  const std::lock_guard lock(shared().mutex);
+  add_implicit_order(stream, after);
+  stream->queue.push_back({std::move(step), std::move(after)});
+  shared().changed.notify_all();
+  return {stream, ++stream->issued};
+}
+
+Ticket now(const StreamPtr& stream) {
+  const std::lock_guard lock(shared().mutex);
+  return {stream, stream->issued};
+}
+
+bool reached(const Ticket& ticket) {
+  const std::lock_guard lock(shared().mutex);
+  return is_done(ticket);
+}
+
+bool poll(const Ticket& ticket) {
+  const std::lock_guard lock(shared().mutex);
+  if (is_done(ticket)) {
+    return true;
+  }
+  ticket.stream->engine.polled();
+  shared().changed.notify_all();
+  return false;
+}
+
+void wait(const Ticket& ticket) {
+  wait_all({ticket});
+}
+
+void wait_for_device(int device) {
+  std::vector<Ticket> tickets;
+  {
+    const std::lock_guard lock(shared().mutex);
+    each_stream(device, [&](const StreamPtr& stream) {
+      tickets.push_back({stream, stream->issued});
+    });
+  }
+  wait_all(tickets);
+}
+
+// --- what standin.hpp gives to other stand-ins
+
+cudaError_t enqueue_poll(cudaStream_t handle, std::function<bool()> work) {
+  const StreamPtr stream = stream_of(handle);
+  if (stream == nullptr) {
+    return cudaErrorInvalidResourceHandle;
+  }
+  enqueue(stream, std::move(work));
+  return cudaSuccess;
+}
+
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+  return enqueue_poll(stream, [work = std::move(work)] {
+    work();
+    return true;
+  });
+}
+
+cudaError_t stream_device(cudaStream_t handle, int* device) {
+  const StreamPtr stream = stream_of(handle);
+  if (stream == nullptr) {
+    return cudaErrorInvalidResourceHandle;
+  }
+  *device = stream->device;
+  return cudaSuccess;
+}
+
+}  // namespace standin

@@ -1,0 +1,25 @@
+// main of tests that run on a GPU, or on what ACC_CUDA_BACKEND stands in for one; without either
+// they are skipped, and say why.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "acc/base/error.hpp"
+#include "device/open_device.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+int main(int argc, char** argv) {
+  doctest::Context context(argc, argv);
+  if (!context.shouldExit() && std::getenv("ACC_CUDA_BACKEND") == nullptr) {
+    try {
+      acc::plugins::RuntimeSettings settings;
+      settings.device = acc::plugins::Device::cuda;
+      acc::device::open_device(settings);
+    } catch (const acc::Error& error) {
+      std::printf("skipped: %s\n", error.what());
+      return 77;
+    }
+  }
+  return context.run();
+}

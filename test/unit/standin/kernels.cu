@@ -1,0 +1,217 @@
+#include "cuda/kernels/device_code.cuh"
+#include "kernels.hpp"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+namespace standin_test {
+namespace {
+
+constexpr unsigned kAll = 0xffffffffU;
+constexpr unsigned kMaxThreads = 256;
+
+__device__ unsigned global_thread() {
+  return blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+__global__ void number_threads_kernel(int* out) {
+  const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  const unsigned i = block * blockDim.x * blockDim.y * blockDim.z + thread;
+  out[i] = static_cast<int>(i);
+}
+
+__global__ void __launch_bounds__(kMaxThreads)
+    scale_add_kernel(float* values, unsigned numel, float factor) {
+  for (unsigned i = global_thread(); i < numel; i += gridDim.x * blockDim.x) {
+    values[i] = fmaf(values[i], factor, 1.0F);
+  }
+}
+
+template <bool kBarriers>
+__global__ void sum_kernel(const int* values, int* out) {
+  __shared__ int partial[kMaxThreads];
+  partial[threadIdx.x] = values[global_thread()];
+  if (kBarriers) {
+    __syncthreads();
+  }
+  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) {
+      partial[threadIdx.x] += partial[threadIdx.x + half];
+    }
+    if (kBarriers) {
+      __syncthreads();
+    }
+  }
+  if (threadIdx.x == 0) {
+    out[blockIdx.x] = partial[0];
+  }
+}
+
+__device__ double warp_sum(double value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(kAll, value, offset);
+  }
+  return value;
+}
+
+__global__ void sum_with_shuffles_kernel(const double* values, double* out) {
+  auto* of_warps = acc::cuda::dynamic_shared<double>();
+  const double sum = warp_sum(values[global_thread()]);
+  if (threadIdx.x % warpSize == 0) {
+    of_warps[threadIdx.x / warpSize] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x < warpSize) {
+    const bool is_warp = threadIdx.x < blockDim.x / warpSize;
+    const double total = warp_sum(is_warp ? of_warps[threadIdx.x] : 0.0);
+    if (threadIdx.x == 0) {
+      out[blockIdx.x] = total;
+    }
+  }
+}
+
+__global__ void warp_functions_kernel(int* out) {
+  const int lane = static_cast<int>(threadIdx.x);
+  int* mine = out + lane * 7;
+  mine[0] = __shfl_xor_sync(kAll, lane, 1);
+  mine[1] = __shfl_down_sync(kAll, lane, 1);
+  mine[2] = __shfl_up_sync(kAll, lane, 1);
+  mine[3] = __shfl_sync(kAll, lane, 3, 8);
+  mine[4] = static_cast<int>(__ballot_sync(kAll, lane % 2));
+  mine[5] = __any_sync(kAll, lane == 31);
+  mine[6] = __all_sync(kAll, lane < 31);
+}
+
+__global__ void count_threads_kernel(int* as_int, float* as_float, double* as_double,
+                                     int* largest) {
+  atomicAdd(as_int, 1);
+  atomicAdd(as_float, 1.0F);
+  atomicAdd(as_double, 1.0);
+  atomicMax(largest, static_cast<int>(global_thread()));
+}
+
+__global__ void multiply_tile_kernel(const std::uint16_t* a, const std::uint16_t* b, float* c) {
+  __shared__ __align__(16) std::uint16_t a_tile[16 * 16];
+  __shared__ __align__(16) std::uint16_t b_tile[16 * 8];
+  const unsigned lane = threadIdx.x;
+  for (unsigned i = lane; i < 16 * 16; i += warpSize) {
+    a_tile[i] = a[i];
+  }
+  for (unsigned i = lane; i < 16 * 8; i += warpSize) {
+    b_tile[i] = b[i];
+  }
+  __syncwarp();
+  std::uint32_t a_registers[4];
+  std::uint32_t b_registers[2];
+  // Matrices of a: rows 0-7 and 8-15 of its left half, then of its right half.
+  standin::ldmatrix(a_registers, a_tile + lane % 16 * 16 + lane / 16 * 8);
+  standin::ldmatrix_trans(b_registers, b_tile + lane % 16 * 8);
+  float d[4] = {};
+  standin::mma_m16n8k16<__nv_bfloat16>(d, a_registers, b_registers, d);
+  for (unsigned i = 0; i < 4; ++i) {
+    c[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = d[i];
+  }
+}
+
+__global__ void copy_async_kernel(const float* from, float* to, bool waits) {
+  __shared__ __align__(16) float tile[32 * 4];
+  standin::cp_async_16(tile + threadIdx.x * 4, from + threadIdx.x * 4);
+  standin::cp_async_commit();
+  if (waits) {
+    standin::cp_async_wait(0);
+  }
+  for (unsigned i = 0; i < 4; ++i) {
+    to[threadIdx.x * 4 + i] = tile[threadIdx.x * 4 + i];
+  }
+}
+
+__global__ void diverge_at_barrier_kernel() {
+  if (threadIdx.x < 16) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+
+__global__ void diverge_in_warp_kernel() {
+  if (threadIdx.x % 2 == 0) {
+    __syncwarp();
+  } else {
+    __shfl_xor_sync(kAll, 1, 1);
+  }
+}
+
+__global__ void leave_barrier_out_kernel() {
+  if (threadIdx.x < 32) {
+    __syncwarp();
+    __syncthreads();
+  } else {
+    __shfl_sync(kAll, 1, 0);
+    __shfl_sync(threadIdx.x == 32 ? 1U : kAll, 1, 0);
+  }
+}
+
+__global__ void overrun_shared_kernel() {
+  auto* bytes = acc::cuda::dynamic_shared<unsigned char>();
+  bytes[blockDim.x + threadIdx.x] = 0;
+}
+
+template <typename... Expected, typename... Actual>
+cudaError_t start(const Launch& launch, void (*kernel)(Expected...), Actual... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(launch.blocks);
+  config.blockDim = dim3(launch.threads);
+  config.dynamicSmemBytes = launch.shared_bytes;
+  config.stream = launch.stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+}  // namespace
+
+cudaError_t number_threads(dim3 grid, dim3 block, int* out) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  return cudaLaunchKernelEx(&config, number_threads_kernel, out);
+}
+cudaError_t scale_add(const Launch& launch, float* values, unsigned numel, float factor) {
+  return start(launch, scale_add_kernel, values, numel, factor);
+}
+cudaError_t sum_with_barriers(const Launch& launch, const int* values, int* out) {
+  return start(launch, sum_kernel<true>, values, out);
+}
+cudaError_t sum_without_barriers(const Launch& launch, const int* values, int* out) {
+  return start(launch, sum_kernel<false>, values, out);
+}
+cudaError_t sum_with_shuffles(const Launch& launch, const double* values, double* out) {
+  return start(launch, sum_with_shuffles_kernel, values, out);
+}
+cudaError_t warp_functions(int* out) {
+  return start({}, warp_functions_kernel, out);
+}
+cudaError_t count_threads(const Launch& launch, int* as_int, float* as_float, double* as_double,
+                          int* largest) {
+  return start(launch, count_threads_kernel, as_int, as_float, as_double, largest);
+}
+cudaError_t multiply_tile(const std::uint16_t* a, const std::uint16_t* b, float* c) {
+  return start({}, multiply_tile_kernel, a, b, c);
+}
+cudaError_t copy_async(const float* from, float* to, bool waits) {
+  return start({}, copy_async_kernel, from, to, waits);
+}
+cudaError_t diverge_at_barrier() {
+  return start({}, diverge_at_barrier_kernel);
+}
+cudaError_t diverge_in_warp() {
+  return start({}, diverge_in_warp_kernel);
+}
+cudaError_t leave_barrier_out() {
+  return start({.threads = 64}, leave_barrier_out_kernel);
+}
+cudaError_t overrun_shared() {
+  return start({.threads = 32, .shared_bytes = 32}, overrun_shared_kernel);
+}
+
+}  // namespace standin_test

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+/// Kernels for the emulator's tests. Pointers are of device memory.
+namespace standin_test {
+
+struct Launch {
+  unsigned blocks = 1;
+  unsigned threads = 32;
+  std::size_t shared_bytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+/// out[i] = i of thread i of the grid, in three dimensions of blocks and threads.
+cudaError_t number_threads(dim3 grid, dim3 block, int* out);
+/// values[i] = values[i] * factor + 1
+cudaError_t scale_add(const Launch& launch, float* values, unsigned numel, float factor);
+/// out[b] = sum of the block's values, over a tree with barriers in static shared memory.
+cudaError_t sum_with_barriers(const Launch& launch, const int* values, int* out);
+/// The same without its barriers.
+cudaError_t sum_without_barriers(const Launch& launch, const int* values, int* out);
+/// out[b] = sum of the block's values, by shuffles and then one warp; dynamic shared memory.
+cudaError_t sum_with_shuffles(const Launch& launch, const double* values, double* out);
+/// out[lane][0..6]: xor 1, down 1, up 1, idx 3 within parts of 8, ballot of odd lanes, any, all.
+cudaError_t warp_functions(int* out);
+/// counters[0..3]: threads by atomicAdd on int, float, double; the largest thread number.
+cudaError_t count_threads(const Launch& launch, int* as_int, float* as_float, double* as_double,
+                          int* largest);
+/// c [16, 8] = a [16, 16] b [16, 8], through ldmatrix and mma.sync; bf16 bits.
+cudaError_t multiply_tile(const std::uint16_t* a, const std::uint16_t* b, float* c);
+/// Copies 16 bytes a thread by cp.async and, where `waits`, waits for them.
+cudaError_t copy_async(const float* from, float* to, bool waits);
+
+/// Errors that the emulator ends the process for.
+cudaError_t diverge_at_barrier();
+cudaError_t diverge_in_warp();
+cudaError_t leave_barrier_out();
+cudaError_t overrun_shared();
+
+}  // namespace standin_test
