@@ -117,6 +117,7 @@ bool Engine::may_run() {
   std::erase_if(wanted_, is_done);
   const auto due = when_oldest_is_due();
   const bool has_work = due != Clock::time_point::max();
+  steps_granted_ = has_work ? steps_granted_ : 0;
   return has_work && (!wanted_.empty() || steps_granted_ > 0 || due <= Clock::now());
 }
 
@@ -186,16 +187,16 @@ void Engine::drop_forgotten() {
 
 namespace {
 
-Engine& engine_of(int device, std::thread::id thread) {
-  Engine*& engine = shared().engines[{device, thread}];
+Engine& engine_of_this_thread(int device) {
+  Engine*& engine = shared().engines[{device, std::this_thread::get_id()}];
   if (engine == nullptr) {
     engine = new Engine(settings().seed + static_cast<std::uint64_t>(device));
   }
   return *engine;
 }
 
-StreamPtr make_stream_locked(int device, bool blocking, std::thread::id thread) {
-  Engine& engine = engine_of(device, thread);
+StreamPtr make_stream_locked(int device, bool blocking) {
+  Engine& engine = engine_of_this_thread(device);
   auto stream = std::make_shared<Stream>(device, blocking, engine);
   engine.add(stream);
   return stream;
@@ -204,7 +205,7 @@ StreamPtr make_stream_locked(int device, bool blocking, std::thread::id thread) 
 StreamPtr default_stream_locked(int device) {
   StreamPtr& stream = shared().default_streams[device];
   if (stream == nullptr) {
-    stream = make_stream_locked(device, /*blocking=*/true, std::thread::id{});
+    stream = make_stream_locked(device, /*blocking=*/true);
   }
   return stream;
 }
@@ -252,7 +253,7 @@ void wait_all(const std::vector<Ticket>& tickets) {
 
 StreamPtr make_stream(int device, bool blocking) {
   const std::lock_guard lock(shared().mutex);
-  return make_stream_locked(device, blocking, std::this_thread::get_id());
+  return make_stream_locked(device, blocking);
 }
 
 StreamPtr default_stream(int device) {

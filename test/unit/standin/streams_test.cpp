@@ -211,10 +211,13 @@ TEST_CASE("a copy reads pageable memory at the call and page-locked memory when 
   std::array<int, 2> pinned{1, 1};
   check(cudaHostRegister(pinned.data(), sizeof pinned, cudaHostRegisterDefault));
   const DeviceArray<int> out(2);
+  std::atomic<bool> written = false;
+  check(standin::enqueue_poll(stream, [&written] { return written.load(); }));
   check(cudaMemcpyAsync(out.data(), pageable.data(), 4, cudaMemcpyHostToDevice, stream));
   check(cudaMemcpyAsync(out.data() + 1, pinned.data(), 4, cudaMemcpyHostToDevice, stream));
   pageable[0] = 2;
   pinned[0] = 2;
+  written = true;
   CHECK(out.read() == std::vector{1, 2});
   CHECK(cudaHostUnregister(pinned.data()) == cudaSuccess);
   CHECK(cudaHostUnregister(pinned.data()) == cudaErrorHostMemoryNotRegistered);
