@@ -178,6 +178,16 @@ TEST_CASE("work that says not yet lets other streams run") {
   }
 }
 
+TEST_CASE("a stream that is destroyed finishes its work first") {
+  std::promise<void> done;
+  {
+    const Stream stream;
+    check(standin::enqueue(stream, [&done] { done.set_value(); }));
+  }
+  done.get_future().wait();
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
+}
+
 TEST_CASE("ranks that are threads, on one device or two, wait for each other in their streams") {
   for (const int devices : {1, 2}) {
     CAPTURE(devices);
