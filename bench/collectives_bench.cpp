@@ -9,6 +9,7 @@
 #include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/make_group.hpp"
+#include "device/cpu_device.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -104,7 +105,9 @@ int main(int argc, char** argv) {
     const auto store = acc::collectives::connect_store(settings.identity);
     std::vector<int> ranks(static_cast<std::size_t>(settings.identity.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
-    const auto group = acc::collectives::make_group(settings, ranks, "bench", store.get());
+    const auto group = acc::collectives::GroupFactory(settings, store.get(),
+                                                      acc::device::open_cpu_device(), nullptr)
+                           .make(ranks, "bench");
     for (std::size_t nbytes = from; nbytes <= to; nbytes *= 4) {
       run(*group, nbytes, budget);
     }

@@ -6,6 +6,13 @@ set(acc_cuda_sources
   src/cuda/cuda_error.cpp
   src/cuda/cuda_events.cpp
   src/cuda/cuda_memory.cpp
+  src/cuda/nccl/communicator.cpp
+  src/cuda/nccl/nccl_api.cpp
+  src/cuda/nccl/nccl_group.cpp
+  src/cuda/nccl/nccl_search.cpp
+  src/cuda/nccl/nccl_watch.cpp
+  src/cuda/nccl/registered_buffer.cpp
+  src/collectives/device_route.cpp
   src/device/caching_allocator.cpp
   src/device/memory_ledger.cpp)
 set(acc_cuda_kernels
@@ -16,7 +23,7 @@ list(TRANSFORM acc_cuda_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
 list(TRANSFORM acc_cuda_kernels PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
 
 add_library(acc_cuda MODULE ${acc_cuda_sources} ${acc_cuda_kernels})
-target_include_directories(acc_cuda PRIVATE src include)
+target_include_directories(acc_cuda PRIVATE src include ${PROJECT_SOURCE_DIR}/rendezvous/include)
 target_link_libraries(acc_cuda PRIVATE acc_options acc_cuda_headers acc::base acc::settings
                                        CUDA::cudart_static)
 # Products and sums stay apart, as on the CPU, so that both give the same bits.

@@ -1,23 +1,17 @@
 #pragma once
 
 #include "attention.hpp"
+#include "batch.hpp"
 #include "buffer.hpp"
 #include "kernels.hpp"
 #include "model_config.hpp"
+#include "parameters.hpp"
 
 #include <acc/runtime.hpp>
 
 #include <cstdint>
 
 namespace train_gpt {
-
-/// B sequences of T tokens each.
-struct BatchShape {
-  std::int64_t batch;
-  std::int64_t time;
-
-  [[nodiscard]] std::int64_t rows() const { return batch * time; }
-};
 
 /// Working memory that all layers share, allocated once. N is the most rows of a batch.
 struct Scratch {
@@ -33,9 +27,9 @@ struct Scratch {
 /// runtime. It keeps what its backward needs (10 C floats a token) and computes the rest again.
 class Block {
  public:
-  Block(acc::Model& model, const ModelConfig& config, std::int64_t layer, BatchShape largest);
+  Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest);
 
-  [[nodiscard]] acc::Unit& unit() { return unit_; }
+  [[nodiscard]] acc::Unit& unit() { return *p_.unit; }
 
   /// x: (B, T, C), alive until the backward. Returns the block's output (B, T, C), owned by it.
   const float* forward(const acc::ForwardUse& use, const float* x, BatchShape shape,
@@ -55,11 +49,7 @@ class Block {
 
   ModelConfig config_;
   std::int64_t max_rows_;
-  acc::Unit& unit_;
-  struct Affine {
-    acc::Parameter weight, bias;
-  };
-  Affine ln_1_, c_attn_, attn_c_proj_, ln_2_, c_fc_, mlp_c_proj_;
+  BlockParameters p_;
 
   const float* x_ = nullptr;  // (B, T, C), the input
   Buffer stats_;              // (4, N): mean and rstd of ln_1 and ln_2

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpt.hpp"
+#include "batch.hpp"
 #include "options.hpp"
 
 #include <cstdint>

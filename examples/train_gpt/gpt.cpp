@@ -4,6 +4,7 @@
 #include "kernels.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace train_gpt {
 namespace {
@@ -19,43 +20,34 @@ std::int64_t choose_logit_rows(std::int64_t vocab, std::int64_t rows) {
 
 Gpt::Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest)
     : config_(config),
-      root_(model.root("", "GPT2LMHeadModel")),
+      p_(model, config),
       logit_rows_(choose_logit_rows(config.vocab, largest.rows())),
       scratch_(config, largest),
       embedded_(largest.rows() * config.dim),
       stats_(2 * largest.rows()),
       logits_(logit_rows_ * config.vocab),
       dx_(largest.rows() * config.dim) {
-  const std::int64_t C = config.dim;
-  const acc::ParameterOptions no_decay{.weight_decay = false};
-  wte_ = root_.parameter("transformer.wte.weight", {config.vocab, C}, acc::normal(0.02f));
-  wpe_ = root_.parameter("transformer.wpe.weight", {config.max_positions, C}, acc::normal(0.02f));
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    blocks_.emplace_back(model, config, layer, largest);
-  }
-  ln_f_weight_ = root_.parameter("transformer.ln_f.weight", {C}, acc::ones(), no_decay);
-  ln_f_bias_ = root_.parameter("transformer.ln_f.bias", {C}, acc::zeros(), no_decay);
-  if (config.tie_word_embeddings) {
-    head_ = wte_;
-    root_.tie("lm_head.weight", wte_);
-  } else {
-    head_ = root_.parameter("lm_head.weight", {config.vocab, C}, acc::normal(0.02f));
+  for (const BlockParameters& block : p_.blocks) {
+    blocks_.emplace_back(block, config, largest);
   }
 }
 
-double Gpt::train(const Batch& batch) {
+void Gpt::train(const Batch& batch) {
   const float* x = nullptr;
   {
-    auto use = root_.forward();
+    auto use = p_.root->forward();
     x = forward_blocks(embed(use, batch.inputs, batch.shape), batch.shape);
   }
   // The loss belongs to the root's backward: the gradient of each chunk of logits is used at once.
-  auto use = root_.backward();
-  const double loss = loss_and_gradient(use, x, batch);
+  auto use = p_.root->backward();
+  loss_ += loss_and_gradient(use, x, batch);
   backward_blocks(batch.shape);
   embed_backward(use, batch);
   use.end();
-  return loss;
+}
+
+double Gpt::take_loss() {
+  return std::exchange(loss_, 0.0);
 }
 
 const float* Gpt::forward_blocks(const float* x, BatchShape shape) {
@@ -79,8 +71,8 @@ void Gpt::backward_blocks(BatchShape shape) {
 const float* Gpt::embed(const acc::ForwardUse& use, std::span<const std::int32_t> ids,
                         BatchShape shape) {
   const std::int64_t C = config_.dim;
-  const float* wte = use[wte_];  // (V, C)
-  const float* wpe = use[wpe_];  // (positions, C)
+  const float* wte = use[p_.wte];  // (V, C)
+  const float* wpe = use[p_.wpe];  // (positions, C)
   for (std::int64_t n = 0; n < shape.rows(); ++n) {
     const std::int64_t id = ids[static_cast<std::size_t>(n)];
     add_bias(embedded_.data() + n * C, wte + id * C, wpe + n % shape.time * C, 1, C);
@@ -90,8 +82,8 @@ const float* Gpt::embed(const acc::ForwardUse& use, std::span<const std::int32_t
 
 void Gpt::embed_backward(acc::BackwardUse& use, const Batch& batch) {
   const std::int64_t C = config_.dim;
-  float* d_wte = use.grad_to_add(wte_);  // (V, C)
-  float* d_wpe = use.grad_to_add(wpe_);  // (positions, C)
+  float* d_wte = use.grad_to_add(p_.wte);  // (V, C)
+  float* d_wpe = use.grad_to_add(p_.wpe);  // (positions, C)
   for (std::int64_t n = 0; n < batch.shape.rows(); ++n) {
     const std::int64_t id = batch.inputs[static_cast<std::size_t>(n)];
     const float* dx = dx_.data() + n * C;
@@ -106,11 +98,11 @@ double Gpt::loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch
   const std::int64_t C = config_.dim;
   const std::int64_t V = config_.vocab;
   const RowStats stats{stats_.data(), stats_.data() + N};
-  const ConstMatrix head(use[head_], V, C);
+  const ConstMatrix head(use[p_.head], V, C);
   float* z = scratch_.normalized.data();   // (N, C)
   float* dz = scratch_.d_channels.data();  // (N, C)
-  layernorm_forward(x, use[ln_f_weight_], use[ln_f_bias_], config_.layer_norm_epsilon, z, stats, N,
-                    C);
+  layernorm_forward(x, use[p_.ln_f.weight], use[p_.ln_f.bias], config_.layer_norm_epsilon, z, stats,
+                    N, C);
   double loss = 0.0;
   for (std::int64_t first = 0; first < N; first += logit_rows_) {
     const std::int64_t rows = std::min(logit_rows_, N - first);
@@ -120,25 +112,25 @@ double Gpt::loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch
                           1.0f / static_cast<float>(N), rows, V);
     const ConstMatrix d_logits(logits_.data(), rows, V);
     multiply({dz + first * C, rows, C}, d_logits, head);
-    const acc::Gradient d_head = use.grad(head_);
+    const acc::Gradient d_head = use.grad(p_.head);
     multiply({d_head.data, V, C}, d_logits.t(), z_rows, d_head.beta);
   }
   std::fill(dx_.data(), dx_.data() + N * C, 0.0f);
-  layernorm_backward(x, use[ln_f_weight_], stats, dz, dx_.data(), use.grad_to_add(ln_f_weight_),
-                     use.grad_to_add(ln_f_bias_), N, C);
+  layernorm_backward(x, use[p_.ln_f.weight], stats, dz, dx_.data(), use.grad_to_add(p_.ln_f.weight),
+                     use.grad_to_add(p_.ln_f.bias), N, C);
   return loss / static_cast<double>(N);
 }
 
 std::span<const float> Gpt::next_token_logits(std::span<const std::int32_t> tokens) {
   const std::int64_t C = config_.dim;
   const BatchShape shape{.batch = 1, .time = static_cast<std::int64_t>(tokens.size())};
-  auto use = root_.forward();
+  auto use = p_.root->forward();
   const float* x = forward_blocks(embed(use, tokens, shape), shape);
   float* z = scratch_.normalized.data();  // (1, C): of the last position alone
-  layernorm_forward(x + (shape.time - 1) * C, use[ln_f_weight_], use[ln_f_bias_],
+  layernorm_forward(x + (shape.time - 1) * C, use[p_.ln_f.weight], use[p_.ln_f.bias],
                     config_.layer_norm_epsilon, z, {stats_.data(), stats_.data() + 1}, 1, C);
   multiply({logits_.data(), 1, config_.vocab}, {z, 1, C},
-           ConstMatrix(use[head_], config_.vocab, C).t());
+           ConstMatrix(use[p_.head], config_.vocab, C).t());
   use.end();
   return {logits_.data(), static_cast<std::size_t>(config_.vocab)};
 }

@@ -106,6 +106,7 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model) {
   line["grad_norm"] = result.grad_norm;
   line["lr"] = result.lr;
   line["tokens_per_s"] = result.tokens_per_second;
+  line["flops_per_s"] = result.flops_per_second;
   line["step_s"] = result.seconds;
   line["strategy"] = acc::plugins::to_string(runtime_.settings().sharding.strategy);
   line["hpz_partition_size"] = runtime_.settings().sharding.hpz_partition_size;

@@ -16,6 +16,7 @@ struct StepResult {
   double lr = 0.0;
   double seconds = 0.0;
   double tokens_per_second = 0.0;  ///< of all ranks together
+  double flops_per_second = 0.0;   ///< of all ranks together, by training_flops
 };
 
 /// Appends one JSON object a step to --metrics: the result, the strategy in force, and for every

@@ -28,14 +28,15 @@ std::int32_t draw(std::span<const float> logits, double fraction) {
 
 }  // namespace
 
-std::vector<std::int32_t> sample_tokens(Gpt& gpt, std::vector<std::int32_t> prompt,
+std::vector<std::int32_t> sample_tokens(LanguageModel& model, std::vector<std::int32_t> prompt,
                                         std::int64_t count, std::int64_t window,
                                         std::uint64_t seed) {
   std::vector<std::int32_t> tokens = std::move(prompt);
   const std::size_t prompt_size = tokens.size();
   for (std::int64_t i = 0; i < count; ++i) {
     const std::size_t visible = std::min(tokens.size(), static_cast<std::size_t>(window));
-    const auto logits = gpt.next_token_logits(std::span<const std::int32_t>(tokens).last(visible));
+    const auto logits =
+        model.next_token_logits(std::span<const std::int32_t>(tokens).last(visible));
     tokens.push_back(draw(logits, random_fraction({seed, static_cast<std::uint64_t>(i)})));
   }
   tokens.erase(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(prompt_size));

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpt.hpp"
+#include "language_model.hpp"
 
 #include <acc/runtime.hpp>
 
@@ -12,7 +12,7 @@ namespace train_gpt {
 
 /// Draws `count` tokens one after the other, given `prompt` and at most the last `window` tokens.
 /// All ranks compute the same ones, since all take part in gathering the weights.
-std::vector<std::int32_t> sample_tokens(Gpt& gpt, std::vector<std::int32_t> prompt,
+std::vector<std::int32_t> sample_tokens(LanguageModel& model, std::vector<std::int32_t> prompt,
                                         std::int64_t count, std::int64_t window,
                                         std::uint64_t seed);
 

@@ -1,7 +1,7 @@
 #include "train.hpp"
 
 #include "data_source.hpp"
-#include "gpt.hpp"
+#include "language_model.hpp"
 #include "metrics.hpp"
 #include "outputs.hpp"
 #include "progress.hpp"
@@ -56,7 +56,7 @@ class Trainer {
         shape_{.batch = micro_batch_size(options, parallel_), .time = options.seq_len},
         data_(options.steps > 0 ? open_data(options, parallel_) : nullptr),
         model_(runtime.model(options.seed)),
-        gpt_(model_, options.model, shape_),
+        gpt_(make_language_model(runtime, model_, options.model, shape_)),
         optimizer_(make_optimizer()) {}
 
   void run() {
@@ -120,13 +120,13 @@ class Trainer {
     const auto begin = std::chrono::steady_clock::now();
     model_.reset_traffic();
     optimizer_.set_lr(learning_rate(options_, step));
-    double loss = 0.0;
     for (std::int64_t micro_step = 0; micro_step < parallel_.micro_steps; ++micro_step) {
       data_->read({.step = step, .micro_step = micro_step}, batch);
-      loss += gpt_.train(batch) / static_cast<double>(parallel_.micro_steps);
+      gpt_->train(batch);
     }
     const acc::StepInfo info = optimizer_.step();
-    loss = runtime_.mean(loss);
+    const double loss =
+        runtime_.mean(gpt_->take_loss() / static_cast<double>(parallel_.micro_steps));
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
     const auto tokens =
         static_cast<double>(shape_.rows() * parallel_.micro_steps * parallel_.world_size);
@@ -135,7 +135,9 @@ class Trainer {
             .grad_norm = info.grad_norm,
             .lr = optimizer_.lr(),
             .seconds = elapsed.count(),
-            .tokens_per_second = tokens / elapsed.count()};
+            .tokens_per_second = tokens / elapsed.count(),
+            .flops_per_second =
+                training_flops(options_.model, options_.seq_len, 1) * tokens / elapsed.count()};
   }
 
   void finish() {
@@ -154,7 +156,7 @@ class Trainer {
     const auto no_grad = model_.no_grad();
     const std::vector<std::int32_t> prompt = {options_.byte_tokens() ? '\n' : 0};
     const auto tokens =
-        sample_tokens(gpt_, prompt, options_.sample, options_.seq_len, options_.seed);
+        sample_tokens(*gpt_, prompt, options_.sample, options_.seq_len, options_.seed);
     if (runtime_.rank() == 0) {
       std::printf("sample:\n%s\n", printable(tokens, options_.byte_tokens()).c_str());
       std::fflush(stdout);
@@ -167,7 +169,7 @@ class Trainer {
   BatchShape shape_;
   std::unique_ptr<DataSource> data_;  // opened before the model: bad data fail at once
   acc::Model model_;
-  Gpt gpt_;
+  std::unique_ptr<LanguageModel> gpt_;
   acc::Optimizer optimizer_;
 };
 

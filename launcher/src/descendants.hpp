@@ -3,14 +3,16 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <filesystem>
 #include <span>
 #include <vector>
 
 namespace acc::launcher {
 
-/// Every live or unreaped process below this one, parents before their children. Reads
-/// /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN, set in all distributions' kernels).
-std::vector<pid_t> descendants();
+/// Every live or unreaped process below `ancestor`, parents before their children. Reads
+/// /proc/PID/task/TID/children, or all of /proc/PID/stat where kernel or sandbox lacks the former.
+/// `proc` is where that file system is mounted.
+std::vector<pid_t> descendants(pid_t ancestor, const std::filesystem::path& proc = "/proc");
 
 /// Sends SIGKILL to all descendants once, and reaps nothing.
 void kill_descendants() noexcept;

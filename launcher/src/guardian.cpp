@@ -5,11 +5,12 @@
 #include "process_end.hpp"
 #include "signals.hpp"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -80,18 +81,22 @@ int run_guarded(int argc, char** argv, const std::function<int(SupervisorStart)>
   std::signal(SIGCHLD, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  // Opened before the fork, so that there is no moment at which the guardian can die unseen.
-  UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (!self) {
-    throw failed("pidfd_open (needs Linux 5.3)");
+  // The supervisor sees the end of this pipe when the guardian is gone, in whatever way.
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw failed("pipe2");
   }
+  UniqueFd watched(ends[0]);
+  UniqueFd held(ends[1]);
   const pid_t supervisor = ::fork();
   if (supervisor < 0) {
     throw failed("fork");
   }
   if (supervisor == 0) {
-    become_supervisor(argc, argv, std::move(self), body);
+    held.reset();
+    become_supervisor(argc, argv, std::move(watched), body);
   }
+  watched.reset();
   const ProcessEnd end = ProcessEnd::from_wait_status(wait_and_forward(supervisor, signals));
   if (!end_descendants()) {
     std::fprintf(stderr, "acclaunch: some processes of the job could not be killed\n");

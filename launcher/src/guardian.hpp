@@ -11,7 +11,7 @@ namespace acc::launcher {
 /// What the supervisor process starts with.
 struct SupervisorStart {
   std::vector<std::string> arguments;  ///< argv, without the program's name
-  UniqueFd guardian;                   ///< pidfd: readable when the guardian is gone
+  UniqueFd guardian;                   ///< readable when the guardian is gone
 };
 
 /// Splits the program in two so that a SIGKILL of either leaves nothing behind.

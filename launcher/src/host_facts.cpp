@@ -1,13 +1,14 @@
 #include "acc/launcher/host_facts.hpp"
 
-#include "acc/plugins/settings.hpp"
+#include "cores.hpp"
 
-#include <dlfcn.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <fstream>
+#include <iterator>
+#include <numeric>
 #include <random>
 
 namespace acc::launcher {
@@ -15,47 +16,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    return std::max(1, CPU_COUNT(&set));
+std::vector<NumaNode> numa_nodes(const fs::path& sys, const std::vector<int>& usable) {
+  std::vector<NumaNode> nodes;
+  const fs::path folder = sys / "devices/system/node";
+  std::string ids;
+  std::getline(std::ifstream(folder / "online"), ids);
+  for (const int id : parse_core_list(ids)) {
+    std::string list;
+    std::getline(std::ifstream(folder / ("node" + std::to_string(id)) / "cpulist"), list);
+    NumaNode& node = nodes.emplace_back(NumaNode{id, {}});
+    std::ranges::set_intersection(parse_core_list(list), usable, std::back_inserter(node.cores));
   }
-  return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
-}
-
-/// nvmlDeviceGetCount counts without making a CUDA context, and ignores CUDA_VISIBLE_DEVICES.
-int count_by_nvml() {
-  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    return -1;
-  }
-  using Init = int (*)();
-  using Count = int (*)(unsigned*);
-  const auto init = reinterpret_cast<Init>(dlsym(library, "nvmlInit_v2"));
-  const auto get_count = reinterpret_cast<Count>(dlsym(library, "nvmlDeviceGetCount_v2"));
-  const auto shutdown = reinterpret_cast<Init>(dlsym(library, "nvmlShutdown"));
-  int result = -1;
-  unsigned count = 0;
-  if (init != nullptr && get_count != nullptr && shutdown != nullptr && init() == 0) {
-    result = get_count(&count) == 0 ? static_cast<int>(count) : -1;
-    shutdown();
-  }
-  dlclose(library);
-  return result;
-}
-
-int count_physical_gpus() {
-  if (const int count = count_by_nvml(); count >= 0) {
-    return count;
-  }
-  int count = 0;
-  std::error_code error;
-  for (fs::directory_iterator it("/proc/driver/nvidia/gpus", error), end; !error && it != end;
-       it.increment(error)) {
-    ++count;
-  }
-  return count;
+  return nodes;
 }
 
 fs::path scratch_directory(const plugins::Environment& environment) {
@@ -65,26 +37,19 @@ fs::path scratch_directory(const plugins::Environment& environment) {
 
 }  // namespace
 
-int visible_gpus(const std::string& list, int physical) {
-  int count = 0;
-  for (const std::string_view entry : plugins::split(list, ',')) {
-    const auto index = plugins::parse_integer(entry);
-    const bool by_name = entry.starts_with("GPU-") || entry.starts_with("MIG-");
-    if (!by_name && (!index || *index < 0 || *index >= physical)) {
-      break;
-    }
-    ++count;
-  }
-  return std::min(count, std::max(physical, 0));
-}
-
 HostFacts detect_host_facts(const plugins::Environment& environment) {
   HostFacts facts;
+  const fs::path sys = plugins::variable(environment, "ACC_SYS_ROOT", "/sys");
   facts.cores = usable_cores();
-  facts.physical_gpus = count_physical_gpus();
+  facts.numa_nodes = numa_nodes(sys, facts.cores);
+  facts.gpu = detect_gpus(sys);
   const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
-  facts.gpus = visible == environment.end() ? facts.physical_gpus
-                                            : visible_gpus(visible->second, facts.physical_gpus);
+  if (visible != environment.end()) {
+    facts.visible_gpus = visible_gpus(visible->second, facts.gpu.devices);
+  } else {
+    facts.visible_gpus.resize(facts.gpu.devices.size());
+    std::iota(facts.visible_gpus.begin(), facts.visible_gpus.end(), 0);
+  }
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) == 0) {
     facts.hostname = name.data();

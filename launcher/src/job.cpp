@@ -206,6 +206,9 @@ std::vector<WorkerSpec> Job::worker_specs() const {
     spec.environment = worker_environment(plan_, environment_, local_rank, port_);
     spec.working_directory = plan_.working_directory;
     spec.inherits_stdin = plan_.num_processes == 1;
+    const Placement& placement = plan_.placements[static_cast<std::size_t>(local_rank)];
+    spec.cores = placement.cores;
+    spec.numa_node = placement.numa_node;
   }
   return specs;
 }

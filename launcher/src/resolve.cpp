@@ -33,6 +33,7 @@ LaunchPlan Resolver::resolve() {
   choose_mode();
   place_workers();
   choose_device();
+  place_on_cores();
   read_rendezvous();
   read_sharding();
   plan_.command = program_command(flags_, settings_, environment_, facts_);

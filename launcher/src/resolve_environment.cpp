@@ -61,7 +61,8 @@ int Resolver::omp_threads() const {
   if (inherited != "0") {
     return 0;
   }
-  return plan_.device == Device::cpu ? std::max(1, facts_.cores / plan_.local_world_size) : 1;
+  const int cores = static_cast<int>(facts_.cores.size());
+  return plan_.device == Device::cpu ? std::max(1, cores / plan_.local_world_size) : 1;
 }
 
 }  // namespace acc::launcher

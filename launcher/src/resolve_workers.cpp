@@ -61,7 +61,9 @@ int Resolver::default_num_processes() const {
         "--num_processes is missing, the number of workers over all machines" +
             (config_ ? "; " + config_->path.string() + " does not say it either" : std::string()));
   }
-  return config_ || settings_.boolean("use_cpu") ? 1 : std::max(1, facts_.gpus);
+  return config_ || settings_.boolean("use_cpu")
+             ? 1
+             : std::max(1, static_cast<int>(facts_.visible_gpus.size()));
 }
 
 bool Resolver::knows_machine_rank() const {
@@ -119,51 +121,102 @@ void Resolver::choose_device() {
   if (asked_for_cpu || file_.distributed_type == "MULTI_CPU") {
     return;
   }
-  const int gpus = plan_.gpu_ids.empty() ? facts_.gpus : static_cast<int>(plan_.gpu_ids.size());
-  if (gpus == 0 && insists) {
-    throw Error(Errc::device, insisting() + " asks for GPUs, but there is none" +
-                                  (facts_.physical_gpus > 0 ? " that CUDA_VISIBLE_DEVICES leaves"
-                                                            : " on this machine") +
-                                  "; take it out, or give --cpu");
+  if (worker_gpus_.empty() && insists) {
+    throw Error(Errc::device,
+                insisting() + " asks for GPUs, but " + no_gpu() + "; take it out, or give --cpu");
   }
-  if (gpus >= plan_.local_world_size) {
-    plan_.device = Device::cuda;
-    switch_to_multi_gpu();
-  } else if (gpus > 0 && plan_.mode != Mode::plain) {
-    throw Error(Errc::device, std::to_string(plan_.local_world_size) +
-                                  " processes on this machine need as many GPUs, but there " +
-                                  (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
-                                  "; lower --num_processes, or give --cpu");
-  } else if (plan_.mode == Mode::fsdp || plan_.mode == Mode::deepspeed) {
-    notice(std::string("no GPU on this machine: ") + (plan_.mode == Mode::fsdp ? "FSDP" : "ZeRO") +
-           " runs on the CPU");
+  if (worker_gpus_.empty()) {
+    if (plan_.mode != Mode::plain) {
+      notice(std::string("no GPU on this machine: ") +
+             (plan_.mode == Mode::fsdp ? "FSDP" : "ZeRO") + " runs on the CPU");
+    }
+    return;
   }
+  check_enough_gpus();
+  plan_.device = Device::cuda;
+  switch_to_multi_gpu();
+}
+
+void Resolver::check_enough_gpus() const {
+  const auto gpus = static_cast<int>(worker_gpus_.size());
+  const std::string share = plugins::variable(environment_, "ACC_SHARE_GPUS", "0");
+  if (gpus >= plan_.local_world_size || plugins::parse_boolean(share).value_or(false)) {
+    return;
+  }
+  throw Error(Errc::device, std::to_string(plan_.local_world_size) +
+                                " processes on this machine need as many GPUs, but there " +
+                                (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
+                                "; lower --num_processes, let them share with ACC_SHARE_GPUS=1, "
+                                "or give --cpu");
+}
+
+std::string Resolver::no_gpu() const {
+  if (!facts_.gpu.devices.empty()) {
+    return "CUDA_VISIBLE_DEVICES=" + plugins::variable(environment_, "CUDA_VISIBLE_DEVICES") +
+           " leaves none of this machine's " + std::to_string(facts_.gpu.devices.size());
+  }
+  return facts_.gpu.driver_version.empty()
+             ? "there is none on this machine: no NVIDIA driver is installed"
+             : "there is none on this machine, though NVIDIA's driver " +
+                   facts_.gpu.driver_version + " is installed";
 }
 
 void Resolver::read_gpu_ids() {
+  worker_gpus_ = facts_.visible_gpus;
   const std::string& text = settings_.text("gpu_ids");
   if (text.empty() || plugins::lower(text) == "all") {
     return;
   }
-  const std::string where = settings_.source("gpu_ids").where;
-  for (const std::string& id : settings_.list("gpu_ids")) {
-    const auto number = plugins::parse_integer(id);
-    const bool by_name = id.starts_with("GPU-") || id.starts_with("MIG-");
-    if (!by_name && (!number || *number < 0)) {
-      throw Error(
-          Errc::config,
-          where + ": gpu_ids must be all, or numbers joined by commas, got \"" + text + "\"");
-    }
-    if (number && *number >= facts_.physical_gpus && facts_.physical_gpus > 0) {
-      throw Error(Errc::device, where + ": gpu_ids names GPU " + id + ", but this machine has " +
-                                    std::to_string(facts_.physical_gpus) + ", numbered from 0");
-    }
-    plan_.gpu_ids.push_back(id);
+  worker_gpus_.clear();
+  plan_.gpu_ids = settings_.list("gpu_ids");
+  if (cpu_flag() || settings_.boolean("use_cpu")) {
+    return;
   }
-  if (facts_.physical_gpus == 0 && !cpu_flag() && !settings_.boolean("use_cpu")) {
-    throw Error(Errc::device, where + ": gpu_ids " + text +
-                                  " asks for GPUs, but there is none on this machine; take it "
-                                  "out, or give --cpu");
+  const std::string where = settings_.source("gpu_ids").where;
+  if (facts_.gpu.devices.empty()) {
+    throw Error(Errc::device, where + ": gpu_ids " + text + " asks for GPUs, but " + no_gpu() +
+                                  "; take it out, or give --cpu");
+  }
+  for (const std::string& id : plan_.gpu_ids) {
+    const auto gpu = find_gpu(id, facts_.gpu.devices);
+    if (!gpu) {
+      throw Error(Errc::config, where + ": " + unknown_gpu(id));
+    }
+    if (std::ranges::find(worker_gpus_, *gpu) != worker_gpus_.end()) {
+      throw Error(Errc::config, where + ": gpu_ids " + text + " names GPU " + std::to_string(*gpu) +
+                                    " twice; CUDA would then show none");
+    }
+    worker_gpus_.push_back(*gpu);
+  }
+}
+
+std::string Resolver::unknown_gpu(const std::string& id) const {
+  const auto& devices = facts_.gpu.devices;
+  const bool by_name = id.starts_with("GPU-") || id.starts_with("MIG-");
+  if (!by_name && !plugins::parse_integer(id)) {
+    return "gpu_ids must be all, or numbers or UUIDs joined by commas, got \"" +
+           settings_.text("gpu_ids") + "\"";
+  }
+  std::string there;
+  for (std::size_t i = 0; by_name && i < devices.size(); ++i) {
+    there += (i == 0 ? ": " : ", ") + devices[i].uuid;
+    for (const std::string& partition : devices[i].partitions) {
+      there += ", " + partition;
+    }
+  }
+  return "gpu_ids names GPU " + id + ", but this machine has " + std::to_string(devices.size()) +
+         (by_name ? there : ", numbered from 0");
+}
+
+void Resolver::place_on_cores() {
+  const bool on_gpus = plan_.device == Device::cuda;
+  Placements placements = acc::launcher::place_workers(
+      plan_.local_world_size, on_gpus ? worker_gpus_ : std::vector<int>{},
+      settings_.boolean("enable_cpu_affinity"), facts_);
+  plan_.gpus = facts_.gpu;
+  plan_.placements = std::move(placements.workers);
+  for (std::string& line : placements.notices) {
+    notice(std::move(line));
   }
 }
 
@@ -190,7 +243,8 @@ std::string Resolver::insisting() const {
 }
 
 void Resolver::switch_to_multi_gpu() {
-  if (plan_.mode == Mode::plain && !config_ && facts_.gpus > 1 && plan_.num_processes > 1) {
+  if (plan_.mode == Mode::plain && !config_ && facts_.visible_gpus.size() > 1 &&
+      plan_.num_processes > 1) {
     plan_.mode = Mode::multi_gpu;
   }
 }

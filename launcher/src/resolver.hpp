@@ -49,6 +49,10 @@ class Resolver {
   // device
   void choose_device();
   void read_gpu_ids();
+  void check_enough_gpus() const;
+  [[nodiscard]] std::string no_gpu() const;
+  [[nodiscard]] std::string unknown_gpu(const std::string& id) const;
+  void place_on_cores();
   /// --cpu on the command line beats what a file says about GPUs; two flags contradict each other.
   void use_cpu_despite_gpus();
   [[nodiscard]] std::string insisting() const;
@@ -86,6 +90,7 @@ class Resolver {
   const HostFacts& facts_;
   plugins::Settings settings_;
   plugins::AccelerateConfig file_;
+  std::vector<int> worker_gpus_;  ///< that the workers may use, as indices of the driver's devices
   LaunchPlan plan_;
 };
 

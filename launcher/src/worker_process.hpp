@@ -22,6 +22,8 @@ struct WorkerSpec {
   std::map<std::string, std::string> environment;
   std::string working_directory;  ///< empty: the launcher's
   bool inherits_stdin = false;    ///< else it reads from /dev/null
+  std::vector<int> cores;         ///< that it is bound to; empty: the launcher's
+  int numa_node = -1;             ///< that its memory is taken from first; -1: any
 };
 
 /// One running worker: leader of its own process group, which dies with the thread that started it
@@ -37,7 +39,7 @@ class WorkerProcess {
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
-  /// Completes when the process has ended (pidfd). Not more than once.
+  /// Completes when the process has ended. Not more than once.
   boost::asio::awaitable<ProcessEnd> wait();
 
   /// To the process group; nothing happens when it has ended.

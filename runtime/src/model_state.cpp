@@ -1,8 +1,11 @@
 #include "model_state.hpp"
 
+#include "device/cpu_device.hpp"
+#include "sharding/gradient_offload.hpp"
 #include "sharding/wrap.hpp"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <exception>
@@ -51,18 +54,46 @@ std::int64_t UnitState::numel() const {
                          [](std::int64_t sum, const auto& each) { return sum + each.numel; });
 }
 
+namespace {
+
+/// An equal part of the cores that this process may use.
+int updater_threads(const plugins::WorkerIdentity& identity) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  return std::max(1, cores / identity.local_world_size);
+}
+
+}  // namespace
+
 ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
+                       device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer,
                        std::uint64_t seed)
     : seed_(seed) {
+  const plugins::ShardingSettings& asked = settings.sharding;
+  const bool on_gpu = device->kind() == plugins::Device::cuda;
   engine_.settings = settings;
-  engine_.on = plugins::switches(settings.sharding.strategy);
+  engine_.on = plugins::switches(asked.strategy);
   engine_.groups = std::move(groups);
-  if (settings.sharding.mixed_precision == plugins::MixedPrecision::bf16) {
+  engine_.device = std::move(device);
+  engine_.updater = engine_.device;
+  engine_.tracer = std::move(tracer);
+  engine_.scratch = std::make_unique<sharding::ScratchPool>(*engine_.device);
+  if (on_gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu) {
+    engine_.updater = device::open_cpu_device(updater_threads(settings.identity));
+    engine_.gradient_offload = std::make_shared<sharding::GradientOffload>(engine_);
+  }
+  engine_.offload_param = on_gpu && asked.offload_param == plugins::OffloadDevice::cpu;
+  if (asked.mixed_precision == plugins::MixedPrecision::bf16) {
     engine_.compute_dtype = DType::bfloat16;
   }
+  // A GPU computes behind the program: only a gather that was issued before the unit in front of
+  // it overlaps with that.
+  engine_.prefetches_forward = asked.forward_prefetch || on_gpu;
+  engine_.view_dtype = on_gpu ? engine_.compute_dtype : DType::float32;
   engine_.gradient_scale =
       1.0F / static_cast<float>(settings.identity.world_size *
-                                std::max(1, settings.sharding.gradient_accumulation_steps));
+                                std::max(1, asked.gradient_accumulation_steps));
 }
 
 ModelState::~ModelState() {
@@ -75,6 +106,9 @@ ModelState::~ModelState() {
     }
     if (finalized_) {
       engine_.gradients->drain();
+    }
+    if (engine_.gradient_offload) {
+      engine_.gradient_offload->drain();
     }
     for (sharding::FlatParameter* flat : flats()) {
       flat->settle();
@@ -154,7 +188,8 @@ void ModelState::make_pools(const std::vector<bool>& own) {
   if (engine_.groups.hpz) {
     engine_.hpz_gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.hpz, usual);
   }
-  engine_.gradients = std::make_unique<sharding::GradientPool>(*engine_.groups.shard);
+  engine_.gradients =
+      std::make_unique<sharding::GradientPool>(*engine_.groups.shard, engine_.tracer.get());
 }
 
 void ModelState::make_root(const std::vector<bool>& own) {
@@ -179,6 +214,14 @@ void ModelState::make_root(const std::vector<bool>& own) {
   }
 }
 
+namespace {
+
+bool holds(const std::vector<ShardUnit*>& order, const ShardUnit* unit) {
+  return std::find(order.begin(), order.end(), unit) != order.end();
+}
+
+}  // namespace
+
 void ModelState::before_forward(UnitState& unit) {
   finalize();
   ShardUnit& owner = *unit.owner;
@@ -186,10 +229,18 @@ void ModelState::before_forward(UnitState& unit) {
   if (engine_.no_grad_depth > 0) {
     return;
   }
-  if (std::find(forward_order_.begin(), forward_order_.end(), &owner) == forward_order_.end()) {
+  if (!holds(forward_order_, &owner)) {
     forward_order_.push_back(&owner);
-  } else if (engine_.settings.sharding.forward_prefetch) {
-    prefetch_neighbour(owner, +1);
+  } else if (engine_.prefetches_forward) {
+    prefetch_after(forward_order_, owner);
+  }
+}
+
+void ModelState::after_forward(UnitState& unit) {
+  ShardUnit& owner = *unit.owner;
+  owner.after_forward();
+  if (engine_.no_grad_depth == 0 && !holds(backward_order_, &owner)) {
+    backward_order_.insert(backward_order_.begin(), &owner);
   }
 }
 
@@ -197,27 +248,25 @@ void ModelState::before_backward(UnitState& unit) {
   finalize();
   unit.owner->before_backward();
   if (engine_.settings.sharding.backward_prefetch == plugins::BackwardPrefetch::backward_pre) {
-    prefetch_neighbour(*unit.owner, -1);
+    prefetch_after(backward_order_, *unit.owner);
   }
 }
 
 void ModelState::after_backward(UnitState& unit) {
   unit.owner->after_backward();
   if (engine_.settings.sharding.backward_prefetch == plugins::BackwardPrefetch::backward_post) {
-    prefetch_neighbour(*unit.owner, -1);
+    prefetch_after(backward_order_, *unit.owner);
   }
 }
 
-void ModelState::prefetch_neighbour(const ShardUnit& unit, int direction) {
-  const auto at = std::find(forward_order_.begin(), forward_order_.end(), &unit);
-  const auto next = at - forward_order_.begin() + direction;
-  if (at == forward_order_.end() || next < 0 ||
-      next >= static_cast<std::ptrdiff_t>(forward_order_.size())) {
+void ModelState::prefetch_after(const Order& order, const ShardUnit& unit) {
+  const auto at = std::find(order.begin(), order.end(), &unit);
+  if (at == order.end() || std::next(at) == order.end()) {
     return;
   }
-  ShardUnit& neighbour = *forward_order_[static_cast<std::size_t>(next)];
-  if (neighbour.is_sharded_now()) {
-    neighbour.prefetch();
+  ShardUnit& next = **std::next(at);
+  if (next.is_sharded_now()) {
+    next.prefetch();
   }
 }
 
@@ -250,8 +299,14 @@ MemoryReport ModelState::memory() const {
     report.gathered_bytes += flat->gathered_nbytes();
   }
   report.optimizer_bytes = optimizer_nbytes;
+  if (engine_.device->kind() == plugins::Device::cuda) {
+    const device::MemoryFigures figures = engine_.device->memory();
+    report.device_bytes = figures.allocated;
+    report.device_peak_bytes = figures.peak_allocated;
+    report.pinned_bytes = figures.host_allocated;
+  }
   if (finalized_) {
-    report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch.held_nbytes();
+    report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch->held_nbytes();
     report.gathered_bytes += engine_.hpz_gathers ? engine_.hpz_gathers->held_nbytes() : 0;
     report.gradient_buffer_bytes = engine_.gradients->held_nbytes();
   }

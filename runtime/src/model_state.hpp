@@ -37,7 +37,8 @@ class UnitState {
 /// The model of a program: declared units first, then, from `finalize` on, what is sharded.
 class ModelState {
  public:
-  ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups, std::uint64_t seed);
+  ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
+             device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer, std::uint64_t seed);
   ~ModelState();
 
   Unit& add_unit(std::string name, std::string class_name, bool is_root);
@@ -47,6 +48,7 @@ class ModelState {
   void check_open(const std::string& what) const;
 
   void before_forward(UnitState& unit);
+  void after_forward(UnitState& unit);
   void before_backward(UnitState& unit);
   void after_backward(UnitState& unit);
 
@@ -67,7 +69,9 @@ class ModelState {
   [[nodiscard]] std::vector<bool> wrap_units() const;
   void make_pools(const std::vector<bool>& own);
   void make_root(const std::vector<bool>& own);
-  void prefetch_neighbour(const sharding::ShardUnit& unit, int direction);
+  using Order = std::vector<sharding::ShardUnit*>;
+  /// Starts the gather of the unit after `unit`: one ahead, so two units are alive at most.
+  static void prefetch_after(const Order& order, const sharding::ShardUnit& unit);
 
   sharding::Engine engine_;
   std::uint64_t seed_;
@@ -75,7 +79,8 @@ class ModelState {
   std::vector<std::unique_ptr<UnitState>> unit_states_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<sharding::ShardUnit>> shard_units_;
-  std::vector<sharding::ShardUnit*> forward_order_;
+  Order forward_order_;   ///< units as their forward began, in the first micro-step
+  Order backward_order_;  ///< the other way round, as their forward ended
 };
 
 }  // namespace acc::detail

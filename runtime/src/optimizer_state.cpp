@@ -1,7 +1,7 @@
 #include "optimizer_state.hpp"
 
-#include "kernels/kernels.hpp"
 #include "optim/update.hpp"
+#include "sharding/gradient_offload.hpp"
 
 #include <array>
 #include <cmath>
@@ -11,26 +11,43 @@ namespace acc::detail {
 using sharding::FlatParameter;
 using sharding::Overlap;
 
+namespace {
+
+std::vector<device::UpdateRange> update_ranges(const FlatParameter& flat) {
+  std::vector<device::UpdateRange> ranges;
+  for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+    const Overlap part = overlap(flat.layout(), i, flat.owned());
+    if (part.numel > 0) {
+      ranges.push_back({part.in_shard, part.numel, flat.parameters()[i].weight_decay});
+    }
+  }
+  return ranges;
+}
+
+}  // namespace
+
 OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings)
     : model_(std::move(model)), settings_(std::move(settings)) {
   lr = std::visit([](const auto& each) { return each.lr; }, settings_);
   clip_norm = model_->engine().settings.sharding.gradient_clipping.value_or(0.0);
   model_->finalize();
+  const auto& engine = model_->engine();
   const std::vector<std::string> kinds = moment_kinds();
   std::int64_t nbytes = 0;
   for (FlatParameter* flat : model_->flats()) {
     if (!flat->trainable()) {
       continue;
     }
-    FlatState state{flat, {}};
+    FlatState state{flat, {}, update_ranges(*flat)};
     for (const std::string& kind : kinds) {
-      const auto numel = static_cast<std::size_t>(flat->owned().numel);
-      state.moments.push_back({kind, std::vector<float>(numel)});
-      nbytes += static_cast<std::int64_t>(numel * sizeof(float));
+      state.moments.push_back({kind, engine.allocate_state(flat->owned().numel, "moments")});
+      nbytes += static_cast<std::int64_t>(state.moments.back().values->nbytes());
     }
     flats_.push_back(std::move(state));
   }
   model_->optimizer_nbytes = nbytes;
+  squares_ = engine.updater->allocate(sizeof(double), "gradient norm");
+  squares_here_ = engine.updater->allocate_host(sizeof(double), "gradient norm");
 }
 
 std::string OptimizerState::name() const {
@@ -58,23 +75,9 @@ std::vector<std::string> OptimizerState::moment_kinds() const {
 }
 
 StepInfo OptimizerState::step() {
-  auto& engine = model_->engine();
-  for (const auto& unit : model_->shard_units()) {
-    unit->flush();
-  }
-  engine.gradients->drain();
-  for (FlatState& state : flats_) {
-    state.flat->wait_reduction();
-  }
-  if (engine.groups.replicate && engine.on.shard_gradients) {
-    std::vector<collectives::WorkPtr> works;
-    for (FlatState& state : flats_) {
-      works.push_back(state.flat->all_reduce_replicas());
-    }
-    for (const auto& work : works) {
-      work->wait_released();
-    }
-  }
+  auto* const tracer = model_->engine().tracer.get();
+  const trace::Scope scope(tracer, "compute", "optimizer", "step");
+  finish_reductions();
   // The norm also parts the ranks' last reads of the old weights from the writes below.
   const double norm = global_norm();
   const double coefficient = optim::clip_coefficient(norm, clip_norm);
@@ -86,47 +89,77 @@ StepInfo OptimizerState::step() {
   for (const auto& unit : model_->shard_units()) {
     unit->after_step();
   }
+  if (tracer != nullptr) {
+    tracer->flush();
+  }
   return {.step = steps, .grad_norm = norm, .clip_coefficient = coefficient};
+}
+
+void OptimizerState::finish_reductions() {
+  auto& engine = model_->engine();
+  for (const auto& unit : model_->shard_units()) {
+    unit->flush();
+  }
+  engine.gradients->drain();
+  for (FlatState& state : flats_) {
+    state.flat->wait_reduction();
+  }
+  if (engine.groups.replicate && engine.on.shard_gradients) {
+    for (FlatState& state : flats_) {
+      state.flat->all_reduce_replicas();
+    }
+    for (FlatState& state : flats_) {
+      state.flat->wait_reduction();
+    }
+  }
+  if (engine.offload_optimizer()) {
+    for (FlatState& state : flats_) {
+      state.flat->bring_gradients();
+    }
+    engine.gradient_offload->drain();
+    engine.await_compute();
+  }
 }
 
 double OptimizerState::global_norm() {
   auto& engine = model_->engine();
-  double squares = 0.0;
+  device::Device& updater = *engine.updater;
+  updater.zero(squares_->data(), sizeof(double), updater.compute());
   for (const FlatState& state : flats_) {
-    squares += kernels::kernels().squared_norm(state.flat->reduced_gradient(),
-                                               static_cast<std::size_t>(state.flat->owned().numel));
+    updater.add_squared_norm(state.flat->reduced_gradient(),
+                             static_cast<std::size_t>(state.flat->owned().numel),
+                             squares_->as<double>(), updater.compute());
   }
+  updater.copy(squares_here_->data(), squares_->data(), sizeof(double), updater.compute());
+  updater.record(updater.compute())->synchronize();
   // Over the shard group only: replicas hold the same shards, and unsharded gradients are whole.
-  std::array<double, 1> total = {squares};
+  const trace::Scope scope(engine.tracer.get(), "wait", "for", "the norm of all ranks");
+  std::array<double, 1> total = {*squares_here_->as<double>()};
   engine.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
   return std::sqrt(total[0]);
 }
 
 void OptimizerState::update(FlatState& state, double grad_scale) {
   FlatParameter& flat = *state.flat;
-  for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
-    const Overlap part = overlap(flat.layout(), i, flat.owned());
-    if (part.numel == 0) {
-      continue;
-    }
-    const auto at = [&part](auto* base) { return base == nullptr ? base : base + part.in_shard; };
-    const auto numel = static_cast<std::size_t>(part.numel);
-    const bool decays = flat.parameters()[i].weight_decay;
-    float* const weights = at(flat.master());
-    const float* const grads = at(flat.reduced_gradient());
-    std::uint16_t* const low = at(flat.low_precision());
-    if (auto* adamw = std::get_if<AdamW>(&settings_)) {
-      adamw->lr = lr;
-      kernels::kernels().adamw(optim::adamw_coefficients(*adamw, steps, grad_scale, decays),
-                               weights, grads, at(state.moments[0].values.data()),
-                               at(state.moments[1].values.data()), low, numel);
-    } else {
-      auto& sgd = std::get<Sgd>(settings_);
-      sgd.lr = lr;
-      float* const velocity = state.moments.empty() ? nullptr : at(state.moments[0].values.data());
-      kernels::kernels().sgd(optim::sgd_coefficients(sgd, steps, grad_scale, decays), weights,
-                             grads, velocity, low, numel);
-    }
+  device::Device& updater = *model_->engine().updater;
+  const auto moment = [&state](std::size_t index) {
+    return index < state.moments.size() ? state.moments[index].values->as<float>() : nullptr;
+  };
+  const device::UpdateArrays arrays{.weights = flat.master(),
+                                    .grads = flat.reduced_gradient(),
+                                    .first = moment(0),
+                                    .second = moment(1),
+                                    .rounded = flat.rounded(),
+                                    .rounded_dtype = model_->engine().compute_dtype};
+  if (auto* adamw = std::get_if<AdamW>(&settings_)) {
+    adamw->lr = lr;
+    updater.adamw(optim::adamw_coefficients(*adamw, steps, grad_scale), arrays, state.ranges,
+                  updater.compute());
+  } else {
+    auto& sgd = std::get<Sgd>(settings_);
+    sgd.lr = lr;
+    updater.sgd(optim::sgd_coefficients(sgd, steps, grad_scale), arrays, state.ranges,
+                updater.compute());
   }
 }
 

@@ -19,14 +19,16 @@ class OptimizerState {
 
   StepInfo step();
 
-  /// float32 [owned().numel] of one flat parameter under its name in checkpoints.
+  /// float32 [owned().numel] of one flat parameter under its name in checkpoints; memory of the
+  /// updater.
   struct Moment {
     std::string kind;
-    std::vector<float> values;
+    device::MemoryPtr values;
   };
   struct FlatState {
     sharding::FlatParameter* flat;
     std::vector<Moment> moments;
+    std::vector<device::UpdateRange> ranges;
   };
   [[nodiscard]] std::vector<FlatState>& flats() noexcept { return flats_; }
   [[nodiscard]] const sharding::Groups& groups() const noexcept { return model_->engine().groups; }
@@ -40,12 +42,15 @@ class OptimizerState {
   std::int64_t steps = 0;
 
  private:
+  void finish_reductions();
   double global_norm();
   void update(FlatState& state, double grad_scale);
 
   std::shared_ptr<ModelState> model_;
   OptimizerSettings settings_;
   std::vector<FlatState> flats_;
+  device::MemoryPtr squares_;       ///< one double of the updater
+  device::MemoryPtr squares_here_;  ///< and its copy in host memory
 };
 
 }  // namespace acc::detail

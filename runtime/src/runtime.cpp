@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -54,6 +53,30 @@ void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
   }
 }
 
+void check_view_is_float(const detail::UnitState& unit) {
+  const DType dtype = unit.model->engine().view_dtype;
+  if (dtype != DType::float32) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("unit '{}' has its parameters in {}: ask for them by raw()", unit.name,
+                            to_string(dtype)));
+  }
+}
+
+/// All ranks' `values` through the memory of a GPU.
+std::vector<double> gather_figures(const detail::RuntimeState& state,
+                                   std::span<const double> values) {
+  device::Device& device = *state.compute.device;
+  std::vector<double> all(values.size() * static_cast<std::size_t>(state.groups.world->size()));
+  const auto memory = device.allocate(all.size() * sizeof(double), "figures of the program");
+  auto* const own =
+      memory->as<double>() + values.size() * static_cast<std::size_t>(state.groups.world->rank());
+  device.copy(own, values.data(), values.size_bytes(), device.compute());
+  state.groups.world->all_gather(own, memory->data(), values.size_bytes())->wait_released();
+  device.copy(all.data(), memory->data(), memory->nbytes(), device.compute());
+  device.record(device.compute())->synchronize();
+  return all;
+}
+
 }  // namespace
 
 // --- scopes ---
@@ -73,11 +96,16 @@ ForwardUse::~ForwardUse() {
 
 void ForwardUse::end() {
   if (auto* unit = std::exchange(unit_, nullptr)) {
-    guarded(unit->model->engine().groups, [&] { unit->owner->after_forward(); });
+    guarded(unit->model->engine().groups, [&] { unit->model->after_forward(*unit); });
   }
 }
 
 const float* ForwardUse::operator[](Parameter parameter) const {
+  check_view_is_float(*unit_);
+  return static_cast<const float*>(raw(parameter));
+}
+
+const void* ForwardUse::raw(Parameter parameter) const {
   return unit_->owner->parameter(unit_->owner_index(parameter));
 }
 
@@ -101,20 +129,39 @@ void BackwardUse::end() {
 }
 
 const float* BackwardUse::operator[](Parameter parameter) const {
+  check_view_is_float(*unit_);
+  return static_cast<const float*>(raw(parameter));
+}
+
+const void* BackwardUse::raw(Parameter parameter) const {
   return unit_->owner->parameter(unit_->owner_index(parameter));
 }
 
 Gradient BackwardUse::grad(Parameter parameter) {
+  check_view_is_float(*unit_);
+  const RawGradient place = raw_grad(parameter);
+  return {.data = static_cast<float*>(place.data), .beta = place.beta};
+}
+
+float* BackwardUse::grad_to_add(Parameter parameter) {
+  check_view_is_float(*unit_);
+  return static_cast<float*>(raw_grad_to_add(parameter));
+}
+
+RawGradient BackwardUse::raw_grad(Parameter parameter) {
   const auto target = unit_->owner->gradient(unit_->owner_index(parameter));
   return {.data = target.data, .beta = target.written ? 1.0F : 0.0F};
 }
 
-float* BackwardUse::grad_to_add(Parameter parameter) {
+void* BackwardUse::raw_grad_to_add(Parameter parameter) {
   const std::size_t index = unit_->owner_index(parameter);
   const auto target = unit_->owner->gradient(index);
   if (target.data != nullptr && !target.written) {
-    const auto& record = unit_->parameters[index - unit_->first_in_owner];
-    std::memset(target.data, 0, static_cast<std::size_t>(record.numel) * sizeof(float));
+    const auto& engine = unit_->model->engine();
+    const auto numel =
+        static_cast<std::size_t>(unit_->parameters[index - unit_->first_in_owner].numel);
+    engine.device->zero(target.data, numel * nbytes_of(engine.view_dtype),
+                        engine.device->compute());
   }
   return target.data;
 }
@@ -172,6 +219,9 @@ std::shared_ptr<void> Model::no_grad() {
   return {nullptr, [state = state_, &depth](void*) { --depth; }};
 }
 
+DType Model::compute_dtype() const {
+  return state_->engine().view_dtype;
+}
 std::int64_t Model::numel() const {
   return state_->numel();
 }
@@ -229,18 +279,26 @@ const plugins::RuntimeSettings& Runtime::settings() const {
   return state_->settings;
 }
 
+ComputeDevice Runtime::device() const {
+  device::Device& device = *state_->compute.device;
+  return {.kind = device.kind(),
+          .index = device.index(),
+          .name = device.describe(),
+          .stream = device.compute().native()};
+}
+
 std::string Runtime::describe() const {
   const auto& plan = state_->groups.plan;
   const auto& sharding = state_->settings.sharding;
   std::string text = fmt::format(
-      "{} (from {}), {} on {}, shard group {} x replicate group {}, precision {}, "
+      "{} (from {}), {} on {}, {}, shard group {} x replicate group {}, precision {}, "
       "{}",
       to_string(sharding.strategy), state_->settings.origin,
       world_size() == 1 ? "one rank" : fmt::format("{} ranks", world_size()),
       state_->settings.identity.num_nodes == 1
           ? "one machine"
           : fmt::format("{} machines", state_->settings.identity.num_nodes),
-      plan.shard_size(), plan.replicate_size(),
+      state_->compute.device->describe(), plan.shard_size(), plan.replicate_size(),
       sharding.mixed_precision == plugins::MixedPrecision::bf16 ? "bf16 with fp32 master" : "fp32",
       state_->groups.shard->describe());
   if (state_->groups.hpz) {
@@ -250,7 +308,8 @@ std::string Runtime::describe() const {
 }
 
 Model Runtime::model(std::uint64_t seed) {
-  return Model(std::make_shared<detail::ModelState>(state_->settings, state_->groups, seed));
+  return Model(std::make_shared<detail::ModelState>(state_->settings, state_->groups,
+                                                    state_->compute.device, state_->tracer, seed));
 }
 
 int Runtime::gradient_accumulation_steps() const {
@@ -268,11 +327,7 @@ double Runtime::mean(double value) {
 }
 
 std::vector<double> Runtime::all_gather(std::span<const double> values) {
-  std::vector<double> all(values.size() * static_cast<std::size_t>(world_size()));
-  guarded(state_->groups, [&] {
-    state_->groups.world->all_gather(values.data(), all.data(), values.size_bytes())->wait();
-  });
-  return all;
+  return guarded(state_->groups, [&] { return gather_figures(*state_, values); });
 }
 
 void Runtime::barrier() {

@@ -2,6 +2,7 @@
 
 #include "acc/base/log.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "collectives/traced_group.hpp"
 
 #include <fmt/format.h>
 
@@ -17,13 +18,11 @@ void check_supported(const plugins::RuntimeSettings& settings) {
       refused.push_back(what);
     }
   };
-  refuse(settings.device == plugins::Device::cuda,
-         "device cuda: this libacc_runtime has no CUDA back end (use --cpu)");
   refuse(
       asked.mixed_precision == plugins::MixedPrecision::fp16 ||
           asked.mixed_precision == plugins::MixedPrecision::fp8,
       fmt::format("mixed_precision {} (no and bf16 are there)", to_string(asked.mixed_precision)));
-  // On the CPU device everything is in host memory as it is.
+  // Offload to the CPU: on the CPU device everything is in host memory as it is.
   refuse(asked.offload_param == plugins::OffloadDevice::nvme, "offload of parameters to nvme");
   refuse(asked.offload_optimizer == plugins::OffloadDevice::nvme,
          "offload of the optimizer to nvme");
@@ -43,11 +42,26 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
                            std::unique_ptr<rendezvous::Store> given)
     : settings(wanted), store(std::move(given)) {
   check_supported(settings);
+  compute = device::open_device(settings);
   const auto& identity = settings.identity;
   if (identity.world_size > 1) {
     set_log_rank(identity.rank, identity.world_size);
   }
-  groups = sharding::make_groups(settings, store.get());
+  if (!settings.trace.empty() && identity.local_rank == 0) {
+    trace::Tracer::create_file(settings.trace);
+  }
+  groups = sharding::make_groups(settings, store.get(), compute);
+  if (!settings.trace.empty()) {
+    start_trace();
+  }
+}
+
+/// By now every rank has met rank 0, so the file is there.
+void RuntimeState::start_trace() {
+  tracer = std::make_shared<trace::Tracer>(settings.trace, settings.identity.rank, compute.device);
+  if (compute.device->kind() == plugins::Device::cpu) {
+    groups.replace([this](auto group) { return trace_group(std::move(group), compute.device); });
+  }
 }
 
 RuntimeState::~RuntimeState() = default;

@@ -1,7 +1,9 @@
 #pragma once
 
 #include "acc/runtime.hpp"
+#include "device/open_device.hpp"
 #include "sharding/groups.hpp"
+#include "trace/tracer.hpp"
 
 #include <memory>
 
@@ -11,7 +13,7 @@ class Store;
 
 namespace acc::detail {
 
-/// What one process has of the job: settings, the store, the groups.
+/// What one process has of the job: settings, the device, the store, the groups.
 class RuntimeState {
  public:
   /// `store`: how the ranks find each other; may be null for one rank.
@@ -19,8 +21,13 @@ class RuntimeState {
   ~RuntimeState();
 
   plugins::RuntimeSettings settings;
+  device::Opened compute;
   std::unique_ptr<rendezvous::Store> store;
   sharding::Groups groups;
+  std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
+
+ private:
+  void start_trace();
 };
 
 /// Refuses by name what the settings ask for and this build or version cannot do.

@@ -100,6 +100,13 @@ static double loss(const Program* p, const float* weight, acc_backward_use* use)
     float beta = 0.0F;
     EXPECT_OK(acc_backward_grad(use, p->frozen, &data, &beta));
     EXPECT(data == NULL);
+    /* Written by now, so both say: add. */
+    void* raw = NULL;
+    void* same = NULL;
+    EXPECT_OK(acc_backward_raw_grad(use, p->weight, &raw, &beta));
+    EXPECT(beta == 1.0F && ((float*)raw)[0] == gradient[0]);
+    EXPECT_OK(acc_backward_raw_grad_to_add(use, p->weight, &same));
+    EXPECT(same == raw);
   }
   return sum;
 }
@@ -110,12 +117,17 @@ static double train_step(const Program* p) {
   const float* weight = NULL;
   EXPECT_OK(acc_forward_begin(p->unit, &forward));
   EXPECT_OK(acc_forward_parameter(forward, p->weight, &weight));
+  const void* raw = NULL;
+  EXPECT_OK(acc_forward_raw(forward, p->weight, &raw));
+  EXPECT(raw == weight);
   const double local = loss(p, weight, NULL);
   EXPECT_OK(acc_forward_end(forward));
 
   acc_backward_use* backward = NULL;
   EXPECT_OK(acc_backward_begin(p->unit, &backward));
   EXPECT_OK(acc_backward_parameter(backward, p->weight, &weight));
+  EXPECT_OK(acc_backward_raw(backward, p->weight, &raw));
+  EXPECT(raw == weight);
   EXPECT(loss(p, weight, backward) == local);
   EXPECT_OK(acc_backward_end(backward));
 
@@ -155,6 +167,12 @@ static void expect_helpers(const Program* p) {
   for (int rank = 0; rank < world; ++rank) {
     EXPECT(all[2 * rank] == rank && all[2 * rank + 1] == 0.5);
   }
+  acc_device_info device = ACC_DEVICE_INFO_INITIALIZER;
+  EXPECT_OK(acc_runtime_device(p->runtime, &device));
+  EXPECT(device.kind == ACC_DEVICE_CPU && device.stream == NULL);
+  acc_dtype dtype = ACC_BFLOAT16;
+  EXPECT_OK(acc_model_compute_dtype(p->model, &dtype));
+  EXPECT(dtype == ACC_FLOAT32);
   char text[8];
   EXPECT_OK(acc_runtime_describe(p->runtime, text, sizeof text));
   EXPECT(strlen(text) == sizeof text - 1);

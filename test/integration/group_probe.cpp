@@ -4,6 +4,7 @@
 #include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/make_group.hpp"
+#include "device/cpu_device.hpp"
 
 #include <signal.h>
 #include <unistd.h>
@@ -19,7 +20,9 @@ int main(int, char** argv) {
   const auto store = acc::collectives::connect_store(settings.identity);
   std::vector<int> ranks(static_cast<std::size_t>(settings.identity.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const auto group = acc::collectives::make_group(settings, ranks, "probe", store.get());
+  const auto group =
+      acc::collectives::GroupFactory(settings, store.get(), acc::device::open_cpu_device(), nullptr)
+          .make(ranks, "probe");
   group->barrier()->wait_released();
   if (settings.identity.rank == std::atoi(argv[1])) {
     ::kill(::getpid(), SIGKILL);

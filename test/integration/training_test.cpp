@@ -308,7 +308,7 @@ TEST_CASE("bad files end every worker with status 2 and a sentence that names th
                  std::find(line.begin(), line.end(), "--init_from") + 2);
     }
     Program launcher(line);
-    CHECK(launcher.wait() == 2);
+    CHECK_MESSAGE(launcher.wait() == 2, each.flags[0] << ": " << launcher.err());
     CHECK(launcher.err().find(each.message) != std::string::npos);
   }
 }

@@ -18,6 +18,8 @@ struct Job {
   int num_machines = 1;
   plugins::ShardingSettings sharding;
   bool copy_gathers = false;
+  plugins::Device device = plugins::Device::cpu;
+  plugins::DeviceCollectives device_collectives = plugins::DeviceCollectives::automatic;
   std::chrono::seconds timeout{60};
 };
 
@@ -34,6 +36,9 @@ inline plugins::RuntimeSettings settings_of(const Job& job, int rank) {
                        .master_port = 29500};
   settings.sharding = job.sharding;
   settings.copy_gathers = job.copy_gathers;
+  settings.device = job.device;
+  settings.device_collectives = job.device_collectives;
+  settings.share_gpus = true;
   settings.collective_timeout = job.timeout;
   return settings;
 }

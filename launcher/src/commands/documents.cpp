@@ -59,6 +59,8 @@ std::string environment_document() {
       "or `auto` | `auto` |\n"
       "| `ACC_SHARE_GPUS` | `1`: more ranks than GPUs on a machine share them | `0` |\n"
       "| `ACC_TRACE` | file for a timeline that Perfetto and Chrome show | none |\n\n"
+      "`acclaunch` itself reads CUDA_VISIBLE_DEVICES, ACC_SHARE_GPUS and `ACC_SYS_ROOT`: where "
+      "sysfs is\nmounted if not at /sys.\n\n"
       "| setting | Accelerate's variable | set | our variable |\n|---|---|---|---|\n";
   for (const SettingRow& row : plugins::settings_table()) {
     const bool launcher_only = row.section == plugins::Section::launch && row.environment.empty();

@@ -1,6 +1,7 @@
 #include "acc/launcher/explain.hpp"
 
-#include "../machines.hpp"
+#include "cores.hpp"
+#include "machines.hpp"
 
 #include <algorithm>
 #include <array>
@@ -90,6 +91,45 @@ std::string command_of(const LaunchPlan& plan) {
   return text;
 }
 
+/// "", or lines that begin with `label` or as many blanks.
+std::string labelled(const std::string& label, const std::vector<std::string>& lines) {
+  std::string text;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const std::string& word = i == 0 ? label : "";
+    text += word + std::string(10 - word.size(), ' ') + lines[i] + "\n";
+  }
+  return text;
+}
+
+std::vector<std::string> gpus_of(const LaunchPlan& plan) {
+  std::vector<std::string> lines;
+  for (const Gpu& gpu : plan.gpus.devices) {
+    const std::string node = gpu.numa_node < 0 ? "unknown" : std::to_string(gpu.numa_node);
+    lines.push_back(std::to_string(lines.size()) + "  " + gpu.name + "  " + gpu.uuid + "  " +
+                    gpu.pci_id + "  NUMA node " + node);
+  }
+  if (!lines.empty()) {
+    lines.push_back("driver " + plan.gpus.driver_version);
+  }
+  return lines;
+}
+
+std::vector<std::string> workers_of(const LaunchPlan& plan) {
+  const bool binds = plan.settings.boolean("enable_cpu_affinity");
+  std::vector<std::string> lines;
+  for (const Placement& worker : plan.placements) {
+    if (worker.gpu < 0 && !binds) {
+      continue;
+    }
+    std::string line = "local rank " + std::to_string(&worker - plan.placements.data());
+    line += worker.gpu < 0 ? "" : " on GPU " + std::to_string(worker.gpu);
+    line += worker.cores.empty() ? ", not bound to cores" : ", cores " + core_list(worker.cores);
+    line += worker.numa_node < 0 ? "" : " of NUMA node " + std::to_string(worker.numa_node);
+    lines.push_back(line);
+  }
+  return lines;
+}
+
 }  // namespace
 
 std::string explain(const LaunchPlan& plan) {
@@ -102,7 +142,8 @@ std::string explain(const LaunchPlan& plan) {
   std::string text = aligned(setting_lines(plan));
   text += "\nmode      " + name_of(plan.mode) + " on " +
           std::string(plugins::to_string(plan.device)) + "\nworld     " + ranks_of(plan) +
-          "\nsharding  " + groups_of(plan) + "\nstore     " + plan.main_process_ip + ":" + port +
+          "\nsharding  " + groups_of(plan) + "\n" + labelled("gpus", gpus_of(plan)) +
+          labelled("workers", workers_of(plan)) + "store     " + plan.main_process_ip + ":" + port +
           "\ncommand   " + command_of(plan) + "\n";
   for (const std::string& line : plan.notices) {
     text += "notice    " + line + "\n";

@@ -80,6 +80,11 @@ ShardingSettings DeepSpeedPlugin::to_sharding_settings(int world_size) const {
   result.reduce_bucket_size = reduce_bucket_size;
   result.allgather_bucket_size = allgather_bucket_size;
   result.prefetch_bucket_size = stage3_prefetch_bucket_size;
+  if (zero_stage == 3 &&
+      stage3_prefetch_bucket_size > 0) {  // it fetches along its trace, both ways
+    result.backward_prefetch = BackwardPrefetch::backward_pre;
+    result.forward_prefetch = true;
+  }
   result.param_persistence_threshold = stage3_param_persistence_threshold;
   result.max_live_parameters = stage3_max_live_parameters;
   result.max_reuse_distance = stage3_max_reuse_distance;

@@ -73,6 +73,18 @@ ACC_API int acc_runtime_local_rank(const acc_runtime* runtime) ACC_NOEXCEPT;
 ACC_API int acc_runtime_world_size(const acc_runtime* runtime) ACC_NOEXCEPT;
 ACC_API int acc_runtime_gradient_accumulation_steps(const acc_runtime* runtime) ACC_NOEXCEPT;
 
+typedef enum acc_device_kind { ACC_DEVICE_CPU = 0, ACC_DEVICE_CUDA = 1 } acc_device_kind;
+typedef struct acc_device_info {
+  size_t size;
+  int32_t kind;  /* acc_device_kind */
+  int32_t index; /* of the GPU among those this process sees */
+  void* stream;  /* GPU: the cudaStream_t on which the program must compute */
+} acc_device_info;
+#define ACC_DEVICE_INFO_INITIALIZER \
+  { sizeof(acc_device_info), ACC_DEVICE_CPU, 0, NULL }
+ACC_API acc_status acc_runtime_device(const acc_runtime* runtime,
+                                      acc_device_info* info) ACC_NOEXCEPT;
+
 /* One line for the user, cut to fit `capacity` bytes with the final NUL. */
 ACC_API acc_status acc_runtime_describe(const acc_runtime* runtime, char* text,
                                         size_t capacity) ACC_NOEXCEPT;
@@ -132,6 +144,9 @@ ACC_API acc_status acc_unit_tie(acc_unit* unit, const char* alias_full_name,
 
 ACC_API acc_status acc_model_load_safetensors(acc_model* model, const char* path) ACC_NOEXCEPT;
 ACC_API acc_status acc_model_export_safetensors(acc_model* model, const char* path) ACC_NOEXCEPT;
+typedef enum acc_dtype { ACC_FLOAT32 = 0, ACC_BFLOAT16 = 1, ACC_FLOAT16 = 2 } acc_dtype;
+/* What parameters and gradients are for the program; all raw pointers below are to it. */
+ACC_API acc_status acc_model_compute_dtype(const acc_model* model, acc_dtype* dtype) ACC_NOEXCEPT;
 /* Elements of all parameters, -1 for a NULL model. */
 ACC_API int64_t acc_model_numel(const acc_model* model) ACC_NOEXCEPT;
 
@@ -142,9 +157,12 @@ typedef struct acc_memory_report {
   int64_t optimizer_bytes;
   int64_t gathered_bytes;
   int64_t gradient_buffer_bytes;
+  int64_t device_bytes;
+  int64_t device_peak_bytes;
+  int64_t pinned_bytes;
 } acc_memory_report;
 #define ACC_MEMORY_REPORT_INITIALIZER \
-  { sizeof(acc_memory_report), 0, 0, 0, 0, 0 }
+  { sizeof(acc_memory_report), 0, 0, 0, 0, 0, 0, 0, 0 }
 ACC_API acc_status acc_model_memory(const acc_model* model, acc_memory_report* report) ACC_NOEXCEPT;
 
 typedef struct acc_traffic_report {
@@ -169,6 +187,9 @@ ACC_API acc_status acc_model_reset_traffic(acc_model* model) ACC_NOEXCEPT;
 ACC_API acc_status acc_forward_begin(acc_unit* unit, acc_forward_use** use) ACC_NOEXCEPT;
 ACC_API acc_status acc_forward_parameter(const acc_forward_use* use, acc_parameter parameter,
                                          const float** data) ACC_NOEXCEPT;
+/* In the model's compute dtype, memory of the runtime's device. */
+ACC_API acc_status acc_forward_raw(const acc_forward_use* use, acc_parameter parameter,
+                                   const void** data) ACC_NOEXCEPT;
 ACC_API acc_status acc_forward_end(acc_forward_use* use) ACC_NOEXCEPT;
 
 ACC_API acc_status acc_backward_begin(acc_unit* unit, acc_backward_use** use) ACC_NOEXCEPT;
@@ -181,6 +202,13 @@ ACC_API acc_status acc_backward_grad(acc_backward_use* use, acc_parameter parame
 /* Always to be added to. */
 ACC_API acc_status acc_backward_grad_to_add(acc_backward_use* use, acc_parameter parameter,
                                             float** data) ACC_NOEXCEPT;
+/* The same in the model's compute dtype, memory of the runtime's device. */
+ACC_API acc_status acc_backward_raw(const acc_backward_use* use, acc_parameter parameter,
+                                    const void** data) ACC_NOEXCEPT;
+ACC_API acc_status acc_backward_raw_grad(acc_backward_use* use, acc_parameter parameter,
+                                         void** data, float* beta) ACC_NOEXCEPT;
+ACC_API acc_status acc_backward_raw_grad_to_add(acc_backward_use* use, acc_parameter parameter,
+                                                void** data) ACC_NOEXCEPT;
 ACC_API acc_status acc_backward_end(acc_backward_use* use) ACC_NOEXCEPT;
 
 /* While the handle lives, forward uses expect no backward. */

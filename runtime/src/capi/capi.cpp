@@ -95,6 +95,17 @@ int acc_runtime_local_rank(const acc_runtime* runtime) noexcept {
   return runtime == nullptr ? -1 : runtime->value.local_rank();
 }
 
+acc_status acc_runtime_device(const acc_runtime* runtime, acc_device_info* info) noexcept {
+  return guarded([&] {
+    const acc::ComputeDevice device = required(runtime, "runtime").value.device();
+    give(info,
+         {sizeof(acc_device_info),
+          device.kind == acc::plugins::Device::cuda ? ACC_DEVICE_CUDA : ACC_DEVICE_CPU,
+          device.index, device.stream},
+         "info");
+  });
+}
+
 int acc_runtime_world_size(const acc_runtime* runtime) noexcept {
   return runtime == nullptr ? -1 : runtime->value.world_size();
 }

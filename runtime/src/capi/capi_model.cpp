@@ -90,6 +90,17 @@ acc_status acc_model_export_safetensors(acc_model* model, const char* path) noex
       [&] { required(model, "model").value.export_safetensors(string_of(path, "path")); });
 }
 
+static_assert(static_cast<int>(acc::DType::float32) == ACC_FLOAT32);
+static_assert(static_cast<int>(acc::DType::bfloat16) == ACC_BFLOAT16);
+static_assert(static_cast<int>(acc::DType::float16) == ACC_FLOAT16);
+
+acc_status acc_model_compute_dtype(const acc_model* model, acc_dtype* dtype) noexcept {
+  return guarded([&] {
+    required(dtype, "dtype") =
+        static_cast<acc_dtype>(required(model, "model").value.compute_dtype());
+  });
+}
+
 int64_t acc_model_numel(const acc_model* model) noexcept {
   return model == nullptr ? -1 : model->value.numel();
 }
@@ -99,7 +110,8 @@ acc_status acc_model_memory(const acc_model* model, acc_memory_report* report) n
     const acc::MemoryReport found = required(model, "model").value.memory();
     give(report,
          {sizeof(acc_memory_report), found.parameter_bytes, found.gradient_bytes,
-          found.optimizer_bytes, found.gathered_bytes, found.gradient_buffer_bytes},
+          found.optimizer_bytes, found.gathered_bytes, found.gradient_buffer_bytes,
+          found.device_bytes, found.device_peak_bytes, found.pinned_bytes},
          "report");
   });
 }
@@ -130,6 +142,12 @@ acc_status acc_forward_parameter(const acc_forward_use* use, acc_parameter param
                                  const float** data) noexcept {
   return guarded(
       [&] { required(data, "data") = required(use, "use").value[parameter_of(parameter)]; });
+}
+
+acc_status acc_forward_raw(const acc_forward_use* use, acc_parameter parameter,
+                           const void** data) noexcept {
+  return guarded(
+      [&] { required(data, "data") = required(use, "use").value.raw(parameter_of(parameter)); });
 }
 
 acc_status acc_forward_end(acc_forward_use* use) noexcept {
@@ -168,6 +186,31 @@ acc_status acc_backward_grad_to_add(acc_backward_use* use, acc_parameter paramet
   return guarded([&] {
     float*& place = required(data, "data");
     place = required(use, "use").value.grad_to_add(parameter_of(parameter));
+  });
+}
+
+acc_status acc_backward_raw(const acc_backward_use* use, acc_parameter parameter,
+                            const void** data) noexcept {
+  return guarded(
+      [&] { required(data, "data") = required(use, "use").value.raw(parameter_of(parameter)); });
+}
+
+acc_status acc_backward_raw_grad(acc_backward_use* use, acc_parameter parameter, void** data,
+                                 float* beta) noexcept {
+  return guarded([&] {
+    void*& place = required(data, "data");
+    float& factor = required(beta, "beta");
+    const acc::RawGradient gradient = required(use, "use").value.raw_grad(parameter_of(parameter));
+    place = gradient.data;
+    factor = gradient.beta;
+  });
+}
+
+acc_status acc_backward_raw_grad_to_add(acc_backward_use* use, acc_parameter parameter,
+                                        void** data) noexcept {
+  return guarded([&] {
+    void*& place = required(data, "data");
+    place = required(use, "use").value.raw_grad_to_add(parameter_of(parameter));
   });
 }
 

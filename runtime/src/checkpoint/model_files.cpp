@@ -5,6 +5,7 @@
 #include "checkpoint/sharded_checkpoint.hpp"
 #include "model_state.hpp"
 #include "optimizer_state.hpp"
+#include "sharding/host_array.hpp"
 
 #include <fmt/format.h>
 
@@ -17,6 +18,7 @@ namespace {
 using detail::ModelState;
 using detail::OptimizerState;
 using sharding::FlatParameter;
+using sharding::HostArray;
 using sharding::ParameterRecord;
 using sharding::Shard;
 
@@ -34,7 +36,8 @@ void together(ModelState& model, const Step& step) {
   }
   auto& world = *model.engine().groups.world;
   std::array<double, 1> failed = {failure ? static_cast<double>(world.size() - world.rank()) : 0.0};
-  world.all_reduce(failed, ReduceOp::max)->wait();
+  // Released: nobody may end its groups over a failure before all have heard of it.
+  world.all_reduce(failed, ReduceOp::max)->wait_released();
   if (failure) {
     throw *failure;
   }
@@ -79,27 +82,42 @@ void for_each_overlap(const FlatParameter& flat, Shard part, const Visit& visit)
   }
 }
 
-std::vector<Piece> pieces_to_write(ModelState& model, OptimizerState& optimizer) {
+/// Pieces of a checkpoint, and host copies of those that lie on a GPU.
+struct Pieces {
+  std::vector<HostArray> arrays;
   std::vector<Piece> pieces;
-  const auto add = [&](FlatParameter& flat, const std::string& kind, const float* values) {
-    for_each_overlap(flat, written_part(model, flat),
-                     [&](const ParameterRecord& record, std::int64_t in_parameter,
-                         std::int64_t in_owned, std::int64_t numel) {
-                       pieces.push_back({record.name,
-                                         kind,
-                                         in_parameter,
-                                         {values + in_owned, static_cast<std::size_t>(numel)}});
-                     });
-  };
+
+  void add(device::Device& device, const FlatParameter& flat, Shard part, const std::string& kind,
+           float* values) {
+    if (part.numel == 0) {
+      return;
+    }
+    arrays.emplace_back(device, values, flat.owned().numel);
+    for_each_overlap(
+        flat, part,
+        [&](const ParameterRecord& record, std::int64_t in_parameter, std::int64_t in_owned,
+            std::int64_t numel) {
+          pieces.push_back({record.name,
+                            kind,
+                            in_parameter,
+                            {arrays.back().data() + in_owned, static_cast<std::size_t>(numel)}});
+        });
+  }
+};
+
+Pieces pieces_to_write(ModelState& model, OptimizerState& optimizer) {
+  Pieces result;
+  device::Device& device = *model.engine().updater;
   for (FlatParameter* flat : model.flats()) {
-    add(*flat, "param", flat->master());
+    result.add(device, *flat, written_part(model, *flat), "param", flat->master());
   }
   for (auto& state : optimizer.flats()) {
     for (const auto& moment : state.moments) {
-      add(*state.flat, moment.kind, moment.values.data());
+      result.add(device, *state.flat, written_part(model, *state.flat), moment.kind,
+                 moment.values->as<float>());
     }
   }
-  return pieces;
+  return result;
 }
 
 Manifest manifest_of(ModelState& model, OptimizerState& optimizer, const ProgramState& program) {
@@ -149,13 +167,15 @@ void load_weights(ModelState& model, const std::string& path) {
                                   record.name, to_string(entry.shape), to_string(record.shape)));
         }
       }
+      HostArray values(*model.engine().updater, flat->master(), flat->owned().numel);
       for_each_overlap(*flat, flat->owned(),
                        [&](const ParameterRecord& record, std::int64_t in_parameter,
                            std::int64_t in_owned, std::int64_t numel) {
                          file.read_slice(
                              record.name, in_parameter,
-                             {flat->master() + in_owned, static_cast<std::size_t>(numel)});
+                             {values.data() + in_owned, static_cast<std::size_t>(numel)});
                        });
+      values.write_back();
     }
   });
   renew_weights(model);
@@ -217,7 +237,8 @@ void save_checkpoint(ModelState& model, OptimizerState& optimizer, const std::st
     }
   });
   together(model, [&] {
-    writer->write_rank_file(model.engine().groups.world->rank(), pieces_to_write(model, optimizer));
+    writer->write_rank_file(model.engine().groups.world->rank(),
+                            pieces_to_write(model, optimizer).pieces);
   });
   together(model, [&] {
     if (is_rank_zero(model)) {
@@ -237,21 +258,24 @@ ProgramState load_checkpoint(ModelState& model, OptimizerState& optimizer,
       throw Error(Errc::config, fmt::format("{} was saved with optimizer {}, this run uses {}",
                                             directory, manifest.optimizer, optimizer.name()));
     }
-    const auto read = [&](FlatParameter& flat, const std::string& kind, float* values) {
+    const auto read = [&](FlatParameter& flat, const std::string& kind, float* to) {
+      HostArray values(*model.engine().updater, to, flat.owned().numel);
       for_each_overlap(flat, flat.owned(),
                        [&](const ParameterRecord& record, std::int64_t in_parameter,
                            std::int64_t in_owned, std::int64_t numel) {
                          checkpoint.expect(record.name, record.shape);
-                         checkpoint.read(record.name, kind, in_parameter,
-                                         {values + in_owned, static_cast<std::size_t>(numel)});
+                         checkpoint.read(
+                             record.name, kind, in_parameter,
+                             {values.data() + in_owned, static_cast<std::size_t>(numel)});
                        });
+      values.write_back();
     };
     for (FlatParameter* flat : model.flats()) {
       read(*flat, "param", flat->master());
     }
     for (auto& state : optimizer.flats()) {
       for (auto& moment : state.moments) {
-        read(*state.flat, moment.kind, moment.values.data());
+        read(*state.flat, moment.kind, moment.values->as<float>());
       }
     }
     optimizer.steps = manifest.step;

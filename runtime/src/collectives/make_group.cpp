@@ -1,22 +1,28 @@
 #include "collectives/make_group.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "acc/rendezvous/prefix_store.hpp"
 #include "acc/rendezvous/tcp_store.hpp"
 #include "collectives/gloo/gloo_group.hpp"
 #include "collectives/hierarchical/hierarchical_group.hpp"
 #include "collectives/shm/shm_group.hpp"
+#include "collectives/solo/solo_group.hpp"
+#include "collectives/staged/staged_group.hpp"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 namespace acc::collectives {
 namespace {
@@ -45,6 +51,15 @@ std::string address_towards(const std::string& host, std::uint16_t port) {
   return name.data();
 }
 
+/// This machine since its start: containers and launches on it agree.
+std::string machine_name() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return boot.empty() ? name.data() : boot;
+}
+
 }  // namespace
 
 std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity) {
@@ -61,21 +76,67 @@ std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& 
       std::move(store));
 }
 
-std::shared_ptr<ProcessGroup> make_group(const plugins::RuntimeSettings& settings,
-                                         const std::vector<int>& ranks, const std::string& kind,
-                                         rendezvous::Store* store) {
-  const auto& identity = settings.identity;
-  const auto host_of = [&](int rank) { return rank / identity.local_world_size; };
-  const auto me = std::find(ranks.begin(), ranks.end(), identity.rank);
+GroupFactory::GroupFactory(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
+                           device::DevicePtr device, device::Backend* backend)
+    : settings_(settings), store_(store), device_(std::move(device)), backend_(backend) {
+  if (backend_ != nullptr && settings_.identity.world_size > 1) {
+    route_ = agree_on_route();
+    if (settings_.identity.rank == 0) {
+      logger("collectives")
+          ->info("collectives between GPUs: {} ({})", route_.nccl ? "nccl" : "staged",
+                 route_.reason);
+    }
+  }
+}
+
+DeviceRoute GroupFactory::agree_on_route() const {
+  const char* sharing = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  const bool wants_nccl = settings_.device_collectives != plugins::DeviceCollectives::staged;
+  const RankHardware own{.host = machine_name(),
+                         .hardware_id = device_->hardware_id(),
+                         .nccl_version = wants_nccl ? backend_->nccl_version() : 0,
+                         .shares_by_nccl = sharing != nullptr && std::string_view(sharing) == "1",
+                         .nccl_problem = wants_nccl ? backend_->nccl_problem() : ""};
+  const auto key = [](int rank) { return fmt::format("hardware/{}", rank); };
+  store_->set(key(settings_.identity.rank), encode(own));
+  std::vector<RankHardware> ranks;
+  for (int r = 0; r < settings_.identity.world_size; ++r) {
+    ranks.push_back(decode_hardware(store_->get(key(r), settings_.collective_timeout)));
+  }
+  return choose_route(settings_.device_collectives, ranks);
+}
+
+std::shared_ptr<ProcessGroup> GroupFactory::make(const std::vector<int>& ranks,
+                                                 const std::string& kind,
+                                                 ProcessGroup* parent) const {
+  const auto me = std::find(ranks.begin(), ranks.end(), settings_.identity.rank);
   GroupSpec spec{.name = fmt::format("{}{}", kind, ranks.front()),
                  .ranks = ranks,
                  .rank = static_cast<int>(me - ranks.begin()),
-                 .store = store,
-                 .timeout = settings.collective_timeout};
+                 .store = store_,
+                 .timeout = settings_.collective_timeout};
+  if (ranks.size() == 1) {
+    return std::make_shared<SoloGroup>(std::move(spec), device_);
+  }
+  auto host = make_host_group(spec, kind);
+  if (backend_ == nullptr) {
+    return host;
+  }
+  if (!route_.nccl) {
+    return std::make_shared<StagedGroup>(std::move(host), device_);
+  }
+  return backend_->make_nccl_group(spec, std::move(host), device_, parent, ranks.front());
+}
+
+std::shared_ptr<ProcessGroup> GroupFactory::make_host_group(GroupSpec spec,
+                                                            const std::string& kind) const {
+  const auto& identity = settings_.identity;
+  const std::vector<int>& ranks = spec.ranks;
+  const auto host_of = [&](int rank) { return rank / identity.local_world_size; };
   const auto first_host = static_cast<std::size_t>(std::count_if(
       ranks.begin(), ranks.end(), [&](int r) { return host_of(r) == host_of(ranks[0]); }));
   if (first_host == ranks.size()) {
-    return std::make_shared<ShmGroup>(std::move(spec), !settings.copy_gathers);
+    return std::make_shared<ShmGroup>(std::move(spec), !settings_.copy_gathers);
   }
   const std::string address = address_towards(identity.master_addr, identity.master_port);
   if (first_host == 1) {

@@ -3,6 +3,8 @@
 #include "acc/base/error.hpp"
 #include "cuda/cuda_device.hpp"
 #include "cuda/cuda_error.hpp"
+#include "cuda/nccl/make_nccl_group.hpp"
+#include "cuda/nccl/nccl_api.hpp"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -62,12 +64,12 @@ class CudaBackend final : public device::Backend {
     return open_cuda_device(index);
   }
 
-  int nccl_version() override { return 0; }
-  std::string nccl_problem() override { return "this build has no NCCL groups"; }
+  int nccl_version() override { return cuda::nccl_version(); }
+  std::string nccl_problem() override { return cuda::nccl_problem(); }
   std::shared_ptr<collectives::ProcessGroup> make_nccl_group(
-      const collectives::GroupSpec&, std::shared_ptr<collectives::ProcessGroup>, device::DevicePtr,
-      collectives::ProcessGroup*, int) override {
-    throw Error(Errc::device, nccl_problem());
+      const collectives::GroupSpec& spec, std::shared_ptr<collectives::ProcessGroup> host,
+      device::DevicePtr device, collectives::ProcessGroup* parent, int color) override {
+    return cuda::make_nccl_group(spec, std::move(host), std::move(device), parent, color);
   }
 };
 

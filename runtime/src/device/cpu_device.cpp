@@ -2,12 +2,15 @@
 
 #include "acc/base/error.hpp"
 #include "device/memory_ledger.hpp"
+#include "device/thread_team.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 namespace acc::device {
 namespace {
@@ -88,8 +91,23 @@ void cast_to_float(const void* from, DType dtype, float* to, std::size_t numel) 
   throw Error(Errc::internal, fmt::format("no cast from {} to float32", to_string(dtype)));
 }
 
+/// Elements that a thread takes at a time.
+constexpr std::int64_t kTile = 1 << 16;
+
+std::vector<UpdateRange> tiles_of(std::span<const UpdateRange> ranges) {
+  std::vector<UpdateRange> tiles;
+  for (const UpdateRange& range : ranges) {
+    for (std::int64_t begin = 0; begin < range.numel; begin += kTile) {
+      tiles.push_back({range.begin + begin, std::min(kTile, range.numel - begin), range.decays});
+    }
+  }
+  return tiles;
+}
+
 class CpuDevice final : public Device {
  public:
+  explicit CpuDevice(int threads) : team_(threads) {}
+
   plugins::Device kind() const noexcept override { return plugins::Device::cpu; }
   int index() const noexcept override { return 0; }
   std::string describe() const override { return "cpu"; }
@@ -144,26 +162,36 @@ class CpuDevice final : public Device {
                                .accumulate = accumulate});
   }
   void add_squared_norm(const float* values, std::size_t numel, double* sum, Stream&) override {
-    *sum += kernels::kernels().squared_norm(values, numel);
+    if (team_.size() == 1) {
+      *sum += kernels::kernels().squared_norm(values, numel);
+      return;
+    }
+    const auto tiles = tiles_of(std::vector<UpdateRange>{{0, static_cast<std::int64_t>(numel)}});
+    std::vector<double> sums(tiles.size());
+    team_.run(tiles.size(), [&](std::size_t i) {
+      sums[i] = kernels::kernels().squared_norm(values + tiles[i].begin,
+                                                static_cast<std::size_t>(tiles[i].numel));
+    });
+    *sum = std::accumulate(sums.begin(), sums.end(), *sum);
   }
   void adamw(const kernels::AdamWCoefficients& coefficients, const UpdateArrays& arrays,
              std::span<const UpdateRange> ranges, Stream&) override {
-    for (const UpdateRange& range : ranges) {
+    for_each_tile(ranges, [&](const UpdateRange& range) {
       kernels::AdamWCoefficients own = coefficients;
       own.decay = range.decays ? coefficients.decay : 1.0F;
       const Part at{arrays, range};
       kernels::kernels().adamw(own, at.weights, at.grads, at.first, at.second, at.rounded,
                                at.numel);
-    }
+    });
   }
   void sgd(const kernels::SgdCoefficients& coefficients, const UpdateArrays& arrays,
            std::span<const UpdateRange> ranges, Stream&) override {
-    for (const UpdateRange& range : ranges) {
+    for_each_tile(ranges, [&](const UpdateRange& range) {
       kernels::SgdCoefficients own = coefficients;
       own.weight_decay = range.decays ? coefficients.weight_decay : 0.0F;
       const Part at{arrays, range};
       kernels::kernels().sgd(own, at.weights, at.grads, at.first, at.rounded, at.numel);
-    }
+    });
   }
 
  private:
@@ -186,14 +214,25 @@ class CpuDevice final : public Device {
     std::size_t numel;
   };
 
+  template <typename Update>
+  void for_each_tile(std::span<const UpdateRange> ranges, const Update& update) {
+    if (team_.size() == 1) {
+      std::for_each(ranges.begin(), ranges.end(), update);
+      return;
+    }
+    const auto tiles = tiles_of(ranges);
+    team_.run(tiles.size(), [&](std::size_t i) { update(tiles[i]); });
+  }
+
+  ThreadTeam team_;
   std::shared_ptr<MemoryLedger> ledger_ = std::make_shared<MemoryLedger>();
   CpuStream compute_{"compute"};
 };
 
 }  // namespace
 
-DevicePtr open_cpu_device() {
-  return std::make_shared<CpuDevice>();
+DevicePtr open_cpu_device(int threads) {
+  return std::make_shared<CpuDevice>(threads);
 }
 
 }  // namespace acc::device

@@ -77,6 +77,14 @@ class Event {
 };
 using EventPtr = std::shared_ptr<Event>;
 
+/// Who wants to know when collectives ran.
+class Timeline {
+ public:
+  virtual ~Timeline() = default;
+  /// A collective ran on `stream` from `begin` to `end`, which need not be reached yet.
+  virtual void add(std::string name, const std::string& stream, EventPtr begin, EventPtr end) = 0;
+};
+
 /// What a device holds, in bytes.
 struct MemoryFigures {
   std::int64_t allocated = 0;       ///< handed out
@@ -149,6 +157,9 @@ class Device {
   /// Blocks this thread until all work on all streams of this device is done.
   virtual void synchronize() = 0;
   virtual void time_events(bool enabled) = 0;
+  /// Null: nobody. Process groups tell it of what they run on streams of this device.
+  void set_timeline(Timeline* timeline) noexcept { timeline_ = timeline; }
+  [[nodiscard]] Timeline* timeline() const noexcept { return timeline_; }
 
   // --- work, queued on `stream`
   /// Between any two of: memory of this device, host memory.
@@ -174,6 +185,9 @@ class Device {
 
  protected:
   Device() = default;
+
+ private:
+  Timeline* timeline_ = nullptr;
 };
 using DevicePtr = std::shared_ptr<Device>;
 

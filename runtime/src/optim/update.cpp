@@ -6,14 +6,13 @@
 namespace acc::optim {
 
 kernels::AdamWCoefficients adamw_coefficients(const AdamW& settings, std::int64_t step,
-                                              double grad_scale, bool decays) noexcept {
+                                              double grad_scale) noexcept {
   const auto power = static_cast<double>(step);
   const double bias_correction1 = 1.0 - std::pow(settings.beta1, power);
   const double bias_correction2 = 1.0 - std::pow(settings.beta2, power);
-  const double weight_decay = decays ? settings.weight_decay : 0.0;
   return {
       .grad_scale = static_cast<float>(grad_scale),
-      .decay = static_cast<float>(1.0 - settings.lr * weight_decay),
+      .decay = static_cast<float>(1.0 - settings.lr * settings.weight_decay),
       .beta1_complement = static_cast<float>(1.0 - settings.beta1),
       .beta2 = static_cast<float>(settings.beta2),
       .beta2_complement = static_cast<float>(1.0 - settings.beta2),
@@ -23,13 +22,13 @@ kernels::AdamWCoefficients adamw_coefficients(const AdamW& settings, std::int64_
   };
 }
 
-kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step, double grad_scale,
-                                          bool decays) noexcept {
+kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step,
+                                          double grad_scale) noexcept {
   return {
       .grad_scale = static_cast<float>(grad_scale),
       .lr = static_cast<float>(settings.lr),
       .momentum = static_cast<float>(settings.momentum),
-      .weight_decay = static_cast<float>(decays ? settings.weight_decay : 0.0),
+      .weight_decay = static_cast<float>(settings.weight_decay),
       .nesterov = settings.nesterov,
       .first = step == 1,
   };

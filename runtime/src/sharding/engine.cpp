@@ -6,7 +6,8 @@ namespace acc::sharding {
 namespace {
 
 /// Takes the first free buffer that is large enough.
-collectives::BufferPtr take(std::deque<collectives::BufferPtr>& free, std::size_t nbytes) {
+template <typename Pointer>
+Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
   const auto found = std::find_if(free.begin(), free.end(),
                                   [&](const auto& each) { return each->nbytes() >= nbytes; });
   if (found == free.end()) {
@@ -46,14 +47,21 @@ collectives::BufferPtr GradientPool::acquire(std::size_t nbytes) {
   return made;
 }
 
-void GradientPool::in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction) {
-  flights_.push_back({std::move(buffer), std::move(reduction)});
+void GradientPool::in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction,
+                             std::function<void()> reduced) {
+  flights_.push_back({std::move(buffer), std::move(reduction), std::move(reduced)});
 }
 
 void GradientPool::retire_oldest() {
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
-  flight.reduction->wait_released();
+  {
+    const trace::Scope scope(tracer_, "wait", "for", "a reduction");
+    flight.reduction->wait_released();
+  }
+  if (flight.reduced) {
+    flight.reduced();
+  }
   free_.push_back(std::move(flight.buffer));
 }
 
@@ -63,16 +71,23 @@ void GradientPool::drain() {
   }
 }
 
-std::vector<float> ScratchPool::acquire(std::size_t numel) {
-  const auto found = std::find_if(free_.begin(), free_.end(),
-                                  [&](const auto& each) { return each.size() >= numel; });
-  if (found != free_.end()) {
-    auto scratch = std::move(*found);
-    free_.erase(found);
+device::MemoryPtr ScratchPool::acquire(std::size_t nbytes) {
+  if (auto scratch = take(free_, nbytes)) {
     return scratch;
   }
-  held_nbytes_ += static_cast<std::int64_t>(numel * sizeof(float));
-  return std::vector<float>(numel);
+  held_nbytes_ += static_cast<std::int64_t>(nbytes);
+  return device_.allocate(nbytes, "scratch of a unit");
+}
+
+device::MemoryPtr Engine::allocate_state(std::int64_t numel, std::string_view what) const {
+  const std::size_t nbytes = static_cast<std::size_t>(numel) * sizeof(float);
+  return offload_optimizer() ? device->allocate_host(nbytes, what) : device->allocate(nbytes, what);
+}
+
+void Engine::await_compute() const {
+  if (offload_optimizer()) {
+    device->record(device->compute())->synchronize();
+  }
 }
 
 }  // namespace acc::sharding

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/runtime/initializer.hpp"
+#include "device/device.hpp"
 #include "sharding/engine.hpp"
 #include "sharding/shard_layout.hpp"
 #include "sharding/weight_storage.hpp"
@@ -27,7 +28,8 @@ struct ParameterRecord {
 /// is.
 class FlatParameter {
  public:
-  FlatParameter(Engine& engine, std::vector<ParameterRecord> parameters, bool trainable);
+  FlatParameter(Engine& engine, std::string unit_name, std::vector<ParameterRecord> parameters,
+                bool trainable);
 
   [[nodiscard]] const FlatLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] const std::vector<ParameterRecord>& parameters() const noexcept {
@@ -36,41 +38,46 @@ class FlatParameter {
   [[nodiscard]] bool trainable() const noexcept { return trainable_; }
 
   // --- weights
-  /// float32 master weights of `owned()`; after a change call `publish`.
+  /// float32 master weights of `owned()`, where the optimizer updates; after a change call
+  /// `publish`.
   [[nodiscard]] float* master();
   [[nodiscard]] Shard owned() const { return storage_->owned(); }
-  /// Where the optimizer puts the rounded weights, or null where master and compute are one.
-  [[nodiscard]] std::uint16_t* low_precision();
+  /// Where the optimizer puts the weights rounded to the compute dtype, or null where that is
+  /// float32.
+  [[nodiscard]] void* rounded();
   void initialize(std::uint64_t seed);
   void round_master();
-  /// The full master weights, [padded_numel], on every rank. Collective.
+  /// The full master weights, [padded_numel], on every rank, in host memory. Collective.
   std::vector<float> gather_master();
-  void publish() { storage_->publish(); }
+  /// Says that master and rounded weights have changed: the next unshard sees them on every rank.
+  void publish();
   /// Waits for every collective that still uses this flat parameter's memory.
   void settle();
 
   void begin_unshard();
-  /// The full parameter in float32, [padded_numel].
-  const float* unshard();
+  /// The full parameter in the view dtype, [padded_numel].
+  const void* unshard();
   void reshard(bool gathers_again);
 
   // --- gradients of the micro-step that runs
-  void open_gradients();
   struct Target {
-    float* data;
+    void* data;
     bool written;
   };
-  /// Where parameter `index` has its full gradient, and whether it was written before. Marks it.
+  /// Where parameter `index` has its full gradient in the view dtype, and whether it was written
+  /// before. Marks it.
   Target gradient(std::size_t index);
-  [[nodiscard]] bool gradients_open() const noexcept { return full_gradient_ != nullptr; }
   /// Ends a micro-step: reduces to the shard where gradients are sharded, else (`last`) over all.
   void close_gradients(bool last);
   /// Reduces what is left before a step.
   void flush_gradients();
-  /// Between replicas; after every rank's reduction.
-  collectives::WorkPtr all_reduce_replicas();
+  /// Between replicas; after every rank's reduction. `wait_reduction` then waits for it.
+  void all_reduce_replicas();
+  /// Brings an offloaded optimizer what it has not been brought yet.
+  void bring_gradients();
 
-  /// The reduced gradient of `owned()`; valid after the reductions have been waited for.
+  /// The reduced gradient of `owned()`, where the optimizer updates; valid after the reductions
+  /// have been waited for.
   [[nodiscard]] const float* reduced_gradient() const;
   void wait_reduction();
   void forget_gradients();
@@ -81,28 +88,39 @@ class FlatParameter {
   [[nodiscard]] std::int64_t gathered_nbytes() const;
 
  private:
+  [[nodiscard]] bool master_is_gathered() const noexcept;
+  void allocate_gradients();
+  void open_gradients();
+  [[nodiscard]] bool gradients_open() const noexcept { return target_ != nullptr; }
   void zero_unwritten();
   void reduce_to_shard();
+  void offload_reduced(const device::MemoryPtr& reduced, bool accumulate);
+  collectives::WorkPtr all_reduce_replicas(float* shard);
+  void add_to_full();
   void reduce_full();
 
   Engine& engine_;
+  std::string unit_name_;
   std::vector<ParameterRecord> parameters_;
   bool trainable_;
   FlatLayout layout_;
   std::unique_ptr<WeightStorage> storage_;
-  std::vector<float> master_;  ///< only in low precision; else the storage is the master
+  device::MemoryPtr master_;   ///< null where what is gathered is the master
+  device::MemoryPtr rounded_;  ///< null where the optimizer reaches the gathered weights
   bool unsharded_ = false;
-  const float* view_ = nullptr;
-  std::vector<float> widened_;
+  const void* view_ = nullptr;
+  device::MemoryPtr widened_;
 
   bool keeps_full_gradient_ = false;
   std::vector<bool> written_;
-  float* full_gradient_ = nullptr;
-  std::vector<float> gradient_scratch_;     ///< low precision: what the program writes to
+  std::byte* target_ = nullptr;             ///< where the program writes: one of the next two
+  device::MemoryPtr gradient_scratch_;      ///< where view and reduction differ in dtype
   collectives::BufferPtr gradient_buffer_;  ///< what the peers read
   collectives::BufferPtr shard_gradient_;
+  device::MemoryPtr host_gradient_;  ///< the reduced gradient, where the optimizer is offloaded
   collectives::WorkPtr reduction_;
   bool accumulated_ = false;
+  bool full_begun_ = false;  ///< the whole gradient holds earlier micro-steps
 };
 
 }  // namespace acc::sharding

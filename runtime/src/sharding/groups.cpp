@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 namespace acc::sharding {
@@ -51,6 +52,19 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
   return plan;
 }
 
+void Groups::replace(const std::function<std::shared_ptr<collectives::ProcessGroup>(
+                         std::shared_ptr<collectives::ProcessGroup>)>& wrap) {
+  std::map<std::shared_ptr<collectives::ProcessGroup>, std::shared_ptr<collectives::ProcessGroup>>
+      wrapped;
+  for (auto* group : {&world, &shard, &replicate, &hpz}) {
+    if (*group) {
+      auto& once = wrapped[*group];
+      once = once ? once : wrap(*group);
+      *group = once;
+    }
+  }
+}
+
 void Groups::abort(const std::string& reason) const noexcept {
   for (const auto& group : {world, shard, replicate, hpz}) {
     if (group) {
@@ -59,22 +73,23 @@ void Groups::abort(const std::string& reason) const noexcept {
   }
 }
 
-Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store) {
+Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
+                   const device::Opened& place) {
+  const collectives::GroupFactory factory(settings, store, place.device, place.backend);
   Groups groups;
   groups.plan = plan_groups(settings);
-  const auto make = [&](const std::vector<int>& ranks, const char* kind) {
-    return collectives::make_group(settings, ranks, kind, store);
+  groups.route = factory.route();
+  groups.world = factory.make(groups.plan.world, "world");
+  const auto part_of_world = [&](const std::vector<int>& ranks, const char* kind) {
+    return ranks == groups.plan.world ? groups.world
+                                      : factory.make(ranks, kind, groups.world.get());
   };
-  groups.world = make(groups.plan.world, "world");
-  groups.shard =
-      groups.plan.shard == groups.plan.world ? groups.world : make(groups.plan.shard, "shard");
+  groups.shard = part_of_world(groups.plan.shard, "shard");
   if (groups.plan.replicate_size() > 1) {
-    groups.replicate = groups.plan.replicate == groups.plan.world
-                           ? groups.world
-                           : make(groups.plan.replicate, "replicate");
+    groups.replicate = part_of_world(groups.plan.replicate, "replicate");
   }
   if (!groups.plan.hpz.empty()) {
-    groups.hpz = make(groups.plan.hpz, "hpz");
+    groups.hpz = part_of_world(groups.plan.hpz, "hpz");
   }
   return groups;
 }

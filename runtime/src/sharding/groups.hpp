@@ -3,7 +3,10 @@
 #include "acc/collectives/process_group.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 #include "acc/plugins/strategy.hpp"
+#include "collectives/device_route.hpp"
+#include "device/open_device.hpp"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,15 +37,21 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings);
 /// The process groups of one rank. `shard` may be the same object as `world`.
 struct Groups {
   GroupPlan plan;
+  collectives::DeviceRoute route;  ///< on several GPUs: who moves their memory
   std::shared_ptr<collectives::ProcessGroup> world;
   std::shared_ptr<collectives::ProcessGroup> shard;
   std::shared_ptr<collectives::ProcessGroup> replicate;  ///< null when replicate_size is 1
   std::shared_ptr<collectives::ProcessGroup> hpz;        ///< null without hpZ
 
+  /// Puts `wrap(group)` in the place of each group, once a group.
+  void replace(const std::function<std::shared_ptr<collectives::ProcessGroup>(
+                   std::shared_ptr<collectives::ProcessGroup>)>& wrap);
   /// Ends all groups, so that every rank that meets this one hears `reason`, the first cause.
   void abort(const std::string& reason) const noexcept;
 };
 
-Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store);
+/// Collective over the job's ranks. `store` outlives the groups; null for one rank.
+Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
+                   const device::Opened& place);
 
 }  // namespace acc::sharding

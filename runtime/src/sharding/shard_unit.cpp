@@ -21,7 +21,8 @@ ShardUnit::ShardUnit(Engine& engine, std::string name, bool is_root,
     if (members.empty()) {
       continue;
     }
-    flats_.push_back(std::make_unique<FlatParameter>(engine_, std::move(members), trainable));
+    flats_.push_back(
+        std::make_unique<FlatParameter>(engine_, name_, std::move(members), trainable));
     for (std::size_t k = 0; k < indices.size(); ++k) {
       places_[indices[k]] = {flats_.back().get(), k};
     }
@@ -66,9 +67,11 @@ void ShardUnit::before_forward() {
   if (engine_.no_grad_depth == 0) {
     ++forwards_;
   }
+  trace_scope("forward");
 }
 
 void ShardUnit::after_forward() {
+  trace_end();
   --open_;
   if (open_ > 0) {
     return;
@@ -89,13 +92,27 @@ void ShardUnit::before_backward() {
   }
   unshard();
   ++open_;
+  trace_scope("backward");
 }
 
 void ShardUnit::after_backward() {
+  trace_end();
   --open_;
   ++backwards_;
   if (open_ == 0 && backwards_ == forwards_) {
     complete_micro_step();
+  }
+}
+
+void ShardUnit::trace_scope(const char* phase) {
+  if (engine_.tracer) {
+    engine_.tracer->enter("compute", fmt::format("{} {}", phase, name_.empty() ? "root" : name_));
+  }
+}
+
+void ShardUnit::trace_end() {
+  if (engine_.tracer) {
+    engine_.tracer->leave();
   }
 }
 
@@ -110,9 +127,10 @@ void ShardUnit::complete_micro_step() {
   reshard(!last);
 }
 
-const float* ShardUnit::parameter(std::size_t index) {
+const void* ShardUnit::parameter(std::size_t index) {
   const Place& at = places_[index];
-  return at.flat->unshard() + at.flat->layout().offsets[at.index];
+  const auto offset = static_cast<std::size_t>(at.flat->layout().offsets[at.index]);
+  return static_cast<const std::byte*>(at.flat->unshard()) + offset * nbytes_of(engine_.view_dtype);
 }
 
 FlatParameter::Target ShardUnit::gradient(std::size_t index) {

@@ -31,8 +31,8 @@ class ShardUnit {
   void prefetch();
   [[nodiscard]] bool is_sharded_now() const noexcept { return !unsharded_; }
 
-  /// float32, [numel]; only within a scope.
-  const float* parameter(std::size_t index);
+  /// In the view dtype, [numel]; only within a scope.
+  const void* parameter(std::size_t index);
   FlatParameter::Target gradient(std::size_t index);
 
   /// Before a step: reduces what no completed micro-step has reduced.
@@ -49,6 +49,8 @@ class ShardUnit {
   void unshard();
   void reshard(bool gathers_again);
   void complete_micro_step();
+  void trace_scope(const char* phase);
+  void trace_end();
 
   Engine& engine_;
   std::string name_;

@@ -1,6 +1,6 @@
 #include "sharding/weight_storage.hpp"
 
-#include <cstring>
+#include "acc/base/error.hpp"
 
 namespace acc::sharding {
 namespace {
@@ -13,26 +13,23 @@ class Replicated final : public WeightStorage {
  public:
   Replicated(Engine& engine, const FlatLayout& layout)
       : owned_{0, layout.padded_numel},
-        bytes_(static_cast<std::size_t>(layout.padded_numel) * nbytes_of(engine.compute_dtype) /
-               sizeof(float)) {}
+        memory_(engine.device->allocate(
+            static_cast<std::size_t>(layout.padded_numel) * nbytes_of(engine.compute_dtype),
+            "weights")) {}
 
   Shard owned() const override { return owned_; }
-  std::byte* own() const override {
-    return reinterpret_cast<std::byte*>(const_cast<float*>(bytes_.data()));
-  }
+  std::byte* own() const override { return memory_->data(); }
   bool begin_unshard() override { return false; }
   const std::byte* finish_unshard() override { return own(); }
   void reshard(bool) override {}
   void publish() override {}
   void settle() override {}
   bool always_full() const override { return true; }
-  std::int64_t held_nbytes() const override {
-    return static_cast<std::int64_t>(bytes_.size() * sizeof(float));
-  }
+  std::int64_t held_nbytes() const override { return static_cast<std::int64_t>(memory_->nbytes()); }
 
  private:
   Shard owned_;
-  std::vector<float> bytes_;  // float for its alignment
+  device::MemoryPtr memory_;
 };
 
 class Resident final : public WeightStorage {
@@ -104,7 +101,7 @@ class SecondaryCopy {
     }
     const std::size_t offset = part_nbytes_ * static_cast<std::size_t>(group_.rank());
     std::byte* part = memory_->data() + (group_.shares_gathered_memory() ? offset : 0);
-    std::memcpy(part, full + offset, part_nbytes_);
+    engine_.device->copy(part, full + offset, part_nbytes_, engine_.device->compute());
     valid_ = true;
     if (group_.shares_gathered_memory()) {
       gather_ = group_.all_gather(part, memory_->data(), part_nbytes_);
@@ -158,22 +155,29 @@ class Transient final : public WeightStorage {
         group_(*engine.groups.shard),
         shard_(layout.shard(group_.rank())),
         shard_nbytes_(static_cast<std::size_t>(shard_.numel) * nbytes_of(engine.compute_dtype)),
-        full_nbytes_(shard_nbytes_ * static_cast<std::size_t>(group_.size())),
-        shard_memory_(group_.allocate_contribution(shard_nbytes_)) {
+        full_nbytes_(shard_nbytes_ * static_cast<std::size_t>(group_.size())) {
+    if (engine_.offload_param) {
+      host_shard_ = engine_.device->allocate_host(shard_nbytes_, "weights");
+    } else {
+      shard_memory_ = group_.allocate_contribution(shard_nbytes_);
+    }
     if (engine_.groups.hpz) {
       secondary_ = std::make_unique<SecondaryCopy>(engine_, full_nbytes_);
     }
   }
 
   Shard owned() const override { return shard_; }
-  std::byte* own() const override { return shard_memory_->data(); }
+  std::byte* own() const override {
+    return host_shard_ ? host_shard_->data() : shard_memory_->data();
+  }
+  bool own_offloaded() const override { return host_shard_ != nullptr; }
 
   bool begin_unshard() override {
     if (secondary_ && secondary_->valid()) {
       return secondary_->begin_unshard();
     }
     full_ = engine_.gathers->acquire(full_nbytes_);
-    gather_ = group_.all_gather(own(), full_->data(), shard_nbytes_);
+    gather_ = group_.all_gather(shard_on_device(), full_->data(), shard_nbytes_);
     return true;
   }
 
@@ -213,14 +217,28 @@ class Transient final : public WeightStorage {
   }
   bool always_full() const override { return false; }
   std::int64_t held_nbytes() const override {
-    return static_cast<std::int64_t>(shard_nbytes_) + (secondary_ ? secondary_->held_nbytes() : 0);
+    const std::size_t on_device = host_shard_ ? 0 : shard_nbytes_;
+    return static_cast<std::int64_t>(on_device) + (secondary_ ? secondary_->held_nbytes() : 0);
   }
 
  private:
+  const std::byte* shard_on_device() {
+    if (!host_shard_) {
+      return own();
+    }
+    device::Device& device = *engine_.device;
+    fetched_ = engine_.scratch->acquire(shard_nbytes_);
+    device.copy(fetched_->data(), own(), shard_nbytes_, device.compute());
+    return fetched_->data();
+  }
+
   void wait_for_gather() {
     if (gather_) {
-      gather_->wait();
+      fetched_ ? gather_->wait_released() : gather_->wait();
       gather_.reset();
+    }
+    if (fetched_) {
+      engine_.scratch->release(std::move(fetched_));
     }
   }
 
@@ -229,7 +247,9 @@ class Transient final : public WeightStorage {
   Shard shard_;
   std::size_t shard_nbytes_;
   std::size_t full_nbytes_;
-  BufferPtr shard_memory_;
+  BufferPtr shard_memory_;        ///< null where parameters are offloaded
+  device::MemoryPtr host_shard_;  ///< … and this is where the shard is then
+  device::MemoryPtr fetched_;     ///< its copy on the device while it is gathered
   BufferPtr full_;
   WorkPtr gather_;
   std::unique_ptr<SecondaryCopy> secondary_;
@@ -238,10 +258,17 @@ class Transient final : public WeightStorage {
 }  // namespace
 
 std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLayout& layout) {
+  if (engine.offload_param && !engine.on.shard_parameters) {
+    throw Error(Errc::config,
+                "offload of parameters needs a strategy that shards them (FULL_SHARD, "
+                "SHARD_GRAD_OP, HYBRID_SHARD, HYBRID_SHARD_ZERO2, ZeRO 3)");
+  }
   if (!engine.on.shard_optimizer) {
     return std::make_unique<Replicated>(engine, layout);
   }
-  if (!engine.on.shard_parameters || engine.groups.shard->shares_gathered_memory()) {
+  const bool shard_is_slice =
+      engine.groups.shard->shares_gathered_memory() && !engine.offload_param;
+  if (!engine.on.shard_parameters || shard_is_slice) {
     return std::make_unique<Resident>(engine, layout);
   }
   return std::make_unique<Transient>(engine, layout);

@@ -12,7 +12,8 @@ namespace acc::sharding {
 /// - replicated: everybody owns all of it;
 /// - resident: the full parameter stays in memory, one copy a host where the group shares gathered
 ///   memory; a shard is its slice of it;
-/// - transient: only the shard stays; the full parameter is gathered into a pooled buffer.
+/// - transient: only the shard stays, in host memory beside a GPU where parameters are offloaded;
+///   the full parameter is gathered into a pooled buffer.
 class WeightStorage {
  public:
   virtual ~WeightStorage() = default;
@@ -20,6 +21,8 @@ class WeightStorage {
   /// The part of the flat parameter that this rank keeps up to date.
   [[nodiscard]] virtual Shard owned() const = 0;
   [[nodiscard]] virtual std::byte* own() const = 0;
+  /// Whether `own()` is host memory beside a GPU.
+  [[nodiscard]] virtual bool own_offloaded() const { return false; }
   /// Starts to make the full parameter available and says whether that copies anything;
   /// `finish_unshard` returns it, valid until `reshard`. Collective, like `publish`.
   virtual bool begin_unshard() = 0;

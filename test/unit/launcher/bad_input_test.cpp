@@ -99,9 +99,19 @@ TEST_CASE("GPUs that are asked for and not there") {
     Words parts;
   };
   const std::vector<Case> cases = {
-      {0, 0, {"--multi_gpu", "--num_processes", "2", "./train"}, {"--multi_gpu asks for GPUs"}},
+      {0,
+       0,
+       {"--multi_gpu", "--num_processes", "2", "./train"},
+       {"--multi_gpu asks for GPUs", "no NVIDIA driver"}},
       {0, 0, {"--gpu_ids", "0", "./train"}, {"--gpu_ids", "none on this machine"}},
-      {2, 0, {"--multi_gpu", "--num_processes", "2", "./train"}, {"CUDA_VISIBLE_DEVICES leaves"}},
+      {2,
+       0,
+       {"--multi_gpu", "--num_processes", "2", "./train"},
+       {"CUDA_VISIBLE_DEVICES=9 leaves none of this machine's 2"}},
+      {2, 2, {"--gpu_ids", "GPU-zz", "./train"}, {"names GPU GPU-zz", "GPU-aaaa, GPU-bbbb"}},
+      {2, 2, {"--gpu_ids", "1,1", "--num_processes", "2", "./train"}, {"names GPU 1 twice"}},
+      {1, 1, {"--num_processes", "2", "./train"}, {"2 processes", "is 1", "ACC_SHARE_GPUS=1"}},
+      {4, 4, {"--gpu_ids", "0,2", "--num_processes", "3", "./train"}, {"3 processes", "are 2"}},
       {2, 2, {"--gpu_ids", "0,2", "--num_processes", "2", "./train"}, {"names GPU 2", "has 2"}},
       {2, 2, {"--gpu_ids", "a", "./train"}, {"--gpu_ids", "got \"a\""}},
       {2, 2, {"--use_fsdp", "--num_processes", "4", "./train"}, {"4 processes", "are 2"}},
@@ -114,8 +124,10 @@ TEST_CASE("GPUs that are asked for and not there") {
   };
   for (const auto& [physical, visible, words, parts] : cases) {
     PlanFixture fixture;
-    fixture.facts.physical_gpus = physical;
-    fixture.facts.gpus = visible;
+    fixture.set_gpus(physical, visible);
+    if (visible < physical) {
+      fixture.environment["CUDA_VISIBLE_DEVICES"] = "9";
+    }
     CAPTURE(words);
     check_parts(fixture.refusal(words), parts);
   }

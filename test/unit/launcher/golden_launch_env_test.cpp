@@ -75,8 +75,7 @@ class GoldenCase {
   explicit GoldenCase(json data) : data_(std::move(data)) {
     const bool no_gpu =
         data_.value("requires", json::array()).dump().find("no_gpu") != std::string::npos;
-    fixture_.facts.physical_gpus = no_gpu ? 0 : 8;
-    fixture_.facts.gpus = fixture_.facts.physical_gpus;
+    fixture_.set_gpus(no_gpu ? 0 : 8, no_gpu ? 0 : 8);
     const json parent = data_.value("parent_env", json::object());
     for (const auto& [name, value] : parent.items()) {
       fixture_.environment[name] = value.get<std::string>();

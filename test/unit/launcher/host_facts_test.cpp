@@ -1,31 +1,37 @@
 #include "acc/launcher/host_facts.hpp"
 
+#include "cores.hpp"
+#include "support/temporary_folder.hpp"
+
 #include <doctest/doctest.h>
+
+#include <fstream>
 
 namespace acc::launcher {
 namespace {
 
-TEST_CASE("CUDA_VISIBLE_DEVICES counts up to the first entry that names no GPU") {
-  struct Case {
-    std::string list;
-    int physical;
-    int visible;
-  };
-  for (const auto& [list, physical, visible] :
-       {Case{"", 4, 0}, Case{"0", 4, 1}, Case{"0,2", 4, 2}, Case{"0,9,1", 4, 1}, Case{"-1", 4, 0},
-        Case{"-1,0", 4, 0}, Case{"GPU-8f3a", 4, 1}, Case{"0,1", 0, 0}}) {
-    CAPTURE(list);
-    CHECK(visible_gpus(list, physical) == visible);
-  }
-}
-
 TEST_CASE("the machine itself has cores, a name and a place for acclaunch") {
   const HostFacts facts = detect_host_facts({{"TMPDIR", "/var/tmp"}, {"CUDA_VISIBLE_DEVICES", ""}});
-  CHECK(facts.cores >= 1);
-  CHECK(facts.gpus == 0);
+  CHECK(facts.cores == usable_cores());
+  CHECK(facts.visible_gpus.empty());
   CHECK_FALSE(facts.hostname.empty());
   CHECK(facts.executable_directory == std::filesystem::path(ACC_BIN_DIR));
   CHECK(facts.scratch_directory.parent_path() == "/var/tmp");
+}
+
+TEST_CASE("NUMA nodes list the cores that this process may run on") {
+  const test::TemporaryFolder sys;
+  const auto nodes = sys.path() / "devices/system/node";
+  std::filesystem::create_directories(nodes / "node0");
+  std::filesystem::create_directories(nodes / "node2");
+  std::ofstream(nodes / "online") << "0,2\n";
+  std::ofstream(nodes / "node0/cpulist") << "0-4095\n";
+  std::ofstream(nodes / "node2/cpulist") << "4096-4097\n";
+  const HostFacts facts = detect_host_facts({{"ACC_SYS_ROOT", sys.path().string()}});
+  REQUIRE(facts.numa_nodes.size() == 2);
+  CHECK(facts.numa_nodes[0].cores == usable_cores());
+  CHECK(facts.numa_nodes[1].id == 2);
+  CHECK(facts.numa_nodes[1].cores.empty());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +23,7 @@ class PlanFixture {
     folder_ = std::filesystem::temp_directory_path() /
               ("acc_plan_" + std::to_string(getpid()) + "_" + std::to_string(count++));
     std::filesystem::create_directories(folder_);
-    facts.cores = 8;
+    facts.cores = {0, 1, 2, 3, 4, 5, 6, 7};
     facts.hostname = "host0";
     facts.working_directory = folder_;
     facts.executable_directory = folder_ / "bin";
@@ -36,6 +37,19 @@ class PlanFixture {
   }
   PlanFixture(const PlanFixture&) = delete;
   PlanFixture& operator=(const PlanFixture&) = delete;
+
+  /// `physical` GPUs in this machine, of which the first `visible` are left to it.
+  void set_gpus(int physical, int visible) {
+    facts.gpu.driver_version = physical > 0 ? "580.1" : "";
+    facts.gpu.devices.resize(static_cast<std::size_t>(physical));
+    for (int i = 0; i < physical; ++i) {
+      Gpu& gpu = facts.gpu.devices[static_cast<std::size_t>(i)];
+      gpu.name = "GPU model";
+      gpu.uuid = "GPU-" + std::string(4, static_cast<char>('a' + i));
+    }
+    facts.visible_gpus.resize(static_cast<std::size_t>(visible));
+    std::iota(facts.visible_gpus.begin(), facts.visible_gpus.end(), 0);
+  }
 
   std::filesystem::path write(const std::string& name, const std::string& text,
                               bool executable = false) const {

@@ -4,6 +4,7 @@
 #include <boost/asio/io_context.hpp>
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -125,4 +126,17 @@ TEST_CASE("worker: a clean start") {
   CHECK(std::sscanf(stat.c_str(), "%d %*s %*c %*d %d", &pid, &group) == 2);
   CHECK(pid == group);
   CHECK(input == "/dev/null\n");
+}
+
+TEST_CASE("worker: runs on the cores it is bound to") {
+  cpu_set_t usable;
+  REQUIRE(::sched_getaffinity(0, sizeof usable, &usable) == 0);
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(last, &usable)) {
+    --last;
+  }
+  WorkerSpec spec = program({"/bin/grep", "Cpus_allowed_list", "/proc/self/status"});
+  spec.cores = {last};
+  spec.numa_node = 0;
+  CHECK(run(spec).out == "Cpus_allowed_list:\t" + std::to_string(last) + "\n");
 }

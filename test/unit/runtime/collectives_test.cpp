@@ -1,18 +1,24 @@
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/make_group.hpp"
+#include "collectives/staged/staged_group.hpp"
+#include "device/cpu_device.hpp"
 #include "support/run_ranks.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <thread>
 
 namespace {
 
 using acc::DType;
 using acc::ReduceOp;
+using acc::collectives::GroupFactory;
 using acc::collectives::ProcessGroup;
+using acc::collectives::StagedGroup;
 using acc::test::Job;
 
 struct Topology {
@@ -20,15 +26,29 @@ struct Topology {
   int world_size;
   int num_machines;
   bool copy_gathers = false;
+  bool staged = false;
 };
 
-// shm alone, copying shm, gloo alone, both levels.
-constexpr Topology kTopologies[] = {{"one rank", 1, 1},     {"shm of 2", 2, 1},
-                                    {"shm of 3", 3, 1},     {"shm of 4, copying", 4, 1, true},
-                                    {"gloo of 2", 2, 2},    {"gloo of 3", 3, 3},
-                                    {"2 hosts of 2", 4, 2}, {"3 hosts of 2", 6, 3}};
+// solo, shm alone, copying shm, gloo alone, both levels; each under the staging of a device.
+constexpr Topology kTopologies[] = {{"solo", 1, 1},
+                                    {"shm of 2", 2, 1},
+                                    {"shm of 3", 3, 1},
+                                    {"shm of 4, copying", 4, 1, true},
+                                    {"gloo of 2", 2, 2},
+                                    {"gloo of 3", 3, 3},
+                                    {"2 hosts of 2", 4, 2},
+                                    {"3 hosts of 2", 6, 3},
+                                    {"staged over shm of 3", 3, 1, false, true},
+                                    {"staged over copying shm of 2", 2, 1, true, true},
+                                    {"staged over gloo of 2", 2, 2, false, true},
+                                    {"staged over 2 hosts of 2", 4, 2, false, true}};
 
-void with_groups(const Topology& topology, const std::function<void(ProcessGroup&)>& body) {
+/// Small, so that most cases need many chunks.
+constexpr std::size_t kChunkNbytes = 8192;
+
+/// `ends`: the body ends the group itself.
+void with_groups(const Topology& topology, const std::function<void(ProcessGroup&)>& body,
+                 bool ends = false) {
   Job job{.world_size = topology.world_size,
           .num_machines = topology.num_machines,
           .sharding = {},
@@ -36,9 +56,17 @@ void with_groups(const Topology& topology, const std::function<void(ProcessGroup
   acc::test::run_ranks(job, [&](const auto& settings, auto store) {
     std::vector<int> ranks(static_cast<std::size_t>(topology.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
-    auto group = acc::collectives::make_group(settings, ranks, "test", store.get());
+    const auto cpu = acc::device::open_cpu_device();
+    const GroupFactory factory(settings, store.get(), cpu, nullptr);
+    std::shared_ptr<ProcessGroup> group = factory.make(ranks, "test");
+    if (topology.staged) {
+      group = std::make_shared<StagedGroup>(group, cpu, kChunkNbytes);
+    }
+    group->barrier()->wait_released();  // nobody fails while another still connects
     body(*group);
-    group->barrier()->wait_released();
+    if (!ends) {
+      group->barrier()->wait_released();
+    }
   });
 }
 
@@ -183,25 +211,95 @@ TEST_CASE("all_reduce, figures and broadcast agree on every rank") {
 }
 
 TEST_CASE("a peer that calls something else is named, and nobody hangs") {
-  for (const Topology& topology : {kTopologies[1], kTopologies[4], kTopologies[6]}) {
+  for (const Topology& topology :
+       {kTopologies[1], kTopologies[4], kTopologies[6], kTopologies[8]}) {
     CAPTURE(topology.name);
-    std::atomic<int> named = 0;
-    CHECK_THROWS_AS(with_groups(topology,
-                                [&](ProcessGroup& group) {
-                                  std::vector<float> data(64);
-                                  try {
-                                    if (group.rank() == 1) {
-                                      group.all_reduce(data.data(), 32, 1.0F)->wait();
-                                    } else {
-                                      group.all_reduce(data.data(), 64, 1.0F)->wait();
-                                    }
-                                  } catch (const acc::Error& error) {
-                                    named +=
-                                        std::string(error.what()).find("rank") != std::string::npos;
-                                    throw;
-                                  }
-                                }),
-                    acc::Error);
-    CHECK(named == topology.world_size);
+    std::mutex mutex;
+    std::vector<std::string> named;
+    std::vector<std::string> unnamed;
+    CHECK_THROWS_AS(
+        with_groups(topology,
+                    [&](ProcessGroup& group) {
+                      std::vector<float> data(64);
+                      try {
+                        if (group.rank() == 1) {
+                          group.all_reduce(data.data(), 32, 1.0F)->wait();
+                        } else {
+                          group.all_reduce(data.data(), 64, 1.0F)->wait();
+                        }
+                      } catch (const acc::Error& error) {
+                        const std::string text = error.what();
+                        const std::lock_guard lock(mutex);
+                        (text.find("rank") != std::string::npos ? named : unnamed).push_back(text);
+                        throw;
+                      }
+                    }),
+        acc::Error);
+    CHECK(named.size() == static_cast<std::size_t>(topology.world_size));
+    CHECK(unnamed == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("collectives of several kinds under way at once keep their order") {
+  for (const Topology& topology : kTopologies) {
+    CAPTURE(topology.name);
+    CHECK_NOTHROW(with_groups(topology, [](ProcessGroup& group) {
+      const std::size_t numel = 5'000;
+      const auto size = static_cast<std::size_t>(group.size());
+      const auto shard = group.allocate_contribution(numel * sizeof(float));
+      const auto in = group.allocate_contribution(numel * size * sizeof(float));
+      const auto all = group.allocate_gathered(numel * size * sizeof(float));
+      std::vector<float> out(numel);
+      std::vector<double> figures = {static_cast<double>(group.rank())};
+      for (int round = 1; round <= 3; ++round) {
+        std::fill_n(shard->as<float>(), numel, static_cast<float>(round + group.rank()));
+        std::fill_n(in->as<float>(), numel * size, static_cast<float>(round));
+        figures[0] = 1.0;
+        const auto gathering = group.all_gather(shard->data(), all->data(), numel * sizeof(float));
+        const auto reducing =
+            group.reduce_scatter(in->data(), out.data(), numel, DType::float32, {.scale = 2.0F});
+        const auto counting = group.all_reduce(figures, ReduceOp::sum);
+        const auto meeting = group.barrier();
+        meeting->wait();
+        counting->wait();
+        reducing->wait_released();
+        gathering->wait_released();
+        expect(figures[0] == group.size(), "wrong count");
+        for (std::size_t i = 0; i < numel; ++i) {
+          expect(near(out[i], 2.0F * static_cast<float>(round) * static_cast<float>(size)),
+                 "wrong sum");
+        }
+        for (std::size_t i = 0; i < numel * size; ++i) {
+          expect(all->as<float>()[i] == static_cast<float>(round) + static_cast<float>(i / numel),
+                 "wrong element");
+        }
+        group.release_gathered(all);
+        group.barrier()->wait();
+      }
+    }));
+  }
+}
+
+TEST_CASE("failure() says on every rank, from any thread, why the group ended") {
+  for (const Topology& topology : kTopologies) {
+    CAPTURE(topology.name);
+    CHECK_NOTHROW(with_groups(
+        topology,
+        [](ProcessGroup& group) {
+          expect(!group.failure(), "failed before anything happened");
+          group.barrier()->wait_released();
+          if (group.rank() == 0) {
+            group.abort("rank 0 gave up");
+          }
+          std::optional<std::string> reason;
+          std::thread([&] {
+            while (!(reason = group.failure())) {
+              std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            }
+          }).join();
+          group.abort(*reason);  // as a rank does before it leaves
+          expect(*reason == "rank 0 gave up", "another reason: " + *reason);
+        },
+        true));
   }
 }

@@ -43,7 +43,7 @@ TEST_CASE("AdamW follows torch.optim.AdamW step by step") {
       for (const auto& each : row.at("steps")) {
         const auto grads = each.at("grad").get<std::vector<float>>();
         const auto coefficients =
-            acc::optim::adamw_coefficients(settings, ++step, each.at("grad_scale"), true);
+            acc::optim::adamw_coefficients(settings, ++step, each.at("grad_scale"));
         table->adamw(coefficients, weights.data(), grads.data(), m.data(), v.data(), bf16.data(),
                      weights.size());
         CAPTURE(s.dump());
@@ -69,7 +69,7 @@ TEST_CASE("SGD follows torch.optim.SGD step by step") {
       for (const auto& each : row.at("steps")) {
         const auto grads = each.at("grad").get<std::vector<float>>();
         const auto coefficients =
-            acc::optim::sgd_coefficients(settings, ++step, each.at("grad_scale"), true);
+            acc::optim::sgd_coefficients(settings, ++step, each.at("grad_scale"));
         table->sgd(coefficients, weights.data(), grads.data(),
                    settings.momentum != 0.0 ? velocity.data() : nullptr, nullptr, weights.size());
         CAPTURE(s.dump());
@@ -78,13 +78,6 @@ TEST_CASE("SGD follows torch.optim.SGD step by step") {
       }
     }
   }
-}
-
-TEST_CASE("a range without weight decay is left to the gradient alone") {
-  const acc::AdamW settings{.lr = 0.1, .weight_decay = 0.5};
-  CHECK(acc::optim::adamw_coefficients(settings, 1, 1.0, false).decay == 1.0F);
-  CHECK(acc::optim::adamw_coefficients(settings, 1, 1.0, true).decay == 0.95F);
-  CHECK(acc::optim::sgd_coefficients({.weight_decay = 0.5}, 1, 1.0, false).weight_decay == 0.0F);
 }
 
 TEST_CASE("the clip coefficient is torch's") {

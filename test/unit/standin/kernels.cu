@@ -143,13 +143,11 @@ __global__ void diverge_in_warp_kernel() {
   }
 }
 
-__global__ void leave_barrier_out_kernel() {
-  if (threadIdx.x < 32) {
-    __syncwarp();
+__global__ void wait_for_each_other_kernel() {
+  if (threadIdx.x == 0) {
     __syncthreads();
   } else {
     __shfl_sync(kAll, 1, 0);
-    __shfl_sync(threadIdx.x == 32 ? 1U : kAll, 1, 0);
   }
 }
 
@@ -207,8 +205,8 @@ cudaError_t diverge_at_barrier() {
 cudaError_t diverge_in_warp() {
   return start({}, diverge_in_warp_kernel);
 }
-cudaError_t leave_barrier_out() {
-  return start({.threads = 64}, leave_barrier_out_kernel);
+cudaError_t wait_for_each_other() {
+  return start({}, wait_for_each_other_kernel);
 }
 cudaError_t overrun_shared() {
   return start({.threads = 32, .shared_bytes = 32}, overrun_shared_kernel);

@@ -37,7 +37,7 @@ cudaError_t copy_async(const float* from, float* to, bool waits);
 /// Errors that the emulator ends the process for.
 cudaError_t diverge_at_barrier();
 cudaError_t diverge_in_warp();
-cudaError_t leave_barrier_out();
+cudaError_t wait_for_each_other();
 cudaError_t overrun_shared();
 
 }  // namespace standin_test

@@ -1,28 +1,32 @@
 #pragma once
 
+#include "acc/launcher/gpu_facts.hpp"
 #include "acc/plugins/environment.hpp"
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace acc::launcher {
 
+struct NumaNode {
+  int id = 0;
+  std::vector<int> cores;  ///< of it, those that this process may run on
+};
+
 /// What the decisions need to know of this machine and process. Tests fill it in by hand.
 struct HostFacts {
-  int cores = 1;          ///< that this process may run on
-  int physical_gpus = 0;  ///< that the driver shows
-  int gpus = 0;           ///< of those, the ones that CUDA_VISIBLE_DEVICES leaves
+  std::vector<int> cores = {0};  ///< numbers of those that this process may run on
+  std::vector<NumaNode> numa_nodes;
+  GpuFacts gpu;                   ///< what the driver shows
+  std::vector<int> visible_gpus;  ///< of those, the ones that CUDA_VISIBLE_DEVICES leaves
   std::string hostname;
   std::filesystem::path working_directory;
   std::filesystem::path executable_directory;  ///< where acclaunch itself lies
   std::filesystem::path scratch_directory;     ///< unique to this run, not made yet
 };
 
-/// Asks the machine. CUDA is not linked: the driver's library is opened if there is one.
+/// Asks the machine. ACC_SYS_ROOT says where sysfs is, if not in /sys.
 HostFacts detect_host_facts(const plugins::Environment& environment);
-
-/// How many of `physical` GPUs a CUDA_VISIBLE_DEVICES text leaves: CUDA stops reading it at the
-/// first entry that names none.
-int visible_gpus(const std::string& list, int physical);
 
 }  // namespace acc::launcher

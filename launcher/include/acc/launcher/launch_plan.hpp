@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/launcher/placement.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/plugins/settings.hpp"
 
@@ -22,6 +23,9 @@ struct LaunchPlan {
   Mode mode = Mode::plain;
   plugins::Device device = plugins::Device::cpu;
   std::vector<std::string> gpu_ids;  ///< empty: leave CUDA_VISIBLE_DEVICES as it is
+
+  GpuFacts gpus;                      ///< of this machine, for `explain`
+  std::vector<Placement> placements;  ///< of this machine's workers, by local rank
 
   int num_machines = 1;
   int machine_rank = 0;

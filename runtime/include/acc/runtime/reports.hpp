@@ -19,6 +19,9 @@ struct MemoryReport {
   std::int64_t gathered_bytes = 0;   ///< peak of gathered weights beyond `parameter_bytes`; memory
                                      ///< that all ranks of a host share counts 1/ranks on each
   std::int64_t gradient_buffer_bytes = 0;  ///< peak of full gradients on their way to a reduction
+  std::int64_t device_bytes = 0;           ///< what the runtime holds of the GPU's memory now …
+  std::int64_t device_peak_bytes = 0;      ///< … and the most it held; 0 on the CPU
+  std::int64_t pinned_bytes = 0;           ///< page-locked host memory beside it
 };
 
 /// Elements handed to collectives, per rank: for an all_gather the gathered result, for a

@@ -4,6 +4,7 @@
 #include "acc/rendezvous/store.hpp"
 #include "collectives/gloo/stall_watch.hpp"
 #include "collectives/private_buffer.hpp"
+#include "collectives/steps.hpp"
 #include "kernels/kernels.hpp"
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 
@@ -56,6 +58,15 @@ std::shared_ptr<gloo::transport::Device> make_device(const std::string& address)
     attributes.hostname = address;
   }
   return gloo::transport::tcp::CreateDevice(attributes);
+}
+
+/// Gloo 0.5 writes to its sockets without MSG_NOSIGNAL: a dead peer would kill this process before
+/// it could say which. A program's own handler stays.
+void ignore_broken_pipes() {
+  struct sigaction current {};
+  if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) {
+    std::signal(SIGPIPE, SIG_IGN);
+  }
 }
 
 }  // namespace
@@ -169,6 +180,7 @@ class GlooGroup::Exchange final : public Work {
 };
 
 GlooGroup::GlooGroup(GroupSpec spec, const std::string& address) : spec_(std::move(spec)) {
+  ignore_broken_pipes();
   try {
     auto device = make_device(address);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
@@ -285,29 +297,6 @@ WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
   return work;
 }
 
-namespace {
-
-/// Steps that follow one another; each starts when the one before has its result.
-class Chain final : public Work {
- public:
-  Chain(WorkPtr first, std::function<WorkPtr()> next)
-      : next_(std::move(next)), current_(std::move(first)) {}
-  void wait() override {
-    current_->wait();
-    if (auto next = std::exchange(next_, nullptr)) {
-      current_ = next();
-      current_->wait();
-    }
-  }
-  void wait_released() override { wait(); }
-
- private:
-  std::function<WorkPtr()> next_;  ///< owns what the first step writes to: outlives it
-  WorkPtr current_;
-};
-
-}  // namespace
-
 WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale) {
   const auto ranks = static_cast<std::size_t>(size());
   if (numel % ranks != 0) {  // small or odd: everybody sums everything
@@ -327,12 +316,13 @@ WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale) {
   const std::size_t shard = numel / ranks;
   float* const mine = data + shard * static_cast<std::size_t>(rank());
   auto summed = std::make_shared<std::vector<float>>(shard);
-  return std::make_shared<Chain>(
-      reduce_scatter(data, summed->data(), shard, DType::float32, {.scale = scale}),
-      [=, this]() -> WorkPtr {
-        std::memcpy(mine, summed->data(), shard * sizeof(float));
-        return all_gather(mine, data, shard * sizeof(float));
-      });
+  const auto gather = [=, this]() -> WorkPtr {
+    std::memcpy(mine, summed->data(), shard * sizeof(float));
+    return all_gather(mine, data, shard * sizeof(float));
+  };
+  return std::make_shared<Steps>(
+      this, reduce_scatter(data, summed->data(), shard, DType::float32, {.scale = scale}),
+      std::vector<Steps::Step>{gather});
 }
 
 WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {
@@ -373,6 +363,10 @@ WorkPtr GlooGroup::barrier() {
     }
   }
   return work;
+}
+
+std::optional<std::string> GlooGroup::failure() const {
+  return watch_->failure();
 }
 
 void GlooGroup::abort(const std::string& reason) noexcept {

@@ -45,6 +45,9 @@ class GlooGroup final : public ProcessGroup {
   WorkPtr barrier() override;
 
   void progress() override {}
+  /// Aborted here or, seen within a second or so, by a peer; or a connection broke under a
+  /// collective of this rank.
+  std::optional<std::string> failure() const override;
   void abort(const std::string& reason) noexcept override;
 
  private:

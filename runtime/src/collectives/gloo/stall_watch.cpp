@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace acc::collectives {
 namespace {
 
@@ -12,6 +14,7 @@ using namespace std::chrono_literals;
 
 // Only waits longer than this cost a look into the store, and then one look in this time.
 constexpr auto kLongWait = 250ms;
+constexpr auto kAbortInterval = 1s;
 
 }  // namespace
 
@@ -44,10 +47,22 @@ std::optional<std::string> StallWatch::end() {
   return std::exchange(verdict_, std::nullopt);
 }
 
+void StallWatch::await_wait(std::unique_lock<std::mutex>& lock, const std::stop_token& stop) {
+  const auto waiting = [this] { return wait_.has_value(); };
+  while (!stop.stop_requested() && !wait_.has_value()) {
+    changed_.wait(lock, stop, [&] { return waiting() || asked_; });
+    if (!changed_.wait_for(lock, stop, kAbortInterval, waiting) && !stop.stop_requested()) {
+      lock.unlock();
+      abort_reason();
+      lock.lock();
+    }
+  }
+}
+
 void StallWatch::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
-    changed_.wait(lock, stop, [this] { return wait_.has_value(); });
+    await_wait(lock, stop);
     const std::uint64_t generation = generation_;
     const auto moved = [&] { return generation_ != generation; };
     while (!stop.stop_requested() && !changed_.wait_for(lock, stop, kLongWait, moved) &&
@@ -75,7 +90,8 @@ std::optional<std::string> StallWatch::compare(const Wait& wait) {
     store_->set(call_key(spec_.rank), mine);
     const std::string abort_key = spec_.name + "/abort";
     if (store_->check(std::span(&abort_key, 1))) {
-      return store_->get(abort_key, 5s);
+      known_.set(store_->get(abort_key, 5s));
+      return known_.get();
     }
     for (int r = 0; r < static_cast<int>(spec_.ranks.size()); ++r) {
       const std::string key = call_key(r);
@@ -96,7 +112,16 @@ std::optional<std::string> StallWatch::compare(const Wait& wait) {
   }
 }
 
+std::optional<std::string> StallWatch::failure() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(asked_, true)) {
+    changed_.notify_all();
+  }
+  return known_.get();
+}
+
 void StallWatch::publish_abort(const std::string& reason) noexcept {
+  known_.set(reason);
   const std::lock_guard lock(store_mutex_);
   try {
     store_->compare_set(spec_.name + "/abort", "", reason);
@@ -109,11 +134,11 @@ std::optional<std::string> StallWatch::abort_reason() noexcept {
   try {
     const std::string key = spec_.name + "/abort";
     if (store_->check(std::span(&key, 1))) {
-      return store_->get(key, 5s);
+      known_.set(store_->get(key, 5s));
     }
   } catch (const Error&) {
   }
-  return std::nullopt;
+  return known_.get();
 }
 
 }  // namespace acc::collectives

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "collectives/shm/shm_channel.hpp"
+#include "collectives/first_failure.hpp"
+#include "collectives/group_spec.hpp"
 
 #include <condition_variable>
 #include <functional>
@@ -9,6 +10,10 @@
 #include <optional>
 #include <string>
 #include <thread>
+
+namespace acc::rendezvous {
+class Store;
+}
 
 namespace acc::collectives {
 
@@ -29,6 +34,9 @@ class StallWatch {
   void publish_abort(const std::string& reason) noexcept;
   /// The reason that any rank gave, if one did.
   std::optional<std::string> abort_reason() noexcept;
+  /// The same without a look into the store, which from the first call on the watch takes every
+  /// second. Any thread.
+  std::optional<std::string> failure() noexcept;
 
  private:
   struct Wait {
@@ -38,16 +46,19 @@ class StallWatch {
   };
   void run(const std::stop_token& stop);
   std::optional<std::string> compare(const Wait& wait);
+  void await_wait(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
   [[nodiscard]] std::string call_key(int rank) const;
 
   GroupSpec spec_;
   std::mutex store_mutex_;  ///< guards store_
   std::unique_ptr<rendezvous::Store> store_;
-  std::mutex mutex_;  ///< guards wait_, generation_, verdict_
+  FirstFailure known_;
+  std::mutex mutex_;  ///< guards wait_, generation_, verdict_, asked_
   std::condition_variable_any changed_;
   std::optional<Wait> wait_;
   std::uint64_t generation_ = 0;
   std::optional<std::string> verdict_;
+  bool asked_ = false;  ///< somebody wants to know of aborts without waiting
   std::jthread thread_;
 };
 

@@ -1,11 +1,8 @@
 #include "collectives/hierarchical/hierarchical_group.hpp"
 
-#include "acc/base/error.hpp"
-
 #include <fmt/format.h>
 
 #include <cstring>
-#include <functional>
 
 namespace acc::collectives {
 namespace {
@@ -33,59 +30,9 @@ GroupSpec column_part(const GroupSpec& spec, int ranks_per_host) {
   return part;
 }
 
-/// The first step of a rank that has nothing to do in it.
-class NoWork final : public Work {
- public:
-  void wait() override {}
-  void wait_released() override {}
-};
-
 }  // namespace
 
-/// Collectives of the two levels, one after the other; a step starts when the one before is done. A
-/// failure on one level ends the other with the same reason, so that all ranks name the first
-/// cause.
-class HierarchicalGroup::Steps final : public Work {
- public:
-  using Step = std::function<WorkPtr()>;
-  Steps(HierarchicalGroup* group, WorkPtr first, std::vector<Step> rest)
-      : group_(group), rest_(std::move(rest)), first_(first), current_(std::move(first)) {}
-
-  void wait() override {
-    guarded([this] {
-      current_->wait();
-      while (next_ < rest_.size()) {
-        current_ = rest_[next_++]();
-        current_->wait();
-      }
-    });
-  }
-  /// Peers read this rank's input in the first step, and in all_reduce its slice in the last.
-  void wait_released() override {
-    guarded([this] { first_->wait_released(); });
-    wait();
-    guarded([this] { current_->wait_released(); });
-  }
-
- private:
-  template <typename Call>
-  void guarded(const Call& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      group_->abort(error.what());
-      throw;
-    }
-  }
-
-  HierarchicalGroup* group_;
-  std::vector<Step> rest_;  ///< owns what the steps write to: outlives them
-  WorkPtr first_;
-  WorkPtr current_;
-  std::size_t next_ = 0;
-};
-
-WorkPtr HierarchicalGroup::steps(WorkPtr first, std::vector<std::function<WorkPtr()>> rest) {
+WorkPtr HierarchicalGroup::steps(WorkPtr first, std::vector<Steps::Step> rest) {
   return std::make_shared<Steps>(this, std::move(first), std::move(rest));
 }
 
@@ -198,6 +145,11 @@ WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
 WorkPtr HierarchicalGroup::barrier() {
   return steps(local_.barrier(),
                {[this] { return column_.barrier(); }, [this] { return local_.barrier(); }});
+}
+
+std::optional<std::string> HierarchicalGroup::failure() const {
+  auto local = local_.failure();
+  return local ? local : column_.failure();
 }
 
 void HierarchicalGroup::abort(const std::string& reason) noexcept {

@@ -2,8 +2,8 @@
 
 #include "collectives/gloo/gloo_group.hpp"
 #include "collectives/shm/shm_group.hpp"
+#include "collectives/steps.hpp"
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -36,11 +36,11 @@ class HierarchicalGroup final : public ProcessGroup {
   WorkPtr barrier() override;
 
   void progress() override { local_.progress(); }
+  std::optional<std::string> failure() const override;
   void abort(const std::string& reason) noexcept override;
 
  private:
-  class Steps;
-  WorkPtr steps(WorkPtr first, std::vector<std::function<WorkPtr()>> rest);
+  WorkPtr steps(WorkPtr first, std::vector<Steps::Step> rest);
   WorkPtr gather_into_common(const void* shard, std::byte* out, std::size_t shard_nbytes,
                              WorkPtr& released);
   WorkPtr gather_into_private(const void* shard, std::byte* out, std::size_t shard_nbytes);

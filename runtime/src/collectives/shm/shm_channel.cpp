@@ -2,18 +2,22 @@
 
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "collectives/shm/descriptor_server.hpp"
 #include "collectives/shm/futex.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <thread>
 
@@ -29,6 +33,25 @@ void pause_cpu() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+std::string descriptor_path(int pid, int fd) {
+  return fmt::format("/proc/{}/fd/{}", pid, fd);
+}
+
+UniqueFd reopen(int pid, int fd) {
+  return UniqueFd(::open(descriptor_path(pid, fd).c_str(), O_RDWR | O_CLOEXEC));
+}
+
+/// For kernels and sandboxes without pidfds. A process that ended and that nobody reaped is dead.
+bool is_alive(pid_t pid) {
+  if (::kill(pid, 0) != 0) {
+    return errno != ESRCH;
+  }
+  std::string stat;
+  std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), stat);
+  const auto name_end = stat.rfind(')');  // "17 (a name) S 4 …"
+  return name_end == std::string::npos || stat.compare(name_end, 3, ") Z") != 0;
 }
 
 }  // namespace
@@ -53,12 +76,18 @@ SharedMapping SharedMapping::create(std::size_t nbytes) {
     throw Error(Errc::out_of_memory, fmt::format("cannot make {} bytes of shared memory: {}",
                                                  nbytes, std::strerror(errno)));
   }
+  if (!reopen(::getpid(), fd.get())) {
+    serve_descriptor(fd.get());
+  }
   return map(std::move(fd), nbytes);
 }
 
 SharedMapping SharedMapping::open(int pid, int fd, std::size_t nbytes) {
-  const std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
-  UniqueFd opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const std::string path = descriptor_path(pid, fd);
+  UniqueFd opened = reopen(pid, fd);
+  if (!opened) {
+    opened = ask_for_descriptor(pid, fd);
+  }
   if (!opened) {
     throw Error(Errc::collective,
                 fmt::format("cannot open the group's shared memory {}: {} (ranks of one host must "
@@ -177,25 +206,44 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
   }
 }
 
-void ShmChannel::check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
-                            const std::function<std::string()>& what) {
+const char* ShmChannel::end_of(int peer) const {
   const std::int32_t pid = control(peer).pid.load();
   if (pid == 0) {
-    return;
+    return nullptr;
   }
+  const std::lock_guard lock(pidfds_mutex_);
   auto& pidfd = pidfds_[static_cast<std::size_t>(peer)];
   if (!pidfd) {
     pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   }
   pollfd state{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
-  const bool dead = !pidfd ? errno == ESRCH : ::poll(&state, 1, 0) == 1;
+  const bool dead = pidfd ? ::poll(&state, 1, 0) == 1 : !is_alive(pid);
   const bool left = control(peer).departed.load() != 0;
+  return dead ? "ended" : left ? "left the group" : nullptr;
+}
+
+void ShmChannel::check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
+                            const std::function<std::string()>& what) {
+  const char* end = end_of(peer);
   // What it did before its end still counts: look again after having seen the end.
-  if ((dead || left) && !reached(counter, target)) {
+  if (end != nullptr && !reached(counter, target)) {
     throw_if_aborted();
-    fail(peer, fmt::format("rank {} (pid {}) {} before it came to {}", global_rank(peer), pid,
-                           dead ? "ended" : "left the group", what()));
+    fail(peer, fmt::format("rank {} (pid {}) {} before it came to {}", global_rank(peer),
+                           control(peer).pid.load(), end, what()));
   }
+}
+
+std::optional<std::string> ShmChannel::failure() const {
+  if (head_->abort_state.load(std::memory_order_acquire) == 2) {
+    return std::string(head_->abort_text.data());
+  }
+  for (int r = 0; r < size(); ++r) {
+    const char* end = r == rank() ? nullptr : end_of(r);
+    if (end != nullptr) {
+      return fmt::format("rank {} (pid {}) {}", global_rank(r), control(r).pid.load(), end);
+    }
+  }
+  return std::nullopt;
 }
 
 void ShmChannel::throw_if_aborted() const {
@@ -205,6 +253,7 @@ void ShmChannel::throw_if_aborted() const {
 }
 
 void ShmChannel::abort(const std::string& reason) noexcept {
+  aborted_here_ = true;
   std::uint32_t none = 0;
   if (head_->abort_state.compare_exchange_strong(none, 1)) {
     const std::size_t length = std::min(reason.size(), kAbortText - 1);

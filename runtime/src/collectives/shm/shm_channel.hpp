@@ -1,29 +1,18 @@
 #pragma once
 
 #include "acc/base/unique_fd.hpp"
+#include "collectives/group_spec.hpp"
 #include "collectives/shm/control_block.hpp"
 
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
-namespace acc::rendezvous {
-class Store;
-}
-
 namespace acc::collectives {
-
-/// Where and with whom a group is built. `ranks`: global ranks in group order, for messages;
-/// `rank`: this process's place in it. `store` may be null when the group has one member.
-struct GroupSpec {
-  std::string name;
-  std::vector<int> ranks;
-  int rank = 0;
-  rendezvous::Store* store = nullptr;
-  std::chrono::milliseconds timeout{std::chrono::minutes(30)};
-};
 
 /// A memory mapping that several processes of one host share. It has no name in any file system
 /// (memfd), so nothing can be left behind.
@@ -79,12 +68,18 @@ class ShmChannel {
             const std::function<std::string()>& what);
 
   void abort(const std::string& reason) noexcept;
+  /// Whether it was this rank that ended the group, or one of several.
+  [[nodiscard]] bool aborted_here() const noexcept { return aborted_here_; }
   /// Throws the reason, if the group is aborted.
   void throw_if_aborted() const;
   /// Aborts the group with `reason` and throws it, naming `peer`.
   [[noreturn]] void fail(int peer, const std::string& reason);
+  /// Why the group cannot go on: aborted, or a peer ended or left. Does not block; any thread.
+  [[nodiscard]] std::optional<std::string> failure() const;
 
  private:
+  /// "ended" or "left the group", if `peer` did.
+  [[nodiscard]] const char* end_of(int peer) const;
   void check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
                   const std::function<std::string()>& what);
 
@@ -93,8 +88,10 @@ class ShmChannel {
   ControlHead* head_ = nullptr;
   RankControl* ranks_ = nullptr;
   std::byte* staging_ = nullptr;
-  std::vector<UniqueFd> pidfds_;
+  mutable std::mutex pidfds_mutex_;  ///< guards pidfds_
+  mutable std::vector<UniqueFd> pidfds_;
   int spins_ = 0;
+  std::atomic<bool> aborted_here_ = false;
 };
 
 }  // namespace acc::collectives

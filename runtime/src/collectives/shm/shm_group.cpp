@@ -144,7 +144,11 @@ void ShmGroup::await_finished(std::uint32_t sequence) {
 void ShmGroup::complete_through(std::uint32_t sequence) {
   while (static_cast<std::int32_t>(completed_ - sequence) < 0) {
     const OpPtr op = pending_.front();
-    channel_.throw_if_aborted();  // what it would touch may be gone
+    // A peer's abort does not undo what every rank has issued; after one's own, what the collective
+    // would touch may be gone.
+    if (channel_.aborted_here() || !all_posted(op->sequence_)) {
+      channel_.throw_if_aborted();
+    }
     await_posted(op->sequence_);
     if (op->execute_) {
       op->execute_();

@@ -46,6 +46,7 @@ class ShmGroup final : public ProcessGroup {
   WorkPtr barrier() override;
 
   void progress() override;
+  std::optional<std::string> failure() const override { return channel_.failure(); }
   void abort(const std::string& reason) noexcept override { channel_.abort(reason); }
 
  private:

@@ -1,0 +1,1 @@
+"""What scripts/gpu_check is made of."""

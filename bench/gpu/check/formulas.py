@@ -1,0 +1,73 @@
+"""Work, memory and speed limits by formula: what measurements are held against."""
+import re
+
+# Dense bf16 matrix products with fp32 sums, TFLOP/s, from the makers' data sheets. The first
+# pattern that the device's name holds counts.
+PEAKS = [(r"\bGB200\b", 2500.0), (r"\bB200\b", 2250.0), (r"\bH200\b", 989.4),
+         (r"\bH100 NVL\b", 835.0), (r"\bH100 PCIe\b", 756.0), (r"\bH100\b", 989.4),
+         (r"\bH800\b", 989.4), (r"\bA100\b", 312.0), (r"\bA800\b", 312.0), (r"\bL40S\b", 362.0),
+         (r"\bL4\b", 121.0), (r"\bA10\b", 125.0)]
+HOPPER = (9, 0)
+
+
+def peak_tflops(device_name):
+    """The card's bf16 rate by its name, or None for a card that is not in the table."""
+    for pattern, tflops in PEAKS:
+        if re.search(pattern, device_name):
+            return tflops
+    return None
+
+
+def block_parameters(dim):
+    """A pre-LN block: 4 matrices with biases (12 d^2 + 9 d) and 2 layer norms (4 d)."""
+    return 12 * dim * dim + 13 * dim
+
+
+def gpt_parameters(model):
+    """All parameters of train_gpt's model; the head is the token embedding."""
+    dim = model["dim"]
+    embeddings = (model["vocab"] + model["seq_len"]) * dim
+    return model["layers"] * block_parameters(dim) + embeddings + 2 * dim
+
+
+def flops_per_token(model):
+    """Forward and backward: 6 a weight of the matrix products, 12 L s d for attention in full."""
+    dim, layers = model["dim"], model["layers"]
+    weights = layers * 12 * dim * dim + model["vocab"] * dim
+    return 6.0 * weights + 12.0 * layers * model["seq_len"] * dim
+
+
+def mfu(model, tokens_per_s, tflops):
+    """Share of the card's peak that the model's own work makes up."""
+    return flops_per_token(model) * tokens_per_s / (tflops * 1e12)
+
+
+def state_bytes(strategy, parameters, ranks, unit=0, alive=0):
+    """Device memory of a rank in mixed precision with Adam, without activations.
+
+    strategy: stage0..stage3, full_shard or shard_grad_op; unit: parameters of the largest unit;
+    alive: units gathered at a time.
+    """
+    p, n = parameters, ranks
+    gathered = 2 * unit * alive
+    return {"stage0": 16 * p,
+            "stage1": 4 * p + 12 * p / n,
+            "stage2": 2 * p + 14 * p / n,
+            "stage3": 16 * p / n + gathered + 2 * unit,
+            "full_shard": 16 * p / n + gathered + 2 * unit,
+            "shard_grad_op": 16 * p / n + 2 * p}[strategy]
+
+
+def micro_batch(memory_gib, model):
+    """Sequences of a rank in one step, for both sides: about what fits, a power of two.
+
+    states 16 bytes a parameter; activations 34 bytes a token, layer and channel, and the logits in
+    fp32 and bf16 (whoever keeps less has more to spare).
+    """
+    states = 16 * gpt_parameters(model)
+    sequence = model["seq_len"] * (34 * model["dim"] * model["layers"] + 6 * model["vocab"])
+    room = 0.75 * memory_gib * 2**30 - states
+    size = 64
+    while size > 1 and size * sequence > room:
+        size //= 2
+    return size

@@ -1,0 +1,114 @@
+"""Where programs, libraries and a Python with PyTorch lie: in a bundle, a build tree, a system."""
+import glob
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+LIBRARIES = {"nccl": ("libnccl.so.2",), "cublas": ("libcublasLt.so.13", "libcublasLt.so.12")}
+
+# Asked of another interpreter: importing torch itself takes seconds.
+PROBE = """
+import importlib.metadata, importlib.util, json, site, sys, sysconfig
+version = None
+if importlib.util.find_spec("torch"):
+    version = importlib.metadata.version("torch")
+folders = [sysconfig.get_paths()["purelib"], site.getusersitepackages(), *sys.path]
+print(json.dumps({"torch": version, "folders": [each for each in folders if each]}))
+"""
+
+
+class Places:
+    """Paths that the steps use. `bin`, `python` and `nccl`: what the user named, or None."""
+
+    def __init__(self, bin_folder=None, python=None, nccl=None):
+        self.root = ROOT
+        candidates = [bin_folder] if bin_folder else [ROOT / "bin", ROOT / "build/cuda/bin"]
+        self.bin = next((pathlib.Path(c) for c in candidates
+                         if (pathlib.Path(c) / "acclaunch").exists()), pathlib.Path(candidates[0]))
+        self.configs = ROOT / "configs"
+        self.data = ROOT / "test/data/parity_gpt"
+        self.scripts = ROOT / "bench/gpu"
+        self.python, self.torch, self.site_folders = find_python(python)
+        self.nccl_folder = nccl
+
+    def program(self, name):
+        return self.bin / name
+
+    def gpu_tests(self):
+        """The programs of the tests labelled gpu, as the build lists them."""
+        names = self.bin / "gpu_tests.txt"
+        return [self.bin / name for name in names.read_text().split()] if names.exists() else []
+
+    def library_folders(self):
+        """Folders of NVIDIA's libraries in the Pythons that were found, newest CUDA first."""
+        found = []
+        for site in self.site_folders:
+            found += sorted(glob.glob(os.path.join(site, "nvidia", "*", "lib")), reverse=True)
+        toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+        found += glob.glob(os.path.join(toolkit, "lib64"))
+        return list(dict.fromkeys(found))
+
+    def library(self, name):
+        """A path, or a bare name where only the system's search finds it; None: not found."""
+        if name == "nccl" and self.nccl_folder:
+            matches = sorted(pathlib.Path(self.nccl_folder).rglob(LIBRARIES[name][0]))
+            return str(matches[0]) if matches else None
+        if name == "nccl" and os.environ.get("ACC_NCCL_LIBRARY"):
+            return os.environ["ACC_NCCL_LIBRARY"]
+        for file in LIBRARIES[name]:
+            for folder in self.library_folders():
+                if os.path.exists(os.path.join(folder, file)):
+                    return os.path.join(folder, file)
+            if on_system(file):
+                return file
+        return None
+
+    def environment(self):
+        """Variables by which our programs find CUDA's libraries where a Python keeps them."""
+        variables = {}
+        nccl, cublas = self.library("nccl"), self.library("cublas")
+        if nccl and "/" in nccl:
+            variables["ACC_NCCL_LIBRARY"] = nccl
+        folders = [os.path.dirname(path) for path in (nccl, cublas) if path and "/" in path]
+        inherited = os.environ.get("LD_LIBRARY_PATH", "")
+        if folders:
+            variables["LD_LIBRARY_PATH"] = ":".join([*([inherited] if inherited else []), *folders])
+        return variables
+
+
+def on_system(file):
+    """Whether the dynamic linker knows a library by its name."""
+    listing = shutil.which("ldconfig") or "/sbin/ldconfig"
+    try:
+        text = subprocess.run([listing, "-p"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        text = ""
+    return f"\t{file} " in text
+
+
+def ask_python(python):
+    try:
+        ran = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=20,
+                             check=True)
+        return json.loads(ran.stdout.splitlines()[-1])
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return None
+
+
+def find_python(named):
+    """(interpreter, version of its torch or None, its library folders). With `named` only that."""
+    candidates = [named] if named else [sys.executable, *filter(None, map(shutil.which,
+                                        ("python3", "python"))), "/opt/conda/bin/python",
+                                        "/opt/venv/bin/python", "/usr/bin/python3"]
+    folders = []
+    for python in dict.fromkeys(candidates):
+        answer = ask_python(python)
+        if answer:
+            folders += answer["folders"]
+            if answer["torch"]:
+                return python, answer["torch"], list(dict.fromkeys(folders))
+    return candidates[0], None, list(dict.fromkeys(folders))

@@ -1,0 +1,147 @@
+"""The readable page of a run, and the verdicts on the aims."""
+import re
+
+from . import formulas
+
+MARKS = {"passed": "passed", "failed": "**failed**", "skipped": "skipped", "running": "unfinished"}
+
+
+def device_slug(name):
+    """A file name of a device's: "NVIDIA H200" -> "h200"."""
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return re.sub(r"^(nvidia|tesla|geforce)-", "", words) or "gpu"
+
+
+def figures_of(data, step):
+    return next((each["figures"] for each in data["steps"] if each["name"] == step), {})
+
+
+def step_status(data, name):
+    return next((each["status"] for each in data["steps"] if each["name"] == name), "not run")
+
+
+def verdict(aim, figure, met):
+    return {"aim": aim, "figure": figure, "met": met}
+
+
+def status_verdict(data, name, aim):
+    status = step_status(data, name)
+    return verdict(aim, status, {"passed": True, "failed": False}.get(status))
+
+
+def speed_verdicts(data):
+    hopper = tuple(data.get("capability") or ()) == formulas.HOPPER
+    verdicts = []
+    for size in ("gpt_124m", "gpt_1.3b"):
+        runs = figures_of(data, size)
+        ours = runs.get("train_gpt", {}).get("mfu")
+        peers = {name: run["mfu"] for name, run in runs.items()
+                 if name.startswith("torch") and run.get("mfu")}
+        if ours is None:
+            verdicts.append(verdict(f"{size}: MFU above PyTorch's", "not measured", None))
+            continue
+        if peers:
+            best = max(peers, key=peers.get)
+            verdicts.append(verdict(f"{size}: MFU above PyTorch's",
+                                    f"{ours:.3f} against {peers[best]:.3f} ({best})",
+                                    ours > peers[best]))
+        if hopper:
+            verdicts.append(verdict(f"{size}: MFU of 0.5 or more", f"{ours:.3f}", ours >= 0.5))
+        memory = runs["train_gpt"].get("memory_over_formula")
+        if memory is not None:
+            verdicts.append(verdict(f"{size}: peak memory within 5 % of formula and activations",
+                                    f"{memory:+.1%}", abs(memory) <= 0.05))
+    return verdicts
+
+
+def adamw_verdict(data):
+    figures = figures_of(data, "adamw")
+    ratio = figures.get("over_torch")
+    if ratio is None:
+        return verdict("fused AdamW as fast as torch's fused", "not measured", None)
+    return verdict("fused AdamW as fast as torch's fused",
+                   f"{ratio:.2f} times as fast; {figures.get('of_copy_rate', 0):.0%} of the copy "
+                   "rate", ratio >= 1.0)
+
+
+def overlap_verdict(data, gpus):
+    share = figures_of(data, "overlap").get("hidden_share_least")
+    aim = "95 % of communication behind compute, on two GPUs or more"
+    if share is None:
+        return verdict(aim, "not measured", None)
+    return verdict(aim, f"{share:.1%} on {gpus} GPU(s)", share >= 0.95 if gpus > 1 else None)
+
+
+def verdicts(data):
+    """Every aim with its figure and whether it is met; None: it cannot be told from this run."""
+    table = [status_verdict(data, "tests", "the tests labelled gpu pass"),
+             status_verdict(data, "parity", "losses of PyTorch and of the CPU back end"),
+             status_verdict(data, "strategies_staged", "every strategy, ranks sharing a GPU by "
+                                                       "staging"),
+             status_verdict(data, "strategies_nccl", "every strategy, ranks sharing a GPU by NCCL"),
+             status_verdict(data, "sanitizer", "compute-sanitizer finds nothing")]
+    if data["has_figures"]:
+        table += speed_verdicts(data)
+        table += [adamw_verdict(data), overlap_verdict(data, data["device"].get("gpus", 1))]
+    return table
+
+
+def formatted(value):
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def rows_of(figures):
+    """Lines of a Markdown table: nested figures by row, plain ones as name and value."""
+    nested = {name: value for name, value in figures.items() if isinstance(value, dict)}
+    plain = {name: value for name, value in figures.items() if name not in nested}
+    lines = []
+    if plain:
+        lines += ["| figure | value |", "| --- | --- |"]
+        lines += [f"| {name} | {formatted(value)} |" for name, value in plain.items()]
+        lines.append("")
+    if nested:
+        columns = list(dict.fromkeys(key for row in nested.values() for key in row))
+        lines += ["| | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
+        for name, row in nested.items():
+            lines.append(f"| {name} | " + " | ".join(formatted(row.get(c)) for c in columns) + " |")
+        lines.append("")
+    return lines
+
+
+def step_lines(step):
+    lines = [f"## {step['title']}", "",
+             f"`{step['name']}`: {MARKS[step['status']]}" +
+             (f" after {step['seconds']} s" if "seconds" in step else "") + "."]
+    if "error" in step:
+        lines += ["", "```", step["error"].strip(), "```"]
+    bad = [check for check in step["checks"] if not check["good"]]
+    good = len(step["checks"]) - len(bad)
+    if step["checks"]:
+        lines += ["", f"{good} of {len(step['checks'])} checks good."]
+        lines += [f"- not good: {check['what']}: {check['detail']}" for check in bad]
+    lines += [""] + [f"- {note}" for note in step.get("notes", [])]
+    return lines + [""] + rows_of(step["figures"])
+
+
+def page(data):
+    """The whole run as Markdown."""
+    device = data["device"]
+    title = device.get("name") or "no GPU"
+    lines = [f"# {title}", ""]
+    if not data["has_figures"]:
+        made_on = "stand-in libraries on host memory" if data["standin"] else "tiny models"
+        lines += [f"**Made on {made_on}: no figure, only what runs.**", ""]
+    lines += [f"Written by `scripts/gpu_check` on {data.get('date', '?')}, version "
+              f"{data.get('version', '?')}. What the figures mean: [README.md](README.md).", "",
+              "| aim | figure | met |", "| --- | --- | --- |"]
+    for row in data["verdicts"]:
+        met = {True: "yes", False: "**no**", None: "open"}[row["met"]]
+        lines.append(f"| {row['aim']} | {row['figure']} | {met} |")
+    lines += [""]
+    for step in data["steps"]:
+        lines += step_lines(step)
+    return "\n".join(lines).rstrip() + "\n"

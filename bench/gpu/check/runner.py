@@ -1,0 +1,165 @@
+"""Steps with time limits, and the programs that they start."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+TAIL = 1500  # characters of a program's output that an error shows
+
+
+class StepFailed(Exception):
+    """Says why a step has no result; the other steps go on."""
+
+
+class Skipped(Exception):
+    """Says why a step does not apply to this machine."""
+
+
+class Ran:
+    def __init__(self, status, out, err, seconds):
+        self.status, self.out, self.err, self.seconds = status, out, err, seconds
+
+    def tail(self):
+        return (self.out[-TAIL:] + "\n" + self.err[-TAIL:]).strip()
+
+
+class Clock:
+    """The time that is left to a step."""
+
+    def __init__(self, limit):
+        self.deadline = time.monotonic() + limit
+
+    def left(self):
+        return self.deadline - time.monotonic()
+
+
+def stop(process):
+    """Ends a program and all that it started: politely, then not."""
+    for sent, wait in ((signal.SIGTERM, 3), (signal.SIGKILL, 10)):
+        try:
+            os.killpg(process.pid, sent)
+        except ProcessLookupError:
+            pass
+        try:
+            process.wait(wait)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def run(argv, clock, environment=None, limit=None):
+    """Runs a program to its end. Throws StepFailed when the time is over."""
+    begin = time.monotonic()
+    seconds = min(clock.left(), limit or clock.left())
+    if seconds <= 0:
+        raise StepFailed("no time left for " + os.path.basename(str(argv[0])))
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL,
+                                   stdout=out, stderr=err, start_new_session=True,
+                                   env=dict(os.environ, **(environment or {})))
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            stop(process)
+        except BaseException:
+            stop(process)
+            raise
+        text = []
+        for stream in (out, err):
+            stream.seek(0)
+            text.append(stream.read().decode(errors="replace"))
+    ran = Ran(process.returncode, text[0], text[1], time.monotonic() - begin)
+    if ran.seconds >= seconds:
+        raise StepFailed(f"{os.path.basename(str(argv[0]))} did not end within {seconds:.0f} s\n"
+                         + ran.tail())
+    return ran
+
+
+def succeed(argv, clock, environment=None, limit=None):
+    """As `run`; a status other than 0 is a StepFailed with the end of the output."""
+    ran = run(argv, clock, environment, limit)
+    if ran.status != 0:
+        raise StepFailed(f"{os.path.basename(str(argv[0]))} ended with status {ran.status}\n"
+                         + ran.tail())
+    return ran
+
+
+def last_json(text):
+    """The last line that is a JSON object."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            try:
+                return json.loads(line)
+            except ValueError:
+                continue
+    raise StepFailed("no line of JSON in the output\n" + text[-TAIL:])
+
+
+class Results:
+    """What the steps found. Without `keeps_figures`, as on stand-in libraries, measurements are
+    dropped: only what passed and what did not remains."""
+
+    def __init__(self, folder, name, keeps_figures):
+        self.path = pathlib.Path(folder) / f"{name}.json"
+        self.keeps_figures = keeps_figures
+        self.data = {"schema": 1, "has_figures": keeps_figures, "steps": []}
+
+    def begin(self, name, title):
+        step = {"name": name, "title": title, "status": "running", "figures": {}, "checks": []}
+        self.data["steps"].append(step)
+        return step
+
+    def save(self):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.data, indent=1, sort_keys=True) + "\n"
+        temporary = self.path.with_suffix(".json.new")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(self.path)
+
+
+class Recorder:
+    """A step's way to say what it found."""
+
+    def __init__(self, step, keeps_figures):
+        self.step, self.keeps_figures = step, keeps_figures
+
+    def figure(self, name, value):
+        """A measurement: a number, or a flat table of them."""
+        if self.keeps_figures:
+            self.step["figures"][name] = value
+
+    def check(self, what, good, detail=""):
+        """Something that is right or wrong, on any machine."""
+        self.step["checks"].append({"what": what, "good": bool(good),
+                                    "detail": detail if self.keeps_figures or not good else ""})
+        mark = "ok  " if good else "FAIL"
+        print(f"   {mark} {what}" + (f": {detail}" if detail else ""), flush=True)
+
+    def note(self, text):
+        self.step.setdefault("notes", []).append(text)
+        print("   " + text, flush=True)
+
+
+def run_step(results, name, title, limit, function):
+    """Runs one step within its limit; whatever happens is recorded, and the next one follows."""
+    step = results.begin(name, title)
+    print(f"== {name}: {title} (at most {limit:.0f} s)", flush=True)
+    begin = time.monotonic()
+    try:
+        function(Recorder(step, results.keeps_figures), Clock(limit))
+        bad = [check for check in step["checks"] if not check["good"]]
+        step["status"] = "failed" if bad else "passed"
+    except Skipped as reason:
+        step["status"], step["error"] = "skipped", str(reason)
+    except StepFailed as reason:
+        step["status"], step["error"] = "failed", str(reason)
+    except Exception as error:  # pylint: disable=broad-except
+        step["status"], step["error"] = "failed", f"{type(error).__name__}: {error}"
+    step["seconds"] = round(time.monotonic() - begin, 1)
+    print(f"   {step['status']} after {step['seconds']} s" +
+          (f": {step['error']}" if "error" in step else ""), flush=True)
+    results.save()
+    return step

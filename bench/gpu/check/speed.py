@@ -1,0 +1,215 @@
+"""How fast it is: each measurement beside its peer, in the same run on the same card."""
+import array
+import json
+import os
+import pathlib
+import random
+import statistics
+import tempfile
+
+from . import formulas, trace
+from .numbers import NCCL_SHARING, NCCL_VARIABLES
+from .runner import Skipped, StepFailed, last_json, succeed
+
+SIZES = {
+    "gpt_124m": {"layers": 12, "heads": 12, "dim": 768, "vocab": 50304, "seq_len": 1024},
+    "gpt_1.3b": {"layers": 24, "heads": 16, "dim": 2048, "vocab": 50304, "seq_len": 2048},
+}
+TINY = {"layers": 2, "heads": 2, "dim": 32, "vocab": 256, "seq_len": 64}
+PEER_MODES = ("plain", "compile", "fsdp2", "fsdp2+compile")
+WARMUP = 5  # steps before those that count
+UNITS_ALIVE = 2  # the running unit and the one that is prefetched
+
+
+def write_tokens(path, vocab, count=1 << 20):
+    source = random.Random(1)
+    numbers = array.array("H", (source.randrange(vocab) for _ in range(count)))
+    pathlib.Path(path).write_bytes(numbers.tobytes())
+
+
+def model_flags(model):
+    return [word for key in ("layers", "heads", "dim", "vocab", "seq_len")
+            for word in (f"--{key}", model[key])]
+
+
+def gpt_command(places, model, micro_batch, folder, steps, workers=1, flags=()):
+    return [places.program("acclaunch"), "--config_file", places.configs / "fsdp_full_shard.yaml",
+            "--mixed_precision", "bf16", "--main_process_port", 0, "--num_processes", workers,
+            *flags, places.program("train_gpt"), "--tokens", os.path.join(folder, "tokens.bin"),
+            *model_flags(model), "--micro_batch", micro_batch, "--grad_clip", 1, "--steps", steps,
+            "--metrics", os.path.join(folder, "metrics.jsonl")]
+
+
+def read_metrics(folder):
+    lines = pathlib.Path(folder, "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def run_gpt(places, clock, model, micro_batch, folder, steps, workers=1, variables=None):
+    """(tokens/s of the median step, the last step's line)."""
+    succeed(gpt_command(places, model, micro_batch, folder, steps, workers), clock,
+            dict(places.environment(), **(variables or {})))
+    lines = read_metrics(folder)
+    counted = lines[WARMUP:] or lines[-1:]
+    return statistics.median(line["tokens_per_s"] for line in counted), lines[-1]
+
+
+def run_torch_gpt(places, clock, mode, model, micro_batch, steps):
+    ran = succeed([places.python, places.scripts / "torch_gpt.py", "--mode", mode,
+                   *model_flags(model), "--micro_batch", micro_batch, "--steps", steps,
+                   "--warmup", WARMUP], clock)
+    return last_json(ran.out)
+
+
+def row(model, tokens_per_s, tflops, peak_bytes):
+    return {"tokens_per_s": tokens_per_s,
+            "mfu": formulas.mfu(model, tokens_per_s, tflops) if tflops else None,
+            "peak_gib": round(peak_bytes / 2**30, 2) if peak_bytes else None}
+
+
+def memory_over_formula(model, last_line):
+    """How far the peak is from the formula's states and the run's own activations, as a share."""
+    rank = last_line["ranks"][0]
+    peak, activations = rank.get("peak_device_bytes"), rank.get("activation_bytes")
+    if not peak or activations is None:
+        return None
+    states = formulas.state_bytes("full_shard", formulas.gpt_parameters(model), 1,
+                                  formulas.block_parameters(model["dim"]), UNITS_ALIVE)
+    return peak / (states + activations) - 1.0
+
+
+def gpt(places, record, clock, name, facts, tiny):
+    """Ours first and last, PyTorch's ways in between."""
+    model = TINY if tiny else SIZES[name]
+    steps = 2 if tiny else WARMUP + (15 if name == "gpt_124m" else 8)
+    micro_batch = 1 if tiny else formulas.micro_batch(facts["memory_gib"] or 16, model)
+    tflops = facts["peak_tflops"]
+    with tempfile.TemporaryDirectory() as folder:
+        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << (14 if tiny else 20))
+        speeds = []
+        speed, line = run_gpt(places, clock, model, micro_batch, folder, steps)
+        speeds.append(speed)
+        record.check("train_gpt trains in bf16", line["loss"] == line["loss"])
+        peers = {} if tiny else torch_runs(places, record, clock, model, micro_batch, steps)
+        if not tiny and clock.left() > 15:
+            speeds.append(run_gpt(places, clock, model, micro_batch, folder, steps)[0])
+    ours = row(model, statistics.mean(speeds), tflops, line["ranks"][0].get("peak_device_bytes"))
+    ours["memory_over_formula"] = memory_over_formula(model, line)
+    ours["spread"] = (max(speeds) - min(speeds)) / max(speeds)
+    record.figure("train_gpt", ours)
+    for mode, result in peers.items():
+        record.figure(f"torch {mode}", row(model, result["tokens_per_s"], tflops,
+                                           result.get("peak_bytes")))
+    record.figure("micro_batch", micro_batch)
+    record.figure("gflop_per_token", formulas.flops_per_token(model) / 1e9)
+
+
+def torch_runs(places, record, clock, model, micro_batch, steps):
+    """What PyTorch reaches, mode by mode; one that fails is a note."""
+    if not places.torch:
+        record.note("no Python with torch was found: no peer (name one with --python)")
+        return {}
+    results = {}
+    for mode in PEER_MODES:
+        try:
+            results[mode] = run_torch_gpt(places, clock, mode, model, micro_batch, steps)
+        except StepFailed as error:
+            record.note(f"torch {mode} has no figure: {error}")
+    return results
+
+
+def peak(places, record, clock, facts, tiny):
+    """The rate that MFU is measured against, and what a large matrix product reaches here."""
+    named, measured = facts["peak_tflops"], None
+    if places.torch and not tiny:
+        ran = succeed([places.python, places.scripts / "torch_peers.py", "matmul"], clock)
+        measured = last_json(ran.out)["tflops"]
+    if named is None and measured is None:
+        raise Skipped("the card is not in the table, and there is no torch to measure with")
+    facts["peak_tflops"] = named or measured
+    record.figure("peak_tflops", facts["peak_tflops"])
+    record.figure("peak_from", "data sheet" if named else "matrix product")
+    record.figure("matrix_product_tflops", measured)
+
+
+def bench_lines(text):
+    """{what: line} of a bench that prints a JSON object a line."""
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return {line["what"]: line for line in lines}
+
+
+def adamw(places, record, clock, standin, quick):
+    """The loops of the runtime beside the card's copy rate and torch's fused AdamW."""
+    if standin:
+        raise Skipped("device_bench measures GPUs only")
+    numel = 1 << (16 if quick else 28)
+    ran = succeed([places.program("device_bench"), numel, 20], clock, places.environment())
+    lines = bench_lines(ran.out)
+    record.check("device_bench ran", "AdamW" in lines)
+    for what, line in lines.items():
+        record.figure(what, {key: line[key] for key in ("gb_per_s", "of_copy_rate")})
+    record.figure("of_copy_rate", lines["AdamW with bfloat16 copy"]["of_copy_rate"])
+    if places.torch and not quick:
+        ran = succeed([places.python, places.scripts / "torch_peers.py", "adamw", "--numel", numel],
+                      clock)
+        record.figure("over_torch", last_json(ran.out)["adamw_s"] / lines["AdamW"]["median_s"])
+
+
+def backends(nccl, gpus):
+    """(name, variables) of the ways in which ranks on these GPUs can talk."""
+    ways = [("staged", {"ACC_COLLECTIVES": "staged"})]
+    if nccl and (gpus > 1 or nccl >= NCCL_SHARING):
+        shared = NCCL_VARIABLES if gpus < 2 else {}
+        ways.append(("nccl", dict(shared, ACC_COLLECTIVES="nccl")))
+    return ways
+
+
+def overlap(places, record, clock, nccl, gpus, tiny):
+    """FULL_SHARD on several ranks with the timeline on: what communication costs, what hides."""
+    model = TINY if tiny else SIZES["gpt_124m"]
+    workers = max(2, min(gpus, 8))
+    shares = {}
+    with tempfile.TemporaryDirectory() as folder:
+        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << 14)
+        for name, variables in backends(nccl, gpus):
+            timeline = os.path.join(folder, name + ".json")
+            speed, _ = run_gpt(places, clock, model, 1 if tiny else 8, folder,
+                               2 if tiny else WARMUP + 5, workers,
+                               dict(variables, ACC_SHARE_GPUS="1", ACC_TRACE=timeline))
+            ranks = trace.overlap(trace.read_events(timeline))
+            record.check(f"{name}: every rank has a timeline", len(ranks) == workers,
+                         f"{len(ranks)} of {workers}")
+            hidden = [rank["share"] for rank in ranks.values() if rank["share"] is not None]
+            shares[name] = min(hidden, default=None)
+            record.figure(name, {"ranks": workers, "tokens_per_s": speed,
+                                 "hidden_share": shares[name],
+                                 "exposed_ms": max((r["communication_us"] - r["hidden_us"]) / 1e3
+                                                   for r in ranks.values()) if ranks else None})
+    record.figure("hidden_share_least", shares.get("nccl", shares.get("staged")))
+
+
+def group_times(places, clock, variables, workers, nbytes, calls):
+    """{collective: microseconds of a call} of our groups."""
+    ran = succeed([places.program("acclaunch"), "--use_fsdp", "--num_processes", workers,
+                   "--main_process_port", 0, places.program("group_bench"), nbytes, nbytes, calls],
+                  clock, dict(places.environment(), ACC_SHARE_GPUS="1", **variables))
+    lines = [json.loads(line[line.index("{"):]) for line in ran.out.splitlines() if "{" in line]
+    return {line["op"]: line["mean_us"] for line in lines}
+
+
+def collectives(places, record, clock, nccl, gpus, tiny):
+    """Our groups on device memory; on two GPUs or more beside raw NCCL by torch.distributed."""
+    nbytes, calls, workers = (4096, 2, 2) if tiny else (64 << 20, 20, max(2, min(gpus, 8)))
+    record.figure("bytes", nbytes)
+    for name, variables in backends(nccl, gpus):
+        times = group_times(places, clock, variables, workers, nbytes, calls)
+        record.check(f"{name}: all_gather, reduce_scatter and all_reduce", len(times) == 3)
+        record.figure(f"{name}, {workers} ranks", {f"{op}_us": us for op, us in times.items()})
+    if gpus < 2 or not places.torch or tiny:
+        record.note("raw NCCL is measured on two GPUs or more, where torch is")
+        return
+    ran = succeed([places.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+                   workers, places.scripts / "torch_peers.py", "collectives", "--bytes", nbytes,
+                   "--calls", calls], clock)
+    record.figure(f"raw NCCL, {workers} ranks",
+                  {f"{op}_us": us for op, us in last_json(ran.out).items()})

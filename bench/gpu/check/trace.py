@@ -1,0 +1,60 @@
+"""The runtime's timeline (ACC_TRACE): how much of the communication hides behind compute."""
+import json
+
+
+def read_events(path):
+    """Complete events of a Chrome trace, one a line; a torn last line is left out."""
+    events = []
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            text = line.strip().strip("[],").strip()
+            if not text:
+                continue
+            try:
+                event = json.loads(text)
+            except ValueError:
+                continue
+            if event.get("ph", "X") == "X" and "dur" in event:
+                events.append(event)
+    return events
+
+
+def merged(intervals):
+    """Sorted intervals [begin, end) without overlap that cover the same time."""
+    result = []
+    for begin, end in sorted(intervals):
+        if result and begin <= result[-1][1]:
+            result[-1][1] = max(result[-1][1], end)
+        else:
+            result.append([begin, end])
+    return result
+
+
+def length(intervals):
+    return sum(end - begin for begin, end in intervals)
+
+
+def common(a, b):
+    """Time in both of two merged lists."""
+    total, i, j = 0.0, 0, 0
+    while i < len(a) and j < len(b):
+        total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
+
+def overlap(events):
+    """{rank: {"communication_us", "hidden_us", "share"}}; share is None without communication."""
+    result = {}
+    for rank in sorted({event["pid"] for event in events}):
+        def intervals(category):
+            return merged((float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in events
+                          if e["pid"] == rank and e.get("cat") == category)
+        communication = intervals("communication")
+        total, hidden = length(communication), common(communication, intervals("compute"))
+        result[rank] = {"communication_us": total, "hidden_us": hidden,
+                        "share": hidden / total if total > 0 else None}
+    return result

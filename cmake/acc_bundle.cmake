@@ -1,0 +1,50 @@
+# What scripts/gpu_bundle packs beyond the ordinary installation: the component gpu_bundle. Included
+# last, when every target is known.
+
+# Wherever an installation is put, programs find its libraries, and those find each other: also the
+# ones that came without a path of their own, hence DT_RPATH instead of DT_RUNPATH.
+set(installed acclaunch_program acc_rendezvous_program acc_runtime acc_cuda train_gpt)
+set(bundled acc_cuda train_gpt device_bench group_bench)
+
+# acc_find_gpu_tests(FOLDER): appends to gpu_tests the programs of the tests NAME_on_gpu.
+function(acc_find_gpu_tests folder)
+  get_property(tests DIRECTORY ${folder} PROPERTY TESTS)
+  list(FILTER tests INCLUDE REGEX "_on_gpu$")
+  list(TRANSFORM tests REPLACE "_on_gpu$" "")
+  list(APPEND gpu_tests ${tests})
+  get_property(children DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+  foreach(child IN LISTS children)
+    acc_find_gpu_tests(${child})
+  endforeach()
+  set(gpu_tests ${gpu_tests} PARENT_SCOPE)
+endfunction()
+set(gpu_tests "")
+if(ACC_DEVELOPER)
+  acc_find_gpu_tests(${PROJECT_SOURCE_DIR}/test)
+endif()
+# scripts/gpu_check runs them by this list.
+list(JOIN gpu_tests "\n" names)
+file(WRITE ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gpu_tests.txt "${names}\n")
+install(FILES ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gpu_tests.txt DESTINATION bin
+        COMPONENT gpu_bundle EXCLUDE_FROM_ALL)
+
+add_custom_target(gpu_bundle_programs)
+foreach(target IN LISTS installed bundled gpu_tests)
+  if(NOT TARGET ${target})
+    continue()
+  endif()
+  add_dependencies(gpu_bundle_programs ${target})
+  target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL EXECUTABLE)
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+  else()
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN")
+  endif()
+endforeach()
+foreach(target IN LISTS bundled gpu_tests)
+  if(TARGET ${target})
+    install(TARGETS ${target} RUNTIME DESTINATION bin COMPONENT gpu_bundle EXCLUDE_FROM_ALL
+                              LIBRARY DESTINATION lib COMPONENT gpu_bundle EXCLUDE_FROM_ALL)
+  endif()
+endforeach()

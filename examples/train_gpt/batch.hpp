@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace train_gpt {
+
+/// B sequences of T tokens each.
+struct BatchShape {
+  std::int64_t batch;
+  std::int64_t time;
+
+  [[nodiscard]] std::int64_t rows() const { return batch * time; }
+};
+
+/// Token ids of one micro-batch. inputs, targets: (B, T), the targets one position ahead.
+struct Batch {
+  std::vector<std::int32_t> inputs;
+  std::vector<std::int32_t> targets;
+  BatchShape shape{};
+};
+
+}  // namespace train_gpt

@@ -1,0 +1,57 @@
+#pragma once
+
+#include "../batch.hpp"
+#include "device_buffer.hpp"
+#include "kernels.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace train_gpt::cuda {
+
+/// The rows of `ids` grouped by id, in ascending order of both.
+struct GroupedRows {
+  std::vector<std::int32_t> tokens;  ///< of each group
+  std::vector<std::int32_t> starts;  ///< of each group in `rows`, and where the last one ends
+  std::vector<std::int32_t> rows;
+};
+GroupedRows group_rows(std::span<const std::int32_t> ids, std::int64_t vocab);
+
+/// Brings batches to the GPU through page-locked memory; the host does not wait for a copy unless
+/// it is several batches ahead.
+class BatchUpload {
+ public:
+  BatchUpload(cudaStream_t stream, std::int64_t most_rows, std::int64_t vocab);
+  ~BatchUpload();
+  BatchUpload(const BatchUpload&) = delete;
+  BatchUpload& operator=(const BatchUpload&) = delete;
+
+  /// Queues the copy of inputs and, unless empty, targets. Throws Error(config) naming an id that
+  /// is not in the vocabulary.
+  void start(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets);
+  /// Groups the inputs on the host, while the GPU works, and queues that copy too.
+  TokenGroups finish(std::span<const std::int32_t> inputs);
+
+  [[nodiscard]] const std::int32_t* inputs() const { return device_.data(); }
+  [[nodiscard]] const std::int32_t* targets() const { return device_.data() + most_rows_; }
+
+ private:
+  static constexpr int kSlots = 4;
+  static constexpr std::int64_t kParts = 5;  // inputs, targets, tokens, starts, rows
+
+  void copy(std::span<const std::int32_t> from, std::int64_t part);
+
+  cudaStream_t stream_;
+  std::int64_t most_rows_;
+  std::int64_t vocab_;
+  PinnedMemory pinned_;  // (slots, parts, most rows + 1 for the last start)
+  DeviceBuffer<std::int32_t> device_;
+  std::array<cudaEvent_t, kSlots> copied_{};
+  int slot_ = 0;
+};
+
+}  // namespace train_gpt::cuda

@@ -1,0 +1,127 @@
+#include "block.hpp"
+
+#include <cuda_bf16.h>
+
+namespace train_gpt::cuda {
+
+template <class T>
+Context<T>::Context(cudaStream_t compute_stream, const ModelConfig& config, BatchShape largest)
+    : stream(compute_stream),
+      matmul(compute_stream, 4 * config.dim, MatmulOptions::from_environment()),
+      wide(largest.rows() * 4 * config.dim, "gradients between layers"),
+      d_channels(largest.rows() * config.dim, "gradients between layers"),
+      delta(largest.rows() * config.heads, "attention's backward"),
+      layernorm(layernorm_scratch(config.dim), "the layer norms' backward") {}
+
+template <class T>
+Block<T>::Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest)
+    : config_(config),
+      max_rows_(largest.rows()),
+      p_(parameters),
+      stats_(4 * max_rows_, "activations"),
+      log_sum_(max_rows_ * config.heads, "activations"),
+      z_1_(max_rows_ * config.dim, "activations"),
+      qkv_(max_rows_ * 3 * config.dim, "activations"),
+      attended_(max_rows_ * config.dim, "activations"),
+      middle_(max_rows_ * config.dim, "activations"),
+      z_2_(max_rows_ * config.dim, "activations"),
+      u_(max_rows_ * 4 * config.dim, "activations"),
+      h_(max_rows_ * 4 * config.dim, "activations"),
+      out_(max_rows_ * config.dim, "activations") {}
+
+// middle = x + attention(ln_1(x) @ c_attn) @ attn.c_proj, out = middle + gelu(ln_2(middle) @ c_fc)
+// @ mlp.c_proj
+template <class T>
+const T* Block<T>::forward(const acc::ForwardUse& use, const T* x, BatchShape shape,
+                           Context<T>& context) {
+  const std::int64_t N = shape.rows();
+  const std::int64_t C = config_.dim;
+  const auto p = [&](acc::Parameter which) { return parameter<T>(use, which); };
+  x_ = x;
+  layernorm_forward(context.stream, x, p(p_.ln_1.weight), p(p_.ln_1.bias),
+                    config_.layer_norm_epsilon, z_1_.data(), stats(0), N, C);
+  context.matmul.linear({qkv_.data(), N, 3 * C}, {z_1_.data(), N, C},
+                        {p(p_.c_attn.weight), C, 3 * C}, p(p_.c_attn.bias));
+  attention_forward(context.stream, attention_shape(shape), qkv_.data(), attended_.data(),
+                    log_sum_.data());
+  context.matmul.linear_add({middle_.data(), N, C}, {attended_.data(), N, C},
+                            {p(p_.attn_c_proj.weight), C, C}, p(p_.attn_c_proj.bias), x);
+
+  layernorm_forward(context.stream, middle_.data(), p(p_.ln_2.weight), p(p_.ln_2.bias),
+                    config_.layer_norm_epsilon, z_2_.data(), stats(1), N, C);
+  context.matmul.linear_gelu({h_.data(), N, 4 * C}, u_.data(), {z_2_.data(), N, C},
+                             {p(p_.c_fc.weight), C, 4 * C}, p(p_.c_fc.bias));
+  context.matmul.linear_add({out_.data(), N, C}, {h_.data(), N, 4 * C},
+                            {p(p_.mlp_c_proj.weight), 4 * C, C}, p(p_.mlp_c_proj.bias),
+                            middle_.data());
+  return out_.data();
+}
+
+template <class T>
+void Block<T>::backward(acc::BackwardUse& use, T* dx, BatchShape shape, Context<T>& context) {
+  backward_mlp(use, dx, shape, context);
+  backward_attention(use, dx, shape, context);
+}
+
+template <class T>
+void Block<T>::backward_mlp(acc::BackwardUse& use, T* dx, BatchShape shape, Context<T>& context) {
+  const std::int64_t N = shape.rows();
+  const std::int64_t C = config_.dim;
+  T* du = context.wide.data();        // (N, 4C)
+  T* dz = context.d_channels.data();  // (N, C)
+  const ConstMatrix<T> c_fc(parameter<T>(use, p_.c_fc.weight), C, 4 * C);
+  const ConstMatrix<T> c_proj(parameter<T>(use, p_.mlp_c_proj.weight), 4 * C, C);
+
+  context.matmul.weight_gradient(gradient<T>(use, p_.mlp_c_proj.weight),
+                                 gradient<T>(use, p_.mlp_c_proj.bias), {h_.data(), N, 4 * C},
+                                 {dx, N, C});
+  context.matmul.multiply_gelu_backward({du, N, 4 * C}, {dx, N, C}, c_proj.t(), u_.data());
+  context.matmul.weight_gradient(gradient<T>(use, p_.c_fc.weight), gradient<T>(use, p_.c_fc.bias),
+                                 {z_2_.data(), N, C}, {du, N, 4 * C});
+  context.matmul.multiply({dz, N, C}, {du, N, 4 * C}, c_fc.t());
+  layernorm_backward(context.stream, middle_.data(), parameter<T>(use, p_.ln_2.weight), stats(1),
+                     dz, dx, true, gradient_to_add<T>(use, p_.ln_2.weight),
+                     gradient_to_add<T>(use, p_.ln_2.bias), context.layernorm.data(), N, C);
+}
+
+template <class T>
+void Block<T>::backward_attention(acc::BackwardUse& use, T* dx, BatchShape shape,
+                                  Context<T>& context) {
+  const std::int64_t N = shape.rows();
+  const std::int64_t C = config_.dim;
+  T* dqkv = context.wide.data();              // (N, 3C)
+  T* d_channels = context.d_channels.data();  // (N, C): d attended, then dz
+  const ConstMatrix<T> c_attn(parameter<T>(use, p_.c_attn.weight), C, 3 * C);
+  const ConstMatrix<T> c_proj(parameter<T>(use, p_.attn_c_proj.weight), C, C);
+
+  context.matmul.weight_gradient(gradient<T>(use, p_.attn_c_proj.weight),
+                                 gradient<T>(use, p_.attn_c_proj.bias), {attended_.data(), N, C},
+                                 {dx, N, C});
+  context.matmul.multiply({d_channels, N, C}, {dx, N, C}, c_proj.t());
+  attention_backward(context.stream, attention_shape(shape), qkv_.data(), attended_.data(),
+                     log_sum_.data(), d_channels, context.delta.data(), dqkv);
+  context.matmul.weight_gradient(gradient<T>(use, p_.c_attn.weight),
+                                 gradient<T>(use, p_.c_attn.bias), {z_1_.data(), N, C},
+                                 {dqkv, N, 3 * C});
+  context.matmul.multiply({d_channels, N, C}, {dqkv, N, 3 * C}, c_attn.t());
+  layernorm_backward(context.stream, x_, parameter<T>(use, p_.ln_1.weight), stats(0), d_channels,
+                     dx, true, gradient_to_add<T>(use, p_.ln_1.weight),
+                     gradient_to_add<T>(use, p_.ln_1.bias), context.layernorm.data(), N, C);
+}
+
+template <class T>
+AttentionShape Block<T>::attention_shape(BatchShape shape) const {
+  return {shape.batch, shape.time, config_.heads, config_.head_dim()};
+}
+
+template <class T>
+RowStats Block<T>::stats(int norm) const {
+  return {stats_.data() + 2 * norm * max_rows_, stats_.data() + (2 * norm + 1) * max_rows_};
+}
+
+template struct Context<float>;
+template struct Context<__nv_bfloat16>;
+template class Block<float>;
+template class Block<__nv_bfloat16>;
+
+}  // namespace train_gpt::cuda

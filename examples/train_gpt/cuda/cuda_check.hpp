@@ -1,0 +1,20 @@
+#pragma once
+
+#include <acc/base/error.hpp>
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+namespace train_gpt::cuda {
+
+/// Throws Error(device) when a call of CUDA failed, now or in work queued before it. `what` says
+/// what was tried.
+inline void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) {
+    throw acc::Error(acc::Errc::device, std::string(what) +
+                                            " failed on the GPU: " + cudaGetErrorString(status) +
+                                            " (" + cudaGetErrorName(status) + ")");
+  }
+}
+
+}  // namespace train_gpt::cuda

@@ -1,0 +1,260 @@
+#include "gpt.hpp"
+
+#include "../parameters.hpp"
+#include "batch_upload.hpp"
+#include "block.hpp"
+#include "cuda_check.hpp"
+#include "device_buffer.hpp"
+#include "kernels.hpp"
+#include "matmul.hpp"
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace train_gpt::cuda {
+namespace {
+
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// Rows of logits at a time: as many as make large products, at most 2^29 elements of them.
+std::int64_t choose_logit_rows(std::int64_t padded_vocab, std::int64_t rows) {
+  constexpr std::int64_t kElements = std::int64_t{1} << 29;
+  constexpr std::int64_t kRowTile = 256;
+  const std::int64_t fitting = kElements / padded_vocab / kRowTile * kRowTile;
+  return std::min(rows, std::max(kRowTile, fitting));
+}
+
+/// The vocabulary as the logits' rows have it: products need rows of whole 16-byte vectors.
+std::int64_t pad_vocab(std::int64_t vocab) {
+  constexpr std::int64_t kTile = 128;
+  return vocab % kVectorElements == 0 ? vocab : round_up(vocab, kTile);
+}
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw acc::Error(acc::Errc::config, message);
+}
+
+void check_sizes(const ModelConfig& config) {
+  if (config.dim % kVectorElements != 0 || config.dim > kMaxChannels) {
+    refuse("on a GPU, dim must be a multiple of " + std::to_string(kVectorElements) +
+           " and at most " + std::to_string(kMaxChannels) + ", got " + std::to_string(config.dim));
+  }
+  if (config.head_dim() > kMaxHeadDim) {
+    refuse("on a GPU, dim / heads must be at most " + std::to_string(kMaxHeadDim) + ", got " +
+           std::to_string(config.head_dim()));
+  }
+}
+
+template <class T>
+class Gpt final : public LanguageModel {
+ public:
+  Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, BatchShape largest);
+  ~Gpt() override { cudaStreamSynchronize(stream_); }
+
+  void train(const Batch& batch) override;
+  double take_loss() override;
+  std::span<const float> next_token_logits(std::span<const std::int32_t> tokens) override;
+
+ private:
+  const T* embed(const acc::ForwardUse& use, BatchShape shape);
+  const T* forward_blocks(const T* x, BatchShape shape);
+  template <class Use>
+  ConstMatrix<T> head(const Use& use);
+  void loss_and_gradient(acc::BackwardUse& use, const T* x, BatchShape shape);
+  void backward_blocks(BatchShape shape);
+
+  ModelConfig config_;
+  cudaStream_t stream_;
+  GptParameters p_;
+  std::int64_t padded_vocab_;
+  std::int64_t logit_rows_;  // rows whose logits exist at a time
+  Context<T> context_;
+  std::vector<Block<T>> blocks_;
+  BatchUpload upload_;
+
+  DeviceBuffer<T> embedded_;         // (N, C)
+  DeviceBuffer<float> stats_;        // (2, N): mean and rstd of ln_f
+  DeviceBuffer<T> normalized_;       // (N, C)
+  DeviceBuffer<T> padded_head_;      // (padded vocab, C), where the vocabulary needs padding
+  DeviceBuffer<T> logits_;           // (logit rows, padded vocab), turned into their gradient
+  DeviceBuffer<T> dx_;               // (N, C)
+  DeviceBuffer<float> losses_;       // (N)
+  DeviceBuffer<double> total_;       // (1): mean losses since the last take_loss
+  DeviceBuffer<float> last_logits_;  // (padded vocab)
+  PinnedMemory host_total_;
+  std::vector<float> host_logits_;
+};
+
+template <class T>
+Gpt<T>::Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, BatchShape largest)
+    : config_(config),
+      stream_(stream),
+      p_(model, config),
+      padded_vocab_(pad_vocab(config.vocab)),
+      logit_rows_(choose_logit_rows(padded_vocab_, largest.rows())),
+      context_(stream, config, largest),
+      upload_(stream, largest.rows(), config.vocab),
+      embedded_(largest.rows() * config.dim, "activations"),
+      stats_(2 * largest.rows(), "activations"),
+      normalized_(largest.rows() * config.dim, "activations"),
+      logits_(logit_rows_ * padded_vocab_, "logits"),
+      dx_(largest.rows() * config.dim, "gradients between layers"),
+      losses_(largest.rows(), "losses"),
+      total_(1, "losses"),
+      last_logits_(padded_vocab_, "logits"),
+      host_total_(sizeof(double), "the loss"),
+      host_logits_(static_cast<std::size_t>(padded_vocab_)) {
+  for (const BlockParameters& block : p_.blocks) {
+    blocks_.emplace_back(block, config, largest);
+  }
+  check(cudaMemsetAsync(total_.data(), 0, sizeof(double), stream), "clearing");
+  if (padded_vocab_ != config.vocab) {
+    padded_head_ = {padded_vocab_ * config.dim, "the padded head"};
+    const auto count = static_cast<std::size_t>(padded_vocab_ * config.dim);
+    check(cudaMemsetAsync(padded_head_.data(), 0, count * sizeof(T), stream), "clearing");
+  }
+}
+
+template <class T>
+void Gpt<T>::train(const Batch& batch) {
+  upload_.start(batch.inputs, batch.targets);
+  const T* x = nullptr;
+  {
+    auto use = p_.root->forward();
+    x = forward_blocks(embed(use, batch.shape), batch.shape);
+  }
+  // The loss belongs to the root's backward: the gradient of each chunk of logits is used at once.
+  auto use = p_.root->backward();
+  loss_and_gradient(use, x, batch.shape);
+  backward_blocks(batch.shape);
+  embedding_backward(stream_, upload_.finish(batch.inputs), dx_.data(),
+                     gradient_to_add<T>(use, p_.wte), gradient_to_add<T>(use, p_.wpe),
+                     batch.shape.rows(), batch.shape.time, config_.dim);
+  use.end();
+}
+
+template <class T>
+double Gpt<T>::take_loss() {
+  check(cudaMemcpyAsync(host_total_.data(), total_.data(), sizeof(double), cudaMemcpyDeviceToHost,
+                        stream_),
+        "reading the loss");
+  check(cudaMemsetAsync(total_.data(), 0, sizeof(double), stream_), "clearing");
+  check(cudaStreamSynchronize(stream_), "a training step");
+  return *static_cast<const double*>(host_total_.data());
+}
+
+template <class T>
+const T* Gpt<T>::embed(const acc::ForwardUse& use, BatchShape shape) {
+  embedding_forward(stream_, upload_.inputs(), parameter<T>(use, p_.wte), parameter<T>(use, p_.wpe),
+                    embedded_.data(), shape.rows(), shape.time, config_.dim);
+  return embedded_.data();
+}
+
+template <class T>
+const T* Gpt<T>::forward_blocks(const T* x, BatchShape shape) {
+  for (Block<T>& block : blocks_) {
+    auto use = block.unit().forward();
+    x = block.forward(use, x, shape, context_);
+    use.end();
+  }
+  return x;
+}
+
+template <class T>
+void Gpt<T>::backward_blocks(BatchShape shape) {
+  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
+    auto use = block->unit().backward();
+    block->backward(use, dx_.data(), shape, context_);
+    use.end();
+  }
+}
+
+/// (padded vocab, C): the parameter, or a copy of it above rows of zeros.
+template <class T>
+template <class Use>
+ConstMatrix<T> Gpt<T>::head(const Use& use) {
+  const T* weight = parameter<T>(use, p_.head);
+  if (padded_vocab_ != config_.vocab) {
+    const auto count = static_cast<std::size_t>(config_.vocab * config_.dim);
+    check(cudaMemcpyAsync(padded_head_.data(), weight, count * sizeof(T), cudaMemcpyDeviceToDevice,
+                          stream_),
+          "padding the head");
+    weight = padded_head_.data();
+  }
+  return {weight, padded_vocab_, config_.dim};
+}
+
+// logits = ln_f(x) @ head^T, their loss and its gradient, a piece of rows after the other
+template <class T>
+void Gpt<T>::loss_and_gradient(acc::BackwardUse& use, const T* x, BatchShape shape) {
+  const std::int64_t N = shape.rows();
+  const std::int64_t C = config_.dim;
+  const std::int64_t V = config_.vocab;
+  const ConstMatrix<T> weight = head(use);
+  const RowStats stats{stats_.data(), stats_.data() + N};
+  T* z = normalized_.data();           // (N, C)
+  T* dz = context_.d_channels.data();  // (N, C)
+  layernorm_forward(stream_, x, parameter<T>(use, p_.ln_f.weight), parameter<T>(use, p_.ln_f.bias),
+                    config_.layer_norm_epsilon, z, stats, N, C);
+  for (std::int64_t first = 0; first < N; first += logit_rows_) {
+    const std::int64_t rows = std::min(logit_rows_, N - first);
+    const ConstMatrix<T> z_rows(z + first * C, rows, C);
+    context_.matmul.multiply({logits_.data(), rows, padded_vocab_}, z_rows, weight.t());
+    cross_entropy(stream_, logits_.data(), upload_.targets() + first, 1.0f / static_cast<float>(N),
+                  losses_.data() + first, rows, V, padded_vocab_);
+    context_.matmul.multiply({dz + first * C, rows, C}, {logits_.data(), rows, padded_vocab_},
+                             weight);
+    const GradientOf<T> d_head = gradient<T>(use, p_.head);
+    const ConstMatrix<T> d_logits(logits_.data(), rows, V, padded_vocab_);
+    context_.matmul.multiply({d_head.data, V, C}, d_logits.t(), z_rows, d_head.beta);
+  }
+  add_losses(stream_, losses_.data(), N, 1.0 / static_cast<double>(N), total_.data());
+  layernorm_backward(stream_, x, parameter<T>(use, p_.ln_f.weight), stats, dz, dx_.data(), false,
+                     gradient_to_add<T>(use, p_.ln_f.weight), gradient_to_add<T>(use, p_.ln_f.bias),
+                     context_.layernorm.data(), N, C);
+}
+
+template <class T>
+std::span<const float> Gpt<T>::next_token_logits(std::span<const std::int32_t> tokens) {
+  const std::int64_t C = config_.dim;
+  const BatchShape shape{.batch = 1, .time = static_cast<std::int64_t>(tokens.size())};
+  upload_.start(tokens, {});
+  auto use = p_.root->forward();
+  const T* x = forward_blocks(embed(use, shape), shape);
+  layernorm_forward(stream_, x + (shape.time - 1) * C, parameter<T>(use, p_.ln_f.weight),
+                    parameter<T>(use, p_.ln_f.bias), config_.layer_norm_epsilon, normalized_.data(),
+                    {stats_.data(), stats_.data() + 1}, 1, C);
+  context_.matmul.multiply({logits_.data(), 1, padded_vocab_}, {normalized_.data(), 1, C},
+                           head(use).t());
+  widen(stream_, logits_.data(), last_logits_.data(), padded_vocab_);
+  check(cudaMemcpyAsync(host_logits_.data(), last_logits_.data(),
+                        host_logits_.size() * sizeof(float), cudaMemcpyDeviceToHost, stream_),
+        "reading logits");
+  use.end();
+  check(cudaStreamSynchronize(stream_), "a forward pass");
+  return {host_logits_.data(), static_cast<std::size_t>(config_.vocab)};
+}
+
+}  // namespace
+
+std::unique_ptr<LanguageModel> make_gpt(const acc::ComputeDevice& device, acc::Model& model,
+                                        const ModelConfig& config, BatchShape largest) {
+  check_sizes(config);
+  check(cudaSetDevice(device.index), "choosing the GPU");
+  const auto stream = static_cast<cudaStream_t>(device.stream);
+  switch (model.compute_dtype()) {
+    case acc::DType::bfloat16:
+      return std::make_unique<Gpt<__nv_bfloat16>>(stream, model, config, largest);
+    case acc::DType::float32: return std::make_unique<Gpt<float>>(stream, model, config, largest);
+    default: break;
+  }
+  refuse("on a GPU, train_gpt computes in bf16 or fp32; mixed precision is " +
+         std::string(acc::to_string(model.compute_dtype())));
+}
+
+}  // namespace train_gpt::cuda

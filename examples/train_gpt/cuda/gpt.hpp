@@ -1,0 +1,15 @@
+#pragma once
+
+#include "../language_model.hpp"
+
+#include <memory>
+
+namespace train_gpt::cuda {
+
+/// The model on a GPU, in the runtime's compute dtype (bfloat16 on tensor cores, or float32). All
+/// work is queued on the device's stream. Throws Error(config) for sizes that the kernels are not
+/// made for, Error(out_of_memory), Error(device) where cuBLASLt is missing.
+std::unique_ptr<LanguageModel> make_gpt(const acc::ComputeDevice& device, acc::Model& model,
+                                        const ModelConfig& config, BatchShape largest);
+
+}  // namespace train_gpt::cuda

@@ -1,0 +1,155 @@
+#pragma once
+
+#include "mma.cuh"
+
+#include <cstdint>
+
+/// Blocks of rows in shared memory and the products of one warp over them. In a product, a warp
+/// holds MT tiles of 16 rows by NT tiles of 8 columns of the result.
+namespace train_gpt::cuda {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+
+/// Rows of D bf16 numbers. The 16-byte chunks of a row are permuted by its number, so that eight
+/// rows of one column lie in different banks.
+template <int D>
+struct Tile {
+  bf16* data;
+
+  __device__ bf16* chunk(int row, int column) const {
+    return data + row * D + ((column ^ (row & 7)) << 3);
+  }
+};
+
+/// Starts copying rows [0, Rows) of a matrix in global memory; rows from `valid` on become zero.
+template <int Rows, int D>
+__device__ void load_rows(Tile<D> tile, const bf16* first, std::int64_t stride, int valid) {
+  constexpr int kChunks = D / 8;
+  static_assert(Rows * kChunks % kThreads == 0);
+#pragma unroll
+  for (int i = 0; i < Rows * kChunks / kThreads; ++i) {
+    const int index = i * kThreads + static_cast<int>(threadIdx.x);
+    const int row = index / kChunks;
+    const int column = index % kChunks;
+    const bool inside = row < valid;
+    copy_async(tile.chunk(row, column), first + (inside ? row * stride + column * 8 : 0), inside);
+  }
+}
+
+/// Writes rows of this warp, which it has put into its part of the tile, to global memory.
+template <int Rows, int D>
+__device__ void store_rows(Tile<D> tile, int first_row, bf16* first, std::int64_t stride,
+                           int valid) {
+  constexpr int kChunks = D / 8;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < Rows * kChunks / 32; ++i) {
+    const int index = i * 32 + lane;
+    const int row = first_row + index / kChunks;
+    const int column = index % kChunks;
+    if (row < valid) {
+      *reinterpret_cast<uint4*>(first + row * stride + column * 8) =
+          *reinterpret_cast<const uint4*>(tile.chunk(row, column));
+    }
+  }
+}
+
+__device__ inline std::uint32_t pack(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+/// Puts sums * factor into the rows of a tile, as bf16.
+template <int MT, int D>
+__device__ void put_rows(Tile<D> tile, int first_row, const float (&sums)[MT][D / 8][4],
+                         const float (&factors)[MT][2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = first_row + 16 * m + 8 * half + lane / 4;
+        *reinterpret_cast<std::uint32_t*>(tile.chunk(row, n) + 2 * (lane % 4)) = pack(
+            sums[m][n][2 * half] * factors[m][half], sums[m][n][2 * half + 1] * factors[m][half]);
+      }
+    }
+  }
+}
+
+/// sums += (rows of a from a_row on) (rows of b from b_row on)^T
+template <int MT, int NT, int D>
+__device__ void multiply_rows(float (&sums)[MT][NT][4], Tile<D> a, int a_row, Tile<D> b,
+                              int b_row) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    std::uint32_t left[MT][4];
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      load_matrices(left[m], a.chunk(a_row + 16 * m + lane % 16, 2 * k + lane / 16));
+    }
+#pragma unroll
+    for (int n = 0; n < NT / 2; ++n) {
+      std::uint32_t right[4];
+      load_matrices(right,
+                    b.chunk(b_row + 16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+#pragma unroll
+      for (int m = 0; m < MT; ++m) {
+        multiply_add(sums[m][2 * n], left[m], right[0], right[1]);
+        multiply_add(sums[m][2 * n + 1], left[m], right[2], right[3]);
+      }
+    }
+  }
+}
+
+/// sums += weights (16 MT x 8 NT) (rows of b from b_row on); weights are rounded to bf16.
+template <int MT, int NT, int D>
+__device__ void multiply_columns(float (&sums)[MT][D / 8][4], const float (&weights)[MT][NT][4],
+                                 Tile<D> b, int b_row) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int k = 0; k < NT / 2; ++k) {
+    std::uint32_t left[MT][4];
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+#pragma unroll
+      for (int part = 0; part < 4;
+           ++part) {  // rows 0-7, 8-15 of the first 8 columns, then of the next
+        const float(&pair)[4] = weights[m][2 * k + part / 2];
+        left[m][part] = pack(pair[2 * (part % 2)], pair[2 * (part % 2) + 1]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < D / 16; ++n) {
+      std::uint32_t right[4];
+      load_matrices_transposed(right, b.chunk(b_row + 16 * k + lane % 16, 2 * n + lane / 16));
+#pragma unroll
+      for (int m = 0; m < MT; ++m) {
+        multiply_add(sums[m][2 * n], left[m], right[0], right[1]);
+        multiply_add(sums[m][2 * n + 1], left[m], right[2], right[3]);
+      }
+    }
+  }
+}
+
+template <int MT, int NT>
+__device__ void clear(float (&sums)[MT][NT][4]) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sums[m][n][i] = 0.0f;
+      }
+    }
+  }
+}
+
+}  // namespace train_gpt::cuda

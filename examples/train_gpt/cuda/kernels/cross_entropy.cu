@@ -1,0 +1,139 @@
+#include "../kernels.hpp"
+#include "launch.cuh"
+#include "reduce.cuh"
+#include "vector8.cuh"
+
+#include <cmath>
+
+namespace train_gpt::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;
+
+/// The largest of some numbers and the sum of exp(number - largest).
+struct ExponentialSum {
+  float maximum;
+  float sum;
+
+  __device__ void add(const ExponentialSum& other) {
+    const float highest = fmaxf(maximum, other.maximum);
+    if (highest == -INFINITY) {
+      return;  // nothing on either side
+    }
+    sum = sum * expf(maximum - highest) + other.sum * expf(other.maximum - highest);
+    maximum = highest;
+  }
+};
+
+__device__ ExponentialSum warp_total(ExponentialSum value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    value.add({__shfl_xor_sync(kAllLanes, value.maximum, step),
+               __shfl_xor_sync(kAllLanes, value.sum, step)});
+  }
+  return value;
+}
+
+template <class T>
+__device__ ExponentialSum thread_part(const T* logits, std::int64_t vocab) {
+  ExponentialSum part{-INFINITY, 0.0f};
+  for (std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * kVector; column < vocab;
+       column += kThreads * kVector) {
+    Vector8 values = load8(logits + column);
+    float highest = part.maximum;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      values[i] = column + i < vocab ? values[i] : -INFINITY;
+      highest = fmaxf(highest, values[i]);
+    }
+    part.sum *= expf(part.maximum - highest);  // 0 the first time
+    part.maximum = highest;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      part.sum += expf(values[i] - highest);
+    }
+  }
+  return part;
+}
+
+// One block a row: the second pass finds the row in the L2 cache.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy_kernel(T* logits, const std::int32_t* targets, float scale, float* losses,
+                         std::int64_t vocab, std::int64_t stride) {
+  __shared__ float maxima[kWarps];
+  __shared__ float sums[kWarps];
+  const std::int64_t row = blockIdx.x;
+  logits += row * stride;
+  const std::int64_t target = targets[row];
+  const float target_logit = to_float(logits[target]);
+  const unsigned lane = threadIdx.x % 32;
+  ExponentialSum total = warp_total(thread_part(logits, vocab));
+  if (lane == 0) {
+    maxima[threadIdx.x / 32] = total.maximum;
+    sums[threadIdx.x / 32] = total.sum;
+  }
+  __syncthreads();  // from here on, logits are overwritten
+  total = warp_total(lane < kWarps ? ExponentialSum{maxima[lane], sums[lane]}
+                                   : ExponentialSum{-INFINITY, 0.0f});
+  if (threadIdx.x == 0) {
+    losses[row] = logf(total.sum) + (total.maximum - target_logit);
+  }
+  const float factor = scale / total.sum;
+  for (std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * kVector; column < stride;
+       column += kThreads * kVector) {
+    Vector8 values = load8(logits + column);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float gradient =
+          expf(values[i] - total.maximum) * factor - (column + i == target ? scale : 0.0f);
+      values[i] = column + i < vocab ? gradient : 0.0f;
+    }
+    store8(logits + column, values);
+  }
+}
+
+// One block in all: each thread sums its rows, then one thread the sums.
+__global__ void __launch_bounds__(kThreads)
+    add_losses_kernel(const float* losses, std::int64_t rows, double scale, double* total) {
+  __shared__ double sums[kThreads];
+  double sum = 0.0;
+  for (std::int64_t row = threadIdx.x; row < rows; row += kThreads) {
+    sum += static_cast<double>(losses[row]);
+  }
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.x != 0) {
+    return;
+  }
+  sum = 0.0;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    sum += sums[thread];
+  }
+  *total += scale * sum;
+}
+
+}  // namespace
+
+template <class T>
+void cross_entropy(cudaStream_t stream, T* logits, const std::int32_t* targets, float scale,
+                   float* losses, std::int64_t rows, std::int64_t vocab, std::int64_t stride) {
+  launch(stream, "cross entropy",
+         {.grid = dim3(static_cast<unsigned>(rows)), .block = dim3(kThreads)},
+         cross_entropy_kernel<T>, logits, targets, scale, losses, vocab, stride);
+}
+
+void add_losses(cudaStream_t stream, const float* losses, std::int64_t rows, double scale,
+                double* total) {
+  launch(stream, "loss", {.grid = dim3(1), .block = dim3(kThreads)}, add_losses_kernel, losses,
+         rows, scale, total);
+}
+
+#define INSTANTIATE(T)                                                                 \
+  template void cross_entropy<T>(cudaStream_t, T*, const std::int32_t*, float, float*, \
+                                 std::int64_t, std::int64_t, std::int64_t);
+INSTANTIATE(float)
+INSTANTIATE(__nv_bfloat16)
+
+}  // namespace train_gpt::cuda

@@ -1,0 +1,38 @@
+#pragma once
+
+/// Sums and maxima over the threads of a warp or block, in an order that does not vary.
+namespace train_gpt::cuda {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kMostWarps = 32;
+
+/// On every lane.
+__device__ inline float warp_sum(float value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, step);
+  }
+  return value;
+}
+
+__device__ inline float warp_maximum(float value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, step));
+  }
+  return value;
+}
+
+/// On every thread of a block of whole warps. `partials`: kMostWarps of shared memory, free for
+/// other use only after the block's next barrier.
+__device__ inline float block_sum(float value, float* partials) {
+  value = warp_sum(value);
+  if (threadIdx.x % 32 == 0) {
+    partials[threadIdx.x / 32] = value;
+  }
+  __syncthreads();
+  const unsigned lane = threadIdx.x % 32;
+  return warp_sum(lane < blockDim.x / 32 ? partials[lane] : 0.0f);
+}
+
+}  // namespace train_gpt::cuda

@@ -1,0 +1,368 @@
+#include "matmul.hpp"
+
+#include "cuda_check.hpp"
+#include "kernels.hpp"
+
+#include <acc/base/error.hpp>
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace train_gpt::cuda {
+namespace {
+
+constexpr std::size_t kWorkspace = std::size_t{64} << 20;  // NVIDIA's advice for Hopper: 32 MiB
+constexpr int kMostCandidates = 8;
+
+template <class T>
+constexpr cudaDataType_t kDataType = std::is_same_v<T, __nv_bfloat16> ? CUDA_R_16BF : CUDA_R_32F;
+
+/// The power of two that divides an address, as far as cuBLASLt wants to know.
+std::int64_t alignment_of(const void* data) {
+  constexpr std::uintptr_t kMost = 256;
+  const auto address = reinterpret_cast<std::uintptr_t>(data) | kMost;
+  return static_cast<std::int64_t>(address & (~address + 1));
+}
+
+/// A handle of cuBLASLt with the function that destroys it.
+template <class Handle>
+class Owned {
+ public:
+  using Destroy = cublasStatus_t (*)(Handle);
+  Owned() = default;
+  Owned(Handle handle, Destroy destroy) : handle_(handle), destroy_(destroy) {}
+  Owned(Owned&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)), destroy_(other.destroy_) {}
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    std::swap(destroy_, other.destroy_);
+    return *this;
+  }
+  ~Owned() {
+    if (handle_ != nullptr) {
+      destroy_(handle_);
+    }
+  }
+  [[nodiscard]] Handle get() const { return handle_; }
+
+ private:
+  Handle handle_ = nullptr;
+  Destroy destroy_ = nullptr;
+};
+
+class Timer {
+ public:
+  Timer() {
+    check(cudaEventCreate(&begin_), "an event");
+    check(cudaEventCreate(&end_), "an event");
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  ~Timer() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  void start(cudaStream_t stream) { check(cudaEventRecord(begin_, stream), "a time stamp"); }
+  float stop(cudaStream_t stream) {
+    check(cudaEventRecord(end_, stream), "a time stamp");
+    check(cudaEventSynchronize(end_), "a time stamp");
+    float milliseconds = 0.0f;
+    check(cudaEventElapsedTime(&milliseconds, begin_, end_), "a time stamp");
+    return milliseconds * 1e-3f;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+};
+
+bool listed(std::string_view list, std::string_view word) {
+  return ("," + std::string(list) + ",").find("," + std::string(word) + ",") != std::string::npos;
+}
+
+}  // namespace
+
+MatmulOptions MatmulOptions::from_environment() {
+  const char* unfused = std::getenv("TRAIN_GPT_UNFUSED");
+  const char* tune = std::getenv("TRAIN_GPT_TUNE");
+  const std::string_view list = unfused == nullptr ? "" : unfused;
+  return {.fuse_gelu = !listed(list, "gelu"),
+          .fuse_bias_gradient = !listed(list, "bias"),
+          .tune = tune != nullptr && std::string_view(tune) == "1"};
+}
+
+/// out = a @ b + beta * addend, and what the epilogue does.
+template <class T>
+struct Matmul<T>::Product {
+  Matrix<T> out;
+  ConstMatrix<T> a;
+  ConstMatrix<T> b;
+  float beta = 0.0f;
+  const T* addend = out.data;  // as out
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;        // (out.cols), or its gradient
+  const void* gelu_input = nullptr;  // as out
+};
+
+// cuBLASLt's matrices are column-major. A row-major matrix is its transpose there, so our b is its
+// A, our a its B, and its D (cols x rows) = A B is the transpose of our out. Thus a bias as long as
+// D's rows is added to each of our rows, and BGRADA sums our b over the products' inner dimension.
+template <class T>
+struct Matmul<T>::Plan {
+  Owned<cublasLtMatmulDesc_t> operation;
+  Owned<cublasLtMatrixLayout_t> a, b, c, d;
+  bool supported = false;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+template <class T>
+Matmul<T>::Matmul(cudaStream_t stream, std::int64_t widest, MatmulOptions options)
+    : stream_(stream),
+      options_(options),
+      workspace_(kWorkspace, "cuBLASLt's workspace"),
+      bias_gradient_(widest, "a bias gradient"),
+      column_sums_(column_sums_scratch(widest), "column sums") {
+  api_.check(api_.Create(&handle_), "its start");
+}
+
+template <class T>
+Matmul<T>::~Matmul() {
+  plans_.clear();
+  api_.Destroy(handle_);
+}
+
+template <class T>
+typename Matmul<T>::Key Matmul<T>::key_of(const Product& product) {
+  return {product.out.cols,
+          product.out.rows,
+          product.a.cols,
+          product.b.stride,
+          product.a.stride,
+          product.out.stride,
+          product.b.transposed ? 1 : 0,
+          product.a.transposed ? 1 : 0,
+          static_cast<std::int64_t>(product.epilogue),
+          alignment_of(product.bias),
+          alignment_of(product.gelu_input),
+          alignment_of(product.b.data),
+          alignment_of(product.a.data),
+          alignment_of(product.addend),
+          alignment_of(product.out.data)};
+}
+
+template <class T>
+void Matmul<T>::describe(Plan& plan, const Product& product) const {
+  cublasLtMatmulDesc_t operation = nullptr;
+  api_.check(api_.MatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a description");
+  plan.operation = {operation, api_.MatmulDescDestroy};
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+    api_.check(api_.MatmulDescSetAttribute(operation, attribute, &value, sizeof value),
+               "an attribute");
+  };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, product.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, product.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
+  // Alignments are read off these pointers; each run sets its own.
+  set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.gelu_input);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.out.stride);
+
+  const auto layout = [&](std::int64_t rows, std::int64_t cols, std::int64_t stride) {
+    cublasLtMatrixLayout_t handle = nullptr;
+    api_.check(api_.MatrixLayoutCreate(&handle, kDataType<T>, static_cast<std::uint64_t>(rows),
+                                       static_cast<std::uint64_t>(cols), stride),
+               "a layout");
+    return Owned<cublasLtMatrixLayout_t>(handle, api_.MatrixLayoutDestroy);
+  };
+  const auto operand = [&](const ConstMatrix<T>& m) {
+    return m.transposed ? layout(m.rows, m.cols, m.stride) : layout(m.cols, m.rows, m.stride);
+  };
+  plan.a = operand(product.b);
+  plan.b = operand(product.a);
+  plan.c = layout(product.out.cols, product.out.rows, product.out.stride);
+  plan.d = layout(product.out.cols, product.out.rows, product.out.stride);
+}
+
+template <class T>
+void Matmul<T>::choose_algorithm(Plan& plan, const Product& product, const Key& key) const {
+  cublasLtMatmulPreference_t handle = nullptr;
+  api_.check(api_.MatmulPreferenceCreate(&handle), "a preference");
+  const Owned<cublasLtMatmulPreference_t> preference(handle, api_.MatmulPreferenceDestroy);
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    api_.check(api_.MatmulPreferenceSetAttribute(handle, attribute, &value, sizeof value),
+               "a preference");
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+  constexpr cublasLtMatmulPreferenceAttributes_t kAlignments[] = {
+      CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+      CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+  for (std::size_t i = 0; i < std::size(kAlignments); ++i) {
+    set(kAlignments[i], static_cast<std::uint32_t>(key[key.size() - 4 + i]));
+  }
+  cublasLtMatmulHeuristicResult_t candidates[kMostCandidates] = {};
+  int count = 0;
+  const cublasStatus_t status = api_.MatmulAlgoGetHeuristic(
+      handle_, plan.operation.get(), plan.a.get(), plan.b.get(), plan.c.get(), plan.d.get(), handle,
+      options_.tune ? kMostCandidates : 1, candidates, &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || count == 0) {
+    return;
+  }
+  api_.check(status, "its choice of an algorithm");
+  plan.supported = true;
+  plan.algorithm = candidates[0].algo;
+  if (count == 1 || (product.beta != 0.0f && product.addend == product.out.data)) {
+    return;  // runs for the sake of timing would add to the result
+  }
+  float best = std::numeric_limits<float>::max();
+  for (int i = 0; i < count; ++i) {
+    const float time = seconds(plan, candidates[i].algo, product);
+    if (time < best) {
+      best = time;
+      plan.algorithm = candidates[i].algo;
+    }
+  }
+}
+
+template <class T>
+float Matmul<T>::seconds(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
+                         const Product& product) const {
+  constexpr int kRuns = 3;
+  if (issue(plan, algorithm, product) != CUBLAS_STATUS_SUCCESS) {
+    return std::numeric_limits<float>::max();
+  }
+  Timer timer;
+  timer.start(stream_);
+  for (int run = 0; run < kRuns; ++run) {
+    issue(plan, algorithm, product);
+  }
+  return timer.stop(stream_);
+}
+
+template <class T>
+const typename Matmul<T>::Plan& Matmul<T>::plan_of(const Product& product) {
+  const Key key = key_of(product);
+  std::unique_ptr<Plan>& plan = plans_[key];
+  if (plan == nullptr) {
+    plan = std::make_unique<Plan>();
+    describe(*plan, product);
+    choose_algorithm(*plan, product, key);
+  }
+  return *plan;
+}
+
+template <class T>
+cublasStatus_t Matmul<T>::issue(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
+                                const Product& product) const {
+  const float alpha = 1.0f;
+  return api_.Matmul(handle_, plan.operation.get(), &alpha, product.b.data, plan.a.get(),
+                     product.a.data, plan.b.get(), &product.beta, product.addend, plan.c.get(),
+                     product.out.data, plan.d.get(), &algorithm, workspace_.data(), kWorkspace,
+                     stream_);
+}
+
+template <class T>
+bool Matmul<T>::run(const Product& product) {
+  const Plan& plan = plan_of(product);
+  if (!plan.supported) {
+    return false;
+  }
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const void* pointer) {
+    api_.check(
+        api_.MatmulDescSetAttribute(plan.operation.get(), attribute, &pointer, sizeof pointer),
+        "an attribute");
+  };
+  set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.gelu_input);
+  api_.check(issue(plan, plan.algorithm, product), "a product");
+  return true;
+}
+
+template <class T>
+void Matmul<T>::require(const Product& product) {
+  if (!run(product)) {
+    throw acc::Error(acc::Errc::device,
+                     "cuBLASLt has no product of " + std::to_string(product.out.rows) + " x " +
+                         std::to_string(product.a.cols) + " by " + std::to_string(product.a.cols) +
+                         " x " + std::to_string(product.out.cols) + " (epilogue " +
+                         std::to_string(static_cast<int>(product.epilogue)) + ")");
+  }
+}
+
+template <class T>
+void Matmul<T>::multiply(Matrix<T> out, ConstMatrix<T> a, ConstMatrix<T> b, float beta) {
+  require({.out = out, .a = a, .b = b, .beta = beta});
+}
+
+template <class T>
+void Matmul<T>::linear(Matrix<T> out, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias) {
+  require({.out = out, .a = x, .b = w, .epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = bias});
+}
+
+template <class T>
+void Matmul<T>::linear_add(Matrix<T> out, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias,
+                           const T* residual) {
+  require({.out = out,
+           .a = x,
+           .b = w,
+           .beta = 1.0f,
+           .addend = residual,
+           .epilogue = CUBLASLT_EPILOGUE_BIAS,
+           .bias = bias});
+}
+
+template <class T>
+void Matmul<T>::linear_gelu(Matrix<T> h, T* u, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias) {
+  const Product fused{.out = h,
+                      .a = x,
+                      .b = w,
+                      .epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                      .bias = bias,
+                      .gelu_input = u};
+  if (options_.fuse_gelu && run(fused)) {
+    return;
+  }
+  linear({u, h.rows, h.cols, h.stride}, x, w, bias);
+  gelu_forward(stream_, u, h.data, h.rows * h.stride);
+}
+
+template <class T>
+void Matmul<T>::multiply_gelu_backward(Matrix<T> du, ConstMatrix<T> dy, ConstMatrix<T> w,
+                                       const T* u) {
+  const Product fused{
+      .out = du, .a = dy, .b = w, .epilogue = CUBLASLT_EPILOGUE_DGELU, .gelu_input = u};
+  if (options_.fuse_gelu && run(fused)) {
+    return;
+  }
+  multiply(du, dy, w);
+  gelu_backward(stream_, u, du.data, du.rows * du.stride);
+}
+
+template <class T>
+void Matmul<T>::weight_gradient(GradientOf<T> dw, GradientOf<T> db, ConstMatrix<T> x,
+                                ConstMatrix<T> dy) {
+  const Matrix<T> out(dw.data, x.cols, dy.cols);
+  T* bias = db.beta == 0.0f ? db.data : bias_gradient_.data();
+  const Product fused{.out = out,
+                      .a = x.t(),
+                      .b = dy,
+                      .beta = dw.beta,
+                      .epilogue = CUBLASLT_EPILOGUE_BGRADA,
+                      .bias = bias};
+  if (!options_.fuse_bias_gradient || !run(fused)) {
+    multiply(out, x.t(), dy, dw.beta);
+    column_sums(stream_, dy.data, db.data, db.beta, column_sums_.data(), dy.rows, dy.cols);
+  } else if (bias != db.data) {
+    add(stream_, db.data, bias, dy.cols);
+  }
+}
+
+template class Matmul<float>;
+template class Matmul<__nv_bfloat16>;
+
+}  // namespace train_gpt::cuda

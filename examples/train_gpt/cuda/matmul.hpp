@@ -1,0 +1,122 @@
+#pragma once
+
+#include "cublaslt.hpp"
+#include "device_buffer.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+namespace train_gpt::cuda {
+
+/// A row-major matrix in GPU memory; `stride` elements lie from row to row.
+template <class T>
+struct Matrix {
+  T* data;
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t stride;
+
+  Matrix(T* values, std::int64_t row_count, std::int64_t col_count)
+      : Matrix(values, row_count, col_count, col_count) {}
+  Matrix(T* values, std::int64_t row_count, std::int64_t col_count, std::int64_t row_stride)
+      : data(values), rows(row_count), cols(col_count), stride(row_stride) {}
+};
+
+template <class T>
+struct ConstMatrix {
+  const T* data;
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t stride;
+  bool transposed = false;
+
+  ConstMatrix(const T* values, std::int64_t row_count, std::int64_t col_count)
+      : ConstMatrix(values, row_count, col_count, col_count) {}
+  ConstMatrix(const T* values, std::int64_t row_count, std::int64_t col_count,
+              std::int64_t row_stride)
+      : data(values), rows(row_count), cols(col_count), stride(row_stride) {}
+
+  /// The same memory read as the transpose.
+  [[nodiscard]] ConstMatrix t() const {
+    ConstMatrix result(data, cols, rows, stride);
+    result.transposed = !transposed;
+    return result;
+  }
+};
+
+/// A gradient of T: what is there counts `beta` times (0: it is not read).
+template <class T>
+struct GradientOf {
+  T* data;
+  float beta;
+};
+
+/// How products are made; defaults are the fast way. All give the same numbers but for rounding.
+struct MatmulOptions {
+  bool fuse_gelu = true;           ///< GELU and its gradient inside the products
+  bool fuse_bias_gradient = true;  ///< column sums inside the products
+  bool tune = false;  ///< times what cuBLASLt proposes for a shape, once, instead of its first
+
+  /// TRAIN_GPT_UNFUSED=gelu,bias and TRAIN_GPT_TUNE=1.
+  static MatmulOptions from_environment();
+};
+
+/// Matrix products by cuBLASLt, queued on one stream: T is __nv_bfloat16 (tensor cores, fp32 sums)
+/// or float (no TF32). What is fused into a product is made by kernels of our own where cuBLASLt
+/// has no such product. Throws Error(device).
+template <class T>
+class Matmul {
+ public:
+  /// widest: most columns of a weight whose bias gets a gradient.
+  Matmul(cudaStream_t stream, std::int64_t widest, MatmulOptions options);
+  ~Matmul();
+  Matmul(const Matmul&) = delete;
+  Matmul& operator=(const Matmul&) = delete;
+
+  /// out = a @ b + beta * out
+  void multiply(Matrix<T> out, ConstMatrix<T> a, ConstMatrix<T> b, float beta = 0.0f);
+  /// out = x @ w + bias, bias: (out.cols)
+  void linear(Matrix<T> out, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias);
+  /// out = residual + x @ w + bias; residual: as out
+  void linear_add(Matrix<T> out, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias,
+                  const T* residual);
+  /// u = x @ w + bias and h = gelu(u); u: as h
+  void linear_gelu(Matrix<T> h, T* u, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias);
+  /// du = (dy @ w) * gelu'(u); u: as du
+  void multiply_gelu_backward(Matrix<T> du, ConstMatrix<T> dy, ConstMatrix<T> w, const T* u);
+  /// dw = x^T @ dy and db = column sums of dy, each added to what is there `beta` times.
+  void weight_gradient(GradientOf<T> dw, GradientOf<T> db, ConstMatrix<T> x, ConstMatrix<T> dy);
+
+ private:
+  struct Product;
+  struct Plan;
+  /// What cuBLASLt chooses by: sizes, strides, transposes, epilogue, alignments.
+  using Key = std::array<std::int64_t, 15>;
+
+  /// False where cuBLASLt has no such product; nothing is queued then.
+  bool run(const Product& product);
+  void require(const Product& product);
+  static Key key_of(const Product& product);
+  const Plan& plan_of(const Product& product);
+  void describe(Plan& plan, const Product& product) const;
+  void choose_algorithm(Plan& plan, const Product& product, const Key& key) const;
+  cublasStatus_t issue(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
+                       const Product& product) const;
+  [[nodiscard]] float seconds(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
+                              const Product& product) const;
+
+  cudaStream_t stream_;
+  MatmulOptions options_;
+  CublasLt api_;
+  cublasLtHandle_t handle_ = nullptr;
+  DeviceMemory workspace_;
+  DeviceBuffer<T> bias_gradient_;    // (widest), where it is then added
+  DeviceBuffer<float> column_sums_;  // scratch
+  std::map<Key, std::unique_ptr<Plan>> plans_;
+};
+
+}  // namespace train_gpt::cuda

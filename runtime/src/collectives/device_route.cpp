@@ -1,0 +1,131 @@
+#include "collectives/device_route.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <sstream>
+
+namespace acc::collectives {
+namespace {
+
+using Ranks = std::vector<RankHardware>;
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ","));
+}
+
+template <typename Condition>
+std::vector<int> ranks_where(const Ranks& ranks, const Condition& holds) {
+  std::vector<int> found;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (holds(ranks[r])) {
+      found.push_back(static_cast<int>(r));
+    }
+  }
+  return found;
+}
+
+std::optional<std::string> missing_nccl(const Ranks& ranks) {
+  const auto without = ranks_where(ranks, [](const auto& r) { return r.nccl_version == 0; });
+  if (!without.empty()) {
+    return fmt::format("{} found no NCCL ({})", name_ranks(without),
+                       ranks[static_cast<std::size_t>(without[0])].nccl_problem);
+  }
+  const auto old =
+      ranks_where(ranks, [](const auto& r) { return r.nccl_version < kMinNcclVersion; });
+  if (!old.empty()) {
+    return fmt::format("NCCL of {} is {}, at least {} is needed", name_ranks(old),
+                       nccl_version_text(ranks[static_cast<std::size_t>(old[0])].nccl_version),
+                       nccl_version_text(kMinNcclVersion));
+  }
+  return std::nullopt;
+}
+
+/// NCCL connects ranks of one version only (init.cc: "Mismatched NCCL version detected").
+std::optional<std::string> mixed_versions(const Ranks& ranks) {
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    if (ranks[r].nccl_version != ranks[0].nccl_version) {
+      return fmt::format("rank 0 has NCCL {}, rank {} has {}",
+                         nccl_version_text(ranks[0].nccl_version), r,
+                         nccl_version_text(ranks[r].nccl_version));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> shared_gpu(const Ranks& ranks) {
+  std::map<std::pair<std::string, std::string>, std::vector<int>> by_gpu;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    by_gpu[{ranks[r].host, ranks[r].hardware_id}].push_back(static_cast<int>(r));
+  }
+  const auto shared =
+      std::find_if(by_gpu.begin(), by_gpu.end(), [](const auto& g) { return g.second.size() > 1; });
+  if (shared == by_gpu.end()) {
+    return std::nullopt;
+  }
+  const std::string who =
+      fmt::format("{} share {}", name_ranks(shared->second), shared->first.second);
+  const auto old =
+      ranks_where(ranks, [](const auto& r) { return r.nccl_version < kMultiRankNcclVersion; });
+  if (!old.empty()) {
+    return fmt::format("{}, which NCCL permits from {} on ({} has {})", who,
+                       nccl_version_text(kMultiRankNcclVersion), name_ranks(old),
+                       nccl_version_text(ranks[static_cast<std::size_t>(old[0])].nccl_version));
+  }
+  const auto unset = ranks_where(ranks, [](const auto& r) { return !r.shares_by_nccl; });
+  if (!unset.empty()) {
+    return fmt::format("{}, and NCCL_MULTI_RANK_GPU_ENABLE=1 is not set on {}", who,
+                       name_ranks(unset));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string nccl_version_text(int version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::string encode(const RankHardware& hardware) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}", hardware.host, hardware.hardware_id,
+                     hardware.nccl_version, hardware.shares_by_nccl ? 1 : 0, hardware.nccl_problem);
+}
+
+RankHardware decode_hardware(const std::string& text) {
+  std::istringstream lines(text);
+  RankHardware hardware;
+  std::string version;
+  std::string shares;
+  std::getline(lines, hardware.host);
+  std::getline(lines, hardware.hardware_id);
+  std::getline(lines, version);
+  std::getline(lines, shares);
+  std::getline(lines, hardware.nccl_problem, '\0');
+  hardware.nccl_version = std::atoi(version.c_str());
+  hardware.shares_by_nccl = shares == "1";
+  return hardware;
+}
+
+DeviceRoute choose_route(plugins::DeviceCollectives wanted, const Ranks& ranks) {
+  if (wanted == plugins::DeviceCollectives::staged) {
+    return {.nccl = false, .reason = "ACC_COLLECTIVES=staged"};
+  }
+  std::optional<std::string> problem = missing_nccl(ranks);
+  problem = problem ? problem : mixed_versions(ranks);
+  problem = problem ? problem : shared_gpu(ranks);
+  if (!problem) {
+    return {.nccl = true, .reason = "NCCL " + nccl_version_text(ranks[0].nccl_version)};
+  }
+  if (wanted == plugins::DeviceCollectives::nccl) {
+    throw Error(Errc::device,
+                fmt::format("ACC_COLLECTIVES=nccl cannot be: {} (staged needs no NCCL)", *problem));
+  }
+  return {.nccl = false, .reason = *problem};
+}
+
+}  // namespace acc::collectives

@@ -1,0 +1,60 @@
+#include "collectives/solo/solo_group.hpp"
+
+#include "collectives/device_buffer.hpp"
+#include "collectives/steps.hpp"
+
+#include <fmt/format.h>
+
+namespace acc::collectives {
+
+std::string SoloGroup::describe() const {
+  return fmt::format("solo[{}]", spec_.ranks.front());
+}
+
+BufferPtr SoloGroup::allocate_gathered(std::size_t nbytes) {
+  return std::make_shared<DeviceBuffer>(device_->allocate(nbytes, kGatheredMemory));
+}
+
+BufferPtr SoloGroup::allocate_contribution(std::size_t nbytes) {
+  return std::make_shared<DeviceBuffer>(device_->allocate(nbytes, kContributionMemory));
+}
+
+WorkPtr SoloGroup::done() const {
+  failure_.throw_if();
+  return std::make_shared<NoWork>();
+}
+
+WorkPtr SoloGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
+  if (out != shard) {
+    device_->copy(out, shard, shard_nbytes, device_->compute());
+  }
+  return done();
+}
+
+WorkPtr SoloGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
+                                  ReduceOptions options) {
+  device_->add_scaled(in, dtype, out, shard_numel, options.scale, options.accumulate,
+                      device_->compute());
+  return done();
+}
+
+WorkPtr SoloGroup::all_reduce(float* data, std::size_t numel, float scale) {
+  if (scale != 1.0F) {
+    device_->add_scaled(data, DType::float32, data, numel, scale, false, device_->compute());
+  }
+  return done();
+}
+
+WorkPtr SoloGroup::all_reduce(std::span<double> /*data*/, ReduceOp /*op*/) {
+  return done();
+}
+
+WorkPtr SoloGroup::broadcast(void* /*data*/, std::size_t /*nbytes*/, int /*root*/) {
+  return done();
+}
+
+WorkPtr SoloGroup::barrier() {
+  return done();
+}
+
+}  // namespace acc::collectives

@@ -1,0 +1,103 @@
+#include "collectives/traced_group.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace acc::collectives {
+namespace {
+
+class TracedWork final : public Work {
+ public:
+  TracedWork(WorkPtr inner, device::DevicePtr device, std::string name, std::string stream)
+      : inner_(std::move(inner)),
+        device_(std::move(device)),
+        name_(std::move(name)),
+        stream_(std::move(stream)),
+        begin_(device_->record(device_->compute())) {}
+
+  void wait() override {
+    inner_->wait();
+    tell();
+  }
+  void wait_released() override {
+    inner_->wait_released();
+    tell();
+  }
+
+ private:
+  void tell() {
+    device::Timeline* const timeline = device_->timeline();
+    if (begin_ && timeline != nullptr) {
+      timeline->add(name_, stream_, std::move(begin_), device_->record(device_->compute()));
+      begin_.reset();
+    }
+  }
+
+  WorkPtr inner_;
+  device::DevicePtr device_;
+  std::string name_;
+  std::string stream_;
+  device::EventPtr begin_;
+};
+
+class TracedGroup final : public ProcessGroup {
+ public:
+  TracedGroup(std::shared_ptr<ProcessGroup> inner, device::DevicePtr device)
+      : inner_(std::move(inner)), device_(std::move(device)), stream_(inner_->describe()) {}
+
+  int rank() const noexcept override { return inner_->rank(); }
+  int size() const noexcept override { return inner_->size(); }
+  std::string describe() const override { return inner_->describe(); }
+  bool shares_gathered_memory() const noexcept override { return inner_->shares_gathered_memory(); }
+  BufferPtr allocate_gathered(std::size_t nbytes) override {
+    return inner_->allocate_gathered(nbytes);
+  }
+  BufferPtr allocate_contribution(std::size_t nbytes) override {
+    return inner_->allocate_contribution(nbytes);
+  }
+  void release_gathered(const BufferPtr& gathered) override { inner_->release_gathered(gathered); }
+
+  WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override {
+    return traced(inner_->all_gather(shard, out, shard_nbytes), "all_gather",
+                  shard_nbytes * static_cast<std::size_t>(size()));
+  }
+  WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
+                         ReduceOptions options) override {
+    return traced(inner_->reduce_scatter(in, out, shard_numel, dtype, options), "reduce_scatter",
+                  shard_numel * nbytes_of(dtype) * static_cast<std::size_t>(size()));
+  }
+  WorkPtr all_reduce(float* data, std::size_t numel, float scale) override {
+    return traced(inner_->all_reduce(data, numel, scale), "all_reduce", numel * sizeof(float));
+  }
+  WorkPtr all_reduce(std::span<double> data, ReduceOp op) override {
+    return inner_->all_reduce(data, op);
+  }
+  WorkPtr broadcast(void* data, std::size_t nbytes, int root) override {
+    return traced(inner_->broadcast(data, nbytes, root), "broadcast", nbytes);
+  }
+  WorkPtr barrier() override { return inner_->barrier(); }
+
+  void progress() override { inner_->progress(); }
+  std::optional<std::string> failure() const override { return inner_->failure(); }
+  void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
+
+ private:
+  WorkPtr traced(WorkPtr work, const char* name, std::size_t nbytes) {
+    return std::make_shared<TracedWork>(std::move(work), device_,
+                                        fmt::format("{} {} bytes", name, nbytes), stream_);
+  }
+
+  std::shared_ptr<ProcessGroup> inner_;
+  device::DevicePtr device_;
+  std::string stream_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> trace_group(std::shared_ptr<ProcessGroup> inner,
+                                          device::DevicePtr device) {
+  return std::make_shared<TracedGroup>(std::move(inner), std::move(device));
+}
+
+}  // namespace acc::collectives

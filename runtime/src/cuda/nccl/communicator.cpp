@@ -1,0 +1,231 @@
+#include "cuda/nccl/communicator.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/store.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace acc::cuda {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kSetupLimit = 120s;
+constexpr std::chrono::milliseconds kFinishLimit = 10s;
+constexpr int kPollsBetweenPeers = 32;
+
+ncclConfig_t configuration() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+/// Short at first: most calls are taken up at once.
+void pause(int polls) {
+  std::this_thread::sleep_for(polls < 20 ? 50us : 1000us);
+}
+
+}  // namespace
+
+Communicator::Communicator(const NcclApi& api, const collectives::GroupSpec& spec,
+                           std::shared_ptr<collectives::ProcessGroup> host)
+    : api_(api), spec_(spec), host_(std::move(host)) {
+  announce();
+  const ncclUniqueId id = exchange_id();
+  ncclConfig_t config = configuration();
+  const ncclResult_t result = api_.comm_init_rank_config(
+      &comm_, static_cast<int>(spec_.ranks.size()), id, spec_.rank, &config);
+  settle(result, "connecting", setup_limit());
+}
+
+Communicator::Communicator(Communicator& parent, const collectives::GroupSpec& spec,
+                           std::shared_ptr<collectives::ProcessGroup> host, int color)
+    : api_(parent.api_), spec_(spec), host_(std::move(host)) {
+  announce();
+  ncclConfig_t config = configuration();
+  auto child = std::make_unique<ncclComm_t>();  // NCCL writes it from a thread of its own
+  try {
+    parent.call("splitting", [&](ncclComm_t comm) {
+      return api_.comm_split(comm, color, spec_.rank, child.get(), &config);
+    });
+    await_split(parent, child.get());
+  } catch (const Error&) {
+    (void)child.release();  // and may still do so
+    throw;
+  }
+  settle(poll().value_or(ncclInternalError), "connecting", setup_limit());
+}
+
+Communicator::~Communicator() {
+  const auto finished = [this](ncclResult_t result) {
+    const auto deadline = Clock::now() + kFinishLimit;
+    for (int polls = 0; result == ncclInProgress && Clock::now() < deadline; ++polls) {
+      pause(polls);
+      result = poll().value_or(ncclSuccess);
+    }
+    return result == ncclSuccess;
+  };
+  if (comm_ == nullptr) {
+    return;
+  }
+  if (finished(poll().value_or(ncclSuccess)) && finished(api_.comm_finalize(comm_))) {
+    api_.comm_destroy(comm_);
+  } else {
+    abort();
+  }
+}
+
+std::chrono::milliseconds Communicator::setup_limit() const {
+  return std::min(spec_.timeout, kSetupLimit);
+}
+
+void Communicator::announce() const {
+  spec_.store->set(fmt::format("{}/nccl/came/{}", spec_.name, spec_.rank), "1");
+}
+
+ncclUniqueId Communicator::exchange_id() {
+  const std::string key = spec_.name + "/nccl/id";
+  ncclUniqueId id{};
+  if (spec_.rank == 0) {
+    const ncclResult_t result = api_.get_unique_id(&id);
+    if (result != ncclSuccess) {
+      throw Error(Errc::device, fmt::format("NCCL gave no unique id: {}", text(result)));
+    }
+    spec_.store->set(key, {id.internal, sizeof(id.internal)});
+    return id;
+  }
+  const auto deadline = Clock::now() + setup_limit();
+  for (int polls = 0; !spec_.store->check(std::span(&key, 1)); ++polls) {
+    pause(polls);
+    check_peers("connecting", deadline);
+  }
+  const std::string bytes = spec_.store->get(key, setup_limit());
+  if (bytes.size() != sizeof(id.internal)) {
+    throw Error(Errc::protocol, fmt::format("store key {} holds {} bytes, an NCCL id has {}", key,
+                                            bytes.size(), sizeof(id.internal)));
+  }
+  std::memcpy(id.internal, bytes.data(), sizeof(id.internal));
+  return id;
+}
+
+/// Until the split is done there is only the parent to ask.
+void Communicator::await_split(Communicator& parent, ncclComm_t* child) {
+  const auto deadline = Clock::now() + setup_limit();
+  for (int polls = 0; __atomic_load_n(child, __ATOMIC_ACQUIRE) == nullptr; ++polls) {
+    const auto state = parent.poll();
+    if (!state || (*state != ncclSuccess && *state != ncclInProgress)) {
+      throw Error(Errc::collective, fmt::format("NCCL could not split {}: {}", host_->describe(),
+                                                state ? text(*state) : "aborted"));
+    }
+    pause(polls);
+    check_peers("splitting", deadline);
+  }
+  comm_ = *child;
+}
+
+std::optional<ncclResult_t> Communicator::poll() {
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) {
+    return std::nullopt;
+  }
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = api_.comm_get_async_error(comm_, &state);
+  return asked == ncclSuccess ? state : asked;
+}
+
+void Communicator::call(const std::string& what, const Call& function) {
+  ncclResult_t result = ncclInProgress;
+  {
+    const std::lock_guard lock(mutex_);
+    if (comm_ != nullptr) {
+      result = function(comm_);
+    }
+  }
+  settle(result, what, spec_.timeout);
+}
+
+void Communicator::settle(ncclResult_t result, const std::string& what,
+                          std::chrono::milliseconds limit) {
+  const auto deadline = Clock::now() + limit;
+  for (int polls = 0; result == ncclInProgress; ++polls) {
+    const auto state = poll();
+    if (!state) {
+      throw Error(Errc::collective, host_->failure().value_or(fmt::format(
+                                        "{}: aborted before {}", host_->describe(), what)));
+    }
+    result = *state;
+    if (result == ncclInProgress) {
+      pause(polls);
+      if (polls % kPollsBetweenPeers == 0) {
+        check_peers(what, deadline);
+      }
+    }
+  }
+  if (result != ncclSuccess) {
+    const std::string reason = text(result);
+    abort();
+    throw Error(Errc::collective,
+                host_->failure().value_or(fmt::format("NCCL failed at {} over {}: {}", what,
+                                                      fmt::join(spec_.ranks, ","), reason)));
+  }
+}
+
+void Communicator::check_peers(const std::string& what, Clock::time_point deadline) {
+  if (const auto reason = host_->failure()) {
+    abort();
+    throw Error(Errc::collective, *reason);
+  }
+  if (Clock::now() > deadline) {
+    const std::string reason = fmt::format("NCCL was not done with {} of ranks {} in time{}", what,
+                                           fmt::join(spec_.ranks, ","), absent_ranks());
+    abort();
+    host_->abort(reason);
+    throw Error(Errc::timeout, reason);
+  }
+}
+
+std::string Communicator::absent_ranks() const {
+  std::vector<int> absent;
+  for (std::size_t r = 0; r < spec_.ranks.size(); ++r) {
+    const std::string key = fmt::format("{}/nccl/came/{}", spec_.name, r);
+    try {
+      if (!spec_.store->check(std::span(&key, 1))) {
+        absent.push_back(spec_.ranks[r]);
+      }
+    } catch (const Error&) {  // the store is away: nothing is known
+    }
+  }
+  return absent.empty() ? "" : fmt::format("; rank {} did not come", fmt::join(absent, ","));
+}
+
+std::string Communicator::text(ncclResult_t result) const {
+  const char* last = api_.get_last_error(nullptr);
+  const bool said = last != nullptr && *last != '\0';
+  return fmt::format("{}{}{}{}", api_.get_error_string(result), said ? " (" : "", said ? last : "",
+                     said ? ")" : "");
+}
+
+std::optional<std::string> Communicator::async_error() {
+  const auto state = poll();
+  if (!state || *state == ncclSuccess || *state == ncclInProgress) {
+    return std::nullopt;
+  }
+  return text(*state);
+}
+
+void Communicator::abort() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (comm_ != nullptr) {
+    api_.comm_abort(std::exchange(comm_, nullptr));
+  }
+}
+
+}  // namespace acc::cuda

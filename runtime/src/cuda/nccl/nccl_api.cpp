@@ -1,0 +1,115 @@
+#include "cuda/nccl/nccl_api.hpp"
+
+#include "collectives/device_route.hpp"
+#include "cuda/nccl/nccl_search.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <memory>
+
+namespace acc::cuda {
+namespace {
+
+struct Loaded {
+  NcclApi api;
+  bool usable = false;
+  std::string problem;
+};
+
+template <typename Function>
+void bind(void* library, const char* name, Function& function, std::string* missing = nullptr) {
+  function = reinterpret_cast<Function>(::dlsym(library, name));
+  if (function == nullptr && missing != nullptr) {
+    *missing += missing->empty() ? name : fmt::format(", {}", name);
+  }
+}
+
+/// Returns the names of functions that must be there and are not.
+std::string bind_all(void* library, NcclApi& api) {
+  std::string missing;
+  bind(library, "ncclGetVersion", api.get_version, &missing);
+  bind(library, "ncclGetErrorString", api.get_error_string, &missing);
+  bind(library, "ncclGetLastError", api.get_last_error, &missing);
+  bind(library, "ncclGetUniqueId", api.get_unique_id, &missing);
+  bind(library, "ncclCommInitRankConfig", api.comm_init_rank_config, &missing);
+  bind(library, "ncclCommSplit", api.comm_split, &missing);
+  bind(library, "ncclCommGetAsyncError", api.comm_get_async_error, &missing);
+  bind(library, "ncclCommFinalize", api.comm_finalize, &missing);
+  bind(library, "ncclCommDestroy", api.comm_destroy, &missing);
+  bind(library, "ncclCommAbort", api.comm_abort, &missing);
+  bind(library, "ncclAllGather", api.all_gather, &missing);
+  bind(library, "ncclReduceScatter", api.reduce_scatter, &missing);
+  bind(library, "ncclAllReduce", api.all_reduce, &missing);
+  bind(library, "ncclBroadcast", api.broadcast, &missing);
+  bind(library, "ncclMemAlloc", api.mem_alloc);
+  bind(library, "ncclMemFree", api.mem_free);
+  bind(library, "ncclCommRegister", api.comm_register);
+  bind(library, "ncclCommDeregister", api.comm_deregister);
+  bind(library, "ncclCommWindowRegister", api.comm_window_register);
+  bind(library, "ncclCommWindowDeregister", api.comm_window_deregister);
+  return missing;
+}
+
+std::string own_path() {
+  Dl_info info{};
+  return ::dladdr(reinterpret_cast<void*>(&own_path), &info) != 0 ? info.dli_fname : "";
+}
+
+/// Opens the first candidate that loads; what the others said becomes the problem.
+void* open_first(const std::vector<std::string>& candidates, Loaded& loaded) {
+  for (const std::string& path : candidates) {
+    if (void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+      loaded.api.path = path;
+      return library;
+    }
+    loaded.problem += fmt::format("{}{}", loaded.problem.empty() ? "" : "; ", ::dlerror());
+  }
+  loaded.problem += "; ACC_NCCL_LIBRARY names a libnccl.so.2 elsewhere";
+  return nullptr;
+}
+
+Loaded load() {
+  Loaded loaded;
+  void* library = open_first(
+      nccl_candidates([](const char* name) { return std::getenv(name); }, own_path()), loaded);
+  if (library == nullptr) {
+    return loaded;
+  }
+  loaded.problem.clear();
+  NcclApi& api = loaded.api;
+  const std::string missing = bind_all(library, api);
+  if (api.get_version == nullptr || api.get_version(&api.version) != ncclSuccess) {
+    loaded.problem = fmt::format("{} is not an NCCL library", api.path);
+  } else if (api.version < collectives::kMinNcclVersion || !missing.empty()) {
+    loaded.problem = fmt::format("{} is NCCL {}, at least {} is needed{}", api.path,
+                                 collectives::nccl_version_text(api.version),
+                                 collectives::nccl_version_text(collectives::kMinNcclVersion),
+                                 missing.empty() ? "" : fmt::format(" (it lacks {})", missing));
+  } else {
+    loaded.usable = true;
+  }
+  return loaded;
+}
+
+const Loaded& loaded() {
+  static const Loaded once = load();
+  return once;
+}
+
+}  // namespace
+
+const NcclApi* nccl_api() {
+  return loaded().usable ? &loaded().api : nullptr;
+}
+
+int nccl_version() {
+  return loaded().api.version;
+}
+
+std::string nccl_problem() {
+  return loaded().problem;
+}
+
+}  // namespace acc::cuda

@@ -1,0 +1,246 @@
+#include "cuda/nccl/nccl_group.hpp"
+
+#include "acc/base/error.hpp"
+#include "collectives/device_buffer.hpp"
+#include "cuda/nccl/make_nccl_group.hpp"
+#include "cuda/nccl/registered_buffer.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+namespace acc::cuda {
+
+using collectives::BufferPtr;
+using collectives::DeviceBuffer;
+using collectives::ProcessGroup;
+using collectives::ReduceOptions;
+using collectives::Work;
+using collectives::WorkPtr;
+using Clock = std::chrono::steady_clock;
+
+class NcclGroup::Issued final : public Work {
+ public:
+  Issued(NcclGroup* group, device::EventPtr done) : group_(group), done_(std::move(done)) {}
+  void wait() override {
+    group_->failure_.throw_if();
+    group_->device_->wait(group_->device_->compute(), *done_);
+  }
+  /// NCCL is done with a rank's input when it is done with the rank.
+  void wait_released() override { wait(); }
+
+ private:
+  NcclGroup* group_;
+  device::EventPtr done_;
+};
+
+NcclGroup::NcclGroup(collectives::GroupSpec spec, std::shared_ptr<ProcessGroup> host,
+                     device::DevicePtr device, std::shared_ptr<Communicator> communicator)
+    : spec_(std::move(spec)),
+      host_(std::move(host)),
+      device_(std::move(device)),
+      communicator_(std::move(communicator)),
+      stream_(device_->make_stream("nccl " + spec_.name)) {
+  NcclWatch::instance().add(this);
+}
+
+NcclGroup::~NcclGroup() {
+  // Still watched: should a peer be gone, what it owes is aborted and so ends.
+  try {
+    device_->record(*stream_)->synchronize();
+  } catch (const Error&) {  // said where the work was issued
+  }
+  NcclWatch::instance().remove(this);
+}
+
+std::string NcclGroup::describe() const {
+  return fmt::format("nccl[{}]", fmt::join(spec_.ranks, ","));
+}
+
+// --- memory ---
+
+BufferPtr NcclGroup::allocate_gathered(std::size_t nbytes) {
+  if (auto buffer = RegisteredBuffer::make(communicator_, device_, nbytes)) {
+    return buffer;
+  }
+  return std::make_shared<DeviceBuffer>(device_->allocate(nbytes, collectives::kGatheredMemory));
+}
+
+BufferPtr NcclGroup::allocate_contribution(std::size_t nbytes) {
+  return std::make_shared<DeviceBuffer>(
+      device_->allocate(nbytes, collectives::kContributionMemory));
+}
+
+float* NcclGroup::scratch(std::size_t nbytes) {
+  if (!scratch_ || scratch_->nbytes() < nbytes) {
+    // The old one goes back in the order of the compute stream.
+    device_->wait(device_->compute(), *device_->record(*stream_));
+    scratch_ = device_->allocate(nbytes, "sums of collectives");
+  }
+  return scratch_->as<float>();
+}
+
+// --- collectives ---
+
+WorkPtr NcclGroup::issue(std::string what, const Communicator::Call& call,
+                         const std::function<void()>& after) {
+  failure_.throw_if();
+  auto ready = device_->record(device_->compute());
+  device_->wait(*stream_, *ready);
+  try {
+    communicator_->call(what, call);
+  } catch (const Error& error) {
+    end(error.what());
+    throw;
+  }
+  if (after) {
+    after();
+  }
+  auto done = device_->record(*stream_);
+  const std::lock_guard lock(running_mutex_);
+  while (!running_.empty() && running_.front().done->done()) {
+    running_.pop_front();
+  }
+  running_.push_back(
+      {.what = std::move(what), .ready = std::move(ready), .done = done, .seen = {}});
+  return std::make_shared<Issued>(this, std::move(done));
+}
+
+WorkPtr NcclGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
+  return issue(fmt::format("all_gather of {} bytes", shard_nbytes), [&](ncclComm_t comm) {
+    return communicator_->api().all_gather(shard, out, shard_nbytes, ncclUint8, comm, stream());
+  });
+}
+
+/// Whether NCCL's average is all of the scale, but for rounding.
+bool NcclGroup::averages(float scale) const {
+  return std::abs(scale * static_cast<float>(size()) - 1.0F) < 1e-6F;
+}
+
+WorkPtr NcclGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
+                                  ReduceOptions options) {
+  const bool straight = dtype == DType::float32 && !options.accumulate;
+  float* const sums = straight ? out : scratch(shard_numel * sizeof(float));
+  const float rest = averages(options.scale) ? 1.0F : options.scale * static_cast<float>(size());
+  return issue(
+      fmt::format("reduce_scatter of {} x {}", shard_numel, to_string(dtype)),
+      [&](ncclComm_t comm) {
+        return communicator_->api().reduce_scatter(
+            in, sums, shard_numel, dtype == DType::float32 ? ncclFloat32 : ncclBfloat16, ncclAvg,
+            comm, stream());
+      },
+      [&] {
+        if (!straight || rest != 1.0F) {
+          device_->add_scaled(sums, dtype, out, shard_numel, rest, options.accumulate, *stream_);
+        }
+      });
+}
+
+WorkPtr NcclGroup::all_reduce(float* data, std::size_t numel, float scale) {
+  const bool average = averages(scale);
+  return issue(
+      fmt::format("all_reduce of {} x float32", numel),
+      [&](ncclComm_t comm) {
+        return communicator_->api().all_reduce(data, data, numel, ncclFloat32,
+                                               average ? ncclAvg : ncclSum, comm, stream());
+      },
+      [&] {
+        if (!average && scale != 1.0F) {
+          device_->add_scaled(data, DType::float32, data, numel, scale, false, *stream_);
+        }
+      });
+}
+
+WorkPtr NcclGroup::all_reduce(std::span<double> data, ReduceOp op) {
+  failure_.throw_if();
+  return host_->all_reduce(data, op);
+}
+
+WorkPtr NcclGroup::broadcast(void* data, std::size_t nbytes, int root) {
+  return issue(fmt::format("broadcast of {} bytes", nbytes), [&](ncclComm_t comm) {
+    return communicator_->api().broadcast(data, data, nbytes, ncclUint8, root, comm, stream());
+  });
+}
+
+WorkPtr NcclGroup::barrier() {
+  failure_.throw_if();
+  return host_->barrier();
+}
+
+// --- trouble ---
+
+std::optional<std::string> NcclGroup::failure() const {
+  auto own = failure_.get();
+  return own ? own : host_->failure();
+}
+
+void NcclGroup::abort(const std::string& reason) noexcept {
+  end(reason);
+}
+
+void NcclGroup::end(const std::string& reason) noexcept {
+  failure_.set(reason);
+  host_->abort(reason);
+  communicator_->abort();
+}
+
+std::optional<std::string> NcclGroup::trouble() {
+  if (failure_.get()) {
+    return std::nullopt;
+  }
+  if (const auto error = communicator_->async_error()) {
+    return host_->failure().value_or(fmt::format("NCCL failed in {} on rank {}: {}", describe(),
+                                                 spec_.ranks[static_cast<std::size_t>(spec_.rank)],
+                                                 *error));
+  }
+  const std::lock_guard lock(running_mutex_);
+  for (Running& each : running_) {
+    try {
+      if (!each.done->done()) {
+        return trouble_of(each);
+      }
+    } catch (const Error& error) {
+      return fmt::format("rank {}: {}", spec_.ranks[static_cast<std::size_t>(spec_.rank)],
+                         error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> NcclGroup::trouble_of(Running& oldest) {
+  // A peer that left after its part is no trouble: what it took part in will end by itself.
+  if (const auto reason = host_->failure()) {
+    if (std::exchange(oldest.doomed, true)) {
+      return reason;
+    }
+  }
+  const auto now = Clock::now();
+  if (!oldest.seen && oldest.ready->done()) {
+    oldest.seen = now;
+  }
+  if (oldest.seen && now - *oldest.seen > spec_.timeout) {
+    return fmt::format("{} over {} did not end within {} s on rank {}", oldest.what, describe(),
+                       std::chrono::duration_cast<std::chrono::seconds>(spec_.timeout).count(),
+                       spec_.ranks[static_cast<std::size_t>(spec_.rank)]);
+  }
+  return std::nullopt;
+}
+
+std::shared_ptr<ProcessGroup> make_nccl_group(const collectives::GroupSpec& spec,
+                                              std::shared_ptr<ProcessGroup> host,
+                                              device::DevicePtr device, ProcessGroup* parent,
+                                              int color) {
+  const NcclApi* api = nccl_api();
+  if (api == nullptr) {
+    throw Error(Errc::device, "no NCCL: " + nccl_problem());
+  }
+  auto communicator =
+      parent == nullptr ? std::make_shared<Communicator>(*api, spec, host)
+                        : std::make_shared<Communicator>(
+                              dynamic_cast<NcclGroup&>(*parent).communicator(), spec, host, color);
+  return std::make_shared<NcclGroup>(spec, std::move(host), std::move(device),
+                                     std::move(communicator));
+}
+
+}  // namespace acc::cuda

@@ -1,0 +1,63 @@
+#include "cuda/nccl/nccl_watch.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace acc::cuda {
+namespace {
+
+constexpr std::chrono::milliseconds kInterval{100};
+
+}  // namespace
+
+NcclWatch& NcclWatch::instance() {
+  static auto* const the_watch = new NcclWatch;  // a program may end with groups left
+  return *the_watch;
+}
+
+void NcclWatch::add(Watched* group) {
+  const std::lock_guard life(life_);
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(group);
+  if (!thread_.joinable()) {
+    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  }
+}
+
+void NcclWatch::remove(Watched* group) {
+  const std::lock_guard life(life_);
+  bool last = false;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase(groups_, group);
+    last = groups_.empty();
+  }
+  if (last) {
+    thread_ = std::jthread();
+  }
+}
+
+void NcclWatch::run(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    look();
+    changed_.wait_for(lock, stop, kInterval, [] { return false; });
+  }
+}
+
+void NcclWatch::look() {
+  std::optional<std::string> reason;
+  for (Watched* group : groups_) {
+    reason = group->trouble();
+    if (reason) {
+      break;
+    }
+  }
+  if (reason) {
+    for (Watched* group : groups_) {
+      group->end(*reason);
+    }
+  }
+}
+
+}  // namespace acc::cuda

@@ -1,0 +1,85 @@
+#include "cuda/nccl/registered_buffer.hpp"
+
+#include "acc/base/error.hpp"
+#include "collectives/device_buffer.hpp"
+
+#include <algorithm>
+
+namespace acc::cuda {
+namespace {
+
+constexpr int kSymmetricWindow = 1;  // NCCL_WIN_COLL_SYMMETRIC
+constexpr std::size_t kAlignment = 4096;
+
+}  // namespace
+
+std::shared_ptr<RegisteredBuffer> RegisteredBuffer::make(std::shared_ptr<Communicator> communicator,
+                                                         device::DevicePtr device,
+                                                         std::size_t nbytes) {
+  const NcclApi& api = communicator->api();
+  if (api.mem_alloc == nullptr || api.mem_free == nullptr || api.comm_register == nullptr) {
+    return nullptr;
+  }
+  const std::size_t rounded =
+      std::max((nbytes + kAlignment - 1) / kAlignment, std::size_t{1}) * kAlignment;
+  void* data = nullptr;
+  if (api.mem_alloc(&data, rounded) != ncclSuccess) {
+    throw Error(Errc::out_of_memory, device->describe() + ": no memory for " +
+                                         std::to_string(nbytes) + " bytes of " +
+                                         collectives::kGatheredMemory);
+  }
+  return std::make_shared<RegisteredBuffer>(std::move(communicator), std::move(device),
+                                            static_cast<std::byte*>(data), nbytes);
+}
+
+RegisteredBuffer::RegisteredBuffer(std::shared_ptr<Communicator> communicator,
+                                   device::DevicePtr device, std::byte* data, std::size_t nbytes)
+    : communicator_(std::move(communicator)), device_(std::move(device)) {
+  data_ = data;
+  nbytes_ = nbytes;
+  device_->account(static_cast<std::int64_t>(nbytes_), collectives::kGatheredMemory);
+  device_->zero(data_, nbytes_, device_->compute());
+  register_memory();
+}
+
+RegisteredBuffer::~RegisteredBuffer() {
+  try {
+    // Unlike the device's own memory, this goes back at once.
+    device_->record(device_->compute())->synchronize();
+    deregister_memory();
+  } catch (const Error&) {  // the group is over; the memory goes with the process's device
+  }
+  communicator_->api().mem_free(data_);
+  device_->account(-static_cast<std::int64_t>(nbytes_), collectives::kGatheredMemory);
+}
+
+/// Symmetric windows (2.27) let NCCL use its fastest kernels; where the machine cannot, it gives
+/// none, and registration still saves the copy.
+void RegisteredBuffer::register_memory() {
+  const NcclApi& api = communicator_->api();
+  const std::size_t rounded = (nbytes_ + kAlignment - 1) / kAlignment * kAlignment;
+  if (api.comm_window_register != nullptr) {
+    communicator_->call("registering memory", [&](ncclComm_t comm) {
+      return api.comm_window_register(comm, data_, rounded, &window_, kSymmetricWindow);
+    });
+  }
+  if (window_ == nullptr) {
+    communicator_->call("registering memory", [&](ncclComm_t comm) {
+      return api.comm_register(comm, data_, rounded, &handle_);
+    });
+  }
+}
+
+void RegisteredBuffer::deregister_memory() {
+  const NcclApi& api = communicator_->api();
+  if (window_ != nullptr) {
+    communicator_->call("deregistering memory",
+                        [&](ncclComm_t comm) { return api.comm_window_deregister(comm, window_); });
+  }
+  if (handle_ != nullptr) {
+    communicator_->call("deregistering memory",
+                        [&](ncclComm_t comm) { return api.comm_deregister(comm, handle_); });
+  }
+}
+
+}  // namespace acc::cuda

@@ -1,0 +1,127 @@
+#include "trace/tracer.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/base/unique_fd.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace acc::trace {
+namespace {
+
+constexpr const char* kComputeStream = "compute";
+
+UniqueFd open_file(const std::string& path, int flags) {
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0644));
+  if (!file) {
+    throw Error(Errc::config,
+                fmt::format("ACC_TRACE: cannot write {}: {}", path, std::strerror(errno)));
+  }
+  return file;
+}
+
+void write_all(const UniqueFd& file, const std::string& path, const std::string& text) {
+  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    throw Error(Errc::config,
+                fmt::format("ACC_TRACE: cannot write {}: {}", path, std::strerror(errno)));
+  }
+}
+
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump();
+}
+
+}  // namespace
+
+void Tracer::create_file(const std::string& path) {
+  write_all(open_file(path, O_CREAT | O_TRUNC), path, "[\n");
+}
+
+Tracer::Tracer(std::string path, int rank, std::shared_ptr<device::Device> device)
+    : path_(std::move(path)), rank_(rank), device_(std::move(device)) {
+  head_ = fmt::format(
+      "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}},\n", rank_,
+      quoted(fmt::format("rank {} on {}", rank_, device_->describe())));
+  thread_of(kComputeStream);
+  device_->time_events(true);
+  device_->set_timeline(this);
+}
+
+Tracer::~Tracer() {
+  device_->set_timeline(nullptr);
+  try {
+    device_->synchronize();
+    flush();
+  } catch (const std::exception&) {  // the device failed; what was written before stays
+  }
+}
+
+int Tracer::thread_of(const std::string& stream) {
+  const auto [found, added] = threads_.try_emplace(stream, static_cast<int>(threads_.size()));
+  if (added) {
+    head_ += fmt::format(
+        "{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}},"
+        "\n",
+        rank_, found->second, quoted(stream));
+  }
+  return found->second;
+}
+
+void Tracer::cut() {
+  device::EventPtr now = device_->record(device_->compute());
+  if (!scopes_.empty()) {
+    spans_.push_back({scopes_.back().name, scopes_.back().category, 0, since_, now});
+  }
+  since_ = std::move(now);
+}
+
+void Tracer::enter(const char* category, std::string name) {
+  cut();
+  scopes_.push_back({category, std::move(name)});
+}
+
+void Tracer::leave() {
+  cut();
+  scopes_.pop_back();
+}
+
+void Tracer::add(std::string name, const std::string& stream, device::EventPtr begin,
+                 device::EventPtr end) {
+  spans_.push_back(
+      {std::move(name), "communication", thread_of(stream), std::move(begin), std::move(end)});
+}
+
+std::string Tracer::line(const Span& span) const {
+  const double begin = span.begin->microseconds();
+  return fmt::format(
+      "{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}"
+      "}},"
+      "\n",
+      quoted(span.name), span.category, rank_, span.thread, begin,
+      span.end->microseconds() - begin);
+}
+
+void Tracer::flush() {
+  std::string text = std::move(head_);
+  head_.clear();
+  std::deque<Span> unfinished;
+  for (Span& span : spans_) {
+    if (span.end->done()) {
+      text += line(span);
+    } else {
+      unfinished.push_back(std::move(span));
+    }
+  }
+  spans_ = std::move(unfinished);
+  if (!text.empty()) {
+    // One write, so that the ranks' lines do not mix.
+    write_all(open_file(path_, O_APPEND), path_, text);
+  }
+}
+
+}  // namespace acc::trace

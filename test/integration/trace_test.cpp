@@ -1,0 +1,97 @@
+#include "support/program.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+
+// ACC_TRACE: what Chrome and Perfetto are given to read.
+namespace {
+
+using nlohmann::json;
+
+/// The array, whose closing bracket the format lets one leave out.
+json read_trace(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  text.erase(text.find_last_of(','));
+  return json::parse(text + "]");
+}
+
+std::vector<std::string> training(const std::string& config) {
+  const std::string bin = ACC_BIN_DIR;
+  const std::string source = ACC_SOURCE_DIR;
+  return {bin + "/acclaunch",
+          "--config_file",
+          source + "/configs/" + config + ".yaml",
+          "--cpu",
+          "--num_processes",
+          "2",
+          bin + "/train_gpt",
+          "--data",
+          source + "/docs",
+          "--layers",
+          "3",
+          "--dim",
+          "32",
+          "--seq_len",
+          "16",
+          "--steps",
+          "3"};
+}
+
+}  // namespace
+
+TEST_CASE("a trace shows what every rank computes, waits for and communicates") {
+  const acc::test::TemporaryFolder folder;
+  const auto path = folder.path() / "trace.json";
+  std::ofstream(path) << "of an earlier run";
+  acc::test::Program launcher(training("fsdp_full_shard"),
+                              {{"ACC_TRACE", path.string()}, {"ACC_SHM_GATHER", "copy"}});
+  REQUIRE_MESSAGE(launcher.wait() == 0, launcher.err());
+
+  std::map<int, std::vector<json>> compute_stream;
+  std::map<int, std::set<std::string>> names;
+  std::map<int, std::map<std::string, int>> categories;
+  for (const json& event : read_trace(path)) {
+    if (event.at("ph") != "X") {
+      continue;
+    }
+    const int rank = event.at("pid");
+    CHECK(event.at("dur").get<double>() >= 0.0);
+    names[rank].insert(event.at("name"));
+    ++categories[rank][event.at("cat")];
+    if (event.at("tid") == 0) {
+      compute_stream[rank].push_back(event);
+    }
+  }
+  REQUIRE(categories.size() == 2);
+  for (int rank : {0, 1}) {
+    CAPTURE(rank);
+    for (const std::string name :
+         {"forward transformer.h.2", "backward transformer.h.0", "backward root", "optimizer step",
+          "for the gather of transformer.h.1", "for the norm of all ranks"}) {
+      CHECK_MESSAGE(names[rank].contains(name), name);
+    }
+    // Root and three blocks: gathered forward, the blocks again backward, and all reduced.
+    CHECK(categories[rank]["communication"] == 3 * (4 + 3 + 4));
+    // Nothing overlaps on the compute stream.
+    auto& spans = compute_stream[rank];
+    std::sort(spans.begin(), spans.end(),
+              [](const json& a, const json& b) { return a.at("ts") < b.at("ts"); });
+    for (std::size_t i = 1; i < spans.size(); ++i) {
+      const double end = spans[i - 1].at("ts").get<double>() + spans[i - 1].at("dur").get<double>();
+      CHECK(spans[i].at("ts").get<double>() >= end - 0.01);  // both were rounded
+    }
+  }
+}
+
+TEST_CASE("a trace that cannot be written ends the job with status 2 and the path") {
+  acc::test::Program launcher(training("zero2"), {{"ACC_TRACE", "/nowhere/trace.json"}});
+  CHECK(launcher.wait() == 2);
+  CHECK(launcher.err().find("ACC_TRACE: cannot write /nowhere/trace.json") != std::string::npos);
+}

@@ -1,0 +1,333 @@
+// A stand-in for libcublasLt on host memory, for tests without a GPU: the functions that train_gpt
+// calls, as NVIDIA's documentation describes them, for bf16 and fp32 matrices in column-major
+// order. Work is queued on the stand-in runtime's streams. A description that the documentation
+// forbids is refused with the documented status.
+
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Description {
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+  cublasOperation_t a_operation = CUBLAS_OP_N;
+  cublasOperation_t b_operation = CUBLAS_OP_N;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  void* bias = nullptr;
+  void* auxiliary = nullptr;
+  std::int64_t auxiliary_stride = 0;
+};
+
+struct Layout {
+  cudaDataType_t type;
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t stride;
+};
+
+/// One matrix of a product, with its memory.
+struct Operand {
+  Layout layout;
+  void* data;
+
+  [[nodiscard]] float get(std::int64_t row, std::int64_t col) const {
+    return get_at(row + col * layout.stride);
+  }
+  [[nodiscard]] float get_at(std::int64_t index) const {
+    return layout.type == CUDA_R_32F ? static_cast<const float*>(data)[index]
+                                     : __bfloat162float(static_cast<__nv_bfloat16*>(data)[index]);
+  }
+  void set_at(std::int64_t index, float value) const {
+    if (layout.type == CUDA_R_32F) {
+      static_cast<float*>(data)[index] = value;
+    } else {
+      static_cast<__nv_bfloat16*>(data)[index] = __float2bfloat16_rn(value);
+    }
+  }
+};
+
+struct Product {
+  Description description;
+  Operand a, b, c, d;
+  float alpha;
+  float beta;
+
+  [[nodiscard]] std::int64_t inner() const {
+    return description.a_operation == CUBLAS_OP_N ? a.layout.cols : a.layout.rows;
+  }
+  [[nodiscard]] bool does(int part) const {
+    return (static_cast<int>(description.epilogue) & part) != 0;
+  }
+};
+
+constexpr int kBias = CUBLASLT_EPILOGUE_BIAS;
+constexpr int kGelu = CUBLASLT_EPILOGUE_GELU;
+constexpr int kAuxiliary = 128;
+constexpr int kGeluGradient = 64;
+
+// The tanh approximation.
+double gelu(double u) {
+  return 0.5 * u * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (u + 0.044715 * u * u * u)));
+}
+
+double gelu_slope(double u) {
+  const double inner = std::sqrt(2.0 / M_PI) * (u + 0.044715 * u * u * u);
+  const double tangent = std::tanh(inner);
+  const double d_inner = std::sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * u * u);
+  return 0.5 * (1.0 + tangent) + 0.5 * u * (1.0 - tangent * tangent) * d_inner;
+}
+
+/// op(matrix) with rows of the result's dimension next to each other: [outer][inner].
+std::vector<float> gather(const Operand& matrix, bool outer_is_rows) {
+  const std::int64_t outer = outer_is_rows ? matrix.layout.rows : matrix.layout.cols;
+  const std::int64_t inner = outer_is_rows ? matrix.layout.cols : matrix.layout.rows;
+  std::vector<float> values;
+  values.reserve(static_cast<std::size_t>(outer * inner));
+  for (std::int64_t o = 0; o < outer; ++o) {
+    for (std::int64_t i = 0; i < inner; ++i) {
+      values.push_back(outer_is_rows ? matrix.get(o, i) : matrix.get(i, o));
+    }
+  }
+  return values;
+}
+
+float finish(const Product& product, std::int64_t row, std::int64_t col, float value) {
+  const Operand auxiliary{{product.d.layout.type, product.d.layout.rows, product.d.layout.cols,
+                           product.description.auxiliary_stride},
+                          product.description.auxiliary};
+  if (product.does(kBias)) {
+    const Operand bias{product.d.layout, product.description.bias};
+    value += bias.get_at(row);
+  }
+  if (product.does(kGelu)) {
+    if (product.does(kAuxiliary)) {
+      auxiliary.set_at(row + col * auxiliary.layout.stride, value);
+    }
+    return static_cast<float>(gelu(value));
+  }
+  if (product.does(kGeluGradient)) {
+    return static_cast<float>(value * gelu_slope(auxiliary.get(row, col)));
+  }
+  return value;
+}
+
+void compute(const Product& product) {
+  const auto a = gather(product.a, product.description.a_operation == CUBLAS_OP_N);
+  const auto b = gather(product.b, product.description.b_operation != CUBLAS_OP_N);
+  const std::int64_t inner = product.inner();
+  if (product.description.epilogue == CUBLASLT_EPILOGUE_BGRADA) {
+    const Operand bias{product.d.layout, product.description.bias};
+    for (std::int64_t row = 0; row < product.d.layout.rows; ++row) {
+      float sum = 0.0f;
+      for (std::int64_t k = 0; k < inner; ++k) {
+        sum += a[static_cast<std::size_t>(row * inner + k)];
+      }
+      bias.set_at(row, sum);
+    }
+  }
+  for (std::int64_t col = 0; col < product.d.layout.cols; ++col) {
+    const float* right = b.data() + col * inner;
+    for (std::int64_t row = 0; row < product.d.layout.rows; ++row) {
+      const float* left = a.data() + row * inner;
+      float sum = 0.0f;
+      for (std::int64_t k = 0; k < inner; ++k) {
+        sum += left[k] * right[k];
+      }
+      float value = product.alpha * sum;
+      if (product.beta != 0.0f) {
+        value += product.beta * product.c.get(row, col);
+      }
+      product.d.set_at(row + col * product.d.layout.stride, finish(product, row, col, value));
+    }
+  }
+}
+
+void CUDART_CB run(void* data) {
+  const std::unique_ptr<Product> product(static_cast<Product*>(data));
+  compute(*product);
+}
+
+bool fits(const Layout& layout, std::int64_t rows, std::int64_t cols) {
+  return layout.rows == rows && layout.cols == cols && layout.stride >= rows;
+}
+
+/// What the documentation asks of a product's description.
+bool allowed(const Description& d, const Layout& a, const Layout& b, const Layout& c,
+             const Layout& out) {
+  const bool a_plain = d.a_operation == CUBLAS_OP_N;
+  const bool b_plain = d.b_operation == CUBLAS_OP_N;
+  const std::int64_t inner = a_plain ? a.cols : a.rows;
+  const bool types = a.type == b.type && b.type == c.type && c.type == out.type &&
+                     (a.type == CUDA_R_32F || a.type == CUDA_R_16BF);
+  const bool shapes = fits(a, a_plain ? out.rows : inner, a_plain ? inner : out.rows) &&
+                      fits(b, b_plain ? inner : out.cols, b_plain ? out.cols : inner) &&
+                      fits(c, out.rows, out.cols) && fits(out, out.rows, out.cols);
+  const int epilogue = static_cast<int>(d.epilogue);
+  const bool auxiliary =
+      (epilogue & kAuxiliary) == 0 ||
+      (d.auxiliary != nullptr && d.auxiliary_stride % 8 == 0 && d.auxiliary_stride >= out.rows);
+  const bool bias =
+      ((epilogue & kBias) == 0 && d.epilogue != CUBLASLT_EPILOGUE_BGRADA) || d.bias != nullptr;
+  return types && shapes && auxiliary && bias;
+}
+
+/// Whether ACC_STANDIN_CUBLASLT_LACKS (numbers of epilogues, with commas) names this one.
+bool lacks(cublasLtEpilogue_t epilogue) {
+  const char* variable = std::getenv("ACC_STANDIN_CUBLASLT_LACKS");
+  std::istringstream list(variable == nullptr ? "" : variable);
+  for (std::string number; std::getline(list, number, ',');) {
+    if (number == std::to_string(static_cast<int>(epilogue))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+template <class Field>
+cublasStatus_t set(Field& field, const void* value, std::size_t nbytes) {
+  if (nbytes != sizeof(Field)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  std::memcpy(&field, value, nbytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// The library's handles are pointers to opaque structs.
+Description& description_of(cublasLtMatmulDesc_t handle) {
+  return *reinterpret_cast<Description*>(handle);
+}
+Layout& layout_of(cublasLtMatrixLayout_t handle) {
+  return *reinterpret_cast<Layout*>(handle);
+}
+
+}  // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  static int one;
+  *handle = reinterpret_cast<cublasLtHandle_t>(&one);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t /*handle*/) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+const char* cublasLtGetStatusString(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" : "another status";
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* handle, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  *handle = reinterpret_cast<cublasLtMatmulDesc_t>(new Description{.compute = compute});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t handle) {
+  delete &description_of(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, std::size_t nbytes) {
+  Description& d = description_of(handle);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: return set(d.a_operation, value, nbytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return set(d.b_operation, value, nbytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(d.epilogue, value, nbytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(d.bias, value, nbytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return set(d.auxiliary, value, nbytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return set(d.auxiliary_stride, value, nbytes);
+    default: return CUBLAS_STATUS_INVALID_VALUE;
+  }
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* handle, cudaDataType type,
+                                          std::uint64_t rows, std::uint64_t cols,
+                                          std::int64_t stride) {
+  *handle = reinterpret_cast<cublasLtMatrixLayout_t>(
+      new Layout{type, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols), stride});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) {
+  delete &layout_of(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* handle) {
+  *handle = reinterpret_cast<cublasLtMatmulPreference_t>(new int(0));
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t handle) {
+  delete reinterpret_cast<int*>(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t /*handle*/,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* /*value*/, std::size_t nbytes) {
+  const bool is_size = attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+  return nbytes == (is_size ? sizeof(std::uint64_t) : sizeof(std::uint32_t))
+             ? CUBLAS_STATUS_SUCCESS
+             : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+// Two candidates where as many are asked for, so that choosing between them is tried.
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/,
+                                              cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t /*preference*/, int most,
+                                              cublasLtMatmulHeuristicResult_t results[],
+                                              int* count) {
+  *count = 0;
+  const Description& description = description_of(operation);
+  if (!allowed(description, layout_of(a), layout_of(b), layout_of(c), layout_of(d))) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  if (lacks(description.epilogue)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  for (; *count < most && *count < 2; ++*count) {
+    results[*count].state = CUBLAS_STATUS_SUCCESS;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t operation,
+                              const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
+                              const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t c_layout, void* d,
+                              cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* /*algorithm*/, void* /*workspace*/,
+                              std::size_t /*workspace_nbytes*/, cudaStream_t stream) {
+  const Description& description = description_of(operation);
+  if (!allowed(description, layout_of(a_layout), layout_of(b_layout), layout_of(c_layout),
+               layout_of(d_layout))) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  auto product = std::make_unique<Product>(Product{description,
+                                                   {layout_of(a_layout), const_cast<void*>(a)},
+                                                   {layout_of(b_layout), const_cast<void*>(b)},
+                                                   {layout_of(c_layout), const_cast<void*>(c)},
+                                                   {layout_of(d_layout), d},
+                                                   *static_cast<const float*>(alpha),
+                                                   *static_cast<const float*>(beta)});
+  if (cudaLaunchHostFunc(stream, run, product.get()) != cudaSuccess) {
+    return CUBLAS_STATUS_EXECUTION_FAILED;
+  }
+  product.release();  // `run` frees it
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+/// Where the ranks of a stand-in communicator meet, be they threads or processes: a piece of shared
+/// memory that is valid when it is all zero. Counters have one writer, their rank.
+namespace standin::nccl {
+
+inline constexpr int kMaxRanks = 16;
+inline constexpr std::size_t kStageNbytes = std::size_t{16} << 10;
+inline constexpr std::size_t kMaxSplits = 32;
+
+enum class Kind : std::uint8_t { none, all_gather, reduce_scatter, all_reduce, broadcast };
+
+/// What all ranks of one collective must agree on.
+struct Call {
+  Kind kind = Kind::none;
+  int dtype = 0;
+  int op = 0;
+  int root = 0;
+  std::uint64_t count = 0;
+  bool operator==(const Call&) const = default;
+};
+std::string to_string(const Call& call);
+
+struct SplitChoice {
+  int color;
+  int key;
+};
+
+struct RankPlace {
+  std::atomic<std::uint32_t> came;
+  std::array<unsigned char, 16> gpu;
+  std::atomic<std::uint64_t> posted;   ///< collectives that it has come to
+  std::atomic<std::uint64_t> written;  ///< chunks in its stage, over all collectives
+  std::atomic<std::uint64_t> read;     ///< chunks that it has taken from all stages
+  std::atomic<std::uint64_t> splits;
+  std::array<Call, 2> calls;  ///< by number modulo 2
+  std::array<SplitChoice, kMaxSplits> choices;
+  alignas(64) std::array<std::byte, kStageNbytes> stage;
+};
+
+struct Board {
+  std::atomic<std::uint32_t> mapped;
+  std::array<RankPlace, kMaxRanks> ranks;
+};
+
+/// A board by name, made by whoever comes first and without a name when all have come.
+class SharedBoard {
+ public:
+  SharedBoard(std::string name, int size);
+  ~SharedBoard();
+  SharedBoard(const SharedBoard&) = delete;
+  SharedBoard& operator=(const SharedBoard&) = delete;
+  /// Leaves no file behind, even where somebody never came.
+  void forget_name() const noexcept;
+  [[nodiscard]] Board& operator*() const noexcept { return *board_; }
+  [[nodiscard]] Board* operator->() const noexcept { return board_; }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+
+ private:
+  std::string name_;
+  Board* board_ = nullptr;
+};
+
+/// Prints "stand-in NCCL: …" and aborts: a program did what would hang or corrupt on a GPU.
+[[noreturn]] void die(const std::string& message);
+
+}  // namespace standin::nccl

@@ -1,0 +1,164 @@
+#include "standin/nccl/communicator.hpp"
+
+#include "standin/cuda/standin.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+namespace standin::nccl {
+
+int version() {
+#ifdef ACC_STANDIN_NCCL_OLD
+  const int built = 21805;
+#else
+  const int built = 22809;
+#endif
+  const char* asked = std::getenv("ACC_STANDIN_NCCL_VERSION");
+  return asked == nullptr ? built : std::atoi(asked);
+}
+
+std::string& last_error() {
+  static std::string text;
+  return text;
+}
+
+namespace {
+
+constexpr int kSharingVersion = 23000;
+
+std::array<unsigned char, 16> gpu_uuid(int device) {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) {
+    die("no device " + std::to_string(device));
+  }
+  std::array<unsigned char, 16> uuid{};
+  std::memcpy(uuid.data(), properties.uuid.bytes, uuid.size());
+  return uuid;
+}
+
+/// ACC_STANDIN_NCCL_FAIL=RANK:NUMBER: that rank's collective of that number fails in the
+/// background, in every communicator.
+bool fails_here(int rank, std::uint64_t number) {
+  int victim = -1;
+  unsigned long at = 0;
+  const char* text = std::getenv("ACC_STANDIN_NCCL_FAIL");
+  return text != nullptr && std::sscanf(text, "%d:%lu", &victim, &at) == 2 && rank == victim &&
+         number == at;
+}
+
+bool sharing_is_on() {
+  const char* text = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return version() >= kSharingVersion && text != nullptr && std::string_view(text) == "1";
+}
+
+}  // namespace
+}  // namespace standin::nccl
+
+using namespace standin::nccl;
+
+ncclComm::ncclComm(std::string name, int rank, int size, bool blocks)
+    : shared(std::make_shared<Shared>(std::move(name), rank, size)), blocking(blocks) {
+  cudaGetDevice(&device);
+  RankPlace& own = shared->place(rank);
+  own.gpu = gpu_uuid(device);
+  own.came = 1;
+}
+
+bool ncclComm::two_ranks_share_a_gpu() const {
+  for (int a = 0; a < shared->size; ++a) {
+    for (int b = 0; b < a; ++b) {
+      if (shared->place(a).gpu == shared->place(b).gpu) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+ncclResult_t ncclComm::poll_connect() {
+  for (int r = 0; r < shared->size; ++r) {
+    if (shared->place(r).came == 0) {
+      return ncclInProgress;
+    }
+  }
+  if (two_ranks_share_a_gpu() && !sharing_is_on()) {
+    last_error() = "Duplicate GPU detected";
+    return ncclInvalidUsage;
+  }
+  connected = true;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclComm::poll_split() {
+  std::vector<std::pair<int, int>> members;  // key, rank
+  const std::size_t slot = (splits - 1) % kMaxSplits;
+  const int color = shared->place(shared->rank).choices[slot].color;
+  for (int r = 0; r < shared->size; ++r) {
+    if (shared->place(r).splits < splits) {
+      return ncclInProgress;
+    }
+    const SplitChoice& choice = shared->place(r).choices[slot];
+    if (choice.color == color) {
+      members.emplace_back(choice.key, r);
+    }
+  }
+  std::sort(members.begin(), members.end());
+  const auto me = std::find_if(members.begin(), members.end(),
+                               [this](const auto& m) { return m.second == shared->rank; });
+  ncclComm* child = nullptr;
+  if (color != NCCL_SPLIT_NOCOLOR) {
+    const std::string name =
+        shared->board.name() + "-" + std::to_string(splits) + "-" + std::to_string(color);
+    child = new ncclComm(name, static_cast<int>(me - members.begin()),
+                         static_cast<int>(members.size()), split->child_blocks);
+  }
+  __atomic_store_n(split->child, child, __ATOMIC_RELEASE);
+  split.reset();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclComm::poll() {
+  if (state != ncclInProgress) {
+    return state;
+  }
+  if (--polls_left > 0) {
+    return state;
+  }
+  if (!connected) {
+    state = poll_connect();
+  } else if (split) {
+    state = poll_split();
+  } else if (!finalizing || shared->done == issued) {
+    state = ncclSuccess;
+  }
+  return state;
+}
+
+ncclResult_t ncclComm::enqueue(const Call& call, const void* send, void* receive,
+                               cudaStream_t stream) {
+  int stream_device = -1;
+  if (standin::stream_device(stream, &stream_device) != cudaSuccess || stream_device != device) {
+    last_error() = "the stream is of another device";
+    return ncclInvalidArgument;
+  }
+  const std::uint64_t number = ++issued;
+  if (fails_here(shared->rank, number)) {
+    shared->failed = true;
+    state = ncclRemoteError;
+    last_error() = "connection closed by the stand-in";
+  } else if (number == 1 && !blocking) {
+    state = ncclInProgress;  // as the real one, which connects with the first collective
+    polls_left = 2;
+  }
+  auto collective = std::make_shared<Collective>(shared, number, call, send, receive);
+  if (standin::enqueue_poll(stream, [collective] { return collective->step(); }) != cudaSuccess) {
+    return ncclUnhandledCudaError;
+  }
+  return state == ncclRemoteError ? ncclSuccess : state;
+}

@@ -1,0 +1,52 @@
+#pragma once
+
+#include "standin/nccl/collective.hpp"
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+
+/// NCCL's handle. What a non-blocking communicator does in the background it does here when it is
+/// asked how it is.
+struct ncclComm {
+  ncclComm(std::string name, int rank, int size, bool blocking);
+
+  std::mutex mutex;  ///< guards all but `shared`
+  std::shared_ptr<standin::nccl::Shared> shared;
+  bool blocking;
+  int device = 0;
+  ncclResult_t state = ncclInProgress;
+  bool dead = false;  ///< destroyed or aborted: the handle must not be used
+  int polls_left = 3;
+  bool connected = false;
+  bool finalizing = false;
+  std::uint64_t issued = 0;
+  std::uint64_t splits = 0;
+  std::set<void*> registered;
+
+  /// A split under way: what the new communicator's handle is written to.
+  struct Split {
+    ncclComm** child;
+    bool child_blocks;
+  };
+  std::optional<Split> split;
+
+  /// Goes on with what is under way; under the mutex.
+  ncclResult_t poll();
+  ncclResult_t enqueue(const standin::nccl::Call& call, const void* send, void* receive,
+                       cudaStream_t stream);
+
+ private:
+  ncclResult_t poll_connect();
+  ncclResult_t poll_split();
+  [[nodiscard]] bool two_ranks_share_a_gpu() const;
+};
+
+namespace standin::nccl {
+
+int version();
+/// What ncclGetLastError says.
+std::string& last_error();
+
+}  // namespace standin::nccl

@@ -1,0 +1,258 @@
+// The part of NCCL's interface that the runtime uses, on host memory. What the real one answers
+// with a hang or wrong numbers ends the process here, with a sentence.
+#include "standin/nccl/communicator.hpp"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+using namespace standin::nccl;
+
+namespace {
+
+#define STANDIN_API extern "C" __attribute__((visibility("default")))
+
+ncclComm& living(ncclComm_t comm, const char* function) {
+  if (comm == nullptr || comm->dead) {
+    die(std::string(function) + " on a communicator that is destroyed, aborted or null");
+  }
+  return *comm;
+}
+
+/// A new call while the one before is under way is invalid.
+ncclResult_t begin(ncclComm& comm, const char* function) {
+  if (comm.state == ncclInProgress) {
+    die(std::string(function) + " while the communicator is in progress: poll it first");
+  }
+  return comm.state;
+}
+
+void finish_if_blocking(ncclComm& comm) {
+  while (comm.blocking && comm.poll() == ncclInProgress) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+ncclResult_t collective(ncclComm_t handle, const char* function, const Call& call, const void* send,
+                        void* receive, cudaStream_t stream) {
+  ncclComm& comm = living(handle, function);
+  const std::lock_guard lock(comm.mutex);
+  const ncclResult_t state = begin(comm, function);
+  return state == ncclSuccess ? comm.enqueue(call, send, receive, stream) : state;
+}
+
+bool blocks(const ncclConfig_t* config) {
+  return config == nullptr || config->blocking != 0;
+}
+
+}  // namespace
+
+STANDIN_API ncclResult_t ncclGetVersion(int* result) {
+  *result = version();
+  return ncclSuccess;
+}
+
+STANDIN_API const char* ncclGetErrorString(ncclResult_t result) {
+  constexpr std::array<const char*, 8> kTexts = {
+      "no error",         "unhandled cuda error", "unhandled system error", "internal error",
+      "invalid argument", "invalid usage",        "remote process error",   "in progress"};
+  return kTexts.at(static_cast<std::size_t>(result));
+}
+
+STANDIN_API const char* ncclGetLastError(ncclComm_t /*comm*/) {
+  return last_error().c_str();
+}
+
+STANDIN_API ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  std::random_device random;
+  *id = {};
+  std::snprintf(id->internal, sizeof(id->internal), "/acc-standin-nccl-%d-%08x%08x", ::getpid(),
+                random(), random());
+  return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int size, ncclUniqueId id,
+                                                int rank, ncclConfig_t* config) {
+  if (size < 1 || size > kMaxRanks || rank < 0 || rank >= size) {
+    return ncclInvalidArgument;
+  }
+  *result = new ncclComm(id.internal, rank, size, blocks(config));
+  finish_if_blocking(**result);
+  return (*result)->state;
+}
+
+STANDIN_API ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* child,
+                                       ncclConfig_t* config) {
+  ncclComm& comm = living(handle, __func__);
+  const std::lock_guard lock(comm.mutex);
+  if (const ncclResult_t state = begin(comm, __func__); state != ncclSuccess) {
+    return state;
+  }
+  *child = nullptr;
+  RankPlace& own = comm.shared->place(comm.shared->rank);
+  own.choices[comm.splits % kMaxSplits] = {color, key};
+  own.splits = ++comm.splits;
+  comm.split = {child, config == nullptr ? comm.blocking : blocks(config)};
+  comm.state = ncclInProgress;
+  comm.polls_left = 3;
+  finish_if_blocking(comm);
+  return comm.state;
+}
+
+STANDIN_API ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* state) {
+  ncclComm& comm = living(handle, __func__);
+  const std::lock_guard lock(comm.mutex);
+  *state = comm.poll();
+  return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclCommFinalize(ncclComm_t handle) {
+  ncclComm& comm = living(handle, __func__);
+  const std::lock_guard lock(comm.mutex);
+  if (const ncclResult_t state = begin(comm, __func__); state != ncclSuccess) {
+    return state;
+  }
+  comm.finalizing = true;
+  comm.state = ncclInProgress;
+  comm.polls_left = 2;
+  finish_if_blocking(comm);
+  return comm.state;
+}
+
+STANDIN_API ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+  ncclComm& comm = living(handle, __func__);
+  const std::lock_guard lock(comm.mutex);
+  if (!comm.finalizing || comm.state != ncclSuccess) {
+    die("ncclCommDestroy before ncclCommFinalize was done");
+  }
+  comm.dead = true;  // the handle stays, to catch its use
+  return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclCommAbort(ncclComm_t handle) {
+  ncclComm& comm = living(handle, __func__);
+  const std::lock_guard lock(comm.mutex);
+  comm.shared->aborted = true;
+  comm.shared->board.forget_name();
+  comm.dead = true;
+  return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclAllGather(const void* send, void* receive, size_t count,
+                                       ncclDataType_t dtype, ncclComm_t comm, cudaStream_t stream) {
+  return collective(comm, __func__, {.kind = Kind::all_gather, .dtype = dtype, .count = count},
+                    send, receive, stream);
+}
+
+STANDIN_API ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count,
+                                           ncclDataType_t dtype, ncclRedOp_t op, ncclComm_t comm,
+                                           cudaStream_t stream) {
+  return collective(
+      comm, __func__,
+      {.kind = Kind::reduce_scatter, .dtype = dtype, .op = static_cast<int>(op), .count = count},
+      send, receive, stream);
+}
+
+STANDIN_API ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count,
+                                       ncclDataType_t dtype, ncclRedOp_t op, ncclComm_t comm,
+                                       cudaStream_t stream) {
+  return collective(
+      comm, __func__,
+      {.kind = Kind::all_reduce, .dtype = dtype, .op = static_cast<int>(op), .count = count}, send,
+      receive, stream);
+}
+
+STANDIN_API ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count,
+                                       ncclDataType_t dtype, int root, ncclComm_t comm,
+                                       cudaStream_t stream) {
+  return collective(comm, __func__,
+                    {.kind = Kind::broadcast, .dtype = dtype, .root = root, .count = count}, send,
+                    receive, stream);
+}
+
+#ifndef ACC_STANDIN_NCCL_OLD
+
+namespace {
+
+ncclResult_t remember(ncclComm_t handle, const char* function, void* memory, void** result) {
+  ncclComm& comm = living(handle, function);
+  const std::lock_guard lock(comm.mutex);
+  if (const ncclResult_t state = begin(comm, function); state != ncclSuccess) {
+    return state;
+  }
+  comm.registered.insert(memory);
+  *result = memory;
+  return ncclSuccess;
+}
+
+struct Allocations {
+  std::mutex mutex;
+  std::map<void*, void*> whole;
+};
+
+Allocations& allocations() {
+  static Allocations all;
+  return all;
+}
+
+ncclResult_t forget(ncclComm_t handle, const char* function, void* memory) {
+  ncclComm& comm = living(handle, function);
+  const std::lock_guard lock(comm.mutex);
+  return comm.registered.erase(memory) == 1 ? ncclSuccess : ncclInvalidArgument;
+}
+
+}  // namespace
+
+// As aligned as windows must be, which cudaMalloc does not promise.
+STANDIN_API ncclResult_t ncclMemAlloc(void** memory, size_t nbytes) {
+  void* whole = nullptr;
+  if (cudaMalloc(&whole, nbytes + NCCL_WIN_REQUIRED_ALIGNMENT) != cudaSuccess) {
+    return ncclUnhandledCudaError;
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(whole) + NCCL_WIN_REQUIRED_ALIGNMENT - 1;
+  *memory =
+      reinterpret_cast<void*>(address / NCCL_WIN_REQUIRED_ALIGNMENT * NCCL_WIN_REQUIRED_ALIGNMENT);
+  const std::lock_guard lock(allocations().mutex);
+  allocations().whole[*memory] = whole;
+  return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclMemFree(void* memory) {
+  const std::lock_guard lock(allocations().mutex);
+  const auto found = allocations().whole.extract(memory);
+  if (found.empty()) {
+    die("ncclMemFree of what ncclMemAlloc did not give");
+  }
+  return cudaFree(found.mapped()) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+STANDIN_API ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, size_t /*nbytes*/,
+                                          void** handle) {
+  return remember(comm, __func__, memory, handle);
+}
+
+STANDIN_API ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  return forget(comm, __func__, handle);
+}
+
+STANDIN_API ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, size_t nbytes,
+                                                ncclWindow_t* window, int /*flags*/) {
+  if (nbytes % NCCL_WIN_REQUIRED_ALIGNMENT != 0 ||
+      reinterpret_cast<std::uintptr_t>(memory) % NCCL_WIN_REQUIRED_ALIGNMENT != 0) {
+    die("a window that is not aligned to 4096 bytes");
+  }
+  return remember(comm, __func__, memory, reinterpret_cast<void**>(window));
+}
+
+STANDIN_API ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  return forget(comm, __func__, window);
+}
+
+#endif

@@ -1,0 +1,66 @@
+// without_syscalls NAME[,NAME…] PROGRAM [ARGUMENT…]: runs PROGRAM as on a kernel, or in a sandbox,
+// that lacks these system calls: they answer ENOSYS, in all its descendants too.
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define CALL(name) \
+  { #name, SYS_##name }
+static const struct {
+  const char* name;
+  int number;
+} kCalls[] = {
+    CALL(pidfd_open),     CALL(pidfd_send_signal), CALL(clone3),        CALL(futex_waitv),
+    CALL(io_uring_setup), CALL(close_range),       CALL(set_mempolicy), CALL(sched_setaffinity),
+};
+
+static int number_of(const char* name) {
+  for (size_t i = 0; i < sizeof kCalls / sizeof *kCalls; ++i) {
+    if (strcmp(kCalls[i].name, name) == 0) {
+      return kCalls[i].number;
+    }
+  }
+  return -1;
+}
+
+static int forbid(int number) {
+  struct sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)number, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    fprintf(stderr, "usage: without_syscalls NAME[,NAME...] PROGRAM [ARGUMENT...]\n");
+    return 2;
+  }
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
+    perror("without_syscalls: PR_SET_NO_NEW_PRIVS");
+    return 77;
+  }
+  for (char* name = strtok(argv[1], ","); name != NULL; name = strtok(NULL, ",")) {
+    const int number = number_of(name);
+    if (number < 0) {
+      fprintf(stderr, "without_syscalls: no such system call in its table: %s\n", name);
+      return 2;
+    }
+    if (forbid(number) != 0) {
+      perror("without_syscalls: PR_SET_SECCOMP");
+      return 77;
+    }
+  }
+  execv(argv[2], argv + 2);
+  perror(argv[2]);
+  return 127;
+}

@@ -1,0 +1,195 @@
+#include "cuda/matmul.hpp"
+
+#include "../random_values.hpp"
+#include "device_array.hpp"
+
+#include <acc/base/error.hpp>
+
+#include <cmath>
+#include <cstdlib>
+
+using namespace train_gpt;
+using namespace train_gpt::cuda;
+
+#define DTYPES float, __nv_bfloat16
+
+namespace {
+
+using Numbers = std::vector<double>;
+
+constexpr std::int64_t kRows = 24;  // N
+constexpr std::int64_t kIn = 40;
+constexpr std::int64_t kOut = 16;
+
+double gelu(double u) {
+  return 0.5 * u * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (u + 0.044715 * u * u * u)));
+}
+
+/// a (rows, inner) b (inner, cols) + addend
+Numbers product(const std::vector<float>& a, const std::vector<float>& b, std::int64_t inner,
+                bool a_transposed, bool b_transposed) {
+  const auto K = static_cast<std::size_t>(inner);
+  const std::size_t M = a.size() / K;
+  const std::size_t N = b.size() / K;
+  Numbers result(M * N);
+  for (std::size_t m = 0; m < M; ++m) {
+    for (std::size_t n = 0; n < N; ++n) {
+      for (std::size_t k = 0; k < K; ++k) {
+        result[m * N + n] += static_cast<double>(a[a_transposed ? k * M + m : m * K + k]) *
+                             static_cast<double>(b[b_transposed ? n * K + k : k * N + n]);
+      }
+    }
+  }
+  return result;
+}
+
+/// One linear layer's operands, on both sides.
+template <class T>
+struct Layer {
+  std::vector<float> x = rounded<T>(random_values(kRows * kIn, 1));
+  std::vector<float> w = rounded<T>(random_values(kIn * kOut, 2));
+  std::vector<float> bias = rounded<T>(random_values(kOut, 3));
+  std::vector<float> dy = rounded<T>(random_values(kRows * kOut, 4));
+  std::vector<float> residual = rounded<T>(random_values(kRows * kOut, 5));
+  DeviceArray<T> device_x{x}, device_w{w}, device_bias{bias}, device_dy{dy};
+  DeviceArray<T> device_residual{residual};
+
+  ConstMatrix<T> x_matrix() const { return {device_x.data(), kRows, kIn}; }
+  ConstMatrix<T> w_matrix() const { return {device_w.data(), kIn, kOut}; }
+  ConstMatrix<T> dy_matrix() const { return {device_dy.data(), kRows, kOut}; }
+  Numbers forward() const {
+    Numbers y = product(x, w, kIn, false, false);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      y[i] += bias[i % kOut];
+    }
+    return y;
+  }
+};
+
+template <class T>
+void check_layer(MatmulOptions options) {
+  const TestStream stream;
+  const Layer<T> layer;
+  Matmul<T> matmul(stream, kIn, options);
+  const DeviceArray<T> y(layer.dy.size()), u(layer.dy.size());
+  const Numbers forward = layer.forward();
+
+  matmul.linear({y.data(), kRows, kOut}, layer.x_matrix(), layer.w_matrix(),
+                layer.device_bias.data());
+  CHECK(worst_error<T>(y.read(), forward) < kTolerance<T>);
+
+  matmul.linear_add({y.data(), kRows, kOut}, layer.x_matrix(), layer.w_matrix(),
+                    layer.device_bias.data(), layer.device_residual.data());
+  Numbers expected = forward;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    expected[i] += layer.residual[i];
+  }
+  CHECK(worst_error<T>(y.read(), expected) < kTolerance<T>);
+
+  matmul.linear_gelu({y.data(), kRows, kOut}, u.data(), layer.x_matrix(), layer.w_matrix(),
+                     layer.device_bias.data());
+  CHECK(worst_error<T>(u.read(), forward) < kTolerance<T>);
+  expected = forward;
+  for (double& value : expected) {
+    value = gelu(value);
+  }
+  CHECK(worst_error<T>(y.read(), expected) < 2.0 * kTolerance<T>);
+
+  // du (N, in) = (dy w^T) * gelu'(x)
+  const DeviceArray<T> du(layer.x.size());
+  matmul.multiply_gelu_backward({du.data(), kRows, kIn}, layer.dy_matrix(), layer.w_matrix().t(),
+                                layer.device_x.data());
+  expected = product(layer.dy, layer.w, kOut, false, true);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double step = 1e-5;
+    expected[i] *= (gelu(layer.x[i] + step) - gelu(layer.x[i] - step)) / (2.0 * step);
+  }
+  CHECK(worst_error<T>(du.read(), expected) < 2.0 * kTolerance<T>);
+}
+
+template <class T>
+void check_gradients(MatmulOptions options, float dw_beta, float db_beta) {
+  CAPTURE(dw_beta);
+  CAPTURE(db_beta);
+  const TestStream stream;
+  const Layer<T> layer;
+  Matmul<T> matmul(stream, kIn, options);
+  const auto start = [](const std::vector<float>& values, float beta) {
+    return beta == 0.0f ? DeviceArray<T>(values.size()) : DeviceArray<T>(values);
+  };
+  const DeviceArray<T> dw = start(layer.w, dw_beta);
+  const DeviceArray<T> db = start(layer.bias, db_beta);
+  matmul.weight_gradient({dw.data(), dw_beta}, {db.data(), db_beta}, layer.x_matrix(),
+                         layer.dy_matrix());
+  Numbers expected_dw = product(layer.x, layer.dy, kRows, true, false);
+  Numbers expected_db(kOut);
+  for (std::size_t i = 0; i < layer.dy.size(); ++i) {
+    expected_db[i % kOut] += layer.dy[i];
+  }
+  for (std::size_t i = 0; i < expected_dw.size(); ++i) {
+    expected_dw[i] += dw_beta * layer.w[i];
+  }
+  for (std::size_t i = 0; i < expected_db.size(); ++i) {
+    expected_db[i] += db_beta * layer.bias[i];
+  }
+  CHECK(worst_error<T>(dw.read(), expected_dw) < kTolerance<T>);
+  CHECK(worst_error<T>(db.read(), expected_db) < 2.0 * kTolerance<T>);
+}
+
+constexpr MatmulOptions kWays[] = {
+    {}, {.fuse_gelu = false, .fuse_bias_gradient = false}, {.tune = true}};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("a layer's products and what is fused into them", T, DTYPES) {
+  for (const MatmulOptions& options : kWays) {
+    CAPTURE(options.fuse_gelu);
+    CAPTURE(options.tune);
+    check_layer<T>(options);
+    for (const float dw_beta : {0.0f, 1.0f}) {
+      for (const float db_beta : {0.0f, 1.0f}) {
+        check_gradients<T>(options, dw_beta, db_beta);
+      }
+    }
+  }
+}
+
+TEST_CASE("products with strides, as the logits have them") {
+  using T = __nv_bfloat16;
+  const TestStream stream;
+  const Layer<T> layer;
+  constexpr std::int64_t kSeen = 13;  // of the kOut columns of dy
+  Matmul<T> matmul(stream, kIn, {});
+  const DeviceArray<T> dw(static_cast<std::size_t>(kSeen * kIn));
+  const ConstMatrix<T> dy(layer.device_dy.data(), kRows, kSeen, kOut);
+  matmul.multiply({dw.data(), kSeen, kIn}, dy.t(), layer.x_matrix());
+  Numbers expected = product(layer.dy, layer.x, kRows, true, false);
+  expected.resize(static_cast<std::size_t>(kSeen * kIn));
+  CHECK(worst_error<T>(dw.read(), expected) < kTolerance<T>);
+}
+
+TEST_CASE("how products are made can be told by the environment") {
+  const auto read = [](const char* unfused, const char* tune) {
+    setenv("TRAIN_GPT_UNFUSED", unfused, 1);
+    setenv("TRAIN_GPT_TUNE", tune, 1);
+    const MatmulOptions options = MatmulOptions::from_environment();
+    unsetenv("TRAIN_GPT_UNFUSED");
+    unsetenv("TRAIN_GPT_TUNE");
+    return options;
+  };
+  CHECK(read("", "").fuse_gelu);
+  CHECK_FALSE(read("", "").tune);
+  CHECK(read("", "1").tune);
+  CHECK_FALSE(read("gelu", "").fuse_gelu);
+  CHECK(read("gelu", "").fuse_bias_gradient);
+  CHECK_FALSE(read("gelu,bias", "").fuse_bias_gradient);
+}
+
+TEST_CASE("a named cuBLASLt that is not there is an error that says so") {
+  const char* before = std::getenv("ACC_CUBLASLT_LIBRARY");
+  const std::string kept = before == nullptr ? "" : before;
+  setenv("ACC_CUBLASLT_LIBRARY", "/nowhere/libcublasLt.so.13", 1);
+  CHECK_THROWS_WITH_AS(CublasLt{}, doctest::Contains("ACC_CUBLASLT_LIBRARY=/nowhere/libcublasLt"),
+                       acc::Error);
+  kept.empty() ? unsetenv("ACC_CUBLASLT_LIBRARY") : setenv("ACC_CUBLASLT_LIBRARY", kept.c_str(), 1);
+}

@@ -1,0 +1,47 @@
+#include "descendants.hpp"
+
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <fstream>
+
+using acc::launcher::descendants;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A /proc in which process 10 has the children 11 and 12, and 11 the child 13.
+void write_process(const fs::path& proc, int pid, const std::string& stat, const char* children) {
+  const fs::path task = proc / std::to_string(pid) / "task" / std::to_string(pid);
+  fs::create_directories(task);
+  std::ofstream(proc / std::to_string(pid) / "stat") << stat;
+  if (children != nullptr) {
+    std::ofstream(task / "children") << children;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("descendants: from lists of children where there are any, else from everybody's parent") {
+  for (const bool has_lists : {true, false}) {
+    CAPTURE(has_lists);
+    const acc::test::TemporaryFolder proc;
+    const auto list = [has_lists](const char* text) { return has_lists ? text : nullptr; };
+    write_process(proc.path(), 10, "10 (a) S 1 10", list("11 12 "));
+    write_process(proc.path(), 11, "11 (b (c) d) S 10 10", list("13 "));
+    write_process(proc.path(), 12, "12 () Z 10 10", list(""));
+    write_process(proc.path(), 13, "13 (e) S 11 10", list(""));
+    write_process(proc.path(), 14, "14 (f) S 1 10", list(""));
+    fs::create_directory_symlink("10", proc.path() / "self");
+    std::vector<pid_t> found = descendants(10, proc.path());
+    CHECK(found.back() == 13);  // parents come first
+    std::ranges::sort(found);
+    CHECK(found == std::vector<pid_t>{11, 12, 13});
+    CHECK(descendants(12, proc.path()).empty());
+    const auto of_init = descendants(1, proc.path());
+    CHECK(std::ranges::count(of_init, 0) == 0);
+  }
+}
