@@ -31,7 +31,6 @@ std::vector<Outcome> run_probes(int ranks, int victim, const Variables& variable
                      {"MASTER_ADDR", "127.0.0.1"},
                      {"MASTER_PORT", port},
                      {"ACC_CUDA_BACKEND", ACC_STANDIN_BACKEND},
-                     {"ACC_NCCL_LIBRARY", ACC_STANDIN_NCCL},
                      {"ACC_STANDIN_DEVICES", "3"}};
     for (const auto& [name, value] : variables) {
       all[name] = value;

@@ -28,6 +28,8 @@ using acc::device::Opened;
 using acc::plugins::DeviceCollectives;
 using acc::test::Job;
 
+const int kFourGpus = ::setenv("ACC_STANDIN_DEVICES", "4", 1);
+
 struct Topology {
   const char* name;
   int ranks;
