@@ -344,29 +344,44 @@ void Matmul<T>::run_fused_or(bool fuse, const Product& fused, const std::functio
   }
 }
 
+// In fp32, GELU is always made by our own kernels: cuBLASLt does not say how exact its own is.
+template <class T>
+constexpr bool kMayFuseGelu = std::is_same_v<T, __nv_bfloat16>;
+
 template <class T>
 void Matmul<T>::linear_gelu(Matrix<T> h, T* u, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias) {
-  const Product fused{.out = h,
-                      .a = x,
-                      .b = w,
-                      .epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-                      .bias = bias,
-                      .gelu_input = u};
-  run_fused_or(options_.fuse_gelu, fused, [&] {
+  const auto parts = [&] {
     linear({u, h.rows, h.cols, h.stride}, x, w, bias);
     gelu_forward(stream_, u, h.data, h.rows * h.stride);
-  });
+  };
+  if constexpr (kMayFuseGelu<T>) {
+    run_fused_or(options_.fuse_gelu,
+                 {.out = h,
+                  .a = x,
+                  .b = w,
+                  .epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                  .bias = bias,
+                  .gelu_input = u},
+                 parts);
+  } else {
+    parts();
+  }
 }
 
 template <class T>
 void Matmul<T>::multiply_gelu_backward(Matrix<T> du, ConstMatrix<T> dy, ConstMatrix<T> w,
                                        const T* u) {
-  const Product fused{
-      .out = du, .a = dy, .b = w, .epilogue = CUBLASLT_EPILOGUE_DGELU, .gelu_input = u};
-  run_fused_or(options_.fuse_gelu, fused, [&] {
+  const auto parts = [&] {
     multiply(du, dy, w);
     gelu_backward(stream_, u, du.data, du.rows * du.stride);
-  });
+  };
+  if constexpr (kMayFuseGelu<T>) {
+    run_fused_or(options_.fuse_gelu,
+                 {.out = du, .a = dy, .b = w, .epilogue = CUBLASLT_EPILOGUE_DGELU, .gelu_input = u},
+                 parts);
+  } else {
+    parts();
+  }
 }
 
 template <class T>

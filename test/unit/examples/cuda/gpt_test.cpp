@@ -18,7 +18,12 @@ using namespace train_gpt;
 
 namespace {
 
-const std::string kParity = std::string(ACC_TEST_DATA) + "/parity_gpt/";
+/// ACC_TEST_DATA of the environment, where the tests were brought to another machine.
+std::string parity_folder() {
+  const char* moved = std::getenv("ACC_TEST_DATA");
+  return std::string(moved == nullptr ? ACC_TEST_DATA : moved) + "/parity_gpt/";
+}
+const std::string kParity = parity_folder();
 
 constexpr ModelConfig kConfig{
     .layers = 2, .heads = 4, .dim = 64, .max_positions = 64, .vocab = 256};
