@@ -92,20 +92,20 @@ void check_parity(const std::vector<Step>& run, double loss_tolerance, double no
 }  // namespace
 
 TEST_CASE("fp32 on a GPU: losses and gradient norms are those of PyTorch in double precision") {
-  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 20), 2e-5, 1e-4);
+  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 8), 2e-5, 1e-4);
 }
 
 TEST_CASE("the same in micro-steps, whose gradients are added") {
-  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no, 4), 3), 2e-5, 1e-4);
+  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no, 4), 2), 2e-5, 1e-4);
 }
 
 TEST_CASE("the same with nothing fused into the products") {
   const Variable unfused("TRAIN_GPT_UNFUSED", "gelu,bias");
-  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 3), 2e-5, 1e-4);
+  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 2), 2e-5, 1e-4);
 }
 
 TEST_CASE("bf16 on a GPU follows the same losses to its precision") {
-  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::bf16), 8), 0.02, 0.03);
+  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::bf16), 4), 0.02, 0.03);
 }
 
 TEST_CASE("an odd vocabulary, a head of its own, tensor core attention: as on the CPU") {
