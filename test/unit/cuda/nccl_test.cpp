@@ -1,6 +1,8 @@
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/make_group.hpp"
+#include "collectives/staged/staged_group.hpp"
+#include "device/cpu_device.hpp"
 #include "device/open_device.hpp"
 #include "support/run_ranks.hpp"
 
@@ -23,6 +25,7 @@ using acc::Error;
 using acc::ReduceOp;
 using acc::collectives::GroupFactory;
 using acc::collectives::ProcessGroup;
+using acc::collectives::StagedGroup;
 using acc::device::Device;
 using acc::device::Opened;
 using acc::plugins::DeviceCollectives;
@@ -34,12 +37,18 @@ struct Topology {
   const char* name;
   int ranks;
   DeviceCollectives route;
+  std::size_t chunk_nbytes = 0;  ///< of a staged group; 0: its default
 };
 
 constexpr Topology kTopologies[] = {
-    {"solo", 1, DeviceCollectives::automatic},     {"nccl of 2", 2, DeviceCollectives::nccl},
-    {"nccl of 3", 3, DeviceCollectives::nccl},     {"nccl of 4", 4, DeviceCollectives::nccl},
-    {"staged of 2", 2, DeviceCollectives::staged}, {"staged of 3", 3, DeviceCollectives::staged}};
+    {"solo", 1, DeviceCollectives::automatic},
+    {"nccl of 2", 2, DeviceCollectives::nccl},
+    {"nccl of 3", 3, DeviceCollectives::nccl},
+    {"nccl of 4", 4, DeviceCollectives::nccl},
+    {"staged of 2", 2, DeviceCollectives::staged},
+    {"staged of 3", 3, DeviceCollectives::staged},
+    {"staged of 2, in small chunks", 2, DeviceCollectives::staged, 4096},
+    {"staged of 3, in small chunks", 3, DeviceCollectives::staged, 16384}};
 
 // doctest's macros are not for many threads; a failed expectation travels as an exception.
 void expect(bool condition, const std::string& what) {
@@ -104,6 +113,11 @@ void with_ranks(const Topology& topology, const std::function<void(Rank&)>& body
         std::vector<int> all(static_cast<std::size_t>(topology.ranks));
         std::iota(all.begin(), all.end(), 0);
         rank.group = rank.factory.make(all, "test");
+        if (topology.chunk_nbytes != 0) {
+          const GroupFactory host(settings, store.get(), acc::device::open_cpu_device(), nullptr);
+          rank.group = std::make_shared<StagedGroup>(host.make(all, "host"), opened.device,
+                                                     topology.chunk_nbytes);
+        }
         body(rank);
         opened.device->synchronize();
       });
