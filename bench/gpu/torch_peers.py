@@ -2,11 +2,16 @@
 
     python torch_peers.py matmul
     python torch_peers.py adamw --numel N
+    torchrun --nproc-per-node GPUS torch_peers.py collectives --bytes N --calls C
 """
 import argparse
 import json
+import os
+import sys
+import time
 
 import torch
+import torch.distributed as dist
 
 
 def seconds(function, repeats):
@@ -37,6 +42,34 @@ def adamw(args):
     return {"adamw_s": seconds(optimizer.step, 10)}
 
 
+def collectives(args):
+    """Mean time of a call of raw NCCL, as bench/gpu/group_bench.cpp measures ours."""
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    world = dist.get_world_size()
+    full = torch.zeros(args.bytes // 4 // world * world, device="cuda")
+    part = torch.zeros(full.numel() // world, device="cuda")
+    calls = {"all_gather": lambda: dist.all_gather_into_tensor(full, part),
+             "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, full),
+             "all_reduce": lambda: dist.all_reduce(full)}
+    result = {}
+    for name, call in calls.items():
+        for _ in range(2):
+            call()
+        torch.cuda.synchronize()
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(args.calls):
+            call()
+        torch.cuda.synchronize()
+        result[name] = (time.perf_counter() - begin) / args.calls * 1e6
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    if rank != 0:
+        sys.exit(0)
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -45,6 +78,10 @@ def main():
     update = commands.add_parser("adamw")
     update.add_argument("--numel", type=int, default=1 << 28)
     update.set_defaults(run=adamw)
+    group = commands.add_parser("collectives")
+    group.add_argument("--bytes", type=int, default=64 << 20)
+    group.add_argument("--calls", type=int, default=20)
+    group.set_defaults(run=collectives)
     args = parser.parse_args()
     print(json.dumps(args.run(args)))
 

@@ -28,22 +28,27 @@ def load(name):
         return None
 
 
+def works(library, function, *arguments):
+    """Calls a function that may be missing; true when it answers 0."""
+    call = getattr(library, function, None)
+    return call is not None and call(*arguments) == 0
+
+
 def text_of(library, function, *arguments, size=96):
     """The text that a function writes into its last two parameters, or None."""
     buffer = ctypes.create_string_buffer(size)
-    call = getattr(library, function, None)
-    if call is None or call(*arguments, buffer, ctypes.c_uint(size)) != 0:
+    if not works(library, function, *arguments, buffer, ctypes.c_uint(size)):
         return None
     return buffer.value.decode(errors="replace")
 
 
 def ask_nvml(device):
     nvml = load("libnvidia-ml.so.1")
-    if nvml is None or nvml.nvmlInit_v2() != 0:
+    if nvml is None or not works(nvml, "nvmlInit_v2"):
         return
     device.driver = text_of(nvml, "nvmlSystemGetDriverVersion")
     handle = ctypes.c_void_p()
-    if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(0), ctypes.byref(handle)) == 0:
+    if works(nvml, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(0), ctypes.byref(handle)):
         device.name = text_of(nvml, "nvmlDeviceGetName", handle)
         device.uuid = text_of(nvml, "nvmlDeviceGetUUID", handle)
     nvml.nvmlShutdown()
@@ -56,27 +61,27 @@ def ask_driver(device):
         return
     status = cuda.cuInit(ctypes.c_uint(0))
     if status != 0:
-        device.problem = f"the NVIDIA driver does not start: cuInit gives error {status}"
+        device.problem = f"the NVIDIA driver shows no GPU: cuInit gives error {status}"
         return
     value = ctypes.c_int()
-    cuda.cuDriverGetVersion(ctypes.byref(value))
-    device.cuda = f"{value.value // 1000}.{value.value % 1000 // 10}"
-    cuda.cuDeviceGetCount(ctypes.byref(value))
-    device.count = value.value
-    if device.count == 0:
+    if works(cuda, "cuDriverGetVersion", ctypes.byref(value)):
+        device.cuda = f"{value.value // 1000}.{value.value % 1000 // 10}"
+    if not works(cuda, "cuDeviceGetCount", ctypes.byref(value)) or value.value == 0:
         device.problem = "the NVIDIA driver shows no GPU"
         return
+    device.count = value.value
     handle = ctypes.c_int()
-    cuda.cuDeviceGet(ctypes.byref(handle), ctypes.c_int(0))
+    works(cuda, "cuDeviceGet", ctypes.byref(handle), ctypes.c_int(0))
     name = ctypes.create_string_buffer(96)
-    if cuda.cuDeviceGetName(name, ctypes.c_int(96), handle) == 0:
+    if works(cuda, "cuDeviceGetName", name, ctypes.c_int(96), handle):
         device.name = name.value.decode(errors="replace")
     size = ctypes.c_size_t()
-    if cuda.cuDeviceTotalMem_v2(ctypes.byref(size), handle) == 0:
+    if works(cuda, "cuDeviceTotalMem_v2", ctypes.byref(size), handle):
         device.memory_gib = round(size.value / 2**30, 1)
 
     def attribute(number):
-        known = cuda.cuDeviceGetAttribute(ctypes.byref(value), ctypes.c_int(number), handle) == 0
+        known = works(cuda, "cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(number),
+                      handle)
         return value.value if known else None
     device.multiprocessors = attribute(16)
     major, minor = attribute(75), attribute(76)
@@ -94,6 +99,6 @@ def nccl_version(path):
     """10000 * major + 100 * minor + patch of a libnccl, or None."""
     library = load(path) if path else None
     value = ctypes.c_int()
-    if library is None or library.ncclGetVersion(ctypes.byref(value)) != 0:
+    if library is None or not works(library, "ncclGetVersion", ctypes.byref(value)):
         return None
     return value.value

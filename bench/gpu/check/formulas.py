@@ -58,11 +58,6 @@ def state_bytes(strategy, parameters, ranks, unit=0, alive=0):
             "shard_grad_op": 16 * p / n + 2 * p}[strategy]
 
 
-def adamw_bytes(parameters):
-    """Read and written by one update: gradient 4, weight and moments 3 * 8, bf16 copy 2."""
-    return 30 * parameters
-
-
 def micro_batch(memory_gib, model):
     """Sequences of a rank in one step, for both sides: about what fits, a power of two.
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-LIBRARIES = {"nccl": "libnccl.so.2", "cublas": "libcublasLt.so.13", "cudart": "libcudart.so.13"}
+LIBRARIES = {"nccl": ("libnccl.so.2",), "cublas": ("libcublasLt.so.13", "libcublasLt.so.12")}
 
 # Asked of another interpreter: importing torch itself takes seconds.
 PROBE = """
@@ -54,17 +54,18 @@ class Places:
 
     def library(self, name):
         """A path, or a bare name where only the system's search finds it; None: not found."""
-        file = LIBRARIES[name]
-        for folder in ([self.nccl_folder] if self.nccl_folder and name == "nccl" else []):
-            matches = sorted(pathlib.Path(folder).rglob(file))
-            if matches:
-                return str(matches[0])
+        if name == "nccl" and self.nccl_folder:
+            matches = sorted(pathlib.Path(self.nccl_folder).rglob(LIBRARIES[name][0]))
+            return str(matches[0]) if matches else None
         if name == "nccl" and os.environ.get("ACC_NCCL_LIBRARY"):
             return os.environ["ACC_NCCL_LIBRARY"]
-        for folder in self.library_folders():
-            if os.path.exists(os.path.join(folder, file)):
-                return os.path.join(folder, file)
-        return file if on_system(file) else None
+        for file in LIBRARIES[name]:
+            for folder in self.library_folders():
+                if os.path.exists(os.path.join(folder, file)):
+                    return os.path.join(folder, file)
+            if on_system(file):
+                return file
+        return None
 
     def environment(self):
         """Variables by which our programs find CUDA's libraries where a Python keeps them."""

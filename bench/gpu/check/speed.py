@@ -132,22 +132,27 @@ def peak(places, record, clock, facts, tiny):
     record.figure("matrix_product_tflops", measured)
 
 
-def adamw(places, record, clock, tiny):
-    """The fused update beside torch's fused AdamW, on the same number of parameters."""
-    bench = places.program("device_bench")
-    if not bench.exists():
-        raise Skipped("device_bench is not there")
-    numel = 1 << (12 if tiny else 28)
-    ours = last_json(succeed([bench, "--numel", numel, "--json"], clock,
-                             places.environment()).out)
-    record.check("device_bench ran", ours["adamw_s"] > 0)
-    rate = formulas.adamw_bytes(numel) / ours["adamw_s"]
-    record.figure("adamw_gb_per_s", rate / 1e9)
-    record.figure("of_copy_rate", rate / ours["copy_bytes_per_s"])
-    if places.torch and not tiny:
+def bench_lines(text):
+    """{what: line} of a bench that prints a JSON object a line."""
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return {line["what"]: line for line in lines}
+
+
+def adamw(places, record, clock, standin, quick):
+    """The loops of the runtime beside the card's copy rate and torch's fused AdamW."""
+    if standin:
+        raise Skipped("device_bench measures GPUs only")
+    numel = 1 << (16 if quick else 28)
+    ran = succeed([places.program("device_bench"), numel, 20], clock, places.environment())
+    lines = bench_lines(ran.out)
+    record.check("device_bench ran", "AdamW" in lines)
+    for what, line in lines.items():
+        record.figure(what, {key: line[key] for key in ("gb_per_s", "of_copy_rate")})
+    record.figure("of_copy_rate", lines["AdamW with bfloat16 copy"]["of_copy_rate"])
+    if places.torch and not quick:
         ran = succeed([places.python, places.scripts / "torch_peers.py", "adamw", "--numel", numel],
                       clock)
-        record.figure("over_torch", last_json(ran.out)["adamw_s"] / ours["adamw_s"])
+        record.figure("over_torch", last_json(ran.out)["adamw_s"] / lines["AdamW"]["median_s"])
 
 
 def backends(nccl, gpus):
@@ -181,3 +186,30 @@ def overlap(places, record, clock, nccl, gpus, tiny):
                                  "exposed_ms": max((r["communication_us"] - r["hidden_us"]) / 1e3
                                                    for r in ranks.values()) if ranks else None})
     record.figure("hidden_share_least", shares.get("nccl", shares.get("staged")))
+
+
+def group_times(places, clock, variables, workers, nbytes, calls):
+    """{collective: microseconds of a call} of our groups."""
+    ran = succeed([places.program("acclaunch"), "--use_fsdp", "--num_processes", workers,
+                   "--main_process_port", 0, places.program("group_bench"), nbytes, nbytes, calls],
+                  clock, dict(places.environment(), ACC_SHARE_GPUS="1", **variables))
+    lines = [json.loads(line[line.index("{"):]) for line in ran.out.splitlines() if "{" in line]
+    return {line["op"]: line["mean_us"] for line in lines}
+
+
+def collectives(places, record, clock, nccl, gpus, tiny):
+    """Our groups on device memory; on two GPUs or more beside raw NCCL by torch.distributed."""
+    nbytes, calls, workers = (4096, 2, 2) if tiny else (64 << 20, 20, max(2, min(gpus, 8)))
+    record.figure("bytes", nbytes)
+    for name, variables in backends(nccl, gpus):
+        times = group_times(places, clock, variables, workers, nbytes, calls)
+        record.check(f"{name}: all_gather, reduce_scatter and all_reduce", len(times) == 3)
+        record.figure(f"{name}, {workers} ranks", {f"{op}_us": us for op, us in times.items()})
+    if gpus < 2 or not places.torch or tiny:
+        record.note("raw NCCL is measured on two GPUs or more, where torch is")
+        return
+    ran = succeed([places.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+                   workers, places.scripts / "torch_peers.py", "collectives", "--bytes", nbytes,
+                   "--calls", calls], clock)
+    record.figure(f"raw NCCL, {workers} ranks",
+                  {f"{op}_us": us for op, us in last_json(ran.out).items()})

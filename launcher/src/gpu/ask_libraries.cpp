@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 
@@ -75,6 +76,20 @@ std::vector<std::string> nvml_partitions(const Library& nvml, NvmlDevice device)
   return uuids;
 }
 
+int nvml_numa_node(const Library& nvml, NvmlDevice device) {
+  std::array<unsigned long, 16> nodes{};  // a bit each
+  constexpr unsigned kNearestNode = 0;    // NVML_AFFINITY_SCOPE_NODE
+  if (nvml.call("nvmlDeviceGetMemoryAffinity", device, static_cast<unsigned>(nodes.size()),
+                nodes.data(), kNearestNode)) {
+    for (std::size_t word = 0; word < nodes.size(); ++word) {
+      if (nodes[word] != 0) {
+        return static_cast<int>(word) * 64 + std::countr_zero(nodes[word]);
+      }
+    }
+  }
+  return -1;
+}
+
 Gpu nvml_gpu(const Library& nvml, NvmlDevice device) {
   Gpu gpu;
   Text name{};
@@ -87,6 +102,7 @@ Gpu nvml_gpu(const Library& nvml, NvmlDevice device) {
   if (nvml.call("nvmlDeviceGetPciInfo_v3", device, &pci)) {
     gpu.pci_id = pci_text(pci.domain, pci.bus, pci.device);
   }
+  gpu.numa_node = nvml_numa_node(nvml, device);
   return gpu;
 }
 

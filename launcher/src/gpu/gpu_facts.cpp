@@ -29,7 +29,8 @@ GpuFacts detect_gpus(const std::filesystem::path& sys, const std::filesystem::pa
     facts = ask_kernel_module(proc);
   }
   for (Gpu& gpu : facts->devices) {
-    gpu.numa_node = numa_node_of(sys, gpu.pci_id);
+    const int node = numa_node_of(sys, gpu.pci_id);
+    gpu.numa_node = node >= 0 ? node : gpu.numa_node;
   }
   return *std::move(facts);
 }

@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "collectives/shm/descriptor_server.hpp"
 #include "collectives/shm/futex.hpp"
 
 #include <fcntl.h>
@@ -32,6 +33,14 @@ void pause_cpu() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+std::string descriptor_path(int pid, int fd) {
+  return fmt::format("/proc/{}/fd/{}", pid, fd);
+}
+
+UniqueFd reopen(int pid, int fd) {
+  return UniqueFd(::open(descriptor_path(pid, fd).c_str(), O_RDWR | O_CLOEXEC));
 }
 
 /// For kernels and sandboxes without pidfds. A process that ended and that nobody reaped is dead.
@@ -67,12 +76,18 @@ SharedMapping SharedMapping::create(std::size_t nbytes) {
     throw Error(Errc::out_of_memory, fmt::format("cannot make {} bytes of shared memory: {}",
                                                  nbytes, std::strerror(errno)));
   }
+  if (!reopen(::getpid(), fd.get())) {
+    serve_descriptor(fd.get());
+  }
   return map(std::move(fd), nbytes);
 }
 
 SharedMapping SharedMapping::open(int pid, int fd, std::size_t nbytes) {
-  const std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
-  UniqueFd opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const std::string path = descriptor_path(pid, fd);
+  UniqueFd opened = reopen(pid, fd);
+  if (!opened) {
+    opened = ask_for_descriptor(pid, fd);
+  }
   if (!opened) {
     throw Error(Errc::collective,
                 fmt::format("cannot open the group's shared memory {}: {} (ranks of one host must "

@@ -1,0 +1,164 @@
+// acclaunch on a machine with GPUs: the driver's libraries are stand-ins, everything else is real.
+#include "support/program.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+#include <sched.h>
+
+#include <filesystem>
+#include <fstream>
+
+using namespace acc::test;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+using Variables = std::map<std::string, std::string>;
+
+/// The first and the last core that this process may run on.
+std::pair<std::string, std::string> two_cores() {
+  cpu_set_t usable;
+  REQUIRE(::sched_getaffinity(0, sizeof usable, &usable) == 0);
+  int first = 0;
+  int last = CPU_SETSIZE - 1;
+  for (; !CPU_ISSET(first, &usable); ++first) {
+  }
+  for (; !CPU_ISSET(last, &usable); --last) {
+  }
+  return {std::to_string(first), std::to_string(last)};
+}
+
+/// Two GPUs, each at a NUMA node of one core.
+class Machine {
+ public:
+  Machine() {
+    const auto nodes = sys_.path() / "devices/system/node";
+    fs::create_directories(nodes / "node0");
+    fs::create_directories(nodes / "node1");
+    const auto [first, last] = two_cores();
+    std::ofstream(nodes / "online") << "0-1\n";
+    std::ofstream(nodes / "node0/cpulist") << first << "\n";
+    std::ofstream(nodes / "node1/cpulist") << last << "\n";
+  }
+
+  [[nodiscard]] Variables with(const Variables& more) const {
+    Variables all = {{"LD_LIBRARY_PATH", ACC_STANDIN_FOLDER},
+                     {"ACC_SYS_ROOT", sys_.path().string()},
+                     {"ACC_STANDIN_DEVICES", "2"},
+                     {"ACC_STANDIN_NUMA", "0,1"}};
+    for (const auto& [name, value] : more) {
+      all[name] = value;
+    }
+    return all;
+  }
+
+ private:
+  TemporaryFolder sys_;
+};
+
+struct Ran {
+  int status;
+  std::string out, err;
+};
+
+Ran acclaunch(const Words& words, const Variables& variables) {
+  Words command = {ACC_BIN_DIR "/acclaunch"};
+  command.insert(command.end(), words.begin(), words.end());
+  Program program(command, variables);
+  const int status = program.wait();
+  return {status, program.out(), program.err()};
+}
+
+const std::string kShowCores =
+    R"(echo "cores $(sed -n 's/Cpus_allowed_list:\t//p' /proc/self/status) $ACC_DEVICE")";
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("GPUs: a worker runs on the cores of its GPU's NUMA node") {
+  const Machine machine;
+  const auto [first, last] = two_cores();
+  const Words words = {
+      "--use_fsdp", "--enable_cpu_affinity", "--num_processes", "2", "/bin/sh", "-c", kShowCores};
+  const Ran both = acclaunch(words, machine.with({}));
+  CHECK(both.status == 0);
+  CHECK(contains(both.out, "[0] cores " + first + " cuda\n"));
+  CHECK(contains(both.out, "[1] cores " + last + " cuda\n"));
+  const Ran turned = acclaunch(words, machine.with({{"CUDA_VISIBLE_DEVICES", "1,0"}}));
+  CHECK(contains(turned.out, "[0] cores " + last + " cuda\n"));
+  CHECK(contains(turned.out, "[1] cores " + first + " cuda\n"));
+  Words by_id = words;
+  by_id.insert(by_id.begin(), {"--gpu_ids", "1,0"});
+  const Ran chosen = acclaunch(by_id, machine.with({}));
+  CHECK(contains(chosen.out, "[0] cores " + last + " cuda\n"));
+}
+
+TEST_CASE("GPUs: explain shows them and where each worker runs") {
+  const Machine machine;
+  const auto [first, last] = two_cores();
+  const Ran shown = acclaunch(
+      {"explain", "--use_fsdp", "--enable_cpu_affinity", "--num_processes", "2", "/bin/true"},
+      machine.with({}));
+  CHECK(shown.status == 0);
+  CHECK(contains(shown.out, "gpus      0  stand-in GPU"));
+  CHECK(contains(shown.out, "NUMA node 1\n          driver 580.65.06\n"));
+  CHECK(contains(shown.out, "workers   local rank 0 on GPU 0, cores " + first + " of NUMA node 0"));
+  CHECK(contains(shown.out, "local rank 1 on GPU 1, cores " + last + " of NUMA node 1"));
+}
+
+TEST_CASE("GPUs: without NVML the driver itself is asked, whatever is visible") {
+  const Machine machine;
+  const TemporaryFolder folder;
+  fs::create_symlink(fs::path(ACC_STANDIN_FOLDER) / "libcuda.so.1", folder.path() / "libcuda.so.1");
+  const Ran shown = acclaunch(
+      {"explain", "--use_fsdp", "--num_processes", "1", "/bin/true"},
+      machine.with({{"LD_LIBRARY_PATH", folder.path().string()}, {"CUDA_VISIBLE_DEVICES", "1"}}));
+  CHECK(shown.status == 0);
+  CHECK(contains(shown.out, "          1  stand-in GPU"));
+  CHECK(contains(shown.out, "driver for CUDA 13.0"));
+  CHECK(contains(shown.out, "local rank 0 on GPU 1"));
+}
+
+TEST_CASE("GPUs: what is asked for and is not there ends in one sentence and status 2") {
+  struct Case {
+    Words words;
+    Variables variables;
+    std::string sentence;
+  };
+  const std::vector<Case> cases = {
+      {{"--use_fsdp", "--num_processes", "3"},
+       {},
+       "3 processes on this machine need as many GPUs, but there are 2"},
+      {{"--use_fsdp", "--num_processes", "2"},
+       {{"CUDA_VISIBLE_DEVICES", "0"}},
+       "2 processes on this machine need as many GPUs, but there is 1"},
+      {{"--gpu_ids", "0,2", "--num_processes", "2"},
+       {},
+       "gpu_ids names GPU 2, but this machine has 2, numbered from 0"},
+      {{"--multi_gpu", "--num_processes", "2"},
+       {{"ACC_STANDIN_ERROR", "no_driver"}},
+       "--multi_gpu asks for GPUs, but there is none on this machine: no NVIDIA driver is "
+       "installed"},
+      {{"--multi_gpu", "--num_processes", "2"},
+       {{"ACC_STANDIN_ERROR", "no_device"}},
+       "there is none on this machine, though NVIDIA's driver 580.65.06 is installed"},
+  };
+  const Machine machine;
+  for (const auto& [words, variables, sentence] : cases) {
+    CAPTURE(sentence);
+    Words all = words;
+    all.insert(all.end(), {"/bin/sh", "-c", "echo a worker runs"});
+    const Ran ran = acclaunch(all, machine.with(variables));
+    CHECK(ran.status == 2);
+    CHECK(contains(ran.err, sentence));
+    CHECK_FALSE(contains(ran.out, "a worker runs"));
+  }
+  const Ran shared = acclaunch({"--use_fsdp", "--num_processes", "3", "/bin/sh", "-c", kShowCores},
+                               machine.with({{"ACC_SHARE_GPUS", "1"}}));
+  CHECK(shared.status == 0);
+  CHECK(contains(shared.out, " cuda\n"));
+}
