@@ -70,7 +70,7 @@ def row(model, tokens_per_s, tflops, peak_bytes):
 def memory_over_formula(model, last_line):
     """How far the peak is from the formula's states and the run's own activations, as a share."""
     rank = last_line["ranks"][0]
-    peak, activations = rank.get("peak_device_bytes"), rank.get("activation_bytes")
+    peak, activations = rank.get("device_peak_bytes"), rank.get("activation_bytes")
     if not peak or activations is None:
         return None
     states = formulas.state_bytes("full_shard", formulas.gpt_parameters(model), 1,
@@ -93,7 +93,7 @@ def gpt(places, record, clock, name, facts, tiny):
         peers = {} if tiny else torch_runs(places, record, clock, model, micro_batch, steps)
         if not tiny and clock.left() > 15:
             speeds.append(run_gpt(places, clock, model, micro_batch, folder, steps)[0])
-    ours = row(model, statistics.mean(speeds), tflops, line["ranks"][0].get("peak_device_bytes"))
+    ours = row(model, statistics.mean(speeds), tflops, line["ranks"][0].get("device_peak_bytes"))
     ours["memory_over_formula"] = memory_over_formula(model, line)
     ours["spread"] = (max(speeds) - min(speeds)) / max(speeds)
     record.figure("train_gpt", ours)
