@@ -30,6 +30,9 @@ set(wheels ${checkout}/build/cuda ${wheel_folders})
 list(TRANSFORM wheels APPEND /nvidia/cu13 OUTPUT_VARIABLE wheel_cuda)
 list(TRANSFORM wheels APPEND /nvidia/nccl OUTPUT_VARIABLE wheel_nccl)
 
+if(CMAKE_CUDA_COMPILER)
+  set(ACC_NVCC ${CMAKE_CUDA_COMPILER})
+endif()
 # A folder that was named comes before what is found by itself; the system before wheels.
 find_program(ACC_NVCC NAMES $ENV{CUDACXX} nvcc
   HINTS ${cuda_roots} PATH_SUFFIXES bin NO_DEFAULT_PATH)

@@ -22,6 +22,7 @@ class Gpt final : public LanguageModel {
   void train(const Batch& batch) override;
   double take_loss() override;
   std::span<const float> next_token_logits(std::span<const std::int32_t> tokens) override;
+  [[nodiscard]] std::int64_t activation_bytes() const override { return 0; }
 
  private:
   const float* embed(const acc::ForwardUse& use, std::span<const std::int32_t> ids,

@@ -30,6 +30,10 @@ class LanguageModel {
   /// valid until the next call. To be called under Model::no_grad().
   virtual std::span<const float> next_token_logits(std::span<const std::int32_t> tokens) = 0;
 
+  /// What it holds of a GPU's memory beside the runtime: activations, gradients between layers,
+  /// workspace. 0 on the CPU.
+  [[nodiscard]] virtual std::int64_t activation_bytes() const = 0;
+
  protected:
   LanguageModel() = default;
 };

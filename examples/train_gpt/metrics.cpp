@@ -31,7 +31,7 @@ constexpr std::array kRankColumns = {
     "parameter_bytes",       "gradient_bytes",    "optimizer_bytes",      "gathered_bytes",
     "gradient_buffer_bytes", "gathered_elements", "gather_calls",         "gathered_elements_moved",
     "reduced_elements",      "reduce_calls",      "all_reduced_elements", "all_reduce_calls",
-    "peak_rss_bytes",        "pss_bytes",
+    "peak_rss_bytes",        "pss_bytes",         "activation_bytes",     "device_peak_bytes",
 };
 /// Proportional set size. The kernel walks all pages for it, so it is looked up once in two
 /// seconds.
@@ -48,7 +48,7 @@ double recent_pss_bytes() {
 
 using RankRow = std::array<double, kRankColumns.size()>;
 
-RankRow rank_row(const acc::Model& model) {
+RankRow rank_row(const acc::Model& model, std::int64_t activation_bytes) {
   const acc::MemoryReport memory = model.memory();
   const acc::TrafficReport traffic = model.traffic();
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
@@ -65,7 +65,9 @@ RankRow rank_row(const acc::Model& model) {
           real(traffic.all_reduced_elements),
           real(traffic.all_reduce_calls),
           kernel_bytes("/proc/self/status", "VmHWM"),
-          recent_pss_bytes()};
+          recent_pss_bytes(),
+          real(activation_bytes),
+          real(memory.device_peak_bytes + activation_bytes)};
 }
 
 Json rank_objects(std::span<const double> rows) {
@@ -92,11 +94,12 @@ MetricsFile::MetricsFile(acc::Runtime& runtime, const std::string& path, bool re
   }
 }
 
-void MetricsFile::write(const StepResult& result, const acc::Model& model) {
+void MetricsFile::write(const StepResult& result, const acc::Model& model,
+                        std::int64_t activation_bytes) {
   if (!enabled_) {
     return;
   }
-  const std::vector<double> rows = runtime_.all_gather(rank_row(model));
+  const std::vector<double> rows = runtime_.all_gather(rank_row(model, activation_bytes));
   if (runtime_.rank() != 0) {
     return;
   }

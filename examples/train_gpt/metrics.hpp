@@ -26,8 +26,9 @@ class MetricsFile {
   /// An empty path writes nothing. Keeps what is there when `resumed`.
   MetricsFile(acc::Runtime& runtime, const std::string& path, bool resumed);
 
-  /// Collective. `model`'s traffic is that since its last reset.
-  void write(const StepResult& result, const acc::Model& model);
+  /// Collective. `model`'s traffic is that since its last reset. activation_bytes: what the program
+  /// itself holds of this rank's GPU.
+  void write(const StepResult& result, const acc::Model& model, std::int64_t activation_bytes);
 
  private:
   acc::Runtime& runtime_;

@@ -112,7 +112,7 @@ class Trainer {
     for (std::int64_t step = first; step < options_.steps; ++step) {
       const StepResult result = train_step(step, batch);
       progress.show(result);
-      metrics.write(result, model_);
+      metrics.write(result, model_, gpt_->activation_bytes());
     }
   }
 

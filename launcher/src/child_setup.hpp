@@ -2,33 +2,39 @@
 
 #include "worker_process.hpp"
 
-#include <array>
+#include <boost/process/v2/posix/default_launcher.hpp>
+#include <unistd.h>
+
 #include <vector>
 
 namespace acc::launcher {
 
-/// All that a new worker needs between fork and exec, where no memory may be allocated. Refers to
-/// the WorkerSpec it was made from.
+/// What a new worker does between fork and exec, where no memory may be allocated: an initializer
+/// of Boost.Process. Refers to the WorkerSpec it was made from.
 class ChildSetup {
  public:
-  /// `streams`: what becomes its stdin, stdout and stderr; -1: the launcher's own.
-  ChildSetup(const WorkerSpec& spec, std::array<int, 3> streams);
+  explicit ChildSetup(const WorkerSpec& spec);
 
-  /// Turns the calling process, a fork of the launcher, into the worker. Returns the errno of what
-  /// could not be done.
-  [[nodiscard]] int become_worker() const noexcept;
+  boost::process::v2::error_code on_exec_setup(boost::process::v2::posix::default_launcher&,
+                                               const boost::process::v2::filesystem::path&,
+                                               const char* const*) const noexcept {
+    become_worker();
+    return {};
+  }
+
+  /// Boost would call exit(), which runs the launcher's own atexit functions in the child.
+  template <typename... Arguments>
+  [[noreturn]] void on_exec_error(Arguments&&...) const {
+    ::_exit(127);
+  }
 
  private:
-  [[nodiscard]] bool take_streams() const noexcept;
+  void become_worker() const noexcept;
   void bind() const noexcept;
 
-  const WorkerSpec& spec_;
-  std::array<int, 3> streams_;
   pid_t parent_;
   bool takes_terminal_;
-  std::vector<std::string> environment_text_;
-  std::vector<char*> arguments_;
-  std::vector<char*> environment_;
+  int numa_node_;
   std::vector<unsigned long> core_mask_;  ///< a bit a core; empty: not bound
 };
 

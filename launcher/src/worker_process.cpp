@@ -5,54 +5,63 @@
 #include "process_watch.hpp"
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/detail/throw_error.hpp>  // Boost.Process 1.81 forgets it
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/process/v2/posix/default_launcher.hpp>
+#include <boost/process/v2/process.hpp>
+#include <boost/process/v2/start_dir.hpp>
+#include <boost/process/v2/stdio.hpp>
 #include <fcntl.h>
 #include <sys/wait.h>
 
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <utility>
 
 namespace acc::launcher {
 namespace asio = boost::asio;
+namespace process = boost::process::v2;
 
 namespace {
 
-/// A pipe that closes itself when the child has become the program.
-struct ErrorPipe {
-  UniqueFd read;
-  UniqueFd write;
-
-  ErrorPipe() {
-    std::array<int, 2> ends = {-1, -1};
-    if (::pipe2(ends.data(), O_CLOEXEC) == 0) {
-      read.reset(ends[0]);
-      write.reset(::fcntl(ends[1], F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
-      ::close(ends[1]);
-    }
+std::vector<std::string> environment_strings(const WorkerSpec& spec) {
+  std::vector<std::string> strings;
+  strings.reserve(spec.environment.size());
+  for (const auto& [name, value] : spec.environment) {
+    strings.push_back(name + "=" + value);
   }
+  return strings;
+}
 
-  /// The errno that the child could not become the program for, or 0.
-  int wait_for_exec() {
-    write.reset();
-    int error = 0;
-    ssize_t count = 0;
-    while ((count = ::read(read.get(), &error, sizeof error)) < 0 && errno == EINTR) {
-    }
-    return count == sizeof error ? error : 0;
-  }
+struct Started {
+  pid_t pid;
+  process::error_code error;
 };
 
-pid_t fork_worker(const ChildSetup& setup, const ErrorPipe& pipe) {
-  const pid_t pid = pipe.write ? ::fork() : -1;
-  if (pid == 0) {
-    const int error = setup.become_worker();
-    static_cast<void>(!::write(pipe.write.get(), &error, sizeof error));
-    ::_exit(127);
+/// A child that could not become the program is left to be reaped.
+Started start(const WorkerSpec& spec, process::process_stdio streams) {
+  const std::vector<std::string> environment = environment_strings(spec);
+  std::vector<const char*> environment_pointers;
+  for (const std::string& entry : environment) {
+    environment_pointers.push_back(entry.c_str());
   }
-  return pid;
+  environment_pointers.push_back(nullptr);
+  const std::string directory = spec.working_directory.empty() ? "." : spec.working_directory;
+
+  // Boost tells the executor's context of the fork, and Asio then registers every descriptor anew
+  // in the child, which costs time and throws for a file. A context of its own has none.
+  asio::io_context for_fork(1);
+  process::posix::default_launcher launcher;
+  launcher.env = environment_pointers.data();
+  process::error_code error;
+  process::process started =
+      launcher(asio::any_io_executor(for_fork.get_executor()), error, spec.command.front(),
+               std::vector<std::string>(spec.command.begin() + 1, spec.command.end()), streams,
+               ChildSetup(spec), process::process_start_dir(directory));
+  started.detach();
+  return {launcher.pid, error};
 }
 
 bool reap(pid_t pid, int& wait_status) noexcept {
@@ -84,21 +93,22 @@ struct WorkerProcess::Process {
 
 WorkerProcess::WorkerProcess(asio::any_io_executor executor, const WorkerSpec& spec, int out,
                              int err) {
+  process::process_stdio streams{{}, {out}, {err}};
   UniqueFd nothing;
   if (!spec.inherits_stdin) {
     nothing.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    streams.in.fd = nothing.get();
   }
-  const ChildSetup setup(spec, {nothing.get(), out, err});
-  ErrorPipe pipe;
-  pid_ = fork_worker(setup, pipe);
+  const Started started = start(spec, std::move(streams));
+  pid_ = started.pid;
   if (pid_ < 0) {
     throw Error(Errc::process,
                 "cannot start a process for rank " + std::to_string(spec.rank) + ": " +
-                    std::strerror(errno),
+                    started.error.message(),
                 spec.rank);
   }
-  exec_error_ = pipe.wait_for_exec();
-  if (exec_error_ != 0) {
+  if (started.error) {
+    exec_error_ = started.error.value();
     int ignored = 0;
     reap(pid_, ignored);
     return;

@@ -142,6 +142,13 @@ int device_pci_bus(int device) {
   return 0x10 + device;
 }
 
+std::string device_pci_text(int device, int domain_digits) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%0*X:%02X:00.0", domain_digits, 0U,
+                static_cast<unsigned>(device_pci_bus(device)));
+  return text.data();
+}
+
 int device_numa_node(const Settings& settings, int device) {
   const auto i = static_cast<std::size_t>(device);
   return i < settings.numa.size() ? settings.numa[i] : -1;

@@ -38,6 +38,8 @@ std::array<unsigned char, 16> device_uuid(int device);
 /// "GPU-…" as NVML writes it.
 std::string device_uuid_text(int device);
 int device_pci_bus(int device);
+/// "0000:10:00.0", with so many digits before the first colon.
+std::string device_pci_text(int device, int domain_digits);
 int device_numa_node(const Settings& settings, int device);
 
 /// Prints "stand-in CUDA: …" and aborts: a program did what would go wrong on a GPU.

@@ -2,10 +2,13 @@
 
 #include "cuda_check.hpp"
 
+#include <atomic>
 #include <string>
 
 namespace train_gpt::cuda {
 namespace {
+
+std::atomic<std::int64_t> allocated_bytes{0};
 
 std::string mebibytes(std::size_t nbytes) {
   return std::to_string(nbytes >> 20) + " MiB";
@@ -32,11 +35,17 @@ DeviceMemory::DeviceMemory(std::size_t nbytes, const char* what) {
     fail_allocation(nbytes, what);
   }
   check(status, "an allocation");
-  data_.reset(data);
+  data_ = {data, Free{nbytes}};
+  allocated_bytes += static_cast<std::int64_t>(nbytes);
 }
 
 void DeviceMemory::Free::operator()(void* data) const {
   cudaFree(data);
+  allocated_bytes -= static_cast<std::int64_t>(nbytes);
+}
+
+std::int64_t device_bytes() {
+  return allocated_bytes;
 }
 
 PinnedMemory::PinnedMemory(std::size_t nbytes, const char* what) {

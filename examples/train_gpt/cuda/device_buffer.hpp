@@ -17,10 +17,14 @@ class DeviceMemory {
 
  private:
   struct Free {
+    std::size_t nbytes = 0;
     void operator()(void* data) const;
   };
   std::unique_ptr<void, Free> data_;
 };
+
+/// Bytes in all DeviceMemory of this process.
+std::int64_t device_bytes();
 
 /// `count` elements of it.
 template <class T>

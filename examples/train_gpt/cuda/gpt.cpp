@@ -59,6 +59,7 @@ class Gpt final : public LanguageModel {
   void train(const Batch& batch) override;
   double take_loss() override;
   std::span<const float> next_token_logits(std::span<const std::int32_t> tokens) override;
+  [[nodiscard]] std::int64_t activation_bytes() const override { return device_bytes(); }
 
  private:
   const T* embed(const acc::ForwardUse& use, BatchShape shape);

@@ -144,8 +144,8 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
     if (physical(device) < 0) {
       return cudaErrorInvalidDevice;
     }
-    std::snprintf(text, static_cast<std::size_t>(size), "0000:%02X:00.0",
-                  static_cast<unsigned>(device_pci_bus(physical(device))));
+    std::snprintf(text, static_cast<std::size_t>(size), "%s",
+                  device_pci_text(physical(device), 4).c_str());
     return cudaSuccess;
   });
 }

@@ -26,6 +26,7 @@ constexpr ErrorText kErrors[] = {
     {ACC_ERROR(cudaErrorInvalidResourceHandle), "invalid resource handle"},
     {ACC_ERROR(cudaErrorNotReady), "device not ready"},
     {ACC_ERROR(cudaErrorIllegalAddress), "an illegal memory access was encountered"},
+    {ACC_ERROR(cudaErrorMisalignedAddress), "misaligned address"},
     {ACC_ERROR(cudaErrorHostMemoryAlreadyRegistered),
      "part or all of the requested memory range is already mapped"},
     {ACC_ERROR(cudaErrorHostMemoryNotRegistered),

@@ -5,7 +5,6 @@
 
 #include <cstring>
 #include <memory>
-#include <sstream>
 
 __thread uint3 threadIdx{};
 __thread uint3 blockIdx{};

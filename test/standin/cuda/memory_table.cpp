@@ -33,8 +33,8 @@ unsigned char* bytes_at(std::uintptr_t address) {
 
 std::string describe(std::uintptr_t begin, std::size_t nbytes, int device, long serial) {
   std::ostringstream text;
-  text << "allocation " << serial << " (" << nbytes << " bytes at " << bytes_at(begin) + 0
-       << " of device " << device << ")";
+  text << "allocation " << serial << " (" << nbytes << " bytes at "
+       << static_cast<const void*>(bytes_at(begin)) << " of device " << device << ")";
   return text.str();
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <random>
@@ -16,8 +17,15 @@ namespace {
 
 constexpr auto kRetry = std::chrono::microseconds(100);  // of work that said "not yet"
 
+/// At the process's end queued work is dropped; what runs at that moment uses objects that are
+/// about to be destroyed, and is awaited.
+void stop_at_exit();
+
 /// One mutex and one condition for all streams of the process: there are few.
 struct Shared {
+  Shared() { std::atexit(stop_at_exit); }
+  bool stopping = false;
+  int executing = 0;  ///< engines that run a piece of work
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::pair<int, std::thread::id>, Engine*> engines;
@@ -27,6 +35,15 @@ struct Shared {
 Shared& shared() {
   static Shared* const the_shared = new Shared;  // outlives the engines' threads
   return *the_shared;
+}
+
+thread_local bool is_engines_thread = false;
+
+void stop_at_exit() {
+  std::unique_lock lock(shared().mutex);
+  shared().stopping = true;
+  const int self = is_engines_thread ? 1 : 0;  // a piece of work may end the process
+  shared().changed.wait(lock, [self] { return shared().executing == self; });
 }
 
 bool is_done(const Ticket& ticket) {
@@ -59,6 +76,7 @@ class Engine {
   [[noreturn]] void run();
   /// Whether work may start: somebody waits, has polled, or it is old.
   bool may_run();
+  /// The end of time where there is no work.
   [[nodiscard]] Clock::time_point when_oldest_is_due() const;
   Stream* choose();
   void execute(Stream& stream, std::unique_lock<std::mutex>& lock);
@@ -75,6 +93,7 @@ class Engine {
 };
 
 void Engine::run() {
+  is_engines_thread = true;
   std::unique_lock lock(shared().mutex);
   while (true) {
     drop_forgotten();
@@ -96,14 +115,17 @@ void Engine::run() {
 
 bool Engine::may_run() {
   std::erase_if(wanted_, is_done);
-  const bool has_work =
-      std::ranges::any_of(streams_, [](const StreamPtr& stream) { return !stream->queue.empty(); });
-  return has_work &&
-         (!wanted_.empty() || steps_granted_ > 0 || when_oldest_is_due() <= Clock::now());
+  const auto due = when_oldest_is_due();
+  const bool has_work = due != Clock::time_point::max();
+  steps_granted_ = has_work ? steps_granted_ : 0;
+  return has_work && (!wanted_.empty() || steps_granted_ > 0 || due <= Clock::now());
 }
 
 Clock::time_point Engine::when_oldest_is_due() const {
   auto due = Clock::time_point::max();
+  if (shared().stopping) {
+    return due;
+  }
   for (const StreamPtr& stream : streams_) {
     if (!stream->queue.empty()) {
       due = std::min(due,
@@ -137,9 +159,12 @@ Stream* Engine::choose() {
 void Engine::execute(Stream& stream, std::unique_lock<std::mutex>& lock) {
   Work& work = stream.queue.front();
   const bool faulted = device_fault(stream.device) != cudaSuccess;
+  ++shared().executing;
   lock.unlock();
   const bool done = faulted || work.step();
   lock.lock();
+  --shared().executing;
+  shared().changed.notify_all();
   if (!done) {
     not_yet_.push_back(&stream);
     return;
@@ -149,7 +174,6 @@ void Engine::execute(Stream& stream, std::unique_lock<std::mutex>& lock) {
   ++stream.done;
   steps_granted_ = std::max(0L, steps_granted_ - 1);
   not_yet_.clear();
-  shared().changed.notify_all();
   lock.unlock();
   finished = {};  // what it holds may call back when it goes
   lock.lock();
@@ -163,16 +187,16 @@ void Engine::drop_forgotten() {
 
 namespace {
 
-Engine& engine_of(int device, std::thread::id thread) {
-  Engine*& engine = shared().engines[{device, thread}];
+Engine& engine_of_this_thread(int device) {
+  Engine*& engine = shared().engines[{device, std::this_thread::get_id()}];
   if (engine == nullptr) {
     engine = new Engine(settings().seed + static_cast<std::uint64_t>(device));
   }
   return *engine;
 }
 
-StreamPtr make_stream_locked(int device, bool blocking, std::thread::id thread) {
-  Engine& engine = engine_of(device, thread);
+StreamPtr make_stream_locked(int device, bool blocking) {
+  Engine& engine = engine_of_this_thread(device);
   auto stream = std::make_shared<Stream>(device, blocking, engine);
   engine.add(stream);
   return stream;
@@ -181,7 +205,7 @@ StreamPtr make_stream_locked(int device, bool blocking, std::thread::id thread) 
 StreamPtr default_stream_locked(int device) {
   StreamPtr& stream = shared().default_streams[device];
   if (stream == nullptr) {
-    stream = make_stream_locked(device, /*blocking=*/true, std::thread::id{});
+    stream = make_stream_locked(device, /*blocking=*/true);
   }
   return stream;
 }
@@ -229,7 +253,7 @@ void wait_all(const std::vector<Ticket>& tickets) {
 
 StreamPtr make_stream(int device, bool blocking) {
   const std::lock_guard lock(shared().mutex);
-  return make_stream_locked(device, blocking, std::this_thread::get_id());
+  return make_stream_locked(device, blocking);
 }
 
 StreamPtr default_stream(int device) {

@@ -45,6 +45,7 @@ class Stream {
 
 /// A stream for work that this host thread issues.
 StreamPtr make_stream(int device, bool blocking);
+/// Runs with the streams of the host thread that used it first.
 StreamPtr default_stream(int device);
 /// The stream goes when its work is done.
 void forget_stream(const StreamPtr& stream);

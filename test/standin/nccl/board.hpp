@@ -56,6 +56,8 @@ class SharedBoard {
   ~SharedBoard();
   SharedBoard(const SharedBoard&) = delete;
   SharedBoard& operator=(const SharedBoard&) = delete;
+  /// Leaves no file behind, even where somebody never came.
+  void forget_name() const noexcept;
   [[nodiscard]] Board& operator*() const noexcept { return *board_; }
   [[nodiscard]] Board* operator->() const noexcept { return board_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }

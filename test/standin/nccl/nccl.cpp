@@ -8,6 +8,8 @@
 
 #include <chrono>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -138,6 +140,7 @@ STANDIN_API ncclResult_t ncclCommAbort(ncclComm_t handle) {
   ncclComm& comm = living(handle, __func__);
   const std::lock_guard lock(comm.mutex);
   comm.shared->aborted = true;
+  comm.shared->board.forget_name();
   comm.dead = true;
   return ncclSuccess;
 }
@@ -189,6 +192,16 @@ ncclResult_t remember(ncclComm_t handle, const char* function, void* memory, voi
   return ncclSuccess;
 }
 
+struct Allocations {
+  std::mutex mutex;
+  std::map<void*, void*> whole;
+};
+
+Allocations& allocations() {
+  static Allocations all;
+  return all;
+}
+
 ncclResult_t forget(ncclComm_t handle, const char* function, void* memory) {
   ncclComm& comm = living(handle, function);
   const std::lock_guard lock(comm.mutex);
@@ -197,12 +210,27 @@ ncclResult_t forget(ncclComm_t handle, const char* function, void* memory) {
 
 }  // namespace
 
+// As aligned as windows must be, which cudaMalloc does not promise.
 STANDIN_API ncclResult_t ncclMemAlloc(void** memory, size_t nbytes) {
-  return cudaMalloc(memory, nbytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  void* whole = nullptr;
+  if (cudaMalloc(&whole, nbytes + NCCL_WIN_REQUIRED_ALIGNMENT) != cudaSuccess) {
+    return ncclUnhandledCudaError;
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(whole) + NCCL_WIN_REQUIRED_ALIGNMENT - 1;
+  *memory =
+      reinterpret_cast<void*>(address / NCCL_WIN_REQUIRED_ALIGNMENT * NCCL_WIN_REQUIRED_ALIGNMENT);
+  const std::lock_guard lock(allocations().mutex);
+  allocations().whole[*memory] = whole;
+  return ncclSuccess;
 }
 
 STANDIN_API ncclResult_t ncclMemFree(void* memory) {
-  return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  const std::lock_guard lock(allocations().mutex);
+  const auto found = allocations().whole.extract(memory);
+  if (found.empty()) {
+    die("ncclMemFree of what ncclMemAlloc did not give");
+  }
+  return cudaFree(found.mapped()) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 STANDIN_API ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, size_t /*nbytes*/,

@@ -272,6 +272,25 @@ TEST_CASE("two streams compute norms side by side") {
   CHECK(sums.values()[1] == 4 * norm_on_gpu(more, 0));
 }
 
+TEST_CASE("a norm's scratch memory is another's no more") {
+  const auto values = random_values(50'000, 11);
+  const OnDevice<float> source(gpu(), values);
+  const OnDevice<double> sum(gpu(), {0.0});
+  constexpr int kRounds = 8;
+  for (int round = 0; round < kRounds; ++round) {
+    const StreamPtr stream = gpu().make_stream("norms");
+    MemoryPtr used = gpu().allocate(2048 * sizeof(double), "used");
+    gpu().copy(used->data(), source.data(), used->nbytes(), gpu().compute());
+    used = nullptr;
+    gpu().add_squared_norm(source.data(), values.size(), sum.data(), *stream);
+  }
+  double expected = 0.0;
+  for (int round = 0; round < kRounds; ++round) {
+    expected += norm_in_order(values);
+  }
+  CHECK(sum.values()[0] == expected);
+}
+
 TEST_CASE("AdamW gives the CPU's bits over any ranges and leaves what is between them") {
   std::int64_t numel = 0;
   const auto ranges = odd_ranges(numel);

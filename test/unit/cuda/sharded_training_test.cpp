@@ -1,3 +1,4 @@
+#include "acc/plugins/strategy.hpp"
 #include "acc/runtime.hpp"
 #include "support/run_ranks.hpp"
 
@@ -218,7 +219,8 @@ std::vector<Plan> plans(int world) {
 }
 
 Job job_of(int world, const Plan& plan, MixedPrecision precision, int micro_steps) {
-  Job job{.world_size = world};
+  Job job;
+  job.world_size = world;
   job.sharding.strategy = plan.strategy;
   job.sharding.shard_size = plan.shard_size;
   job.sharding.hpz_partition_size = plan.hpz;

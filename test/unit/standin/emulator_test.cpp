@@ -131,9 +131,11 @@ TEST_CASE("ldmatrix and mma.sync multiply a tile") {
   }
   const DeviceArray<std::uint16_t> a_device(a_bits);
   const DeviceArray<std::uint16_t> b_device(b_bits);
-  const DeviceArray<float> c(16 * 8);
-  REQUIRE(multiply_tile(a_device.data(), b_device.data(), c.data()) == cudaSuccess);
-  CHECK(c.read() == expected);
+  for (const auto multiply : {multiply_tile, multiply_fragments}) {
+    const DeviceArray<float> c(16 * 8);
+    REQUIRE(multiply(a_device.data(), b_device.data(), c.data()) == cudaSuccess);
+    CHECK(c.read() == expected);
+  }
 }
 
 TEST_CASE("cp.async has happened only after the wait for it") {
@@ -147,6 +149,17 @@ TEST_CASE("cp.async has happened only after the wait for it") {
   for (const float value : to.read()) {
     CHECK(std::isnan(value));
   }
+}
+
+TEST_CASE("more than 48 KiB of shared memory has to be allowed, and 227 KiB is the end") {
+  constexpr int kMost = 227 * 1024;
+  const DeviceArray<int> sum(std::vector<int>{0});
+  CHECK(fill_shared(kMost, sum.data()) == cudaErrorInvalidValue);
+  CHECK(allow_shared(kMost + 1) == cudaErrorInvalidValue);
+  CHECK(allow_shared(kMost) == cudaSuccess);
+  CHECK(fill_shared(kMost + 1, sum.data()) == cudaErrorInvalidValue);
+  CHECK(fill_shared(kMost, sum.data()) == cudaSuccess);
+  CHECK(sum.read().front() == kMost);
 }
 
 TEST_CASE("launches that CUDA refuses") {

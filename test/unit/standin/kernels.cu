@@ -115,6 +115,48 @@ __global__ void multiply_tile_kernel(const std::uint16_t* a, const std::uint16_t
   }
 }
 
+__device__ std::uint32_t pair_of(std::uint16_t first, std::uint16_t second) {
+  return first | static_cast<std::uint32_t>(second) << 16;
+}
+
+/// Without ldmatrix: registers filled as the PTX ISA draws the fragments.
+__global__ void multiply_fragments_kernel(const std::uint16_t* a, const std::uint16_t* b,
+                                          float* c) {
+  const unsigned group = threadIdx.x / 4;
+  const unsigned k = threadIdx.x % 4 * 2;
+  const auto a_pair = [&](unsigned row, unsigned column) {
+    return pair_of(a[row * 16 + column], a[row * 16 + column + 1]);
+  };
+  const auto b_pair = [&](unsigned row) {
+    return pair_of(b[row * 8 + group], b[(row + 1) * 8 + group]);
+  };
+  const std::uint32_t a_registers[4] = {a_pair(group, k), a_pair(group + 8, k),
+                                        a_pair(group, k + 8), a_pair(group + 8, k + 8)};
+  const std::uint32_t b_registers[2] = {b_pair(k), b_pair(k + 8)};
+  float d[4] = {};
+  standin::mma_m16n8k16<__nv_bfloat16>(d, a_registers, b_registers, d);
+  c[group * 8 + k] = d[0];
+  c[group * 8 + k + 1] = d[1];
+  c[(group + 8) * 8 + k] = d[2];
+  c[(group + 8) * 8 + k + 1] = d[3];
+}
+
+__global__ void fill_shared_kernel(unsigned nbytes, int* sum) {
+  auto* bytes = acc::cuda::dynamic_shared<unsigned char>();
+  for (unsigned i = threadIdx.x; i < nbytes; i += blockDim.x) {
+    bytes[i] = 1;
+  }
+  __syncthreads();
+  int mine = 0;
+  for (unsigned i = threadIdx.x; i < nbytes; i += blockDim.x) {
+    mine += bytes[i];
+  }
+  const int of_warp = __reduce_add_sync(kAll, mine);
+  if (threadIdx.x % warpSize == 0) {
+    atomicAdd(sum, of_warp);
+  }
+}
+
 __global__ void copy_async_kernel(const float* from, float* to, bool waits) {
   __shared__ __align__(16) float tile[32 * 4];
   standin::cp_async_16(tile + threadIdx.x * 4, from + threadIdx.x * 4);
@@ -143,13 +185,11 @@ __global__ void diverge_in_warp_kernel() {
   }
 }
 
-__global__ void leave_barrier_out_kernel() {
-  if (threadIdx.x < 32) {
-    __syncwarp();
+__global__ void wait_for_each_other_kernel() {
+  if (threadIdx.x == 0) {
     __syncthreads();
   } else {
     __shfl_sync(kAll, 1, 0);
-    __shfl_sync(threadIdx.x == 32 ? 1U : kAll, 1, 0);
   }
 }
 
@@ -198,6 +238,16 @@ cudaError_t count_threads(const Launch& launch, int* as_int, float* as_float, do
 cudaError_t multiply_tile(const std::uint16_t* a, const std::uint16_t* b, float* c) {
   return start({}, multiply_tile_kernel, a, b, c);
 }
+cudaError_t multiply_fragments(const std::uint16_t* a, const std::uint16_t* b, float* c) {
+  return start({}, multiply_fragments_kernel, a, b, c);
+}
+cudaError_t allow_shared(int nbytes) {
+  return cudaFuncSetAttribute(fill_shared_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              nbytes);
+}
+cudaError_t fill_shared(unsigned nbytes, int* sum) {
+  return start({.threads = 64, .shared_bytes = nbytes}, fill_shared_kernel, nbytes, sum);
+}
 cudaError_t copy_async(const float* from, float* to, bool waits) {
   return start({}, copy_async_kernel, from, to, waits);
 }
@@ -207,8 +257,8 @@ cudaError_t diverge_at_barrier() {
 cudaError_t diverge_in_warp() {
   return start({}, diverge_in_warp_kernel);
 }
-cudaError_t leave_barrier_out() {
-  return start({.threads = 64}, leave_barrier_out_kernel);
+cudaError_t wait_for_each_other() {
+  return start({}, wait_for_each_other_kernel);
 }
 cudaError_t overrun_shared() {
   return start({.threads = 32, .shared_bytes = 32}, overrun_shared_kernel);

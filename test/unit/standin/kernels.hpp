@@ -31,13 +31,18 @@ cudaError_t count_threads(const Launch& launch, int* as_int, float* as_float, do
                           int* largest);
 /// c [16, 8] = a [16, 16] b [16, 8], through ldmatrix and mma.sync; bf16 bits.
 cudaError_t multiply_tile(const std::uint16_t* a, const std::uint16_t* b, float* c);
+/// The same without ldmatrix.
+cudaError_t multiply_fragments(const std::uint16_t* a, const std::uint16_t* b, float* c);
+/// *sum += nbytes, over that much dynamic shared memory, which has to be allowed first.
+cudaError_t fill_shared(unsigned nbytes, int* sum);
+cudaError_t allow_shared(int nbytes);
 /// Copies 16 bytes a thread by cp.async and, where `waits`, waits for them.
 cudaError_t copy_async(const float* from, float* to, bool waits);
 
 /// Errors that the emulator ends the process for.
 cudaError_t diverge_at_barrier();
 cudaError_t diverge_in_warp();
-cudaError_t leave_barrier_out();
+cudaError_t wait_for_each_other();
 cudaError_t overrun_shared();
 
 }  // namespace standin_test

@@ -15,47 +15,69 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kPerLane = static_cast<int>(kMaxHeadDim) / 32;
+constexpr int kMostD = static_cast<int>(kMaxHeadDim);
+constexpr int kPerLane = kMostD / 32;
 
-/// A row of one head, spread over the lanes of a warp; channels beyond D are zero.
+__device__ int lane_index() {
+  return static_cast<int>(threadIdx.x) % 32;
+}
+
+/// A row of results, its channels spread over the lanes of a warp.
 struct LaneRow {
   float values[kPerLane];
 
   template <class T>
-  __device__ static LaneRow load(const T* row, int head_dim) {
-    LaneRow result{};
+  __device__ void add(float weight, const T* row, int head_dim) {
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      const int d = 32 * i + static_cast<int>(threadIdx.x) % 32;
-      result.values[i] = d < head_dim ? to_float(row[d]) : 0.0f;
+      const int d = 32 * i + lane_index();
+      values[i] += d < head_dim ? weight * to_float(row[d]) : 0.0f;
     }
-    return result;
+  }
+  __device__ void scale(float factor) {
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      values[i] *= factor;
+    }
   }
   template <class T>
   __device__ void store_scaled(T* row, int head_dim, float factor) const {
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      const int d = 32 * i + static_cast<int>(threadIdx.x) % 32;
+      const int d = 32 * i + lane_index();
       if (d < head_dim) {
         store(row + d, values[i] * factor);
       }
     }
   }
-  __device__ float dot(const LaneRow& other) const {
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      sum += values[i] * other.values[i];
-    }
-    return warp_sum(sum);
-  }
-  __device__ void scale_and_add(float factor, float weight, const LaneRow& other) {
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      values[i] = values[i] * factor + weight * other.values[i];
-    }
-  }
 };
+
+/// What a warp keeps in shared memory: its own two rows, and two numbers for each of 32 others.
+struct WarpMemory {
+  float first_row[kMostD];
+  float second_row[kMostD];
+  float first_weights[32];
+  float second_weights[32];
+};
+
+/// All lanes, one row: into shared memory.
+template <class T>
+__device__ void keep(float* kept, const T* row, int head_dim) {
+  for (int d = lane_index(); d < head_dim; d += 32) {
+    kept[d] = to_float(row[d]);
+  }
+  __syncwarp();
+}
+
+/// One lane, one row.
+template <class T>
+__device__ float dot(const float* kept, const T* row, int head_dim) {
+  float sum = 0.0f;
+  for (int d = 0; d < head_dim; ++d) {
+    sum += kept[d] * to_float(row[d]);
+  }
+  return sum;
+}
 
 struct Sizes {
   int time;
@@ -70,10 +92,6 @@ struct Sizes {
     const std::int64_t sequence = static_cast<int>(blockIdx.x) / heads;
     return tensor + (((sequence * time + t) * parts + part) * heads + head) * head_dim;
   }
-  template <class T>
-  __device__ LaneRow load(const T* tensor, int parts, int part, int t) const {
-    return LaneRow::load(row(tensor, parts, part, t), head_dim);
-  }
   __device__ std::int64_t statistics(int t) const {
     return static_cast<std::int64_t>(blockIdx.x) * time + t;
   }
@@ -83,28 +101,44 @@ struct Sizes {
   }
 };
 
+// In each kernel a warp goes over the other rows in groups of 32: a lane has one of them for the
+// dot products, then all lanes add the rows of the group, weighted, a channel each.
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(Sizes sizes, const T* qkv, T* out, float* log_sum) {
+  __shared__ WarpMemory memories[kWarps];
+  WarpMemory& memory = memories[threadIdx.x / 32];
   const int query = sizes.own_row();
   if (query >= sizes.time) {
     return;
   }
-  const LaneRow q = sizes.load(qkv, 3, 0, query);
+  keep(memory.first_row, sizes.row(qkv, 3, 0, query), sizes.head_dim);
   LaneRow result{};
   float maximum = -INFINITY;
-  float sum = 0.0f;
-  for (int key = 0; key <= query; ++key) {
-    const float score = q.dot(sizes.load(qkv, 3, 1, key)) * sizes.scale;
-    const float highest = fmaxf(maximum, score);
+  float sum = 0.0f;  // of this lane's keys
+  for (int first = 0; first <= query; first += 32) {
+    const int key = first + lane_index();
+    const float score =
+        key <= query
+            ? dot(memory.first_row, sizes.row(qkv, 3, 1, key), sizes.head_dim) * sizes.scale
+            : -INFINITY;
+    const float highest = fmaxf(maximum, warp_maximum(score));
     const float shrink = expf(maximum - highest);
     const float weight = expf(score - highest);
-    result.scale_and_add(shrink, weight, sizes.load(qkv, 3, 2, key));
-    sum = sum * shrink + weight;
     maximum = highest;
+    sum = sum * shrink + weight;
+    result.scale(shrink);
+    memory.first_weights[lane_index()] = weight;
+    __syncwarp();
+    for (int i = 0; i < 32 && first + i <= query; ++i) {
+      result.add(memory.first_weights[i], sizes.row(qkv, 3, 2, first + i), sizes.head_dim);
+    }
+    __syncwarp();
   }
+  sum = warp_sum(sum);
   result.store_scaled(sizes.row(out, 1, 0, query), sizes.head_dim, 1.0f / sum);
-  if (threadIdx.x % 32 == 0) {
+  if (lane_index() == 0) {
     log_sum[sizes.statistics(query)] = maximum + logf(sum);
   }
 }
@@ -116,8 +150,12 @@ __global__ void __launch_bounds__(kThreads)
   if (query >= sizes.time) {
     return;
   }
-  const float sum = sizes.load(out, 1, 0, query).dot(sizes.load(d_out, 1, 0, query));
-  if (threadIdx.x % 32 == 0) {
+  float sum = 0.0f;
+  for (int d = lane_index(); d < sizes.head_dim; d += 32) {
+    sum += to_float(sizes.row(out, 1, 0, query)[d]) * to_float(sizes.row(d_out, 1, 0, query)[d]);
+  }
+  sum = warp_sum(sum);
+  if (lane_index() == 0) {
     delta[sizes.statistics(query)] = sum;
   }
 }
@@ -126,19 +164,29 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     query_gradient_kernel(Sizes sizes, const T* qkv, const T* d_out, const float* log_sum,
                           const float* delta, T* dqkv) {
+  __shared__ WarpMemory memories[kWarps];
+  WarpMemory& memory = memories[threadIdx.x / 32];
   const int query = sizes.own_row();
   if (query >= sizes.time) {
     return;
   }
-  const LaneRow q = sizes.load(qkv, 3, 0, query);
-  const LaneRow d_result = sizes.load(d_out, 1, 0, query);
+  keep(memory.first_row, sizes.row(qkv, 3, 0, query), sizes.head_dim);
+  keep(memory.second_row, sizes.row(d_out, 1, 0, query), sizes.head_dim);
   const std::int64_t at = sizes.statistics(query);
   LaneRow dq{};
-  for (int key = 0; key <= query; ++key) {
-    const LaneRow k = sizes.load(qkv, 3, 1, key);
-    const float weight = expf(q.dot(k) * sizes.scale - log_sum[at]);
-    const float d_weight = d_result.dot(sizes.load(qkv, 3, 2, key));
-    dq.scale_and_add(1.0f, weight * (d_weight - delta[at]), k);
+  for (int first = 0; first <= query; first += 32) {
+    const int key = first + lane_index();
+    if (key <= query) {
+      const float score = dot(memory.first_row, sizes.row(qkv, 3, 1, key), sizes.head_dim);
+      const float d_weight = dot(memory.second_row, sizes.row(qkv, 3, 2, key), sizes.head_dim);
+      memory.first_weights[lane_index()] =
+          expf(score * sizes.scale - log_sum[at]) * (d_weight - delta[at]);
+    }
+    __syncwarp();
+    for (int i = 0; i < 32 && first + i <= query; ++i) {
+      dq.add(memory.first_weights[i], sizes.row(qkv, 3, 1, first + i), sizes.head_dim);
+    }
+    __syncwarp();
   }
   dq.store_scaled(sizes.row(dqkv, 3, 0, query), sizes.head_dim, sizes.scale);
 }
@@ -147,21 +195,32 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     key_gradient_kernel(Sizes sizes, const T* qkv, const T* d_out, const float* log_sum,
                         const float* delta, T* dqkv) {
+  __shared__ WarpMemory memories[kWarps];
+  WarpMemory& memory = memories[threadIdx.x / 32];
   const int key = sizes.own_row();
   if (key >= sizes.time) {
     return;
   }
-  const LaneRow k = sizes.load(qkv, 3, 1, key);
-  const LaneRow v = sizes.load(qkv, 3, 2, key);
+  keep(memory.first_row, sizes.row(qkv, 3, 1, key), sizes.head_dim);
+  keep(memory.second_row, sizes.row(qkv, 3, 2, key), sizes.head_dim);
   LaneRow dk{};
   LaneRow dv{};
-  for (int query = key; query < sizes.time; ++query) {
-    const LaneRow q = sizes.load(qkv, 3, 0, query);
-    const LaneRow d_result = sizes.load(d_out, 1, 0, query);
-    const std::int64_t at = sizes.statistics(query);
-    const float weight = expf(q.dot(k) * sizes.scale - log_sum[at]);
-    dv.scale_and_add(1.0f, weight, d_result);
-    dk.scale_and_add(1.0f, weight * (d_result.dot(v) - delta[at]), q);
+  for (int first = key; first < sizes.time; first += 32) {
+    const int query = first + lane_index();
+    if (query < sizes.time) {
+      const std::int64_t at = sizes.statistics(query);
+      const float score = dot(memory.first_row, sizes.row(qkv, 3, 0, query), sizes.head_dim);
+      const float d_weight = dot(memory.second_row, sizes.row(d_out, 1, 0, query), sizes.head_dim);
+      const float weight = expf(score * sizes.scale - log_sum[at]);
+      memory.first_weights[lane_index()] = weight;
+      memory.second_weights[lane_index()] = weight * (d_weight - delta[at]);
+    }
+    __syncwarp();
+    for (int i = 0; i < 32 && first + i < sizes.time; ++i) {
+      dv.add(memory.first_weights[i], sizes.row(d_out, 1, 0, first + i), sizes.head_dim);
+      dk.add(memory.second_weights[i], sizes.row(qkv, 3, 0, first + i), sizes.head_dim);
+    }
+    __syncwarp();
   }
   dk.store_scaled(sizes.row(dqkv, 3, 1, key), sizes.head_dim, sizes.scale);
   dv.store_scaled(sizes.row(dqkv, 3, 2, key), sizes.head_dim, 1.0f);

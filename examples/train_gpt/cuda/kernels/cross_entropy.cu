@@ -3,13 +3,13 @@
 #include "reduce.cuh"
 #include "vector8.cuh"
 
+#include <algorithm>
 #include <cmath>
 
 namespace train_gpt::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
+constexpr unsigned kMostThreads = 512;
 
 /// The largest of some numbers and the sum of exp(number - largest).
 struct ExponentialSum {
@@ -39,7 +39,7 @@ template <class T>
 __device__ ExponentialSum thread_part(const T* logits, std::int64_t vocab) {
   ExponentialSum part{-INFINITY, 0.0f};
   for (std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * kVector; column < vocab;
-       column += kThreads * kVector) {
+       column += blockDim.x * kVector) {
     Vector8 values = load8(logits + column);
     float highest = part.maximum;
 #pragma unroll
@@ -59,11 +59,11 @@ __device__ ExponentialSum thread_part(const T* logits, std::int64_t vocab) {
 
 // One block a row: the second pass finds the row in the L2 cache.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     cross_entropy_kernel(T* logits, const std::int32_t* targets, float scale, float* losses,
                          std::int64_t vocab, std::int64_t stride) {
-  __shared__ float maxima[kWarps];
-  __shared__ float sums[kWarps];
+  __shared__ float maxima[kMostWarps];
+  __shared__ float sums[kMostWarps];
   const std::int64_t row = blockIdx.x;
   logits += row * stride;
   const std::int64_t target = targets[row];
@@ -75,14 +75,14 @@ __global__ void __launch_bounds__(kThreads)
     sums[threadIdx.x / 32] = total.sum;
   }
   __syncthreads();  // from here on, logits are overwritten
-  total = warp_total(lane < kWarps ? ExponentialSum{maxima[lane], sums[lane]}
-                                   : ExponentialSum{-INFINITY, 0.0f});
+  total = warp_total(lane < blockDim.x / 32 ? ExponentialSum{maxima[lane], sums[lane]}
+                                            : ExponentialSum{-INFINITY, 0.0f});
   if (threadIdx.x == 0) {
     losses[row] = logf(total.sum) + (total.maximum - target_logit);
   }
   const float factor = scale / total.sum;
   for (std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * kVector; column < stride;
-       column += kThreads * kVector) {
+       column += blockDim.x * kVector) {
     Vector8 values = load8(logits + column);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
@@ -95,11 +95,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // One block in all: each thread sums its rows, then one thread the sums.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     add_losses_kernel(const float* losses, std::int64_t rows, double scale, double* total) {
-  __shared__ double sums[kThreads];
+  __shared__ double sums[kMostThreads];
   double sum = 0.0;
-  for (std::int64_t row = threadIdx.x; row < rows; row += kThreads) {
+  for (std::int64_t row = threadIdx.x; row < rows; row += kMostThreads) {
     sum += static_cast<double>(losses[row]);
   }
   sums[threadIdx.x] = sum;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   sum = 0.0;
-  for (int thread = 0; thread < kThreads; ++thread) {
+  for (int thread = 0; thread < static_cast<int>(kMostThreads); ++thread) {
     sum += sums[thread];
   }
   *total += scale * sum;
@@ -119,14 +119,15 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 void cross_entropy(cudaStream_t stream, T* logits, const std::int32_t* targets, float scale,
                    float* losses, std::int64_t rows, std::int64_t vocab, std::int64_t stride) {
+  const unsigned threads = std::min(kMostThreads, blocks_for(stride / kVector, 32) * 32);
   launch(stream, "cross entropy",
-         {.grid = dim3(static_cast<unsigned>(rows)), .block = dim3(kThreads)},
+         {.grid = dim3(static_cast<unsigned>(rows)), .block = dim3(threads)},
          cross_entropy_kernel<T>, logits, targets, scale, losses, vocab, stride);
 }
 
 void add_losses(cudaStream_t stream, const float* losses, std::int64_t rows, double scale,
                 double* total) {
-  launch(stream, "loss", {.grid = dim3(1), .block = dim3(kThreads)}, add_losses_kernel, losses,
+  launch(stream, "loss", {.grid = dim3(1), .block = dim3(kMostThreads)}, add_losses_kernel, losses,
          rows, scale, total);
 }
 

@@ -181,7 +181,7 @@ void Communicator::settle(ncclResult_t result, const std::string& what,
 void Communicator::check_peers(const std::string& what, Clock::time_point deadline) {
   if (const auto reason = host_->failure()) {
     abort();
-    throw Error(Errc::collective, fmt::format("NCCL gave up {}: {}", what, *reason));
+    throw Error(Errc::collective, *reason);
   }
   if (Clock::now() > deadline) {
     const std::string reason = fmt::format("NCCL was not done with {} of ranks {} in time{}", what,

@@ -88,7 +88,12 @@ WorkPtr NcclGroup::issue(std::string what, const Communicator::Call& call,
   failure_.throw_if();
   auto ready = device_->record(device_->compute());
   device_->wait(*stream_, *ready);
-  communicator_->call(what, call);
+  try {
+    communicator_->call(what, call);
+  } catch (const Error& error) {
+    end(error.what());
+    throw;
+  }
   if (after) {
     after();
   }

@@ -65,11 +65,20 @@ std::vector<std::string> nccl_candidates(const std::function<const char*(const c
   if (const char* path = variable("ACC_NCCL_LIBRARY")) {
     return {path};
   }
-  std::vector<fs::path> found = {own_library.parent_path() / kSoname};
+  std::vector<std::string> candidates;
+  const auto add_if_there = [&candidates](const fs::path& path) {
+    std::error_code none;
+    if (fs::exists(path, none) &&
+        std::find(candidates.begin(), candidates.end(), path.string()) == candidates.end()) {
+      candidates.push_back(path.string());
+    }
+  };
+  add_if_there(own_library.parent_path() / kSoname);
+  candidates.emplace_back(kSoname);
   // In a checkout this library lies in build/PRESET/lib, or deeper.
   fs::path folder = own_library.parent_path();
   for (int up = 0; up < 4 && folder.has_relative_path(); ++up, folder = folder.parent_path()) {
-    found.push_back(folder / "cuda" / kInWheels / kSoname);
+    add_if_there(folder / "cuda" / kInWheels / kSoname);
   }
   std::vector<fs::path> packages = split_path(variable("PYTHONPATH"));
   for (const fs::path& prefix : python_prefixes(variable)) {
@@ -77,15 +86,7 @@ std::vector<std::string> nccl_candidates(const std::function<const char*(const c
     packages.insert(packages.end(), below.begin(), below.end());
   }
   for (const fs::path& each : packages) {
-    found.push_back(each / kInWheels / kSoname);
-  }
-  std::vector<std::string> candidates = {kSoname};
-  for (const fs::path& path : found) {
-    std::error_code none;
-    if (fs::exists(path, none) &&
-        std::find(candidates.begin(), candidates.end(), path.string()) == candidates.end()) {
-      candidates.push_back(path.string());
-    }
+    add_if_there(each / kInWheels / kSoname);
   }
   return candidates;
 }

@@ -20,10 +20,13 @@ inline float widened(float value) {
 inline float widened(__nv_bfloat16 value) {
   return __bfloat162float(value);
 }
-inline float widened(std::int32_t value) {
+inline float widened(double value) {
   return static_cast<float>(value);
 }
 inline void assign(float& to, float value) {
+  to = value;
+}
+inline void assign(double& to, float value) {
   to = value;
 }
 inline void assign(__nv_bfloat16& to, float value) {
@@ -56,6 +59,7 @@ class DeviceArray {
   explicit DeviceArray(std::size_t count)
       : count_(count), buffer_(static_cast<std::int64_t>(count), "a test") {
     check(cudaMemset(data(), 0xff, count * sizeof(T)), "a fill");
+    check(cudaDeviceSynchronize(), "a fill");  // other streams do not wait for it
   }
 
   [[nodiscard]] T* data() const { return buffer_.data(); }

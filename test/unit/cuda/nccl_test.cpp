@@ -1,0 +1,407 @@
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "collectives/make_group.hpp"
+#include "collectives/staged/staged_group.hpp"
+#include "device/cpu_device.hpp"
+#include "device/open_device.hpp"
+#include "support/run_ranks.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+// Process groups over memory of GPUs: one rank, NCCL, staged; ranks are threads. On the stand-in
+// there are four GPUs; on a machine with fewer, what needs more is left out.
+namespace {
+
+using acc::DType;
+using acc::Errc;
+using acc::Error;
+using acc::ReduceOp;
+using acc::collectives::GroupFactory;
+using acc::collectives::ProcessGroup;
+using acc::collectives::StagedGroup;
+using acc::device::Device;
+using acc::device::Opened;
+using acc::plugins::DeviceCollectives;
+using acc::test::Job;
+
+const int kFourGpus = ::setenv("ACC_STANDIN_DEVICES", "4", 1);
+
+struct Topology {
+  const char* name;
+  int ranks;
+  DeviceCollectives route;
+  std::size_t chunk_nbytes = 0;  ///< of a staged group; 0: its default
+};
+
+constexpr Topology kTopologies[] = {
+    {"solo", 1, DeviceCollectives::automatic},
+    {"nccl of 2", 2, DeviceCollectives::nccl},
+    {"nccl of 3", 3, DeviceCollectives::nccl},
+    {"nccl of 4", 4, DeviceCollectives::nccl},
+    {"staged of 2", 2, DeviceCollectives::staged},
+    {"staged of 3", 3, DeviceCollectives::staged},
+    {"staged of 2, in small chunks", 2, DeviceCollectives::staged, 4096},
+    {"staged of 3, in small chunks", 3, DeviceCollectives::staged, 16384}};
+
+// doctest's macros are not for many threads; a failed expectation travels as an exception.
+void expect(bool condition, const std::string& what) {
+  if (!condition) {
+    throw std::runtime_error(what);
+  }
+}
+
+int gpu_count() {
+  acc::plugins::RuntimeSettings settings;
+  settings.device = acc::plugins::Device::cuda;
+  return acc::device::open_device(settings).backend->device_count();
+}
+
+bool fits(const Topology& topology) {
+  return topology.route != DeviceCollectives::nccl || topology.ranks <= gpu_count();
+}
+
+/// One rank of a test: its device, its group, and arrays that are written and read in the order of
+/// the compute stream and of nothing else.
+struct Rank {
+  const acc::plugins::RuntimeSettings& settings;
+  acc::rendezvous::Store* store;
+  Opened opened;
+  GroupFactory factory;
+  std::shared_ptr<ProcessGroup> group;
+
+  [[nodiscard]] Device& device() const { return *opened.device; }
+  [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(group->size()); }
+
+  void write(void* to, const void* values, std::size_t nbytes) {
+    staging.push_back(device().allocate_host(nbytes, "test values"));
+    std::memcpy(staging.back()->data(), values, nbytes);
+    device().copy(to, staging.back()->data(), nbytes, device().compute());
+  }
+  void fill(float* to, std::size_t numel, float value) {
+    const std::vector<float> values(numel, value);
+    write(to, values.data(), numel * sizeof(float));
+  }
+  [[nodiscard]] std::vector<float> read(const float* from, std::size_t numel) {
+    const auto host = device().allocate_host(numel * sizeof(float), "test values");
+    device().copy(host->data(), from, numel * sizeof(float), device().compute());
+    device().record(device().compute())->synchronize();
+    return {host->as<float>(), host->as<float>() + numel};
+  }
+
+  std::vector<acc::device::MemoryPtr> staging;
+};
+
+void with_ranks(const Topology& topology, const std::function<void(Rank&)>& body,
+                std::chrono::seconds timeout = std::chrono::seconds(60)) {
+  acc::test::run_ranks(
+      {.world_size = topology.ranks, .sharding = {}, .timeout = timeout},
+      [&](auto settings, auto store) {
+        settings.device = acc::plugins::Device::cuda;
+        settings.share_gpus = true;
+        settings.device_collectives = topology.route;
+        const Opened opened = acc::device::open_device(settings);
+        Rank rank{settings, store.get(),
+                  opened,   GroupFactory(settings, store.get(), opened.device, opened.backend),
+                  nullptr,  {}};
+        std::vector<int> all(static_cast<std::size_t>(topology.ranks));
+        std::iota(all.begin(), all.end(), 0);
+        rank.group = rank.factory.make(all, "test");
+        if (topology.chunk_nbytes != 0) {
+          const GroupFactory host(settings, store.get(), acc::device::open_cpu_device(), nullptr);
+          rank.group = std::make_shared<StagedGroup>(host.make(all, "host"), opened.device,
+                                                     topology.chunk_nbytes);
+        }
+        body(rank);
+        opened.device->synchronize();
+      });
+}
+
+float element(int rank, std::size_t i) {
+  return static_cast<float>(rank + 1) * static_cast<float>(1 + i % 13);
+}
+
+float sum_of(std::size_t ranks, std::size_t i) {
+  return static_cast<float>(ranks * (ranks + 1) / 2) * static_cast<float>(1 + i % 13);
+}
+
+std::vector<float> elements(int rank, std::size_t numel) {
+  std::vector<float> values(numel);
+  for (std::size_t i = 0; i < numel; ++i) {
+    values[i] = element(rank, i);
+  }
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("all_gather: in place and not, odd and large shards, again and again") {
+  for (const Topology& topology : kTopologies) {
+    for (const std::size_t numel : {std::size_t{1}, std::size_t{1'003}, std::size_t{70'001}}) {
+      CAPTURE(topology.name);
+      CAPTURE(numel);
+      if (!fits(topology)) {
+        continue;
+      }
+      CHECK_NOTHROW(with_ranks(topology, [&](Rank& rank) {
+        const auto shard = rank.group->allocate_contribution(numel * sizeof(float));
+        const auto all = rank.group->allocate_gathered(numel * rank.size() * sizeof(float));
+        float* const own = all->as<float>() + numel * static_cast<std::size_t>(rank.group->rank());
+        for (int round = 0; round < 3; ++round) {
+          const bool in_place = round == 1;
+          auto values = elements(rank.group->rank(), numel);
+          values[0] += static_cast<float>(round);
+          float* const from = in_place ? own : shard->as<float>();
+          rank.write(from, values.data(), numel * sizeof(float));
+          rank.group->all_gather(from, all->data(), numel * sizeof(float))->wait();
+          const auto seen = rank.read(all->as<float>(), numel * rank.size());
+          rank.group->release_gathered(all);
+          for (std::size_t i = 0; i < seen.size(); ++i) {
+            const float extra = i % numel == 0 ? static_cast<float>(round) : 0.0F;
+            expect(seen[i] == element(static_cast<int>(i / numel), i % numel) + extra,
+                   "wrong element");
+          }
+        }
+      }));
+    }
+  }
+}
+
+TEST_CASE("reduce_scatter: every scale, accumulated or not, in place, bfloat16") {
+  for (const Topology& topology : kTopologies) {
+    CAPTURE(topology.name);
+    if (!fits(topology)) {
+      continue;
+    }
+    CHECK_NOTHROW(with_ranks(topology, [&](Rank& rank) {
+      const std::size_t numel = 5'003;
+      const std::size_t total = numel * rank.size();
+      const std::size_t first = numel * static_cast<std::size_t>(rank.group->rank());
+      const auto in = rank.group->allocate_contribution(total * sizeof(float));
+      const auto out = rank.device().allocate(numel * sizeof(float), "test sums");
+      const auto values = elements(rank.group->rank(), total);
+      for (const float scale : {1.0F, 1.0F / static_cast<float>(rank.size()), 0.25F}) {
+        for (const bool accumulate : {false, true}) {
+          for (const bool in_place : {false, true}) {
+            float* const to = in_place ? in->as<float>() + first : out->as<float>();
+            rank.fill(out->as<float>(), numel, 7.0F);
+            rank.write(in->data(), values.data(), total * sizeof(float));
+            rank.group
+                ->reduce_scatter(in->data(), to, numel, DType::float32,
+                                 {.scale = scale, .accumulate = accumulate && !in_place})
+                ->wait_released();
+            const auto sums = rank.read(to, numel);
+            const float before = accumulate && !in_place ? 7.0F : 0.0F;
+            for (std::size_t i = 0; i < numel; ++i) {
+              expect(doctest::Approx(sums[i]) == before + scale * sum_of(rank.size(), first + i),
+                     "wrong sum");
+            }
+          }
+        }
+      }
+      const std::vector<std::uint16_t> ones(total, 0x3f80);
+      for (const bool accumulate : {false, true}) {
+        rank.fill(out->as<float>(), numel, 0.5F);
+        rank.write(in->data(), ones.data(), total * sizeof(std::uint16_t));
+        rank.group
+            ->reduce_scatter(in->data(), out->as<float>(), numel, DType::bfloat16,
+                             {.scale = 2.0F, .accumulate = accumulate})
+            ->wait();
+        for (const float sum : rank.read(out->as<float>(), numel)) {
+          expect(sum == 2.0F * static_cast<float>(rank.size()) + (accumulate ? 0.5F : 0.0F),
+                 "wrong bfloat16 sum");
+        }
+      }
+    }));
+  }
+}
+
+TEST_CASE("all_reduce, figures, broadcast and barrier") {
+  for (const Topology& topology : kTopologies) {
+    CAPTURE(topology.name);
+    if (!fits(topology)) {
+      continue;
+    }
+    CHECK_NOTHROW(with_ranks(topology, [&](Rank& rank) {
+      const std::size_t numel = 20'011;
+      const auto data = rank.device().allocate(numel * sizeof(float), "test values");
+      const auto values = elements(rank.group->rank(), numel);
+      for (const float scale : {1.0F, 1.0F / static_cast<float>(rank.size()), 3.0F}) {
+        rank.write(data->data(), values.data(), numel * sizeof(float));
+        rank.group->all_reduce(data->as<float>(), numel, scale)->wait();
+        const auto sums = rank.read(data->as<float>(), numel);
+        for (std::size_t i = 0; i < numel; ++i) {
+          expect(doctest::Approx(sums[i]) == scale * sum_of(rank.size(), i), "wrong sum");
+        }
+      }
+      std::vector<double> figures = {1.0, static_cast<double>(rank.group->rank())};
+      rank.group->all_reduce(figures, ReduceOp::sum)->wait();
+      expect(figures[0] == rank.group->size(), "wrong count");
+      const int root = rank.group->size() - 1;
+      rank.write(data->data(), values.data(), numel * sizeof(float));
+      rank.group->broadcast(data->data(), numel * sizeof(float), root)->wait();
+      expect(rank.read(data->as<float>(), numel) == elements(root, numel), "wrong broadcast");
+      rank.group->barrier()->wait();
+    }));
+  }
+}
+
+TEST_CASE("parts of the world are groups of their own, beside it") {
+  const Topology topology{"nccl of 4", 4, DeviceCollectives::nccl};
+  if (!fits(topology)) {
+    return;
+  }
+  with_ranks(topology, [](Rank& rank) {
+    const int me = rank.group->rank();
+    const auto shard = rank.factory.make({me / 2 * 2, me / 2 * 2 + 1}, "shard", rank.group.get());
+    const auto replicate = rank.factory.make({me % 2, me % 2 + 2}, "replicate", rank.group.get());
+    const auto data = rank.device().allocate(3 * sizeof(float), "test values");
+    const auto sum_over = [&](ProcessGroup& group) {
+      rank.fill(data->as<float>(), 3, static_cast<float>(1 << me));
+      group.all_reduce(data->as<float>(), 3, 1.0F)->wait();
+      return static_cast<int>(rank.read(data->as<float>(), 3)[2]);
+    };
+    expect(shard->rank() == me % 2 && replicate->rank() == me / 2, "wrong place");
+    expect(sum_over(*shard) == (me < 2 ? 3 : 12), "wrong shard group");
+    expect(sum_over(*replicate) == (me % 2 == 0 ? 5 : 10), "wrong replicate group");
+    expect(sum_over(*rank.group) == 15, "the world does not work any more");
+  });
+}
+
+TEST_CASE("gathered memory is in the device's figures, and gone from them") {
+  const Topology topology{"nccl of 2", 2, DeviceCollectives::nccl};
+  if (!fits(topology)) {
+    return;
+  }
+  with_ranks(topology, [](Rank& rank) {
+    const auto before = rank.device().memory().allocated;
+    auto buffer = rank.group->allocate_gathered(100'000);
+    expect(rank.device().memory().allocated == before + 100'000, "not accounted for");
+    for (const float value : rank.read(buffer->as<float>(), 25'000)) {
+      expect(value == 0.0F, "not zero-filled");
+    }
+    buffer.reset();
+    expect(rank.device().memory().allocated == before, "still accounted for");
+  });
+}
+
+TEST_CASE("a rank that never comes is named when the time is over") {
+  const Topology topology{"nccl of 3", 3, DeviceCollectives::nccl};
+  if (!fits(topology)) {
+    return;
+  }
+  std::atomic<int> named = 0;
+  with_ranks(
+      topology,
+      [&](Rank& rank) {
+        const int me = rank.group->rank();
+        rank.group->barrier()->wait_released();
+        const acc::collectives::GroupSpec spec{.name = "late",
+                                               .ranks = {0, 1, 2},
+                                               .rank = me,
+                                               .store = rank.store,
+                                               .timeout = std::chrono::seconds(1)};
+        if (me != 1) {
+          try {
+            rank.opened.backend->make_nccl_group(spec, rank.group, rank.opened.device, nullptr, 0);
+          } catch (const Error& error) {
+            named += std::string(error.what()).find("rank 1 did not come") != std::string::npos;
+          }
+        }
+        while (!rank.group->failure()) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      },
+      std::chrono::seconds(60));
+  CHECK(named == 2);
+}
+
+TEST_CASE("a collective that a rank never comes to ends, on every rank, within the time limit") {
+  const Topology topology{"nccl of 2", 2, DeviceCollectives::nccl};
+  if (!fits(topology)) {
+    return;
+  }
+  with_ranks(
+      topology,
+      [](Rank& rank) {
+        const auto data = rank.device().allocate(64, "test values");
+        rank.group->all_reduce(data->as<float>(), 16, 1.0F)->wait();
+        rank.device().synchronize();
+        if (rank.group->rank() == 0) {
+          rank.group->all_reduce(data->as<float>(), 16, 1.0F)->wait();
+          rank.device().synchronize();
+        } else {
+          while (!rank.group->failure()) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          }
+        }
+        const auto reason = rank.group->failure();
+        expect(reason && reason->find("all_reduce of 16 x float32 over nccl[0,1] did not end "
+                                      "within 1 s on rank 0") != std::string::npos,
+               "another reason: " + reason.value_or("none"));
+        std::vector<double> figures = {0.0};
+        bool refused = false;
+        try {
+          rank.group->all_reduce(figures, ReduceOp::sum)->wait();
+        } catch (const Error& error) {
+          refused = error.code() == Errc::collective;
+        }
+        expect(refused, "figures of a group that ended");
+      },
+      std::chrono::seconds(1));
+}
+
+TEST_CASE("an abort on one rank ends what the others wait for, with its reason") {
+  for (const Topology& topology : kTopologies) {
+    CAPTURE(topology.name);
+    if (!fits(topology) || topology.ranks == 1) {
+      continue;
+    }
+    CHECK_NOTHROW(with_ranks(topology, [](Rank& rank) {
+      const auto data = rank.device().allocate(64, "test values");
+      rank.group->barrier()->wait_released();
+      if (rank.group->rank() == 1) {
+        rank.group->abort("rank 1 is out of memory");
+      } else {
+        try {
+          rank.group->all_reduce(data->as<float>(), 16, 1.0F)->wait();
+          rank.device().synchronize();
+        } catch (const Error& error) {
+          expect(error.code() == Errc::collective, "another error");
+        }
+      }
+      const auto reason = rank.group->failure();
+      expect(reason == "rank 1 is out of memory", "another reason: " + reason.value_or("none"));
+    }));
+  }
+}
+
+TEST_CASE("an error in NCCL's background ends the group on every rank") {
+  if (std::getenv("ACC_CUDA_BACKEND") == nullptr) {
+    return;  // only the stand-in fails on demand
+  }
+  ::setenv("ACC_STANDIN_NCCL_FAIL", "1:3", 1);
+  const Topology topology{"nccl of 3", 3, DeviceCollectives::nccl};
+  with_ranks(topology, [](Rank& rank) {
+    const auto data = rank.device().allocate(64, "test values");
+    try {
+      for (int i = 0; i < 4; ++i) {
+        rank.group->all_reduce(data->as<float>(), 16, 1.0F)->wait();
+      }
+      rank.device().synchronize();
+    } catch (const Error& error) {
+      expect(error.code() == Errc::collective, "another error");
+    }
+    const auto reason = rank.group->failure();
+    expect(reason && reason->find("NCCL failed") != std::string::npos &&
+               reason->find("remote process error") != std::string::npos,
+           "another reason: " + reason.value_or("none"));
+  });
+  ::unsetenv("ACC_STANDIN_NCCL_FAIL");
+}

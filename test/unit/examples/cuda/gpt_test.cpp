@@ -1,0 +1,163 @@
+#include "cuda/gpt.hpp"
+
+#include "batch_file.hpp"
+#include "cuda/kernels.hpp"
+#include "gpt.hpp"
+#include "sampling.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+using namespace train_gpt;
+
+namespace {
+
+const std::string kParity = std::string(ACC_TEST_DATA) + "/parity_gpt/";
+
+constexpr ModelConfig kConfig{
+    .layers = 2, .heads = 4, .dim = 64, .max_positions = 64, .vocab = 256};
+
+Batch empty_batch(BatchShape shape) {
+  const auto count = static_cast<std::size_t>(shape.rows());
+  return {std::vector<std::int32_t>(count), std::vector<std::int32_t>(count), shape};
+}
+
+acc::plugins::RuntimeSettings on_gpu(acc::plugins::MixedPrecision precision, int accumulation = 1) {
+  acc::plugins::RuntimeSettings settings;
+  settings.device = acc::plugins::Device::cuda;
+  settings.sharding.mixed_precision = precision;
+  settings.sharding.gradient_accumulation_steps = accumulation;
+  return settings;
+}
+
+/// A variable of the environment for a while.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+struct Step {
+  double loss, norm;
+};
+
+/// Some steps over the parity data, split into micro-batches.
+std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int steps) {
+  auto runtime = acc::Runtime::from_settings(settings);
+  auto model = runtime.model();
+  const int micro_steps = runtime.gradient_accumulation_steps();
+  const BatchShape shape{.batch = 8 / micro_steps, .time = 64};
+  const auto gpt = make_language_model(runtime, model, kConfig, shape);
+  model.load_safetensors(kParity + "init.safetensors");
+  auto optimizer = model.optimizer(
+      acc::AdamW{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
+  optimizer.set_clip_norm(1.0);
+  const BatchFile data(kParity + "tokens.npy", kConfig.vocab,
+                       {.rank = 0, .world_size = 1, .micro_steps = micro_steps});
+  Batch batch = empty_batch(shape);
+  std::vector<Step> result;
+  for (int step = 0; step < steps; ++step) {
+    for (int micro_step = 0; micro_step < micro_steps; ++micro_step) {
+      data.read({.step = step, .micro_step = micro_step}, batch);
+      gpt->train(batch);
+    }
+    const double norm = optimizer.step().grad_norm;
+    result.push_back({gpt->take_loss() / micro_steps, norm});
+  }
+  return result;
+}
+
+void check_parity(const std::vector<Step>& run, double loss_tolerance, double norm_tolerance) {
+  const auto reference =
+      nlohmann::json::parse(std::ifstream(kParity + "losses.json")).at("single_fp64");
+  for (std::size_t step = 0; step < run.size(); ++step) {
+    CAPTURE(step);
+    CHECK(std::abs(run[step].loss - reference.at("loss")[step].get<double>()) <= loss_tolerance);
+    CHECK(run[step].norm ==
+          doctest::Approx(reference.at("grad_norm")[step].get<double>()).epsilon(norm_tolerance));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("fp32 on a GPU: losses and gradient norms are those of PyTorch in double precision") {
+  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 8), 2e-5, 1e-4);
+}
+
+TEST_CASE("the same in micro-steps, whose gradients are added") {
+  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no, 4), 2), 2e-5, 1e-4);
+}
+
+TEST_CASE("the same with nothing fused into the products") {
+  const Variable unfused("TRAIN_GPT_UNFUSED", "gelu,bias");
+  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 2), 2e-5, 1e-4);
+}
+
+TEST_CASE("bf16 on a GPU follows the same losses to its precision") {
+  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::bf16), 4), 0.02, 0.03);
+}
+
+TEST_CASE("an odd vocabulary, a head of its own, tensor core attention: as on the CPU") {
+  const ModelConfig config{.layers = 1,
+                           .heads = 1,
+                           .dim = 64,
+                           .max_positions = 32,
+                           .vocab = 53,
+                           .tie_word_embeddings = false};
+  const BatchShape shape{.batch = 2, .time = 21};
+  Batch batch = empty_batch(shape);
+  for (std::size_t i = 0; i < batch.inputs.size(); ++i) {
+    batch.inputs[i] = static_cast<std::int32_t>(i * i % 53);
+    batch.targets[i] = static_cast<std::int32_t>((i + 1) * (i + 1) % 53);
+  }
+  const auto run = [&](const acc::plugins::RuntimeSettings& settings) {
+    auto runtime = acc::Runtime::from_settings(settings);
+    auto model = runtime.model(3);
+    const auto gpt = make_language_model(runtime, model, config, shape);
+    auto optimizer = model.optimizer(acc::AdamW{.lr = 3e-3});
+    std::vector<double> figures;
+    for (int step = 0; step < 4; ++step) {
+      gpt->train(batch);
+      figures.push_back(optimizer.step().grad_norm);
+      figures.push_back(gpt->take_loss());
+    }
+    const auto no_grad = model.no_grad();
+    const auto logits = gpt->next_token_logits(std::vector<std::int32_t>{0, 1, 4});
+    figures.insert(figures.end(), logits.begin(), logits.end());
+    return figures;
+  };
+  const auto expected = run({});
+  const auto fp32 = run(on_gpu(acc::plugins::MixedPrecision::no));
+  const auto bf16 = run(on_gpu(acc::plugins::MixedPrecision::bf16));
+  REQUIRE(fp32.size() == expected.size());
+  REQUIRE(bf16.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CAPTURE(i);
+    CHECK(std::abs(fp32[i] - expected[i]) < 1e-4 * (1.0 + std::abs(expected[i])));
+    CHECK(std::abs(bf16[i] - expected[i]) < 3e-2 * (1.0 + std::abs(expected[i])));
+  }
+}
+
+TEST_CASE("sizes that the kernels are not made for are refused before anything is allocated") {
+  auto runtime = acc::Runtime::from_settings(on_gpu(acc::plugins::MixedPrecision::no));
+  auto model = runtime.model();
+  const auto make = [&](std::int64_t dim, std::int64_t heads) {
+    make_language_model(runtime, model,
+                        {.layers = 1, .heads = heads, .dim = dim, .max_positions = 8, .vocab = 16},
+                        {.batch = 1, .time = 8});
+  };
+  CHECK_THROWS_WITH_AS(make(36, 4), doctest::Contains("dim must be a multiple of 8"), acc::Error);
+  CHECK_THROWS_WITH_AS(make(264, 1), doctest::Contains("dim / heads must be at most 256"),
+                       acc::Error);
+}

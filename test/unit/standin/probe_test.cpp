@@ -1,0 +1,105 @@
+#include "support/program.hpp"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <map>
+#include <string>
+#include <vector>
+
+using acc::test::Program;
+
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+struct Outcome {
+  int status;
+  std::string out;
+  std::string err;
+};
+
+Outcome run_probe(const std::string& scenario, const Variables& variables = {}) {
+  Program probe({ACC_BIN_DIR "/standin_probe", scenario}, variables);
+  const int status = probe.wait();
+  return {status, probe.out(), probe.err()};
+}
+
+void check_contains(const std::string& text, const std::string& part) {
+  CAPTURE(text);
+  CAPTURE(part);
+  CHECK(text.find(part) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("what would go wrong on a GPU ends the process with a sentence") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"use_after_free", "cudaMemset: 8 bytes from offset 100 of allocation 1 (4096 bytes"},
+      {"free_twice", "which has been freed"},
+      {"copy_past_the_end",
+       "cudaMemset: the 41 bytes from offset 60 leave allocation 1 (100 bytes"},
+      {"kernel_past_the_end", "something wrote past allocation 1 (64 bytes"},
+      {"kernel_after_free", "to allocation 1 (64 bytes"},
+      {"diverge_at_barrier", "divergent __syncthreads"},
+      {"diverge_in_warp", "divergent warp"},
+      {"wait_for_each_other", "deadlock in block (0, 0, 0) of 32 threads"},
+      {"overrun_shared", "a kernel wrote 0 bytes past its 32 bytes of dynamic shared memory"},
+  };
+  for (const auto& [scenario, sentence] : cases) {
+    CAPTURE(scenario);
+    const Outcome outcome = run_probe(scenario);
+    CHECK(outcome.status == 128 + SIGABRT);
+    check_contains(outcome.err, "stand-in CUDA: ");
+    check_contains(outcome.err, sentence);
+  }
+}
+
+TEST_CASE("a machine's devices are what the environment says") {
+  const std::vector<std::pair<Variables, std::string>> cases = {
+      {{}, "count: cudaSuccess\n2 devices, driver 13000\n0 at 0000:10:00.0\n1 at 0000:11:00.0\n"},
+      {{{"ACC_STANDIN_DEVICES", "1"}},
+       "count: cudaSuccess\n1 devices, driver 13000\n0 at 0000:10:00.0\n"},
+      {{{"ACC_STANDIN_DEVICES", "4"}, {"CUDA_VISIBLE_DEVICES", "3,1,9,0"}},
+       "count: cudaSuccess\n2 devices, driver 13000\n0 at 0000:13:00.0\n1 at 0000:11:00.0\n"},
+      {{{"CUDA_VISIBLE_DEVICES", "GPU-ac000000-0000-0000-0000-000000000001"}},
+       "count: cudaSuccess\n1 devices, driver 13000\n0 at 0000:11:00.0\n"},
+      {{{"CUDA_VISIBLE_DEVICES", ""}}, "count: cudaErrorNoDevice\n0 devices, driver 13000\n"},
+      {{{"ACC_STANDIN_ERROR", "no_driver"}},
+       "count: cudaErrorInsufficientDriver\n0 devices, driver 0\n"},
+      {{{"ACC_STANDIN_ERROR", "old_driver"}},
+       "count: cudaErrorInsufficientDriver\n0 devices, driver 12020\n"},
+      {{{"ACC_STANDIN_ERROR", "no_device"}}, "count: cudaErrorNoDevice\n0 devices, driver 13000\n"},
+  };
+  for (const auto& [variables, expected] : cases) {
+    const Outcome outcome = run_probe("devices", variables);
+    CHECK(outcome.status == 0);
+    CHECK(outcome.out == expected);
+  }
+}
+
+TEST_CASE("the call that ACC_STANDIN_FAIL names fails, and a kernel's fault stays") {
+  const std::vector<std::pair<Variables, std::string>> cases = {
+      {{},
+       "malloc: cudaSuccess\nmalloc: cudaSuccess\nmalloc: cudaSuccess\nlaunch: cudaSuccess\n"
+       "synchronize: cudaSuccess\nlast: cudaSuccess\nafter: cudaSuccess\n"},
+      {{{"ACC_STANDIN_FAIL", "cudaMalloc:2"}},
+       "malloc: cudaSuccess\nmalloc: cudaErrorUnknown\nmalloc: cudaSuccess\nlaunch: cudaSuccess\n"
+       "synchronize: cudaSuccess\nlast: cudaErrorUnknown\nafter: cudaSuccess\n"},
+      {{{"ACC_STANDIN_FAIL", "kernel:1"}},
+       "malloc: cudaSuccess\nmalloc: cudaSuccess\nmalloc: cudaSuccess\nlaunch: cudaSuccess\n"
+       "synchronize: cudaErrorLaunchFailure\nlast: cudaErrorLaunchFailure\n"
+       "after: cudaErrorLaunchFailure\n"},
+  };
+  for (const auto& [variables, expected] : cases) {
+    const Outcome outcome = run_probe("failures", variables);
+    CHECK(outcome.status == 0);
+    CHECK(outcome.out == expected);
+  }
+}
+
+TEST_CASE("a variable that cannot be understood is named") {
+  const Outcome outcome = run_probe("devices", {{"ACC_STANDIN_DEVICES", "two"}});
+  CHECK(outcome.status == 128 + SIGABRT);
+  check_contains(outcome.err, "ACC_STANDIN_DEVICES: 'two' is not a number");
+}
