@@ -181,10 +181,12 @@ def overlap(places, record, clock, nccl, gpus, tiny):
                          f"{len(ranks)} of {workers}")
             hidden = [rank["share"] for rank in ranks.values() if rank["share"] is not None]
             shares[name] = min(hidden, default=None)
+            longest = {key: max((rank[f"{key}_us"] for rank in ranks.values()), default=0) / 1e3
+                       for key in ("communication", "wait")}
             record.figure(name, {"ranks": workers, "tokens_per_s": speed,
                                  "hidden_share": shares[name],
-                                 "exposed_ms": max((r["communication_us"] - r["hidden_us"]) / 1e3
-                                                   for r in ranks.values()) if ranks else None})
+                                 "communication_ms": longest["communication"],
+                                 "wait_ms": longest["wait"]})
     record.figure("hidden_share_least", shares.get("nccl", shares.get("staged")))
 
 

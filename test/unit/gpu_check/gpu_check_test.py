@@ -91,6 +91,11 @@ class Trace(unittest.TestCase):
                                       event(0, "communication", 5, 15),
                                       event(0, "communication", 5, 10)), {0: 0.5})
 
+    def test_waiting_is_neither(self):
+        row = trace.overlap([event(0, "compute", 0, 4), event(0, "wait", 4, 10),
+                             event(0, "communication", 0, 10)])[0]
+        self.assertEqual((row["hidden_us"], row["wait_us"], row["share"]), (4, 6, 0.4))
+
     def test_ranks_are_apart(self):
         self.assertEqual(self.overlap(event(0, "compute", 0, 10), event(1, "communication", 0, 10)),
                          {0: None, 1: 0.0})
