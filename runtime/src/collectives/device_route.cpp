@@ -73,9 +73,10 @@ std::optional<std::string> shared_gpu(const Ranks& ranks) {
   const auto old =
       ranks_where(ranks, [](const auto& r) { return r.nccl_version < kMultiRankNcclVersion; });
   if (!old.empty()) {
-    return fmt::format("{}, which NCCL permits from {} on ({} has {})", who,
-                       nccl_version_text(kMultiRankNcclVersion), name_ranks(old),
-                       nccl_version_text(ranks[static_cast<std::size_t>(old[0])].nccl_version));
+    return fmt::format("{}, which NCCL permits from {} on ({} on {})", who,
+                       nccl_version_text(kMultiRankNcclVersion),
+                       nccl_version_text(ranks[static_cast<std::size_t>(old[0])].nccl_version),
+                       name_ranks(old));
   }
   const auto unset = ranks_where(ranks, [](const auto& r) { return !r.shares_by_nccl; });
   if (!unset.empty()) {

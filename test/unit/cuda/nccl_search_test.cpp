@@ -1,0 +1,57 @@
+#include "cuda/nccl/nccl_search.hpp"
+
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+namespace {
+
+namespace fs = std::filesystem;
+using acc::test::TemporaryFolder;
+
+std::string put(const fs::path& path) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path) << "x";
+  return path.string();
+}
+
+std::vector<std::string> candidates(const std::map<std::string, std::string>& variables,
+                                    const fs::path& own) {
+  return acc::cuda::nccl_candidates(
+      [&](const char* name) {
+        const auto found = variables.find(name);
+        return found == variables.end() ? nullptr : found->second.c_str();
+      },
+      own);
+}
+
+}  // namespace
+
+TEST_CASE("NCCL is looked for where it is installed, the nearest first") {
+  const TemporaryFolder folder;
+  const fs::path& root = folder.path();
+  const fs::path own = root / "checkout/build/release/lib/libacc_cuda.so";
+  const auto venv = put(root / "venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2");
+  const auto user =
+      put(root / "home/.local/lib/python3.9/site-packages/nvidia/nccl/lib/libnccl.so.2");
+  const auto on_path = put(root / "opt/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2");
+  put(root / "opt/bin/python3");
+  const auto brought = put(root / "checkout/build/cuda/nvidia/nccl/lib/libnccl.so.2");
+  const std::map<std::string, std::string> variables = {
+      {"VIRTUAL_ENV", root / "venv"},
+      {"HOME", root / "home"},
+      {"PATH", "/nonexistent:" + (root / "opt/bin").string()}};
+  CHECK(candidates(variables, own) ==
+        std::vector<std::string>{"libnccl.so.2", brought, venv, on_path, user});
+
+  const auto beside = put(own.parent_path() / "libnccl.so.2");
+  CHECK(candidates({}, own) == std::vector<std::string>{beside, "libnccl.so.2", brought});
+
+  auto named = variables;
+  named["ACC_NCCL_LIBRARY"] = "/somewhere/libnccl.so.2";
+  CHECK(candidates(named, own) == std::vector<std::string>{"/somewhere/libnccl.so.2"});
+}
