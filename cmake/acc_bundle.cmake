@@ -6,12 +6,17 @@
 set(installed acclaunch_program acc_rendezvous_program acc_runtime acc_cuda train_gpt)
 set(bundled acc_cuda train_gpt device_bench group_bench)
 
-# acc_find_gpu_tests(FOLDER): appends to gpu_tests the programs of the tests NAME_on_gpu.
+# acc_find_gpu_tests(FOLDER): appends to gpu_tests the programs of the tests labelled gpu, which are
+# called NAME_on_gpu, or NAME_gpu_test as their program. (Another folder's labels cannot be read.)
 function(acc_find_gpu_tests folder)
   get_property(tests DIRECTORY ${folder} PROPERTY TESTS)
-  list(FILTER tests INCLUDE REGEX "_on_gpu$")
+  list(FILTER tests INCLUDE REGEX "(_on_gpu|_gpu_test)$")
   list(TRANSFORM tests REPLACE "_on_gpu$" "")
-  list(APPEND gpu_tests ${tests})
+  foreach(test IN LISTS tests)
+    if(TARGET ${test})
+      list(APPEND gpu_tests ${test})
+    endif()
+  endforeach()
   get_property(children DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
   foreach(child IN LISTS children)
     acc_find_gpu_tests(${child})

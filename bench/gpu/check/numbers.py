@@ -9,7 +9,8 @@ import tempfile
 from .runner import Skipped, StepFailed, run, succeed
 
 ROWS = 8  # of a global batch of the parity set
-STEPS = 20
+STEPS = 20  # of the set; on stand-ins fewer
+FEW_STEPS = 2
 FP32_TOLERANCE = 2e-5  # of a loss, at every step, from the double-precision run
 BF16_TOLERANCE = 0.02
 OFFLOADS = {
@@ -23,14 +24,14 @@ NCCL_SHARING = 23000  # the first NCCL that lets ranks share a GPU
 NCCL_VARIABLES = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
 
 
-def parity_command(places, config, workers, metrics, flags=(), program=()):
+def parity_command(places, config, workers, metrics, flags=(), program=(), steps=STEPS):
     return [places.program("acclaunch"), "--config_file", places.configs / config,
             "--main_process_port", 0, *flags, "--num_processes", workers, *program,
             places.program("train_gpt"), "--batches", places.data / "tokens.npy",
             "--init_from", places.data / "init.safetensors", "--layers", 2, "--heads", 4,
             "--dim", 64, "--seq_len", 64, "--vocab", 256, "--micro_batch", ROWS // workers,
             "--lr", "1e-3", "--betas", "0.9,0.95", "--eps", "1e-8", "--weight_decay", "0.1",
-            "--grad_clip", "1.0", "--steps", STEPS, "--metrics", metrics]
+            "--grad_clip", "1.0", "--steps", steps, "--metrics", metrics]
 
 
 def read_losses(path):
@@ -48,32 +49,35 @@ def most_apart(a, b):
     return max(abs(x - y) for x, y in zip(a, b))
 
 
-def losses(places, clock, config, workers, flags=(), variables=None):
+def losses(places, clock, config, workers, steps, flags=(), variables=None):
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics.jsonl")
         environment = dict(places.environment(), ACC_SHARE_GPUS="1", **(variables or {}))
-        succeed(parity_command(places, config, workers, metrics, flags), clock, environment)
+        succeed(parity_command(places, config, workers, metrics, flags, steps=steps), clock,
+                environment)
         return read_losses(metrics)
 
 
-def parity(places, record, clock):
+def parity(places, record, clock, tiny):
     """fp32 and bf16 on one rank."""
-    reference = expected_losses(places)
+    steps = FEW_STEPS if tiny else STEPS
+    reference = expected_losses(places)[:steps]
     for precision, tolerance in (("no", FP32_TOLERANCE), ("bf16", BF16_TOLERANCE)):
         flags = ["--mixed_precision", precision]
         name = {"no": "fp32", "bf16": "bf16"}[precision]
-        ours = losses(places, clock, "fsdp_full_shard.yaml", 1, flags)
-        cpu = losses(places, clock, "fsdp_full_shard.yaml", 1, ["--cpu", *flags])
+        ours = losses(places, clock, "fsdp_full_shard.yaml", 1, steps, flags)
+        cpu = losses(places, clock, "fsdp_full_shard.yaml", 1, steps, ["--cpu", *flags])
         for other, values in (("PyTorch's fp64 run", reference), ("the CPU back end", cpu)):
             apart = most_apart(ours, values)
             record.check(f"{name} losses of {other}", apart <= tolerance,
                          f"at most {apart:.1e} apart, allowed {tolerance:.0e}")
 
 
-def cases(places, has_offloads):
+def cases(places, most_ranks, has_offloads):
+    """(name, configuration, ranks, flags) of each run."""
     found = []
-    for path in sorted([*places.configs.glob("*.yaml")]):
-        for workers in (2, 4):
+    for path in sorted(places.configs.glob("*.yaml")):
+        for workers in (2, 4) if most_ranks >= 4 else (2,):
             found.append((f"{path.stem}, {workers} ranks", path.name, workers, []))
     if has_offloads:
         found += [(f"{name}, 2 ranks", config + ".yaml", 2, flags)
@@ -81,17 +85,20 @@ def cases(places, has_offloads):
     return found
 
 
-def strategies(places, record, clock, variables, has_offloads):
+def strategies(places, record, clock, variables, most_ranks, has_offloads, tiny):
     """Every configuration with ranks that share the GPU, several runs at a time."""
-    reference = expected_losses(places)
+    steps = FEW_STEPS if tiny else STEPS
+    reference = expected_losses(places)[:steps]
 
     def one(case):
         _, config, workers, flags = case
-        return most_apart(losses(places, clock, config, workers, flags, variables), reference)
+        return most_apart(losses(places, clock, config, workers, steps, flags, variables),
+                          reference)
 
     jobs = max(1, min(4, len(os.sched_getaffinity(0)) // 3))
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        running = [(case, pool.submit(one, case)) for case in cases(places, has_offloads)]
+        running = [(case, pool.submit(one, case)) 
+                   for case in cases(places, most_ranks, has_offloads)]
         for case, future in running:
             try:
                 apart = future.result()
@@ -100,17 +107,20 @@ def strategies(places, record, clock, variables, has_offloads):
                 record.check(case[0], False, str(error))
 
 
-def strategies_staged(places, record, clock):
-    strategies(places, record, clock, {"ACC_COLLECTIVES": "staged"}, True)
+def strategies_staged(places, record, clock, tiny):
+    strategies(places, record, clock, {"ACC_COLLECTIVES": "staged"}, 4, True, tiny)
 
 
-def strategies_nccl(places, record, clock, nccl, gpus):
+def strategies_nccl(places, record, clock, nccl, gpus, tiny):
     if nccl is None:
         raise Skipped("no libnccl.so.2 was found; name a folder with --nccl")
-    if gpus < 2 and nccl < NCCL_SHARING:
+    can_share = nccl >= NCCL_SHARING
+    if gpus < 2 and not can_share:
         raise Skipped(f"NCCL {nccl // 10000}.{nccl // 100 % 100} does not let ranks share a GPU, "
                       "2.30 does; name a folder that holds one with --nccl")
-    strategies(places, record, clock, dict(NCCL_VARIABLES, ACC_COLLECTIVES="nccl"), False)
+    variables = NCCL_VARIABLES if can_share and gpus < 4 else {}
+    strategies(places, record, clock, dict(variables, ACC_COLLECTIVES="nccl"),
+               4 if can_share else gpus, False, tiny)
 
 
 def tests(places, record, clock):
@@ -118,8 +128,9 @@ def tests(places, record, clock):
     found = places.gpu_tests()
     if not found:
         raise StepFailed(f"no gpu test is named in {places.bin}/gpu_tests.txt")
+    environment = dict(places.environment(), ACC_TEST_DATA=str(places.data.parent))
     for program in found:
-        ran = run([program], clock, places.environment())
+        ran = run([program], clock, environment)
         detail = f"{ran.seconds:.1f} s" if ran.status in (0, 77) else ran.tail()
         record.check(program.name + (" (skipped itself)" if ran.status == 77 else ""),
                      ran.status in (0, 77), detail)
@@ -131,7 +142,10 @@ def find_sanitizer():
                                                              path=os.path.join(toolkit, "bin"))
 
 
-def sanitizer(places, record, clock):
+def sanitizer(places, record, clock, standin):
+    """memcheck over two steps in bf16, launcher and all."""
+    if standin:
+        raise Skipped("compute-sanitizer looks into GPUs only")
     tool = find_sanitizer()
     if tool is None:
         raise Skipped("there is no compute-sanitizer here")
@@ -139,8 +153,7 @@ def sanitizer(places, record, clock):
         metrics = os.path.join(folder, "metrics.jsonl")
         command = parity_command(places, "fsdp_full_shard.yaml", 1, metrics,
                                  ["--mixed_precision", "bf16"],
-                                 [tool, "--tool", "memcheck", "--error-exitcode", "9"])
-        command[command.index("--steps") + 1] = 2
+                                 [tool, "--tool", "memcheck", "--error-exitcode", "9"], FEW_STEPS)
         ran = run(command, clock, places.environment())
     if "ERROR SUMMARY" not in ran.out + ran.err:
         raise Skipped("compute-sanitizer does not work here: " + ran.tail()[-300:])

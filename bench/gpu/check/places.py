@@ -22,10 +22,11 @@ print(json.dumps({"torch": version, "folders": [each for each in folders if each
 
 
 class Places:
-    """Paths that the steps use. `bin`, `python` and `nccl`: what the user named, or None."""
+    """Paths that the steps use. bin_folder, python, nccl: what the user named, or None; standin:
+    whether train_gpt is to be the one that was built against stand-in libraries."""
 
-    def __init__(self, bin_folder=None, python=None, nccl=None):
-        self.root = ROOT
+    def __init__(self, bin_folder=None, python=None, nccl=None, standin=False):
+        self.standin = standin
         candidates = [bin_folder] if bin_folder else [ROOT / "bin", ROOT / "build/cuda/bin"]
         self.bin = next((pathlib.Path(c) for c in candidates
                          if (pathlib.Path(c) / "acclaunch").exists()), pathlib.Path(candidates[0]))
@@ -36,12 +37,17 @@ class Places:
         self.nccl_folder = nccl
 
     def program(self, name):
+        if self.standin and name == "train_gpt":
+            return self.bin / "standin/train_gpt_standin"
         return self.bin / name
 
     def gpu_tests(self):
-        """The programs of the tests labelled gpu, as the build lists them."""
-        names = self.bin / "gpu_tests.txt"
-        return [self.bin / name for name in names.read_text().split()] if names.exists() else []
+        """The programs of the tests labelled gpu, as the build lists them. Those that hold kernels
+        of their own are called NAME_gpu_test, and run on GPUs only."""
+        listed = self.bin / "gpu_tests.txt"
+        names = listed.read_text().split() if listed.exists() else []
+        return [self.bin / name for name in names
+                if not (self.standin and name.endswith("_gpu_test"))]
 
     def library_folders(self):
         """Folders of NVIDIA's libraries in the Pythons that were found, newest CUDA first."""

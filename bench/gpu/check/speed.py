@@ -70,7 +70,7 @@ def row(model, tokens_per_s, tflops, peak_bytes):
 def memory_over_formula(model, last_line):
     """How far the peak is from the formula's states and the run's own activations, as a share."""
     rank = last_line["ranks"][0]
-    peak, activations = rank.get("peak_device_bytes"), rank.get("activation_bytes")
+    peak, activations = rank.get("device_peak_bytes"), rank.get("activation_bytes")
     if not peak or activations is None:
         return None
     states = formulas.state_bytes("full_shard", formulas.gpt_parameters(model), 1,
@@ -93,7 +93,7 @@ def gpt(places, record, clock, name, facts, tiny):
         peers = {} if tiny else torch_runs(places, record, clock, model, micro_batch, steps)
         if not tiny and clock.left() > 15:
             speeds.append(run_gpt(places, clock, model, micro_batch, folder, steps)[0])
-    ours = row(model, statistics.mean(speeds), tflops, line["ranks"][0].get("peak_device_bytes"))
+    ours = row(model, statistics.mean(speeds), tflops, line["ranks"][0].get("device_peak_bytes"))
     ours["memory_over_formula"] = memory_over_formula(model, line)
     ours["spread"] = (max(speeds) - min(speeds)) / max(speeds)
     record.figure("train_gpt", ours)
@@ -181,10 +181,12 @@ def overlap(places, record, clock, nccl, gpus, tiny):
                          f"{len(ranks)} of {workers}")
             hidden = [rank["share"] for rank in ranks.values() if rank["share"] is not None]
             shares[name] = min(hidden, default=None)
+            longest = {key: max((rank[f"{key}_us"] for rank in ranks.values()), default=0) / 1e3
+                       for key in ("communication", "wait")}
             record.figure(name, {"ranks": workers, "tokens_per_s": speed,
                                  "hidden_share": shares[name],
-                                 "exposed_ms": max((r["communication_us"] - r["hidden_us"]) / 1e3
-                                                   for r in ranks.values()) if ranks else None})
+                                 "communication_ms": longest["communication"],
+                                 "wait_ms": longest["wait"]})
     record.figure("hidden_share_least", shares.get("nccl", shares.get("staged")))
 
 

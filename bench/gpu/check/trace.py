@@ -47,7 +47,11 @@ def common(a, b):
 
 
 def overlap(events):
-    """{rank: {"communication_us", "hidden_us", "share"}}; share is None without communication."""
+    """{rank: {"communication_us", "hidden_us", "wait_us", "share"}}.
+
+    hidden: while the rank computes; wait: the compute stream stands still for communication;
+    share: hidden over all, None without communication.
+    """
     result = {}
     for rank in sorted({event["pid"] for event in events}):
         def intervals(category):
@@ -56,5 +60,6 @@ def overlap(events):
         communication = intervals("communication")
         total, hidden = length(communication), common(communication, intervals("compute"))
         result[rank] = {"communication_us": total, "hidden_us": hidden,
+                        "wait_us": length(intervals("wait")),
                         "share": hidden / total if total > 0 else None}
     return result

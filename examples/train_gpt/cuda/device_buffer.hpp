@@ -17,7 +17,7 @@ class DeviceMemory {
 
  private:
   struct Free {
-    std::size_t nbytes = 0;
+    std::size_t nbytes;
     void operator()(void* data) const;
   };
   std::unique_ptr<void, Free> data_;

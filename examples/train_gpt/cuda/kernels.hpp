@@ -77,9 +77,6 @@ std::int64_t column_sums_scratch(std::int64_t channels);
 template <class T>
 void column_sums(cudaStream_t stream, const T* x, T* sums, float beta, float* scratch,
                  std::int64_t rows, std::int64_t channels);
-/// to += from. (count), a multiple of 8
-template <class T>
-void add(cudaStream_t stream, T* to, const T* from, std::int64_t count);
 /// to (count), fp32, = from
 template <class T>
 void widen(cudaStream_t stream, const T* from, float* to, std::int64_t count);

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -55,13 +56,15 @@ struct GradientOf {
   float beta;
 };
 
-/// How products are made; defaults are the fast way. All give the same numbers but for rounding.
+/// How products are made. All ways give the same numbers but for rounding.
 struct MatmulOptions {
-  bool fuse_gelu = true;           ///< GELU and its gradient inside the products
-  bool fuse_bias_gradient = true;  ///< column sums inside the products
-  bool tune = false;  ///< times what cuBLASLt proposes for a shape, once, instead of its first
+  bool fuse_gelu = true;            ///< GELU and its gradient inside the products
+  bool fuse_bias_gradient = false;  ///< column sums inside the products
+  /// Times, once for each shape, what cuBLASLt proposes for it, and fused against unfused; else its
+  /// first proposal and the above.
+  bool tune = false;
 
-  /// TRAIN_GPT_UNFUSED=gelu,bias and TRAIN_GPT_TUNE=1.
+  /// TRAIN_GPT_FUSE=gelu,bias (or what of these; "none") and TRAIN_GPT_TUNE=1.
   static MatmulOptions from_environment();
 };
 
@@ -99,6 +102,9 @@ class Matmul {
 
   /// False where cuBLASLt has no such product; nothing is queued then.
   bool run(const Product& product);
+  /// Runs `fused` or `parts`, as the options or, once, a measurement say.
+  void run_fused_or(bool fuse, const Product& fused, const std::function<void()>& parts);
+  bool is_faster(const Product& fused, const std::function<void()>& parts);
   void require(const Product& product);
   static Key key_of(const Product& product);
   const Plan& plan_of(const Product& product);
@@ -114,9 +120,9 @@ class Matmul {
   CublasLt api_;
   cublasLtHandle_t handle_ = nullptr;
   DeviceMemory workspace_;
-  DeviceBuffer<T> bias_gradient_;    // (widest), where it is then added
-  DeviceBuffer<float> column_sums_;  // scratch
+  DeviceBuffer<float> column_sums_;  // scratch of column_sums
   std::map<Key, std::unique_ptr<Plan>> plans_;
+  std::map<Key, bool> fused_is_faster_;
 };
 
 }  // namespace train_gpt::cuda

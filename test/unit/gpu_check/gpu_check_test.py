@@ -91,6 +91,11 @@ class Trace(unittest.TestCase):
                                       event(0, "communication", 5, 15),
                                       event(0, "communication", 5, 10)), {0: 0.5})
 
+    def test_waiting_is_neither(self):
+        row = trace.overlap([event(0, "compute", 0, 4), event(0, "wait", 4, 10),
+                             event(0, "communication", 0, 10)])[0]
+        self.assertEqual((row["hidden_us"], row["wait_us"], row["share"]), (4, 6, 0.4))
+
     def test_ranks_are_apart(self):
         self.assertEqual(self.overlap(event(0, "compute", 0, 10), event(1, "communication", 0, 10)),
                          {0: None, 1: 0.0})
@@ -187,17 +192,19 @@ class Numbers(unittest.TestCase):
         self.assertEqual(numbers.most_apart([], []), float("inf"))
 
     def test_every_configuration_and_offload_is_run(self):
-        names = [case[0] for case in numbers.cases(places.Places(), True)]
+        names = [case[0] for case in numbers.cases(places.Places(), 4, True)]
         for path in (ROOT / "configs").glob("*.yaml"):
             for workers in (2, 4):
                 self.assertIn(f"{path.stem}, {workers} ranks", names)
         for name in numbers.OFFLOADS:
             self.assertIn(f"{name}, 2 ranks", names)
+        few = numbers.cases(places.Places(), 2, False)
+        self.assertEqual({case[2] for case in few}, {2})
 
     def test_nccl_without_sharing_is_skipped_with_a_reason(self):
         for nccl, part in ((None, "no libnccl"), (22809, "NCCL 2.28")):
             with self.assertRaisesRegex(runner.Skipped, part):
-                numbers.strategies_nccl(places.Places(), None, runner.Clock(1), nccl, 1)
+                numbers.strategies_nccl(places.Places(), None, runner.Clock(1), nccl, 1, False)
 
 
 class Report(unittest.TestCase):

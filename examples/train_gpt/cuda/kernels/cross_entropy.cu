@@ -9,7 +9,7 @@
 namespace train_gpt::cuda {
 namespace {
 
-constexpr unsigned kMostThreads = 512;
+constexpr unsigned kMostThreads = 1024;
 
 /// The largest of some numbers and the sum of exp(number - largest).
 struct ExponentialSum {
@@ -57,7 +57,7 @@ __device__ ExponentialSum thread_part(const T* logits, std::int64_t vocab) {
   return part;
 }
 
-// One block a row: the second pass finds the row in the L2 cache.
+// One block a row: the second pass finds most of the row in the L2 cache.
 template <class T>
 __global__ void __launch_bounds__(kMostThreads)
     cross_entropy_kernel(T* logits, const std::int32_t* targets, float scale, float* losses,
@@ -81,8 +81,13 @@ __global__ void __launch_bounds__(kMostThreads)
     losses[row] = logf(total.sum) + (total.maximum - target_logit);
   }
   const float factor = scale / total.sum;
-  for (std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * kVector; column < stride;
-       column += blockDim.x * kVector) {
+  // Backwards: what was read last is still in the cache.
+  const std::int64_t step = blockDim.x * kVector;
+  const std::int64_t own = static_cast<std::int64_t>(threadIdx.x) * kVector;
+  for (std::int64_t column = (stride - 1) / step * step + own; column >= 0; column -= step) {
+    if (column >= stride) {
+      continue;
+    }
     Vector8 values = load8(logits + column);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {

@@ -1,5 +1,6 @@
 #include "../kernels.hpp"
 #include "launch.cuh"
+#include "parts.cuh"
 #include "vector8.cuh"
 
 namespace train_gpt::cuda {
@@ -24,9 +25,6 @@ struct GeluBackward {
     const float slope = kTwoRootTwoOverPi * (1.0f + 3.0f * kCubic * u * u);
     return dh * gate * (1.0f + u * (1.0f - gate) * slope);
   }
-};
-struct Add {
-  __device__ float operator()(float old, float from) const { return old + from; }
 };
 struct Copy {
   __device__ float operator()(float /*old*/, float from) const { return from; }
@@ -59,7 +57,7 @@ void apply(cudaStream_t stream, const char* name, const From* from, To* to, std:
          apply_kernel<ReadsOld, Function, From, To>, from, to, count);
 }
 
-constexpr int kParts = 128;  // of the rows, summed by blocks of their own
+constexpr int kParts = 256;  // of the rows, summed by blocks of their own
 constexpr int kWarps = 8;
 
 // parts (kParts, C): sums of every kParts * kWarps-th row; a warp has 256 columns.
@@ -99,20 +97,6 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
-template <class T>
-__global__ void add_column_parts_kernel(const float* parts, int count, T* sums, float beta,
-                                        std::int64_t channels) {
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (column >= channels) {
-    return;
-  }
-  float total = 0.0f;
-  for (int part = 0; part < count; ++part) {
-    total += parts[part * channels + column];
-  }
-  store(sums + column, beta == 0.0f ? total : total + beta * to_float(sums[column]));
-}
-
 }  // namespace
 
 template <class T>
@@ -123,11 +107,6 @@ void gelu_forward(cudaStream_t stream, const T* u, T* h, std::int64_t count) {
 template <class T>
 void gelu_backward(cudaStream_t stream, const T* u, T* dh_to_du, std::int64_t count) {
   apply<true, GeluBackward>(stream, "gelu's gradient", u, dh_to_du, count);
-}
-
-template <class T>
-void add(cudaStream_t stream, T* to, const T* from, std::int64_t count) {
-  apply<true, Add>(stream, "sum", from, to, count);
 }
 
 template <class T>
@@ -146,15 +125,13 @@ void column_sums(cudaStream_t stream, const T* x, T* sums, float beta, float* sc
   launch(stream, "column sums",
          {.grid = dim3(blocks_for(channels, 32 * kVector), parts), .block = dim3(32 * kWarps)},
          column_parts_kernel<T>, x, scratch, rows, channels);
-  launch(stream, "column sums",
-         {.grid = dim3(blocks_for(channels, kThreads)), .block = dim3(kThreads)},
-         add_column_parts_kernel<T>, scratch, static_cast<int>(parts), sums, beta, channels);
+  add_parts<T>(stream, "column sums", scratch, static_cast<int>(parts), sums, nullptr, beta,
+               channels);
 }
 
 #define INSTANTIATE(T)                                                                  \
   template void gelu_forward<T>(cudaStream_t, const T*, T*, std::int64_t);              \
   template void gelu_backward<T>(cudaStream_t, const T*, T*, std::int64_t);             \
-  template void add<T>(cudaStream_t, T*, const T*, std::int64_t);                       \
   template void widen<T>(cudaStream_t, const T*, float*, std::int64_t);                 \
   template void column_sums<T>(cudaStream_t, const T*, T*, float, float*, std::int64_t, \
                                std::int64_t);

@@ -1,5 +1,6 @@
 #include "../kernels.hpp"
 #include "launch.cuh"
+#include "parts.cuh"
 #include "reduce.cuh"
 #include "vector8.cuh"
 
@@ -53,7 +54,7 @@ __global__ void layernorm_forward_kernel(const T* x, const T* gamma, const T* be
 }
 
 /// Blocks that share the rows in the backward; each leaves its part of dgamma and dbeta.
-constexpr int kParts = 512;
+constexpr int kParts = 1024;
 
 // parts: (kParts, 2, C)
 template <class T>
@@ -121,34 +122,6 @@ __global__ void layernorm_backward_kernel(const T* x, const T* gamma, RowStats s
   }
 }
 
-constexpr int kColumns = 32;  // of a block of the final sums
-constexpr int kRowsAtATime = 16;
-
-// out: dgamma (C) and dbeta (C) in turn, added to
-template <class T>
-__global__ void __launch_bounds__(kColumns* kRowsAtATime)
-    add_parts_kernel(const float* parts, int count, T* dgamma, T* dbeta, std::int64_t channels) {
-  __shared__ float sums[kRowsAtATime][kColumns];
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns + threadIdx.x;
-  float sum = 0.0f;
-  if (column < 2 * channels) {
-    for (int part = static_cast<int>(threadIdx.y); part < count; part += kRowsAtATime) {
-      sum += parts[static_cast<std::int64_t>(part) * 2 * channels + column];
-    }
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= 2 * channels) {
-    return;
-  }
-  T* out = column < channels ? dgamma + column : dbeta + (column - channels);
-  float total = to_float(*out);
-  for (int part = 0; part < kRowsAtATime; ++part) {
-    total += sums[part][threadIdx.x];
-  }
-  store(out, total);
-}
-
 }  // namespace
 
 template <class T>
@@ -172,9 +145,8 @@ void layernorm_backward(cudaStream_t stream, const T* x, const T* gamma, RowStat
          {.grid = dim3(static_cast<unsigned>(parts)), .block = dim3(threads_for(channels))},
          layernorm_backward_kernel<T>, x, gamma, stats, dz, dx, accumulate, scratch, rows,
          channels);
-  launch(stream, "layer norm's parameter gradients",
-         {.grid = dim3(blocks_for(2 * channels, kColumns)), .block = dim3(kColumns, kRowsAtATime)},
-         add_parts_kernel<T>, scratch, parts, dgamma, dbeta, channels);
+  add_parts(stream, "layer norm's parameter gradients", scratch, parts, dgamma, dbeta, 1.0f,
+            channels);
 }
 
 #define INSTANTIATE(T)                                                                          \

@@ -136,8 +136,9 @@ void check_gradients(MatmulOptions options, float dw_beta, float db_beta) {
   CHECK(worst_error<T>(db.read(), expected_db) < 2.0 * kTolerance<T>);
 }
 
-constexpr MatmulOptions kWays[] = {
-    {}, {.fuse_gelu = false, .fuse_bias_gradient = false}, {.tune = true}};
+constexpr MatmulOptions kWays[] = {{.fuse_gelu = true, .fuse_bias_gradient = true},
+                                   {.fuse_gelu = false, .fuse_bias_gradient = false},
+                                   {.tune = true}};
 
 }  // namespace
 
@@ -169,20 +170,22 @@ TEST_CASE("products with strides, as the logits have them") {
 }
 
 TEST_CASE("how products are made can be told by the environment") {
-  const auto read = [](const char* unfused, const char* tune) {
-    setenv("TRAIN_GPT_UNFUSED", unfused, 1);
+  const auto read = [](const char* fuse, const char* tune) {
+    setenv("TRAIN_GPT_FUSE", fuse, 1);
     setenv("TRAIN_GPT_TUNE", tune, 1);
     const MatmulOptions options = MatmulOptions::from_environment();
-    unsetenv("TRAIN_GPT_UNFUSED");
+    unsetenv("TRAIN_GPT_FUSE");
     unsetenv("TRAIN_GPT_TUNE");
     return options;
   };
-  CHECK(read("", "").fuse_gelu);
-  CHECK_FALSE(read("", "").tune);
-  CHECK(read("", "1").tune);
-  CHECK_FALSE(read("gelu", "").fuse_gelu);
-  CHECK(read("gelu", "").fuse_bias_gradient);
-  CHECK_FALSE(read("gelu,bias", "").fuse_bias_gradient);
+  CHECK(MatmulOptions::from_environment().fuse_gelu);
+  CHECK_FALSE(MatmulOptions::from_environment().tune);
+  CHECK(read("gelu", "1").tune);
+  CHECK_FALSE(read("gelu", "0").tune);
+  CHECK_FALSE(read("none", "").fuse_gelu);
+  CHECK_FALSE(read("gelu", "").fuse_bias_gradient);
+  CHECK(read("gelu,bias", "").fuse_bias_gradient);
+  CHECK(read("gelu,bias", "").fuse_gelu);
 }
 
 TEST_CASE("a named cuBLASLt that is not there is an error that says so") {

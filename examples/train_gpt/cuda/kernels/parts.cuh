@@ -1,0 +1,52 @@
+#pragma once
+
+#include "launch.cuh"
+#include "vector8.cuh"
+
+#include <cstdint>
+
+/// Sums over rows in two steps, so that their order does not depend on timing: blocks leave sums of
+/// their rows, then this adds them up.
+namespace train_gpt::cuda {
+
+constexpr int kPartColumns = 32;  // of a block
+constexpr int kPartRows = 16;     // summed side by side
+
+/// The sums go to `first` (channels) and, where parts are twice as wide, `second` (channels); what
+/// is there counts `beta` times.
+template <class T>
+__global__ void __launch_bounds__(kPartColumns* kPartRows)
+    add_parts_kernel(const float* parts, int count, std::int64_t width, T* first, T* second,
+                     float beta, std::int64_t channels) {
+  __shared__ float sums[kPartRows][kPartColumns];
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kPartColumns + threadIdx.x;
+  float sum = 0.0f;
+  if (column < width) {
+    for (int part = static_cast<int>(threadIdx.y); part < count; part += kPartRows) {
+      sum += parts[part * width + column];
+    }
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= width) {
+    return;
+  }
+  T* out = column < channels ? first + column : second + (column - channels);
+  float total = 0.0f;
+  for (int part = 0; part < kPartRows; ++part) {
+    total += sums[part][threadIdx.x];
+  }
+  store(out, beta == 0.0f ? total : total + beta * to_float(*out));
+}
+
+/// parts: (count, width), width = channels or, with `second`, 2 * channels.
+template <class T>
+void add_parts(cudaStream_t stream, const char* name, const float* parts, int count, T* first,
+               T* second, float beta, std::int64_t channels) {
+  const std::int64_t width = second == nullptr ? channels : 2 * channels;
+  launch(stream, name,
+         {.grid = dim3(blocks_for(width, kPartColumns)), .block = dim3(kPartColumns, kPartRows)},
+         add_parts_kernel<T>, parts, count, width, first, second, beta, channels);
+}
+
+}  // namespace train_gpt::cuda
