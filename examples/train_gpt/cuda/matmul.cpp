@@ -170,10 +170,10 @@ void Matmul<T>::describe(Plan& plan, const Product& product) const {
   set(CUBLASLT_MATMUL_DESC_TRANSA, product.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, product.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
-  // Alignments are read off these pointers; each run sets its own.
-  set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
-  set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.gelu_input);
-  set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.out.stride);
+  if (product.gelu_input != nullptr) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.out.stride);
+  }
+  set_pointers(plan, product);  // their alignments are read off them
 
   const auto layout = [&](std::int64_t rows, std::int64_t cols, std::int64_t stride) {
     cublasLtMatrixLayout_t handle = nullptr;
@@ -189,6 +189,19 @@ void Matmul<T>::describe(Plan& plan, const Product& product) const {
   plan.b = operand(product.a);
   plan.c = layout(product.out.cols, product.out.rows, product.out.stride);
   plan.d = layout(product.out.cols, product.out.rows, product.out.stride);
+}
+
+template <class T>
+void Matmul<T>::set_pointers(const Plan& plan, const Product& product) const {
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const void* pointer) {
+    if (pointer != nullptr) {
+      api_.check(
+          api_.MatmulDescSetAttribute(plan.operation.get(), attribute, &pointer, sizeof pointer),
+          "an attribute");
+    }
+  };
+  set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.gelu_input);
 }
 
 template <class T>
@@ -273,13 +286,7 @@ bool Matmul<T>::run(const Product& product) {
   if (!plan.supported) {
     return false;
   }
-  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const void* pointer) {
-    api_.check(
-        api_.MatmulDescSetAttribute(plan.operation.get(), attribute, &pointer, sizeof pointer),
-        "an attribute");
-  };
-  set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
-  set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.gelu_input);
+  set_pointers(plan, product);
   api_.check(issue(plan, plan.algorithm, product), "a product");
   return true;
 }

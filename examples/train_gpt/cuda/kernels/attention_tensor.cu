@@ -14,12 +14,11 @@ namespace {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-constexpr int kKeys = 64;  // of one step over the keys
-/// Rows of a warp's result, in tiles of 16: as many as the registers hold.
+constexpr int kQueryTiles = 2;  // of 16 rows, of a warp's result
+constexpr int kQueries = kWarps * 16 * kQueryTiles;
+/// Keys of one step: as many as leave room in registers.
 template <int D>
-constexpr int kQueryTiles = D == 64 ? 2 : 1;
-template <int D>
-constexpr int kQueries = kWarps * 16 * kQueryTiles<D>;
+constexpr int kKeys = D == 64 ? 64 : 32;
 
 struct Arguments {
   const bf16* qkv;     // (B, T, 3, H, D)
@@ -142,46 +141,46 @@ struct RunningSoftmax {
 
 template <int D>
 __global__ void __launch_bounds__(kThreads) attention_forward_kernel(Arguments arguments) {
-  constexpr int MT = kQueryTiles<D>;
+  constexpr int MT = kQueryTiles;
   bf16* shared = static_cast<bf16*>(dynamic_shared_memory());
   const Tile<D> q_tile{shared};
-  const Tile<D> k_tile{shared + kQueries<D> * D};
-  const Tile<D> v_tile{k_tile.data + kKeys * D};
+  const Tile<D> k_tile{shared + kQueries * D};
+  const Tile<D> v_tile{k_tile.data + kKeys<D> * D};
 
   // The longest rows of work first.
-  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries<D>;
-  const int end_key = min(first_query + kQueries<D>, arguments.time);
+  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
+  const int end_key = min(first_query + kQueries, arguments.time);
   const HeadRows<D, const bf16> q(arguments.qkv, arguments, 3, 0);
   const HeadRows<D, const bf16> k(arguments.qkv, arguments, 3, 1);
   const HeadRows<D, const bf16> v(arguments.qkv, arguments, 3, 2);
   const int warp_row = warp_index() * 16 * MT;
   const int warp_query = first_query + warp_row;
 
-  load_rows<kQueries<D>>(q_tile, q.row(first_query), q.stride, arguments.time - first_query);
-  load_rows<kKeys>(k_tile, k.row(0), k.stride, arguments.time);
+  load_rows<kQueries>(q_tile, q.row(first_query), q.stride, arguments.time - first_query);
+  load_rows<kKeys<D>>(k_tile, k.row(0), k.stride, arguments.time);
   commit_copies();
   float result[MT][D / 8][4];
   clear(result);
   RunningSoftmax<MT> softmax;
-  for (int key = 0; key < end_key; key += kKeys) {
+  for (int key = 0; key < end_key; key += kKeys<D>) {
     const bool visible = key < warp_query + 16 * MT;
-    float scores[MT][kKeys / 8][4];
+    float scores[MT][kKeys<D> / 8][4];
     wait_for_copies<0>();
     __syncthreads();  // the keys are here, and nobody reads the values any more
-    load_rows<kKeys>(v_tile, v.row(key), v.stride, arguments.time - key);
+    load_rows<kKeys<D>>(v_tile, v.row(key), v.stride, arguments.time - key);
     commit_copies();
     if (visible) {
       clear(scores);
       multiply_rows(scores, q_tile, warp_row, k_tile, 0);
-      if (key + kKeys > warp_query) {
+      if (key + kKeys < D >> warp_query) {
         hide_future(scores, warp_query, key);
       }
       softmax.add(scores, result, arguments.scale);
     }
     wait_for_copies<0>();
     __syncthreads();  // the values are here, and nobody reads the keys any more
-    if (key + kKeys < end_key) {
-      load_rows<kKeys>(k_tile, k.row(key + kKeys), k.stride, arguments.time - key - kKeys);
+    if (key + kKeys<D> < end_key) {
+      load_rows<kKeys<D>>(k_tile, k.row(key + kKeys<D>), k.stride, arguments.time - key - kKeys<D>);
       commit_copies();
     }
     if (visible) {
@@ -244,15 +243,15 @@ constexpr int kInnerColumns = 32;  // of P and dP in registers at a time
 
 template <int D>
 __global__ void __launch_bounds__(kThreads) attention_query_gradient_kernel(Arguments arguments) {
-  constexpr int MT = kQueryTiles<D>;
+  constexpr int MT = kQueryTiles;
   constexpr int NT = kInnerColumns / 8;
   bf16* shared = static_cast<bf16*>(dynamic_shared_memory());
   const Tile<D> q_tile{shared};
-  const Tile<D> d_out_tile{shared + kQueries<D> * D};
-  bf16* stages = d_out_tile.data + kQueries<D> * D;  // two of (keys, values)
+  const Tile<D> d_out_tile{shared + kQueries * D};
+  bf16* stages = d_out_tile.data + kQueries * D;  // two of (keys, values)
 
-  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries<D>;
-  const int end_key = min(first_query + kQueries<D>, arguments.time);
+  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
+  const int end_key = min(first_query + kQueries, arguments.time);
   const HeadRows<D, const bf16> q(arguments.qkv, arguments, 3, 0);
   const HeadRows<D, const bf16> k(arguments.qkv, arguments, 3, 1);
   const HeadRows<D, const bf16> v(arguments.qkv, arguments, 3, 2);
@@ -262,14 +261,14 @@ __global__ void __launch_bounds__(kThreads) attention_query_gradient_kernel(Argu
   const float scale_log2 = arguments.scale * kLog2E;
 
   const auto load_stage = [&](int key) {
-    bf16* stage = stages + key / kKeys % 2 * 2 * kKeys * D;
-    load_rows<kKeys>(Tile<D>{stage}, k.row(key), k.stride, arguments.time - key);
-    load_rows<kKeys>(Tile<D>{stage + kKeys * D}, v.row(key), v.stride, arguments.time - key);
+    bf16* stage = stages + key / kKeys<D> % 2 * 2 * kKeys<D> * D;
+    load_rows<kKeys<D>>(Tile<D>{stage}, k.row(key), k.stride, arguments.time - key);
+    load_rows<kKeys<D>>(Tile<D>{stage + kKeys<D> * D}, v.row(key), v.stride, arguments.time - key);
     commit_copies();
   };
-  load_rows<kQueries<D>>(q_tile, q.row(first_query), q.stride, arguments.time - first_query);
-  load_rows<kQueries<D>>(d_out_tile, d_out.row(first_query), d_out.stride,
-                         arguments.time - first_query);
+  load_rows<kQueries>(q_tile, q.row(first_query), q.stride, arguments.time - first_query);
+  load_rows<kQueries>(d_out_tile, d_out.row(first_query), d_out.stride,
+                      arguments.time - first_query);
   load_stage(0);
   float log_sum[MT][2];  // in powers of two
   float delta[MT][2];
@@ -286,16 +285,16 @@ __global__ void __launch_bounds__(kThreads) attention_query_gradient_kernel(Argu
   }
   float result[MT][D / 8][4];
   clear(result);
-  for (int key = 0; key < end_key; key += kKeys) {
+  for (int key = 0; key < end_key; key += kKeys<D>) {
     wait_for_copies<0>();
     __syncthreads();  // this stage is here, and nobody reads the other any more
-    if (key + kKeys < end_key) {
-      load_stage(key + kKeys);
+    if (key + kKeys<D> < end_key) {
+      load_stage(key + kKeys<D>);
     }
-    const Tile<D> k_tile{stages + key / kKeys % 2 * 2 * kKeys * D};
-    const Tile<D> v_tile{k_tile.data + kKeys * D};
+    const Tile<D> k_tile{stages + key / kKeys<D> % 2 * 2 * kKeys<D> * D};
+    const Tile<D> v_tile{k_tile.data + kKeys<D> * D};
 #pragma unroll 1
-    for (int part = 0; part < kKeys; part += kInnerColumns) {
+    for (int part = 0; part < kKeys<D>; part += kInnerColumns) {
       const int first_key = key + part;
       if (first_key >= warp_query + 16 * MT) {
         break;
@@ -338,20 +337,24 @@ __global__ void __launch_bounds__(kThreads) attention_query_gradient_kernel(Argu
 // The transposes, rows of keys: dV = P^T dO and dK = scale dS^T Q.
 
 constexpr int kQueryStep = 64;  // queries of one step
+/// Tiles of a warp's two results: as many as the registers hold.
+template <int D>
+constexpr int kKeyTiles = D == 64 ? 2 : 1;
+template <int D>
+constexpr int kBlockKeys = kWarps * 16 * kKeyTiles<D>;
 
 template <int D>
 __global__ void __launch_bounds__(kThreads) attention_key_gradient_kernel(Arguments arguments) {
-  constexpr int MT = kQueryTiles<D>;
+  constexpr int MT = kKeyTiles<D>;
   constexpr int NT = kInnerColumns / 8;
-  constexpr int kBlockKeys = kQueries<D>;
   bf16* shared = static_cast<bf16*>(dynamic_shared_memory());
   const Tile<D> k_tile{shared};
-  const Tile<D> v_tile{shared + kBlockKeys * D};
-  bf16* stages = v_tile.data + kBlockKeys * D;  // two of (queries, d_out)
+  const Tile<D> v_tile{shared + kBlockKeys<D> * D};
+  bf16* stages = v_tile.data + kBlockKeys<D> * D;  // two of (queries, d_out)
   auto* statistics =
       reinterpret_cast<float*>(stages + 4 * kQueryStep * D);  // two of (log_sum, delta)
 
-  const int first_key = static_cast<int>(blockIdx.y) * kBlockKeys;
+  const int first_key = static_cast<int>(blockIdx.y) * kBlockKeys<D>;
   const HeadRows<D, const bf16> q(arguments.qkv, arguments, 3, 0);
   const HeadRows<D, const bf16> k(arguments.qkv, arguments, 3, 1);
   const HeadRows<D, const bf16> v(arguments.qkv, arguments, 3, 2);
@@ -376,8 +379,8 @@ __global__ void __launch_bounds__(kThreads) attention_key_gradient_kernel(Argume
         index < kQueryStep ? (inside ? arguments.log_sum[at] * kLog2E : INFINITY)
                            : (inside ? arguments.delta[at] : 0.0f);
   };
-  load_rows<kBlockKeys>(k_tile, k.row(first_key), k.stride, arguments.time - first_key);
-  load_rows<kBlockKeys>(v_tile, v.row(first_key), v.stride, arguments.time - first_key);
+  load_rows<kBlockKeys<D>>(k_tile, k.row(first_key), k.stride, arguments.time - first_key);
+  load_rows<kBlockKeys<D>>(v_tile, v.row(first_key), v.stride, arguments.time - first_key);
   load_stage(first_key);
   float dk[MT][D / 8][4];
   float dv[MT][D / 8][4];
@@ -451,14 +454,14 @@ __global__ void __launch_bounds__(kThreads) attention_key_gradient_kernel(Argume
   store_rows<16 * MT>(v_tile, warp_row, dv_rows.row(first_key), dv_rows.stride, valid);
 }
 
+/// rows: of this kernel's results in a block. shared_rows: of D numbers in shared memory.
 template <int D>
-LaunchShape launch_shape(const AttentionShape& shape, int rows_in_shared_memory,
+LaunchShape launch_shape(const AttentionShape& shape, int rows, int shared_rows,
                          std::size_t more_nbytes = 0) {
-  return {.grid = dim3(static_cast<unsigned>(shape.batch * shape.heads),
-                       blocks_for(shape.time, kQueries<D>)),
-          .block = dim3(kThreads),
-          .shared_nbytes =
-              static_cast<std::size_t>(rows_in_shared_memory) * D * sizeof(bf16) + more_nbytes};
+  return {
+      .grid = dim3(static_cast<unsigned>(shape.batch * shape.heads), blocks_for(shape.time, rows)),
+      .block = dim3(kThreads),
+      .shared_nbytes = static_cast<std::size_t>(shared_rows) * D * sizeof(bf16) + more_nbytes};
 }
 
 Arguments common_arguments(const AttentionShape& shape) {
@@ -471,18 +474,19 @@ Arguments common_arguments(const AttentionShape& shape) {
 
 template <int D>
 void forward(cudaStream_t stream, const AttentionShape& shape, const Arguments& arguments) {
-  launch(stream, "attention", launch_shape<D>(shape, kQueries<D> + 2 * kKeys),
+  launch(stream, "attention", launch_shape<D>(shape, kQueries, kQueries + 2 * kKeys<D>),
          attention_forward_kernel<D>, arguments);
 }
 
 template <int D>
 void backward(cudaStream_t stream, const AttentionShape& shape, const Arguments& arguments) {
   launch(stream, "attention's gradient of keys and values",
-         launch_shape<D>(shape, 2 * kQueries<D> + 4 * kQueryStep, 2 * kThreads * sizeof(float)),
+         launch_shape<D>(shape, kBlockKeys<D>, 2 * kBlockKeys<D> + 4 * kQueryStep,
+                         2 * kThreads * sizeof(float)),
          attention_key_gradient_kernel<D>, arguments);
   launch(stream, "attention's gradient of queries",
-         launch_shape<D>(shape, 2 * kQueries<D> + 4 * kKeys), attention_query_gradient_kernel<D>,
-         arguments);
+         launch_shape<D>(shape, kQueries, 2 * kQueries + 4 * kKeys<D>),
+         attention_query_gradient_kernel<D>, arguments);
 }
 
 }  // namespace
