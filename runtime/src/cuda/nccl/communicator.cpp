@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSetupLimit = 120s;
 constexpr std::chrono::milliseconds kFinishLimit = 10s;
+constexpr std::chrono::milliseconds kLockLimit = 2s;
 constexpr int kPollsBetweenPeers = 32;
 
 ncclConfig_t configuration() {
@@ -42,7 +43,8 @@ Communicator::Communicator(const NcclApi& api, const collectives::GroupSpec& spe
   const ncclUniqueId id = exchange_id();
   ncclConfig_t config = configuration();
   const ncclResult_t result = api_.comm_init_rank_config(
-      &comm_, static_cast<int>(spec_.ranks.size()), id, spec_.rank, &config);
+      &made_, static_cast<int>(spec_.ranks.size()), id, spec_.rank, &config);
+  comm_ = made_;
   settle(result, "connecting", setup_limit());
 }
 
@@ -222,9 +224,10 @@ std::optional<std::string> Communicator::async_error() {
 }
 
 void Communicator::abort() noexcept {
-  const std::lock_guard lock(mutex_);
-  if (comm_ != nullptr) {
-    api_.comm_abort(std::exchange(comm_, nullptr));
+  // A call may itself hang on the device that this is to free: then it goes on without the lock.
+  const std::unique_lock lock(mutex_, kLockLimit);
+  if (ncclComm_t comm = comm_.exchange(nullptr)) {
+    api_.comm_abort(comm);
   }
 }
 
