@@ -83,7 +83,9 @@ STANDIN_API ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int size, nc
   if (size < 1 || size > kMaxRanks || rank < 0 || rank >= size) {
     return ncclInvalidArgument;
   }
-  *result = new ncclComm(id.internal, rank, size, blocks(config));
+  int gpu = 0;
+  cudaGetDevice(&gpu);
+  *result = new ncclComm(id.internal, rank, size, gpu, blocks(config));
   finish_if_blocking(**result);
   return (*result)->state;
 }
