@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -38,7 +39,7 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   void release_gathered(const collectives::BufferPtr&) override {}
 
   collectives::WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
-  /// Averaged by NCCL in `dtype`; the rest of the scale is applied in float32.
+  /// Summed by NCCL in `dtype`, scaled in float32.
   collectives::WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel,
                                       DType dtype, collectives::ReduceOptions options) override;
   collectives::WorkPtr all_reduce(float* data, std::size_t numel, float scale) override;
@@ -63,12 +64,12 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
 
   std::optional<std::string> trouble() override;
   void end(const std::string& reason) noexcept override;
+  bool ended() const noexcept override { return ended_; }
   std::optional<std::string> trouble_of(Running& oldest);
 
   collectives::WorkPtr issue(std::string what, const Communicator::Call& call,
                              const std::function<void()>& after = {});
   float* scratch(std::size_t nbytes);
-  [[nodiscard]] bool averages(float scale) const;
   [[nodiscard]] cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_->native()); }
 
   collectives::GroupSpec spec_;
@@ -78,6 +79,7 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   device::StreamPtr stream_;
   device::MemoryPtr scratch_;  ///< of reductions, in the order of the stream
   collectives::FirstFailure failure_;
+  std::atomic<bool> ended_ = false;
   std::mutex running_mutex_;  ///< guards running_
   std::deque<Running> running_;
 };
