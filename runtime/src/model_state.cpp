@@ -84,6 +84,9 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.gradient_offload = std::make_shared<sharding::GradientOffload>(engine_);
   }
   engine_.offload_param = on_gpu && asked.offload_param == plugins::OffloadDevice::cpu;
+  if (engine_.offload_param) {
+    engine_.fetches = engine_.device->make_stream("copy to GPU");
+  }
   if (asked.mixed_precision == plugins::MixedPrecision::bf16) {
     engine_.compute_dtype = DType::bfloat16;
   }

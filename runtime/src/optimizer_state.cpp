@@ -102,7 +102,7 @@ void OptimizerState::finish_reductions() {
   }
   engine.gradients->drain();
   for (FlatState& state : flats_) {
-    state.flat->wait_reduction();
+    state.flat->settle();  // also a gather of the weights that nothing has waited for yet
   }
   if (engine.groups.replicate && engine.on.shard_gradients) {
     for (FlatState& state : flats_) {

@@ -17,6 +17,7 @@ SIZES = {
 }
 TINY = {"layers": 2, "heads": 2, "dim": 32, "vocab": 256, "seq_len": 64}
 PEER_MODES = ("plain", "compile", "fsdp2", "fsdp2+compile")
+PEER_SECONDS = 60  # for one of them: compiling takes most of it
 WARMUP = 5  # steps before those that count
 UNITS_ALIVE = 2  # the running unit and the one that is prefetched
 
@@ -57,7 +58,7 @@ def run_gpt(places, clock, model, micro_batch, folder, steps, workers=1, variabl
 def run_torch_gpt(places, clock, mode, model, micro_batch, steps):
     ran = succeed([places.python, places.scripts / "torch_gpt.py", "--mode", mode,
                    *model_flags(model), "--micro_batch", micro_batch, "--steps", steps,
-                   "--warmup", WARMUP], clock)
+                   "--warmup", WARMUP], clock, limit=PEER_SECONDS)
     return last_json(ran.out)
 
 

@@ -2,6 +2,7 @@
 
 #include "cuda_check.hpp"
 #include "kernels.hpp"
+#include "timer.hpp"
 
 #include <acc/base/error.hpp>
 #include <cuda_bf16.h>
@@ -12,7 +13,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <utility>
 
 namespace train_gpt::cuda {
 namespace {
@@ -30,58 +30,6 @@ std::int64_t alignment_of(const void* data) {
   const auto address = reinterpret_cast<std::uintptr_t>(data) | kMost;
   return static_cast<std::int64_t>(address & (~address + 1));
 }
-
-/// A handle of cuBLASLt with the function that destroys it.
-template <class Handle>
-class Owned {
- public:
-  using Destroy = cublasStatus_t (*)(Handle);
-  Owned() = default;
-  Owned(Handle handle, Destroy destroy) : handle_(handle), destroy_(destroy) {}
-  Owned(Owned&& other) noexcept
-      : handle_(std::exchange(other.handle_, nullptr)), destroy_(other.destroy_) {}
-  Owned& operator=(Owned&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    std::swap(destroy_, other.destroy_);
-    return *this;
-  }
-  ~Owned() {
-    if (handle_ != nullptr) {
-      destroy_(handle_);
-    }
-  }
-  [[nodiscard]] Handle get() const { return handle_; }
-
- private:
-  Handle handle_ = nullptr;
-  Destroy destroy_ = nullptr;
-};
-
-class Timer {
- public:
-  Timer() {
-    check(cudaEventCreate(&begin_), "an event");
-    check(cudaEventCreate(&end_), "an event");
-  }
-  Timer(const Timer&) = delete;
-  Timer& operator=(const Timer&) = delete;
-  ~Timer() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  void start(cudaStream_t stream) { check(cudaEventRecord(begin_, stream), "a time stamp"); }
-  float stop(cudaStream_t stream) {
-    check(cudaEventRecord(end_, stream), "a time stamp");
-    check(cudaEventSynchronize(end_), "a time stamp");
-    float milliseconds = 0.0f;
-    check(cudaEventElapsedTime(&milliseconds, begin_, end_), "a time stamp");
-    return milliseconds * 1e-3f;
-  }
-
- private:
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
-};
 
 bool listed(std::string_view list, std::string_view word) {
   return ("," + std::string(list) + ",").find("," + std::string(word) + ",") != std::string::npos;
@@ -170,10 +118,10 @@ void Matmul<T>::describe(Plan& plan, const Product& product) const {
   set(CUBLASLT_MATMUL_DESC_TRANSA, product.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, product.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
-  // Alignments are read off these pointers; each run sets its own.
-  set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
-  set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.gelu_input);
-  set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.out.stride);
+  if (product.gelu_input != nullptr) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.out.stride);
+  }
+  set_pointers(plan, product);  // their alignments are read off them
 
   const auto layout = [&](std::int64_t rows, std::int64_t cols, std::int64_t stride) {
     cublasLtMatrixLayout_t handle = nullptr;
@@ -189,6 +137,19 @@ void Matmul<T>::describe(Plan& plan, const Product& product) const {
   plan.b = operand(product.a);
   plan.c = layout(product.out.cols, product.out.rows, product.out.stride);
   plan.d = layout(product.out.cols, product.out.rows, product.out.stride);
+}
+
+template <class T>
+void Matmul<T>::set_pointers(const Plan& plan, const Product& product) const {
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const void* pointer) {
+    if (pointer != nullptr) {
+      api_.check(
+          api_.MatmulDescSetAttribute(plan.operation.get(), attribute, &pointer, sizeof pointer),
+          "an attribute");
+    }
+  };
+  set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.gelu_input);
 }
 
 template <class T>
@@ -273,13 +234,7 @@ bool Matmul<T>::run(const Product& product) {
   if (!plan.supported) {
     return false;
   }
-  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const void* pointer) {
-    api_.check(
-        api_.MatmulDescSetAttribute(plan.operation.get(), attribute, &pointer, sizeof pointer),
-        "an attribute");
-  };
-  set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
-  set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.gelu_input);
+  set_pointers(plan, product);
   api_.check(issue(plan, plan.algorithm, product), "a product");
   return true;
 }

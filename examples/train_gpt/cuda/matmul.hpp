@@ -109,6 +109,7 @@ class Matmul {
   static Key key_of(const Product& product);
   const Plan& plan_of(const Product& product);
   void describe(Plan& plan, const Product& product) const;
+  void set_pointers(const Plan& plan, const Product& product) const;
   void choose_algorithm(Plan& plan, const Product& product, const Key& key) const;
   cublasStatus_t issue(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                        const Product& product) const;

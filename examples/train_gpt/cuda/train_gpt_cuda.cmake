@@ -1,9 +1,9 @@
 # The model on GPUs, and with tests its twin on the stand-in CUDA (test/standin).
 set(train_gpt_cuda_sources batch_upload.cpp block.cpp cublaslt.cpp device_buffer.cpp gpt.cpp
                            matmul.cpp)
-set(train_gpt_cuda_kernels kernels/attention.cu kernels/attention_tensor.cu
-                           kernels/cross_entropy.cu kernels/elementwise.cu kernels/embedding.cu
-                           kernels/layernorm.cu)
+set(train_gpt_cuda_kernels
+  kernels/attention.cu kernels/attention_tensor_backward.cu kernels/attention_tensor_forward.cu
+  kernels/cross_entropy.cu kernels/elementwise.cu kernels/embedding.cu kernels/layernorm.cu)
 list(TRANSFORM train_gpt_cuda_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM train_gpt_cuda_kernels PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 

@@ -48,8 +48,12 @@ void together(ModelState& model, const Step& step) {
   }
 }
 
-/// Peers may still read weights that are about to be overwritten where they lie.
+/// Weights are about to be overwritten where they lie: gathers of the old ones may still be under
+/// way here, and peers may still read them.
 void await_readers(ModelState& model) {
+  for (FlatParameter* flat : model.flats()) {
+    flat->settle();
+  }
   model.engine().groups.world->barrier()->wait();
 }
 

@@ -77,6 +77,7 @@ class TracedGroup final : public ProcessGroup {
     return traced(inner_->broadcast(data, nbytes, root), "broadcast", nbytes);
   }
   WorkPtr barrier() override { return inner_->barrier(); }
+  void after(const device::EventPtr& event) override { inner_->after(event); }
 
   void progress() override { inner_->progress(); }
   std::optional<std::string> failure() const override { return inner_->failure(); }

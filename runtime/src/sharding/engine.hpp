@@ -84,6 +84,7 @@ struct Engine {
   device::DevicePtr device;    ///< where the program computes
   device::DevicePtr updater;   ///< where the optimizer does: the same, or the CPU beside a GPU
   bool offload_param = false;  ///< between uses, shards lie in host memory beside a GPU
+  device::StreamPtr fetches;   ///< on which they come from there; null where they do not
   DType compute_dtype = DType::float32;  ///< weights are gathered, gradients reduced in it
   DType view_dtype = DType::float32;     ///< what the program sees; a CPU widens to float32
   bool prefetches_forward = false;

@@ -226,9 +226,12 @@ class Transient final : public WeightStorage {
     if (!host_shard_) {
       return own();
     }
+    // Beside what is computed already, and the gather after it.
     device::Device& device = *engine_.device;
     fetched_ = engine_.scratch->acquire(shard_nbytes_);
-    device.copy(fetched_->data(), own(), shard_nbytes_, device.compute());
+    device.wait(*engine_.fetches, *device.record(device.compute()));
+    device.copy(fetched_->data(), own(), shard_nbytes_, *engine_.fetches);
+    group_.after(device.record(*engine_.fetches));
     return fetched_->data();
   }
 

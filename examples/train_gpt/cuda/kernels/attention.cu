@@ -8,7 +8,7 @@
 #include <type_traits>
 
 // Causal attention for every dtype and head size, one warp a row and no tensor cores: for parity
-// checks in fp32 and for heads that attention_tensor.cu was not made for.
+// checks in fp32 and for heads that attention_tensor_*.cu were not made for.
 
 namespace train_gpt::cuda {
 namespace {

@@ -7,6 +7,8 @@
 namespace train_gpt::cuda {
 namespace {
 
+constexpr int kMostThreads = kMaxChannels / kVector;
+
 /// A block is a row wide: each thread holds eight channels of it.
 unsigned threads_for(std::int64_t channels) {
   return blocks_for(channels / kVector, 32) * 32;
@@ -58,9 +60,10 @@ constexpr int kParts = 1024;
 
 // parts: (kParts, 2, C)
 template <class T>
-__global__ void layernorm_backward_kernel(const T* x, const T* gamma, RowStats stats, const T* dz,
-                                          T* dx, bool accumulate, float* parts, std::int64_t rows,
-                                          std::int64_t channels) {
+__global__ void __launch_bounds__(kMostThreads)
+    layernorm_backward_kernel(const T* x, const T* gamma, RowStats stats, const T* dz, T* dx,
+                              bool accumulate, float* parts, std::int64_t rows,
+                              std::int64_t channels) {
   __shared__ float partials[2][2]
                            [kMostWarps];  // two rows in turn, so that one barrier a row is enough
   const std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * kVector;

@@ -9,6 +9,10 @@
 #include <string>
 #include <vector>
 
+namespace acc::device {
+class Event;
+}
+
 namespace acc::collectives {
 
 /// One issued collective. Belongs to the thread that uses the group; destroying it does not cancel.
@@ -97,6 +101,9 @@ class ProcessGroup {
   /// Combines a few figures at once, [up to 8]; same result on all ranks.
   virtual WorkPtr all_reduce(std::span<double> data, ReduceOp op) = 0;
   virtual WorkPtr broadcast(void* data, std::size_t nbytes, int root) = 0;
+  /// What is issued from now on comes after `event` too, a point of another stream of the device
+  /// that this group is for. On the CPU there is nothing to wait for.
+  virtual void after(const std::shared_ptr<device::Event>& event) = 0;
   /// Complete when every rank has issued it.
   virtual WorkPtr barrier() = 0;
 

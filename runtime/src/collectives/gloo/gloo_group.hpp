@@ -43,6 +43,7 @@ class GlooGroup final : public ProcessGroup {
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;
+  void after(const std::shared_ptr<device::Event>&) override {}
 
   void progress() override {}
   /// Aborted here or, seen within a second or so, by a peer; or a connection broke under a

@@ -34,6 +34,7 @@ class HierarchicalGroup final : public ProcessGroup {
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;
+  void after(const std::shared_ptr<device::Event>&) override {}
 
   void progress() override { local_.progress(); }
   std::optional<std::string> failure() const override;

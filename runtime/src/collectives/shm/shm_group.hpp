@@ -44,6 +44,7 @@ class ShmGroup final : public ProcessGroup {
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;
+  void after(const std::shared_ptr<device::Event>&) override {}
 
   void progress() override;
   std::optional<std::string> failure() const override { return channel_.failure(); }

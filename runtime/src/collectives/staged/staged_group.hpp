@@ -41,6 +41,7 @@ class StagedGroup final : public ProcessGroup {
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;
+  void after(const device::EventPtr& event) override { device_->wait(*down_, *event); }
 
   void progress() override;
   std::optional<std::string> failure() const override { return host_->failure(); }

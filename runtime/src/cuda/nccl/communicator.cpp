@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSetupLimit = 120s;
 constexpr std::chrono::milliseconds kFinishLimit = 10s;
+constexpr std::chrono::milliseconds kLockLimit = 2s;
 /// Ranks that share a GPU hang unless the blocks of all of them fit on it at once; NCCL's own
 /// choice fits for two. NCCL_MAX_CTAS overrides it.
 constexpr int kSharedGpuCtas = 8;
@@ -56,7 +57,8 @@ Communicator::Communicator(const NcclApi& api, const collectives::GroupSpec& spe
   const ncclUniqueId id = exchange_id();
   ncclConfig_t config = configuration();
   const ncclResult_t result = api_.comm_init_rank_config(
-      &comm_, static_cast<int>(spec_.ranks.size()), id, spec_.rank, &config);
+      &made_, static_cast<int>(spec_.ranks.size()), id, spec_.rank, &config);
+  comm_ = made_;
   connect(result);
 }
 
@@ -249,8 +251,9 @@ std::optional<std::string> Communicator::async_error() {
 void Communicator::abort() noexcept {
   ncclComm_t comm = nullptr;
   {
-    const std::lock_guard lock(mutex_);
-    comm = std::exchange(comm_, nullptr);
+    // A call may itself hang on the device that this is to free: then it goes on without the lock.
+    const std::unique_lock lock(mutex_, kLockLimit);
+    comm = comm_.exchange(nullptr);
   }
   if (comm != nullptr) {
     api_.comm_abort(comm);

@@ -4,6 +4,7 @@
 #include "collectives/group_spec.hpp"
 #include "cuda/nccl/nccl_api.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -60,8 +61,9 @@ class Communicator {
   const NcclApi& api_;
   collectives::GroupSpec spec_;
   std::shared_ptr<collectives::ProcessGroup> host_;
-  std::mutex mutex_;  ///< guards comm_
-  ncclComm_t comm_ = nullptr;
+  std::timed_mutex mutex_;     ///< held for every call of NCCL on comm_
+  ncclComm_t made_ = nullptr;  ///< where NCCL puts what it connects
+  std::atomic<ncclComm_t> comm_ = nullptr;
 };
 
 }  // namespace acc::cuda

@@ -1,6 +1,7 @@
 #include "cuda/nccl/nccl_group.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/rendezvous/store.hpp"
 #include "collectives/device_buffer.hpp"
 #include "cuda/cuda_error.hpp"
 #include "cuda/nccl/make_nccl_group.hpp"
@@ -8,6 +9,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <span>
+#include <utility>
+#include <vector>
 
 namespace acc::cuda {
 
@@ -40,7 +45,8 @@ NcclGroup::NcclGroup(collectives::GroupSpec spec, std::shared_ptr<ProcessGroup> 
       host_(std::move(host)),
       device_(std::move(device)),
       communicator_(std::move(communicator)),
-      stream_(device_->make_stream("nccl " + spec_.name)) {
+      stream_(device_->make_stream("nccl " + spec_.name)),
+      store_(spec_.store->clone()) {
   NcclWatch::instance().add(this);
 }
 
@@ -92,6 +98,8 @@ WorkPtr NcclGroup::issue(std::string what, const Communicator::Call& call,
   failure_.throw_if();
   auto ready = device_->record(device_->compute());
   device_->wait(*stream_, *ready);
+  device::Timeline* const timeline = device_->timeline();
+  const auto begin = timeline == nullptr ? nullptr : device_->record(*stream_);
   try {
     communicator_->call(what, call);
   } catch (const Error& error) {
@@ -102,12 +110,18 @@ WorkPtr NcclGroup::issue(std::string what, const Communicator::Call& call,
     after();
   }
   auto done = device_->record(*stream_);
+  if (timeline != nullptr) {
+    timeline->add(what, stream_->name(), begin, done);
+  }
   const std::lock_guard lock(running_mutex_);
   while (!running_.empty() && running_.front().done->done()) {
     running_.pop_front();
   }
-  running_.push_back(
-      {.what = std::move(what), .ready = std::move(ready), .done = done, .seen = {}});
+  running_.push_back({.number = ++issued_,
+                      .what = std::move(what),
+                      .ready = std::move(ready),
+                      .done = done,
+                      .seen = {}});
   return std::make_shared<Issued>(this, std::move(done));
 }
 
@@ -180,10 +194,10 @@ void NcclGroup::abort(const std::string& reason) noexcept {
 }
 
 void NcclGroup::end(const std::string& reason) noexcept {
+  failure_.set(reason);
   if (ended_.exchange(true)) {
     return;
   }
-  failure_.set(reason);
   host_->abort(reason);
   (void)cudaSetDevice(device_->index());  // NCCL comes back to the thread's device: not to GPU 0
   communicator_->abort();
@@ -223,12 +237,42 @@ std::optional<std::string> NcclGroup::trouble_of(Running& oldest) {
   if (!oldest.seen && oldest.ready->done()) {
     oldest.seen = now;
   }
+  if (oldest.seen && now - *oldest.seen > spec_.timeout / 4) {
+    say_that_it_waits(oldest);
+  }
   if (oldest.seen && now - *oldest.seen > spec_.timeout) {
-    return fmt::format("{} over {} did not end within {} s on rank {}", oldest.what, describe(),
+    return fmt::format("{} over {} did not end within {} s on rank {}{}", oldest.what, describe(),
                        std::chrono::duration_cast<std::chrono::seconds>(spec_.timeout).count(),
-                       spec_.ranks[static_cast<std::size_t>(spec_.rank)]);
+                       spec_.ranks[static_cast<std::size_t>(spec_.rank)],
+                       late_ranks(oldest.number));
   }
   return std::nullopt;
+}
+
+void NcclGroup::say_that_it_waits(Running& oldest) {
+  if (!std::exchange(oldest.said, true)) {
+    try {
+      store_->set(fmt::format("{}/nccl/waits/{}", spec_.name, spec_.rank),
+                  std::to_string(oldest.number));
+    } catch (const Error&) {  // without a store nobody can be named
+    }
+  }
+}
+
+std::string NcclGroup::late_ranks(std::uint64_t number) const {
+  std::vector<int> late;
+  for (std::size_t r = 0; r < spec_.ranks.size(); ++r) {
+    const std::string key = fmt::format("{}/nccl/waits/{}", spec_.name, r);
+    try {
+      if (!store_->check(std::span(&key, 1)) ||
+          store_->get(key, std::chrono::seconds(5)) != std::to_string(number)) {
+        late.push_back(spec_.ranks[r]);
+      }
+    } catch (const Error&) {
+      return "";
+    }
+  }
+  return late.empty() ? "" : fmt::format("; rank {} did not come to it", fmt::join(late, ","));
 }
 
 std::shared_ptr<ProcessGroup> make_nccl_group(const collectives::GroupSpec& spec,

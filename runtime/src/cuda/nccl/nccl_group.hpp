@@ -14,6 +14,10 @@
 #include <memory>
 #include <mutex>
 
+namespace acc::rendezvous {
+class Store;
+}
+
 namespace acc::cuda {
 
 /// GPUs over NCCL. Collectives run on one communication stream a group, between events: after what
@@ -46,6 +50,7 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   collectives::WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   collectives::WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   collectives::WorkPtr barrier() override;
+  void after(const device::EventPtr& event) override { device_->wait(*stream_, *event); }
 
   void progress() override { host_->progress(); }
   std::optional<std::string> failure() const override;
@@ -55,17 +60,21 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   class Issued;
   /// A collective that may still run.
   struct Running {
+    std::uint64_t number;  ///< of the group's collectives, from 1
     std::string what;
     device::EventPtr ready;  ///< its input is there
     device::EventPtr done;
     std::optional<std::chrono::steady_clock::time_point> seen;  ///< first, by the watch, as oldest
     bool doomed = false;  ///< seen when a peer was gone already
+    bool said = false;    ///< in the store, that this rank waits for its end
   };
 
   std::optional<std::string> trouble() override;
   void end(const std::string& reason) noexcept override;
   bool ended() const noexcept override { return ended_; }
   std::optional<std::string> trouble_of(Running& oldest);
+  void say_that_it_waits(Running& oldest);
+  [[nodiscard]] std::string late_ranks(std::uint64_t number) const;
 
   collectives::WorkPtr issue(std::string what, const Communicator::Call& call,
                              const std::function<void()>& after = {});
@@ -77,9 +86,11 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   device::DevicePtr device_;
   std::shared_ptr<Communicator> communicator_;
   device::StreamPtr stream_;
-  device::MemoryPtr scratch_;  ///< of reductions, in the order of the stream
+  device::MemoryPtr scratch_;                 ///< of reductions, in the order of the stream
+  std::unique_ptr<rendezvous::Store> store_;  ///< the watch's
   collectives::FirstFailure failure_;
   std::atomic<bool> ended_ = false;
+  std::uint64_t issued_ = 0;
   std::mutex running_mutex_;  ///< guards running_
   std::deque<Running> running_;
 };

@@ -1,7 +1,7 @@
 #include "cuda/gpt.hpp"
 
 #include "batch_file.hpp"
-#include "cuda/kernels.hpp"
+#include "cuda/device_buffer.hpp"
 #include "gpt.hpp"
 #include "sampling.hpp"
 
@@ -167,4 +167,17 @@ TEST_CASE("sizes that the kernels are not made for are refused before anything i
   CHECK_THROWS_WITH_AS(make(36, 4), doctest::Contains("dim must be a multiple of 8"), acc::Error);
   CHECK_THROWS_WITH_AS(make(264, 1), doctest::Contains("dim / heads must be at most 256"),
                        acc::Error);
+}
+
+TEST_CASE("memory that the GPU does not have: what for, how much, what is there") {
+  const std::int64_t before = cuda::device_bytes();
+  CHECK_THROWS_WITH_AS(cuda::DeviceMemory(std::size_t{1} << 43, "activations"),
+                       doctest::Contains("8388608 MiB of GPU memory for activations are not there"),
+                       acc::Error);
+  CHECK(cuda::device_bytes() == before);
+  {
+    const cuda::DeviceMemory memory(1 << 20, "activations");
+    CHECK(cuda::device_bytes() == before + (1 << 20));
+  }
+  CHECK(cuda::device_bytes() == before);
 }

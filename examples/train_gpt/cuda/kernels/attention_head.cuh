@@ -1,0 +1,97 @@
+#pragma once
+
+#include "../../attention.hpp"
+#include "attention_tile.cuh"
+#include "launch.cuh"
+#include "shared_memory.cuh"
+
+#include <cmath>
+#include <cstdint>
+
+/// What the tensor core kernels of causal attention have in common. They are FlashAttention-2
+/// (arXiv 2307.08691), with the backward in two kernels, so that each gradient is summed by one
+/// block in a fixed order. A block has one head of one sequence, and some rows of it.
+namespace train_gpt::cuda {
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+constexpr int kQueryTiles = 2;  // of 16 rows, of a warp's result
+constexpr int kQueries = kWarps * 16 * kQueryTiles;
+/// Keys of one step: as many as leave room in registers.
+template <int D>
+constexpr int kKeys = D == 64 ? 64 : 32;
+
+struct AttentionArguments {
+  const bf16* qkv;     // (B, T, 3, H, D)
+  const bf16* d_out;   // (B, T, H, D)
+  const float* delta;  // (B, H, T): out . d_out
+  float* log_sum;      // (B, H, T)
+  bf16* result;        // out or dqkv
+  int time;
+  int heads;
+  float scale;
+};
+
+/// Where one head of one sequence lies in (B, T, parts, H, D).
+template <int D, class Element>
+struct HeadRows {
+  Element* first;
+  std::int64_t stride;
+
+  __device__ HeadRows(Element* tensor, const AttentionArguments& arguments, int parts, int part)
+      : first(tensor), stride(static_cast<std::int64_t>(parts) * arguments.heads * D) {
+    const int head = static_cast<int>(blockIdx.x) % arguments.heads;
+    const std::int64_t sequence = static_cast<int>(blockIdx.x) / arguments.heads;
+    first += sequence * arguments.time * stride + (part * arguments.heads + head) * D;
+  }
+  __device__ Element* row(int index) const { return first + index * stride; }
+};
+
+__device__ inline std::int64_t statistics_offset(const AttentionArguments& arguments) {
+  return static_cast<std::int64_t>(blockIdx.x) * arguments.time;
+}
+
+__device__ inline int warp_index() {
+  return static_cast<int>(threadIdx.x) / 32;
+}
+__device__ inline int lane_index() {
+  return static_cast<int>(threadIdx.x) % 32;
+}
+
+/// Hides keys after the query: rows are queries from `query` on, columns keys from `key` on.
+template <int MT, int NT>
+__device__ void hide_future(float (&scores)[MT][NT][4], int query, int key) {
+  const int lane = lane_index();
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = query + 16 * m + 8 * (i / 2) + lane / 4;
+        const int column = key + 8 * n + 2 * (lane % 4) + i % 2;
+        scores[m][n][i] = column > row ? -INFINITY : scores[m][n][i];
+      }
+    }
+  }
+}
+
+/// rows: of this kernel's results in a block. shared_rows: of D numbers in shared memory.
+template <int D>
+LaunchShape launch_shape(const AttentionShape& shape, int rows, int shared_rows,
+                         std::size_t more_nbytes = 0) {
+  return {
+      .grid = dim3(static_cast<unsigned>(shape.batch * shape.heads), blocks_for(shape.time, rows)),
+      .block = dim3(kThreads),
+      .shared_nbytes = static_cast<std::size_t>(shared_rows) * D * sizeof(bf16) + more_nbytes};
+}
+
+inline AttentionArguments common_arguments(const AttentionShape& shape) {
+  AttentionArguments arguments{};
+  arguments.time = static_cast<int>(shape.time);
+  arguments.heads = static_cast<int>(shape.heads);
+  arguments.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  return arguments;
+}
+
+}  // namespace train_gpt::cuda
