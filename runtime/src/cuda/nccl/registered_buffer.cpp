@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "collectives/device_buffer.hpp"
+#include "cuda/cuda_error.hpp"
 
 #include <algorithm>
 
@@ -10,6 +11,10 @@ namespace {
 
 constexpr int kSymmetricWindow = 1;  // NCCL_WIN_COLL_SYMMETRIC
 constexpr std::size_t kAlignment = 4096;
+
+std::size_t rounded(std::size_t nbytes) {
+  return std::max((nbytes + kAlignment - 1) / kAlignment, std::size_t{1}) * kAlignment;
+}
 
 }  // namespace
 
@@ -20,10 +25,9 @@ std::shared_ptr<RegisteredBuffer> RegisteredBuffer::make(std::shared_ptr<Communi
   if (api.mem_alloc == nullptr || api.mem_free == nullptr || api.comm_register == nullptr) {
     return nullptr;
   }
-  const std::size_t rounded =
-      std::max((nbytes + kAlignment - 1) / kAlignment, std::size_t{1}) * kAlignment;
+  check(cudaSetDevice(device->index()), "cudaSetDevice", device->index());
   void* data = nullptr;
-  if (api.mem_alloc(&data, rounded) != ncclSuccess) {
+  if (api.mem_alloc(&data, rounded(nbytes)) != ncclSuccess) {
     throw Error(Errc::out_of_memory, device->describe() + ": no memory for " +
                                          std::to_string(nbytes) + " bytes of " +
                                          collectives::kGatheredMemory);
@@ -57,15 +61,14 @@ RegisteredBuffer::~RegisteredBuffer() {
 /// none, and registration still saves the copy.
 void RegisteredBuffer::register_memory() {
   const NcclApi& api = communicator_->api();
-  const std::size_t rounded = (nbytes_ + kAlignment - 1) / kAlignment * kAlignment;
   if (api.comm_window_register != nullptr) {
     communicator_->call("registering memory", [&](ncclComm_t comm) {
-      return api.comm_window_register(comm, data_, rounded, &window_, kSymmetricWindow);
+      return api.comm_window_register(comm, data_, rounded(nbytes_), &window_, kSymmetricWindow);
     });
   }
   if (window_ == nullptr) {
     communicator_->call("registering memory", [&](ncclComm_t comm) {
-      return api.comm_register(comm, data_, rounded, &handle_);
+      return api.comm_register(comm, data_, rounded(nbytes_), &handle_);
     });
   }
 }
