@@ -132,6 +132,9 @@ OpenedLibrary open_library(const LibrarySearch& search, const fs::path& own_file
     }
     reasons += std::string(::dlerror()) + "; ";
   }
+  if (const char* named = std::getenv(search.variable.c_str())) {
+    throw Error(Errc::not_found, search.variable + "=" + named + " cannot be opened: " + reasons);
+  }
   throw Error(Errc::not_found,
               reasons + search.variable + " can name a " + search.sonames.front() + " elsewhere");
 }

@@ -28,9 +28,10 @@ std::shared_ptr<RegisteredBuffer> RegisteredBuffer::make(std::shared_ptr<Communi
   check(cudaSetDevice(device->index()), "cudaSetDevice", device->index());
   void* data = nullptr;
   if (api.mem_alloc(&data, rounded(nbytes)) != ncclSuccess) {
-    throw Error(Errc::out_of_memory, device->describe() + ": no memory for " +
-                                         std::to_string(nbytes) + " bytes of " +
-                                         collectives::kGatheredMemory);
+    device->trim();
+    if (api.mem_alloc(&data, rounded(nbytes)) != ncclSuccess) {
+      throw device->out_of_memory(nbytes, collectives::kGatheredMemory);
+    }
   }
   return std::make_shared<RegisteredBuffer>(std::move(communicator), std::move(device),
                                             static_cast<std::byte*>(data), nbytes);
