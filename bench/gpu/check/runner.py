@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 TAIL = 1500  # characters of a program's output that an error shows
@@ -36,30 +37,47 @@ class Clock:
         return self.deadline - time.monotonic()
 
 
+RUNNING = set()  # the programs that run now, each the leader of a group of processes
+ENDED = threading.Event()  # gpu_check itself is to end: nothing more is started
+
+
+def send(process, number):
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        pass
+
+
 def stop(process):
     """Ends a program and all that it started: politely, then not."""
-    for sent, wait in ((signal.SIGTERM, 3), (signal.SIGKILL, 10)):
-        try:
-            os.killpg(process.pid, sent)
-        except ProcessLookupError:
-            pass
-        try:
-            process.wait(wait)
-            return
-        except subprocess.TimeoutExpired:
-            continue
+    send(process, signal.SIGTERM)
+    try:
+        process.wait(3)
+    except subprocess.TimeoutExpired:
+        pass
+    send(process, signal.SIGKILL)  # also what outlived the program
+    process.wait(10)
+
+
+def end_all(number, _):
+    """For signal.signal: ends what runs, then gpu_check with what it has found so far."""
+    ENDED.set()
+    for process in list(RUNNING):
+        send(process, signal.SIGTERM)
+    raise SystemExit(128 + number)
 
 
 def run(argv, clock, environment=None, limit=None):
     """Runs a program to its end. Throws StepFailed when the time is over."""
     begin = time.monotonic()
     seconds = min(clock.left(), limit or clock.left())
-    if seconds <= 0:
+    if seconds <= 0 or ENDED.is_set():
         raise StepFailed("no time left for " + os.path.basename(str(argv[0])))
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL,
                                    stdout=out, stderr=err, start_new_session=True,
                                    env=dict(os.environ, **(environment or {})))
+        RUNNING.add(process)
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -67,6 +85,8 @@ def run(argv, clock, environment=None, limit=None):
         except BaseException:
             stop(process)
             raise
+        finally:
+            RUNNING.discard(process)
         text = []
         for stream in (out, err):
             stream.seek(0)
@@ -146,6 +166,7 @@ class Recorder:
 def run_step(results, name, title, limit, function):
     """Runs one step within its limit; whatever happens is recorded, and the next one follows."""
     step = results.begin(name, title)
+    results.save()
     print(f"== {name}: {title} (at most {limit:.0f} s)", flush=True)
     begin = time.monotonic()
     try:
@@ -158,6 +179,10 @@ def run_step(results, name, title, limit, function):
         step["status"], step["error"] = "failed", str(reason)
     except Exception as error:  # pylint: disable=broad-except
         step["status"], step["error"] = "failed", f"{type(error).__name__}: {error}"
+    except BaseException:
+        step["status"], step["error"] = "failed", "gpu_check was ended from outside"
+        results.save()
+        raise
     step["seconds"] = round(time.monotonic() - begin, 1)
     print(f"   {step['status']} after {step['seconds']} s" +
           (f": {step['error']}" if "error" in step else ""), flush=True)
