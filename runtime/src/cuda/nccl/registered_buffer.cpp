@@ -24,9 +24,10 @@ std::shared_ptr<RegisteredBuffer> RegisteredBuffer::make(std::shared_ptr<Communi
       std::max((nbytes + kAlignment - 1) / kAlignment, std::size_t{1}) * kAlignment;
   void* data = nullptr;
   if (api.mem_alloc(&data, rounded) != ncclSuccess) {
-    throw Error(Errc::out_of_memory, device->describe() + ": no memory for " +
+    device->allocate(rounded, collectives::kGatheredMemory);  // throws, and says who holds it all
+    throw Error(Errc::out_of_memory, device->describe() + ": NCCL has no memory for " +
                                          std::to_string(nbytes) + " bytes of " +
-                                         collectives::kGatheredMemory);
+                                         collectives::kGatheredMemory + ", though CUDA has");
   }
   return std::make_shared<RegisteredBuffer>(std::move(communicator), std::move(device),
                                             static_cast<std::byte*>(data), nbytes);
