@@ -37,8 +37,7 @@ class Clock:
         return self.deadline - time.monotonic()
 
 
-RUNNING = set()  # the programs that run now, each the leader of a group of processes
-ENDED = threading.Event()  # gpu_check itself is to end: nothing more is started
+ENDED = threading.Event()  # gpu_check itself is to end: what runs is ended, and nothing started
 
 
 def send(process, number):
@@ -59,40 +58,40 @@ def stop(process):
     process.wait(10)
 
 
-def end_all(number, _):
-    """For signal.signal: ends what runs, then gpu_check with what it has found so far."""
-    ENDED.set()
-    for process in list(RUNNING):
-        send(process, signal.SIGTERM)
-    raise SystemExit(128 + number)
+def wait(process, seconds):
+    """False when the time is over, or gpu_check is to end."""
+    deadline = time.monotonic() + seconds
+    while not ENDED.is_set():
+        try:
+            process.wait(max(0.0, min(0.2, deadline - time.monotonic())))
+            return True
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                return False
+    return False
 
 
 def run(argv, clock, environment=None, limit=None):
     """Runs a program to its end. Throws StepFailed when the time is over."""
     begin = time.monotonic()
     seconds = min(clock.left(), limit or clock.left())
-    if seconds <= 0 or ENDED.is_set():
+    if seconds <= 0:
         raise StepFailed("no time left for " + os.path.basename(str(argv[0])))
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL,
                                    stdout=out, stderr=err, start_new_session=True,
                                    env=dict(os.environ, **(environment or {})))
-        RUNNING.add(process)
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        in_time = wait(process, seconds)
+        if not in_time:
             stop(process)
-        except BaseException:
-            stop(process)
-            raise
-        finally:
-            RUNNING.discard(process)
         text = []
         for stream in (out, err):
             stream.seek(0)
             text.append(stream.read().decode(errors="replace"))
     ran = Ran(process.returncode, text[0], text[1], time.monotonic() - begin)
-    if ran.seconds >= seconds:
+    if ENDED.is_set():
+        raise StepFailed("gpu_check was ended from outside")
+    if not in_time:
         raise StepFailed(f"{os.path.basename(str(argv[0]))} did not end within {seconds:.0f} s\n"
                          + ran.tail())
     return ran
@@ -179,10 +178,6 @@ def run_step(results, name, title, limit, function):
         step["status"], step["error"] = "failed", str(reason)
     except Exception as error:  # pylint: disable=broad-except
         step["status"], step["error"] = "failed", f"{type(error).__name__}: {error}"
-    except BaseException:
-        step["status"], step["error"] = "failed", "gpu_check was ended from outside"
-        results.save()
-        raise
     step["seconds"] = round(time.monotonic() - begin, 1)
     print(f"   {step['status']} after {step['seconds']} s" +
           (f": {step['error']}" if "error" in step else ""), flush=True)

@@ -3,6 +3,8 @@
 #include "acc/base/error.hpp"
 #include "collectives/device_buffer.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace acc::cuda {
@@ -10,6 +12,24 @@ namespace {
 
 constexpr int kSymmetricWindow = 1;  // NCCL_WIN_COLL_SYMMETRIC
 constexpr std::size_t kAlignment = 4096;
+
+double mib(auto nbytes) {
+  return static_cast<double>(nbytes) / static_cast<double>(1 << 20);
+}
+
+/// Of the device's own allocator there is some left, which keeps what it once had.
+std::string only_nccl_is_short(const device::Device& device, std::size_t nbytes) {
+  const device::MemoryFigures held = device.memory();
+  std::string text = fmt::format(
+      "{}: {:.1f} MiB for {} do not fit into what NCCL can have: this rank holds {:.1f} "
+      "MiB, and {:.1f} MiB cached and unused",
+      device.describe(), mib(nbytes), collectives::kGatheredMemory, mib(held.allocated),
+      mib(held.reserved - held.allocated));
+  for (const auto& holder : held.holders) {
+    text += fmt::format("; {:.1f} MiB of {}", mib(holder.nbytes), holder.what);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -25,9 +45,7 @@ std::shared_ptr<RegisteredBuffer> RegisteredBuffer::make(std::shared_ptr<Communi
   void* data = nullptr;
   if (api.mem_alloc(&data, rounded) != ncclSuccess) {
     device->allocate(rounded, collectives::kGatheredMemory);  // throws, and says who holds it all
-    throw Error(Errc::out_of_memory, device->describe() + ": NCCL has no memory for " +
-                                         std::to_string(nbytes) + " bytes of " +
-                                         collectives::kGatheredMemory + ", though CUDA has");
+    throw Error(Errc::out_of_memory, only_nccl_is_short(*device, nbytes));
   }
   return std::make_shared<RegisteredBuffer>(std::move(communicator), std::move(device),
                                             static_cast<std::byte*>(data), nbytes);
