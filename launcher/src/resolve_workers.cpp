@@ -127,8 +127,8 @@ void Resolver::choose_device() {
   }
   if (worker_gpus_.empty()) {
     if (plan_.mode != Mode::plain) {
-      notice(std::string("no GPU on this machine: ") +
-             (plan_.mode == Mode::fsdp ? "FSDP" : "ZeRO") + " runs on the CPU");
+      const std::string why = facts_.gpu.devices.empty() ? "no GPU on this machine" : no_gpu();
+      notice(why + ": " + (plan_.mode == Mode::fsdp ? "FSDP" : "ZeRO") + " runs on the CPU");
     }
     return;
   }

@@ -18,8 +18,8 @@ namespace acc {
 
 namespace {
 
-/// Calls into the groups. A failure there ends every group of this rank with its reason, so that
-/// all peers, whichever group they wait in, name the first cause.
+/// Calls into the groups and the device. A failure there ends every group of this rank with its
+/// reason, so that all peers, whichever group they wait in, name the first cause.
 template <typename Call>
 decltype(auto) guarded(const sharding::Groups& groups, const Call& call) {
   try {
@@ -28,6 +28,8 @@ decltype(auto) guarded(const sharding::Groups& groups, const Call& call) {
     if (error.code() == Errc::collective || error.code() == Errc::timeout ||
         error.code() == Errc::connection) {
       groups.abort(error.what());
+    } else if (error.code() == Errc::out_of_memory || error.code() == Errc::device) {
+      groups.abort(fmt::format("rank {}: {}", groups.world->rank(), error.what()));
     }
     throw;
   }
@@ -83,8 +85,10 @@ std::vector<double> gather_figures(const detail::RuntimeState& state,
 
 ForwardUse::ForwardUse(detail::UnitState* unit)
     : unit_(unit), exceptions_(std::uncaught_exceptions()) {
-  unit_->model->finalize();
-  guarded(unit_->model->engine().groups, [&] { unit_->model->before_forward(*unit_); });
+  guarded(unit_->model->engine().groups, [&] {
+    unit_->model->finalize();
+    unit_->model->before_forward(*unit_);
+  });
 }
 
 ForwardUse::ForwardUse(ForwardUse&& other) noexcept
@@ -111,8 +115,10 @@ const void* ForwardUse::raw(Parameter parameter) const {
 
 BackwardUse::BackwardUse(detail::UnitState* unit)
     : unit_(unit), exceptions_(std::uncaught_exceptions()) {
-  unit_->model->finalize();
-  guarded(unit_->model->engine().groups, [&] { unit_->model->before_backward(*unit_); });
+  guarded(unit_->model->engine().groups, [&] {
+    unit_->model->finalize();
+    unit_->model->before_backward(*unit_);
+  });
 }
 
 BackwardUse::BackwardUse(BackwardUse&& other) noexcept
@@ -149,13 +155,16 @@ float* BackwardUse::grad_to_add(Parameter parameter) {
 }
 
 RawGradient BackwardUse::raw_grad(Parameter parameter) {
-  const auto target = unit_->owner->gradient(unit_->owner_index(parameter));
+  const auto target = guarded(unit_->model->engine().groups, [&] {
+    return unit_->owner->gradient(unit_->owner_index(parameter));
+  });
   return {.data = target.data, .beta = target.written ? 1.0F : 0.0F};
 }
 
 void* BackwardUse::raw_grad_to_add(Parameter parameter) {
   const std::size_t index = unit_->owner_index(parameter);
-  const auto target = unit_->owner->gradient(index);
+  const auto target =
+      guarded(unit_->model->engine().groups, [&] { return unit_->owner->gradient(index); });
   if (target.data != nullptr && !target.written) {
     const auto& engine = unit_->model->engine();
     const auto numel =
@@ -196,8 +205,10 @@ Unit& Model::unit(std::string name, std::string class_name) {
 }
 
 void Model::load_safetensors(const std::string& path) {
-  state_->finalize();
-  guarded(state_->engine().groups, [&] { checkpoint::load_weights(*state_, path); });
+  guarded(state_->engine().groups, [&] {
+    state_->finalize();
+    checkpoint::load_weights(*state_, path);
+  });
 }
 
 void Model::export_safetensors(const std::string& path) {

@@ -14,12 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-/// The array, whose closing bracket the format lets one leave out.
 json read_trace(const std::filesystem::path& path) {
   std::ifstream file(path);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  text.erase(text.find_last_of(','));
-  return json::parse(text + "]");
+  return json::parse(file);
 }
 
 std::vector<std::string> training(const std::string& config) {

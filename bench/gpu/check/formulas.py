@@ -42,11 +42,13 @@ def mfu(model, tokens_per_s, tflops):
     return flops_per_token(model) * tokens_per_s / (tflops * 1e12)
 
 
-def state_bytes(strategy, parameters, ranks, unit=0, alive=0):
+def state_bytes(strategy, parameters, ranks, unit=0, alive=0, gradients=0):
     """Device memory of a rank in mixed precision with Adam, without activations.
 
-    strategy: stage0..stage3, full_shard or shard_grad_op; unit: parameters of the largest unit;
-    alive: units gathered at a time.
+    strategy: stage0..stage3, full_shard, shard_grad_op, or one_rank, which has nobody to share
+    with: weights in bf16 and fp32, gradients and moments in fp32, and nothing to gather.
+    unit: parameters of the largest unit; alive: units gathered at a time; gradients: elements on
+    their way to the shard.
     """
     p, n = parameters, ranks
     gathered = 2 * unit * alive
@@ -55,7 +57,8 @@ def state_bytes(strategy, parameters, ranks, unit=0, alive=0):
             "stage2": 2 * p + 14 * p / n,
             "stage3": 16 * p / n + gathered + 2 * unit,
             "full_shard": 16 * p / n + gathered + 2 * unit,
-            "shard_grad_op": 16 * p / n + 2 * p}[strategy]
+            "shard_grad_op": 16 * p / n + 2 * p,
+            "one_rank": 16 * p + 2 * p + 2 * gradients}[strategy]
 
 
 def micro_batch(memory_gib, model):

@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 TAIL = 1500  # characters of a program's output that an error shows
@@ -36,18 +37,38 @@ class Clock:
         return self.deadline - time.monotonic()
 
 
+ENDED = threading.Event()  # gpu_check itself is to end: what runs is ended, and nothing started
+
+
+def send(process, number):
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        pass
+
+
 def stop(process):
     """Ends a program and all that it started: politely, then not."""
-    for sent, wait in ((signal.SIGTERM, 3), (signal.SIGKILL, 10)):
+    send(process, signal.SIGTERM)
+    try:
+        process.wait(3)
+    except subprocess.TimeoutExpired:
+        pass
+    send(process, signal.SIGKILL)  # also what outlived the program
+    process.wait(10)
+
+
+def wait(process, seconds):
+    """False when the time is over, or gpu_check is to end."""
+    deadline = time.monotonic() + seconds
+    while not ENDED.is_set():
         try:
-            os.killpg(process.pid, sent)
-        except ProcessLookupError:
-            pass
-        try:
-            process.wait(wait)
-            return
+            process.wait(max(0.0, min(0.2, deadline - time.monotonic())))
+            return True
         except subprocess.TimeoutExpired:
-            continue
+            if time.monotonic() >= deadline:
+                return False
+    return False
 
 
 def run(argv, clock, environment=None, limit=None):
@@ -60,19 +81,17 @@ def run(argv, clock, environment=None, limit=None):
         process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL,
                                    stdout=out, stderr=err, start_new_session=True,
                                    env=dict(os.environ, **(environment or {})))
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        in_time = wait(process, seconds)
+        if not in_time:
             stop(process)
-        except BaseException:
-            stop(process)
-            raise
         text = []
         for stream in (out, err):
             stream.seek(0)
             text.append(stream.read().decode(errors="replace"))
     ran = Ran(process.returncode, text[0], text[1], time.monotonic() - begin)
-    if ran.seconds >= seconds:
+    if ENDED.is_set():
+        raise StepFailed("gpu_check was ended from outside")
+    if not in_time:
         raise StepFailed(f"{os.path.basename(str(argv[0]))} did not end within {seconds:.0f} s\n"
                          + ran.tail())
     return ran
@@ -146,6 +165,7 @@ class Recorder:
 def run_step(results, name, title, limit, function):
     """Runs one step within its limit; whatever happens is recorded, and the next one follows."""
     step = results.begin(name, title)
+    results.save()
     print(f"== {name}: {title} (at most {limit:.0f} s)", flush=True)
     begin = time.monotonic()
     try:

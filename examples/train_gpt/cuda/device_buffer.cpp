@@ -19,11 +19,12 @@ std::string mebibytes(std::size_t nbytes) {
   std::size_t free = 0;
   std::size_t total = 0;
   cudaMemGetInfo(&free, &total);
-  throw acc::Error(
-      acc::Errc::out_of_memory,
-      mebibytes(nbytes) + " of GPU memory for " + what + " are not there: " + mebibytes(free) +
-          " of " + mebibytes(total) +
-          " are free; a smaller --micro_batch or --seq_len, or more sharding, needs less");
+  throw acc::Error(acc::Errc::out_of_memory,
+                   mebibytes(nbytes) + " of GPU memory for " + what +
+                       " are not there: " + mebibytes(free) + " of " + mebibytes(total) +
+                       " are free, " + mebibytes(static_cast<std::size_t>(device_bytes())) +
+                       " are the model's own already; a smaller --micro_batch or --seq_len, or "
+                       "more sharding, needs less");
 }
 
 }  // namespace

@@ -58,9 +58,17 @@ std::string environment_document() {
       "| `ACC_COLLECTIVES` | who moves the memory of GPUs: `nccl`, `staged` (through host memory) "
       "or `auto` | `auto` |\n"
       "| `ACC_SHARE_GPUS` | `1`: more ranks than GPUs on a machine share them | `0` |\n"
-      "| `ACC_TRACE` | file for a timeline that Perfetto and Chrome show | none |\n\n"
+      "| `ACC_TRACE` | file for a timeline that Perfetto and Chrome show | none |\n"
+      "| `ACC_NCCL_LIBRARY` | the libnccl.so.2 to use | found: beside our library, by the loader, "
+      "in a Python |\n"
+      "| `ACC_CUDA_BACKEND` | the libacc_cuda.so to use, as tests do | the one beside "
+      "libacc_runtime.so |\n"
+      "| `ACC_LOG_LEVEL` | what is logged to stderr: `debug`, `info`, `warn`, `error` or `off` | "
+      "`info` |\n"
+      "| `ACC_LOG` | the same by part: `collectives:debug,runtime:warn` | none |\n\n"
       "`acclaunch` itself reads CUDA_VISIBLE_DEVICES, ACC_SHARE_GPUS and `ACC_SYS_ROOT`: where "
-      "sysfs is\nmounted if not at /sys.\n\n"
+      "sysfs is\nmounted if not at /sys. `train_gpt` has a few of its own on GPUs: "
+      "examples/train_gpt/cuda/README.md.\n\n"
       "| setting | Accelerate's variable | set | our variable |\n|---|---|---|---|\n";
   for (const SettingRow& row : plugins::settings_table()) {
     const bool launcher_only = row.section == plugins::Section::launch && row.environment.empty();

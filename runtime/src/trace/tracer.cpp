@@ -6,15 +6,19 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 namespace acc::trace {
 namespace {
 
 constexpr const char* kComputeStream = "compute";
+constexpr std::string_view kOpen = "[\n";
+constexpr std::string_view kClose = "\n]\n";
 
 UniqueFd open_file(const std::string& path, int flags) {
   UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0644));
@@ -25,11 +29,24 @@ UniqueFd open_file(const std::string& path, int flags) {
   return file;
 }
 
-void write_all(const UniqueFd& file, const std::string& path, const std::string& text) {
-  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+void write_at(const UniqueFd& file, off_t offset, const std::string& path,
+              const std::string& text) {
+  if (::pwrite(file.get(), text.data(), text.size(), offset) != static_cast<ssize_t>(text.size())) {
     throw Error(Errc::config,
                 fmt::format("ACC_TRACE: cannot write {}: {}", path, std::strerror(errno)));
   }
+}
+
+/// Adds lines that each end with a comma and a newline to the array, which is closed again: the
+/// file is JSON at any time. The lock keeps the ranks' lines apart.
+void append(const std::string& path, std::string lines) {
+  const UniqueFd file = open_file(path, 0);
+  ::flock(file.get(), LOCK_EX);
+  const off_t end = ::lseek(file.get(), 0, SEEK_END);
+  const auto close = static_cast<off_t>(kClose.size());
+  const bool is_first = end <= static_cast<off_t>(kOpen.size()) + close;
+  lines.replace(lines.size() - 2, 2, kClose);
+  write_at(file, end - close, path, (is_first ? "" : ",\n") + lines);
 }
 
 std::string quoted(const std::string& text) {
@@ -39,7 +56,7 @@ std::string quoted(const std::string& text) {
 }  // namespace
 
 void Tracer::create_file(const std::string& path) {
-  write_all(open_file(path, O_CREAT | O_TRUNC), path, "[\n");
+  write_at(open_file(path, O_CREAT | O_TRUNC), 0, path, std::string(kOpen).append(kClose));
 }
 
 Tracer::Tracer(std::string path, int rank, std::shared_ptr<device::Device> device)
@@ -119,8 +136,7 @@ void Tracer::flush() {
   }
   spans_ = std::move(unfinished);
   if (!text.empty()) {
-    // One write, so that the ranks' lines do not mix.
-    write_all(open_file(path_, O_APPEND), path_, text);
+    append(path_, std::move(text));
   }
 }
 

@@ -11,7 +11,7 @@
 namespace acc::trace {
 
 /// The timeline of one rank, appended to a file that all ranks of a machine share, in the trace
-/// event format that Chrome and Perfetto read (a JSON array whose closing bracket may be missing).
+/// event format that Chrome and Perfetto read (a JSON array).
 /// A rank is a process there, a stream a thread. Categories: `compute` and `wait` divide the
 /// compute stream without overlap (a nested scope interrupts the one around it), `communication` is
 /// a collective on its own stream. The time that `wait` covers is what communication costs; the

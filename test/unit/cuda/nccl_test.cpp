@@ -31,7 +31,7 @@ using acc::device::Opened;
 using acc::plugins::DeviceCollectives;
 using acc::test::Job;
 
-const int kFourGpus = ::setenv("ACC_STANDIN_DEVICES", "4", 1);
+const int kFourGpus = ::setenv("ACC_STANDIN_DEVICES", "4", 0);
 
 struct Topology {
   const char* name;

@@ -5,6 +5,8 @@ import io
 import json
 import os
 import pathlib
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -62,6 +64,20 @@ class Formulas(unittest.TestCase):
                 ("stage3", 4, 400 + 2 * 10 * 2 + 20), ("full_shard", 4, 400 + 2 * 10 * 2 + 20),
                 ("shard_grad_op", 4, 400 + 200), ("full_shard", 1, 1600 + 40 + 20)):
             self.assertEqual(formulas.state_bytes(strategy, 100, ranks, 10, 2), expected)
+        self.assertEqual(formulas.state_bytes("one_rank", 100, 1, gradients=30), 1800 + 60)
+
+    def test_peak_over_the_formulas(self):
+        model = {"layers": 2, "dim": 64, "vocab": 256, "seq_len": 64}
+        root = (256 + 64) * 64 + 2 * 64  # embeddings and the last layer norm
+        unit = (120576 - root) // 2
+        states = 18 * 120576 + 2 * (root + 2 * unit)
+        line = {"ranks": [{"device_peak_bytes": states + 1000, "activation_bytes": 1000}]}
+        over = speed.memory_over_formulas(model, line)
+        self.assertAlmostEqual(over["memory_over_formula"], 0.0)
+        full_shard = 16 * 120576 + 4 * unit + 2 * unit
+        self.assertAlmostEqual(over["memory_over_full_shard"],
+                               (states + 1000) / (full_shard + 1000) - 1)
+        self.assertEqual(speed.memory_over_formulas(model, {"ranks": [{}]}), {})
 
     def test_micro_batch_fits_and_grows_with_the_memory(self):
         model = speed.SIZES["gpt_1.3b"]
@@ -171,6 +187,19 @@ class Steps(unittest.TestCase):
         except OSError:
             return False
         return stat.rpartition(")")[2].split()[0] != "Z"
+
+    def test_what_outlives_a_program_that_is_ended_is_killed(self):
+        pid_file = os.path.join(self.folder.name, "pid")
+        script = f"(trap '' TERM; sleep 1000 & echo $! > {pid_file}; wait) & wait"
+
+        def waits(_, clock):
+            runner.succeed(["/bin/sh", "-c", script], clock)
+        self.run_step(waits, limit=0.5)
+        child = int(pathlib.Path(pid_file).read_text())
+        deadline = time.monotonic() + 20
+        while self.is_alive(child) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertFalse(self.is_alive(child))
 
     def test_status_and_output_of_a_failed_program_are_told(self):
         def fails(_, clock):
@@ -283,7 +312,9 @@ class Program(unittest.TestCase):
                 ((), {"name": "Stand-in GPU"}, "no figures for docs/gpu"),
                 (("--quick",), {}, "no figures for docs/gpu"),
                 (("--quick", "--out", str(ROOT / "docs/gpu/x")), {}, "no figures for docs/gpu"),
-                (("--bin", "/nonexistent"), {}, "no acclaunch in /nonexistent")):
+                (("--bin", "/nonexistent"), {}, "no acclaunch in /nonexistent"),
+                (("--nccl", self.folder.name), {}, "there is no libnccl.so.2 in it"),
+                (("--out", "/proc/x"), {}, "--out /proc/x: ")):
             status, _, err = self.main(*arguments, **more)
             self.assertEqual(status, 2, arguments)
             self.assertIn(part, err)
@@ -296,6 +327,34 @@ class Program(unittest.TestCase):
         self.assertEqual([step["status"] for step in data["steps"]][:2], ["passed", "failed"])
         self.assertEqual(len(data["steps"]), 3)
         self.assertIn("# NVIDIA H200", pathlib.Path(out, "h200.md").read_text())
+
+    def test_ended_from_outside_it_ends_what_runs_and_keeps_what_it_has(self):
+        out, begun = os.path.join(self.folder.name, "out"), os.path.join(self.folder.name, "begun")
+        script = f"""
+import importlib.machinery, importlib.util, sys
+sys.dont_write_bytecode = True
+loader = importlib.machinery.SourceFileLoader("gpu_check", {str(ROOT / "scripts/gpu_check")!r})
+program = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
+loader.exec_module(program)
+gpu = program.device.Device()
+gpu.name, gpu.count = "NVIDIA H200", 1
+program.device.detect = lambda: gpu
+def waits(*_):
+    program.runner.succeed(["/bin/sh", "-c", "echo $$ > {begun}.new; mv {begun}.new {begun}; "
+                            "sleep 1000"], _[-1])
+program.numbers.tests = waits
+sys.exit(program.main(["--bin", {self.folder.name!r}, "--out", {out!r}]))
+"""
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL)
+        while not os.path.exists(begun) and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(30), 1)
+        self.assertFalse(Steps.is_alive(int(pathlib.Path(begun).read_text())))
+        steps = json.loads(pathlib.Path(out, "h200.json").read_text())["steps"]
+        self.assertEqual([step["status"] for step in steps], ["passed", "failed"])
+        self.assertIn("ended from outside", steps[1]["error"])
+        self.assertIn("ended from outside", pathlib.Path(out, "h200.md").read_text())
 
 
 if __name__ == "__main__":
