@@ -130,13 +130,13 @@ OpenedLibrary open_library(const LibrarySearch& search, const fs::path& own_file
     if (void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
       return {handle, path};
     }
-    reasons += std::string(::dlerror()) + "; ";
+    reasons += (reasons.empty() ? "" : "; ") + std::string(::dlerror());
   }
-  if (const char* named = std::getenv(search.variable.c_str())) {
-    throw Error(Errc::not_found, search.variable + "=" + named + " cannot be opened: " + reasons);
+  if (std::getenv(search.variable.c_str()) != nullptr) {  // the loader's reason begins with it
+    throw Error(Errc::not_found, search.variable + "=" + reasons);
   }
-  throw Error(Errc::not_found,
-              reasons + search.variable + " can name a " + search.sonames.front() + " elsewhere");
+  throw Error(Errc::not_found, reasons + "; " + search.variable + " can name a " +
+                                   search.sonames.front() + " elsewhere");
 }
 
 }  // namespace acc
