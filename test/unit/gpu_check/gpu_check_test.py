@@ -155,6 +155,8 @@ class Steps(unittest.TestCase):
                                  (fails, "failed"), (skips, "skipped"), (breaks, "failed")):
             self.assertEqual(self.run_step(function)["status"], status)
         self.assertIn("KeyError", self.run_step(breaks)["error"])
+        late = self.run_step(check(True), limit=0)
+        self.assertEqual((late["status"], late["error"]), ("failed", "no time was left for it"))
 
     def test_figures_only_where_they_mean_something(self):
         def measures(record, _):
