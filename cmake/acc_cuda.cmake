@@ -4,7 +4,7 @@ include(find_cuda)
 if(ACC_CUDA_MISSING)
   list(JOIN ACC_CUDA_MISSING "\n  " lines)
   message(FATAL_ERROR "ACC_CUDA: parts of CUDA are not here.\n  ${lines}\nscripts/deps --cuda "
-                      "brings them into build/cuda; CUDA_HOME and NCCL_ROOT name other folders.")
+                      "brings them into build/wheels; CUDA_HOME and NCCL_ROOT name other folders.")
 endif()
 
 # Machine code for A100 and H100 and what is binary compatible; PTX for all that came later.

@@ -26,7 +26,7 @@ get_filename_component(checkout ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
 acc_find_wheels(wheel_folders)
 set(cuda_roots $ENV{CUDA_HOME} $ENV{CUDA_PATH} ${CUDAToolkit_ROOT} $ENV{CUDAToolkit_ROOT})
 set(nccl_roots $ENV{NCCL_ROOT} $ENV{NCCL_HOME} ${NCCL_ROOT})
-set(wheels ${checkout}/build/cuda ${wheel_folders})
+set(wheels ${checkout}/build/wheels ${wheel_folders})
 list(TRANSFORM wheels APPEND /nvidia/cu13 OUTPUT_VARIABLE wheel_cuda)
 list(TRANSFORM wheels APPEND /nvidia/nccl OUTPUT_VARIABLE wheel_nccl)
 

@@ -9,7 +9,6 @@ set(acc_cuda_sources
   src/cuda/nccl/communicator.cpp
   src/cuda/nccl/nccl_api.cpp
   src/cuda/nccl/nccl_group.cpp
-  src/cuda/nccl/nccl_search.cpp
   src/cuda/nccl/nccl_watch.cpp
   src/cuda/nccl/registered_buffer.cpp
   src/collectives/device_route.cpp

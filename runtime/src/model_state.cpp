@@ -298,7 +298,7 @@ MemoryReport ModelState::memory() const {
   MemoryReport report;
   for (const sharding::FlatParameter* flat : flats()) {
     report.parameter_bytes += flat->master_nbytes();
-    report.gradient_bytes += flat->gradient_nbytes();
+    report.gradient_bytes += flat->trainable() ? flat->gradient()->held_nbytes() : 0;
     report.gathered_bytes += flat->gathered_nbytes();
   }
   report.optimizer_bytes = optimizer_nbytes;

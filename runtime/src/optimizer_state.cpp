@@ -106,15 +106,15 @@ void OptimizerState::finish_reductions() {
   }
   if (engine.groups.replicate && engine.on.shard_gradients) {
     for (FlatState& state : flats_) {
-      state.flat->all_reduce_replicas();
+      state.flat->gradient()->all_reduce_replicas();
     }
     for (FlatState& state : flats_) {
-      state.flat->wait_reduction();
+      state.flat->gradient()->wait_reduction();
     }
   }
   if (engine.offload_optimizer()) {
     for (FlatState& state : flats_) {
-      state.flat->bring_gradients();
+      state.flat->gradient()->bring();
     }
     engine.gradient_offload->drain();
     engine.await_compute();
@@ -126,7 +126,7 @@ double OptimizerState::global_norm() {
   device::Device& updater = *engine.updater;
   updater.zero(squares_->data(), sizeof(double), updater.compute());
   for (const FlatState& state : flats_) {
-    updater.add_squared_norm(state.flat->reduced_gradient(),
+    updater.add_squared_norm(state.flat->gradient()->reduced(),
                              static_cast<std::size_t>(state.flat->owned().numel),
                              squares_->as<double>(), updater.compute());
   }
@@ -146,7 +146,7 @@ void OptimizerState::update(FlatState& state, double grad_scale) {
     return index < state.moments.size() ? state.moments[index].values->as<float>() : nullptr;
   };
   const device::UpdateArrays arrays{.weights = flat.master(),
-                                    .grads = flat.reduced_gradient(),
+                                    .grads = flat.gradient()->reduced(),
                                     .first = moment(0),
                                     .second = moment(1),
                                     .rounded = flat.rounded(),

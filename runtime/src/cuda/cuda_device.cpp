@@ -90,6 +90,10 @@ class CudaDevice final : public device::Device {
   void account(std::int64_t nbytes, std::string_view what) override {
     pool_->account(nbytes, what);
   }
+  void trim() override { pool_->trim(); }
+  Error out_of_memory(std::size_t nbytes, std::string_view what) const override {
+    return {Errc::out_of_memory, pool_->does_not_fit(nbytes, what)};
+  }
   device::MemoryFigures memory() const override { return pool_->figures(); }
 
   device::Stream& compute() noexcept override { return *compute_; }

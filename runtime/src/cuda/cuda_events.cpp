@@ -86,9 +86,17 @@ CudaEvent::~CudaEvent() {
   pool_->give_back(event_, anchor_ != nullptr);
 }
 
+// A thread that never said which GPU it means would make a context on GPU 0, of half a GiB, at its
+// first call.
+void CudaEvent::bind() const {
+  check(cudaSetDevice(device_), "cudaSetDevice", device_);
+}
+
 bool CudaEvent::done() const {
+  bind();
   const cudaError_t status = cudaEventQuery(event_);
   if (status == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // else whoever asks for this thread's last error finds it
     return false;
   }
   check(status, "cudaEventQuery", device_);
@@ -96,6 +104,7 @@ bool CudaEvent::done() const {
 }
 
 void CudaEvent::synchronize() const {
+  bind();
   check(cudaEventSynchronize(event_), "cudaEventSynchronize", device_);
 }
 

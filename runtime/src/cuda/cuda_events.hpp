@@ -52,6 +52,8 @@ class CudaEvent final : public device::Event {
   [[nodiscard]] cudaEvent_t native() const noexcept { return event_; }
 
  private:
+  void bind() const;
+
   std::shared_ptr<EventPool> pool_;
   std::shared_ptr<const ClockAnchor> anchor_;
   int device_;

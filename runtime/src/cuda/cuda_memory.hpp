@@ -20,13 +20,15 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   device::MemoryPtr allocate(std::size_t nbytes, std::string_view what);
   device::MemoryPtr allocate_host(std::size_t nbytes, std::string_view what);
   void account(std::int64_t nbytes, std::string_view what);
+  /// Gives what is cached and unused back to the driver.
+  void trim() { gpu_.release_cached(); }
+  /// A sentence on who holds what, where that much was not to be had.
+  [[nodiscard]] std::string does_not_fit(std::size_t nbytes, std::string_view what) const;
   [[nodiscard]] device::MemoryFigures figures() const;
 
  private:
   class Piece;
   class HostPiece;
-
-  [[nodiscard]] std::string does_not_fit(std::size_t nbytes, std::string_view what) const;
 
   int device_;
   device::CachingAllocator gpu_;

@@ -17,6 +17,10 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
+Error no_memory(std::size_t nbytes, std::string_view what) {
+  return {Errc::out_of_memory, fmt::format("cpu: no memory for {} bytes of {}", nbytes, what)};
+}
+
 class HostMemory final : public Memory {
  public:
   HostMemory(std::size_t nbytes, std::string what, std::shared_ptr<MemoryLedger> ledger)
@@ -24,8 +28,7 @@ class HostMemory final : public Memory {
     const std::size_t rounded = (nbytes + kAlignment - 1) / kAlignment * kAlignment;
     data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, std::max(rounded, kAlignment)));
     if (data_ == nullptr) {
-      throw Error(Errc::out_of_memory,
-                  fmt::format("cpu: no memory for {} bytes of {}", nbytes, what_));
+      throw no_memory(nbytes, what_);
     }
     std::memset(data_, 0, rounded);
     nbytes_ = nbytes;
@@ -122,6 +125,10 @@ class CpuDevice final : public Device {
   void pin(void*, std::size_t) override {}
   void unpin(void*) noexcept override {}
   void account(std::int64_t nbytes, std::string_view what) override { ledger_->add(nbytes, what); }
+  void trim() override {}
+  Error out_of_memory(std::size_t nbytes, std::string_view what) const override {
+    return no_memory(nbytes, what);
+  }
   MemoryFigures memory() const override { return ledger_->figures(); }
 
   Stream& compute() noexcept override { return compute_; }

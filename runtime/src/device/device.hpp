@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/base/error.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 #include "acc/runtime/types.hpp"
 #include "kernels/kernels.hpp"
@@ -145,6 +146,10 @@ class Device {
   virtual void unpin(void* data) noexcept = 0;
   /// Enters memory into the figures that was not allocated here (NCCL's own, say); negative: gone.
   virtual void account(std::int64_t nbytes, std::string_view what) = 0;
+  /// Gives what is cached and unused back to the driver, for others.
+  virtual void trim() = 0;
+  /// The Error(out_of_memory) of an allocation that failed elsewhere: who holds what.
+  [[nodiscard]] virtual Error out_of_memory(std::size_t nbytes, std::string_view what) const = 0;
   [[nodiscard]] virtual MemoryFigures memory() const = 0;
 
   // --- order

@@ -3,6 +3,7 @@
 #include "acc/runtime/initializer.hpp"
 #include "device/device.hpp"
 #include "sharding/engine.hpp"
+#include "sharding/flat_gradient.hpp"
 #include "sharding/shard_layout.hpp"
 #include "sharding/weight_storage.hpp"
 
@@ -35,7 +36,7 @@ class FlatParameter {
   [[nodiscard]] const std::vector<ParameterRecord>& parameters() const noexcept {
     return parameters_;
   }
-  [[nodiscard]] bool trainable() const noexcept { return trainable_; }
+  [[nodiscard]] bool trainable() const noexcept { return gradient_ != nullptr; }
 
   // --- weights
   /// float32 master weights of `owned()`, where the optimizer updates; after a change call
@@ -59,50 +60,20 @@ class FlatParameter {
   const void* unshard();
   void reshard(bool gathers_again);
 
-  // --- gradients of the micro-step that runs
-  struct Target {
-    void* data;
-    bool written;
-  };
-  /// Where parameter `index` has its full gradient in the view dtype, and whether it was written
-  /// before. Marks it.
-  Target gradient(std::size_t index);
-  /// Ends a micro-step: reduces to the shard where gradients are sharded, else (`last`) over all.
-  void close_gradients(bool last);
-  /// Reduces what is left before a step.
-  void flush_gradients();
-  /// Between replicas; after every rank's reduction. `wait_reduction` then waits for it.
-  void all_reduce_replicas();
-  /// Brings an offloaded optimizer what it has not been brought yet.
-  void bring_gradients();
-
-  /// The reduced gradient of `owned()`, where the optimizer updates; valid after the reductions
-  /// have been waited for.
-  [[nodiscard]] const float* reduced_gradient() const;
-  void wait_reduction();
-  void forget_gradients();
+  /// Null where this is frozen.
+  [[nodiscard]] FlatGradient* gradient() noexcept { return gradient_.get(); }
+  [[nodiscard]] const FlatGradient* gradient() const noexcept { return gradient_.get(); }
 
   // --- figures
   [[nodiscard]] std::int64_t master_nbytes() const;
-  [[nodiscard]] std::int64_t gradient_nbytes() const;
   [[nodiscard]] std::int64_t gathered_nbytes() const;
 
  private:
   [[nodiscard]] bool master_is_gathered() const noexcept;
-  void allocate_gradients();
-  void open_gradients();
-  [[nodiscard]] bool gradients_open() const noexcept { return target_ != nullptr; }
-  void zero_unwritten();
-  void reduce_to_shard();
-  void offload_reduced(const device::MemoryPtr& reduced, bool accumulate);
-  collectives::WorkPtr all_reduce_replicas(float* shard);
-  void add_to_full();
-  void reduce_full();
 
   Engine& engine_;
   std::string unit_name_;
   std::vector<ParameterRecord> parameters_;
-  bool trainable_;
   FlatLayout layout_;
   std::unique_ptr<WeightStorage> storage_;
   device::MemoryPtr master_;   ///< null where what is gathered is the master
@@ -110,17 +81,7 @@ class FlatParameter {
   bool unsharded_ = false;
   const void* view_ = nullptr;
   device::MemoryPtr widened_;
-
-  bool keeps_full_gradient_ = false;
-  std::vector<bool> written_;
-  std::byte* target_ = nullptr;             ///< where the program writes: one of the next two
-  device::MemoryPtr gradient_scratch_;      ///< where view and reduction differ in dtype
-  collectives::BufferPtr gradient_buffer_;  ///< what the peers read
-  collectives::BufferPtr shard_gradient_;
-  device::MemoryPtr host_gradient_;  ///< the reduced gradient, where the optimizer is offloaded
-  collectives::WorkPtr reduction_;
-  bool accumulated_ = false;
-  bool full_begun_ = false;  ///< the whole gradient holds earlier micro-steps
+  std::unique_ptr<FlatGradient> gradient_;
 };
 
 }  // namespace acc::sharding

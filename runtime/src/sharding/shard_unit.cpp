@@ -121,9 +121,7 @@ void ShardUnit::complete_micro_step() {
   backwards_ = 0;
   ++micro_steps_;
   const bool last = micro_steps_ >= engine_.settings.sharding.gradient_accumulation_steps;
-  for (const auto& flat : flats_) {
-    flat->close_gradients(last);
-  }
+  for_each_gradient([last](FlatGradient& gradient) { gradient.close(last); });
   reshard(!last);
 }
 
@@ -133,9 +131,18 @@ const void* ShardUnit::parameter(std::size_t index) {
   return static_cast<const std::byte*>(at.flat->unshard()) + offset * nbytes_of(engine_.view_dtype);
 }
 
-FlatParameter::Target ShardUnit::gradient(std::size_t index) {
+FlatGradient::Target ShardUnit::gradient(std::size_t index) {
   const Place& at = places_[index];
-  return at.flat->trainable() ? at.flat->gradient(at.index) : FlatParameter::Target{nullptr, true};
+  FlatGradient* const gradient = at.flat->gradient();
+  return gradient != nullptr ? gradient->target(at.index) : FlatGradient::Target{nullptr, true};
+}
+
+void ShardUnit::for_each_gradient(const std::function<void(FlatGradient&)>& visit) {
+  for (const auto& flat : flats_) {
+    if (flat->trainable()) {
+      visit(*flat->gradient());
+    }
+  }
 }
 
 void ShardUnit::flush() {
@@ -143,9 +150,7 @@ void ShardUnit::flush() {
     throw Error(Errc::invalid_argument,
                 fmt::format("Optimizer::step() inside an open scope of unit '{}'", name_));
   }
-  for (const auto& flat : flats_) {
-    flat->flush_gradients();
-  }
+  for_each_gradient([](FlatGradient& gradient) { gradient.flush(); });
   if (unsharded_) {
     reshard(false);
   }
@@ -155,9 +160,7 @@ void ShardUnit::after_step() {
   forwards_ = 0;
   backwards_ = 0;
   micro_steps_ = 0;
-  for (const auto& flat : flats_) {
-    flat->forget_gradients();
-  }
+  for_each_gradient([](FlatGradient& gradient) { gradient.forget(); });
 }
 
 }  // namespace acc::sharding

@@ -2,6 +2,7 @@
 
 #include "sharding/flat_parameter.hpp"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,7 +34,7 @@ class ShardUnit {
 
   /// In the view dtype, [numel]; only within a scope.
   const void* parameter(std::size_t index);
-  FlatParameter::Target gradient(std::size_t index);
+  FlatGradient::Target gradient(std::size_t index);
 
   /// Before a step: reduces what no completed micro-step has reduced.
   void flush();
@@ -49,6 +50,7 @@ class ShardUnit {
   void unshard();
   void reshard(bool gathers_again);
   void complete_micro_step();
+  void for_each_gradient(const std::function<void(FlatGradient&)>& visit);
   void trace_scope(const char* phase);
   void trace_end();
 

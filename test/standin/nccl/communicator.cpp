@@ -62,9 +62,8 @@ bool sharing_is_on() {
 
 using namespace standin::nccl;
 
-ncclComm::ncclComm(std::string name, int rank, int size, bool blocks)
-    : shared(std::make_shared<Shared>(std::move(name), rank, size)), blocking(blocks) {
-  cudaGetDevice(&device);
+ncclComm::ncclComm(std::string name, int rank, int size, int gpu, bool blocks)
+    : shared(std::make_shared<Shared>(std::move(name), rank, size)), device(gpu), blocking(blocks) {
   RankPlace& own = shared->place(rank);
   own.gpu = gpu_uuid(device);
   own.came = 1;
@@ -116,7 +115,7 @@ ncclResult_t ncclComm::poll_split() {
     const std::string name =
         shared->board.name() + "-" + std::to_string(splits) + "-" + std::to_string(color);
     child = new ncclComm(name, static_cast<int>(me - members.begin()),
-                         static_cast<int>(members.size()), split->child_blocks);
+                         static_cast<int>(members.size()), device, split->child_blocks);
   }
   __atomic_store_n(split->child, child, __ATOMIC_RELEASE);
   split.reset();

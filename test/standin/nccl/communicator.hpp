@@ -10,12 +10,12 @@
 /// NCCL's handle. What a non-blocking communicator does in the background it does here when it is
 /// asked how it is.
 struct ncclComm {
-  ncclComm(std::string name, int rank, int size, bool blocking);
+  ncclComm(std::string name, int rank, int size, int gpu, bool blocking);
 
   std::mutex mutex;  ///< guards all but `shared`
   std::shared_ptr<standin::nccl::Shared> shared;
+  int device;
   bool blocking;
-  int device = 0;
   ncclResult_t state = ncclInProgress;
   bool dead = false;  ///< destroyed or aborted: the handle must not be used
   int polls_left = 3;

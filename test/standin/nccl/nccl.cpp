@@ -83,7 +83,9 @@ STANDIN_API ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int size, nc
   if (size < 1 || size > kMaxRanks || rank < 0 || rank >= size) {
     return ncclInvalidArgument;
   }
-  *result = new ncclComm(id.internal, rank, size, blocks(config));
+  int gpu = 0;
+  cudaGetDevice(&gpu);
+  *result = new ncclComm(id.internal, rank, size, gpu, blocks(config));
   finish_if_blocking(**result);
   return (*result)->state;
 }
@@ -138,10 +140,15 @@ STANDIN_API ncclResult_t ncclCommDestroy(ncclComm_t handle) {
 
 STANDIN_API ncclResult_t ncclCommAbort(ncclComm_t handle) {
   ncclComm& comm = living(handle, __func__);
-  const std::lock_guard lock(comm.mutex);
-  comm.shared->aborted = true;
-  comm.shared->board.forget_name();
-  comm.dead = true;
+  {
+    const std::lock_guard lock(comm.mutex);
+    comm.shared->aborted = true;
+    comm.shared->board.forget_name();
+    comm.dead = true;
+  }
+  // The real one frees memory of the GPU, which waits for all that runs there.
+  cudaSetDevice(comm.device);
+  cudaDeviceSynchronize();
   return ncclSuccess;
 }
 

@@ -271,6 +271,7 @@ TEST_CASE("parts of the world are groups of their own, beside it") {
     expect(sum_over(*shard) == (me < 2 ? 3 : 12), "wrong shard group");
     expect(sum_over(*replicate) == (me % 2 == 0 ? 5 : 10), "wrong replicate group");
     expect(sum_over(*rank.group) == 15, "the world does not work any more");
+    rank.group->barrier()->wait_released();  // who leaves a group ends it for those still in it
   });
 }
 
@@ -381,6 +382,27 @@ TEST_CASE("an abort on one rank ends what the others wait for, with its reason")
       expect(reason == "rank 1 is out of memory", "another reason: " + reason.value_or("none"));
     }));
   }
+}
+
+TEST_CASE("an abort ends groups that hang on one GPU together") {
+  const Topology topology{"nccl of 4", 4, DeviceCollectives::nccl};
+  if (!fits(topology)) {
+    return;
+  }
+  with_ranks(topology, [](Rank& rank) {
+    const int me = rank.group->rank();
+    const auto pair = rank.factory.make({me / 2 * 2, me / 2 * 2 + 1}, "pair", rank.group.get());
+    const auto data = rank.device().allocate(128, "test values");
+    if (me % 2 == 0) {
+      pair->all_reduce(data->as<float>(), 16, 1.0F);
+      rank.group->all_reduce(data->as<float>() + 16, 16, 1.0F);
+    } else {
+      rank.group->abort("rank 1 or 3 is out of memory");
+    }
+    rank.device().synchronize();
+    const auto reason = rank.group->failure();
+    expect(reason == "rank 1 or 3 is out of memory", "another reason: " + reason.value_or("none"));
+  });
 }
 
 TEST_CASE("an error in NCCL's background ends the group on every rank") {

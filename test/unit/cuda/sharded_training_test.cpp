@@ -1,6 +1,7 @@
 #include "acc/plugins/strategy.hpp"
 #include "acc/runtime.hpp"
 #include "support/run_ranks.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
@@ -190,14 +191,14 @@ double distance(const Weights& a, const Weights& b) {
 }
 
 struct Offload {
-  std::string name;
+  const char* name;
   OffloadDevice optimizer, param;
 };
 
-const Offload kOffloads[] = {{"nothing", OffloadDevice::none, OffloadDevice::none},
-                             {"the optimizer", OffloadDevice::cpu, OffloadDevice::none},
-                             {"parameters", OffloadDevice::none, OffloadDevice::cpu},
-                             {"both", OffloadDevice::cpu, OffloadDevice::cpu}};
+constexpr Offload kOffloads[] = {{"nothing", OffloadDevice::none, OffloadDevice::none},
+                                 {"the optimizer", OffloadDevice::cpu, OffloadDevice::none},
+                                 {"parameters", OffloadDevice::none, OffloadDevice::cpu},
+                                 {"both", OffloadDevice::cpu, OffloadDevice::cpu}};
 
 struct Plan {
   Strategy strategy;
@@ -276,11 +277,45 @@ TEST_CASE("a GPU gives the CPU's weights in every strategy: NCCL") {
   int gpus = 0;
   REQUIRE(cudaGetDeviceCount(&gpus) == cudaSuccess);
   if (gpus < 2) {
-    MESSAGE("left out: two ranks by NCCL need two GPUs");
+    MESSAGE("left out: NCCL joins one rank of a process to a GPU, and there is one GPU");
     return;
   }
   check_all(2, MixedPrecision::no, 1, 2e-6, DeviceCollectives::nccl);
   check_all(2, MixedPrecision::bf16, 3, 0.02, DeviceCollectives::nccl);
+}
+
+TEST_CASE("weights loaded while the first gathers are under way are what every rank sees") {
+  const acc::test::TemporaryFolder folder;
+  const std::string path = (folder.path() / "weights.safetensors").string();
+  Weights saved;
+  std::mutex mutex;
+  acc::test::run_ranks(job_of(1, {Strategy::no_shard}, MixedPrecision::no, 1),
+                       [&](const auto& settings, auto store) {
+                         auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+                         auto model = runtime.model(1);
+                         Net net(model);
+                         model.export_safetensors(path);
+                         saved = net.read(model, Access(runtime.device(), model.compute_dtype()));
+                       });
+  for (const Plan& plan : plans(2)) {
+    CAPTURE(to_string(plan.strategy));
+    CAPTURE(plan.hpz);
+    Job job = job_of(2, plan, MixedPrecision::no, 1);
+    job.device = Device::cuda;
+    job.device_collectives = DeviceCollectives::nccl;
+    std::vector<Weights> seen;
+    acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto model = runtime.model(2);
+      Net net(model);
+      model.load_safetensors(path);
+      Weights mine = net.read(model, Access(runtime.device(), model.compute_dtype()));
+      runtime.barrier();
+      const std::lock_guard lock(mutex);
+      seen.push_back(std::move(mine));
+    });
+    CHECK(seen == std::vector<Weights>{saved, saved});
+  }
 }
 
 TEST_CASE("what a GPU cannot offload is refused by name") {

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -21,17 +22,30 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kSetupLimit = 120s;
 constexpr std::chrono::milliseconds kFinishLimit = 10s;
 constexpr std::chrono::milliseconds kLockLimit = 2s;
+/// Ranks that share a GPU hang unless the blocks of all of them fit on it at once; NCCL's own
+/// choice fits for two. NCCL_MAX_CTAS overrides it.
+constexpr int kSharedGpuCtas = 8;
+constexpr int kBriskPolls = 256;
 constexpr int kPollsBetweenPeers = 32;
 
 ncclConfig_t configuration() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  const char* sharing = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  if (sharing != nullptr && std::string_view(sharing) == "1") {
+    config.maxCTAs = kSharedGpuCtas;
+  }
   return config;
 }
 
-/// Short at first: most calls are taken up at once.
+/// Without a sleep at first: NCCL takes up most calls within some 50 us, on a thread that it makes
+/// for each, and the program issues no work meanwhile.
 void pause(int polls) {
-  std::this_thread::sleep_for(polls < 20 ? 50us : 1000us);
+  if (polls < kBriskPolls) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(polls < 2 * kBriskPolls ? 50us : 1000us);
+  }
 }
 
 }  // namespace
@@ -45,7 +59,7 @@ Communicator::Communicator(const NcclApi& api, const collectives::GroupSpec& spe
   const ncclResult_t result = api_.comm_init_rank_config(
       &made_, static_cast<int>(spec_.ranks.size()), id, spec_.rank, &config);
   comm_ = made_;
-  settle(result, "connecting", setup_limit());
+  connect(result);
 }
 
 Communicator::Communicator(Communicator& parent, const collectives::GroupSpec& spec,
@@ -63,7 +77,16 @@ Communicator::Communicator(Communicator& parent, const collectives::GroupSpec& s
     (void)child.release();  // and may still do so
     throw;
   }
-  settle(poll().value_or(ncclInternalError), "connecting", setup_limit());
+  connect(poll().value_or(ncclInternalError));
+}
+
+void Communicator::connect(ncclResult_t result) {
+  try {
+    settle(result, "connecting", setup_limit());
+  } catch (const Error&) {
+    abort();
+    throw;
+  }
 }
 
 Communicator::~Communicator() {
@@ -78,7 +101,10 @@ Communicator::~Communicator() {
   if (comm_ == nullptr) {
     return;
   }
-  if (finished(poll().value_or(ncclSuccess)) && finished(api_.comm_finalize(comm_))) {
+  const ncclResult_t state = poll().value_or(ncclSuccess);
+  if (state == ncclInProgress && host_->failure()) {
+    abort();  // it waits for somebody who does not come
+  } else if (finished(state) && finished(api_.comm_finalize(comm_))) {
     api_.comm_destroy(comm_);
   } else {
     abort();
@@ -105,8 +131,8 @@ ncclUniqueId Communicator::exchange_id() {
     return id;
   }
   const auto deadline = Clock::now() + setup_limit();
-  for (int polls = 0; !spec_.store->check(std::span(&key, 1)); ++polls) {
-    pause(polls);
+  while (!spec_.store->check(std::span(&key, 1))) {
+    std::this_thread::sleep_for(1ms);
     check_peers("connecting", deadline);
   }
   const std::string bytes = spec_.store->get(key, setup_limit());
@@ -166,14 +192,13 @@ void Communicator::settle(ncclResult_t result, const std::string& what,
     result = *state;
     if (result == ncclInProgress) {
       pause(polls);
-      if (polls % kPollsBetweenPeers == 0) {
+      if (polls % kPollsBetweenPeers == kPollsBetweenPeers - 1) {
         check_peers(what, deadline);
       }
     }
   }
   if (result != ncclSuccess) {
     const std::string reason = text(result);
-    abort();
     throw Error(Errc::collective,
                 host_->failure().value_or(fmt::format("NCCL failed at {} over {}: {}", what,
                                                       fmt::join(spec_.ranks, ","), reason)));
@@ -182,13 +207,11 @@ void Communicator::settle(ncclResult_t result, const std::string& what,
 
 void Communicator::check_peers(const std::string& what, Clock::time_point deadline) {
   if (const auto reason = host_->failure()) {
-    abort();
     throw Error(Errc::collective, *reason);
   }
   if (Clock::now() > deadline) {
     const std::string reason = fmt::format("NCCL was not done with {} of ranks {} in time{}", what,
                                            fmt::join(spec_.ranks, ","), absent_ranks());
-    abort();
     host_->abort(reason);
     throw Error(Errc::timeout, reason);
   }
@@ -223,10 +246,16 @@ std::optional<std::string> Communicator::async_error() {
   return text(*state);
 }
 
+// NCCL frees memory of the GPU in it, which waits for all that runs there, kernels of other
+// communicators too: whoever aborts those must not wait for this mutex.
 void Communicator::abort() noexcept {
-  // A call may itself hang on the device that this is to free: then it goes on without the lock.
-  const std::unique_lock lock(mutex_, kLockLimit);
-  if (ncclComm_t comm = comm_.exchange(nullptr)) {
+  ncclComm_t comm = nullptr;
+  {
+    // A call may itself hang on the device that this is to free: then it goes on without the lock.
+    const std::unique_lock lock(mutex_, kLockLimit);
+    comm = comm_.exchange(nullptr);
+  }
+  if (comm != nullptr) {
     api_.comm_abort(comm);
   }
 }

@@ -34,11 +34,14 @@ class Communicator {
 
   [[nodiscard]] const NcclApi& api() const noexcept { return api_; }
 
-  /// Makes one NCCL call and returns when NCCL has taken it up. `what` is for errors.
+  /// Makes one NCCL call and returns when NCCL has taken it up. `what` is for errors, after which
+  /// only `abort` is of use.
   void call(const std::string& what, const Call& function);
   /// What NCCL found wrong in the background. Any thread.
   [[nodiscard]] std::optional<std::string> async_error();
-  /// Ends everything that is under way on the device, with undefined results. Any thread.
+  /// Ends everything that is under way on the device, with undefined results. May return only when
+  /// the GPU's other communicators that hang are aborted as well, each by a thread of its own. Any
+  /// thread.
   void abort() noexcept;
 
  private:
@@ -47,6 +50,7 @@ class Communicator {
   void announce() const;
   [[nodiscard]] ncclUniqueId exchange_id();
   void await_split(Communicator& parent, ncclComm_t* child);
+  void connect(ncclResult_t result);
   [[nodiscard]] std::optional<ncclResult_t> poll();
   void settle(ncclResult_t result, const std::string& what, std::chrono::milliseconds limit);
   /// Throws when a peer is gone or `deadline` over.

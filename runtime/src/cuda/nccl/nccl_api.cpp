@@ -1,7 +1,8 @@
 #include "cuda/nccl/nccl_api.hpp"
 
+#include "acc/base/error.hpp"
+#include "acc/base/library_search.hpp"
 #include "collectives/device_route.hpp"
-#include "cuda/nccl/nccl_search.hpp"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -57,29 +58,22 @@ std::string own_path() {
   return ::dladdr(reinterpret_cast<void*>(&own_path), &info) != 0 ? info.dli_fname : "";
 }
 
-/// Opens the first candidate that loads; what the others said becomes the problem.
-void* open_first(const std::vector<std::string>& candidates, Loaded& loaded) {
-  for (const std::string& path : candidates) {
-    if (void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-      loaded.api.path = path;
-      return library;
-    }
-    loaded.problem += fmt::format("{}{}", loaded.problem.empty() ? "" : "; ", ::dlerror());
-  }
-  loaded.problem += "; ACC_NCCL_LIBRARY names a libnccl.so.2 elsewhere";
-  return nullptr;
-}
+const LibrarySearch kNccl = {.variable = "ACC_NCCL_LIBRARY",
+                             .sonames = {"libnccl.so.2"},
+                             .wheel_folders = {"nvidia/nccl/lib"}};
 
 Loaded load() {
   Loaded loaded;
-  void* library = open_first(
-      nccl_candidates([](const char* name) { return std::getenv(name); }, own_path()), loaded);
-  if (library == nullptr) {
+  OpenedLibrary library{};
+  try {
+    library = open_library(kNccl, own_path());
+  } catch (const Error& error) {
+    loaded.problem = error.what();
     return loaded;
   }
-  loaded.problem.clear();
   NcclApi& api = loaded.api;
-  const std::string missing = bind_all(library, api);
+  api.path = library.path;
+  const std::string missing = bind_all(library.handle, api);
   if (api.get_version == nullptr || api.get_version(&api.version) != ncclSuccess) {
     loaded.problem = fmt::format("{} is not an NCCL library", api.path);
   } else if (api.version < collectives::kMinNcclVersion || !missing.empty()) {

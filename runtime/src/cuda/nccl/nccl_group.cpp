@@ -3,13 +3,13 @@
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/device_buffer.hpp"
+#include "cuda/cuda_error.hpp"
 #include "cuda/nccl/make_nccl_group.hpp"
 #include "cuda/nccl/registered_buffer.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cmath>
 #include <span>
 #include <utility>
 #include <vector>
@@ -66,8 +66,13 @@ std::string NcclGroup::describe() const {
 // --- memory ---
 
 BufferPtr NcclGroup::allocate_gathered(std::size_t nbytes) {
-  if (auto buffer = RegisteredBuffer::make(communicator_, device_, nbytes)) {
-    return buffer;
+  try {
+    if (auto buffer = RegisteredBuffer::make(communicator_, device_, nbytes)) {
+      return buffer;
+    }
+  } catch (const Error& error) {
+    end(error.what());  // the others wait for this rank
+    throw;
   }
   return std::make_shared<DeviceBuffer>(device_->allocate(nbytes, collectives::kGatheredMemory));
 }
@@ -126,40 +131,36 @@ WorkPtr NcclGroup::all_gather(const void* shard, void* out, std::size_t shard_nb
   });
 }
 
-/// Whether NCCL's average is all of the scale, but for rounding.
-bool NcclGroup::averages(float scale) const {
-  return std::abs(scale * static_cast<float>(size()) - 1.0F) < 1e-6F;
-}
-
+// Sums, not ncclAvg: that multiplies by 1 / size before it adds, rounded to the dtype (0.2 % off
+// for three ranks in bfloat16), and neither NVLink's multicast nor symmetric kernels know it.
 WorkPtr NcclGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                                   ReduceOptions options) {
   const bool straight = dtype == DType::float32 && !options.accumulate;
   float* const sums = straight ? out : scratch(shard_numel * sizeof(float));
-  const float rest = averages(options.scale) ? 1.0F : options.scale * static_cast<float>(size());
   return issue(
       fmt::format("reduce_scatter of {} x {}", shard_numel, to_string(dtype)),
       [&](ncclComm_t comm) {
         return communicator_->api().reduce_scatter(
-            in, sums, shard_numel, dtype == DType::float32 ? ncclFloat32 : ncclBfloat16, ncclAvg,
+            in, sums, shard_numel, dtype == DType::float32 ? ncclFloat32 : ncclBfloat16, ncclSum,
             comm, stream());
       },
       [&] {
-        if (!straight || rest != 1.0F) {
-          device_->add_scaled(sums, dtype, out, shard_numel, rest, options.accumulate, *stream_);
+        if (!straight || options.scale != 1.0F) {
+          device_->add_scaled(sums, dtype, out, shard_numel, options.scale, options.accumulate,
+                              *stream_);
         }
       });
 }
 
 WorkPtr NcclGroup::all_reduce(float* data, std::size_t numel, float scale) {
-  const bool average = averages(scale);
   return issue(
       fmt::format("all_reduce of {} x float32", numel),
       [&](ncclComm_t comm) {
-        return communicator_->api().all_reduce(data, data, numel, ncclFloat32,
-                                               average ? ncclAvg : ncclSum, comm, stream());
+        return communicator_->api().all_reduce(data, data, numel, ncclFloat32, ncclSum, comm,
+                                               stream());
       },
       [&] {
-        if (!average && scale != 1.0F) {
+        if (scale != 1.0F) {
           device_->add_scaled(data, DType::float32, data, numel, scale, false, *stream_);
         }
       });
@@ -194,13 +195,17 @@ void NcclGroup::abort(const std::string& reason) noexcept {
 
 void NcclGroup::end(const std::string& reason) noexcept {
   failure_.set(reason);
+  if (ended_.exchange(true)) {
+    return;
+  }
   host_->abort(reason);
+  (void)cudaSetDevice(device_->index());  // NCCL comes back to the thread's device: not to GPU 0
   communicator_->abort();
 }
 
 std::optional<std::string> NcclGroup::trouble() {
-  if (failure_.get()) {
-    return std::nullopt;
+  if (const auto reason = failure_.get()) {
+    return reason;
   }
   if (const auto error = communicator_->async_error()) {
     return host_->failure().value_or(fmt::format("NCCL failed in {} on rank {}: {}", describe(),
@@ -278,6 +283,7 @@ std::shared_ptr<ProcessGroup> make_nccl_group(const collectives::GroupSpec& spec
   if (api == nullptr) {
     throw Error(Errc::device, "no NCCL: " + nccl_problem());
   }
+  check(cudaSetDevice(device->index()), "cudaSetDevice", device->index());  // NCCL goes by it
   auto communicator =
       parent == nullptr ? std::make_shared<Communicator>(*api, spec, host)
                         : std::make_shared<Communicator>(

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -42,7 +43,7 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   void release_gathered(const collectives::BufferPtr&) override {}
 
   collectives::WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
-  /// Averaged by NCCL in `dtype`; the rest of the scale is applied in float32.
+  /// Summed by NCCL in `dtype`, scaled in float32.
   collectives::WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel,
                                       DType dtype, collectives::ReduceOptions options) override;
   collectives::WorkPtr all_reduce(float* data, std::size_t numel, float scale) override;
@@ -70,6 +71,7 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
 
   std::optional<std::string> trouble() override;
   void end(const std::string& reason) noexcept override;
+  bool ended() const noexcept override { return ended_; }
   std::optional<std::string> trouble_of(Running& oldest);
   void say_that_it_waits(Running& oldest);
   [[nodiscard]] std::string late_ranks(std::uint64_t number) const;
@@ -77,7 +79,6 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   collectives::WorkPtr issue(std::string what, const Communicator::Call& call,
                              const std::function<void()>& after = {});
   float* scratch(std::size_t nbytes);
-  [[nodiscard]] bool averages(float scale) const;
   [[nodiscard]] cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_->native()); }
 
   collectives::GroupSpec spec_;
@@ -88,6 +89,7 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   device::MemoryPtr scratch_;                 ///< of reductions, in the order of the stream
   std::unique_ptr<rendezvous::Store> store_;  ///< the watch's
   collectives::FirstFailure failure_;
+  std::atomic<bool> ended_ = false;
   std::uint64_t issued_ = 0;
   std::mutex running_mutex_;  ///< guards running_
   std::deque<Running> running_;

@@ -53,9 +53,15 @@ void NcclWatch::look() {
       break;
     }
   }
-  if (reason) {
-    for (Watched* group : groups_) {
-      group->end(*reason);
+  if (!reason) {
+    return;
+  }
+  // At once, each on its own thread: aborting one frees memory of the GPU, which waits until the
+  // kernels of all others have ended.
+  std::vector<std::jthread> ends;
+  for (Watched* group : groups_) {
+    if (!group->ended()) {
+      ends.emplace_back([group, &reason] { group->end(*reason); });
     }
   }
 }

@@ -15,7 +15,9 @@ class Watched {
   virtual ~Watched() = default;
   /// Why it cannot go on, if so; a sentence that names the rank at fault where that is known.
   virtual std::optional<std::string> trouble() = 0;
+  /// May block until the other groups are ended too. A second call does nothing.
   virtual void end(const std::string& reason) noexcept = 0;
+  [[nodiscard]] virtual bool ended() const noexcept = 0;
 };
 
 /// One thread a process that looks after all its NCCL groups: NCCL has no event for a peer that

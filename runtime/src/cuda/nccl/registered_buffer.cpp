@@ -2,8 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "collectives/device_buffer.hpp"
-
-#include <fmt/format.h>
+#include "cuda/cuda_error.hpp"
 
 #include <algorithm>
 
@@ -13,22 +12,8 @@ namespace {
 constexpr int kSymmetricWindow = 1;  // NCCL_WIN_COLL_SYMMETRIC
 constexpr std::size_t kAlignment = 4096;
 
-double mib(auto nbytes) {
-  return static_cast<double>(nbytes) / static_cast<double>(1 << 20);
-}
-
-/// Of the device's own allocator there is some left, which keeps what it once had.
-std::string only_nccl_is_short(const device::Device& device, std::size_t nbytes) {
-  const device::MemoryFigures held = device.memory();
-  std::string text = fmt::format(
-      "{}: {:.1f} MiB for {} do not fit into what NCCL can have: this rank holds {:.1f} "
-      "MiB, and {:.1f} MiB cached and unused",
-      device.describe(), mib(nbytes), collectives::kGatheredMemory, mib(held.allocated),
-      mib(held.reserved - held.allocated));
-  for (const auto& holder : held.holders) {
-    text += fmt::format("; {:.1f} MiB of {}", mib(holder.nbytes), holder.what);
-  }
-  return text;
+std::size_t rounded(std::size_t nbytes) {
+  return std::max((nbytes + kAlignment - 1) / kAlignment, std::size_t{1}) * kAlignment;
 }
 
 }  // namespace
@@ -40,12 +25,13 @@ std::shared_ptr<RegisteredBuffer> RegisteredBuffer::make(std::shared_ptr<Communi
   if (api.mem_alloc == nullptr || api.mem_free == nullptr || api.comm_register == nullptr) {
     return nullptr;
   }
-  const std::size_t rounded =
-      std::max((nbytes + kAlignment - 1) / kAlignment, std::size_t{1}) * kAlignment;
+  check(cudaSetDevice(device->index()), "cudaSetDevice", device->index());
   void* data = nullptr;
-  if (api.mem_alloc(&data, rounded) != ncclSuccess) {
-    device->allocate(rounded, collectives::kGatheredMemory);  // throws, and says who holds it all
-    throw Error(Errc::out_of_memory, only_nccl_is_short(*device, nbytes));
+  if (api.mem_alloc(&data, rounded(nbytes)) != ncclSuccess) {
+    device->trim();
+    if (api.mem_alloc(&data, rounded(nbytes)) != ncclSuccess) {
+      throw device->out_of_memory(nbytes, collectives::kGatheredMemory);
+    }
   }
   return std::make_shared<RegisteredBuffer>(std::move(communicator), std::move(device),
                                             static_cast<std::byte*>(data), nbytes);
@@ -76,15 +62,14 @@ RegisteredBuffer::~RegisteredBuffer() {
 /// none, and registration still saves the copy.
 void RegisteredBuffer::register_memory() {
   const NcclApi& api = communicator_->api();
-  const std::size_t rounded = (nbytes_ + kAlignment - 1) / kAlignment * kAlignment;
   if (api.comm_window_register != nullptr) {
     communicator_->call("registering memory", [&](ncclComm_t comm) {
-      return api.comm_window_register(comm, data_, rounded, &window_, kSymmetricWindow);
+      return api.comm_window_register(comm, data_, rounded(nbytes_), &window_, kSymmetricWindow);
     });
   }
   if (window_ == nullptr) {
     communicator_->call("registering memory", [&](ncclComm_t comm) {
-      return api.comm_register(comm, data_, rounded, &handle_);
+      return api.comm_register(comm, data_, rounded(nbytes_), &handle_);
     });
   }
 }

@@ -1,4 +1,4 @@
-#include "cuda/nccl/nccl_search.hpp"
+#include "acc/base/library_search.hpp"
 
 #include "support/temporary_folder.hpp"
 
@@ -21,17 +21,24 @@ std::string put(const fs::path& path) {
 
 std::vector<std::string> candidates(const std::map<std::string, std::string>& variables,
                                     const fs::path& own) {
-  return acc::cuda::nccl_candidates(
+  auto found_paths = acc::library_candidates(
+      {.variable = "ACC_NCCL_LIBRARY",
+       .sonames = {"libnccl.so.2"},
+       .wheel_folders = {"nvidia/nccl/lib"}},
       [&](const char* name) {
         const auto found = variables.find(name);
         return found == variables.end() ? nullptr : found->second.c_str();
       },
       own);
+  // The machine's own toolkit may have one.
+  std::erase_if(found_paths,
+                [](const std::string& path) { return path.starts_with("/usr/local/cuda"); });
+  return found_paths;
 }
 
 }  // namespace
 
-TEST_CASE("NCCL is looked for where it is installed, the nearest first") {
+TEST_CASE("a library is looked for where it is installed, the nearest first") {
   const TemporaryFolder folder;
   const fs::path& root = folder.path();
   const fs::path own = root / "checkout/build/release/lib/libacc_cuda.so";
@@ -40,13 +47,15 @@ TEST_CASE("NCCL is looked for where it is installed, the nearest first") {
       put(root / "home/.local/lib/python3.9/site-packages/nvidia/nccl/lib/libnccl.so.2");
   const auto on_path = put(root / "opt/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2");
   put(root / "opt/bin/python3");
-  const auto brought = put(root / "checkout/build/cuda/nvidia/nccl/lib/libnccl.so.2");
+  const auto toolkit = put(root / "toolkit/lib64/libnccl.so.2");
+  const auto brought = put(root / "checkout/build/wheels/nvidia/nccl/lib/libnccl.so.2");
   const std::map<std::string, std::string> variables = {
+      {"CUDA_HOME", root / "toolkit"},
       {"VIRTUAL_ENV", root / "venv"},
       {"HOME", root / "home"},
       {"PATH", "/nonexistent:" + (root / "opt/bin").string()}};
   CHECK(candidates(variables, own) ==
-        std::vector<std::string>{"libnccl.so.2", brought, venv, on_path, user});
+        std::vector<std::string>{"libnccl.so.2", toolkit, brought, venv, on_path, user});
 
   const auto beside = put(own.parent_path() / "libnccl.so.2");
   CHECK(candidates({}, own) == std::vector<std::string>{beside, "libnccl.so.2", brought});

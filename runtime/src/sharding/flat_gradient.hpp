@@ -1,0 +1,68 @@
+#pragma once
+
+#include "sharding/engine.hpp"
+#include "sharding/shard_layout.hpp"
+
+#include <vector>
+
+namespace acc::sharding {
+
+/// The gradient of a flat parameter: where the program writes it, how it is reduced over the ranks,
+/// and what of it is kept until the step. Two ways: whole, accumulated in float32 and reduced
+/// before the step; or reduced to this rank's shard after every micro-step. An offloaded optimizer
+/// finds its part in host memory.
+class FlatGradient {
+ public:
+  /// `owned`: the part that this rank's optimizer updates. `layout` outlives this.
+  FlatGradient(Engine& engine, const FlatLayout& layout, Shard owned);
+
+  struct Target {
+    void* data;
+    bool written;
+  };
+  /// Where parameter `index` has its full gradient in the view dtype, and whether it was written
+  /// before. Marks it.
+  Target target(std::size_t index);
+  /// Ends a micro-step: reduces to the shard where gradients are sharded, else (`last`) over all.
+  void close(bool last);
+  /// Reduces what is left before a step.
+  void flush();
+  /// Between replicas; after every rank's reduction. `wait_reduction` then waits for it.
+  void all_reduce_replicas();
+  /// Brings an offloaded optimizer what it has not been brought yet.
+  void bring();
+
+  /// The reduced gradient of `owned`, float32, where the optimizer updates; valid after the
+  /// reductions have been waited for.
+  [[nodiscard]] const float* reduced() const;
+  void wait_reduction();
+  void forget();
+  [[nodiscard]] std::int64_t held_nbytes() const;
+
+ private:
+  void allocate();
+  void open();
+  [[nodiscard]] bool is_open() const noexcept { return target_ != nullptr; }
+  void zero_unwritten();
+  void reduce_to_shard();
+  void offload(const device::MemoryPtr& reduced, bool accumulate);
+  collectives::WorkPtr all_reduce_replicas(float* shard);
+  void add_to_whole();
+  void reduce_whole();
+
+  Engine& engine_;
+  const FlatLayout& layout_;
+  Shard owned_;
+  bool kept_whole_;
+  std::vector<bool> written_;      ///< of each parameter
+  std::byte* target_ = nullptr;    ///< where the program writes: one of the next two
+  device::MemoryPtr scratch_;      ///< where view and reduction differ in dtype
+  collectives::BufferPtr buffer_;  ///< what the peers read
+  collectives::BufferPtr shard_;
+  device::MemoryPtr host_;  ///< the reduced gradient, where the optimizer is offloaded
+  collectives::WorkPtr reduction_;
+  bool accumulated_ = false;
+  bool whole_begun_ = false;  ///< the whole gradient holds earlier micro-steps
+};
+
+}  // namespace acc::sharding
