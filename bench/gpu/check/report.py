@@ -112,6 +112,13 @@ def rows_of(figures):
     return lines
 
 
+def bad_lines(check):
+    """What a program said at its end is several lines, and no Markdown."""
+    if "\n" not in check["detail"]:
+        return [f"- not good: {check['what']}: {check['detail']}"]
+    return [f"- not good: {check['what']}", "", "```", check["detail"], "```", ""]
+
+
 def step_lines(step):
     lines = [f"## {step['title']}", "",
              f"`{step['name']}`: {MARKS[step['status']]}" +
@@ -122,7 +129,7 @@ def step_lines(step):
     good = len(step["checks"]) - len(bad)
     if step["checks"]:
         lines += ["", f"{good} of {len(step['checks'])} checks good."]
-        lines += [f"- not good: {check['what']}: {check['detail']}" for check in bad]
+        lines += [line for check in bad for line in bad_lines(check)]
     lines += [""] + [f"- {note}" for note in step.get("notes", [])]
     return lines + [""] + rows_of(step["figures"])
 

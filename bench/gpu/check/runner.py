@@ -80,7 +80,8 @@ def run(argv, clock, environment=None, limit=None):
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL,
                                    stdout=out, stderr=err, start_new_session=True,
-                                   env=dict(os.environ, **(environment or {})))
+                                   env={name: str(value) for name, value in
+                                        {**os.environ, **(environment or {})}.items()})
         in_time = wait(process, seconds)
         if not in_time:
             stop(process)
@@ -169,6 +170,8 @@ def run_step(results, name, title, limit, function):
     print(f"== {name}: {title} (at most {limit:.0f} s)", flush=True)
     begin = time.monotonic()
     try:
+        if limit <= 0:
+            raise StepFailed("no time was left for it")
         function(Recorder(step, results.keeps_figures), Clock(limit))
         bad = [check for check in step["checks"] if not check["good"]]
         step["status"] = "failed" if bad else "passed"

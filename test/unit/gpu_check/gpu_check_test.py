@@ -155,6 +155,8 @@ class Steps(unittest.TestCase):
                                  (fails, "failed"), (skips, "skipped"), (breaks, "failed")):
             self.assertEqual(self.run_step(function)["status"], status)
         self.assertIn("KeyError", self.run_step(breaks)["error"])
+        late = self.run_step(check(True), limit=0)
+        self.assertEqual((late["status"], late["error"]), ("failed", "no time was left for it"))
 
     def test_figures_only_where_they_mean_something(self):
         def measures(record, _):
@@ -245,7 +247,8 @@ class Report(unittest.TestCase):
                 "has_figures": has_figures, "standin": not has_figures, "steps": [
                     {"name": "tests", "title": "Tests", "status": "failed", "seconds": 3,
                      "checks": [{"what": "a", "good": True, "detail": ""},
-                                {"what": "b", "good": False, "detail": "broke"}],
+                                {"what": "b", "good": False, "detail": "broke"},
+                                {"what": "c", "good": False, "detail": "one\n# two"}],
                      "figures": {}},
                     {"name": "gpt_124m", "title": "GPT", "status": "passed", "seconds": 9,
                      "checks": [], "figures": runs if has_figures else {}},
@@ -273,7 +276,8 @@ class Report(unittest.TestCase):
         data["verdicts"] = report.verdicts(data)
         page = report.page(data)
         for part in ("# NVIDIA H200\n", "| gpt_124m: MFU above PyTorch's | 0.550 against 0.520 "
-                     "(torch compile) | yes |", "1 of 2 checks good.", "- not good: b: broke",
+                     "(torch compile) | yes |", "1 of 3 checks good.", "- not good: b: broke\n",
+                     "- not good: c\n\n```\none\n# two\n```\n",
                      "| train_gpt | 500000 | 0.55 | 0.02 |", "| torch plain | 400000 | 0.44 |  |"):
             self.assertIn(part, page)
         self.assertNotIn("stand-in", page)
