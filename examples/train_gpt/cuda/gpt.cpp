@@ -21,12 +21,13 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// Rows of logits at a time: as many as make large products, at most 2^29 elements of them.
+/// Rows of logits at a time: pieces of one size, of at most 2^29 elements, for large products.
 std::int64_t choose_logit_rows(std::int64_t padded_vocab, std::int64_t rows) {
   constexpr std::int64_t kElements = std::int64_t{1} << 29;
   constexpr std::int64_t kRowTile = 256;
-  const std::int64_t fitting = kElements / padded_vocab / kRowTile * kRowTile;
-  return std::min(rows, std::max(kRowTile, fitting));
+  const std::int64_t most = std::max(kRowTile, kElements / padded_vocab / kRowTile * kRowTile);
+  const std::int64_t pieces = (rows + most - 1) / most;
+  return std::min(rows, round_up((rows + pieces - 1) / pieces, kRowTile));
 }
 
 /// The vocabulary as the logits' rows have it: products need rows of whole 16-byte vectors.
