@@ -30,8 +30,7 @@ class BatchUpload {
   BatchUpload(const BatchUpload&) = delete;
   BatchUpload& operator=(const BatchUpload&) = delete;
 
-  /// Queues the copy of inputs and, unless empty, targets. Throws Error(config) naming an id that
-  /// is not in the vocabulary.
+  /// Queues the copy of inputs and, unless empty, targets; all ids are in the vocabulary.
   void start(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets);
   /// Groups the inputs on the host, while the GPU works, and queues that copy too.
   TokenGroups finish(std::span<const std::int32_t> inputs);

@@ -21,12 +21,13 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// Rows of logits at a time: as many as make large products, at most 2^29 elements of them.
-std::int64_t choose_logit_rows(std::int64_t padded_vocab, std::int64_t rows) {
-  constexpr std::int64_t kElements = std::int64_t{1} << 29;
+/// Rows of logits at a time: pieces of one size, which make large products.
+std::int64_t choose_logit_rows(std::int64_t padded_vocab, std::int64_t rows,
+                               std::int64_t most_logits) {
   constexpr std::int64_t kRowTile = 256;
-  const std::int64_t fitting = kElements / padded_vocab / kRowTile * kRowTile;
-  return std::min(rows, std::max(kRowTile, fitting));
+  const std::int64_t most = std::max(kRowTile, most_logits / padded_vocab / kRowTile * kRowTile);
+  const std::int64_t pieces = (rows + most - 1) / most;
+  return std::min(rows, round_up((rows + pieces - 1) / pieces, kRowTile));
 }
 
 /// The vocabulary as the logits' rows have it: products need rows of whole 16-byte vectors.
@@ -53,7 +54,8 @@ void check_sizes(const ModelConfig& config) {
 template <class T>
 class Gpt final : public LanguageModel {
  public:
-  Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, BatchShape largest);
+  Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, BatchShape largest,
+      std::int64_t most_logits);
   ~Gpt() override { cudaStreamSynchronize(stream_); }
 
   void train(const Batch& batch) override;
@@ -92,12 +94,13 @@ class Gpt final : public LanguageModel {
 };
 
 template <class T>
-Gpt<T>::Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, BatchShape largest)
+Gpt<T>::Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, BatchShape largest,
+            std::int64_t most_logits)
     : config_(config),
       stream_(stream),
       p_(model, config),
       padded_vocab_(pad_vocab(config.vocab)),
-      logit_rows_(choose_logit_rows(padded_vocab_, largest.rows())),
+      logit_rows_(choose_logit_rows(padded_vocab_, largest.rows(), most_logits)),
       context_(stream, config, largest),
       upload_(stream, largest.rows(), config.vocab),
       embedded_(largest.rows() * config.dim, "activations"),
@@ -244,14 +247,16 @@ std::span<const float> Gpt<T>::next_token_logits(std::span<const std::int32_t> t
 }  // namespace
 
 std::unique_ptr<LanguageModel> make_gpt(const acc::ComputeDevice& device, acc::Model& model,
-                                        const ModelConfig& config, BatchShape largest) {
+                                        const ModelConfig& config, BatchShape largest,
+                                        std::int64_t most_logits) {
   check_sizes(config);
   check(cudaSetDevice(device.index), "choosing the GPU");
   const auto stream = static_cast<cudaStream_t>(device.stream);
   switch (model.compute_dtype()) {
     case acc::DType::bfloat16:
-      return std::make_unique<Gpt<__nv_bfloat16>>(stream, model, config, largest);
-    case acc::DType::float32: return std::make_unique<Gpt<float>>(stream, model, config, largest);
+      return std::make_unique<Gpt<__nv_bfloat16>>(stream, model, config, largest, most_logits);
+    case acc::DType::float32:
+      return std::make_unique<Gpt<float>>(stream, model, config, largest, most_logits);
     default: break;
   }
   refuse("on a GPU, train_gpt computes in bf16 or fp32; mixed precision is " +

@@ -10,7 +10,8 @@
 
 /// What the tensor core kernels of causal attention have in common. They are FlashAttention-2
 /// (arXiv 2307.08691), with the backward in two kernels, so that each gradient is summed by one
-/// block in a fixed order. A block has one head of one sequence, and some rows of it.
+/// block in a fixed order. A block has one head (x) of one sequence (z), and some rows of it (y):
+/// those that run at a time share the rows of few sequences, which the L2 cache holds.
 namespace train_gpt::cuda {
 
 constexpr float kLog2E = 1.4426950408889634f;
@@ -40,15 +41,15 @@ struct HeadRows {
 
   __device__ HeadRows(Element* tensor, const AttentionArguments& arguments, int parts, int part)
       : first(tensor), stride(static_cast<std::int64_t>(parts) * arguments.heads * D) {
-    const int head = static_cast<int>(blockIdx.x) % arguments.heads;
-    const std::int64_t sequence = static_cast<int>(blockIdx.x) / arguments.heads;
+    const int head = static_cast<int>(blockIdx.x);
+    const std::int64_t sequence = blockIdx.z;
     first += sequence * arguments.time * stride + (part * arguments.heads + head) * D;
   }
   __device__ Element* row(int index) const { return first + index * stride; }
 };
 
 __device__ inline std::int64_t statistics_offset(const AttentionArguments& arguments) {
-  return static_cast<std::int64_t>(blockIdx.x) * arguments.time;
+  return (static_cast<std::int64_t>(blockIdx.z) * arguments.heads + blockIdx.x) * arguments.time;
 }
 
 __device__ inline int warp_index() {
@@ -58,9 +59,9 @@ __device__ inline int lane_index() {
   return static_cast<int>(threadIdx.x) % 32;
 }
 
-/// Hides keys after the query: rows are queries from `query` on, columns keys from `key` on.
-template <int MT, int NT>
-__device__ void hide_future(float (&scores)[MT][NT][4], int query, int key) {
+/// Hides the scores for which hidden(row, column) is true.
+template <int MT, int NT, class Hidden>
+__device__ void hide(float (&scores)[MT][NT][4], Hidden hidden) {
   const int lane = lane_index();
 #pragma unroll
   for (int m = 0; m < MT; ++m) {
@@ -68,22 +69,34 @@ __device__ void hide_future(float (&scores)[MT][NT][4], int query, int key) {
     for (int n = 0; n < NT; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = query + 16 * m + 8 * (i / 2) + lane / 4;
-        const int column = key + 8 * n + 2 * (lane % 4) + i % 2;
-        scores[m][n][i] = column > row ? -INFINITY : scores[m][n][i];
+        const int row = 16 * m + 8 * (i / 2) + lane / 4;
+        const int column = 8 * n + 2 * (lane % 4) + i % 2;
+        scores[m][n][i] = hidden(row, column) ? -INFINITY : scores[m][n][i];
       }
     }
   }
+}
+
+/// Hides keys after the query: rows are queries from `query` on, columns keys from `key` on.
+template <int MT, int NT>
+__device__ void hide_future(float (&scores)[MT][NT][4], int query, int key) {
+  hide(scores, [=](int row, int column) { return key + column > query + row; });
+}
+
+/// The same where rows are keys and columns queries.
+template <int MT, int NT>
+__device__ void hide_past(float (&scores)[MT][NT][4], int key, int query) {
+  hide(scores, [=](int row, int column) { return key + row > query + column; });
 }
 
 /// rows: of this kernel's results in a block. shared_rows: of D numbers in shared memory.
 template <int D>
 LaunchShape launch_shape(const AttentionShape& shape, int rows, int shared_rows,
                          std::size_t more_nbytes = 0) {
-  return {
-      .grid = dim3(static_cast<unsigned>(shape.batch * shape.heads), blocks_for(shape.time, rows)),
-      .block = dim3(kThreads),
-      .shared_nbytes = static_cast<std::size_t>(shared_rows) * D * sizeof(bf16) + more_nbytes};
+  return {.grid = dim3(static_cast<unsigned>(shape.heads), blocks_for(shape.time, rows),
+                       static_cast<unsigned>(shape.batch)),
+          .block = dim3(kThreads),
+          .shared_nbytes = static_cast<std::size_t>(shared_rows) * D * sizeof(bf16) + more_nbytes};
 }
 
 inline AttentionArguments common_arguments(const AttentionShape& shape) {

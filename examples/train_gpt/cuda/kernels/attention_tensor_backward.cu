@@ -206,16 +206,16 @@ __global__ void __launch_bounds__(kThreads)
       float p[MT][NT][4];
       clear(p);
       multiply_rows(p, k_tile, warp_row, q_tile, part);
+      if (first_query < warp_key + 16 * MT) {
+        hide_past(p, warp_key, first_query);
+      }
 #pragma unroll
       for (int m = 0; m < MT; ++m) {
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int key = warp_key + 16 * m + 8 * (i / 2) + lane_index() / 4;
-            const int at = 8 * n + column + i % 2;
-            const float weight = fast_exp2(p[m][n][i] * scale_log2 - log_sum[at]);
-            p[m][n][i] = key > first_query + at ? 0.0f : weight;
+            p[m][n][i] = fast_exp2(p[m][n][i] * scale_log2 - log_sum[8 * n + column + i % 2]);
           }
         }
       }

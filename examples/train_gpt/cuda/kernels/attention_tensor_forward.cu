@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionAr
     if (visible) {
       clear(scores);
       multiply_rows(scores, q_tile, warp_row, k_tile, 0);
-      if (key + kKeys < D >> warp_query) {
+      if ((key + kKeys<D>) > warp_query) {
         hide_future(scores, warp_query, key);
       }
       softmax.add(scores, result, arguments.scale);

@@ -58,12 +58,13 @@ struct Step {
 };
 
 /// Some steps over the parity data, split into micro-batches.
-std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int steps) {
+std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int steps,
+                             std::int64_t most_logits = cuda::kMostLogits) {
   auto runtime = acc::Runtime::from_settings(settings);
   auto model = runtime.model();
   const int micro_steps = runtime.gradient_accumulation_steps();
   const BatchShape shape{.batch = 8 / micro_steps, .time = 64};
-  const auto gpt = make_language_model(runtime, model, kConfig, shape);
+  const auto gpt = cuda::make_gpt(runtime.device(), model, kConfig, shape, most_logits);
   model.load_safetensors(kParity + "init.safetensors");
   auto optimizer = model.optimizer(
       acc::AdamW{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
@@ -109,6 +110,11 @@ TEST_CASE("the same with everything fused into the products, and with nothing") 
     const Variable variable("TRAIN_GPT_FUSE", fused);
     check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 2), 2e-5, 1e-4);
   }
+}
+
+TEST_CASE("the same where the logits exist in pieces") {
+  constexpr std::int64_t kHalf = 256 * 256;  // of 8 x 64 rows
+  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 2, kHalf), 2e-5, 1e-4);
 }
 
 TEST_CASE("bf16 on a GPU follows the same losses to its precision") {
