@@ -74,8 +74,8 @@ bool reap(pid_t pid, int& wait_status) noexcept {
 }  // namespace
 
 struct WorkerProcess::Process {
-  Process(asio::any_io_executor executor, pid_t child)
-      : pid(child), end(std::move(executor), watch_end_of(child).release()) {}
+  Process(const asio::any_io_executor& executor, pid_t child)
+      : pid(child), end(executor, watch_end_of(child).release()) {}
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
   ~Process() {
@@ -91,7 +91,7 @@ struct WorkerProcess::Process {
   bool reaped = false;
 };
 
-WorkerProcess::WorkerProcess(asio::any_io_executor executor, const WorkerSpec& spec, int out,
+WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const WorkerSpec& spec, int out,
                              int err) {
   process::process_stdio streams{{}, {out}, {err}};
   UniqueFd nothing;
@@ -113,7 +113,7 @@ WorkerProcess::WorkerProcess(asio::any_io_executor executor, const WorkerSpec& s
     reap(pid_, ignored);
     return;
   }
-  process_ = std::make_unique<Process>(std::move(executor), pid_);
+  process_ = std::make_unique<Process>(executor, pid_);
 }
 
 WorkerProcess::WorkerProcess(WorkerProcess&&) noexcept = default;

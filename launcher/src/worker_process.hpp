@@ -33,7 +33,8 @@ class WorkerProcess {
   /// Starts it with the given descriptors as stdout and stderr. A program that cannot be executed
   /// is no exception: `wait()` tells. Throws Error(process) when there is no process to be
   /// had.
-  WorkerProcess(boost::asio::any_io_executor executor, const WorkerSpec& spec, int out, int err);
+  WorkerProcess(const boost::asio::any_io_executor& executor, const WorkerSpec& spec, int out,
+                int err);
   WorkerProcess(WorkerProcess&&) noexcept;
   ~WorkerProcess();  ///< kills and reaps the process if it still runs
 

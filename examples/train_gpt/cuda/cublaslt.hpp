@@ -7,16 +7,22 @@
 namespace train_gpt::cuda {
 
 /// The functions of cuBLASLt that this program calls.
-#define TRAIN_GPT_CUBLASLT_FUNCTIONS(F)                                                            \
-  F(Create)                                                                                        \
-  F(Destroy)                                                                                       \
-  F(GetStatusString)                                                                               \
-  F(Matmul)                                                                                        \
-  F(MatmulAlgoGetHeuristic)                                                                        \
-  F(MatmulDescCreate)                                                                              \
-  F(MatmulDescDestroy)                                                                             \
-  F(MatmulDescSetAttribute) F(MatrixLayoutCreate) F(MatrixLayoutDestroy) F(MatmulPreferenceCreate) \
-      F(MatmulPreferenceDestroy) F(MatmulPreferenceSetAttribute)
+// clang-format off
+#define TRAIN_GPT_CUBLASLT_FUNCTIONS(F) \
+  F(Create) \
+  F(Destroy) \
+  F(GetStatusString) \
+  F(Matmul) \
+  F(MatmulAlgoGetHeuristic) \
+  F(MatmulDescCreate) \
+  F(MatmulDescDestroy) \
+  F(MatmulDescSetAttribute) \
+  F(MatrixLayoutCreate) \
+  F(MatrixLayoutDestroy) \
+  F(MatmulPreferenceCreate) \
+  F(MatmulPreferenceDestroy) \
+  F(MatmulPreferenceSetAttribute)
+// clang-format on
 
 /// libcublasLt, opened at run time, so that the program starts where there is none. Never closed.
 struct CublasLt {
