@@ -2,6 +2,7 @@
 
 #include "cublaslt.hpp"
 #include "device_buffer.hpp"
+#include "matrix.hpp"
 
 #include <cuda_runtime_api.h>
 
@@ -13,41 +14,10 @@
 
 namespace train_gpt::cuda {
 
-/// A row-major matrix in GPU memory; `stride` elements lie from row to row.
 template <class T>
-struct Matrix {
-  T* data;
-  std::int64_t rows;
-  std::int64_t cols;
-  std::int64_t stride;
-
-  Matrix(T* values, std::int64_t row_count, std::int64_t col_count)
-      : Matrix(values, row_count, col_count, col_count) {}
-  Matrix(T* values, std::int64_t row_count, std::int64_t col_count, std::int64_t row_stride)
-      : data(values), rows(row_count), cols(col_count), stride(row_stride) {}
-};
-
+using Matrix = MatrixOf<T>;
 template <class T>
-struct ConstMatrix {
-  const T* data;
-  std::int64_t rows;
-  std::int64_t cols;
-  std::int64_t stride;
-  bool transposed = false;
-
-  ConstMatrix(const T* values, std::int64_t row_count, std::int64_t col_count)
-      : ConstMatrix(values, row_count, col_count, col_count) {}
-  ConstMatrix(const T* values, std::int64_t row_count, std::int64_t col_count,
-              std::int64_t row_stride)
-      : data(values), rows(row_count), cols(col_count), stride(row_stride) {}
-
-  /// The same memory read as the transpose.
-  [[nodiscard]] ConstMatrix t() const {
-    ConstMatrix result(data, cols, rows, stride);
-    result.transposed = !transposed;
-    return result;
-  }
-};
+using ConstMatrix = ConstMatrixOf<T>;
 
 /// A gradient of T: what is there counts `beta` times (0: it is not read).
 template <class T>

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+
+namespace train_gpt {
+
+/// A row-major matrix in someone else's memory, of the host or of a GPU; `stride` elements lie from
+/// row to row.
+template <class T>
+struct ConstMatrixOf {
+  const T* data;
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t stride;
+  bool transposed = false;
+
+  ConstMatrixOf(const T* values, std::int64_t row_count, std::int64_t col_count)
+      : ConstMatrixOf(values, row_count, col_count, col_count) {}
+  ConstMatrixOf(const T* values, std::int64_t row_count, std::int64_t col_count,
+                std::int64_t row_stride)
+      : data(values), rows(row_count), cols(col_count), stride(row_stride) {}
+
+  /// The same memory read as the transpose.
+  [[nodiscard]] ConstMatrixOf t() const {
+    ConstMatrixOf result(data, cols, rows, stride);
+    result.transposed = !transposed;
+    return result;
+  }
+};
+
+/// The same for a result.
+template <class T>
+struct MatrixOf {
+  T* data;
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t stride;
+
+  MatrixOf(T* values, std::int64_t row_count, std::int64_t col_count)
+      : MatrixOf(values, row_count, col_count, col_count) {}
+  MatrixOf(T* values, std::int64_t row_count, std::int64_t col_count, std::int64_t row_stride)
+      : data(values), rows(row_count), cols(col_count), stride(row_stride) {}
+};
+
+}  // namespace train_gpt
