@@ -1,6 +1,7 @@
 // acclaunch on a machine with GPUs: the driver's libraries are stand-ins, everything else is real.
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 #include <sched.h>
@@ -72,10 +73,6 @@ Ran acclaunch(const Words& words, const Variables& variables) {
 
 const std::string kShowCores =
     R"(echo "cores $(sed -n 's/Cpus_allowed_list:\t//p' /proc/self/status) $ACC_DEVICE")";
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

@@ -1,5 +1,7 @@
 // acclaunch with real processes: what they get, how they end, and that nothing of them is left.
 #include "support/program.hpp"
+#include "support/text.hpp"
+#include "support/worker_family.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -22,27 +24,6 @@ Flags acclaunch(Flags flags, const std::string& script) {
   command.insert(command.end(), flags.begin(), flags.end());
   command.insert(command.end(), {"/bin/sh", "-c", script});
   return command;
-}
-
-/// A worker with a child, and a grandchild that went into a session of its own. Each shows its pid.
-const std::string kFamily = R"(
-  setsid sh -c 'echo "pid=$$ end"; exec sleep 1000' &
-  sh -c 'echo "pid=$$ end"; exec sleep 1000' &
-  echo "pid=$$ end"
-  wait)";
-constexpr int kFamilySize = 3;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-/// The only child of a guardian.
-pid_t supervisor_of(const Program& guardian) {
-  const std::string pid = std::to_string(guardian.pid());
-  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
-  pid_t child = 0;
-  children >> child;
-  return child;
 }
 
 std::string temporary_folder() {

@@ -2,6 +2,8 @@
 // sandboxes: the real calls are switched off for the programs under test.
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/text.hpp"
+#include "support/worker_family.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -35,26 +37,6 @@ Words acclaunch(const Words& flags, const std::string& script) {
   command.insert(command.end(), {"/bin/sh", "-c", script});
   return without_syscalls(command);
 }
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-pid_t supervisor_of(const Program& guardian) {
-  const std::string pid = std::to_string(guardian.pid());
-  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
-  pid_t child = 0;
-  children >> child;
-  return child;
-}
-
-/// Each worker with a child, and a grandchild in a session of its own.
-const std::string kFamily = R"(
-  setsid sh -c 'echo "pid=$$ end"; exec sleep 1000' &
-  sh -c 'echo "pid=$$ end"; exec sleep 1000' &
-  echo "pid=$$ end"
-  wait)";
-constexpr int kFamilySize = 3;
 
 /// Machines that forbid seccomp cannot run these tests.
 void skip_without_seccomp() {

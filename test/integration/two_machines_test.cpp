@@ -1,5 +1,6 @@
 // Two acclaunch processes on one host that play two machines.
 #include "support/program.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
@@ -19,10 +20,6 @@ Flags machine(int rank, const ReservedPort& port, const std::string& script, Fla
   command.insert(command.end(), more.begin(), more.end());
   command.insert(command.end(), {"/bin/sh", "-c", script});
   return command;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

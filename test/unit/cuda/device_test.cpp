@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "gpu.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,6 +11,7 @@
 
 using namespace acc;
 using namespace acc::device;
+using acc::test::contains;
 using acc::test::OnDevice;
 
 namespace {
@@ -43,10 +45,6 @@ std::string message_of(auto&& call) {
     return std::string(to_string(error.code())) + ": " + error.what();
   }
   return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

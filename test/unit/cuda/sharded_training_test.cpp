@@ -2,6 +2,7 @@
 #include "acc/runtime.hpp"
 #include "support/run_ranks.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/weights.hpp"
 
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
@@ -23,7 +24,9 @@ using acc::plugins::DeviceCollectives;
 using acc::plugins::MixedPrecision;
 using acc::plugins::OffloadDevice;
 using acc::plugins::Strategy;
+using acc::test::distance;
 using acc::test::Job;
+using acc::test::Weights;
 
 float as_float(std::uint16_t bfloat16) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bfloat16) << 16);
@@ -78,8 +81,6 @@ class Access {
   cudaStream_t stream_;
   DType dtype_;
 };
-
-using Weights = std::map<std::string, std::vector<float>>;
 
 /// A root and three blocks whose sizes divide by nothing, one with a frozen part.
 class Net {
@@ -177,17 +178,6 @@ Weights train(const Job& job) {
     result = std::move(mine);
   });
   return result;
-}
-
-double distance(const Weights& a, const Weights& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0.0;
-  for (const auto& [name, values] : a) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      most = std::max(most, std::abs(static_cast<double>(values[i]) - b.at(name)[i]));
-    }
-  }
-  return most;
 }
 
 struct Offload {

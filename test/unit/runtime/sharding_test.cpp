@@ -1,6 +1,7 @@
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
 #include "support/run_ranks.hpp"
+#include "support/weights.hpp"
 
 #include <doctest/doctest.h>
 
@@ -16,7 +17,9 @@ namespace {
 using acc::plugins::MixedPrecision;
 using acc::plugins::ShardingSettings;
 using acc::plugins::Strategy;
+using acc::test::distance;
 using acc::test::Job;
+using acc::test::Weights;
 
 struct Case {
   const char* name;
@@ -102,8 +105,6 @@ struct Oddities {
   acc::Parameter embedding, bias, weight, fixed, all_frozen, last, unused;
 };
 
-using Weights = std::map<std::string, std::vector<float>>;
-
 Weights read_all(acc::Model& model, Oddities& net) {
   const auto guard = model.no_grad();
   Weights all;
@@ -150,16 +151,6 @@ Weights train(Job job, int steps, bool sgd = false) {
     result = std::move(mine);
   });
   return result;
-}
-
-double distance(const Weights& a, const Weights& b) {
-  double most = 0.0;
-  for (const auto& [name, values] : a) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      most = std::max(most, std::abs(static_cast<double>(values[i]) - b.at(name)[i]));
-    }
-  }
-  return most;
 }
 
 std::vector<Case> cases(int world) {

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "support/program.hpp"
+
+#include <fstream>
+#include <string>
+
+namespace acc::test {
+
+/// A worker's script: it has a child, and a grandchild that went into a session of its own. Each
+/// shows its pid.
+inline const std::string kFamily = R"(
+  setsid sh -c 'echo "pid=$$ end"; exec sleep 1000' &
+  sh -c 'echo "pid=$$ end"; exec sleep 1000' &
+  echo "pid=$$ end"
+  wait)";
+inline constexpr int kFamilySize = 3;
+
+/// The only child of a guardian.
+inline pid_t supervisor_of(const Program& guardian) {
+  const std::string pid = std::to_string(guardian.pid());
+  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+  pid_t child = 0;
+  children >> child;
+  return child;
+}
+
+}  // namespace acc::test
