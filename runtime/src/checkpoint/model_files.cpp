@@ -96,7 +96,7 @@ struct Pieces {
     if (part.numel == 0) {
       return;
     }
-    arrays.emplace_back(device, values, flat.owned().numel);
+    arrays.emplace_back(device, values, flat.owned().numel, HostArray::Copy::of_values);
     for_each_overlap(
         flat, part,
         [&](const ParameterRecord& record, std::int64_t in_parameter, std::int64_t in_owned,
@@ -171,7 +171,8 @@ void load_weights(ModelState& model, const std::string& path) {
                                   record.name, to_string(entry.shape), to_string(record.shape)));
         }
       }
-      HostArray values(*model.engine().updater, flat->master(), flat->owned().numel);
+      HostArray values(*model.engine().updater, flat->master(), flat->owned().numel,
+                       HostArray::Copy::of_zeros);
       for_each_overlap(*flat, flat->owned(),
                        [&](const ParameterRecord& record, std::int64_t in_parameter,
                            std::int64_t in_owned, std::int64_t numel) {
@@ -263,7 +264,7 @@ ProgramState load_checkpoint(ModelState& model, OptimizerState& optimizer,
                                             directory, manifest.optimizer, optimizer.name()));
     }
     const auto read = [&](FlatParameter& flat, const std::string& kind, float* to) {
-      HostArray values(*model.engine().updater, to, flat.owned().numel);
+      HostArray values(*model.engine().updater, to, flat.owned().numel, HostArray::Copy::of_zeros);
       for_each_overlap(flat, flat.owned(),
                        [&](const ParameterRecord& record, std::int64_t in_parameter,
                            std::int64_t in_owned, std::int64_t numel) {

@@ -5,6 +5,7 @@
 #include "cuda/cuda_events.hpp"
 #include "cuda/cuda_memory.hpp"
 #include "cuda/kernels/kernels.hpp"
+#include "device/host_clock.hpp"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -188,7 +189,8 @@ device::EventPtr CudaDevice::record(device::Stream& stream) {
   // A float counts the milliseconds since the anchor, and the clocks drift apart.
   constexpr double kAnchorHoldsFor = 10e6;
   bind();
-  if (anchor_ != nullptr && host_microseconds() - anchor_->host_microseconds > kAnchorHoldsFor) {
+  if (anchor_ != nullptr &&
+      device::host_microseconds() - anchor_->host_microseconds > kAnchorHoldsFor) {
     anchor_ = std::make_shared<ClockAnchor>(events_, clock_->get(), index_);
   }
   return std::make_shared<CudaEvent>(events_, anchor_, native(stream).get(), index_);

@@ -2,8 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "cuda/cuda_error.hpp"
-
-#include <chrono>
+#include "device/host_clock.hpp"
 
 namespace acc::cuda {
 
@@ -36,22 +35,16 @@ void EventPool::give_back(cudaEvent_t event, bool timed) noexcept {
   (timed ? timed_ : plain_).push_back(event);
 }
 
-double host_microseconds() {
-  return std::chrono::duration<double, std::micro>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 // Of a few tries the one during which the least time passed on the host is the most exact.
 ClockAnchor::ClockAnchor(std::shared_ptr<EventPool> events, cudaStream_t idle_stream, int device)
     : pool(std::move(events)), event(nullptr), host_microseconds(0.0) {
   double narrowest = 0.0;
   for (int attempt = 0; attempt < 5; ++attempt) {
     cudaEvent_t candidate = pool->take(true);
-    const double before = cuda::host_microseconds();
+    const double before = device::host_microseconds();
     check(cudaEventRecord(candidate, idle_stream), "cudaEventRecord", device);
     check(cudaEventSynchronize(candidate), "cudaEventSynchronize", device);
-    const double width = cuda::host_microseconds() - before;
+    const double width = device::host_microseconds() - before;
     if (event != nullptr && width >= narrowest) {
       pool->give_back(candidate, true);
       continue;

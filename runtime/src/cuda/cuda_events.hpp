@@ -60,6 +60,4 @@ class CudaEvent final : public device::Event {
   cudaEvent_t event_;
 };
 
-double host_microseconds();
-
 }  // namespace acc::cuda

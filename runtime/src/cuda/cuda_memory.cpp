@@ -21,37 +21,28 @@ std::byte* checked(cudaError_t status, void* data, const char* call, int device)
   return static_cast<std::byte*>(data);
 }
 
+using Allocate = cudaError_t (*)(void** data, std::size_t nbytes);
+using Release = cudaError_t (*)(void* data);
+
 // Memory of the driver's, given back only when nothing uses it any more.
-device::RawMemory gpu_memory(int device) {
+device::RawMemory driver_memory(int device, const char* call, Allocate allocate, Release release) {
   return {.allocate =
-              [device](std::size_t nbytes) {
+              [=](std::size_t nbytes) {
                 check(cudaSetDevice(device), "cudaSetDevice", device);
                 void* data = nullptr;
-                const cudaError_t status = cudaMalloc(&data, nbytes);
-                return checked(status, data, "cudaMalloc", device);
+                const cudaError_t status = allocate(&data, nbytes);
+                return checked(status, data, call, device);
               },
           .release =
-              [device](std::byte* data) {
+              [=](std::byte* data) {
                 (void)cudaSetDevice(device);
                 (void)cudaDeviceSynchronize();
-                (void)cudaFree(data);
+                (void)release(data);
               }};
 }
 
-device::RawMemory page_locked_memory(int device) {
-  return {.allocate =
-              [device](std::size_t nbytes) {
-                check(cudaSetDevice(device), "cudaSetDevice", device);
-                void* data = nullptr;
-                const cudaError_t status = cudaHostAlloc(&data, nbytes, cudaHostAllocDefault);
-                return checked(status, data, "cudaHostAlloc", device);
-              },
-          .release =
-              [device](std::byte* data) {
-                (void)cudaSetDevice(device);
-                (void)cudaDeviceSynchronize();
-                (void)cudaFreeHost(data);
-              }};
+cudaError_t allocate_page_locked(void** data, std::size_t nbytes) {
+  return cudaHostAlloc(data, nbytes, cudaHostAllocDefault);
 }
 
 double gib(auto nbytes) {
@@ -101,7 +92,9 @@ class MemoryPool::HostPiece final : public device::Memory {
 };
 
 MemoryPool::MemoryPool(int device)
-    : device_(device), gpu_(gpu_memory(device)), host_(page_locked_memory(device)) {}
+    : device_(device),
+      gpu_(driver_memory(device, "cudaMalloc", cudaMalloc, cudaFree)),
+      host_(driver_memory(device, "cudaHostAlloc", allocate_page_locked, cudaFreeHost)) {}
 
 device::MemoryPtr MemoryPool::allocate(std::size_t nbytes, std::string_view what) {
   std::byte* const data = gpu_.allocate(nbytes);

@@ -1,13 +1,13 @@
 #include "device/cpu_device.hpp"
 
 #include "acc/base/error.hpp"
+#include "device/host_clock.hpp"
 #include "device/memory_ledger.hpp"
 #include "device/thread_team.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -49,12 +49,6 @@ class CpuStream final : public Stream {
   explicit CpuStream(std::string name) : Stream(std::move(name)) {}
 };
 
-double now_microseconds() {
-  return std::chrono::duration<double, std::micro>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 class CpuEvent final : public Event {
  public:
   CpuEvent() = default;
@@ -63,7 +57,7 @@ class CpuEvent final : public Event {
   double microseconds() const override { return when_; }
 
  private:
-  double when_ = now_microseconds();
+  double when_ = host_microseconds();
 };
 
 void cast_from_float(const float* from, void* to, DType dtype, std::size_t numel) {

@@ -69,7 +69,7 @@ void* FlatParameter::rounded() {
 }
 
 void FlatParameter::initialize(std::uint64_t seed) {
-  HostArray values(*engine_.updater, master(), owned().numel);
+  HostArray values(*engine_.updater, master(), owned().numel, HostArray::Copy::of_zeros);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Overlap part = overlap(layout_, i, owned());
     if (part.numel > 0) {
