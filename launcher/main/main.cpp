@@ -3,8 +3,8 @@
 #include "acc/launcher/flags.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/launcher/resolve.hpp"
-#include "guardian.hpp"
-#include "job.hpp"
+#include "job/job.hpp"
+#include "supervision/guardian.hpp"
 
 #include <cstdio>
 #include <exception>

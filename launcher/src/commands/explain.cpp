@@ -1,7 +1,7 @@
 #include "acc/launcher/explain.hpp"
 
-#include "cores.hpp"
-#include "machines.hpp"
+#include "host/cores.hpp"
+#include "plan/machines.hpp"
 
 #include <algorithm>
 #include <array>

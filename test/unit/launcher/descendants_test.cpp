@@ -1,4 +1,4 @@
-#include "descendants.hpp"
+#include "supervision/descendants.hpp"
 
 #include "support/temporary_folder.hpp"
 

@@ -1,4 +1,4 @@
-#include "failure_report.hpp"
+#include "supervision/failure_report.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 #include "acc/launcher/gpu_facts.hpp"
 
-#include "gpu/ask_driver.hpp"
+#include "host/gpu/ask_driver.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>

@@ -1,6 +1,6 @@
 #include "acc/launcher/host_facts.hpp"
 
-#include "cores.hpp"
+#include "host/cores.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-#include "line_assembler.hpp"
+#include "output/line_assembler.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "output_mux.hpp"
+#include "output/output_mux.hpp"
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>

@@ -1,6 +1,6 @@
 #include "acc/launcher/placement.hpp"
 
-#include "cores.hpp"
+#include "host/cores.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "process_end.hpp"
+#include "supervision/process_end.hpp"
 
 #include <doctest/doctest.h>
 

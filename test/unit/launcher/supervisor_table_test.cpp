@@ -1,4 +1,4 @@
-#include "supervisor_table.hpp"
+#include "supervision/supervisor_table.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "worker_process.hpp"
+#include "supervision/worker_process.hpp"
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>

@@ -1,0 +1,206 @@
+#include "host/gpu/ask_driver.hpp"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::size_t kTextSize = 96;  // what NVML asks for its names and UUIDs
+using Text = std::array<char, kTextSize>;
+
+/// A library that may be missing, and functions of it that may be.
+class Library {
+ public:
+  explicit Library(const char* name) : handle_(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {}
+  ~Library() {
+    if (handle_ != nullptr) {
+      dlclose(handle_);
+    }
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  /// Calls function `name`; true when it is there and answers 0, which is success for NVML and
+  /// CUDA.
+  template <typename... Arguments>
+  bool call(const char* name, Arguments... arguments) const {
+    using Function = int (*)(Arguments...);
+    const auto function =
+        handle_ == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(handle_, name));
+    return function != nullptr && function(arguments...) == 0;
+  }
+
+ private:
+  void* handle_;
+};
+
+std::string pci_text(unsigned domain, unsigned bus, unsigned device) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%04x:%02x:%02x.0", domain, bus, device);
+  return text.data();
+}
+
+/// nvmlPciInfo_t of NVML 9 and later.
+struct NvmlPciInfo {
+  std::array<char, 16> legacy_bus_id;
+  unsigned domain, bus, device, device_id, subsystem_id;
+  std::array<char, 32> bus_id;
+};
+
+using NvmlDevice = void*;
+
+std::string nvml_uuid(const Library& nvml, NvmlDevice device) {
+  Text text{};
+  const bool told =
+      nvml.call("nvmlDeviceGetUUID", device, text.data(), static_cast<unsigned>(text.size()));
+  return told ? text.data() : "";
+}
+
+std::vector<std::string> nvml_partitions(const Library& nvml, NvmlDevice device) {
+  std::vector<std::string> uuids;
+  unsigned most = 0;
+  if (!nvml.call("nvmlDeviceGetMaxMigDeviceCount", device, &most)) {
+    return uuids;
+  }
+  for (unsigned i = 0; i < most; ++i) {
+    NvmlDevice partition = nullptr;
+    if (nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", device, i, &partition)) {
+      uuids.push_back(nvml_uuid(nvml, partition));
+    }
+  }
+  return uuids;
+}
+
+int nvml_numa_node(const Library& nvml, NvmlDevice device) {
+  std::array<unsigned long, 16> nodes{};  // a bit each
+  constexpr unsigned kNearestNode = 0;    // NVML_AFFINITY_SCOPE_NODE
+  if (nvml.call("nvmlDeviceGetMemoryAffinity", device, static_cast<unsigned>(nodes.size()),
+                nodes.data(), kNearestNode)) {
+    for (std::size_t word = 0; word < nodes.size(); ++word) {
+      if (nodes[word] != 0) {
+        return static_cast<int>(word) * 64 + std::countr_zero(nodes[word]);
+      }
+    }
+  }
+  return -1;
+}
+
+Gpu nvml_gpu(const Library& nvml, NvmlDevice device) {
+  Gpu gpu;
+  Text name{};
+  if (nvml.call("nvmlDeviceGetName", device, name.data(), static_cast<unsigned>(name.size()))) {
+    gpu.name = name.data();
+  }
+  gpu.uuid = nvml_uuid(nvml, device);
+  gpu.partitions = nvml_partitions(nvml, device);
+  NvmlPciInfo pci{};
+  if (nvml.call("nvmlDeviceGetPciInfo_v3", device, &pci)) {
+    gpu.pci_id = pci_text(pci.domain, pci.bus, pci.device);
+  }
+  gpu.numa_node = nvml_numa_node(nvml, device);
+  return gpu;
+}
+
+/// CUDA shows only what CUDA_VISIBLE_DEVICES leaves, from the moment that it is started.
+class AllDevicesVisible {
+ public:
+  AllDevicesVisible() {
+    if (const char* list = std::getenv(kName)) {
+      list_ = list;
+      ::unsetenv(kName);
+    }
+  }
+  ~AllDevicesVisible() {
+    if (list_) {
+      ::setenv(kName, list_->c_str(), 1);
+    }
+  }
+  AllDevicesVisible(const AllDevicesVisible&) = delete;
+  AllDevicesVisible& operator=(const AllDevicesVisible&) = delete;
+
+ private:
+  static constexpr const char* kName = "CUDA_VISIBLE_DEVICES";
+  std::optional<std::string> list_;
+};
+
+/// Sixteen bytes as NVML writes them: GPU-8-4-4-4-12 hexadecimal digits.
+std::string uuid_text(const std::array<unsigned char, 16>& bytes) {
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    std::array<char, 3> digits{};
+    std::snprintf(digits.data(), digits.size(), "%02x", bytes[i]);
+    text += (i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "") + std::string(digits.data());
+  }
+  return text;
+}
+
+Gpu cuda_gpu(const Library& cuda, int device) {
+  Gpu gpu;
+  Text text{};
+  const int size = static_cast<int>(text.size());
+  if (cuda.call("cuDeviceGetName", text.data(), size, device)) {
+    gpu.name = text.data();
+  }
+  std::array<unsigned char, 16> uuid{};
+  if (cuda.call("cuDeviceGetUuid", uuid.data(), device)) {
+    gpu.uuid = uuid_text(uuid);
+  }
+  unsigned domain = 0;
+  unsigned bus = 0;
+  unsigned slot = 0;
+  if (cuda.call("cuDeviceGetPCIBusId", text.data(), size, device) &&
+      std::sscanf(text.data(), "%x:%x:%x", &domain, &bus, &slot) == 3) {
+    gpu.pci_id = pci_text(domain, bus, slot);
+  }
+  return gpu;
+}
+
+}  // namespace
+
+std::optional<GpuFacts> ask_nvml() {
+  const Library nvml("libnvidia-ml.so.1");
+  if (!nvml.call("nvmlInit_v2")) {
+    return std::nullopt;
+  }
+  std::optional<GpuFacts> facts;
+  unsigned count = 0;
+  if (nvml.call("nvmlDeviceGetCount_v2", &count)) {
+    facts.emplace();
+    Text version{};
+    nvml.call("nvmlSystemGetDriverVersion", version.data(), static_cast<unsigned>(version.size()));
+    facts->driver_version = version.data();
+    for (unsigned i = 0; i < count; ++i) {
+      NvmlDevice device = nullptr;
+      nvml.call("nvmlDeviceGetHandleByIndex_v2", i, &device);
+      facts->devices.push_back(device == nullptr ? Gpu{} : nvml_gpu(nvml, device));
+    }
+  }
+  nvml.call("nvmlShutdown");
+  return facts;
+}
+
+std::optional<GpuFacts> ask_cuda_driver() {
+  const AllDevicesVisible visible;
+  const Library cuda("libcuda.so.1");
+  int count = 0;
+  if (!cuda.call("cuInit", 0U) || !cuda.call("cuDeviceGetCount", &count)) {
+    return std::nullopt;
+  }
+  GpuFacts facts;
+  int supported = 0;
+  cuda.call("cuDriverGetVersion", &supported);  // CUDA's version, the nearest that it tells
+  facts.driver_version =
+      "for CUDA " + std::to_string(supported / 1000) + "." + std::to_string(supported % 1000 / 10);
+  for (int i = 0; i < count; ++i) {
+    int device = 0;
+    facts.devices.push_back(cuda.call("cuDeviceGet", &device, i) ? cuda_gpu(cuda, device) : Gpu{});
+  }
+  return facts;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,101 @@
+#include "output/line_assembler.hpp"
+
+#include <algorithm>
+
+namespace acc::launcher {
+namespace {
+
+/// Position of the character that ends the first line of `bytes`. A "\r" counts once it is known
+/// not to be half of "\r\n".
+std::size_t line_end(std::string_view bytes) {
+  const std::size_t newline = bytes.find('\n');
+  const std::size_t carriage_return = bytes.substr(0, newline).find('\r');
+  if (carriage_return == std::string_view::npos || carriage_return + 1 == bytes.size() ||
+      carriage_return + 1 == newline) {
+    return newline;
+  }
+  return carriage_return;
+}
+
+std::string_view as_seen_last(std::string_view line) {
+  while (line.ends_with('\r')) {
+    line.remove_suffix(1);
+  }
+  return line.substr(line.rfind('\r') + 1);  // npos + 1 is 0
+}
+
+}  // namespace
+
+void LineAssembler::emit(std::string_view end_of_line, std::string& out) {
+  out.append(prefix_).append(partial_).append(end_of_line);
+  partial_.clear();
+}
+
+void LineAssembler::feed(std::string_view bytes, std::string& out) {
+  if (prefix_.empty()) {
+    out.append(bytes);
+    return;
+  }
+  if (partial_.ends_with('\r') && !bytes.empty() && bytes.front() != '\n') {
+    emit("", out);
+  }
+  for (std::size_t end = line_end(bytes); end != std::string_view::npos; end = line_end(bytes)) {
+    emit(bytes.substr(0, end + 1), out);
+    bytes.remove_prefix(end + 1);
+  }
+  while (partial_.size() + bytes.size() > kMaxLine) {
+    const std::size_t part = kMaxLine - partial_.size();
+    partial_.append(bytes.substr(0, part));
+    bytes.remove_prefix(part);
+    emit("\n", out);
+  }
+  partial_.append(bytes);
+}
+
+void LineAssembler::finish(std::string& out) {
+  if (!partial_.empty()) {
+    emit("\n", out);
+  }
+}
+
+void LastLines::feed(std::string_view bytes) {
+  // Only the last lines of a large block are looked at.
+  std::size_t begin = bytes.size();
+  for (std::size_t count = 0; count <= kLines && begin != 0; ++count) {
+    const std::size_t newline = bytes.rfind('\n', begin - 1);
+    begin = newline == std::string_view::npos ? 0 : newline;
+  }
+  if (begin != 0) {
+    complete_.clear();
+    partial_.clear();
+    bytes.remove_prefix(begin + 1);
+  }
+  for (std::size_t end = bytes.find('\n'); end != std::string_view::npos; end = bytes.find('\n')) {
+    partial_.append(bytes.substr(0, end));
+    complete_.emplace_back(as_seen_last(partial_).substr(0, kLineLength));
+    partial_.clear();
+    bytes.remove_prefix(end + 1);
+  }
+  partial_.append(bytes);
+  if (const std::size_t cut = partial_.rfind('\r');
+      partial_.size() > kLineLength && cut != std::string::npos && cut + 1 < partial_.size()) {
+    partial_.erase(0, cut + 1);
+  }
+  partial_.resize(std::min(partial_.size(), 4 * kLineLength));
+  while (complete_.size() > kLines) {
+    complete_.pop_front();
+  }
+}
+
+std::vector<std::string> LastLines::lines() const {
+  std::vector<std::string> all(complete_.begin(), complete_.end());
+  if (!partial_.empty()) {
+    all.emplace_back(as_seen_last(partial_).substr(0, kLineLength));
+  }
+  if (all.size() > kLines) {
+    all.erase(all.begin());
+  }
+  return all;
+}
+
+}  // namespace acc::launcher

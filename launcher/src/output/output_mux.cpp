@@ -1,0 +1,146 @@
+#include "output/output_mux.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace acc::launcher {
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::size_t kChunk = std::size_t{64} << 10;  // what a pipe holds by default
+
+bool same_file(int a, int b) {
+  struct stat of_a {};
+  struct stat of_b {};
+  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+         of_a.st_ino == of_b.st_ino;
+}
+
+std::string prefix_of(int rank, bool coloured) {
+  const std::string plain = "[" + std::to_string(rank) + "] ";
+  constexpr std::array<int, 6> kColours = {36, 33, 32, 35, 34, 31};
+  if (!coloured) {
+    return plain;
+  }
+  const int colour = kColours[static_cast<std::size_t>(rank) % kColours.size()];
+  return "\033[" + std::to_string(colour) + "m" + plain + "\033[0m";
+}
+
+}  // namespace
+
+struct OutputMux::Stream {
+  int rank;
+  bool is_stderr;
+  OutputSink& sink;
+  asio::posix::stream_descriptor pipe;
+  LineAssembler lines;
+  LastLines last = {};
+};
+
+OutputMux::OutputMux(const asio::any_io_executor& executor, const Options& options)
+    : executor_(executor),
+      prefix_(options.prefix),
+      out_(std::make_shared<OutputSink>(executor, options.out)),
+      err_(same_file(options.out, options.err)
+               ? out_
+               : std::make_shared<OutputSink>(executor, options.err)),
+      all_ended_(executor) {}
+
+OutputMux::~OutputMux() = default;
+
+OutputMux::WorkerEnds OutputMux::add_worker(int rank) {
+  return {add_stream(rank, false), add_stream(rank, true)};
+}
+
+UniqueFd OutputMux::add_stream(int rank, bool is_stderr) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw Error(Errc::process, std::string("cannot make a pipe for the output of rank ") +
+                                   std::to_string(rank) + ": " + std::strerror(errno));
+  }
+  OutputSink& sink = is_stderr ? *err_ : *out_;
+  const bool coloured = sink.is_terminal() && std::getenv("NO_COLOR") == nullptr;
+  streams_.push_back(std::make_unique<Stream>(
+      Stream{rank, is_stderr, sink, asio::posix::stream_descriptor(executor_, ends[0]),
+             LineAssembler(prefix_ ? prefix_of(rank, coloured) : "")}));
+  ++open_streams_;
+  asio::co_spawn(executor_, pump(*streams_.back()), asio::detached);
+  return UniqueFd(ends[1]);
+}
+
+asio::awaitable<void> OutputMux::pump(Stream& stream) {
+  std::string chunk(kChunk, '\0');
+  std::string block;
+  stream.pipe.non_blocking(true);
+  while (!stream.sink.is_closed()) {
+    co_await stream.sink.room();
+    if (!draining_) {  // a turn of the loop for each chunk, so that no stream keeps the others off
+      co_await stream.pipe.async_wait(asio::posix::stream_descriptor::wait_read,
+                                      asio::as_tuple(asio::use_awaitable));
+    }
+    boost::system::error_code error;
+    const std::size_t count = stream.pipe.read_some(asio::buffer(chunk), error);
+    if (error == asio::error::would_block && !draining_) {
+      continue;
+    }
+    if (error) {
+      break;  // end of file; or nothing more while draining
+    }
+    const std::string_view bytes(chunk.data(), count);
+    if (stream.is_stderr) {
+      stream.last.feed(bytes);
+    }
+    block.clear();
+    stream.lines.feed(bytes, block);
+    stream.sink.write(block);
+  }
+  block.clear();
+  stream.lines.finish(block);
+  stream.sink.write(block);
+  stream.pipe.close();
+  if (--open_streams_ == 0 && draining_) {
+    all_ended_.open();
+  }
+}
+
+asio::awaitable<void> OutputMux::drain() {
+  draining_ = true;
+  for (const auto& stream : streams_) {
+    if (stream->pipe.is_open()) {
+      stream->pipe.cancel();
+    }
+  }
+  if (open_streams_ != 0) {
+    co_await all_ended_.passed();
+  }
+}
+
+asio::awaitable<void> OutputMux::flushed() {
+  co_await out_->flushed();
+  co_await err_->flushed();
+}
+
+std::vector<std::string> OutputMux::last_stderr_lines(int rank) const {
+  for (const auto& stream : streams_) {
+    if (stream->rank == rank && stream->is_stderr) {
+      return stream->last.lines();
+    }
+  }
+  return {};
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,105 @@
+#include "plan/program_command.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <unistd.h>
+
+#include <optional>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+bool is_executable(const fs::path& path) {
+  return is_file(path) && access(path.c_str(), X_OK) == 0;
+}
+
+std::optional<fs::path> find_in_path(const std::string& name,
+                                     const plugins::Environment& environment,
+                                     const HostFacts& facts) {
+  const std::string path = plugins::variable(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
+  for (const std::string_view folder : plugins::split(path, ':')) {
+    const fs::path candidate = facts.working_directory / fs::path(folder) / name;
+    if (is_executable(candidate)) {
+      return candidate;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string find_executable(const std::string& program, const plugins::Environment& environment,
+                            const HostFacts& facts) {
+  if (program.find('/') == std::string::npos) {
+    if (const auto found = find_in_path(program, environment, facts)) {
+      return found->string();
+    }
+    if (is_executable(facts.executable_directory / program)) {
+      return (facts.executable_directory / program).string();
+    }
+    const bool lies_here = is_file(facts.working_directory / program);
+    throw Error(Errc::not_found, "cannot find program " + program + " in PATH or beside acclaunch" +
+                                     (lies_here ? "; did you mean ./" + program + "?" : ""));
+  }
+  const fs::path path = facts.working_directory / program;
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    throw Error(Errc::not_found, "cannot find program " + program);
+  }
+  if (!is_executable(path)) {
+    throw Error(Errc::invalid_argument,
+                "cannot execute " + program +
+                    (is_file(path) ? ": it is not executable (chmod +x)" : ": it is not a file"));
+  }
+  return program;
+}
+
+std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
+  const std::string name = plugins::variable(environment, "PYTHON_EXEC", "python3");
+  try {
+    return find_executable(name, environment, facts);
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string(error.what()) +
+                                  "; a Python program needs it (set PYTHON_EXEC to another one)");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> program_command(const Flags& flags, const plugins::Settings& settings,
+                                         const plugins::Environment& environment,
+                                         const HostFacts& facts) {
+  const std::string& program = flags.program;
+  const bool module = settings.boolean("module");
+  const bool no_python = settings.boolean("no_python");
+  if (program.empty()) {
+    throw Error(Errc::invalid_argument,
+                "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");
+  }
+  if (module && no_python) {
+    throw Error(Errc::invalid_argument,
+                "--module and --no_python exclude each other; a module needs Python");
+  }
+  std::vector<std::string> command;
+  if (module || (!no_python && program.ends_with(".py"))) {
+    if (!module && !is_file(facts.working_directory / program)) {
+      throw Error(Errc::not_found, "cannot find program " + program);
+    }
+    command = {find_python(environment, facts), "-u"};
+    if (module) {
+      command.emplace_back("-m");
+    }
+    command.push_back(program);
+  } else {
+    command = {find_executable(program, environment, facts)};
+  }
+  command.insert(command.end(), flags.arguments.begin(), flags.arguments.end());
+  return command;
+}
+
+}  // namespace acc::launcher

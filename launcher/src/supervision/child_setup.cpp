@@ -1,0 +1,76 @@
+#include "supervision/child_setup.hpp"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <csignal>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::size_t kBitsOfWord = sizeof(unsigned long) * CHAR_BIT;
+
+/// Boost 1.81's own closing misses every descriptor below its error pipe (whitelist[idx] is taken
+/// for both ends of a gap), and Asio's sockets are not close-on-exec.
+void close_on_exec_from(int first) noexcept {
+  if (::syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_CLOEXEC) != 0) {
+    for (int fd = first; fd < ::getdtablesize(); ++fd) {  // before Linux 5.11
+      ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+  }
+}
+
+std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
+  std::vector<unsigned long> mask;
+  for (const int number : numbers) {
+    const auto bit = static_cast<std::size_t>(number);
+    mask.resize(std::max(mask.size(), bit / kBitsOfWord + 1));
+    mask[bit / kBitsOfWord] |= 1UL << bit % kBitsOfWord;
+  }
+  return mask;
+}
+
+}  // namespace
+
+ChildSetup::ChildSetup(const WorkerSpec& spec)
+    : parent_(::getpid()),
+      takes_terminal_(spec.inherits_stdin && ::isatty(STDIN_FILENO) == 1),
+      numa_node_(spec.numa_node),
+      core_mask_(mask_of(spec.cores)) {}
+
+void ChildSetup::become_worker() const noexcept {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent_) {
+    ::_exit(128 + SIGKILL);  // the launcher died before the line above took effect
+  }
+  if (takes_terminal_) {
+    ::tcsetpgrp(STDIN_FILENO, ::getpid());  // SIGTTOU is still blocked
+  }
+  bind();
+  close_on_exec_from(STDERR_FILENO + 1);
+  std::signal(SIGPIPE, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+/// Neither is worth a failed start: a sandbox may refuse both.
+void ChildSetup::bind() const noexcept {
+  if (!core_mask_.empty()) {
+    ::syscall(SYS_sched_setaffinity, 0, core_mask_.size() * sizeof(unsigned long),
+              core_mask_.data());
+  }
+  if (numa_node_ >= 0 && static_cast<std::size_t>(numa_node_) < kBitsOfWord) {
+    constexpr int kPreferred = 1;  // MPOL_PREFERRED of linux/mempolicy.h
+    const unsigned long node = 1UL << numa_node_;
+    ::syscall(SYS_set_mempolicy, kPreferred, &node, kBitsOfWord + 1);  // it counts one too many
+  }
+}
+
+}  // namespace acc::launcher

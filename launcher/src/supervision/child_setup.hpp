@@ -1,0 +1,41 @@
+#pragma once
+
+#include "supervision/worker_process.hpp"
+
+#include <boost/process/v2/posix/default_launcher.hpp>
+#include <unistd.h>
+
+#include <vector>
+
+namespace acc::launcher {
+
+/// What a new worker does between fork and exec, where no memory may be allocated: an initializer
+/// of Boost.Process. Refers to the WorkerSpec it was made from.
+class ChildSetup {
+ public:
+  explicit ChildSetup(const WorkerSpec& spec);
+
+  boost::process::v2::error_code on_exec_setup(boost::process::v2::posix::default_launcher&,
+                                               const boost::process::v2::filesystem::path&,
+                                               const char* const*) const noexcept {
+    become_worker();
+    return {};
+  }
+
+  /// Boost would call exit(), which runs the launcher's own atexit functions in the child.
+  template <typename... Arguments>
+  [[noreturn]] void on_exec_error(Arguments&&...) const {
+    ::_exit(127);
+  }
+
+ private:
+  void become_worker() const noexcept;
+  void bind() const noexcept;
+
+  pid_t parent_;
+  bool takes_terminal_;
+  int numa_node_;
+  std::vector<unsigned long> core_mask_;  ///< a bit a core; empty: not bound
+};
+
+}  // namespace acc::launcher

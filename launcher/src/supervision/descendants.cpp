@@ -1,0 +1,117 @@
+#include "supervision/descendants.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The parent in a line such as "17 (a name) S 4 …", or 0.
+pid_t parent_in(const std::string& stat) {
+  const auto name_end = stat.rfind(')');
+  char state = 0;
+  pid_t parent = 0;
+  if (name_end != std::string::npos) {
+    std::istringstream(stat.substr(name_end + 1)) >> state >> parent;
+  }
+  return parent;
+}
+
+void append_processes_of(pid_t parent, const fs::path& proc, std::vector<pid_t>& pids) {
+  std::error_code gone;
+  for (fs::directory_iterator process(proc, gone), end; !gone && process != end;
+       process.increment(gone)) {
+    std::string stat;
+    std::getline(std::ifstream(process->path() / "stat"), stat);
+    const pid_t pid = std::atoi(process->path().filename().c_str());  // 0: not a process
+    if (pid > 0 && parent_in(stat) == parent) {
+      pids.push_back(pid);
+    }
+  }
+}
+
+void append_children(pid_t parent, const fs::path& proc, std::vector<pid_t>& pids) {
+  const fs::path tasks = proc / std::to_string(parent) / "task";
+  std::error_code gone;  // the process may end while it is looked at
+  for (fs::directory_iterator task(tasks, gone), end; !gone && task != end; task.increment(gone)) {
+    std::ifstream children(task->path() / "children");
+    if (!children && fs::exists(task->path(), gone)) {
+      append_processes_of(parent, proc, pids);
+      return;
+    }
+    for (pid_t pid = 0; children >> pid;) {
+      pids.push_back(pid);
+    }
+  }
+}
+
+/// True when at least one child existed; those that have ended are gone afterwards.
+bool reap_ended_children() noexcept {
+  for (;;) {
+    const pid_t pid = ::waitpid(-1, nullptr, WNOHANG);
+    if (pid == 0) {
+      return true;
+    }
+    if (pid < 0 && errno != EINTR) {
+      return false;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<pid_t> descendants(pid_t ancestor, const fs::path& proc) {
+  std::vector<pid_t> pids;
+  append_children(ancestor, proc, pids);
+  for (std::size_t i = 0; i < pids.size(); ++i) {
+    append_children(pids[i], proc, pids);
+  }
+  return pids;
+}
+
+void kill_descendants() noexcept {
+  for (const pid_t pid : descendants(::getpid())) {
+    ::kill(pid, SIGKILL);
+  }
+}
+
+void reap_orphans(std::span<const pid_t> workers) noexcept {
+  std::vector<pid_t> children;
+  append_children(::getpid(), "/proc", children);
+  for (const pid_t pid : children) {
+    if (std::find(workers.begin(), workers.end(), pid) == workers.end()) {
+      ::waitpid(pid, nullptr, WNOHANG);
+    }
+  }
+}
+
+bool end_descendants(std::chrono::milliseconds limit) noexcept {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  sigset_t child_ended;
+  sigemptyset(&child_ended);
+  sigaddset(&child_ended, SIGCHLD);
+  while (reap_ended_children()) {
+    kill_descendants();
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return false;
+    }
+    // The killed ones announce themselves; the pause only bounds the wait for a process that was
+    // forked while its parent was looked at.
+    const timespec pause{0, 20'000'000};
+    ::sigtimedwait(&child_ended, nullptr, &pause);
+  }
+  return true;
+}
+
+}  // namespace acc::launcher

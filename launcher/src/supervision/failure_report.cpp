@@ -1,0 +1,88 @@
+#include "supervision/failure_report.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <iterator>
+#include <map>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::size_t kWidth = 72;
+
+void field(std::string& out, std::string_view name, std::string_view value) {
+  fmt::format_to(std::back_inserter(out), "  {:<9} {}\n", name, value);
+}
+
+void indented(std::string& out, std::string_view text) {
+  for (std::size_t end = 0; !text.empty(); text.remove_prefix(std::min(end + 1, text.size()))) {
+    end = std::min(text.find('\n'), text.size());
+    fmt::format_to(std::back_inserter(out), "    | {}\n", text.substr(0, end));
+  }
+}
+
+std::string time_of_day(std::chrono::system_clock::time_point when) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(when);
+  const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(when - seconds);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}.{:03}",
+                     fmt::localtime(seconds.time_since_epoch().count()), millis.count());
+}
+
+std::string how_it_ended(const WorkerRecord& worker) {
+  if (!worker.end) {
+    return "could not be killed and is still there";
+  }
+  return (worker.told_to_end ? "ended by acclaunch, " : "") + worker.end->describe();
+}
+
+/// A line for each way to end, with all ranks that ended so.
+void other_workers(std::string& out, const std::vector<WorkerRecord>& others) {
+  std::map<std::string, std::vector<int>> ranks_by_end;
+  for (const WorkerRecord& other : others) {
+    ranks_by_end[how_it_ended(other)].push_back(other.rank);
+  }
+  for (const auto& [end, ranks] : ranks_by_end) {
+    fmt::format_to(std::back_inserter(out), "    {} {}: {}\n", ranks.size() == 1 ? "rank" : "ranks",
+                   fmt::join(ranks, ", "), end);
+  }
+}
+
+}  // namespace
+
+std::string failure_line(const WorkerRecord& worker, const std::string& host) {
+  return fmt::format("rank {} (pid {} on {}): {}", worker.rank, worker.pid, host,
+                     how_it_ended(worker));
+}
+
+std::string format_report(const FailureReport& report) {
+  const WorkerRecord& worker = report.worker;
+  const std::string rule(kWidth, '=');
+  std::string out = rule + "\n";
+  fmt::format_to(std::back_inserter(out), "acclaunch: the job failed: rank {}: {}\n", worker.rank,
+                 how_it_ended(worker));
+  field(out, "command", fmt::format("{}", fmt::join(report.command, " ")));
+  field(out, "rank", fmt::format("{} (local rank {})", worker.rank, worker.local_rank));
+  field(out, "host", report.host);
+  field(out, "pid", std::to_string(worker.pid));
+  field(out, "time",
+        fmt::format("{}, {:.3f} s after the start", time_of_day(worker.ended_at),
+                    static_cast<double>(report.ran_for.count()) / 1000.0));
+  if (!report.error_message.empty()) {
+    out += "  its error file says:\n";
+    indented(out, report.error_message);
+  }
+  if (!report.last_stderr_lines.empty()) {
+    out += "  its last lines on stderr:\n";
+    for (const std::string& line : report.last_stderr_lines) {
+      indented(out, line.empty() ? "\n" : line);
+    }
+  }
+  if (!report.others.empty()) {
+    out += "  the other workers on this machine:\n";
+    other_workers(out, report.others);
+  }
+  return out + rule + "\n";
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,42 @@
+#include "supervision/process_end.hpp"
+
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace acc::launcher {
+
+ProcessEnd ProcessEnd::from_wait_status(int wait_status) noexcept {
+  if (WIFSIGNALED(wait_status)) {
+    return {Kind::killed, WTERMSIG(wait_status), WCOREDUMP(wait_status) != 0};
+  }
+  return {Kind::exited, WEXITSTATUS(wait_status), false};
+}
+
+int ProcessEnd::shell_status() const noexcept {
+  switch (kind) {
+    case Kind::exited: return value;
+    case Kind::killed: return 128 + value;
+    case Kind::not_executed: return value == ENOENT ? 127 : 126;
+  }
+  return 1;
+}
+
+std::string ProcessEnd::describe() const {
+  switch (kind) {
+    case Kind::exited: return "exited with code " + std::to_string(value);
+    case Kind::killed:
+      return "killed by " + signal_name(value) + " (signal " + std::to_string(value) + ")" +
+             (core_dumped ? ", core dumped" : "");
+    case Kind::not_executed: return std::string("could not be executed: ") + std::strerror(value);
+  }
+  return {};
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+}  // namespace acc::launcher

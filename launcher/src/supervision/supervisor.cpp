@@ -1,0 +1,160 @@
+#include "supervision/supervisor.hpp"
+
+#include "supervision/descendants.hpp"
+#include "supervision/signals.hpp"
+
+#include <boost/asio/co_spawn.hpp>
+
+#include <csignal>
+#include <utility>
+
+namespace acc::launcher {
+namespace asio = boost::asio;
+
+namespace {
+
+/// A coroutine nobody awaits: its error leaves through io_context::run().
+void rethrow(const std::exception_ptr& error) {
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+}  // namespace
+
+int JobOutcome::exit_status() const {
+  if (first_failure) {
+    return workers[*first_failure].end->shell_status();
+  }
+  return stop_signal != 0 ? 128 + stop_signal : 0;
+}
+
+Supervisor::Supervisor(asio::any_io_executor executor, OutputMux& output, Options options)
+    : executor_(std::move(executor)),
+      output_(output),
+      options_(std::move(options)),
+      clock_(executor_),
+      ended_(executor_) {}
+
+asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
+  started_at_ = std::chrono::steady_clock::now();
+  start(specs);
+  co_await ended_.passed();
+  if (!outcome_.first_failure) {
+    outcome_.ran_for = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - started_at_);
+  }
+  outcome_.gave_up = remaining_ != 0;
+  if (!outcome_.gave_up) {
+    end_descendants();
+  }
+  co_return std::move(outcome_);
+}
+
+void Supervisor::start(const std::vector<WorkerSpec>& specs) {
+  processes_.reserve(specs.size());
+  for (const WorkerSpec& spec : specs) {
+    const OutputMux::WorkerEnds ends = output_.add_worker(spec.rank);
+    processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get());
+    WorkerRecord& worker = outcome_.workers.emplace_back();
+    worker.rank = spec.rank;
+    worker.local_rank = spec.local_rank;
+    worker.pid = processes_.back().pid();
+  }
+  remaining_ = specs.size();
+  for (std::size_t index = 0; index < specs.size(); ++index) {
+    asio::co_spawn(executor_, watch(index), rethrow);
+  }
+}
+
+asio::awaitable<void> Supervisor::watch(std::size_t index) {
+  const ProcessEnd end = co_await processes_[index].wait();
+  WorkerRecord& worker = outcome_.workers[index];
+  worker.end = end;
+  worker.ended_at = std::chrono::system_clock::now();
+  worker.told_to_end = state_ != JobState::running;
+  --remaining_;
+  if (!end.ok() && state_ == JobState::running) {
+    outcome_.first_failure = index;
+    outcome_.ran_for = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - started_at_);
+    if (options_.on_first_failure) {
+      options_.on_first_failure(worker);
+    }
+  }
+  handle(end.ok() ? JobEvent::worker_succeeded : JobEvent::worker_failed);
+  if (remaining_ == 0) {
+    handle(JobEvent::all_ended);
+  }
+}
+
+void Supervisor::on_signal(int signal) {
+  if (signal == SIGCHLD) {
+    std::vector<pid_t> workers;
+    for (const WorkerProcess& process : processes_) {
+      workers.push_back(process.pid());
+    }
+    reap_orphans(workers);
+    return;
+  }
+  if (!is_stop_signal(signal)) {
+    signal_running(signal);
+    return;
+  }
+  if (state_ == JobState::running) {
+    outcome_.stop_signal = signal;
+    signal_for_stop_ = signal;
+  }
+  handle(JobEvent::stop_signal);
+}
+
+void Supervisor::on_peer_failure() {
+  handle(JobEvent::peer_failed);
+}
+
+void Supervisor::handle(JobEvent event) {
+  const JobStep step = job_step(state_, event);
+  state_ = step.next;
+  switch (step.action) {
+    case JobAction::none: break;
+    case JobAction::stop: stop_workers(); break;
+    case JobAction::kill: kill_workers(); break;
+    case JobAction::finish:
+    case JobAction::give_up:
+      clock_.cancel();
+      ended_.open();
+      break;
+  }
+}
+
+void Supervisor::signal_running(int signal) {
+  for (std::size_t index = 0; index < processes_.size(); ++index) {
+    if (!outcome_.workers[index].end) {
+      processes_[index].signal(signal);
+    }
+  }
+}
+
+void Supervisor::stop_workers() {
+  // As torchrun does: the user's signal as it came; SIGTERM when a failure is the reason.
+  signal_running(signal_for_stop_ != 0 ? signal_for_stop_ : SIGTERM);
+  signal_running(SIGCONT);  // a stopped worker would not see it
+  start_clock();
+}
+
+void Supervisor::kill_workers() {
+  signal_running(SIGKILL);
+  kill_descendants();
+  start_clock();
+}
+
+void Supervisor::start_clock() {
+  clock_.expires_after(options_.shutdown_timeout);  // cancels the one that runs
+  clock_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) {
+      handle(JobEvent::time_is_over);
+    }
+  });
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,76 @@
+#pragma once
+
+#include "gate.hpp"
+#include "output/output_mux.hpp"
+#include "supervision/failure_report.hpp"
+#include "supervision/supervisor_table.hpp"
+#include "supervision/worker_process.hpp"
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace acc::launcher {
+
+/// How the workers of this machine ended.
+struct JobOutcome {
+  std::vector<WorkerRecord> workers;         ///< by local rank
+  std::optional<std::size_t> first_failure;  ///< index of the worker whose failure ended the job
+  std::chrono::milliseconds ran_for{0};      ///< from the start to the first failure, or the end
+  int stop_signal = 0;                       ///< the signal that ended the job, else 0
+  bool gave_up = false;                      ///< some workers outlived SIGKILL; they have no `end`
+
+  /// The failed worker's status, 128 + the stop signal, or 0.
+  [[nodiscard]] int exit_status() const;
+};
+
+/// Runs the workers of one machine and applies the policy of `job_step`. All in the loop's thread,
+/// which is also the one whose death kills the workers. Nothing is polled.
+class Supervisor {
+ public:
+  struct Options {
+    std::chrono::milliseconds shutdown_timeout{30'000};
+    /// Called at the moment of the first failure, before the others have ended.
+    std::function<void(const WorkerRecord&)> on_first_failure;
+  };
+
+  Supervisor(boost::asio::any_io_executor executor, OutputMux& output, Options options);
+
+  /// Starts all workers and completes when all have ended and no descendant of theirs is left.
+  /// Once. Throws Error(process) when a process cannot be had; the others are then killed.
+  boost::asio::awaitable<JobOutcome> run(std::vector<WorkerSpec> specs);
+
+  /// A stop signal ends the job; any other goes to the workers. SIGCHLD reaps orphans that came to
+  /// this process, their subreaper.
+  void on_signal(int signal);
+
+  /// Another machine of the job failed.
+  void on_peer_failure();
+
+ private:
+  void start(const std::vector<WorkerSpec>& specs);
+  boost::asio::awaitable<void> watch(std::size_t index);
+  void handle(JobEvent event);
+  void signal_running(int signal);
+  void stop_workers();
+  void kill_workers();
+  void start_clock();
+
+  boost::asio::any_io_executor executor_;
+  OutputMux& output_;
+  Options options_;
+  JobState state_ = JobState::running;
+  std::vector<WorkerProcess> processes_;
+  JobOutcome outcome_;
+  std::size_t remaining_ = 0;
+  int signal_for_stop_ = 0;
+  std::chrono::steady_clock::time_point started_at_;
+  boost::asio::steady_timer clock_;
+  Gate ended_;
+};
+
+}  // namespace acc::launcher

@@ -1,0 +1,31 @@
+#include "supervision/supervisor_table.hpp"
+
+#include <array>
+
+namespace acc::launcher {
+namespace {
+
+using enum JobAction;
+constexpr JobState R = JobState::running;
+constexpr JobState S = JobState::stopping;
+constexpr JobState K = JobState::killing;
+constexpr JobState E = JobState::ended;
+
+// A stop signal while stopping is a user who does not want to wait any longer.
+// clang-format off
+constexpr std::array<std::array<JobStep, kJobEvents>, kJobStates> kTable = {{
+    //            succeeded  failed     all_ended    stop_signal  peer_failed  time_is_over
+    /* running */ {{{R, none}, {S, stop}, {E, finish}, {S, stop}, {S, stop}, {R, none}}},
+    /* stopping */{{{S, none}, {S, none}, {E, finish}, {K, kill}, {S, none}, {K, kill}}},
+    /* killing */ {{{K, none}, {K, none}, {E, finish}, {K, kill}, {K, none}, {E, give_up}}},
+    /* ended */   {{{E, none}, {E, none}, {E, none},   {E, none}, {E, none}, {E, none}}},
+}};
+// clang-format on
+
+}  // namespace
+
+JobStep job_step(JobState state, JobEvent event) noexcept {
+  return kTable[static_cast<std::size_t>(state)][static_cast<std::size_t>(event)];
+}
+
+}  // namespace acc::launcher

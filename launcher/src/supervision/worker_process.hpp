@@ -1,0 +1,56 @@
+#pragma once
+
+#include "acc/base/unique_fd.hpp"
+#include "supervision/process_end.hpp"
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <sys/types.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace acc::launcher {
+
+/// All that is needed to start one worker.
+struct WorkerSpec {
+  int rank = 0;
+  int local_rank = 0;
+  std::vector<std::string> command;  ///< path of the program, then its arguments
+  std::map<std::string, std::string> environment;
+  std::string working_directory;  ///< empty: the launcher's
+  bool inherits_stdin = false;    ///< else it reads from /dev/null
+  std::vector<int> cores;         ///< that it is bound to; empty: the launcher's
+  int numa_node = -1;             ///< that its memory is taken from first; -1: any
+};
+
+/// One running worker: leader of its own process group, which dies with the thread that started it
+/// (PDEATHSIG), has an empty signal mask and no descriptor besides 0, 1 and 2.
+class WorkerProcess {
+ public:
+  /// Starts it with the given descriptors as stdout and stderr. A program that cannot be executed
+  /// is no exception: `wait()` tells. Throws Error(process) when there is no process to be
+  /// had.
+  WorkerProcess(const boost::asio::any_io_executor& executor, const WorkerSpec& spec, int out,
+                int err);
+  WorkerProcess(WorkerProcess&&) noexcept;
+  ~WorkerProcess();  ///< kills and reaps the process if it still runs
+
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+
+  /// Completes when the process has ended. Not more than once.
+  boost::asio::awaitable<ProcessEnd> wait();
+
+  /// To the process group; nothing happens when it has ended.
+  void signal(int signal) const noexcept;
+
+ private:
+  struct Process;
+  std::unique_ptr<Process> process_;
+  pid_t pid_ = -1;
+  int exec_error_ = 0;
+};
+
+}  // namespace acc::launcher
