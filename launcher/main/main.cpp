@@ -1,14 +1,14 @@
 #include "acc/base/error.hpp"
-#include "acc/launcher/explain.hpp"
-#include "acc/launcher/flags.hpp"
+#include "acc/launcher/command_line.hpp"
+#include "acc/launcher/face.hpp"
 #include "acc/launcher/host_facts.hpp"
-#include "acc/launcher/resolve.hpp"
 #include "job/job.hpp"
 #include "supervision/guardian.hpp"
 
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -19,44 +19,53 @@ int print(const std::string& text) {
   return 0;
 }
 
-LaunchPlan plan_of(const Flags& flags, const acc::plugins::Environment& environment) {
-  return resolve(flags, load_config(flags, environment), environment,
-                 detect_host_facts(environment));
-}
-
-int run(SupervisorStart start) {
-  const Flags flags = parse_flags(start.arguments);
-  const auto environment = acc::plugins::current_environment();
-  switch (flags.command) {
-    case Command::help: return print(help_text());
-    case Command::version: return print("acclaunch " ACC_VERSION "\n");
-    case Command::environment_table: return print(environment_document());
-    case Command::configuration_table: return print(configuration_document());
-    case Command::explain: return print(explain(plan_of(flags, environment)));
-    case Command::launch: break;
-  }
-  return run_job(plan_of(flags, environment), environment, std::move(start.guardian));
-}
-
-int run_or_say_why_not(SupervisorStart start) {
+int say_why_not(const std::exception_ptr& error) {
   try {
-    return run(std::move(start));
-  } catch (const acc::Error& error) {
-    std::fprintf(stderr, "acclaunch: %s\n", error.what());
-    return acc::exit_status(error);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "acclaunch: internal error: %s\n", error.what());
+    std::rethrow_exception(error);
+  } catch (const acc::Error& mistake) {
+    std::fprintf(stderr, "acclaunch: %s\n", mistake.what());
+    return acc::exit_status(mistake);
+  } catch (const std::exception& mistake) {
+    std::fprintf(stderr, "acclaunch: internal error: %s\n", mistake.what());
     return 1;
   }
+}
+
+/// In the supervisor process.
+int launch(const Face& face, const Flags& flags, acc::UniqueFd guardian) {
+  try {
+    const auto environment = acc::plugins::current_environment();
+    const LaunchPlan plan = face.plan(flags, environment, detect_host_facts(environment));
+    return run_job(plan, environment, std::move(guardian));
+  } catch (...) {
+    return say_why_not(std::current_exception());
+  }
+}
+
+int run(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const CommandLine line = read_command_line(argv[0], arguments);
+  if (line.sub_command != nullptr) {
+    return line.sub_command->run(line.arguments);
+  }
+  const Face& face = *line.face;
+  const Flags flags = parse_flags(face, line.arguments);
+  if (flags.wants_version) {
+    return print("acclaunch " ACC_VERSION "\n");
+  }
+  if (flags.wants_help) {
+    return print(help_text(face) + "\n" + sub_commands_help());
+  }
+  return run_guarded(
+      argc, argv, [&](acc::UniqueFd guardian) { return launch(face, flags, std::move(guardian)); });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return run_guarded(argc, argv, run_or_say_why_not);
-  } catch (const acc::Error& error) {
-    std::fprintf(stderr, "acclaunch: %s\n", error.what());
-    return acc::exit_status(error);
+    return run(argc, argv);
+  } catch (...) {
+    return say_why_not(std::current_exception());
   }
 }

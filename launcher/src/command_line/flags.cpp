@@ -1,38 +1,12 @@
-#include "acc/launcher/flags.hpp"
-
 #include "acc/base/error.hpp"
-#include "acc/plugins/settings_table.hpp"
+#include "acc/launcher/face.hpp"
 
 #include <algorithm>
-#include <array>
-#include <map>
 
 namespace acc::launcher {
 namespace {
 
-using namespace std::string_view_literals;
 using plugins::SettingRow;
-
-/// Flags of Accelerate that acclaunch knows and does not do. A trailing `*` stands for any rest.
-const std::map<std::string_view, std::string_view> kRefused = {
-    {"tpu*", "TPUs are not supported"},
-    {"no_tpu_cluster", "TPUs are not supported"},
-    {"vm", "TPUs are not supported"},
-    {"env", "TPUs are not supported"},
-    {"main_training_function", "TPUs are not supported"},
-    {"use_megatron_lm", "Megatron-LM is not supported"},
-    {"megatron_lm_*", "Megatron-LM is not supported"},
-    {"aws_*", "SageMaker is not supported"},
-    {"fp8_*", "fp8 recipes are not supported"},
-    {"mpirun_hostfile", "acclaunch starts the workers itself; leave mpirun out"},
-    {"deepspeed_hostfile", "start acclaunch on every machine, with --machine_rank"},
-    {"deepspeed_inclusion_filter", "start acclaunch on the machines that shall take part"},
-    {"deepspeed_exclusion_filter", "start acclaunch on the machines that shall take part"},
-    {"tee", "log files are not supported yet; redirect acclaunch's own output"},
-    {"log_dir", "log files are not supported yet; redirect acclaunch's own output"},
-};
-constexpr std::array kShort = {std::pair{"m"sv, "module"sv}, std::pair{"q"sv, "quiet"sv},
-                               std::pair{"t"sv, "tee"sv}, std::pair{"h"sv, "help"sv}};
 
 std::string canonical(std::string_view name) {
   std::string key(name);
@@ -40,8 +14,8 @@ std::string canonical(std::string_view name) {
   return key;
 }
 
-void refuse_by_name(const std::string& key, const std::string& written) {
-  for (const auto& [pattern, reason] : kRefused) {
+void refuse_by_name(const Face& face, const std::string& key, const std::string& written) {
+  for (const auto& [pattern, reason] : face.refused) {
     const bool any_rest = pattern.ends_with('*');
     const std::string_view stem = pattern.substr(0, pattern.size() - (any_rest ? 1 : 0));
     if (any_rest ? key.starts_with(stem) : key == stem) {
@@ -50,8 +24,8 @@ void refuse_by_name(const std::string& key, const std::string& written) {
   }
 }
 
-const SettingRow* flag_row(std::string_view key) {
-  for (const SettingRow& row : plugins::settings_table()) {
+const SettingRow* flag_row(const Face& face, std::string_view key) {
+  for (const SettingRow& row : face.table) {
     const auto aliases = plugins::split(row.alias, '|');
     if (row.flag != plugins::Flag::none &&
         (row.key == key || std::ranges::find(aliases, key) != aliases.end())) {
@@ -61,25 +35,24 @@ const SettingRow* flag_row(std::string_view key) {
   return nullptr;
 }
 
-Error unknown_flag(const std::string& key, const std::string& written) {
+Error unknown_flag(const Face& face, const std::string& key, const std::string& written) {
   std::vector<std::string_view> known = {"help", "version"};
-  for (const SettingRow& row : plugins::settings_table()) {
+  for (const SettingRow& row : face.table) {
     if (row.flag != plugins::Flag::none) {
       known.push_back(row.key);
     }
   }
   const std::string nearest = plugins::closest(key, known);
   return Error(Errc::invalid_argument, "unknown flag " + written +
-                                           (nearest.empty() ? "; acclaunch --help lists them all"
+                                           (nearest.empty() ? "; --help lists them all"
                                                             : "; did you mean --" + nearest + "?"));
 }
 
 class Parser {
  public:
-  explicit Parser(std::span<const std::string> rest) : rest_(rest) {}
+  Parser(const Face& face, std::span<const std::string> rest) : face_(face), rest_(rest) {}
 
   Flags parse() {
-    read_command();
     while (!rest_.empty() && result_.program.empty()) {
       const std::string argument = take();
       if (argument == "--") {
@@ -94,7 +67,7 @@ class Parser {
       } else {
         result_.program = argument;
       }
-      if (result_.command == Command::help || result_.command == Command::version) {
+      if (result_.wants_help || result_.wants_version) {
         return result_;
       }
     }
@@ -109,44 +82,30 @@ class Parser {
     return first;
   }
 
-  void read_command() {
-    static const std::map<std::string_view, Command> kCommands = {
-        {"launch", Command::launch},
-        {"explain", Command::explain},
-        {"help", Command::help},
-        {"environment-table", Command::environment_table},
-        {"configuration-table", Command::configuration_table}};
-    if (rest_.empty()) {
-      return;
-    }
-    if (const auto found = kCommands.find(rest_.front()); found != kCommands.end()) {
-      result_.command = found->second;
-      take();
-    }
-  }
-
   void read_flag(const std::string& argument) {
     const bool is_long = argument.starts_with("--");
     const auto equals = is_long ? argument.find('=') : std::string::npos;
     const std::string written = argument.substr(0, equals);
-    std::string key = canonical(std::string_view(written).substr(is_long ? 2 : 1));
-    if (!is_long) {
-      const auto* found = std::ranges::find(kShort, key, &decltype(kShort)::value_type::first);
-      if (found == kShort.end()) {
-        throw unknown_flag(key, written);
-      }
-      key = found->second;
-    }
+    const std::string key = is_long ? canonical(std::string_view(written).substr(2))
+                                    : key_of_letter(std::string_view(written).substr(1));
     if (key == "help" || key == "version") {
-      result_.command = key == "help" ? Command::help : Command::version;
+      (key == "help" ? result_.wants_help : result_.wants_version) = true;
       return;
     }
-    const SettingRow* row = flag_row(key);
+    const SettingRow* row = flag_row(face_, key);
     if (row == nullptr) {
-      refuse_by_name(key, written);
-      throw unknown_flag(key, written);
+      refuse_by_name(face_, key, written);
+      throw unknown_flag(face_, key, written);
     }
     add_value(*row, written, equals == std::string::npos ? nullptr : argument.c_str() + equals + 1);
+  }
+
+  [[nodiscard]] std::string key_of_letter(std::string_view text) const {
+    const auto found = std::ranges::find(face_.short_flags, text.front(), &ShortFlag::letter);
+    if (text == "h") {
+      return "help";
+    }
+    return std::string(text.size() == 1 && found != face_.short_flags.end() ? found->key : text);
   }
 
   void add_value(const SettingRow& row, const std::string& written, const char* text) {
@@ -170,6 +129,7 @@ class Parser {
     result_.values.push_back({key, take(), written});
   }
 
+  const Face& face_;
   std::span<const std::string> rest_;
   Flags result_;
 };
@@ -215,19 +175,14 @@ const Flags::Value* Flags::find(std::string_view key) const {
   return found == values.rend() ? nullptr : &*found;
 }
 
-Flags parse_flags(std::span<const std::string> arguments) {
-  return Parser(arguments).parse();
+Flags parse_flags(const Face& face, std::span<const std::string> arguments) {
+  return Parser(face, arguments).parse();
 }
 
-std::string help_text() {
-  std::string text =
-      "acclaunch starts the workers of a distributed training program and ends them together.\n\n"
-      "  acclaunch [launch] [flags] PROGRAM [arguments of the program]\n"
-      "  acclaunch explain [flags] PROGRAM     every setting, its value and where it came from\n\n"
-      "Flags come before PROGRAM, may be spelled with - or _, and beat the file that\n"
-      "--config_file names.\n";
+std::string help_text(const Face& face) {
+  std::string text(face.usage);
   std::string last;
-  for (const SettingRow& row : plugins::settings_table()) {
+  for (const SettingRow& row : face.table) {
     if (row.flag == plugins::Flag::none) {
       continue;
     }

@@ -1,5 +1,8 @@
 // Reference tables for docs/, made from the settings table so that they cannot fall behind it.
 #include "acc/launcher/explain.hpp"
+#include "commands/commands.hpp"
+
+#include <cstdio>
 
 namespace acc::launcher {
 namespace {
@@ -102,6 +105,16 @@ std::string configuration_document() {
             " | " + code(row.fallback) + " | " + std::string(row.help) + " |\n";
   }
   return text;
+}
+
+int environment_table_command(std::span<const std::string> /*arguments*/) {
+  std::fputs(environment_document().c_str(), stdout);
+  return 0;
+}
+
+int configuration_table_command(std::span<const std::string> /*arguments*/) {
+  std::fputs(configuration_document().c_str(), stdout);
+  return 0;
 }
 
 }  // namespace acc::launcher

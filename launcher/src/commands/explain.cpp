@@ -1,10 +1,13 @@
 #include "acc/launcher/explain.hpp"
 
+#include "acc/launcher/face.hpp"
+#include "commands/commands.hpp"
 #include "host/cores.hpp"
 #include "plan/machines.hpp"
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 
 namespace acc::launcher {
 namespace {
@@ -46,7 +49,7 @@ std::string name_of(Mode mode) {
 
 std::vector<Line> setting_lines(const LaunchPlan& plan) {
   std::vector<Line> lines = {{"setting", "value", "source"}};
-  for (const plugins::SettingRow& row : plugins::settings_table()) {
+  for (const plugins::SettingRow& row : plan.settings.table()) {
     if (!plugins::applies(row.section, origin_of(plan.mode))) {
       continue;
     }
@@ -58,8 +61,7 @@ std::vector<Line> setting_lines(const LaunchPlan& plan) {
 }
 
 std::string groups_of(const LaunchPlan& plan) {
-  const plugins::ShardingSettings sharding = plugins::sharding_settings(
-      plan.settings, origin_of(plan.mode), plan.num_processes, plan.local_world_size);
+  const plugins::ShardingSettings& sharding = plan.sharding;
   const bool hybrid = sharding.strategy == plugins::Strategy::hybrid_shard ||
                       sharding.strategy == plugins::Strategy::hybrid_shard_zero2;
   const int local = sharding.shard_size > 0 ? sharding.shard_size : plan.local_world_size;
@@ -133,22 +135,36 @@ std::vector<std::string> workers_of(const LaunchPlan& plan) {
 }  // namespace
 
 std::string explain(const LaunchPlan& plan) {
-  std::string port = std::to_string(plan.main_process_port);
-  if (plan.main_process_port == 0) {
+  std::string port = std::to_string(plan.rendezvous.port);
+  if (plan.rendezvous.port == 0) {
     port = "a free port";
-  } else if (!plan.port_was_given && plan.num_machines == 1) {
+  } else if (!plan.rendezvous.port_was_given && plan.num_machines == 1) {
     port += ", or a free port if it is in use";
   }
   std::string text = aligned(setting_lines(plan));
   text += "\nmode      " + name_of(plan.mode) + " on " +
           std::string(plugins::to_string(plan.device)) + "\nworld     " + ranks_of(plan) +
           "\nsharding  " + groups_of(plan) + "\n" + labelled("gpus", gpus_of(plan)) +
-          labelled("workers", workers_of(plan)) + "store     " + plan.main_process_ip + ":" + port +
-          "\ncommand   " + command_of(plan) + "\n";
+          labelled("workers", workers_of(plan)) + "store     " + plan.rendezvous.address + ":" +
+          port + "\ncommand   " + command_of(plan) + "\n";
   for (const std::string& line : plan.notices) {
     text += "notice    " + line + "\n";
   }
   return text;
+}
+
+int explain_command(std::span<const std::string> arguments) {
+  const Face* face = arguments.empty() ? nullptr : find_face(arguments.front());
+  if (face != nullptr) {
+    arguments = arguments.subspan(1);
+  } else {
+    face = &accelerate_face();
+  }
+  const Flags flags = parse_flags(*face, arguments);
+  const auto environment = plugins::current_environment();
+  const LaunchPlan plan = face->plan(flags, environment, detect_host_facts(environment));
+  std::fputs(explain(plan).c_str(), stdout);
+  return 0;
 }
 
 }  // namespace acc::launcher

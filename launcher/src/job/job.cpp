@@ -81,7 +81,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Unique
       guardian_(io_, guardian.release()),
       signals_(io_),
       output_(io_.get_executor(), {.prefix = plan.num_processes > 1}),
-      port_(plan.main_process_port) {
+      port_(plan.rendezvous.port) {
   const sigset_t signals = handled_signals();
   signals_.assign(::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC));
 }
@@ -175,11 +175,11 @@ void Job::on_stop_signal(int signal) {
 
 void Job::serve_store() {
   // One machine's store is for its own workers; other machines may come by any interface.
-  const std::string address = plan_.num_machines == 1 ? plan_.main_process_ip : "";
+  const std::string address = plan_.num_machines == 1 ? plan_.rendezvous.address : "";
   try {
     server_.emplace(io_, address, port_);
   } catch (const Error& error) {
-    if (plan_.port_was_given || plan_.num_machines > 1 || port_ == 0) {
+    if (plan_.rendezvous.port_was_given || plan_.num_machines > 1 || port_ == 0) {
       throw Error(Errc::config, error.what());
     }
     server_.emplace(io_, address, 0);
@@ -197,13 +197,14 @@ asio::awaitable<void> Job::meet_other_machines() {
 }
 
 std::vector<WorkerSpec> Job::worker_specs() const {
+  const Assignment assignment = planned_assignment(plan_, port_);
   std::vector<WorkerSpec> specs;
   for (int local_rank = 0; local_rank < plan_.local_world_size; ++local_rank) {
     WorkerSpec& spec = specs.emplace_back();
-    spec.rank = plan_.machine_rank * plan_.local_world_size + local_rank;
+    spec.rank = assignment.first_rank + local_rank;
     spec.local_rank = local_rank;
-    spec.command = plan_.command;
-    spec.environment = worker_environment(plan_, environment_, local_rank, port_);
+    spec.command = worker_command(plan_, local_rank);
+    spec.environment = worker_environment(plan_, assignment, environment_, local_rank);
     spec.working_directory = plan_.working_directory;
     spec.inherits_stdin = plan_.num_processes == 1;
     const Placement& placement = plan_.placements[static_cast<std::size_t>(local_rank)];
@@ -292,13 +293,13 @@ void Job::close() {
 }
 
 std::string Job::error_file(int local_rank) const {
-  return plan_.error_directory + "/attempt_0/" + std::to_string(local_rank) + "/error.json";
+  return plan_.output.directory + "/attempt_0/" + std::to_string(local_rank) + "/error.json";
 }
 
 void Job::remove_error_files() const {
   std::error_code ignored;
-  std::filesystem::remove_all(plan_.error_directory, ignored);
-  std::filesystem::remove(std::filesystem::path(plan_.error_directory).parent_path(), ignored);
+  std::filesystem::remove_all(plan_.output.directory, ignored);
+  std::filesystem::remove(std::filesystem::path(plan_.output.directory).parent_path(), ignored);
 }
 
 }  // namespace

@@ -33,16 +33,16 @@ Peers::Peers(asio::any_io_executor executor, const LaunchPlan& plan, std::string
       announced_(executor_) {}
 
 asio::awaitable<void> Peers::join() {
-  const std::string server = plan_.machine_rank == 0 ? "localhost" : plan_.main_process_ip;
-  const auto deadline = std::chrono::steady_clock::now() + plan_.join_timeout;
-  co_await calls_.connect(server, plan_.main_process_port, plan_.join_timeout, say_);
+  const std::string server = plan_.machine_rank == 0 ? "localhost" : plan_.rendezvous.address;
+  const auto deadline = std::chrono::steady_clock::now() + plan_.rendezvous.join_timeout;
+  co_await calls_.connect(server, plan_.rendezvous.port, plan_.rendezvous.join_timeout, say_);
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
       deadline - std::chrono::steady_clock::now());
   const rendezvous::Machine me{plan_.machine_rank, host_, host_, plan_.local_world_size,
                                ::getpid()};
   std::exception_ptr refused;
   try {
-    machines_ = co_await rendezvous::join(calls_, plan_.run_id, me, plan_.num_machines,
+    machines_ = co_await rendezvous::join(calls_, plan_.rendezvous.run_id, me, plan_.num_machines,
                                           plan_.num_processes, left, say_);
   } catch (const Error&) {
     refused = std::current_exception();
@@ -51,7 +51,7 @@ asio::awaitable<void> Peers::join() {
     co_await linger();
     std::rethrow_exception(refused);
   }
-  co_await watcher_.connect(server, plan_.main_process_port, rendezvous::AsyncClient::kCallTimeout);
+  co_await watcher_.connect(server, plan_.rendezvous.port, rendezvous::AsyncClient::kCallTimeout);
 }
 
 asio::awaitable<void> Peers::linger() {
@@ -67,7 +67,7 @@ void Peers::watch(std::function<void(const JobEnd&)> on_end) {
 
 asio::awaitable<void> Peers::await_end(std::function<void(const JobEnd&)> on_end) {
   try {
-    end_ = co_await rendezvous::await_end(watcher_, plan_.run_id);
+    end_ = co_await rendezvous::await_end(watcher_, plan_.rendezvous.run_id);
   } catch (const Error& error) {
     if (finishing_ || end_) {
       co_return;  // finish() notices by itself, or the store has gone after its work was done
@@ -89,7 +89,7 @@ void Peers::announce(int exit_status, const std::string& reason) {
 
 asio::awaitable<void> Peers::send_end(JobEnd end) {
   try {
-    end_ = co_await rendezvous::announce_end(calls_, plan_.run_id, end);
+    end_ = co_await rendezvous::announce_end(calls_, plan_.rendezvous.run_id, end);
   } catch (const Error&) {
     end_ = std::move(end);  // nobody can be told; await_end sees the reason
   }
@@ -106,7 +106,7 @@ asio::awaitable<std::optional<JobEnd>> Peers::finish() {
     timeout = plan_.machine_rank == 0 ? plan_.shutdown_timeout + kGrace : std::chrono::seconds(0);
   }
   try {
-    co_await rendezvous::finish(calls_, plan_.run_id, plan_.num_machines, timeout);
+    co_await rendezvous::finish(calls_, plan_.rendezvous.run_id, plan_.num_machines, timeout);
   } catch (const Error& error) {
     if (!end_) {
       end_ = lost_machine_0(error.what());

@@ -71,12 +71,11 @@ std::string find_python(const plugins::Environment& environment, const HostFacts
 
 }  // namespace
 
-std::vector<std::string> program_command(const Flags& flags, const plugins::Settings& settings,
+std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const plugins::Environment& environment,
                                          const HostFacts& facts) {
   const std::string& program = flags.program;
-  const bool module = settings.boolean("module");
-  const bool no_python = settings.boolean("no_python");
+  const auto [module, no_python] = kind;
   if (program.empty()) {
     throw Error(Errc::invalid_argument,
                 "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");

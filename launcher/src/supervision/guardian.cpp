@@ -35,14 +35,13 @@ void retitle(int argc, char** argv, std::string_view title) {
 }
 
 [[noreturn]] void become_supervisor(int argc, char** argv, UniqueFd guardian,
-                                    const std::function<int(SupervisorStart)>& body) {
+                                    const std::function<int(UniqueFd)>& body) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, kSupervisorName);
   std::signal(SIGPIPE, SIG_IGN);
-  SupervisorStart start{{argv + 1, argv + argc}, std::move(guardian)};
   retitle(argc, argv, kSupervisorName);
-  std::exit(body(std::move(start)));
+  std::exit(body(std::move(guardian)));
 }
 
 /// Reaps all that has ended; the wait status of `supervisor` goes to `wait_status`.
@@ -76,7 +75,7 @@ int wait_and_forward(pid_t supervisor, const sigset_t& signals) {
 
 }  // namespace
 
-int run_guarded(int argc, char** argv, const std::function<int(SupervisorStart)>& body) {
+int run_guarded(int argc, char** argv, const std::function<int(UniqueFd)>& body) {
   const sigset_t signals = handled_signals();
   std::signal(SIGCHLD, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);

@@ -60,9 +60,9 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
-const SettingRow* find_setting(std::string_view key) noexcept {
+const SettingRow* find_setting(std::string_view key, std::span<const SettingRow> table) noexcept {
   const auto same = [](char a, char b) { return (a == '-' ? '_' : a) == b; };
-  for (const SettingRow& row : settings_table()) {
+  for (const SettingRow& row : table) {
     if (std::ranges::equal(key, row.key, same)) {
       return &row;
     }

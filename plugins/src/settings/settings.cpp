@@ -96,25 +96,25 @@ std::string describe(const Source& source) {
   return {};
 }
 
-Settings::Settings() {
-  for (const SettingRow& row : settings_table()) {
+Settings::Settings(std::span<const SettingRow> table) : table_(table) {
+  for (const SettingRow& row : table_) {
     entries_.push_back({std::string(row.fallback), {}});
   }
 }
 
 std::size_t Settings::index(std::string_view key) const {
-  const SettingRow* row = find_setting(key);
+  const SettingRow* row = find_setting(key, table_);
   if (row == nullptr) {
     throw Error(Errc::internal, "no setting is named " + std::string(key));
   }
-  return static_cast<std::size_t>(row - settings_table().data());
+  return static_cast<std::size_t>(row - table_.data());
 }
 
 void Settings::set(std::string_view key, std::string text, Source source) {
-  const SettingRow* row = find_setting(key);
+  const SettingRow* row = find_setting(key, table_);
   if (row == nullptr) {
     std::vector<std::string_view> keys;
-    for (const SettingRow& each : settings_table()) {
+    for (const SettingRow& each : table_) {
       keys.push_back(each.key);
     }
     throw Error(Errc::config, source.where + ": unknown key \"" + std::string(key) + "\"" +
@@ -128,7 +128,7 @@ void Settings::set(std::string_view key, std::string text, Source source) {
 
 void Settings::reset(std::string_view key) {
   const std::size_t i = index(key);
-  entries_[i] = {std::string(settings_table()[i].fallback), {}};
+  entries_[i] = {std::string(table_[i].fallback), {}};
 }
 
 bool Settings::has(std::string_view key) const {
@@ -160,7 +160,7 @@ double Settings::real(std::string_view key) const {
 }
 
 std::string Settings::choice(std::string_view key) const {
-  return std::string(find_choice(*find_setting(key), text(key)).value_or(""));
+  return std::string(find_choice(table_[index(key)], text(key)).value_or(""));
 }
 
 std::vector<std::string> Settings::list(std::string_view key) const {

@@ -1,7 +1,6 @@
-#include "acc/launcher/flags.hpp"
-
 #include "acc/base/error.hpp"
-#include "acc/plugins/settings_table.hpp"
+#include "acc/launcher/command_line.hpp"
+#include "acc/launcher/face.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,9 +9,13 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+Flags parsed(const Words& words, const Face& face = accelerate_face()) {
+  return parse_flags(face, words);
+}
+
 std::string refusal(const Words& words) {
   try {
-    static_cast<void>(parse_flags(words));
+    static_cast<void>(parsed(words));
     return "";
   } catch (const Error& error) {
     CHECK(exit_status(error) == 2);
@@ -24,7 +27,7 @@ TEST_CASE("a flag may be spelled with - or _, with = or a blank") {
   for (const Words& words :
        {Words{"--num_processes", "4", "prog"}, Words{"--num-processes", "4", "prog"},
         Words{"--num_processes=4", "prog"}, Words{"--num-processes=4", "prog"}}) {
-    const Flags flags = parse_flags(words);
+    const Flags flags = parsed(words);
     REQUIRE(flags.find("num_processes") != nullptr);
     CHECK(flags.find("num_processes")->text == "4");
     CHECK(flags.program == "prog");
@@ -32,26 +35,44 @@ TEST_CASE("a flag may be spelled with - or _, with = or a blank") {
 }
 
 TEST_CASE("everything after the program is the program's") {
-  const Flags flags =
-      parse_flags(Words{"--cpu", "prog", "--cpu", "--num_processes", "9", "--", "-x"});
+  const Flags flags = parsed(Words{"--cpu", "prog", "--cpu", "--num_processes", "9", "--", "-x"});
   CHECK(flags.program == "prog");
   CHECK(flags.arguments == Words{"--cpu", "--num_processes", "9", "--", "-x"});
   CHECK(flags.own_arguments == Words{"--cpu"});
   CHECK(flags.find("num_processes") == nullptr);
 }
 
-TEST_CASE("sub-commands come first, launch is the default") {
-  CHECK(parse_flags(Words{"prog"}).command == Command::launch);
-  CHECK(parse_flags(Words{"launch", "prog"}).program == "prog");
-  CHECK(parse_flags(Words{"explain", "--cpu", "prog"}).command == Command::explain);
-  CHECK(parse_flags(Words{"--cpu", "explain"}).program == "explain");
-  CHECK(parse_flags(Words{"--help"}).command == Command::help);
-  CHECK(parse_flags(Words{"--version"}).command == Command::version);
-  CHECK(parse_flags(Words{"prog", "--help"}).command == Command::launch);
+TEST_CASE("the first word chooses, else the name that it is called under") {
+  struct Case {
+    std::string_view called_as;
+    Words words;
+    std::string_view chosen;
+    std::size_t rest;
+  };
+  for (const auto& [called_as, words, chosen, rest] : {
+           Case{"/usr/bin/acclaunch", {"prog"}, "launch", 1},
+           Case{"acclaunch", {"launch", "prog"}, "launch", 1},
+           Case{"acclaunch", {}, "launch", 0},
+           Case{"acclaunch", {"torchrun", "prog"}, "torchrun", 1},
+           Case{"acclaunch", {"explain", "--cpu", "prog"}, "explain", 2},
+           Case{"acclaunch", {"--cpu", "explain"}, "launch", 2},
+           Case{"bin/torchrun", {"explain"}, "torchrun", 1},
+           Case{"deepspeed", {"prog"}, "deepspeed", 1},
+           Case{"accelerate", {"launch", "prog"}, "launch", 1},
+       }) {
+    CAPTURE(called_as);
+    CAPTURE(words);
+    const CommandLine line = read_command_line(called_as, words);
+    CHECK((line.sub_command != nullptr ? line.sub_command->name : line.face->name) == chosen);
+    CHECK(line.arguments.size() == rest);
+  }
+  CHECK(parsed({"--help"}).wants_help);
+  CHECK(parsed({"--version"}).wants_version);
+  CHECK_FALSE(parsed({"prog", "--help"}).wants_help);
 }
 
 TEST_CASE("every flag of the table is understood and described") {
-  const std::string help = help_text();
+  const std::string help = help_text(accelerate_face());
   for (const plugins::SettingRow& row : plugins::settings_table()) {
     if (row.flag == plugins::Flag::none) {
       continue;
@@ -60,7 +81,7 @@ TEST_CASE("every flag of the table is understood and described") {
     CAPTURE(flag);
     CHECK(help.find(flag) != std::string::npos);
     const bool toggle = row.flag == plugins::Flag::toggle;
-    const Flags flags = parse_flags(toggle ? Words{flag, "prog"} : Words{flag, "word", "prog"});
+    const Flags flags = parsed(toggle ? Words{flag, "prog"} : Words{flag, "word", "prog"});
     REQUIRE(flags.find(row.key) != nullptr);
     CHECK(flags.find(row.key)->text == (toggle ? "true" : "word"));
     CHECK(flags.program == "prog");

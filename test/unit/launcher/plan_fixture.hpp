@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/base/error.hpp"
+#include "acc/launcher/face.hpp"
 #include "acc/launcher/resolve.hpp"
 
 #include <unistd.h>
@@ -65,7 +66,7 @@ class PlanFixture {
 
   /// What acclaunch decides for these arguments.
   [[nodiscard]] LaunchPlan plan(const std::vector<std::string>& arguments) const {
-    const Flags flags = parse_flags(arguments);
+    const Flags flags = parse_flags(accelerate_face(), arguments);
     return resolve(flags, load_config(flags, environment), environment, facts);
   }
 
@@ -81,7 +82,8 @@ class PlanFixture {
   }
 
   [[nodiscard]] plugins::Environment worker(const LaunchPlan& made, int local_rank) const {
-    return worker_environment(made, environment, local_rank, made.main_process_port);
+    return worker_environment(made, planned_assignment(made, made.rendezvous.port), environment,
+                              local_rank);
   }
 
   /// What worker `local_rank` understands.

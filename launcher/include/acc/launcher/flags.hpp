@@ -1,37 +1,28 @@
 #pragma once
 
-#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace acc::launcher {
 
-enum class Command { launch, explain, help, version, environment_table, configuration_table };
-
-/// The command line, taken apart but not judged: `resolve()` checks the values.
+/// A command line, taken apart but not judged: the plan checks the values.
 struct Flags {
   struct Value {
-    std::string key;      ///< of the settings table
+    std::string key;      ///< of the face's table
     std::string text;     ///< `true` for a toggle
     std::string written;  ///< as the user spelled the flag, for messages
   };
 
-  Command command = Command::launch;
-  std::vector<Value> values;  ///< in the order of the command line; the last of a key counts
-  std::string program;        ///< empty: none was given
+  bool wants_help = false;     ///< --help or -h: nothing after it was read
+  bool wants_version = false;  ///< --version
+  std::vector<Value> values;   ///< in the order of the command line; the last of a key counts
+  std::string program;         ///< empty: none was given
   std::vector<std::string> arguments;      ///< everything after the program
-  std::vector<std::string> own_arguments;  ///< everything before it, without the sub-command
+  std::vector<std::string> own_arguments;  ///< everything before it
 
   /// The last value of `key`, or nullptr.
   [[nodiscard]] const Value* find(std::string_view key) const;
 };
-
-/// Takes apart what follows the program's own name. A long flag may be spelled with `-` or `_`, its
-/// value follows `=` or a blank. Throws Error(invalid_argument) for an unknown flag, a missing
-/// value, and what acclaunch does not do, by name.
-Flags parse_flags(std::span<const std::string> arguments);
-
-/// Text of --help, made from the settings table.
-std::string help_text();
 
 }  // namespace acc::launcher

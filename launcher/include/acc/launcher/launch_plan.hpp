@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,44 +15,105 @@ namespace acc::launcher {
 /// What the workers are, apart from how their state is sharded.
 enum class Mode { plain, multi_gpu, fsdp, deepspeed };
 
-/// All that is decided before anything is started. Built once by `resolve()`; nothing later reads a
+/// By which variables a worker is told who it is.
+enum class Identity {
+  none,       ///< one process that is told nothing: a script on its own, mpirun, pdsh
+  torchrun,   ///< RANK, LOCAL_RANK, GROUP_RANK, TORCHELASTIC_*, …
+  deepspeed,  ///< those of DeepSpeed's launcher: LOCAL_SIZE, CROSS_RANK, …
+};
+
+/// How the machines of a job find each other.
+struct RendezvousPlan {
+  enum class Backend {
+    none,   ///< there is nobody to meet and no store: Identity::none
+    fixed,  ///< "static": machine_rank is given, machine 0 serves the store at address:port
+    c10d,   ///< ranks are handed out at the address; the workers' store has a port of its own
+  };
+
+  Backend backend = Backend::fixed;
+  int min_machines = 1;  ///< below num_machines where fewer will do
+  std::string address = "127.0.0.1";
+  std::uint16_t port = 29500;
+  bool port_was_given = false;  ///< a given port that is in use is an error, the default one is not
+  std::string run_id = "none";
+  std::chrono::seconds join_timeout{900};
+  std::chrono::seconds last_call_timeout{30};  ///< for more machines, once there are enough
+};
+
+/// Where the workers' output goes besides, or instead of, the launcher's own streams.
+struct OutputPlan {
+  /// Which of a worker's streams: bit 0 stdout, bit 1 stderr, as torchrun's -r and -t count.
+  using Streams = unsigned;
+
+  /// Unique to this run. Below it `attempt_N/LOCAL_RANK/` holds stdout.log and stderr.log, where
+  /// asked for, and error.json, which TORCHELASTIC_ERROR_FILE names.
+  std::string directory;
+  bool keeps_directory = false;     ///< the user named the place; else it goes with the job
+  std::vector<Streams> to_file;     ///< by local rank; empty: none
+  std::vector<Streams> to_console;  ///< by local rank; empty: all
+};
+
+/// All that is decided before anything is started. Built once, by a face; nothing later reads a
 /// flag, a file or the environment. `settings` keeps every value with its source for `explain`.
 struct LaunchPlan {
-  std::vector<std::string> command;  ///< program and its arguments, ready for exec
+  /// Program and its arguments, ready for exec but for `${local_rank}` where
+  /// `replaces_local_rank` says so.
+  std::vector<std::string> command;
+  bool replaces_local_rank = false;
   std::string working_directory;
 
   Mode mode = Mode::plain;
+  Identity identity = Identity::torchrun;
   plugins::Device device = plugins::Device::cpu;
-  std::vector<std::string> gpu_ids;  ///< empty: leave CUDA_VISIBLE_DEVICES as it is
+  plugins::ShardingSettings sharding;  ///< what the workers will make of their environment
+  std::vector<std::string> gpu_ids;    ///< empty: leave CUDA_VISIBLE_DEVICES as it is
 
   GpuFacts gpus;                      ///< of this machine, for `explain`
   std::vector<Placement> placements;  ///< of this machine's workers, by local rank
 
-  int num_machines = 1;
-  int machine_rank = 0;
-  int num_processes = 1;     ///< over all machines
+  RendezvousPlan rendezvous;
+  int num_machines = 1;  ///< at most
+  int machine_rank = 0;  ///< Backend::c10d: not known yet
+  /// Over all machines; 0: as many as the machines bring. Ranks follow in the order of machines.
+  int num_processes = 1;
   int local_world_size = 1;  ///< on this machine
 
-  std::string main_process_ip = "127.0.0.1";
-  std::uint16_t main_process_port = 29500;
-  bool port_was_given = false;  ///< a given port that is in use is an error, the default one is not
-  std::string run_id = "none";
-  std::chrono::seconds join_timeout{900};
+  std::string role = "default";
+  int max_restarts = 0;
   std::chrono::seconds shutdown_timeout{30};
+  bool keeps_exit_status = true;  ///< of the worker that failed; else a failure is 1
 
-  /// Folder for TORCHELASTIC_ERROR_FILE of each worker, unique to this run. Whoever starts the
-  /// workers makes the folder of each file, and removes all of it in the end.
-  std::string error_directory;
+  OutputPlan output;
 
-  /// What the workers get besides torchrun's identity variables, which `worker_environment` adds.
+  /// What the workers get besides their identity, which `worker_environment` adds, and what they
+  /// do not get of the parent's.
   plugins::Environment environment;
+  std::set<std::string> removed_variables;
   plugins::Settings settings;
   std::vector<std::string> notices;  ///< one line each, printed once before the start
 };
 
-/// The complete environment of one worker: the parent's, the plan's, and torchrun's variables for
-/// this rank. `port` is the store's real port.
-plugins::Environment worker_environment(const LaunchPlan& plan, const plugins::Environment& parent,
-                                        int local_rank, std::uint16_t port);
+/// Who this machine's workers are in the job: what the rendezvous answers.
+struct Assignment {
+  int machine_rank = 0;
+  int num_machines = 1;
+  int first_rank = 0;  ///< of this machine's workers
+  int local_world_size = 1;
+  int world_size = 1;
+  std::string master_addr = "127.0.0.1";
+  std::uint16_t master_port = 0;
+  std::string run_id = "none";
+  int restart_count = 0;
+};
+
+/// The assignment of a plan that leaves nothing to be found out but the store's port.
+Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port);
+
+/// The complete environment of one worker: the parent's, the plan's, and who it is.
+plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment& assignment,
+                                        const plugins::Environment& parent, int local_rank);
+
+/// The command of one worker.
+std::vector<std::string> worker_command(const LaunchPlan& plan, int local_rank);
 
 }  // namespace acc::launcher

@@ -14,10 +14,11 @@ namespace acc::launcher {
 std::optional<plugins::Document> load_config(const Flags& flags,
                                              const plugins::Environment& environment);
 
-/// Decides everything. A value is taken from the flags, else the file, else (few) the environment,
-/// else the default, and keeps that source in `LaunchPlan::settings`. Asks the disk only for the
-/// program and for the DeepSpeed JSON file. Throws Error (exit status 2) with every fault of a
-/// stage at once: values; then machines and devices; then what is to be sharded; then the program.
+/// Decides everything that `accelerate launch` would. A value is taken from the flags, else the
+/// file, else (few) the environment, else the default, and keeps that source in
+/// `LaunchPlan::settings`. Asks the disk only for the program and for the DeepSpeed JSON file.
+/// Throws Error (exit status 2) with every fault of a stage at once: values; then machines and
+/// devices; then what is to be sharded; then the program.
 LaunchPlan resolve(const Flags& flags, const std::optional<plugins::Document>& config,
                    const plugins::Environment& environment, const HostFacts& facts);
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,12 +25,14 @@ struct Source {
 /// `default`, or the place: what `explain` prints.
 std::string describe(const Source& source);
 
-/// The value text and source of every row of the settings table. Text is kept as it was given,
-/// since Accelerate hands it on so; the typed getters read it. Unknown keys passed to a getter are
-/// a mistake of ours and throw Error(internal).
+/// The value text and source of every row of a table: the settings table, or that of another
+/// command line. Text is kept as it was given, since Accelerate hands it on so; the typed getters
+/// read it. Unknown keys passed to a getter are a mistake of ours and throw Error(internal).
 class Settings {
  public:
-  Settings();
+  explicit Settings(std::span<const SettingRow> table = settings_table());
+
+  [[nodiscard]] std::span<const SettingRow> table() const noexcept { return table_; }
 
   /// Checks and stores a value, whatever was there. Throws Error(config) naming where, key, the
   /// expected and the found value; for an unknown key also the nearest known one.
@@ -56,7 +59,8 @@ class Settings {
   };
   [[nodiscard]] std::size_t index(std::string_view key) const;
 
-  std::vector<Entry> entries_;  // one per row of the table, same order
+  std::span<const SettingRow> table_;  // lives as long as the program
+  std::vector<Entry> entries_;         // one per row of the table, same order
 };
 
 /// Python's words: y yes t true on 1 / n no f false off 0 in any letter case.

@@ -47,10 +47,12 @@ struct SettingRow {
   std::string_view help = {};
 };
 
+/// The settings of Accelerate's configuration and ours: what launcher and workers share.
 std::span<const SettingRow> settings_table() noexcept;
 
 /// The row of `key` (dashes count as underscores), or nullptr.
-const SettingRow* find_setting(std::string_view key) noexcept;
+const SettingRow* find_setting(std::string_view key,
+                               std::span<const SettingRow> table = settings_table()) noexcept;
 
 /// `ACC_<KEY>`: carries a setting to the workers where Accelerate has no variable for it, or where
 /// its variable must keep what Accelerate itself would write.

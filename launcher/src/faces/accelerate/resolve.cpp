@@ -1,5 +1,5 @@
+#include "faces/accelerate/resolver.hpp"
 #include "plan/program_command.hpp"
-#include "plan/resolver.hpp"
 
 #include <array>
 #include <charconv>
@@ -36,9 +36,10 @@ LaunchPlan Resolver::resolve() {
   place_on_cores();
   read_rendezvous();
   read_sharding();
-  plan_.command = program_command(flags_, settings_, environment_, facts_);
+  plan_.command = program_command(
+      flags_, {settings_.boolean("module"), settings_.boolean("no_python")}, environment_, facts_);
   plan_.working_directory = facts_.working_directory.string();
-  plan_.error_directory = (facts_.scratch_directory / plan_.run_id).string();
+  plan_.output.directory = (facts_.scratch_directory / plan_.rendezvous.run_id).string();
   build_environment();
   if (settings_.boolean("quiet")) {
     plan_.notices.clear();

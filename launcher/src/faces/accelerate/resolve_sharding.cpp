@@ -1,6 +1,6 @@
 #include "acc/plugins/deepspeed_json.hpp"
 #include "acc/plugins/strategy.hpp"
-#include "plan/resolver.hpp"
+#include "faces/accelerate/resolver.hpp"
 
 namespace acc::launcher {
 
@@ -20,9 +20,9 @@ void Resolver::read_sharding() {
   } else if (plan_.mode == Mode::deepspeed) {
     read_deepspeed();
   }
-  const plugins::ShardingSettings sharding =
+  plan_.sharding =
       plugins::sharding_settings(settings_, origin(), plan_.num_processes, plan_.local_world_size);
-  explain_groups(sharding);
+  explain_groups(plan_.sharding);
 }
 
 void Resolver::inherit_variables() {

@@ -1,5 +1,5 @@
+#include "faces/accelerate/resolver.hpp"
 #include "plan/machines.hpp"
-#include "plan/resolver.hpp"
 
 #include <algorithm>
 
@@ -25,15 +25,15 @@ void Resolver::place_workers() {
   faults.raise();
   plan_.local_world_size = plan_.num_processes / plan_.num_machines;
   if (plan_.num_machines > 1) {
-    plan_.main_process_ip = settings_.text("main_process_ip");
+    plan_.rendezvous.address = settings_.text("main_process_ip");
   }
 }
 
 void Resolver::read_port() {
-  plan_.main_process_port = kDefaultPort;
+  plan_.rendezvous.port = kDefaultPort;
   if (settings_.has("main_process_port")) {
-    plan_.main_process_port = static_cast<std::uint16_t>(settings_.integer("main_process_port"));
-    plan_.port_was_given = true;
+    plan_.rendezvous.port = static_cast<std::uint16_t>(settings_.integer("main_process_port"));
+    plan_.rendezvous.port_was_given = true;
   }
 }
 
@@ -81,9 +81,9 @@ void Resolver::check_machines() {
                      : settings_.has("main_process_ip") ? "--machine_rank"
                                                         : "--machine_rank and --main_process_ip") +
                     "; with this machine as machine 0, type" +
-                    machines_hint(flags_, plan_.num_machines, address, plan_.main_process_port));
+                    machines_hint(flags_, plan_.num_machines, address, plan_.rendezvous.port));
   }
-  if (plan_.num_machines > 1 && plan_.main_process_port == 0) {
+  if (plan_.num_machines > 1 && plan_.rendezvous.port == 0) {
     throw Error(Errc::config,
                 "--main_process_port 0 lets machine 0 choose, and the others cannot know it; "
                 "name a port");
@@ -96,7 +96,9 @@ void Resolver::check_machines() {
 }
 
 void Resolver::read_rendezvous() {
-  plan_.run_id = plugins::variable(environment_, "PET_RDZV_ID", "none");
+  plan_.rendezvous.run_id = plugins::variable(environment_, "PET_RDZV_ID", "none");
+  plan_.role = settings_.text("role");
+  plan_.max_restarts = static_cast<int>(settings_.integer("max_restarts"));
   plan_.shutdown_timeout = std::chrono::seconds(settings_.integer("shutdown_timeout"));
   for (const std::string_view entry : plugins::split(settings_.text("rdzv_conf"), ',')) {
     const auto equals = std::min(entry.find('='), entry.size());
@@ -106,7 +108,7 @@ void Resolver::read_rendezvous() {
       throw Error(Errc::config,
                   "--rdzv_conf must be timeout=SECONDS, got \"" + std::string(entry) + "\"");
     }
-    plan_.join_timeout = std::chrono::seconds(*seconds);
+    plan_.rendezvous.join_timeout = std::chrono::seconds(*seconds);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "plan/resolver.hpp"
+#include "faces/accelerate/resolver.hpp"
 
 #include <algorithm>
 
@@ -8,6 +8,9 @@ using plugins::Device;
 using plugins::Source;
 
 void Resolver::build_environment() {
+  for (const plugins::SettingRow& row : plugins::settings_table()) {
+    plan_.removed_variables.insert(plugins::own_variable(row));  // an outer acclaunch's
+  }
   plugins::Environment& result = plan_.environment;
   result = plugins::settings_to_environment(settings_, origin(), plan_.device);
   if (plan_.mode == Mode::deepspeed) {

@@ -1,0 +1,18 @@
+#include "commands/commands.hpp"
+
+#include "acc/launcher/sub_command.hpp"
+
+#include <array>
+
+namespace acc::launcher {
+
+std::span<const SubCommand> sub_commands() noexcept {
+  static constexpr std::array kCommands = {
+      SubCommand{"explain", "every setting, its value and where it came from", explain_command},
+      SubCommand{"environment-table", "", environment_table_command},
+      SubCommand{"configuration-table", "", configuration_table_command},
+  };
+  return kCommands;
+}
+
+}  // namespace acc::launcher

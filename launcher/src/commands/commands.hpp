@@ -1,0 +1,13 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+/// One function a sub-command; see SubCommand.
+namespace acc::launcher {
+
+int explain_command(std::span<const std::string> arguments);
+int environment_table_command(std::span<const std::string> arguments);
+int configuration_table_command(std::span<const std::string> arguments);
+
+}  // namespace acc::launcher

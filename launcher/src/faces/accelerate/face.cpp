@@ -1,0 +1,61 @@
+#include "acc/launcher/face.hpp"
+
+#include "acc/launcher/resolve.hpp"
+
+#include <array>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::string_view kUsage =
+    "acclaunch starts the workers of a distributed training program and ends them together.\n\n"
+    "  acclaunch [launch] [flags] PROGRAM [arguments of the program]\n"
+    "  acclaunch torchrun [flags] PROGRAM ...    with torchrun's flags\n"
+    "  acclaunch deepspeed [flags] PROGRAM ...   with DeepSpeed's flags\n"
+    "  acclaunch explain [launch|torchrun|deepspeed] [flags] PROGRAM\n"
+    "                                            every setting, its value and where it came "
+    "from\n\n"
+    "Flags come before PROGRAM, may be spelled with - or _, and beat the file that\n"
+    "--config_file names.\n";
+
+constexpr std::array kShortFlags = {ShortFlag{'m', "module"}, ShortFlag{'q', "quiet"},
+                                    ShortFlag{'t', "tee"}};
+
+constexpr std::array kRefused = {
+    RefusedFlag{"tpu*", "TPUs are not supported"},
+    RefusedFlag{"no_tpu_cluster", "TPUs are not supported"},
+    RefusedFlag{"vm", "TPUs are not supported"},
+    RefusedFlag{"env", "TPUs are not supported"},
+    RefusedFlag{"main_training_function", "TPUs are not supported"},
+    RefusedFlag{"use_megatron_lm", "Megatron-LM is not supported"},
+    RefusedFlag{"megatron_lm_*", "Megatron-LM is not supported"},
+    RefusedFlag{"aws_*", "SageMaker is not supported"},
+    RefusedFlag{"fp8_*", "fp8 recipes are not supported"},
+    RefusedFlag{"mpirun_hostfile", "acclaunch starts the workers itself; leave mpirun out"},
+    RefusedFlag{"deepspeed_hostfile", "start acclaunch on every machine, with --machine_rank"},
+    RefusedFlag{"deepspeed_inclusion_filter",
+                "start acclaunch on the machines that shall take part"},
+    RefusedFlag{"deepspeed_exclusion_filter",
+                "start acclaunch on the machines that shall take part"},
+    RefusedFlag{"tee", "log files are not supported yet; redirect acclaunch's own output"},
+    RefusedFlag{"log_dir", "log files are not supported yet; redirect acclaunch's own output"},
+};
+
+LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
+                const HostFacts& facts) {
+  return resolve(flags, load_config(flags, environment), environment, facts);
+}
+
+}  // namespace
+
+const Face& accelerate_face() noexcept {
+  static const Face kFace{.name = "launch",
+                          .usage = kUsage,
+                          .table = plugins::settings_table(),
+                          .short_flags = kShortFlags,
+                          .refused = kRefused,
+                          .plan = plan};
+  return kFace;
+}
+
+}  // namespace acc::launcher
