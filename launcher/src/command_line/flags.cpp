@@ -143,6 +143,7 @@ std::string heading(plugins::Section section) {
       return "DeepSpeed (with --use_deepspeed or distributed_type: DEEPSPEED)";
     case plugins::Section::parallelism: return "Groups";
     case plugins::Section::dynamo: return "torch.compile in a Python program";
+    case plugins::Section::fp8: return "fp8 in a Python program (with --mixed_precision fp8)";
     case plugins::Section::zero: break;
   }
   return {};

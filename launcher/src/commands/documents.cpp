@@ -25,6 +25,7 @@ std::string block_of(const SettingRow& row) {
     case plugins::Section::fsdp: return "`fsdp_config`";
     case plugins::Section::parallelism: return "`parallelism_config`";
     case plugins::Section::dynamo: return "`dynamo_config`";
+    case plugins::Section::fp8: return "`fp8_config`";
     case plugins::Section::zero: return "";
   }
   return {};

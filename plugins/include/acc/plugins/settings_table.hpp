@@ -17,6 +17,7 @@ enum class Section {
   zero,         ///< known to the DeepSpeed JSON file alone
   parallelism,  ///< `parallelism_config`
   dynamo,       ///< `dynamo_config`; its prefix `dynamo_` may be left out there
+  fp8,          ///< `fp8_config`; its prefix `fp8_` may be left out there
 };
 
 enum class Type { text, boolean, integer, count, real, choice, numbered_choice, list };
@@ -39,7 +40,8 @@ struct SettingRow {
   Type type = Type::text;
   std::string_view fallback = {};     ///< default; empty: unset
   std::string_view allowed = {};      ///< choices joined by `|`, or a range `LOW..[HIGH]`
-  std::string_view environment = {};  ///< Accelerate's variable; empty: it has none
+  /// Accelerate's variable; empty: it has none. Several joined by `|`: one for each of a list.
+  std::string_view environment = {};
   Export exported = Export::never;
   TextFormat format = TextFormat::as_given;
   std::string_view json = {};  ///< path in the DeepSpeed JSON file
