@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "acc/launcher/face.hpp"
+#include "acc/plugins/settings.hpp"
 
 #include <algorithm>
 
@@ -110,6 +111,10 @@ class Parser {
 
   void add_value(const SettingRow& row, const std::string& written, const char* text) {
     const std::string key(row.key);
+    if (row.flag == plugins::Flag::deniable_toggle && text == nullptr) {
+      result_.values.push_back({key, take_denial(), written});
+      return;
+    }
     if (row.flag == plugins::Flag::toggle) {
       if (text != nullptr) {
         throw Error(Errc::invalid_argument, written + " takes no value, got \"" + text + "\"");
@@ -127,6 +132,16 @@ class Parser {
     }
     result_.own_arguments.push_back(rest_.front());
     result_.values.push_back({key, take(), written});
+  }
+
+  /// The next word where it is `true` or `false`, else `true`.
+  std::string take_denial() {
+    const std::string next = rest_.empty() ? "" : plugins::lower(rest_.front());
+    if (next != "true" && next != "false") {
+      return "true";
+    }
+    result_.own_arguments.push_back(rest_.front());
+    return take();
   }
 
   const Face& face_;

@@ -4,8 +4,6 @@
 
 #include <unistd.h>
 
-#include <optional>
-
 namespace acc::launcher {
 namespace {
 
@@ -18,19 +16,6 @@ bool is_file(const fs::path& path) {
 
 bool is_executable(const fs::path& path) {
   return is_file(path) && access(path.c_str(), X_OK) == 0;
-}
-
-std::optional<fs::path> find_in_path(const std::string& name,
-                                     const plugins::Environment& environment,
-                                     const HostFacts& facts) {
-  const std::string path = plugins::variable(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
-  for (const std::string_view folder : plugins::split(path, ':')) {
-    const fs::path candidate = facts.working_directory / fs::path(folder) / name;
-    if (is_executable(candidate)) {
-      return candidate;
-    }
-  }
-  return std::nullopt;
 }
 
 std::string find_executable(const std::string& program, const plugins::Environment& environment,
@@ -71,25 +56,45 @@ std::string find_python(const plugins::Environment& environment, const HostFacts
 
 }  // namespace
 
+std::optional<fs::path> find_in_path(const std::string& name,
+                                     const plugins::Environment& environment,
+                                     const HostFacts& facts) {
+  const std::string path = plugins::variable(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
+  for (const std::string_view folder : plugins::split(path, ':')) {
+    const fs::path candidate = facts.working_directory / fs::path(folder) / name;
+    if (is_executable(candidate)) {
+      return candidate;
+    }
+  }
+  return std::nullopt;
+}
+
+void check_program(const Flags& flags, ProgramKind kind) {
+  if (flags.program.empty()) {
+    throw Error(Errc::invalid_argument,
+                "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");
+  }
+  if (kind.module && kind.no_python) {
+    throw Error(Errc::invalid_argument,
+                "--module and --no_python exclude each other; a module needs Python");
+  }
+}
+
 std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const plugins::Environment& environment,
                                          const HostFacts& facts) {
   const std::string& program = flags.program;
-  const auto [module, no_python] = kind;
-  if (program.empty()) {
-    throw Error(Errc::invalid_argument,
-                "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");
-  }
-  if (module && no_python) {
-    throw Error(Errc::invalid_argument,
-                "--module and --no_python exclude each other; a module needs Python");
-  }
+  const auto [module, no_python, only_python, unbuffered] = kind;
+  check_program(flags, kind);
   std::vector<std::string> command;
-  if (module || (!no_python && program.ends_with(".py"))) {
+  if (module || (!no_python && (only_python || program.ends_with(".py")))) {
     if (!module && !is_file(facts.working_directory / program)) {
       throw Error(Errc::not_found, "cannot find program " + program);
     }
-    command = {find_python(environment, facts), "-u"};
+    command = {find_python(environment, facts)};
+    if (unbuffered) {
+      command.emplace_back("-u");
+    }
     if (module) {
       command.emplace_back("-m");
     }

@@ -32,11 +32,6 @@ std::string formatted(TextFormat format, const std::string& text) {
   return text;
 }
 
-/// Settings that the launcher alone reads.
-bool is_launchers_own(const SettingRow& row) {
-  return row.section == Section::launch && row.environment.empty();
-}
-
 /// What Accelerate leaves out while the setting that gives it a meaning is off.
 bool has_meaning(const SettingRow& row, const Settings& settings) {
   if (row.section == Section::fp8) {
@@ -85,7 +80,7 @@ void export_text(const SettingRow& row, const std::string& text, Environment& en
 
 /// Whether the setting needs a variable of ours beside or instead of Accelerate's.
 bool needs_own_variable(const SettingRow& row, const Settings& settings, std::string_view origin) {
-  if (is_launchers_own(row)) {
+  if (!reaches_workers(row)) {
     return false;
   }
   const Source::Kind kind = settings.source(row.key).kind;
@@ -196,7 +191,7 @@ Settings read_settings(const Environment& environment, std::string_view origin, 
   };
   for (const SettingRow& row : settings_table()) {
     const bool programs_own = row.section == Section::fp8;
-    if (is_launchers_own(row) || programs_own || !applies(row.section, origin)) {
+    if (!reaches_workers(row) || programs_own || !applies(row.section, origin)) {
       continue;
     }
     if (!read(row, own_variable(row)) && !row.environment.empty()) {

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -53,6 +54,12 @@ struct OutputPlan {
   std::vector<Streams> to_console;  ///< by local rank; empty: all
 };
 
+/// Text to be added to a file before the start.
+struct AppendedFile {
+  std::string path;
+  std::string text;
+};
+
 /// All that is decided before anything is started. Built once, by a face; nothing later reads a
 /// flag, a file or the environment. `settings` keeps every value with its source for `explain`.
 struct LaunchPlan {
@@ -89,6 +96,7 @@ struct LaunchPlan {
   /// do not get of the parent's.
   plugins::Environment environment;
   std::set<std::string> removed_variables;
+  std::optional<AppendedFile> appended_file;
   plugins::Settings settings;
   std::vector<std::string> notices;  ///< one line each, printed once before the start
 };
