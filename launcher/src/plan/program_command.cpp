@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <fstream>
 #include <optional>
 
 namespace acc::launcher {
@@ -59,6 +60,21 @@ std::string find_executable(const std::string& program, const plugins::Environme
   return program;
 }
 
+bool is_binary(const fs::path& path) {
+  std::string start(4, '\0');
+  std::ifstream(path, std::ios::binary).read(start.data(), 4);
+  return start ==
+         "\x7f"
+         "ELF";
+}
+
+bool is_for_python(const std::string& program, ProgramKind kind, const HostFacts& facts) {
+  const fs::path path = facts.working_directory / program;
+  return kind.module ||
+         (!kind.no_python && (program.ends_with(".py") || (kind.only_binaries_without_python &&
+                                                           is_file(path) && !is_binary(path))));
+}
+
 std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
   const std::string name = plugins::variable(environment, "PYTHON_EXEC", "python3");
   try {
@@ -75,22 +91,21 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const plugins::Environment& environment,
                                          const HostFacts& facts) {
   const std::string& program = flags.program;
-  const auto [module, no_python] = kind;
   if (program.empty()) {
     throw Error(Errc::invalid_argument,
                 "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");
   }
-  if (module && no_python) {
+  if (kind.module && kind.no_python) {
     throw Error(Errc::invalid_argument,
                 "--module and --no_python exclude each other; a module needs Python");
   }
   std::vector<std::string> command;
-  if (module || (!no_python && program.ends_with(".py"))) {
-    if (!module && !is_file(facts.working_directory / program)) {
+  if (is_for_python(program, kind, facts)) {
+    if (!kind.module && !is_file(facts.working_directory / program)) {
       throw Error(Errc::not_found, "cannot find program " + program);
     }
     command = {find_python(environment, facts), "-u"};
-    if (module) {
+    if (kind.module) {
       command.emplace_back("-m");
     }
     command.push_back(program);

@@ -12,6 +12,8 @@ namespace acc::launcher {
 struct ProgramKind {
   bool module = false;     ///< a Python module
   bool no_python = false;  ///< to be executed even if it ends in .py
+  /// As torchrun takes it: any file is a Python program, here unless it is a binary.
+  bool only_binaries_without_python = false;
 };
 
 /// The command of every worker: `*.py` and modules under `$PYTHON_EXEC` or python3, anything else
