@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <fstream>
+
 namespace acc::launcher {
 namespace {
 
@@ -42,6 +44,21 @@ std::string find_executable(const std::string& program, const plugins::Environme
                     (is_file(path) ? ": it is not executable (chmod +x)" : ": it is not a file"));
   }
   return program;
+}
+
+bool is_binary(const fs::path& path) {
+  std::string start(4, '\0');
+  std::ifstream(path, std::ios::binary).read(start.data(), 4);
+  return start ==
+         "\x7f"
+         "ELF";
+}
+
+bool is_for_python(const std::string& program, ProgramKind kind, const HostFacts& facts) {
+  const fs::path path = facts.working_directory / program;
+  return kind.module ||
+         (!kind.no_python && (program.ends_with(".py") || (kind.only_binaries_without_python &&
+                                                           is_file(path) && !is_binary(path))));
 }
 
 std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
@@ -84,18 +101,17 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const plugins::Environment& environment,
                                          const HostFacts& facts) {
   const std::string& program = flags.program;
-  const auto [module, no_python, only_python, unbuffered] = kind;
   check_program(flags, kind);
   std::vector<std::string> command;
-  if (module || (!no_python && (only_python || program.ends_with(".py")))) {
-    if (!module && !is_file(facts.working_directory / program)) {
+  if (is_for_python(program, kind, facts)) {
+    if (!kind.module && !is_file(facts.working_directory / program)) {
       throw Error(Errc::not_found, "cannot find program " + program);
     }
     command = {find_python(environment, facts)};
-    if (unbuffered) {
+    if (kind.unbuffered) {
       command.emplace_back("-u");
     }
-    if (module) {
+    if (kind.module) {
       command.emplace_back("-m");
     }
     command.push_back(program);

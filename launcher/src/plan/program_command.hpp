@@ -14,8 +14,9 @@ namespace acc::launcher {
 struct ProgramKind {
   bool module = false;     ///< a Python module
   bool no_python = false;  ///< to be executed even if it ends in .py
-  bool only_python = false;  ///< whatever its name, unless no_python
-  bool unbuffered = true;    ///< python -u
+  /// As torchrun takes it: any file is a Python program, here unless it is a binary.
+  bool only_binaries_without_python = false;
+  bool unbuffered = true;  ///< python -u
 };
 
 /// Throws Error(invalid_argument) where there is no program, or the kind contradicts itself.

@@ -5,6 +5,7 @@
 #include "acc/plugins/settings.hpp"
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -36,6 +37,7 @@ struct RendezvousPlan {
   std::string address = "127.0.0.1";
   std::uint16_t port = 29500;
   bool port_was_given = false;  ///< a given port that is in use is an error, the default one is not
+  std::string local_address;    ///< where the others reach this machine; empty: its host name
   std::string run_id = "none";
   std::chrono::seconds join_timeout{900};
   std::chrono::seconds last_call_timeout{30};  ///< for more machines, once there are enough
@@ -86,7 +88,9 @@ struct LaunchPlan {
   int local_world_size = 1;  ///< on this machine
 
   std::string role = "default";
+  bool virtual_local_rank = false;  ///< each worker is local rank 0 and sees its own GPU alone
   int max_restarts = 0;
+  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  ///< that end the job
   std::chrono::seconds shutdown_timeout{30};
   bool keeps_exit_status = true;  ///< of the worker that failed; else a failure is 1
 
@@ -114,7 +118,8 @@ struct Assignment {
   int restart_count = 0;
 };
 
-/// The assignment of a plan that leaves nothing to be found out but the store's port.
+/// The assignment of a plan that leaves nothing to be found out but the store's port; machines that
+/// may bring what they like bring as much as this one.
 Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port);
 
 /// The complete environment of one worker: the parent's, the plan's, and who it is.

@@ -15,7 +15,7 @@ void Resolver::choose_command() {
 ProgramKind Resolver::program_kind() const {
   return {.module = settings_.boolean("module"),
           .no_python = settings_.boolean("no_python"),
-          .only_python = !conduct_.starts_executables,
+          .only_binaries_without_python = !conduct_.starts_executables,
           .unbuffered = starter_ == Starter::ranks};
 }
 

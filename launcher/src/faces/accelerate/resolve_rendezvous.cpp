@@ -39,6 +39,9 @@ void Resolver::read_output() {
                              {"--log_dir", settings_.text("log_dir")}};
   plan_.output = plan_output(words, plan_.rendezvous.run_id, plan_.local_world_size,
                              facts_.working_directory, facts_.scratch_directory);
+  if (!plan_.output.to_file.empty() && !settings_.has("log_dir")) {
+    notice("the workers' files are in " + plan_.output.directory);
+  }
 }
 
 }  // namespace acc::launcher
