@@ -2,7 +2,7 @@
 
 #include "acc/launcher/face.hpp"
 #include "commands/commands.hpp"
-#include "host/cores.hpp"
+#include "host/topology.hpp"
 #include "plan/machines.hpp"
 
 #include <algorithm>
@@ -117,7 +117,7 @@ std::vector<std::string> gpus_of(const LaunchPlan& plan) {
 }
 
 std::vector<std::string> workers_of(const LaunchPlan& plan) {
-  const bool binds = plan.settings.boolean("enable_cpu_affinity");
+  const bool binds = plan.numa_binding != NumaBinding::none;
   std::vector<std::string> lines;
   for (const Placement& worker : plan.placements) {
     if (worker.gpu < 0 && !binds) {
@@ -125,7 +125,7 @@ std::vector<std::string> workers_of(const LaunchPlan& plan) {
     }
     std::string line = "local rank " + std::to_string(&worker - plan.placements.data());
     line += worker.gpu < 0 ? "" : " on GPU " + std::to_string(worker.gpu);
-    line += worker.cores.empty() ? ", not bound to cores" : ", cores " + core_list(worker.cores);
+    line += worker.cpus.empty() ? ", not bound" : ", CPUs " + cpu_list(worker.cpus);
     line += worker.numa_node < 0 ? "" : " of NUMA node " + std::to_string(worker.numa_node);
     lines.push_back(line);
   }

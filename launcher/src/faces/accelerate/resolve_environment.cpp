@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 namespace acc::launcher {
 
@@ -164,7 +165,7 @@ int Resolver::omp_threads() const {
   if (inherited) {
     return 0;
   }
-  return divides_cores() ? std::max(1, physical_cores() / local_processes()) : 1;
+  return divides_cores() ? std::max(1, cores_of_one()) : 1;
 }
 
 bool Resolver::divides_cores() const {
@@ -172,18 +173,24 @@ bool Resolver::divides_cores() const {
       settings_.has("num_cpu_threads_per_process")) {
     return false;
   }
-  return conduct_.shares_out_cores ? plan_.device == Device::cpu
-                                   : settings_.boolean("use_cpu") && num_processes_ > 0;
+  if (!conduct_.shares_out_cores) {
+    return settings_.boolean("use_cpu") && num_processes_ > 0;
+  }
+  return plan_.device == Device::cpu || plan_.numa_binding != NumaBinding::none;
 }
 
-int Resolver::physical_cores() const {
-  return static_cast<int>(facts_.cores.size());
+int Resolver::cores_of_one() const {
+  if (starter_ == Starter::ranks && conduct_.shares_out_cores) {
+    return cores_per_worker(plan_.placements, facts_);
+  }
+  std::set<int> cores;
+  for (const Cpu& cpu : facts_.cpus) {
+    cores.insert(cpu.core);
+  }
+  return static_cast<int>(cores.size()) / local_processes();
 }
 
 int Resolver::local_processes() const {
-  if (starter_ == Starter::ranks && conduct_.shares_out_cores) {
-    return plan_.local_world_size;
-  }
   for (const std::string name :
        {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
     const auto size = plugins::parse_integer(plugins::variable(environment_, name));

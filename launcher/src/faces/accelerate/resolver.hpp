@@ -81,6 +81,7 @@ class Resolver {
   [[nodiscard]] std::string no_gpu() const;
   [[nodiscard]] std::string unknown_gpu(const std::string& id) const;
   void notice_cpu();
+  [[nodiscard]] NumaBinding binding() const;
   void place_on_cores();
 
   // sharding
@@ -119,8 +120,8 @@ class Resolver {
   [[nodiscard]] int omp_threads() const;
   /// Whether OMP_NUM_THREADS is a share of the physical cores.
   [[nodiscard]] bool divides_cores() const;
-  [[nodiscard]] int physical_cores() const;
-  /// That share them: of an mpirun that started us, else ours.
+  [[nodiscard]] int cores_of_one() const;
+  /// That share the cores: of an mpirun that started us, else ours.
   [[nodiscard]] int local_processes() const;
 
   const Flags& flags_;
