@@ -76,6 +76,9 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const HostFacts& facts) {
   const std::string& program = flags.program;
   const auto [module, no_python] = kind;
+  if (program.empty() && !flags.needs_program) {
+    return {};
+  }
   if (program.empty()) {
     throw Error(Errc::invalid_argument,
                 "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");
