@@ -1,33 +1,42 @@
 #include "acc/launcher/host_facts.hpp"
 
-#include "host/cores.hpp"
+#include "acc/base/error.hpp"
+#include "host/topology.hpp"
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <numeric>
+#include <optional>
 #include <random>
+#include <set>
 
 namespace acc::launcher {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<NumaNode> numa_nodes(const fs::path& sys, const std::vector<int>& usable) {
-  std::vector<NumaNode> nodes;
-  const fs::path folder = sys / "devices/system/node";
-  std::string ids;
-  std::getline(std::ifstream(folder / "online"), ids);
-  for (const int id : parse_core_list(ids)) {
-    std::string list;
-    std::getline(std::ifstream(folder / ("node" + std::to_string(id)) / "cpulist"), list);
-    NumaNode& node = nodes.emplace_back(NumaNode{id, {}});
-    std::ranges::set_intersection(parse_core_list(list), usable, std::back_inserter(node.cores));
+/// What ACC_SIMULATE_GPUS asks for; nothing where it is unset or empty.
+std::optional<int> simulated_gpu_count(const plugins::Environment& environment) {
+  constexpr int kMost = 1024;
+  const std::string text = plugins::variable(environment, "ACC_SIMULATE_GPUS");
+  if (text.empty()) {
+    return std::nullopt;
   }
-  return nodes;
+  const auto count = plugins::parse_integer(text);
+  if (!count || *count < 0 || *count > kMost) {
+    throw Error(Errc::config, "ACC_SIMULATE_GPUS must be a number of GPUs from 0 to " +
+                                  std::to_string(kMost) + ", got \"" + text + "\"");
+  }
+  return static_cast<int>(*count);
+}
+
+std::vector<int> numa_nodes(const std::vector<Cpu>& cpus) {
+  std::set<int> nodes;
+  for (const Cpu& cpu : cpus) {
+    nodes.insert(cpu.numa_node);
+  }
+  return {nodes.begin(), nodes.end()};
 }
 
 fs::path scratch_directory(const plugins::Environment& environment) {
@@ -40,9 +49,9 @@ fs::path scratch_directory(const plugins::Environment& environment) {
 HostFacts detect_host_facts(const plugins::Environment& environment) {
   HostFacts facts;
   const fs::path sys = plugins::variable(environment, "ACC_SYS_ROOT", "/sys");
-  facts.cores = usable_cores();
-  facts.numa_nodes = numa_nodes(sys, facts.cores);
-  facts.gpu = detect_gpus(sys);
+  facts.cpus = detect_cpus();
+  const auto simulated = simulated_gpu_count(environment);
+  facts.gpu = simulated ? simulated_gpus(*simulated, numa_nodes(facts.cpus)) : detect_gpus(sys);
   const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
   if (visible != environment.end()) {
     facts.visible_gpus = visible_gpus(visible->second, facts.gpu.devices);

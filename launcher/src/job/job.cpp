@@ -208,7 +208,7 @@ std::vector<WorkerSpec> Job::worker_specs() const {
     spec.working_directory = plan_.working_directory;
     spec.inherits_stdin = plan_.num_processes == 1;
     const Placement& placement = plan_.placements[static_cast<std::size_t>(local_rank)];
-    spec.cores = placement.cores;
+    spec.cores = placement.cpus;
     spec.numa_node = placement.numa_node;
   }
   return specs;

@@ -91,6 +91,9 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const plugins::Environment& environment,
                                          const HostFacts& facts) {
   const std::string& program = flags.program;
+  if (program.empty() && !flags.needs_program) {
+    return {};
+  }
   if (program.empty()) {
     throw Error(Errc::invalid_argument,
                 "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");

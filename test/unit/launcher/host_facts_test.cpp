@@ -1,37 +1,39 @@
 #include "acc/launcher/host_facts.hpp"
 
-#include "host/cores.hpp"
-#include "support/temporary_folder.hpp"
+#include "acc/base/error.hpp"
 
 #include <doctest/doctest.h>
-
-#include <fstream>
 
 namespace acc::launcher {
 namespace {
 
 TEST_CASE("the machine itself has cores, a name and a place for acclaunch") {
   const HostFacts facts = detect_host_facts({{"TMPDIR", "/var/tmp"}, {"CUDA_VISIBLE_DEVICES", ""}});
-  CHECK(facts.cores == usable_cores());
+  CHECK_FALSE(facts.cpus.empty());
   CHECK(facts.visible_gpus.empty());
   CHECK_FALSE(facts.hostname.empty());
   CHECK(facts.executable_directory == std::filesystem::path(ACC_BIN_DIR));
   CHECK(facts.scratch_directory.parent_path() == "/var/tmp");
 }
 
-TEST_CASE("NUMA nodes list the cores that this process may run on") {
-  const test::TemporaryFolder sys;
-  const auto nodes = sys.path() / "devices/system/node";
-  std::filesystem::create_directories(nodes / "node0");
-  std::filesystem::create_directories(nodes / "node2");
-  std::ofstream(nodes / "online") << "0,2\n";
-  std::ofstream(nodes / "node0/cpulist") << "0-4095\n";
-  std::ofstream(nodes / "node2/cpulist") << "4096-4097\n";
-  const HostFacts facts = detect_host_facts({{"ACC_SYS_ROOT", sys.path().string()}});
-  REQUIRE(facts.numa_nodes.size() == 2);
-  CHECK(facts.numa_nodes[0].cores == usable_cores());
-  CHECK(facts.numa_nodes[1].id == 2);
-  CHECK(facts.numa_nodes[1].cores.empty());
+TEST_CASE("simulated GPUs take the place of those of the machine") {
+  const HostFacts facts =
+      detect_host_facts({{"ACC_SIMULATE_GPUS", "11"}, {"CUDA_VISIBLE_DEVICES", "10,1,3"}});
+  REQUIRE(facts.gpu.devices.size() == 11);
+  CHECK(facts.gpu.devices[10].name == "simulated");
+  CHECK(facts.visible_gpus == std::vector<int>{10, 1, 3});
+  for (int i = 0; i < 11; ++i) {
+    CHECK(find_gpu(facts.gpu.devices[static_cast<std::size_t>(i)].uuid, facts.gpu.devices) == i);
+  }
+  CHECK(detect_host_facts({{"ACC_SIMULATE_GPUS", "4"}}).visible_gpus.size() == 4);
+  CHECK(detect_host_facts({{"ACC_SIMULATE_GPUS", "0"}}).gpu.devices.empty());
+  for (const std::string wrong : {"-1", "two", "1025", "1.5"}) {
+    CHECK_THROWS_WITH_AS(
+        detect_host_facts({{"ACC_SIMULATE_GPUS", wrong}}),
+        ("ACC_SIMULATE_GPUS must be a number of GPUs from 0 to 1024, got \"" + wrong + "\"")
+            .c_str(),
+        Error);
+  }
 }
 
 }  // namespace

@@ -70,7 +70,8 @@ struct LaunchPlan {
   plugins::ShardingSettings sharding;  ///< what the workers will make of their environment
   std::vector<std::string> gpu_ids;    ///< empty: leave CUDA_VISIBLE_DEVICES as it is
 
-  GpuFacts gpus;                      ///< of this machine, for `explain`
+  GpuFacts gpus;  ///< of this machine, for `explain`
+  NumaBinding numa_binding = NumaBinding::none;
   std::vector<Placement> placements;  ///< of this machine's workers, by local rank
 
   RendezvousPlan rendezvous;

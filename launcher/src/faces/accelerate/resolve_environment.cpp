@@ -64,8 +64,8 @@ int Resolver::omp_threads() const {
   if (inherited != "0") {
     return 0;
   }
-  const int cores = static_cast<int>(facts_.cores.size());
-  return plan_.device == Device::cpu ? std::max(1, cores / plan_.local_world_size) : 1;
+  const bool has_cores = plan_.device == Device::cpu || plan_.numa_binding != NumaBinding::none;
+  return has_cores ? cores_per_worker(plan_.placements, facts_) : 1;
 }
 
 }  // namespace acc::launcher

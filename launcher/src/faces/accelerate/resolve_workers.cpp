@@ -194,11 +194,27 @@ std::string Resolver::unknown_gpu(const std::string& id) const {
          (by_name ? there : ", numbered from 0");
 }
 
+NumaBinding Resolver::binding() const {
+  const NumaBinding named = numa_binding(settings_.choice("numa_binding"));
+  if (!settings_.boolean("enable_cpu_affinity")) {
+    return named;
+  }
+  if (named != NumaBinding::none) {
+    // Accelerate in the program would bind anew by ACCELERATE_CPU_AFFINITY.
+    throw Error(Errc::config, settings_.source("numa_binding").where +
+                                  " and enable_cpu_affinity (" +
+                                  settings_.source("enable_cpu_affinity").where +
+                                  ") both say where workers run; take one out");
+  }
+  return NumaBinding::affinity;
+}
+
 void Resolver::place_on_cores() {
+  plan_.numa_binding = binding();
   const bool on_gpus = plan_.device == Device::cuda;
-  Placements placements = acc::launcher::place_workers(
-      plan_.local_world_size, on_gpus ? worker_gpus_ : std::vector<int>{},
-      settings_.boolean("enable_cpu_affinity"), facts_);
+  Placements placements = acc::launcher::place_workers(plan_.local_world_size,
+                                                       on_gpus ? worker_gpus_ : std::vector<int>{},
+                                                       plan_.numa_binding, facts_);
   plan_.gpus = facts_.gpu;
   plan_.placements = std::move(placements.workers);
   for (std::string& line : placements.notices) {

@@ -53,6 +53,7 @@ class Resolver {
   void check_enough_gpus() const;
   [[nodiscard]] std::string no_gpu() const;
   [[nodiscard]] std::string unknown_gpu(const std::string& id) const;
+  [[nodiscard]] NumaBinding binding() const;
   void place_on_cores();
   /// --cpu on the command line beats what a file says about GPUs; two flags contradict each other.
   void use_cpu_despite_gpus();
@@ -81,8 +82,8 @@ class Resolver {
   void build_environment();
   [[nodiscard]] std::string deepspeed_fields() const;
   [[nodiscard]] std::string python_path() const;
-  /// Threads of a worker; 0: leave the parent's OMP_NUM_THREADS. Cores are shared out on the CPU; a
-  /// GPU worker gets one, as from torchrun.
+  /// Threads of a worker; 0: leave the parent's OMP_NUM_THREADS. As many as it has physical cores
+  /// on the CPU, or where it is bound; an unbound GPU worker gets one, as from torchrun.
   [[nodiscard]] int omp_threads() const;
 
   const Flags& flags_;

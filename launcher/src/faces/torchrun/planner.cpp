@@ -88,7 +88,7 @@ void TorchrunPlanner::count_workers() {
 
 int TorchrunPlanner::count_named(const Given& word) const {
   static constexpr std::array<std::string_view, 3> kWords = {"auto", "cpu", "gpu"};
-  const int cores = static_cast<int>(facts_.cores.size());
+  const int cores = static_cast<int>(facts_.cpus.size());
   const int gpus = static_cast<int>(facts_.visible_gpus.size());
   if (word.text == "cpu" || (word.text == "auto" && gpus == 0)) {
     return cores;
@@ -265,12 +265,11 @@ void TorchrunPlanner::choose_device() {
 }
 
 void TorchrunPlanner::place_on_cores() {
-  if (settings_.has("numa_binding")) {
-    throw Error(Errc::config, "--numa-binding is not supported yet");
-  }
+  plan_.numa_binding = numa_binding(settings_.choice("numa_binding"));
   const bool on_gpus = plan_.device == plugins::Device::cuda;
-  Placements placements = place_workers(
-      plan_.local_world_size, on_gpus ? facts_.visible_gpus : std::vector<int>{}, false, facts_);
+  Placements placements =
+      place_workers(plan_.local_world_size, on_gpus ? facts_.visible_gpus : std::vector<int>{},
+                    plan_.numa_binding, facts_);
   plan_.gpus = facts_.gpu;
   plan_.placements = std::move(placements.workers);
   plan_.notices.insert(plan_.notices.end(), placements.notices.begin(), placements.notices.end());
