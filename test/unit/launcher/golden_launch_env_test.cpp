@@ -91,7 +91,8 @@ class GoldenCase {
     }
     // The reference started workers without looking for the DeepSpeed file.
     for (const std::string name : {"conf/Ds_Z3.json", "ds.json", "ds_config.json"}) {
-      fixture_.write(name, R"({"zero_optimization": {"stage": 3}})");
+      fixture_.write(
+          name, R"({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}})");
     }
   }
 

@@ -83,9 +83,9 @@ void Resolver::read_deepspeed() {
     return;
   }
   const fs::path path = find_deepspeed_config();
-  const auto notices =
+  const auto file =
       plugins::apply_deepspeed_json(plugins::load_document(path), plan_.num_processes, settings_);
-  plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());
+  plan_.notices.insert(plan_.notices.end(), file.notices.begin(), file.notices.end());
   if (settings_.integer("zero_hpz_partition_size") > 1 && settings_.integer("zero_stage") != 3) {
     notice(settings_.source("zero_hpz_partition_size").where +
            ": zero_hpz_partition_size has no effect below stage 3");
