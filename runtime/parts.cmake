@@ -27,7 +27,7 @@ acc_add_library(runtime_parts
     src/kernels/kernels.cpp
     src/optim/update.cpp
     src/initializer.cpp
-    src/checkpoint/files.cpp
+    src/checkpoint/mapped_file.cpp
     src/checkpoint/safetensors_header.cpp
     src/checkpoint/safetensors.cpp
     src/checkpoint/piece_table.cpp

@@ -1,5 +1,6 @@
 #include "acc/launcher/host_facts.hpp"
 
+#include "acc/base/error.hpp"
 #include "host/cores.hpp"
 
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <random>
 
 namespace acc::launcher {
@@ -30,6 +32,21 @@ std::vector<NumaNode> numa_nodes(const fs::path& sys, const std::vector<int>& us
   return nodes;
 }
 
+/// What ACC_SIMULATE_GPUS asks for; nothing where it is unset or empty.
+std::optional<int> simulated_gpu_count(const plugins::Environment& environment) {
+  constexpr int kMost = 1024;
+  const std::string text = plugins::variable(environment, "ACC_SIMULATE_GPUS");
+  if (text.empty()) {
+    return std::nullopt;
+  }
+  const auto count = plugins::parse_integer(text);
+  if (!count || *count < 0 || *count > kMost) {
+    throw Error(Errc::config, "ACC_SIMULATE_GPUS must be a number of GPUs from 0 to " +
+                                  std::to_string(kMost) + ", got \"" + text + "\"");
+  }
+  return static_cast<int>(*count);
+}
+
 fs::path scratch_directory(const plugins::Environment& environment) {
   return fs::path(plugins::variable(environment, "TMPDIR", "/tmp")) /
          ("acclaunch_" + std::to_string(getpid()) + "_" + std::to_string(std::random_device{}()));
@@ -42,7 +59,8 @@ HostFacts detect_host_facts(const plugins::Environment& environment) {
   const fs::path sys = plugins::variable(environment, "ACC_SYS_ROOT", "/sys");
   facts.cores = usable_cores();
   facts.numa_nodes = numa_nodes(sys, facts.cores);
-  facts.gpu = detect_gpus(sys);
+  const auto simulated = simulated_gpu_count(environment);
+  facts.gpu = simulated ? simulated_gpus(*simulated) : detect_gpus(sys);
   const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
   if (visible != environment.end()) {
     facts.visible_gpus = visible_gpus(visible->second, facts.gpu.devices);

@@ -1,6 +1,6 @@
 #include "checkpoint/atomic_folder.hpp"
 
-#include "checkpoint/files.hpp"
+#include "acc/base/atomic_file.hpp"
 
 #include <fcntl.h>
 

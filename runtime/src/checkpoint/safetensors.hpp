@@ -1,6 +1,7 @@
 #pragma once
 
-#include "checkpoint/files.hpp"
+#include "acc/base/atomic_file.hpp"
+#include "checkpoint/mapped_file.hpp"
 
 #include <cstdint>
 #include <map>

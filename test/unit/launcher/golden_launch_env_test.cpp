@@ -21,7 +21,6 @@ struct Difference {
 };
 
 const std::string kTakesCpuOnly = "--cpu chooses the device, not the mode";
-const std::string kLater = "refused by name until it is built";
 
 const std::map<std::string, Difference> kDifferences = {
     {"ds_and_cpu_refused", {kTakesCpuOnly, "accepted"}},
@@ -37,10 +36,6 @@ const std::map<std::string, Difference> kDifferences = {
     {"fsdp_yaml_unknown_inner_key_ignored", {"unknown keys are errors", "refused"}},
     {"ds_yaml_config_file_conflicting_keys",
      {"the reference's program refuses it later", "refused"}},
-    {"ds_port_restarts", {kLater, "refused"}},
-    {"multi_gpu_restarts_role_interval", {kLater, "refused"}},
-    {"multi_gpu_log_dir_only", {kLater, "refused"}},
-    {"two_machines_c10d", {kLater, "refused"}},
     {"fsdp_yaml_questionnaire_v1",
      {"the strategy chosen in the questionnaire counts",
       "FSDP_SHARDING_STRATEGY: expected FULL_SHARD, got SHARD_GRAD_OP\n"}},
@@ -116,8 +111,11 @@ class GoldenCase {
   [[nodiscard]] std::string compare(const json& rank) const {
     const json launcher = rank.value("launcher_index", json(0));
     const std::size_t index = launcher.is_number() ? launcher.get<std::size_t>() : 0;
-    const LaunchPlan plan = fixture_.plan(arguments(index));
+    LaunchPlan plan = fixture_.plan(arguments(index));
     const json& expected = rank["env"];
+    if (plan.rendezvous.backend == RendezvousPlan::Backend::c10d) {
+      plan.machine_rank = std::stoi(expected.value("GROUP_RANK", "0"));  // that it was given
+    }
     const bool simple = !expected.contains("RANK");
     const int local_rank = simple ? 0 : std::stoi(expected.value("LOCAL_RANK", "0"));
     plugins::Environment found = fixture_.worker(plan, local_rank);

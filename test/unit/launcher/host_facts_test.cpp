@@ -1,5 +1,6 @@
 #include "acc/launcher/host_facts.hpp"
 
+#include "acc/base/error.hpp"
 #include "host/cores.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -17,6 +18,26 @@ TEST_CASE("the machine itself has cores, a name and a place for acclaunch") {
   CHECK_FALSE(facts.hostname.empty());
   CHECK(facts.executable_directory == std::filesystem::path(ACC_BIN_DIR));
   CHECK(facts.scratch_directory.parent_path() == "/var/tmp");
+}
+
+TEST_CASE("simulated GPUs take the place of those of the machine") {
+  const HostFacts facts =
+      detect_host_facts({{"ACC_SIMULATE_GPUS", "11"}, {"CUDA_VISIBLE_DEVICES", "10,1,3"}});
+  REQUIRE(facts.gpu.devices.size() == 11);
+  CHECK(facts.gpu.devices[10].name == "simulated");
+  CHECK(facts.visible_gpus == std::vector<int>{10, 1, 3});
+  for (int i = 0; i < 11; ++i) {
+    CHECK(find_gpu(facts.gpu.devices[static_cast<std::size_t>(i)].uuid, facts.gpu.devices) == i);
+  }
+  CHECK(detect_host_facts({{"ACC_SIMULATE_GPUS", "4"}}).visible_gpus.size() == 4);
+  CHECK(detect_host_facts({{"ACC_SIMULATE_GPUS", "0"}}).gpu.devices.empty());
+  for (const std::string wrong : {"-1", "two", "1025", "1.5"}) {
+    CHECK_THROWS_WITH_AS(
+        detect_host_facts({{"ACC_SIMULATE_GPUS", wrong}}),
+        ("ACC_SIMULATE_GPUS must be a number of GPUs from 0 to 1024, got \"" + wrong + "\"")
+            .c_str(),
+        Error);
+  }
 }
 
 TEST_CASE("NUMA nodes list the cores that this process may run on") {

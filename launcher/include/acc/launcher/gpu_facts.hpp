@@ -29,6 +29,9 @@ struct GpuFacts {
 GpuFacts detect_gpus(const std::filesystem::path& sys = "/sys",
                      const std::filesystem::path& proc = "/proc");
 
+/// GPUs that do not exist: named "simulated", each with a UUID of its own, of no known NUMA node.
+GpuFacts simulated_gpus(int count);
+
 /// Which device one entry of a list names: a number, a UUID, or a beginning of a UUID that only one
 /// has.
 std::optional<int> find_gpu(std::string_view entry, const std::vector<Gpu>& devices);

@@ -26,7 +26,9 @@ struct HostFacts {
   std::filesystem::path scratch_directory;     ///< unique to this run, not made yet
 };
 
-/// Asks the machine. ACC_SYS_ROOT says where sysfs is, if not in /sys.
+/// Asks the machine. ACC_SYS_ROOT says where sysfs is, if not in /sys. ACC_SIMULATE_GPUS=N takes
+/// the place of the driver's answer with N GPUs that do not exist, to plan for them on a machine
+/// without. Throws Error(config) where that is no number of GPUs.
 HostFacts detect_host_facts(const plugins::Environment& environment);
 
 }  // namespace acc::launcher

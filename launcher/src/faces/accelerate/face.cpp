@@ -37,8 +37,6 @@ constexpr std::array kRefused = {
                 "start acclaunch on the machines that shall take part"},
     RefusedFlag{"deepspeed_exclusion_filter",
                 "start acclaunch on the machines that shall take part"},
-    RefusedFlag{"tee", "log files are not supported yet; redirect acclaunch's own output"},
-    RefusedFlag{"log_dir", "log files are not supported yet; redirect acclaunch's own output"},
 };
 
 LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,

@@ -39,7 +39,6 @@ LaunchPlan Resolver::resolve() {
   plan_.command = program_command(
       flags_, {settings_.boolean("module"), settings_.boolean("no_python")}, environment_, facts_);
   plan_.working_directory = facts_.working_directory.string();
-  plan_.output.directory = (facts_.scratch_directory / plan_.rendezvous.run_id).string();
   build_environment();
   if (settings_.boolean("quiet")) {
     plan_.notices.clear();

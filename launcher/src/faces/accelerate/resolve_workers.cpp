@@ -72,12 +72,13 @@ bool Resolver::knows_machine_rank() const {
 }
 
 void Resolver::check_machines() {
-  if (plan_.num_machines > 1 && (!knows_machine_rank() || !settings_.has("main_process_ip"))) {
+  const bool needs_rank = settings_.choice("rdzv_backend") == "static" && !knows_machine_rank();
+  if (plan_.num_machines > 1 && (needs_rank || !settings_.has("main_process_ip"))) {
     const std::string address =
         settings_.has("main_process_ip") ? settings_.text("main_process_ip") : facts_.hostname;
     throw Error(Errc::config,
                 "--num_machines " + std::to_string(plan_.num_machines) + " needs " +
-                    (knows_machine_rank()               ? "--main_process_ip"
+                    (!needs_rank                        ? "--main_process_ip"
                      : settings_.has("main_process_ip") ? "--machine_rank"
                                                         : "--machine_rank and --main_process_ip") +
                     "; with this machine as machine 0, type" +
@@ -92,23 +93,6 @@ void Resolver::check_machines() {
     throw Error(Errc::config, "machine_rank " + std::to_string(plan_.machine_rank) +
                                   " must be below num_machines " +
                                   std::to_string(plan_.num_machines));
-  }
-}
-
-void Resolver::read_rendezvous() {
-  plan_.rendezvous.run_id = plugins::variable(environment_, "PET_RDZV_ID", "none");
-  plan_.role = settings_.text("role");
-  plan_.max_restarts = static_cast<int>(settings_.integer("max_restarts"));
-  plan_.shutdown_timeout = std::chrono::seconds(settings_.integer("shutdown_timeout"));
-  for (const std::string_view entry : plugins::split(settings_.text("rdzv_conf"), ',')) {
-    const auto equals = std::min(entry.find('='), entry.size());
-    const std::string_view key = entry.substr(0, equals);
-    const auto seconds = plugins::parse_integer(entry.substr(std::min(entry.size(), equals + 1)));
-    if ((key != "timeout" && key != "join_timeout") || !seconds || *seconds < 1) {
-      throw Error(Errc::config,
-                  "--rdzv_conf must be timeout=SECONDS, got \"" + std::string(entry) + "\"");
-    }
-    plan_.rendezvous.join_timeout = std::chrono::seconds(*seconds);
   }
 }
 

@@ -45,6 +45,7 @@ class Resolver {
   [[nodiscard]] bool knows_machine_rank() const;
   void check_machines();
   void read_rendezvous();
+  void read_output();
 
   // device
   void choose_device();

@@ -35,6 +35,18 @@ GpuFacts detect_gpus(const std::filesystem::path& sys, const std::filesystem::pa
   return *std::move(facts);
 }
 
+GpuFacts simulated_gpus(int count) {
+  GpuFacts facts;
+  for (int i = 0; i < count; ++i) {
+    std::string number = std::to_string(i);
+    number.insert(0, 12 - number.size(), '0');
+    Gpu& gpu = facts.devices.emplace_back();
+    gpu.name = "simulated";
+    gpu.uuid = "GPU-00000000-0000-0000-0000-" + number;
+  }
+  return facts;
+}
+
 std::optional<int> find_gpu(std::string_view entry, const std::vector<Gpu>& devices) {
   while (entry.starts_with(' ')) {
     entry.remove_prefix(1);

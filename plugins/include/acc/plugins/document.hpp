@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -20,7 +21,16 @@ struct Node {
   std::vector<std::pair<std::string, Node>> entries;  ///< of a map, in file order
   std::string where;                                  ///< `config.yaml:12`
 
+  static Node string(std::string text);
+  static Node boolean(bool value);
+  static Node number(std::int64_t value);
+  static Node number(std::string text);  ///< as it shall be written: "5e8"
+  static Node map(std::vector<std::pair<std::string, Node>> entries = {});
+
   [[nodiscard]] const Node* find(std::string_view key) const;
+  /// Of a map: replaces the value of `key`, or adds it as the last. Returns the value put there.
+  Node& set(std::string_view key, Node value);
+  void remove(std::string_view key);
   [[nodiscard]] bool is_scalar() const { return kind != Kind::list && kind != Kind::map; }
   /// Null, `[]` and `{}`: nothing is said.
   [[nodiscard]] bool is_empty() const;

@@ -1,48 +1,20 @@
-#include "checkpoint/files.hpp"
+#include "acc/base/atomic_file.hpp"
 
 #include "acc/base/unique_fd.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
 
-namespace acc::checkpoint {
+namespace acc {
 
 namespace fs = std::filesystem;
 
 Error file_error(std::string_view action, const fs::path& path, int error_number) {
   return {Errc::config, "cannot " + std::string(action) + " " + path.string() + ": " +
                             std::generic_category().message(error_number)};
-}
-
-MappedFile::MappedFile(const fs::path& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) {
-    throw file_error("open", path, errno);
-  }
-  if (!S_ISREG(status.st_mode)) {
-    throw Error(Errc::config, "cannot read " + path.string() + ": not a regular file");
-  }
-  size_ = static_cast<std::size_t>(status.st_size);
-  if (size_ == 0) {
-    return;
-  }
-  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (address == MAP_FAILED) {
-    throw file_error("map", path, errno);
-  }
-  data_ = static_cast<const std::byte*>(address);
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) {
-    ::munmap(const_cast<std::byte*>(data_), size_);
-  }
 }
 
 AtomicFile::AtomicFile(fs::path path)
@@ -81,6 +53,16 @@ void AtomicFile::commit() {
   sync_folder(folder_of(path_));
 }
 
+void write_file(const fs::path& path, std::string_view text, Overwrite overwrite) {
+  std::error_code ignored;
+  if (overwrite == Overwrite::no && fs::exists(fs::symlink_status(path, ignored))) {
+    throw Error(Errc::config, path.string() + " exists; choose another name or give --overwrite");
+  }
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
 void sync_folder(const fs::path& folder) {
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // EINVAL: a file system whose folders need no such call.
@@ -94,4 +76,4 @@ fs::path folder_of(const fs::path& path) {
   return parent.empty() ? fs::path(".") : parent;
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc

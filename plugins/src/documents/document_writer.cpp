@@ -1,0 +1,165 @@
+#include "acc/plugins/document_writer.hpp"
+
+#include "acc/plugins/settings.hpp"
+
+#include <nlohmann/json.hpp>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <regex>
+
+namespace acc::plugins {
+namespace {
+
+bool matches(const std::string& text, const std::regex& pattern) {
+  return std::regex_match(text, pattern);
+}
+
+/// YAML 1.1's numbers as PyYAML knows them: an exponent needs a point and a sign; 1:30 is 90.
+bool is_yaml_number(const std::string& text) {
+  static const std::regex kInteger(
+      "[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*(:[0-5]?[0-9])*)");
+  static const std::regex kReal(
+      "[-+]?([0-9][0-9_]*\\.[0-9_]*([eE][-+][0-9]+)?|\\.[0-9][0-9_]*([eE][-+][0-9]+)?|"
+      "[0-9][0-9_]*(:[0-5]?[0-9])+\\.[0-9_]*|\\.(inf|Inf|INF))|\\.(nan|NaN|NAN)");
+  return matches(text, kInteger) || matches(text, kReal);
+}
+
+/// Whether a text, unquoted, would be read as something else than a text.
+bool needs_quotes(const std::string& text) {
+  static const std::regex kWord(
+      "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF|"
+      "~|null|Null|NULL|=|<<|");
+  static const std::regex kDate("[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*");
+  // The last: what our own reader, and YAML 1.2, take for a number.
+  return matches(text, kWord) || matches(text, kDate) || is_yaml_number(text) || parse_real(text);
+}
+
+/// 5e8 is a text to PyYAML.
+std::string yaml_number(const std::string& text) {
+  const auto value = parse_real(text);
+  if (is_yaml_number(text) || !value) {
+    return text;
+  }
+  std::array<char, 40> buffer{};
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), *value,
+                                 std::chars_format::scientific);
+  std::string printed(buffer.data(), end.ptr);
+  if (printed.find('.') == std::string::npos) {
+    printed.insert(printed.find('e'), ".0");
+  }
+  return printed;
+}
+
+class YamlWriter {
+ public:
+  explicit YamlWriter(KeyOrder order) : order_(order) {}
+
+  std::string write(const Node& root) {
+    emitter_.SetNullFormat(YAML::LowerNull);
+    emit(root);
+    return std::string(emitter_.c_str()) + "\n";
+  }
+
+ private:
+  void emit(const Node& node) {
+    switch (node.kind) {
+      case Node::Kind::null: emitter_ << YAML::Null; break;
+      case Node::Kind::boolean: emitter_ << node.text; break;
+      case Node::Kind::number: emitter_ << yaml_number(node.text); break;
+      case Node::Kind::string: emit_text(node.text); break;
+      case Node::Kind::list: emit_list(node); break;
+      case Node::Kind::map: emit_map(node); break;
+    }
+  }
+
+  void emit_text(const std::string& text) {
+    if (needs_quotes(text)) {
+      emitter_ << YAML::SingleQuoted;
+    }
+    emitter_ << text;
+  }
+
+  void emit_list(const Node& node) {
+    emitter_ << (node.items.empty() ? YAML::Flow : YAML::Block) << YAML::BeginSeq;
+    for (const Node& item : node.items) {
+      emit(item);
+    }
+    emitter_ << YAML::EndSeq;
+  }
+
+  void emit_map(const Node& node) {
+    std::vector<const std::pair<std::string, Node>*> entries;
+    for (const auto& entry : node.entries) {
+      entries.push_back(&entry);
+    }
+    if (order_ == KeyOrder::sorted) {
+      std::ranges::stable_sort(entries, {}, [](const auto* entry) { return entry->first; });
+    }
+    emitter_ << (entries.empty() ? YAML::Flow : YAML::Block) << YAML::BeginMap;
+    for (const auto* entry : entries) {
+      emitter_ << YAML::Key;
+      emit_text(entry->first);
+      emitter_ << YAML::Value;
+      emit(entry->second);
+    }
+    emitter_ << YAML::EndMap;
+  }
+
+  KeyOrder order_;
+  YAML::Emitter emitter_;
+};
+
+std::string json_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void append_json(const Node& node, const std::string& margin, std::string& out);
+
+/// The items of a list or map between its brackets, one a line.
+template <typename Items, typename Append>
+void append_items(const Items& items, std::string_view brackets, const std::string& margin,
+                  std::string& out, Append append) {
+  out += brackets.front();
+  for (const auto& item : items) {
+    out += (&item == &items.front() ? "\n" : ",\n") + margin + "  ";
+    append(item);
+  }
+  out += items.empty() ? "" : "\n" + margin;
+  out += brackets.back();
+}
+
+void append_json(const Node& node, const std::string& margin, std::string& out) {
+  switch (node.kind) {
+    case Node::Kind::null: out += "null"; break;
+    case Node::Kind::boolean:
+    case Node::Kind::number: out += node.text; break;
+    case Node::Kind::string: out += json_text(node.text); break;
+    case Node::Kind::list:
+      append_items(node.items, "[]", margin, out,
+                   [&](const Node& item) { append_json(item, margin + "  ", out); });
+      break;
+    case Node::Kind::map:
+      append_items(node.entries, "{}", margin, out, [&](const auto& entry) {
+        out += json_text(entry.first) + ": ";
+        append_json(entry.second, margin + "  ", out);
+      });
+      break;
+  }
+}
+
+}  // namespace
+
+std::string to_yaml(const Node& root, KeyOrder order) {
+  return YamlWriter(order).write(root);
+}
+
+std::string to_json(const Node& root) {
+  std::string out;
+  append_json(root, "", out);
+  return out + "\n";
+}
+
+}  // namespace acc::plugins

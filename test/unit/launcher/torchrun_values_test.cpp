@@ -1,0 +1,223 @@
+#include "plan/torchrun_values.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+namespace acc::launcher {
+namespace {
+
+using Backend = RendezvousPlan::Backend;
+using Streams = std::vector<OutputPlan::Streams>;
+using Words = std::vector<std::string>;
+
+template <typename Read>
+std::string refusal(Read read) {
+  try {
+    static_cast<void>(read());
+    return "";
+  } catch (const Error& error) {
+    CHECK(exit_status(error) == 2);
+    return error.what();
+  }
+}
+
+TEST_CASE("streams of workers") {
+  struct Case {
+    std::string text;
+    Streams streams;
+  };
+  for (const auto& [text, streams] : {
+           Case{"0", {0, 0, 0, 0}},
+           Case{"3", {3, 3, 3, 3}},
+           Case{"1:3", {0, 3, 0, 0}},
+           Case{"0:1,3:2", {1, 0, 0, 2}},
+           Case{"0-2:1", {1, 1, 1, 0}},
+           Case{"0-3:3,2:0", {3, 3, 0, 3}},
+           Case{"12:3,2:1", {0, 0, 1, 0}},
+           Case{"2-15:2", {0, 0, 2, 2}},
+       }) {
+    CAPTURE(text);
+    CHECK(read_streams({"-t", text}, 4) == streams);
+  }
+  for (const std::string text :
+       {"", "4", "-1", "33", "a", "0:4", "0:", ":3", "1:3,", "2-1:3", "1 :3", "0:1;1:2"}) {
+    CAPTURE(text);
+    const std::string message = refusal([&] { return read_streams({"-t", text}, 4); });
+    CHECK(message.starts_with("-t must be 0 (none)"));
+    CHECK(message.ends_with("got \"" + text + "\""));
+  }
+}
+
+OutputPlan output_of(const std::string& redirects, const std::string& tee, const std::string& ranks,
+                     const std::string& log_dir = "") {
+  return plan_output(
+      {{"-r", redirects}, {"-t", tee}, {"--local-ranks-filter", ranks}, {"--log-dir", log_dir}},
+      "job/7", 2, "/work", "/tmp/scratch");
+}
+
+TEST_CASE("what goes to files and to the console") {
+  struct Case {
+    std::string redirects, tee, ranks;
+    Streams to_file, to_console;
+  };
+  for (const auto& [redirects, tee, ranks, to_file, to_console] : {
+           Case{"", "", "", {}, {}},
+           Case{"0", "0", "", {}, {}},
+           Case{"3", "0", "", {3, 3}, {0, 0}},
+           Case{"1:3", "0", "", {0, 3}, {3, 0}},
+           Case{"0", "3", "", {3, 3}, {}},
+           Case{"3", "1", "", {3, 3}, {1, 1}},
+           Case{"0", "0", "1", {}, {0, 3}},
+           Case{"0", "3", "0", {3, 3}, {3, 0}},
+           Case{"0", "0", "0,1", {}, {}},
+       }) {
+    CAPTURE(redirects);
+    CAPTURE(tee);
+    CAPTURE(ranks);
+    const OutputPlan output = output_of(redirects, tee, ranks);
+    CHECK(output.to_file == to_file);
+    CHECK(output.to_console == to_console);
+    // Nobody wants the files that were asked for to vanish.
+    CHECK(output.keeps_directory == !to_file.empty());
+  }
+  CHECK(refusal([] { return output_of("5", "x", "a"); }) ==
+        refusal([] { return output_of("5", "", ""); }) + "\n" +
+            refusal([] { return output_of("", "x", ""); }) + "\n" +
+            "--local-ranks-filter must be local ranks joined by commas, as in 0,2, got \"a\"");
+}
+
+TEST_CASE("the folder of a run") {
+  std::set<std::string> folders;
+  for (int i = 0; i < 20; ++i) {
+    const OutputPlan output = output_of("", "", "", "logs");
+    CHECK(output.keeps_directory);
+    CHECK(output.directory.starts_with("/work/logs/job_7_"));
+    CHECK(output.directory.size() == std::string("/work/logs/job_7_12345678").size());
+    folders.insert(output.directory);
+  }
+  CHECK(folders.size() == 20);
+  CHECK(output_of("", "", "", "/var/log/../x").directory.starts_with("/var/x/job_7_"));
+  CHECK(output_of("", "", "").directory.starts_with("/tmp/scratch/job_7_"));
+
+  const OutputPlan nowhere = output_of("3", "3", "", "/dev/null");
+  CHECK(nowhere.to_file.empty());
+  CHECK(nowhere.to_console.empty());
+  CHECK_FALSE(nowhere.keeps_directory);
+  CHECK(refusal([] { return output_of("", "", "", "/etc/passwd"); }) ==
+        "--log-dir must be a folder, not a file, got \"/etc/passwd\"");
+}
+
+TEST_CASE("rendezvous configuration") {
+  struct Case {
+    Backend backend;
+    std::string text;
+    int join_timeout;
+    int last_call_timeout;
+    Words notices;
+  };
+  const std::string all =
+      "close_timeout=1,heartbeat_timeout=2,keep_alive_interval=3,keep_alive_max_attempt=4,"
+      "read_timeout=5,is_host=true,store_type=tcp";
+  for (const auto& [backend, text, join_timeout, last_call_timeout, notices] : {
+           Case{Backend::fixed, "", 900, 30, {}},
+           Case{Backend::c10d, "  ", 600, 30, {}},
+           Case{Backend::fixed, "timeout=60", 60, 30, {}},
+           Case{Backend::c10d, " join_timeout = 7 ,last_call_timeout=2", 7, 2, {}},
+           Case{Backend::fixed, all, 900, 30, {}},
+           Case{Backend::c10d, all, 600, 30, {}},
+           Case{Backend::c10d,
+                "timeout=60",
+                600,
+                30,
+                {"--rdzv-conf: timeout has no effect with c10d, which reads join_timeout"}},
+           Case{Backend::fixed,
+                "join_timeout=60",
+                900,
+                30,
+                {"--rdzv-conf: join_timeout has no effect with static, which reads timeout"}},
+           Case{Backend::c10d,
+                "jion_timeout=60,colour=red",
+                600,
+                30,
+                {"--rdzv-conf: jion_timeout is not known and has no effect; did you mean "
+                 "\"join_timeout\"?",
+                 "--rdzv-conf: colour is not known and has no effect"}},
+       }) {
+    CAPTURE(text);
+    RendezvousPlan plan;
+    plan.backend = backend;
+    CHECK(read_rendezvous_conf({"--rdzv-conf", text}, plan) == notices);
+    CHECK(plan.join_timeout.count() == join_timeout);
+    CHECK(plan.last_call_timeout.count() == last_call_timeout);
+  }
+  for (const std::string text :
+       {"timeout", "timeout=", "=60", ",", "timeout=60,", "timeout=soon", "timeout=0", "timeout=-1",
+        "timeout=1.5", "is_host=maybe", "store_type=file", "keep_alive_max_attempt=0"}) {
+    CAPTURE(text);
+    RendezvousPlan plan;
+    CHECK(refusal([&] {
+            return read_rendezvous_conf({"--rdzv-conf", text}, plan);
+          }).starts_with("--rdzv-conf must be "));
+  }
+}
+
+TEST_CASE("endpoints") {
+  struct Case {
+    std::string text;
+    std::string host;
+    std::optional<int> port;
+  };
+  for (const auto& [text, host, port] : {
+           Case{"node0", "node0", {}},
+           Case{"node0.example:29400", "node0.example", 29400},
+           Case{" 10.0.0.1:0 ", "10.0.0.1", 0},
+           Case{"[::1]:65535", "::1", 65535},
+           Case{"[fe80::1%eth0]", "fe80::1%eth0", {}},
+       }) {
+    CAPTURE(text);
+    const Endpoint endpoint = read_endpoint({"--rdzv-endpoint", text});
+    CHECK(endpoint.host == host);
+    CHECK(endpoint.port.has_value() == port.has_value());
+    CHECK(endpoint.port.value_or(0) == port.value_or(0));
+  }
+  for (const std::string text : {"", ":29400", "node0:", "node0:x", "node0:65536", "::1", "[::1",
+                                 "[::1]x", "[]:1", "a b", "tcp://node0:1", "node0:1:2"}) {
+    CAPTURE(text);
+    CHECK(refusal([&] {
+            return read_endpoint({"--rdzv-endpoint", text});
+          }).starts_with("--rdzv-endpoint must be HOST, HOST:PORT"));
+  }
+}
+
+TEST_CASE("how many machines") {
+  struct Case {
+    std::string text;
+    int least, most;
+  };
+  for (const auto& [text, least, most] :
+       {Case{"1", 1, 1}, Case{"2:2", 2, 2}, Case{"1:16", 1, 16}}) {
+    const MachineRange range = read_machine_range({"--nnodes", text});
+    CHECK(range.least == least);
+    CHECK(range.most == most);
+  }
+  for (const std::string text : {"", "0", "0:2", "3:2", ":", "1:", "1:2:3", "two", "-1"}) {
+    CAPTURE(text);
+    CHECK(refusal([&] {
+            return read_machine_range({"--nnodes", text});
+          }) ==
+          "--nnodes must be N or MIN:MAX machines with 1 <= MIN <= MAX, got \"" + text + "\"");
+  }
+}
+
+TEST_CASE("a run without an id gets one of its own") {
+  CHECK(random_run_id().size() == 36);
+  CHECK(random_run_id() != random_run_id());
+}
+
+}  // namespace
+}  // namespace acc::launcher
