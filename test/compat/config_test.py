@@ -214,7 +214,7 @@ class ConfigTest(unittest.TestCase):
             "one GPU": (["", GPU, "", "", "", "", "", ""], "an integer of 2 to"),
             "no address": (["", CPU, "2", "0", ""], "no default"),
             "end": (["", CPU], "ended"),
-            "tensor parallelism": (["", GPU, "", "", "", "", "yes", "2", *[""] * 7, "yes", "", "", "2"], "tensor"),
+            "tensor parallelism": (["", GPU, "", "", "", "", "yes", "2", *[""] * 8, "yes", "", "", "2"], "tensor"),
         }  # fmt: skip
         for name, (answers, reason) in cases.items():
             with self.subTest(name):
@@ -276,7 +276,7 @@ class Conversation:
 
 class TerminalTest(unittest.TestCase):
     DOWN, UP, ENTER = "\033[B", "\033[A", "\n"
-    FIRST_MENU, KIND_MENU = "  0  This machine\033[0m\r\n", "  4  multi-GPU\033[0m\r\n"
+    FIRST_MENU, KIND_MENU = "> 0  This machine\033[0m\r\n", "  4  multi-GPU\033[0m\r\n"
 
     def setUp(self):
         self.path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "config.yaml")
@@ -285,7 +285,7 @@ class TerminalTest(unittest.TestCase):
     def test_arrow_keys_and_digits(self):
         talk = self.talk
         talk.answer(self.FIRST_MENU, self.ENTER)
-        talk.answer(self.KIND_MENU, self.DOWN + "\033OB" + self.DOWN + self.UP + self.ENTER)
+        talk.answer(self.KIND_MENU, self.DOWN + "\033OB" + self.UP + self.DOWN * 2 + self.ENTER)
         talk.answer("machines take part? [1]: ", "many\n")
         talk.wait_for('expected an integer of 1 to 1000000, got "many"')
         talk.answer("machines take part? [1]: ", "\n")
@@ -301,7 +301,7 @@ class TerminalTest(unittest.TestCase):
         talk.wait_for(f"wrote {self.path}")
         self.assertEqual(talk.end(), 0)
         said = yaml.safe_load(read(self.path))
-        self.assertEqual((said["distributed_type"], said["num_processes"], said["mixed_precision"]), ("MULTI_CPU", 2, "bf16"))
+        self.assertEqual((said["distributed_type"], said["num_processes"], said["mixed_precision"]), ("MULTI_GPU", 2, "bf16"))
 
     def test_ends_put_the_terminal_back(self):
         before = self.talk.modes()

@@ -14,7 +14,8 @@ std::vector<std::string> canonical(std::span<const std::string> arguments) {
   std::vector<std::string> words(arguments.rbegin(), arguments.rend());
   for (std::string& word : words) {
     if (word.size() > 2 && word.starts_with("--")) {
-      const auto end = word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
+      const auto end =
+          word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
       std::replace(word.begin() + 2, end, '-', '_');
     }
   }

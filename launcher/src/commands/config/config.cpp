@@ -1,11 +1,12 @@
+#include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/launcher/resolve.hpp"
 #include "acc/plugins/accelerate_config.hpp"
+#include "acc/plugins/document_writer.hpp"
 #include "commands/commands.hpp"
 #include "commands/config/ask.hpp"
 #include "commands/config/config_document.hpp"
-#include "commands/config/write_config.hpp"
 #include "commands/options.hpp"
 
 #include <cstdio>
@@ -63,13 +64,8 @@ fs::path file_to_write(const ConfigOptions& options, const plugins::Environment&
   return path;
 }
 
-plugins::Node default_config(const ConfigOptions& options, const fs::path& path,
+plugins::Node default_config(const ConfigOptions& options,
                              const plugins::Environment& environment) {
-  if (fs::exists(path) && !options.overwrites) {
-    throw Error(Errc::invalid_argument,
-                path.string() + " is there already; --overwrite replaces it, --config_file names "
-                                "another, config update brings it up to date");
-  }
   const HostFacts facts = detect_host_facts(environment);
   return default_config_document(options.mixed_precision,
                                  static_cast<int>(facts.visible_gpus.size()));
@@ -93,13 +89,16 @@ int config_command(std::span<const std::string> arguments) {
   const fs::path path = file_to_write(options, environment);
   plugins::Node config;
   if (options.makes_default) {
-    config = default_config(options, path, environment);
+    config = default_config(options, environment);
   } else if (options.updates) {
     config = updated_config(path);
   } else {
     config = config_document(ask_all(), plugins::variable(environment, "HOME", "/"));
   }
-  write_config(config, path);
+  const bool json = path.extension() == ".json";
+  const bool keeps_other_file = options.makes_default && !options.overwrites;
+  write_file(path, json ? plugins::to_json(config) : plugins::to_yaml(config),
+             keeps_other_file ? Overwrite::no : Overwrite::yes);
   std::printf("%s %s\n", options.updates ? "updated" : "wrote", path.c_str());
   return 0;
 }

@@ -18,7 +18,8 @@ void add_choices(const Step& step, Question& question) {
     const bool refused = word.starts_with('~');
     word.remove_prefix(refused ? 1 : 0);
     const auto equals = word.find('=');
-    const std::string_view label = equals == std::string_view::npos ? word : word.substr(equals + 1);
+    const std::string_view label =
+        equals == std::string_view::npos ? word : word.substr(equals + 1);
     const std::int64_t number = plugins::parse_integer(word).value_or(row++);
     (refused ? question.refused : question.choices)
         .push_back({number, std::string(word.substr(0, equals)), std::string(label)});

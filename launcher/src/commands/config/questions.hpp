@@ -12,8 +12,8 @@ struct Step {
   std::string_view text;
   QuestionKind kind = QuestionKind::yes_no;
   std::string_view fallback = {};
-  /// Of a menu, or the only words of a text: `VALUE` or `VALUE=label`, joined by `|`; `~` before it:
-  /// known, and refused by name.
+  /// Of a menu, or the only words of a text: `VALUE` or `VALUE=label`, joined by `|`; `~` before
+  /// it: known, and refused by name.
   std::string_view choices = {};
   /// Where the file holds the answer: a block, kTop, or empty where it steers the questions alone.
   std::string_view block = {};
