@@ -44,8 +44,11 @@ class Supervisor {
   /// Once. Throws Error(process) when a process cannot be had; the others are then killed.
   boost::asio::awaitable<JobOutcome> run(std::vector<WorkerSpec> specs);
 
-  /// A stop signal ends the job; any other goes to the workers. SIGCHLD reaps orphans that came to
-  /// this process, their subreaper.
+  /// The user wants the end, by this signal.
+  void on_stop_signal(int signal);
+
+  /// Any other signal goes to the workers. SIGCHLD reaps orphans that came to this process, their
+  /// subreaper.
   void on_signal(int signal);
 
   /// Another machine of the job failed.
