@@ -81,9 +81,13 @@ std::string Resolver::origin() const {
 
 std::string Resolver::place(std::string_view key) const {
   const Source& source = settings_.source(key);
-  const bool names_itself =
-      source.kind == Source::Kind::flag || source.kind == Source::Kind::environment;
-  return names_itself ? source.where : source.where + ": " + std::string(key);
+  switch (source.kind) {
+    case Source::Kind::flag:
+    case Source::Kind::environment: return source.where;
+    case Source::Kind::file:
+    case Source::Kind::deepspeed_file: return source.where + ": " + std::string(key);
+    default: return std::string(key);
+  }
 }
 
 void Resolver::read_values() {

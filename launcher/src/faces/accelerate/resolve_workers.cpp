@@ -115,8 +115,8 @@ void Resolver::split_processes() {
   const bool even = num_processes_ % num_machines_ == 0;
   if (plan_.local_world_size < 1 || (!even && conduct_.checks_counts)) {
     throw Error(Errc::config,
-                "--num_processes " + std::to_string(num_processes_) +
-                    " is the total and must be a multiple of --num_machines " +
+                place("num_processes") + " " + std::to_string(num_processes_) +
+                    " is the total and must be a multiple of " + place("num_machines") + " " +
                     std::to_string(num_machines_) +
                     "; where machines differ, say on each how many it has with "
                     "--num_local_processes");
@@ -130,7 +130,8 @@ void Resolver::split_by_hand() {
   if (num_machines_ == 1 ? others != 0 : others < num_machines_ - 1) {
     throw Error(Errc::config,
                 "--num_local_processes " + std::to_string(plan_.local_world_size) +
-                    " does not fit --num_processes " + std::to_string(num_processes_) +
+                    " does not fit " + place("num_processes") + " " +
+                    std::to_string(num_processes_) +
                     ", the total of " + std::to_string(num_machines_) +
                     (num_machines_ == 1 ? " machine" : " machines with at least one each"));
   }
@@ -147,7 +148,7 @@ void Resolver::check_machines() const {
     if (starter_ == Starter::ranks && plan_.machine_rank > 0) {
       throw Error(Errc::config, place("machine_rank") + " " +
                                     std::to_string(plan_.machine_rank) +
-                                    " must be below num_machines 1");
+                                    " must be below " + place("num_machines") + " 1");
     }
     return;
   }
@@ -178,7 +179,8 @@ void Resolver::check_address_of_ranks() const {
   }
   if (plan_.machine_rank >= num_machines_) {
     throw Error(Errc::config, place("machine_rank") + " " + std::to_string(plan_.machine_rank) +
-                                  " must be below num_machines " + std::to_string(num_machines_));
+                                  " must be below " + place("num_machines") + " " +
+                                  std::to_string(num_machines_));
   }
 }
 
