@@ -64,8 +64,10 @@ void Resolver::find_faults() {
   const bool placed = faults_.collect([&] { place_workers(); });
   if (has_mode && placed) {
     faults_.collect([&] { choose_device(); });
-    faults_.collect([&] { read_sharding(); });
     faults_.collect([&] { read_rendezvous(); });
+  }
+  if (has_mode && settings_.has("num_processes")) {
+    faults_.collect([&] { read_sharding(); });
   }
   if (faults_.any()) {
     faults_.collect([&] { choose_command(); });

@@ -59,8 +59,9 @@ int Resolver::default_num_processes() const {
   }
   const bool file_decides = config_ && file_.distributed_type != "NO";
   if (file_decides || uneven || (num_machines_ > 1 && conduct_.checks_counts)) {
-    if (file_.faulty_keys.contains("num_processes") || (config_ && file_.distributed_type.empty())) {
-      return 1;  // that fault is known
+    if (file_.faulty_keys.contains("num_processes") ||
+        (config_ && file_.distributed_type.empty())) {
+      return num_machines_;  // that fault is known
     }
     throw Error(
         Errc::config,
@@ -160,35 +161,34 @@ void Resolver::check_machines() const {
 }
 
 void Resolver::check_address_of_ranks() const {
+  Faults faults;
   const bool needs_rank = settings_.choice("rdzv_backend") == "static" && !knows_machine_rank();
   if (needs_rank || !settings_.has("main_process_ip")) {
     const std::string address =
         settings_.has("main_process_ip") ? settings_.text("main_process_ip") : facts_.hostname;
-    throw Error(Errc::config,
-                "--num_machines " + std::to_string(num_machines_) + " needs " +
-                    (!needs_rank                        ? "--main_process_ip"
-                     : settings_.has("main_process_ip") ? "--machine_rank"
-                                                        : "--machine_rank and --main_process_ip") +
-                    "; with this machine as machine 0, type" +
-                    machines_hint(flags_, num_machines_, address, plan_.rendezvous.port));
+    faults.add(place("num_machines") + " " + std::to_string(num_machines_) + " needs " +
+               (!needs_rank                        ? "--main_process_ip"
+                : settings_.has("main_process_ip") ? "--machine_rank"
+                                                   : "--machine_rank and --main_process_ip") +
+               "; with this machine as machine 0, type" +
+               machines_hint(flags_, num_machines_, address, plan_.rendezvous.port));
   }
   if (plan_.rendezvous.port == 0) {
-    throw Error(Errc::config,
-                "--main_process_port 0 lets machine 0 choose, and the others cannot know it; "
-                "name a port");
+    faults.add("--main_process_port 0 lets machine 0 choose, and the others cannot know it; "
+               "name a port");
   }
   if (plan_.machine_rank >= num_machines_) {
-    throw Error(Errc::config, place("machine_rank") + " " + std::to_string(plan_.machine_rank) +
-                                  " must be below " + place("num_machines") + " " +
-                                  std::to_string(num_machines_));
+    faults.add(place("machine_rank") + " " + std::to_string(plan_.machine_rank) +
+               " must be below " + place("num_machines") + " " + std::to_string(num_machines_));
   }
+  faults.raise();
 }
 
 void Resolver::check_address_of_one_process() const {
   for (const std::string key : {"main_process_ip", "main_process_port"}) {
     if (!settings_.has(key)) {
-      throw Error(Errc::config, "--num_machines " + std::to_string(num_machines_) + " needs --" +
-                                    key + ", where the processes meet");
+      throw Error(Errc::config, place("num_machines") + " " + std::to_string(num_machines_) +
+                                    " needs --" + key + ", where the processes meet");
     }
   }
 }
