@@ -92,9 +92,10 @@ TEST_CASE("GPUs: explain shows them and where each worker runs") {
       {"explain", "--use_fsdp", "--enable_cpu_affinity", "--num_processes", "2", "/bin/true"},
       machine.with({}));
   CHECK(shown.status == 0);
-  CHECK(contains(shown.out, "gpus      0  stand-in GPU"));
-  CHECK(contains(shown.out, "NUMA node 1\n          driver 580.65.06\n"));
-  CHECK(contains(shown.out, "workers   local rank 0 on GPU 0, CPUs " + first + " of NUMA node 0"));
+  CHECK(contains(shown.out, "gpus        0  stand-in GPU"));
+  CHECK(contains(shown.out, "NUMA node 1\n            driver 580.65.06\n"));
+  CHECK(
+      contains(shown.out, "workers     local rank 0 on GPU 0, CPUs " + first + " of NUMA node 0"));
   CHECK(contains(shown.out, "local rank 1 on GPU 1, CPUs " + last + " of NUMA node 1"));
 }
 
@@ -106,7 +107,7 @@ TEST_CASE("GPUs: without NVML the driver itself is asked, whatever is visible") 
       {"explain", "--use_fsdp", "--num_processes", "1", "/bin/true"},
       machine.with({{"LD_LIBRARY_PATH", folder.path().string()}, {"CUDA_VISIBLE_DEVICES", "1"}}));
   CHECK(shown.status == 0);
-  CHECK(contains(shown.out, "          1  stand-in GPU"));
+  CHECK(contains(shown.out, "            1  stand-in GPU"));
   CHECK(contains(shown.out, "driver for CUDA 13.0"));
   CHECK(contains(shown.out, "local rank 0 on GPU 1"));
 }

@@ -87,7 +87,7 @@ std::optional<fs::path> find_in_path(const std::string& name,
 }
 
 void check_program(const Flags& flags, ProgramKind kind) {
-  if (flags.program.empty()) {
+  if (flags.program.empty() && flags.needs_program) {
     throw Error(Errc::invalid_argument,
                 "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");
   }
@@ -102,6 +102,9 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const HostFacts& facts) {
   const std::string& program = flags.program;
   check_program(flags, kind);
+  if (program.empty()) {
+    return {};
+  }
   std::vector<std::string> command;
   if (is_for_python(program, kind, facts)) {
     if (!kind.module && !is_file(facts.working_directory / program)) {

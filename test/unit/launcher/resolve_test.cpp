@@ -93,7 +93,7 @@ TEST_CASE("a flag beats the file, the file beats the default, and each value kno
   CHECK(plan.settings.text("fsdp_sharding_strategy") == "NO_SHARD");
   CHECK(plan.settings.source("fsdp_sharding_strategy").where == "--fsdp-sharding-strategy");
   CHECK(plan.num_processes == 2);
-  const std::string text = explain(plan);
+  const std::string text = explain(plan, fixture.environment);
   CHECK(has(text, "fsdp_sharding_strategy"));
   CHECK(has(text, "--fsdp-sharding-strategy"));
   CHECK(has(text, "2 processes on 1 machine(s)"));
@@ -142,13 +142,13 @@ TEST_CASE("GPUs by number or UUID, shared where that is wished, and shown by exp
   CHECK(plan.placements[1].gpu == 0);
   CHECK(plan.placements[2].gpu == 1);
   CHECK(has(all_notices(plan), "workers of GPU 0 are not bound, since its NUMA node"));
-  const std::string text = explain(plan);
-  CHECK(has(text, "gpus      0  GPU model  GPU-aaaa"));
+  const std::string text = explain(plan, fixture.environment);
+  CHECK(has(text, "gpus        0  GPU model  GPU-aaaa"));
   CHECK(has(text, "driver 580.1"));
-  CHECK(has(text, "workers   local rank 0 on GPU 1, CPUs 0-3 of NUMA node 0\n"));
-  CHECK(has(text, "          local rank 1 on GPU 0, not bound\n"));
+  CHECK(has(text, "workers     local rank 0 on GPU 1, CPUs 0-3 of NUMA node 0\n"));
+  CHECK(has(text, "            local rank 1 on GPU 0, not bound\n"));
   fixture.set_gpus(0, 0);
-  CHECK_FALSE(has(explain(fixture.plan({"./train"})), "gpus  "));
+  CHECK_FALSE(has(explain(fixture.plan({"./train"}), fixture.environment), "gpus  "));
 }
 
 TEST_CASE("accumulation and clipping work in every mode") {
@@ -197,7 +197,9 @@ TEST_CASE(
   const auto config = fixture.write("conf/z.yaml",
                                     "distributed_type: DEEPSPEED\nnum_processes: 2\n"
                                     "deepspeed_config:\n  deepspeed_config_file: z.json\n");
-  fixture.write("conf/z.json", R"({"zero_optimization": {"stage": 3, "reduce_bucket_size": 2e6,
+  fixture.write(
+      "conf/z.json",
+      R"({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3, "reduce_bucket_size": 2e6,
     "stage3_prefetch_bucket_size": "auto", "offload_optimizer": {"device": "cpu"}},
     "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
     "bf16": {"enabled": "auto"}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}})");

@@ -37,7 +37,7 @@ struct RendezvousPlan {
   std::string address = "127.0.0.1";
   std::uint16_t port = 29500;
   bool port_was_given = false;  ///< a given port that is in use is an error, the default one is not
-  std::string local_address;    ///< where the others reach this machine; empty: its host name
+  std::string local_address;    ///< where the others reach this machine; empty: found out
   std::string run_id = "none";
   std::chrono::seconds join_timeout{900};
   std::chrono::seconds last_call_timeout{30};  ///< for more machines, once there are enough

@@ -242,6 +242,13 @@ void Resolver::check_blocks_of_other_modes(const std::string& mode_flag) {
   }
 }
 
+std::filesystem::path default_config_path(const plugins::Environment& environment) {
+  const std::string home = plugins::variable(environment, "HOME", "/");
+  const std::string cache = plugins::variable(environment, "XDG_CACHE_HOME", home + "/.cache");
+  const fs::path base = plugins::variable(environment, "HF_HOME", cache + "/huggingface");
+  return base / "accelerate" / "default_config.yaml";
+}
+
 std::optional<plugins::Document> load_config(const Flags& flags,
                                              const plugins::Environment& environment) {
   if (const Flags::Value* named = flags.find("config_file")) {
@@ -250,10 +257,7 @@ std::optional<plugins::Document> load_config(const Flags& flags,
   if (flags.find("use_cpu") != nullptr && !conduct_of(flags, environment).cpu_is_a_device) {
     return std::nullopt;
   }
-  const std::string home = plugins::variable(environment, "HOME", "/");
-  const std::string cache = plugins::variable(environment, "XDG_CACHE_HOME", home + "/.cache");
-  const fs::path base = plugins::variable(environment, "HF_HOME", cache + "/huggingface");
-  const fs::path path = base / "accelerate" / "default_config.yaml";
+  const fs::path path = default_config_path(environment);
   std::error_code error;
   if (!fs::exists(path, error)) {
     return std::nullopt;

@@ -95,11 +95,9 @@ void Resolver::read_deepspeed() {
 
 void Resolver::read_deepspeed_file() {
   const fs::path path = find_deepspeed_config();
-  plugins::Settings merged = settings_;
-  const auto notices =
-      plugins::apply_deepspeed_json(plugins::load_document(path), num_processes_, merged);
-  settings_ = std::move(merged);
-  plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());
+  const auto file =
+      plugins::apply_deepspeed_json(plugins::load_document(path), num_processes_, settings_);
+  plan_.notices.insert(plan_.notices.end(), file.notices.begin(), file.notices.end());
   if (settings_.integer("zero_hpz_partition_size") > 1 && settings_.integer("zero_stage") != 3) {
     notice(settings_.source("zero_hpz_partition_size").where +
            ": zero_hpz_partition_size has no effect below stage 3");

@@ -78,7 +78,7 @@ constexpr std::array kTable = {
     SettingRow{.key = "local_addr", .flag = Flag::value, .environment = "PET_LOCAL_ADDR",
                .help = "address of this machine for the others; default: its host name"},
     SettingRow{.key = "numa_binding", .flag = Flag::value, .type = Type::choice,
-               .allowed = "node|socket|exclusive|core-complex",
+               .fallback = "none", .allowed = "none|node|socket|exclusive|core-complex",
                .help = "bind workers to the cores near their GPUs"},
     SettingRow{.key = "signals_to_handle", .flag = Flag::value, .type = Type::list,
                .fallback = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
