@@ -131,4 +131,12 @@ std::string cpu_list(const std::vector<int>& numbers) {
   return text;
 }
 
+std::string cpu_list(const std::vector<Cpu>& cpus) {
+  std::vector<int> numbers;
+  for (const Cpu& cpu : cpus) {
+    numbers.push_back(cpu.id);
+  }
+  return cpu_list(numbers);
+}
+
 }  // namespace acc::launcher

@@ -1,5 +1,5 @@
 #include "commands/env/facts.hpp"
-#include "host/cores.hpp"
+#include "host/topology.hpp"
 
 #include <gnu/libc-version.h>
 #include <sys/resource.h>
@@ -50,15 +50,15 @@ std::string memory() {
 }
 
 std::string cores(const HostFacts& host) {
-  return std::to_string(host.cores.size()) + " usable (" + core_list(host.cores) + ") of " +
-         std::to_string(::sysconf(_SC_NPROCESSORS_ONLN));
+  return std::to_string(grouped(host.cpus, &Cpu::core).size()) + " usable (CPUs " +
+         cpu_list(host.cpus) + " of " + std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) + ")";
 }
 
 std::string numa(const HostFacts& host) {
-  std::string text = std::to_string(host.numa_nodes.size());
-  for (const NumaNode& node : host.numa_nodes) {
-    text += "; node " + std::to_string(node.id) + ": cores " +
-            (node.cores.empty() ? "none" : core_list(node.cores));
+  const auto nodes = grouped(host.cpus, &Cpu::numa_node);
+  std::string text = std::to_string(nodes.size());
+  for (const std::vector<Cpu>& node : nodes) {
+    text += "; node " + std::to_string(node.front().numa_node) + ": CPUs " + cpu_list(node);
   }
   return text;
 }

@@ -118,14 +118,15 @@ Lines rendezvous_of(const LaunchPlan& plan) {
   if (rendezvous.backend == Backend::none) {
     return {"none"};
   }
-  std::string port = std::to_string(rendezvous.port);
+  std::string place = rendezvous.address;
   if (rendezvous.port == 0) {
-    port = "a free port";
-  } else if (!rendezvous.port_was_given && plan.num_machines == 1) {
-    port += ", or a free port if it is in use";
+    place += ", a free port";
+  } else {
+    place += ":" + std::to_string(rendezvous.port);
+    const bool may_move = !rendezvous.port_was_given && plan.num_machines == 1;
+    place += may_move ? ", or a free port if it is in use" : "";
   }
-  Lines lines = {std::string(to_string(rendezvous.backend)) + " at " + rendezvous.address + ":" +
-                 port};
+  Lines lines = {std::string(to_string(rendezvous.backend)) + " at " + place};
   lines.push_back("run id " + rendezvous.run_id);
   if (plan.num_machines > 1) {
     lines.push_back(
@@ -160,6 +161,9 @@ Lines output_of(const LaunchPlan& plan) {
   }
   if (output.keeps_directory) {
     lines.push_back("kept in a folder like " + output.directory);
+  }
+  if (plan.appended_file) {
+    lines.push_back("variables for other machines to " + plan.appended_file->path);
   }
   return lines;
 }
