@@ -1,5 +1,5 @@
 #include "commands/env/facts.hpp"
-#include "commands/env/program_output.hpp"
+#include "host/program_output.hpp"
 
 #include <array>
 #include <sstream>

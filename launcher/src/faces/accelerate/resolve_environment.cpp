@@ -1,5 +1,5 @@
 #include "faces/accelerate/resolver.hpp"
-#include "host/command_output.hpp"
+#include "host/program_output.hpp"
 
 #include <algorithm>
 #include <array>
@@ -27,12 +27,16 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 /// As nvidia-smi prints them, where the driver's libraries told us nothing.
-GpuModels ask_nvidia_smi(const std::filesystem::path& tool) {
-  const std::string format = "--format=csv,noheader";
+GpuModels ask_nvidia_smi(const std::string& tool) {
+  constexpr std::chrono::seconds kPatience{10};
+  const auto query = [&](const std::string& what) {
+    return lines_of(
+        program_output({tool, "--query-gpu=" + what, "--format=csv,noheader"}, kPatience)
+            .value_or(""));
+  };
   GpuModels models;
-  models.names = lines_of(command_output(tool, {"--query-gpu=count,name", format}).value_or(""));
-  const auto versions =
-      lines_of(command_output(tool, {"--query-gpu=driver_version", format}).value_or(""));
+  models.names = query("count,name");
+  const auto versions = query("driver_version");
   models.driver_version = versions.empty() ? "" : versions.front();
   return models;
 }
@@ -118,7 +122,7 @@ void Resolver::add_gpu_variables(Environment& environment) const {
   }
   const auto tool = find_in_path("nvidia-smi", environment_, facts_);
   if (models.names.empty() && tool) {
-    models = ask_nvidia_smi(*tool);
+    models = ask_nvidia_smi(tool->string());
   }
   if (lacks_peer_access(models)) {
     for (const std::string name : {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}) {

@@ -1,4 +1,4 @@
-#include "commands/env/program_output.hpp"
+#include "host/program_output.hpp"
 
 #include "acc/base/unique_fd.hpp"
 
