@@ -56,7 +56,7 @@ def read_deviations():
 
 
 def main():
-    acclaunch, compat = sys.argv[1:]
+    acclaunch, compat = os.path.abspath(sys.argv[1]), sys.argv[2]
     cores = sorted(os.sched_getaffinity(0))[:2]  # OMP_NUM_THREADS must not depend on the machine
     os.sched_setaffinity(0, cores)
     expected = read_deviations() if compat == "acclaunch" else {}
