@@ -156,9 +156,8 @@ std::string Resolver::python_path() const {
 }
 
 int Resolver::omp_threads() const {
-  const bool accelerates_deepspeed =
-      plan_.mode == Mode::deepspeed &&
-      (starter_ == Starter::deepspeed || !conduct_.shares_out_cores);
+  const bool accelerates_deepspeed = plan_.mode == Mode::deepspeed &&
+                                     (starter_ == Starter::deepspeed || !conduct_.shares_out_cores);
   const bool inherited = plugins::variable(environment_, "OMP_NUM_THREADS", "0") != "0";
   if (accelerates_deepspeed) {  // which leaves it to torchrun
     return inherited || plan_.local_world_size == 1 ? 0 : 1;
