@@ -1,12 +1,7 @@
 #include "faces/accelerate/resolver.hpp"
-#include "host/program_output.hpp"
+#include "host/command_output.hpp"
 
 namespace acc::launcher {
-namespace {
-
-constexpr std::chrono::seconds kPatience{10};  // for a tool to tell its version
-
-}  // namespace
 
 void Resolver::choose_command() {
   switch (starter_) {
@@ -38,8 +33,7 @@ std::vector<std::string> Resolver::mpirun_command() const {
                                      " needs mpirun or mpiexec, and PATH has neither; install an "
                                      "MPI, or take it out");
   }
-  const std::string version =
-      program_output({mpirun->string(), "--version"}, kPatience).value_or("");
+  const std::string version = command_output({mpirun->string(), "--version"}).value_or("");
   const bool is_open_mpi = version.find("Open MPI") != std::string::npos;
   const std::string local = std::to_string(num_processes_ / num_machines_);
   const std::string all = std::to_string(num_processes_);

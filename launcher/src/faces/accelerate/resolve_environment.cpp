@@ -1,5 +1,5 @@
 #include "faces/accelerate/resolver.hpp"
-#include "host/program_output.hpp"
+#include "host/command_output.hpp"
 
 #include <algorithm>
 #include <array>
@@ -28,11 +28,9 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 /// As nvidia-smi prints them, where the driver's libraries told us nothing.
 GpuModels ask_nvidia_smi(const std::string& tool) {
-  constexpr std::chrono::seconds kPatience{10};
   const auto query = [&](const std::string& what) {
     return lines_of(
-        program_output({tool, "--query-gpu=" + what, "--format=csv,noheader"}, kPatience)
-            .value_or(""));
+        command_output({tool, "--query-gpu=" + what, "--format=csv,noheader"}).value_or(""));
   };
   GpuModels models;
   models.names = query("count,name");

@@ -1,4 +1,4 @@
-#include "host/program_output.hpp"
+#include "host/command_output.hpp"
 
 #include "acc/base/unique_fd.hpp"
 
@@ -57,8 +57,8 @@ bool read_all(int pipe, Clock::time_point deadline, std::string& text) {
 
 }  // namespace
 
-std::optional<std::string> program_output(const std::vector<std::string>& command,
-                                          std::chrono::milliseconds time_limit) {
+std::optional<std::string> command_output(const std::vector<std::string>& command,
+                                          std::chrono::milliseconds limit) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     return std::nullopt;
@@ -71,7 +71,7 @@ std::optional<std::string> program_output(const std::vector<std::string>& comman
   }
   input.reset();
   std::string text;
-  if (!read_all(output.get(), Clock::now() + time_limit, text)) {
+  if (!read_all(output.get(), Clock::now() + limit, text)) {
     ::kill(pid, SIGKILL);
   }
   int status = 0;
