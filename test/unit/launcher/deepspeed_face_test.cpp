@@ -174,6 +174,7 @@ TEST_CASE("wrong words are refused, all at once") {
            Case{{"-H", "bad"}, {"bad:1: expected NAME slots=N", "bad:2: expected"}},
            Case{{"--num_gpsu", "2"}, {"unknown flag --num_gpsu; did you mean --num_gpus?"}},
            Case{{"--launcher", "ssh"}, {"--launcher must be pdsh, openmpi"}},
+           Case{{"--deepspeed"}, {"--deepspeed: it is the program's"}},
            Case{{"--autotuning=run", "--elastic_training", "--force_multi", "--save_pid"},
                 {"--autotuning: ", "--elastic_training: ", "--force_multi: ", "--save_pid: "}},
            Case{{"--bind_cores_to_rank", "--bind_core_list=0,99"}, {"names core 99"}},

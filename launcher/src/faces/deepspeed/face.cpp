@@ -26,6 +26,7 @@ constexpr std::string_view kNoElastic =
     "elastic training is that of acclaunch torchrun: --nnodes MIN:MAX --rdzv-backend c10d";
 
 constexpr std::array kRefused = {
+    RefusedFlag{"deepspeed", "it is the program's; put it after PROGRAM"},
     RefusedFlag{"force_multi", kNoSsh},
     RefusedFlag{"venv_script", kNoSsh},
     RefusedFlag{"elastic_training", kNoElastic},
