@@ -1,5 +1,6 @@
 #include "acc/launcher/face.hpp"
 #include "acc/plugins/faults.hpp"
+#include "acc/plugins/settings.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -172,6 +173,10 @@ class Parser {
   void add_value(const SettingRow& row, const std::string& written,
                  const std::optional<std::string>& text) {
     const std::string key(row.key);
+    if (row.flag == plugins::Flag::deniable_toggle && !text) {
+      result_.values.push_back({key, take_denial(), written});
+      return;
+    }
     if (row.flag == plugins::Flag::toggle) {
       if (text) {
         faults_.add(written + " takes no value, got \"" + *text + "\"");
@@ -185,6 +190,16 @@ class Parser {
       result_.own_arguments.push_back(rest_.front());
       result_.values.push_back({key, take(), written});
     }
+  }
+
+  /// The next word where it is `true` or `false`, else `true`.
+  std::string take_denial() {
+    const std::string next = rest_.empty() ? "" : plugins::lower(rest_.front());
+    if (next != "true" && next != "false") {
+      return "true";
+    }
+    result_.own_arguments.push_back(rest_.front());
+    return take();
   }
 
   const Face& face_;
@@ -202,6 +217,7 @@ std::string heading(plugins::Section section) {
       return "DeepSpeed (with --use_deepspeed or distributed_type: DEEPSPEED)";
     case plugins::Section::parallelism: return "Groups";
     case plugins::Section::dynamo: return "torch.compile in a Python program";
+    case plugins::Section::fp8: return "fp8 in a Python program (with --mixed_precision fp8)";
     case plugins::Section::zero: break;
   }
   return {};

@@ -9,6 +9,10 @@ namespace acc::launcher {
 std::span<const SubCommand> sub_commands() noexcept {
   static constexpr std::array kCommands = {
       SubCommand{"explain", "every setting, its value and where it came from", explain_command},
+      SubCommand{"config", "asks what a launch shall be and writes its configuration file",
+                 config_command},
+      SubCommand{"env", "what a report of a problem should tell of machine and configuration",
+                 env_command},
       SubCommand{"environment-table", "", environment_table_command},
       SubCommand{"configuration-table", "", configuration_table_command},
   };

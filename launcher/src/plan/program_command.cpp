@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <optional>
 
 namespace acc::launcher {
 namespace {
@@ -19,19 +18,6 @@ bool is_file(const fs::path& path) {
 
 bool is_executable(const fs::path& path) {
   return is_file(path) && access(path.c_str(), X_OK) == 0;
-}
-
-std::optional<fs::path> find_in_path(const std::string& name,
-                                     const plugins::Environment& environment,
-                                     const HostFacts& facts) {
-  const std::string path = plugins::variable(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
-  for (const std::string_view folder : plugins::split(path, ':')) {
-    const fs::path candidate = facts.working_directory / fs::path(folder) / name;
-    if (is_executable(candidate)) {
-      return candidate;
-    }
-  }
-  return std::nullopt;
 }
 
 std::string find_executable(const std::string& program, const plugins::Environment& environment,
@@ -87,14 +73,21 @@ std::string find_python(const plugins::Environment& environment, const HostFacts
 
 }  // namespace
 
-std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
-                                         const plugins::Environment& environment,
-                                         const HostFacts& facts) {
-  const std::string& program = flags.program;
-  if (program.empty() && !flags.needs_program) {
-    return {};
+std::optional<fs::path> find_in_path(const std::string& name,
+                                     const plugins::Environment& environment,
+                                     const HostFacts& facts) {
+  const std::string path = plugins::variable(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
+  for (const std::string_view folder : plugins::split(path, ':')) {
+    const fs::path candidate = facts.working_directory / fs::path(folder) / name;
+    if (is_executable(candidate)) {
+      return candidate;
+    }
   }
-  if (program.empty()) {
+  return std::nullopt;
+}
+
+void check_program(const Flags& flags, ProgramKind kind) {
+  if (flags.program.empty() && flags.needs_program) {
     throw Error(Errc::invalid_argument,
                 "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");
   }
@@ -102,12 +95,25 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
     throw Error(Errc::invalid_argument,
                 "--module and --no_python exclude each other; a module needs Python");
   }
+}
+
+std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
+                                         const plugins::Environment& environment,
+                                         const HostFacts& facts) {
+  const std::string& program = flags.program;
+  check_program(flags, kind);
+  if (program.empty()) {
+    return {};
+  }
   std::vector<std::string> command;
   if (is_for_python(program, kind, facts)) {
     if (!kind.module && !is_file(facts.working_directory / program)) {
       throw Error(Errc::not_found, "cannot find program " + program);
     }
-    command = {find_python(environment, facts), "-u"};
+    command = {find_python(environment, facts)};
+    if (kind.unbuffered) {
+      command.emplace_back("-u");
+    }
     if (kind.module) {
       command.emplace_back("-m");
     }

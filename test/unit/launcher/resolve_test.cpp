@@ -197,7 +197,9 @@ TEST_CASE(
   const auto config = fixture.write("conf/z.yaml",
                                     "distributed_type: DEEPSPEED\nnum_processes: 2\n"
                                     "deepspeed_config:\n  deepspeed_config_file: z.json\n");
-  fixture.write("conf/z.json", R"({"zero_optimization": {"stage": 3, "reduce_bucket_size": 2e6,
+  fixture.write(
+      "conf/z.json",
+      R"({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3, "reduce_bucket_size": 2e6,
     "stage3_prefetch_bucket_size": "auto", "offload_optimizer": {"device": "cpu"}},
     "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
     "bf16": {"enabled": "auto"}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}})");

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -36,7 +37,7 @@ struct RendezvousPlan {
   std::string address = "127.0.0.1";
   std::uint16_t port = 29500;
   bool port_was_given = false;  ///< a given port that is in use is an error, the default one is not
-  std::string local_address;    ///< where the others reach this machine; empty: its host name
+  std::string local_address;    ///< where the others reach this machine; empty: found out
   std::string run_id = "none";
   std::chrono::seconds join_timeout{900};
   std::chrono::seconds last_call_timeout{30};  ///< for more machines, once there are enough
@@ -53,6 +54,12 @@ struct OutputPlan {
   bool keeps_directory = false;     ///< the user named the place; else it goes with the job
   std::vector<Streams> to_file;     ///< by local rank; empty: none
   std::vector<Streams> to_console;  ///< by local rank; empty: all
+};
+
+/// Text to be added to a file before the start.
+struct AppendedFile {
+  std::string path;
+  std::string text;
 };
 
 /// All that is decided before anything is started. Built once, by a face; nothing later reads a
@@ -94,6 +101,7 @@ struct LaunchPlan {
   /// do not get of the parent's.
   plugins::Environment environment;
   std::set<std::string> removed_variables;
+  std::optional<AppendedFile> appended_file;
   plugins::Settings settings;
   std::vector<std::string> notices;  ///< one line each, printed once before the start
 };

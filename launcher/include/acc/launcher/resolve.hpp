@@ -9,6 +9,10 @@
 
 namespace acc::launcher {
 
+/// Where Accelerate keeps the configuration of a launch that names none:
+/// `$HF_HOME/accelerate/default_config.yaml`.
+std::filesystem::path default_config_path(const plugins::Environment& environment);
+
 /// The configuration file that `--config_file` names, or the one at Accelerate's default place if
 /// there is one. Throws Error(not_found) or Error(config).
 std::optional<plugins::Document> load_config(const Flags& flags,

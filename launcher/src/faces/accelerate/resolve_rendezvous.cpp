@@ -9,7 +9,9 @@ void Resolver::read_rendezvous() {
   using Backend = RendezvousPlan::Backend;
   RendezvousPlan& rendezvous = plan_.rendezvous;
   const bool meets = plan_.num_machines > 1 && settings_.choice("rdzv_backend") == "c10d";
-  rendezvous.backend = meets ? Backend::c10d : Backend::fixed;
+  if (plan_.identity != Identity::none) {
+    rendezvous.backend = meets ? Backend::c10d : Backend::fixed;
+  }
   rendezvous.min_machines = plan_.num_machines;
   rendezvous.run_id = plugins::variable(environment_, "PET_RDZV_ID", "none");
   plan_.role = settings_.text("role");

@@ -265,11 +265,13 @@ void TorchrunPlanner::choose_device() {
 }
 
 void TorchrunPlanner::place_on_cores() {
-  plan_.numa_binding = numa_binding(settings_.choice("numa_binding"));
+  if (settings_.has("numa_binding")) {
+    plan_.numa_binding = numa_binding(settings_.choice("numa_binding"));
+  }
   const bool on_gpus = plan_.device == plugins::Device::cuda;
-  Placements placements =
-      place_workers(plan_.local_world_size, on_gpus ? facts_.visible_gpus : std::vector<int>{},
-                    plan_.numa_binding, facts_);
+  Placements placements = place_workers(
+      plan_.local_world_size, on_gpus ? facts_.visible_gpus : std::vector<int>{},
+      plan_.numa_binding, facts_);
   plan_.gpus = facts_.gpu;
   plan_.placements = std::move(placements.workers);
   plan_.notices.insert(plan_.notices.end(), placements.notices.begin(), placements.notices.end());

@@ -1,0 +1,106 @@
+#include "acc/base/atomic_file.hpp"
+#include "acc/base/error.hpp"
+#include "acc/launcher/host_facts.hpp"
+#include "acc/launcher/resolve.hpp"
+#include "acc/plugins/accelerate_config.hpp"
+#include "acc/plugins/document_writer.hpp"
+#include "commands/commands.hpp"
+#include "commands/config/ask.hpp"
+#include "commands/config/config_document.hpp"
+#include "commands/options.hpp"
+
+#include <cstdio>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ConfigOptions {
+  std::string config_file;  ///< empty: Accelerate's default place
+  std::string mixed_precision = "no";
+  bool makes_default = false;
+  bool updates = false;
+  bool overwrites = false;
+};
+
+/// False: --help was all that was asked for.
+bool read(std::span<const std::string> arguments, ConfigOptions& options) {
+  CLI::App app("Writes the configuration file of a launch: asks what is to be in it.",
+               "acclaunch config");
+  app.add_option("--config_file", options.config_file,
+                 "file to write; default: $HF_HOME/accelerate/default_config.yaml");
+  app.add_option("--mixed_precision", options.mixed_precision, "with default: no, fp16 or bf16")
+      ->check(CLI::IsMember({"no", "fp16", "bf16"}));
+  app.add_flag("--default", options.makes_default, "ask nothing: one process a GPU, or the CPU");
+  app.add_flag("--update", options.updates, "add what an older file lacks, with its default");
+  app.add_flag("--overwrite", options.overwrites, "with default: replace the file if it is there");
+  app.allow_config_extras(false);
+  std::string word;
+  app.add_option("action", word, "default or update: the same as --default, --update")
+      ->check(CLI::IsMember({"default", "update"}));
+  if (!read_options(app, arguments)) {
+    return false;
+  }
+  options.makes_default |= word == "default";
+  options.updates |= word == "update";
+  if (options.makes_default && options.updates) {
+    throw Error(Errc::invalid_argument, "config: default and update exclude each other");
+  }
+  return true;
+}
+
+fs::path file_to_write(const ConfigOptions& options, const plugins::Environment& environment) {
+  if (!options.config_file.empty()) {
+    return options.config_file;
+  }
+  const fs::path path = default_config_path(environment);
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error) {
+    throw Error(Errc::config, "cannot make the folder " + path.parent_path().string() + ": " +
+                                  error.message() + "; --config_file can name another place");
+  }
+  return path;
+}
+
+plugins::Node default_config(const ConfigOptions& options,
+                             const plugins::Environment& environment) {
+  const HostFacts facts = detect_host_facts(environment);
+  return default_config_document(options.mixed_precision,
+                                 static_cast<int>(facts.visible_gpus.size()));
+}
+
+plugins::Node updated_config(const fs::path& path) {
+  const plugins::Document document = plugins::load_document(path);
+  plugins::Settings checked;
+  plugins::apply_accelerate_config(document, checked);
+  return updated_config_document(document);
+}
+
+}  // namespace
+
+int config_command(std::span<const std::string> arguments) {
+  ConfigOptions options;
+  if (!read(arguments, options)) {
+    return 0;
+  }
+  const auto environment = plugins::current_environment();
+  const fs::path path = file_to_write(options, environment);
+  plugins::Node config;
+  if (options.makes_default) {
+    config = default_config(options, environment);
+  } else if (options.updates) {
+    config = updated_config(path);
+  } else {
+    config = config_document(ask_all(), plugins::variable(environment, "HOME", "/"));
+  }
+  const bool json = path.extension() == ".json";
+  const bool keeps_other_file = options.makes_default && !options.overwrites;
+  write_file(path, json ? plugins::to_json(config) : plugins::to_yaml(config),
+             keeps_other_file ? Overwrite::no : Overwrite::yes);
+  std::printf("%s %s\n", options.updates ? "updated" : "wrote", path.c_str());
+  return 0;
+}
+
+}  // namespace acc::launcher

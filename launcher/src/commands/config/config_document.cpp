@@ -1,0 +1,156 @@
+#include "commands/config/config_document.hpp"
+
+#include "acc/plugins/settings.hpp"
+#include "commands/config/questions.hpp"
+
+#include <algorithm>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Node;
+
+void set_default(Node& map, const std::string& key, Node value) {
+  if (map.find(key) == nullptr) {
+    map.set(key, std::move(value));
+  }
+}
+
+/// The entries of a class of Accelerate 1.15, ClusterConfig, that are neither none nor empty.
+void add_defaults(Node& config) {
+  set_default(config, "compute_environment", Node::string("LOCAL_MACHINE"));
+  set_default(config, "debug", Node::boolean(false));
+  set_default(config, "downcast_bf16", Node::boolean(false));
+  set_default(config, "enable_cpu_affinity", Node::boolean(false));
+  set_default(config, "machine_rank", Node::number(0));
+  set_default(config, "main_training_function", Node::string("main"));
+  set_default(config, "num_machines", Node::number(1));
+  set_default(config, "rdzv_backend", Node::string("static"));
+  set_default(config, "same_network", Node::boolean(false));
+  set_default(config, "tpu_use_cluster", Node::boolean(false));
+  set_default(config, "tpu_use_sudo", Node::boolean(false));
+  set_default(config, "use_cpu", Node::boolean(false));
+}
+
+Node value_of(const Step& step, const std::string& value) {
+  switch (step.kind) {
+    case QuestionKind::yes_no: return Node::boolean(value == "true");
+    case QuestionKind::integer:
+    case QuestionKind::real: return Node::number(value);
+    case QuestionKind::menu: {
+      const bool is_number =
+          std::ranges::all_of(value, [](char c) { return c >= '0' && c <= '9'; });
+      return is_number ? Node::number(value) : Node::string(value);
+    }
+    case QuestionKind::text: break;
+  }
+  return Node::string(value);
+}
+
+Node& place(Node& config, std::string_view name) {
+  if (name == kTop) {
+    return config;
+  }
+  const Node* found = config.find(name);
+  return config.set(name, found == nullptr ? Node::map() : *found);
+}
+
+std::string without_tilde(const std::string& path, const std::string& home) {
+  return path == "~" || path.starts_with("~/") ? home + path.substr(1) : path;
+}
+
+/// Where an answer says more than its own key.
+void add_consequences(const Answers& answers, const std::string& home, Node& config) {
+  if (const std::string* strategy = answers.find("fsdp_sharding_strategy")) {
+    // Accelerate's questionnaire writes the new name alone, which its launcher does not read with
+    // FSDP 1; with both the file says the same to either.
+    set_default(place(config, "fsdp_config"), "fsdp_reshard_after_forward",
+                Node::string(*strategy));
+    if (answers.yes("fsdp_cpu_ram_efficient_loading")) {
+      set_default(place(config, "fsdp_config"), "fsdp_sync_module_states", Node::boolean(true));
+    }
+  }
+  if (const std::string* file = answers.find("mpirun_hostfile")) {
+    place(config, "mpirun_config").set("mpirun_hostfile", Node::string(without_tilde(*file, home)));
+  }
+  if (answers.is("distributed_type", "MULTI_CPU")) {
+    set_default(config, "use_cpu", Node::boolean(true));
+  }
+}
+
+bool names_a_choice(std::string_view key) {
+  const plugins::SettingRow* row = plugins::find_setting(key);
+  return key == "distributed_type" || (row != nullptr && row->type == plugins::Type::choice);
+}
+
+/// A bare `no` where a word is expected.
+Node with_no_as_word(const Node& node) {
+  const bool bare_no = node.kind == Node::Kind::boolean && node.text == "false";
+  return bare_no ? Node::string("no") : node;
+}
+
+/// Top-level keys of earlier versions.
+void replace_old_keys(Node& config) {
+  const Node* fp16 = config.find("fp16");
+  if (fp16 != nullptr && fp16->text == "true") {
+    set_default(config, "mixed_precision", Node::string("fp16"));
+  }
+  const Node* backend = config.find("dynamo_backend");
+  if (backend != nullptr && plugins::lower(backend->text) != "no") {
+    set_default(config, "dynamo_config", Node::map({{"dynamo_backend", *backend}}));
+  }
+  config.remove("fp16");
+  config.remove("dynamo_backend");
+}
+
+}  // namespace
+
+Node config_document(const Answers& answers, const std::string& home) {
+  Node config = Node::map();
+  for (const Step& step : questionnaire_steps()) {
+    const std::string* value = answers.find(step.key);
+    const bool says_something = value != nullptr && !(value->empty() && step.may_be_empty);
+    if (!step.block.empty() && says_something) {
+      set_default(place(config, step.block), std::string(step.key), value_of(step, *value));
+    }
+  }
+  add_consequences(answers, home, config);
+  Node empty_list;
+  empty_list.kind = Node::Kind::list;
+  set_default(config, "distributed_type", Node::string(distributed_type(answers)));
+  set_default(config, "downcast_bf16", Node::string("no"));
+  set_default(config, "num_processes", Node::number(1));
+  set_default(config, "same_network", Node::boolean(true));
+  set_default(config, "tpu_env", empty_list);
+  add_defaults(config);
+  return config;
+}
+
+Node default_config_document(const std::string& mixed_precision, int num_gpus) {
+  Node config = Node::map();
+  set_default(config, "distributed_type", Node::string(num_gpus > 1 ? "MULTI_GPU" : "NO"));
+  set_default(config, "mixed_precision", Node::string(mixed_precision));
+  set_default(config, "num_processes", Node::number(std::max(num_gpus, 1)));
+  set_default(config, "use_cpu", Node::boolean(num_gpus == 0));
+  add_defaults(config);
+  return config;
+}
+
+Node updated_config_document(const plugins::Document& document) {
+  Node config = Node::map();
+  for (const auto& [key, node] : document.root.entries) {
+    const bool none =
+        node.kind == Node::Kind::null || (node.kind == Node::Kind::map && node.entries.empty());
+    if (!none) {
+      config.set(key, names_a_choice(key) ? with_no_as_word(node) : node);
+    }
+  }
+  replace_old_keys(config);
+  const Node* type = document.root.find("distributed_type");
+  set_default(config, "num_processes",
+              Node::number(type != nullptr && type->text == "NO" ? 1 : -1));
+  add_defaults(config);
+  return config;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,181 @@
+#include "commands/config/questionnaire.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/plugins/settings.hpp"
+#include "commands/config/questions.hpp"
+
+#include <algorithm>
+
+namespace acc::launcher {
+namespace {
+
+/// Longer menus of ranks are no help.
+constexpr std::int64_t kLongestRankMenu = 16;
+
+void add_choices(const Step& step, Question& question) {
+  std::int64_t row = 0;
+  for (std::string_view word : plugins::split(step.choices, '|')) {
+    const bool refused = word.starts_with('~');
+    word.remove_prefix(refused ? 1 : 0);
+    const auto equals = word.find('=');
+    const std::string_view label =
+        equals == std::string_view::npos ? word : word.substr(equals + 1);
+    const std::int64_t number = plugins::parse_integer(word).value_or(row++);
+    (refused ? question.refused : question.choices)
+        .push_back({number, std::string(word.substr(0, equals)), std::string(label)});
+  }
+}
+
+/// What depends on more than the step.
+void complete(const Answers& answers, Question& question) {
+  if (question.key == "machine_rank") {
+    const std::int64_t machines = answers.number("num_machines", 1);
+    if (machines > kLongestRankMenu) {
+      question.kind = QuestionKind::integer;
+    }
+    for (std::int64_t rank = 0; rank < std::min(machines, kLongestRankMenu); ++rank) {
+      question.choices.push_back({rank, std::to_string(rank), std::to_string(rank)});
+    }
+    question.minimum = 0;
+    question.maximum = machines - 1;
+  }
+  const bool one_machine = answers.number("num_machines", 1) == 1;
+  if (question.key == "num_processes") {
+    const bool replicas = distributed_type(answers) == "MULTI_GPU" && one_machine;
+    question.minimum = replicas ? 2 : 1;  // one GPU alone is "no distributed training"
+  }
+}
+
+const Choice* find_choice(const std::vector<Choice>& choices, std::string_view input) {
+  const auto number = plugins::parse_integer(input);
+  for (const Choice& choice : choices) {
+    if (number ? *number == choice.number : input == choice.value || input == choice.label) {
+      return &choice;
+    }
+  }
+  return nullptr;
+}
+
+[[noreturn]] void refuse(const std::string& expected, std::string_view input) {
+  throw Error(Errc::invalid_argument,
+              "expected " + expected + ", got \"" + std::string(input) + "\"");
+}
+
+std::string numbers_of(const Question& question) {
+  std::string text;
+  for (const Choice& choice : question.choices) {
+    text += (text.empty() ? "" : ", ") + std::to_string(choice.number) + " (" + choice.label + ")";
+  }
+  return text;
+}
+
+std::string read_choice(const Question& question, std::string_view input) {
+  if (const Choice* choice = find_choice(question.choices, input)) {
+    return choice->value;
+  }
+  if (const Choice* other = find_choice(question.refused, input)) {
+    throw Error(Errc::invalid_argument, "acclaunch does not support " + other->label +
+                                            "; expected " + numbers_of(question));
+  }
+  refuse(numbers_of(question), input);
+}
+
+/// Accelerate takes yes and no alone; other words are known from the settings.
+std::string read_yes_no(std::string_view input) {
+  const auto value = plugins::parse_boolean(input);
+  if (!value) {
+    refuse("yes or no", input);
+  }
+  return *value ? "true" : "false";
+}
+
+std::string read_number(const Question& question, std::string_view input) {
+  const auto number = plugins::parse_integer(input);
+  if (!number || *number < question.minimum || *number > question.maximum) {
+    refuse("an integer of " + std::to_string(question.minimum) + " to " +
+               std::to_string(question.maximum),
+           input);
+  }
+  return std::to_string(*number);
+}
+
+std::string read_real(std::string_view input) {
+  const auto number = plugins::parse_real(input);
+  if (!number || *number < 0) {
+    refuse("a number of at least 0", input);
+  }
+  return std::string(input);
+}
+
+}  // namespace
+
+const std::string* Answers::find(std::string_view key) const {
+  const auto found = std::ranges::find(
+      values_, key, [](const auto& entry) -> std::string_view { return entry.first; });
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+bool Answers::is(std::string_view key, std::string_view value) const {
+  const std::string* found = find(key);
+  return found != nullptr && *found == value;
+}
+
+int Answers::number(std::string_view key, int otherwise) const {
+  const std::string* found = find(key);
+  return found == nullptr ? otherwise : std::stoi(*found);
+}
+
+std::string distributed_type(const Answers& answers) {
+  if (answers.yes("use_deepspeed")) {
+    return "DEEPSPEED";
+  }
+  return answers.yes("use_fsdp") ? "FSDP" : *answers.find("distributed_type");
+}
+
+std::optional<Question> next_question(const Answers& answers) {
+  for (const Step& step : questionnaire_steps()) {
+    if (answers.find(step.key) == nullptr && (step.asked == nullptr || step.asked(answers))) {
+      Question question{.key = std::string(step.key),
+                        .text = std::string(step.text),
+                        .kind = step.kind,
+                        .fallback = std::string(step.fallback),
+                        .choices = {},
+                        .refused = {},
+                        .may_be_empty = step.may_be_empty,
+                        .minimum = step.minimum,
+                        .maximum = step.maximum};
+      add_choices(step, question);
+      complete(answers, question);
+      return question;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string read_answer(const Question& question, std::string_view input) {
+  while (!input.empty() && (input.front() == ' ' || input.front() == '\t')) {
+    input.remove_prefix(1);
+  }
+  while (!input.empty() && (input.back() == ' ' || input.back() == '\t' || input.back() == '\r')) {
+    input.remove_suffix(1);
+  }
+  if (input.empty()) {
+    if (question.fallback.empty() && !question.may_be_empty) {
+      throw Error(Errc::invalid_argument, "an answer is needed, there is no default");
+    }
+    if (question.kind != QuestionKind::integer) {
+      return question.fallback;
+    }
+    input = question.fallback;  // one process may be too few
+  }
+  switch (question.kind) {
+    case QuestionKind::menu: return read_choice(question, input);
+    case QuestionKind::yes_no: return read_yes_no(input);
+    case QuestionKind::integer: return read_number(question, input);
+    case QuestionKind::real: return read_real(input);
+    case QuestionKind::text: break;
+  }
+  return question.choices.empty() ? std::string(input) : read_choice(question, input);
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,218 @@
+#include "commands/config/questions.hpp"
+
+#include <array>
+
+namespace acc::launcher {
+namespace {
+
+using enum QuestionKind;
+
+constexpr std::string_view kMachineKinds =
+    "NO=No distributed training|MULTI_CPU=multi-CPU|~MULTI_XPU=multi-XPU|~MULTI_HPU=multi-HPU|"
+    "MULTI_GPU=multi-GPU|~MULTI_NPU=multi-NPU|~MULTI_MLU=multi-MLU|~MULTI_SDAA=multi-SDAA|"
+    "~MULTI_MUSA=multi-MUSA|~MULTI_NEURON=multi-NEURON|~XLA=TPU";
+constexpr std::string_view kDynamoBackends =
+    "EAGER=eager|AOT_EAGER=aot_eager|INDUCTOR=inductor|AOT_TS_NVFUSER=aot_ts_nvfuser|"
+    "NVPRIMS_NVFUSER=nvprims_nvfuser|CUDAGRAPHS=cudagraphs|OFI=ofi|FX2TRT=fx2trt|ONNXRT=onnxrt|"
+    "TENSORRT=tensorrt|AOT_TORCHXLA_TRACE_ONCE=aot_torchxla_trace_once|"
+    "TORCHXLA_TRACE_ONCE=torchxla_trace_once|TVM=tvm";
+constexpr std::string_view kDevices = "none|cpu|nvme";
+
+bool several_kinds(const Answers& a) {
+  return !a.is("distributed_type", "NO");
+}
+bool several_machines(const Answers& a) {
+  return a.number("num_machines", 1) > 1;
+}
+bool dynamo(const Answers& a) {
+  return a.yes("use_dynamo");
+}
+bool dynamo_options(const Answers& a) {
+  return a.yes("customise_dynamo");
+}
+bool deepspeed(const Answers& a) {
+  return a.yes("use_deepspeed");
+}
+bool deepspeed_keys(const Answers& a) {
+  return deepspeed(a) && !a.yes("use_deepspeed_file");
+}
+bool zero2_or_3(const Answers& a) {
+  return a.number("zero_stage", 0) >= 2;
+}
+bool deepspeed_hosts(const Answers& a) {
+  return deepspeed(a) && several_machines(a) && !a.is("deepspeed_multinode_launcher", "standard");
+}
+bool fsdp(const Answers& a) {
+  return a.yes("use_fsdp");
+}
+bool fsdp1(const Answers& a) {
+  return fsdp(a) && a.is("fsdp_version", "1");
+}
+bool fsdp2(const Answers& a) {
+  return fsdp(a) && a.is("fsdp_version", "2");
+}
+bool parallelism(const Answers& a) {
+  return a.yes("use_parallelism");
+}
+bool plain_gpus(const Answers& a) {
+  const std::string type = distributed_type(a);
+  return (type == "NO" || type == "MULTI_GPU") && !a.yes("use_cpu");
+}
+
+// clang-format off
+constexpr std::array kSteps = {
+    Step{"compute_environment", "Where will you run?", menu, "LOCAL_MACHINE",
+         "LOCAL_MACHINE=This machine|~AMAZON_SAGEMAKER=AWS (Amazon SageMaker)", kTop},
+    Step{"distributed_type", "What kind of machine is it?", menu, "NO", kMachineKinds},
+    Step{"num_machines", "How many machines take part?", integer, "1", {}, kTop, several_kinds},
+    Step{"machine_rank", "Which of the machines is this one?", menu, "0", {}, kTop,
+         several_machines},
+    Step{"main_process_ip", "Which address does machine 0 have?", text, {}, {}, kTop,
+         several_machines},
+    Step{"main_process_port", "Which port shall machine 0 listen on?", integer, {}, {}, kTop,
+         several_machines, false, 0, 65535},
+    Step{"same_network", "Are all machines in one local network?", yes_no, "true", {}, kTop,
+         several_machines},
+    Step{"rdzv_backend", "Which rendezvous back end (static, c10d)?", text, "static",
+         "static|c10d", kTop,
+         [](const Answers& a) { return a.is("same_network", "false"); }},
+    Step{"debug", "Shall collectives be checked for mistakes while running (slower)?", yes_no,
+         "false", {}, kTop, several_kinds},
+    Step{"use_cpu", "Train on the CPU even if there is a GPU?", yes_no, "false", {}, kTop,
+         [](const Answers& a) { return !several_kinds(a); }},
+    Step{"use_mpirun", "Shall mpirun start the processes?", yes_no, "false", {}, {},
+         [](const Answers& a) { return a.is("distributed_type", "MULTI_CPU"); }},
+    Step{"mpirun_hostfile", "Which host file shall mpirun read?", text, "~/hostfile", {},
+         "mpirun_config", [](const Answers& a) { return a.yes("use_mpirun"); }},
+
+    Step{"use_dynamo", "Compile the model with torch dynamo?", yes_no, "false"},
+    Step{"dynamo_backend", "Which dynamo back end?", menu, "INDUCTOR", kDynamoBackends,
+         "dynamo_config", dynamo},
+    Step{"customise_dynamo", "Change what torch.compile is given by default?", yes_no, "false", {},
+         {}, dynamo},
+    Step{"dynamo_mode", "Which mode of torch.compile?", menu, "default",
+         "default|reduce-overhead|max-autotune", "dynamo_config", dynamo_options},
+    Step{"dynamo_use_fullgraph", "Demand one whole graph (no breaks into subgraphs)?", yes_no,
+         "false", {}, "dynamo_config", dynamo_options},
+    Step{"dynamo_use_dynamic", "Trace with dynamic shapes?", yes_no, "false", {}, "dynamo_config",
+         dynamo_options},
+    Step{"dynamo_use_regional_compilation", "Compile repeated blocks once (regional)?", yes_no,
+         "false", {}, "dynamo_config", dynamo_options},
+
+    Step{"use_deepspeed", "Use DeepSpeed (ZeRO)?", yes_no, "false", {}, {},
+         [](const Answers& a) { return !a.is("distributed_type", "MULTI_CPU"); }},
+    Step{"use_deepspeed_file", "Do you have a DeepSpeed JSON file?", yes_no, "false", {}, {},
+         deepspeed},
+    Step{"deepspeed_config_file", "Where is the DeepSpeed JSON file?", text, {}, {},
+         "deepspeed_config", [](const Answers& a) { return a.yes("use_deepspeed_file"); }},
+    Step{"zero_stage", "Which ZeRO stage?", menu, "2", "0|1|2|3", "deepspeed_config",
+         deepspeed_keys},
+    Step{"offload_optimizer_device", "Where shall the optimizer's state be kept?", menu, "none",
+         kDevices, "deepspeed_config", zero2_or_3},
+    Step{"offload_param_device", "Where shall parameters be kept?", menu, "none", kDevices,
+         "deepspeed_config", zero2_or_3},
+    Step{"offload_param_nvme_path", "Which NVMe folder is for parameters?", text, "/nvme", {},
+         "deepspeed_config", [](const Answers& a) { return a.is("offload_param_device", "nvme"); }},
+    Step{"offload_optimizer_nvme_path", "Which NVMe folder is for the optimizer's state?", text,
+         "/nvme", {}, "deepspeed_config",
+         [](const Answers& a) { return a.is("offload_optimizer_device", "nvme"); }},
+    Step{"gradient_accumulation_steps", "How many micro-steps does a step accumulate?", integer,
+         "1", {}, "deepspeed_config", deepspeed_keys},
+    Step{"use_gradient_clipping", "Clip gradients?", yes_no, "false", {}, {}, deepspeed_keys},
+    Step{"gradient_clipping", "To which global norm?", real, "1.0", {}, "deepspeed_config",
+         [](const Answers& a) { return a.yes("use_gradient_clipping"); }},
+    Step{"zero3_save_16bit_model", "Save the whole model in 16 bits with stage 3?", yes_no, "false",
+         {}, "deepspeed_config", [](const Answers& a) { return a.is("zero_stage", "3"); }},
+    Step{"zero3_init_flag", "Build the model sharded (zero.Init, with stage 3)?", yes_no, "false",
+         {}, "deepspeed_config", deepspeed},
+    Step{"use_moe", "Is it a mixture of experts (MoE)?", yes_no, "false", {}, {}, deepspeed},
+    Step{"deepspeed_moe_layer_cls_names",
+         "Which MoE layer classes, joined by commas (such as MixtralSparseMoeBlock)?", text, {}, {},
+         "deepspeed_config", [](const Answers& a) { return a.yes("use_moe"); }},
+    Step{"deepspeed_multinode_launcher", "Which of DeepSpeed's launchers?", menu, "pdsh",
+         "pdsh|standard|openmpi|mvapich|mpich|nossh|slurm", "deepspeed_config",
+         [](const Answers& a) { return deepspeed(a) && several_machines(a); }},
+    Step{"deepspeed_hostfile", "Where is the host file (lines of \"NAME slots=N\")?", text, {}, {},
+         "deepspeed_config", deepspeed_hosts},
+    Step{"use_exclusion_filter", "Leave some hosts or slots out?", yes_no, "false", {}, {},
+         deepspeed_hosts},
+    Step{"deepspeed_exclusion_filter", "Which (HOST:SLOT,SLOT@HOST)?", text, {}, {},
+         "deepspeed_config", [](const Answers& a) { return a.yes("use_exclusion_filter"); }},
+    Step{"use_inclusion_filter", "Take some hosts or slots only?", yes_no, "false", {}, {},
+         deepspeed_hosts},
+    Step{"deepspeed_inclusion_filter", "Which (HOST:SLOT,SLOT@HOST)?", text, {}, {},
+         "deepspeed_config", [](const Answers& a) { return a.yes("use_inclusion_filter"); }},
+
+    Step{"use_fsdp", "Use FSDP (fully sharded data parallel)?", yes_no, "false", {}, {},
+         [](const Answers& a) { return a.is("distributed_type", "MULTI_GPU") && !deepspeed(a); }},
+    Step{"fsdp_version", "Which version of FSDP?", menu, "2", "1|2", "fsdp_config", fsdp},
+    Step{"fsdp_sharding_strategy", "What shall be sharded?", menu, "FULL_SHARD",
+         "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2", "fsdp_config", fsdp1},
+    Step{"fsdp_reshard_after_forward", "Free gathered weights after forward?", yes_no, "true", {},
+         "fsdp_config", fsdp2},
+    Step{"fsdp_offload_params", "Keep parameters and gradients in host memory?", yes_no, "false",
+         {}, "fsdp_config", fsdp},
+    Step{"fsdp_auto_wrap_policy", "How is the model cut into units?", menu,
+         "TRANSFORMER_BASED_WRAP", "TRANSFORMER_BASED_WRAP|SIZE_BASED_WRAP|NO_WRAP", "fsdp_config",
+         fsdp},
+    Step{"use_no_split_modules", "Take the list of classes that a Transformers model brings?",
+         yes_no, "false", {}, {},
+         [](const Answers& a) { return a.is("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"); }},
+    Step{"fsdp_transformer_layer_cls_to_wrap",
+         "Which layer classes become units, joined by commas (such as LlamaDecoderLayer)?", text,
+         {}, {}, "fsdp_config",
+         [](const Answers& a) { return a.is("use_no_split_modules", "false"); }, true},
+    Step{"fsdp_min_num_params", "How many parameters has a unit at least?", integer, "100000000",
+         {}, "fsdp_config",
+         [](const Answers& a) { return a.is("fsdp_auto_wrap_policy", "SIZE_BASED_WRAP"); }, false,
+         0, 1'000'000'000'000},
+    Step{"fsdp_backward_prefetch", "When shall backward gather the next unit?", menu,
+         "BACKWARD_PRE", "BACKWARD_PRE|BACKWARD_POST|NO_PREFETCH", "fsdp_config", fsdp1},
+    Step{"fsdp_state_dict_type", "Which form shall checkpoints have?", menu, "FULL_STATE_DICT",
+         "FULL_STATE_DICT|LOCAL_STATE_DICT|SHARDED_STATE_DICT", "fsdp_config", fsdp1},
+    Step{"fsdp_state_dict_type", "Which form shall checkpoints have?", menu, "SHARDED_STATE_DICT",
+         "SHARDED_STATE_DICT|FULL_STATE_DICT", "fsdp_config", fsdp2},
+    Step{"fsdp_forward_prefetch", "Shall forward gather the next unit early?", yes_no, "false", {},
+         "fsdp_config", fsdp1},
+    Step{"fsdp_use_orig_params", "May frozen and trained parameters share a unit?", yes_no, "true",
+         {}, "fsdp_config", fsdp1},
+    Step{"fsdp_cpu_ram_efficient_loading", "Shall only rank 0 load the weights?", yes_no, "true",
+         {}, "fsdp_config", fsdp},
+    Step{"fsdp_sync_module_states", "Shall rank 0's weights go to all at the start?", yes_no,
+         "true", {}, "fsdp_config",
+         [](const Answers& a) {
+           return fsdp1(a) && a.is("fsdp_cpu_ram_efficient_loading", "false");
+         }},
+    Step{"fsdp_activation_checkpointing", "Recompute activations in backward?", yes_no, "false", {},
+         "fsdp_config", fsdp},
+
+    Step{"use_parallelism", "Set the sizes of the groups (parallelism config)?", yes_no, "false",
+         {}, {}, fsdp2},
+    Step{"parallelism_config_dp_replicate_size", "How many ranks hold the same shard?", integer,
+         "1", {}, "parallelism_config", parallelism},
+    Step{"parallelism_config_dp_shard_size", "Over how many ranks is a copy sharded?", integer, "1",
+         {}, "parallelism_config", parallelism},
+    Step{"parallelism_config_tp_size", "Ranks of tensor parallelism (acclaunch has none: 1)?",
+         integer, "1", {}, "parallelism_config", parallelism, false, 1, 1},
+    Step{"parallelism_config_cp_size", "Ranks of context parallelism (acclaunch has none: 1)?",
+         integer, "1", {}, "parallelism_config", parallelism, false, 1, 1},
+
+    Step{"num_processes", "How many processes, over all machines?", integer, "1", {}, kTop,
+         [](const Answers& a) { return distributed_type(a) != "NO"; }},
+    Step{"gpu_ids", "Which GPUs of this machine, as a list such as 0,2?", text, "all", {}, kTop,
+         plain_gpus},
+    Step{"enable_cpu_affinity", "Bind each process to the cores near its GPU (NUMA)?", yes_no,
+         "false", {}, kTop, plain_gpus},
+    Step{"mixed_precision", "Which precision shall the model compute in?", menu, "no",
+         "no|fp16|bf16|~fp8", kTop,
+         [](const Answers& a) { return !a.yes("use_deepspeed_file"); }},
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const Step> questionnaire_steps() noexcept {
+  return kSteps;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,167 @@
+#include "commands/config/terminal.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::array kEndings = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+
+// What the handler needs, and a handler has no other way to get at it.
+termios saved_modes;
+std::array<struct sigaction, kEndings.size()> saved_actions;
+
+extern "C" void put_terminal_back(int signal) {
+  ::tcsetattr(STDIN_FILENO, TCSANOW, &saved_modes);
+  constexpr std::string_view kShowCursor = "\033[?25h\n";
+  [[maybe_unused]] const auto written =
+      ::write(STDOUT_FILENO, kShowCursor.data(), kShowCursor.size());
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+std::optional<char> read_byte() {
+  char byte = 0;
+  ssize_t count = 0;
+  do {
+    count = ::read(STDIN_FILENO, &byte, 1);
+  } while (count < 0 && errno == EINTR);
+  return count == 1 ? std::optional(byte) : std::nullopt;
+}
+
+enum class Key { up, down, enter, digit, other, end };
+struct Stroke {
+  Key key;
+  int digit = 0;
+};
+
+/// Arrow keys are ESC [ A or, in another mode of the terminal, ESC O A.
+Stroke read_stroke() {
+  std::optional<char> byte = read_byte();
+  if (byte == '\033') {
+    byte = read_byte();
+    if (byte == '[' || byte == 'O') {
+      byte = read_byte();
+      return {byte == 'A' ? Key::up : byte == 'B' ? Key::down : Key::other};
+    }
+  }
+  if (!byte || byte == '\004') {
+    return {Key::end};
+  }
+  if (*byte >= '0' && *byte <= '9') {
+    return {Key::digit, *byte - '0'};
+  }
+  return {byte == '\n' || byte == '\r' ? Key::enter : Key::other};
+}
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+void print_choices(const Question& question, std::size_t position) {
+  std::string text;
+  for (std::size_t row = 0; row < question.choices.size(); ++row) {
+    const Choice& choice = question.choices[row];
+    text += "\033[2K" + std::string(row == position ? " \033[32m> " : "   ") +
+            std::to_string(choice.number) + "  " + choice.label + "\033[0m\n";
+  }
+  print(text);
+}
+
+void move_up(std::size_t rows) {
+  print("\033[" + std::to_string(rows) + "A");
+}
+
+std::size_t row_of_number(const Question& question, int number, std::size_t otherwise) {
+  const auto found = std::ranges::find(question.choices, number, &Choice::number);
+  return found == question.choices.end()
+             ? otherwise
+             : static_cast<std::size_t>(found - question.choices.begin());
+}
+
+}  // namespace
+
+std::optional<std::string> read_line() {
+  std::string line;
+  std::optional<char> byte = read_byte();
+  if (!byte) {
+    return std::nullopt;
+  }
+  for (; byte && *byte != '\n'; byte = read_byte()) {
+    line += *byte;
+  }
+  return line;
+}
+
+bool on_terminal() {
+  const char* kind = std::getenv("TERM");
+  return kind != nullptr && std::string_view(kind) != "dumb" && ::isatty(STDIN_FILENO) == 1 &&
+         ::isatty(STDOUT_FILENO) == 1;
+}
+
+KeyMode::KeyMode() {
+  ::tcgetattr(STDIN_FILENO, &saved_modes);
+  struct sigaction action {};
+  action.sa_handler = put_terminal_back;
+  for (std::size_t i = 0; i < kEndings.size(); ++i) {
+    ::sigaction(kEndings[i], &action, &saved_actions[i]);
+  }
+  termios modes = saved_modes;
+  modes.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+  modes.c_cc[VMIN] = 1;
+  modes.c_cc[VTIME] = 0;
+  modes.c_cc[VSUSP] = _POSIX_VDISABLE;  // a stopped program would leave the terminal like this
+  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &modes);
+  print("\033[?25l");
+}
+
+KeyMode::~KeyMode() {
+  print("\033[?25h");
+  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &saved_modes);
+  for (std::size_t i = 0; i < kEndings.size(); ++i) {
+    ::sigaction(kEndings[i], &saved_actions[i], nullptr);
+  }
+}
+
+std::string choose_with_keys(const Question& question) {
+  const std::vector<Choice>& choices = question.choices;
+  const auto preset = std::ranges::find(choices, question.fallback, &Choice::value);
+  std::size_t position = static_cast<std::size_t>(preset - choices.begin());
+  print("\n" + question.text + "\n");
+  const KeyMode mode;
+  print_choices(question, position);
+  while (true) {
+    const auto [key, digit] = read_stroke();
+    if (key == Key::end) {
+      throw Error(Errc::invalid_argument, "the input ended before all questions were answered");
+    }
+    if (key == Key::enter) {
+      break;
+    }
+    if (key == Key::up && position > 0) {
+      --position;
+    } else if (key == Key::down && position + 1 < choices.size()) {
+      ++position;
+    } else if (key == Key::digit) {
+      position = row_of_number(question, digit, position);
+    }
+    move_up(choices.size());
+    print_choices(question, position);
+  }
+  move_up(choices.size());
+  print("\033[J " + choices[position].label + "\n");
+  return choices[position].value;
+}
+
+}  // namespace acc::launcher

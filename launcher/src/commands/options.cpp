@@ -1,0 +1,39 @@
+#include "commands/options.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+namespace acc::launcher {
+namespace {
+
+/// CLI11 takes its arguments from the back.
+std::vector<std::string> canonical(std::span<const std::string> arguments) {
+  std::vector<std::string> words(arguments.rbegin(), arguments.rend());
+  for (std::string& word : words) {
+    if (word.size() > 2 && word.starts_with("--")) {
+      const auto end =
+          word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
+      std::replace(word.begin() + 2, end, '-', '_');
+    }
+  }
+  return words;
+}
+
+}  // namespace
+
+bool read_options(CLI::App& app, std::span<const std::string> arguments) {
+  try {
+    app.parse(canonical(arguments));
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw Error(Errc::invalid_argument, app.get_name() + ": " + error.what() + "; see --help");
+  }
+  return true;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,149 @@
+// What is asked, in which order, and what the answers make of the file. The same beside the real
+// Accelerate: test/compat/config_test.py.
+#include "commands/config/questionnaire.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/plugins/document_writer.hpp"
+#include "commands/config/config_document.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+using namespace acc::launcher;
+using acc::test::contains;
+
+namespace {
+
+struct Conversation {
+  std::string asked;  ///< keys, in order
+  Answers answers;
+};
+
+/// Gives the answers of `given`, and the default to every other question.
+Conversation talk(std::map<std::string, std::string> given) {
+  Conversation conversation;
+  while (const auto question = next_question(conversation.answers)) {
+    conversation.asked += (conversation.asked.empty() ? "" : " ") + question->key;
+    conversation.answers.add(question->key, read_answer(*question, given[question->key]));
+    given.erase(question->key);
+  }
+  CHECK(given.empty());
+  return conversation;
+}
+
+Question question_of(const std::string& key, std::map<std::string, std::string> given) {
+  Answers answers;
+  while (const auto question = next_question(answers)) {
+    if (question->key == key) {
+      return *question;
+    }
+    answers.add(question->key, read_answer(*question, given[question->key]));
+  }
+  FAIL("not asked: " << key);
+  return {};
+}
+
+std::string refusal(const Question& question, const std::string& input) {
+  try {
+    return "accepted as " + read_answer(question, input);
+  } catch (const acc::Error& error) {
+    CHECK(error.code() == acc::Errc::invalid_argument);
+    return error.what();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("questionnaire: an answer decides what is asked next") {
+  CHECK(talk({}).asked ==
+        "compute_environment distributed_type use_cpu use_dynamo use_deepspeed gpu_ids "
+        "enable_cpu_affinity mixed_precision");
+  CHECK(talk({{"use_cpu", "yes"}}).asked ==
+        "compute_environment distributed_type use_cpu use_dynamo use_deepspeed mixed_precision");
+  CHECK(talk({{"distributed_type", "multi-GPU"},
+              {"use_fsdp", "y"},
+              {"fsdp_version", "1"},
+              {"fsdp_auto_wrap_policy", "NO_WRAP"},
+              {"fsdp_cpu_ram_efficient_loading", "NO"}})
+            .asked ==
+        "compute_environment distributed_type num_machines debug use_dynamo use_deepspeed "
+        "use_fsdp fsdp_version fsdp_sharding_strategy fsdp_offload_params fsdp_auto_wrap_policy "
+        "fsdp_backward_prefetch fsdp_state_dict_type fsdp_forward_prefetch fsdp_use_orig_params "
+        "fsdp_cpu_ram_efficient_loading fsdp_sync_module_states fsdp_activation_checkpointing "
+        "num_processes mixed_precision");
+}
+
+TEST_CASE("questionnaire: what the defaults write") {
+  CHECK(acc::plugins::to_yaml(config_document(talk({}).answers, "/home/me")) ==
+        "compute_environment: LOCAL_MACHINE\n"
+        "debug: false\n"
+        "distributed_type: 'NO'\n"
+        "downcast_bf16: 'no'\n"
+        "enable_cpu_affinity: false\n"
+        "gpu_ids: all\n"
+        "machine_rank: 0\n"
+        "main_training_function: main\n"
+        "mixed_precision: 'no'\n"
+        "num_machines: 1\n"
+        "num_processes: 1\n"
+        "rdzv_backend: static\n"
+        "same_network: true\n"
+        "tpu_env: []\n"
+        "tpu_use_cluster: false\n"
+        "tpu_use_sudo: false\n"
+        "use_cpu: false\n");
+}
+
+TEST_CASE("questionnaire: the strategy of FSDP 1 stands under both of its names") {
+  const auto config = config_document(talk({{"distributed_type", "4"},
+                                            {"use_fsdp", "yes"},
+                                            {"fsdp_version", "1"},
+                                            {"fsdp_sharding_strategy", "1"}})
+                                          .answers,
+                                      "/home/me");
+  CHECK(config.find("fsdp_config")->find("fsdp_sharding_strategy")->text == "SHARD_GRAD_OP");
+  CHECK(config.find("fsdp_config")->find("fsdp_reshard_after_forward")->text == "SHARD_GRAD_OP");
+}
+
+TEST_CASE("questionnaire: a host file may lie at home") {
+  const auto config =
+      config_document(talk({{"distributed_type", "1"}, {"use_mpirun", "yes"}}).answers, "/home/me");
+  CHECK(config.find("mpirun_config")->find("mpirun_hostfile")->text == "/home/me/hostfile");
+}
+
+TEST_CASE("questionnaire: menus take Accelerate's numbers, and refuse by name what is not done") {
+  const Question kind = question_of("distributed_type", {});
+  CHECK(read_answer(kind, "4") == "MULTI_GPU");
+  CHECK(read_answer(kind, " multi-GPU\r") == "MULTI_GPU");
+  CHECK(contains(refusal(kind, "5"), "does not support multi-NPU"));
+  CHECK(contains(refusal(kind, "10"), "does not support TPU"));
+  CHECK(contains(refusal(kind, "12"), "expected 0 (No distributed training), 1 (multi-CPU)"));
+  CHECK(contains(refusal(question_of("mixed_precision", {}), "fp8"), "does not support fp8"));
+
+  const Question version =
+      question_of("fsdp_version", {{"distributed_type", "4"}, {"use_fsdp", "yes"}});
+  CHECK(read_answer(version, "") == "2");
+  CHECK(read_answer(version, "1") == "1");
+  CHECK(contains(refusal(version, "0"), "expected 1 (1), 2 (2)"));
+}
+
+TEST_CASE("questionnaire: the rank is one of the machines'") {
+  std::map<std::string, std::string> given = {{"distributed_type", "4"}, {"num_machines", "3"}};
+  const Question few = question_of("machine_rank", given);
+  CHECK(few.kind == QuestionKind::menu);
+  CHECK(few.choices.size() == 3);
+  given["num_machines"] = "1000";
+  const Question many = question_of("machine_rank", given);
+  CHECK(many.kind == QuestionKind::integer);
+  CHECK(read_answer(many, "999") == "999");
+  CHECK(contains(refusal(many, "1000"), "0 to 999"));
+}
+
+TEST_CASE("questionnaire: replicas on one machine are two or more") {
+  const Question processes = question_of("num_processes", {{"distributed_type", "4"}});
+  CHECK(contains(refusal(processes, ""), "an integer of 2 to"));
+  CHECK(contains(refusal(processes, "1"), "an integer of 2 to"));
+  CHECK(read_answer(processes, "2") == "2");
+}
