@@ -240,7 +240,8 @@ TEST_CASE(".deepspeed_env gives variables to the workers") {
 
 TEST_CASE("a DeepSpeed JSON before the program is for C++") {
   const Fixture fixture;
-  fixture.write("ds.json", R"({"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}})");
+  fixture.write("ds.json", R"({"train_micro_batch_size_per_gpu": "auto",
+                               "zero_optimization": {"stage": 3}, "bf16": {"enabled": true}})");
   const Words words = {"--num_gpus=2", "--deepspeed_config", "ds.json", "./train"};
   const LaunchPlan plan = fixture.plan(words);
   CHECK(plan.mode == Mode::deepspeed);
@@ -251,7 +252,8 @@ TEST_CASE("a DeepSpeed JSON before the program is for C++") {
   CHECK(runtime.identity.local_world_size == 2);
 
   fixture.write("bad.json", R"({"zero_optimization": {"stage": 4}})");
-  CHECK(has(fixture.refusal({"--deepspeed_config=bad.json", "./train"}), "bad.json:1"));
+  CHECK(has(fixture.refusal({"--deepspeed_config=bad.json", "./train"}),
+            "bad.json:1: zero_optimization.stage must be"));
 }
 
 TEST_CASE("output, cores and quiet") {

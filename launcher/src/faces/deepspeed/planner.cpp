@@ -187,8 +187,9 @@ void DeepSpeedPlanner::read_config() {
   const fs::path path = facts_.working_directory / settings_.text("deepspeed_config");
   const plugins::Document document = plugins::load_document(path);
   plugins::Settings settings;
-  const auto lines = plugins::apply_deepspeed_json(document, plan_.num_processes, settings);
-  plan_.notices.insert(plan_.notices.end(), lines.begin(), lines.end());
+  const plugins::DeepSpeedFile file =
+      plugins::apply_deepspeed_json(document, plan_.num_processes, settings);
+  plan_.notices.insert(plan_.notices.end(), file.notices.begin(), file.notices.end());
   plan_.mode = Mode::deepspeed;
   plan_.sharding = plugins::sharding_settings(settings, "deepspeed", plan_.num_processes,
                                               plan_.local_world_size);
