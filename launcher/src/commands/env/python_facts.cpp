@@ -1,5 +1,5 @@
 #include "commands/env/facts.hpp"
-#include "commands/env/program_output.hpp"
+#include "host/command_output.hpp"
 
 #include <array>
 #include <sstream>
@@ -28,7 +28,7 @@ constexpr std::array kNames = {"Python", "PyTorch", "Accelerate", "NumPy"};
 Facts python_facts(const plugins::Environment& environment) {
   const std::string python = plugins::variable(environment, "PYTHON_EXEC", "python3");
   std::istringstream lines(
-      program_output({python, "-c", std::string(kQuestions)}, kPatience).value_or(""));
+      command_output({python, "-c", std::string(kQuestions)}, kPatience).value_or(""));
   Facts facts;
   for (const char* name : kNames) {
     std::string line;
