@@ -62,6 +62,9 @@ std::string world_of(const LaunchPlan& plan) {
     return std::to_string(local) + " processes on this machine, one of " +
            (least == most ? most : least + " to " + most) + "; the rendezvous hands out the ranks";
   }
+  if (plan.identity == Identity::none) {
+    return "one process on this machine, which is told nothing of ranks";
+  }
   const int first = planned_assignment(plan, 0).first_rank;
   return std::to_string(plan.num_processes) + " processes on " + std::to_string(plan.num_machines) +
          " machine(s); ranks " + std::to_string(first) + ".." + std::to_string(first + local - 1) +
