@@ -8,7 +8,7 @@ namespace acc::launcher {
 
 std::span<const SubCommand> sub_commands() noexcept {
   static constexpr std::array kCommands = {
-      SubCommand{"explain", "every setting, its value and where it came from", explain_command},
+      SubCommand{"explain", "what a launch would do, and why; --json", explain_command},
       SubCommand{"config", "asks what a launch shall be and writes its configuration file",
                  config_command},
       SubCommand{"env", "what a report of a problem should tell of machine and configuration",

@@ -104,6 +104,8 @@ struct LaunchPlan {
   std::set<std::string> removed_variables;
   std::optional<AppendedFile> appended_file;
   plugins::Settings settings;
+  /// What a DeepSpeed JSON file says of the settings table, where the face has a table of its own.
+  std::optional<plugins::Settings> file_settings;
   std::vector<std::string> notices;  ///< one line each, printed once before the start
 };
 
