@@ -11,6 +11,10 @@ std::span<const SubCommand> sub_commands() noexcept {
       SubCommand{"explain", "every setting, its value and where it came from", explain_command},
       SubCommand{"config", "asks what a launch shall be and writes its configuration file",
                  config_command},
+      SubCommand{"convert-config",
+                 "writes an FSDP configuration in DeepSpeed's words, or the reverse",
+                 convert_config_command},
+      SubCommand{"to-fsdp2", "writes a configuration of FSDP 1 as one of FSDP 2", to_fsdp2_command},
       SubCommand{"environment-table", "", environment_table_command},
       SubCommand{"configuration-table", "", configuration_table_command},
   };
