@@ -87,10 +87,10 @@ void write(const Conversion& conversion, const ConvertOptions& options, bool jso
   }
   const Overwrite overwrite = options.overwrite ? Overwrite::yes : Overwrite::no;
   if (conversion.deepspeed_file) {
-    const fs::path beside = deepspeed_file_beside(options.output);
     if (!options.overwrite) {
       refuse_existing(options.output);
     }
+    const fs::path beside = deepspeed_file_beside(options.output);
     write_file(beside, plugins::to_json(*conversion.deepspeed_file), overwrite);
     std::fprintf(stderr, "note: %s holds what Accelerate's file has no key for\n", beside.c_str());
   }
