@@ -109,7 +109,7 @@ TEST_CASE("convert-config and to-fsdp2: arguments that are wrong") {
   for (const auto& [command, arguments, part] : std::vector<Case>{
            {"convert-config", {}, "input"},
            {"convert-config", {folder.path("none.yaml")}, "cannot read"},
-           {"convert-config", {input, "--to", "fsdp3"}, "did you mean \"fsdp2\"?"},
+           {"convert-config", {input, "--to", "fsdp3"}, "did you mean \"fsdp\"?"},
            {"convert-config", {input, "--gpus_per_machine", "0"}, "gpus_per_machine"},
            {"convert-config", {input, "--gpus"}, "--gpus"},
            {"to-fsdp2", {}, "config_file"},
