@@ -139,4 +139,11 @@ OpenedLibrary open_library(const LibrarySearch& search, const fs::path& own_file
                                    search.sonames.front() + " elsewhere");
 }
 
+const LibrarySearch& nccl_library_search() {
+  static const LibrarySearch kNccl = {.variable = "ACC_NCCL_LIBRARY",
+                                      .sonames = {"libnccl.so.2"},
+                                      .wheel_folders = {"nvidia/nccl/lib"}};
+  return kNccl;
+}
+
 }  // namespace acc

@@ -53,13 +53,17 @@ constexpr std::array kLostByFsdp2 = {
     Loss{"fsdp_sync_module_states", "true", kGone},
 };
 
+constexpr std::string_view kEveryMachine = "FSDP is started on every machine";
 constexpr std::string_view kBuckets = "FSDP works by units, not by counts of elements";
 constexpr std::array kLostByDeepSpeed = {
     Loss{"offload_optimizer_nvme_path", "none", "FSDP offloads to host memory alone"},
     Loss{"offload_param_nvme_path", "none", "FSDP offloads to host memory alone"},
     Loss{"deepspeed_moe_layer_cls_names", "",
          "name such classes in fsdp_transformer_layer_cls_to_wrap, which makes each a unit"},
-    Loss{"deepspeed_multinode_launcher", "standard", "FSDP is started on every machine"},
+    Loss{"deepspeed_multinode_launcher", "standard", kEveryMachine},
+    Loss{"deepspeed_hostfile", "none", kEveryMachine},
+    Loss{"deepspeed_inclusion_filter", "none", kEveryMachine},
+    Loss{"deepspeed_exclusion_filter", "none", kEveryMachine},
     Loss{"reduce_bucket_size", "500000000|5e8", kBuckets},
     Loss{"allgather_bucket_size", "500000000|5e8", kBuckets},
     Loss{"stage3_prefetch_bucket_size", "50000000|5e7", kBuckets},

@@ -34,4 +34,7 @@ struct OpenedLibrary {
 ACC_API OpenedLibrary open_library(const LibrarySearch& search,
                                    const std::filesystem::path& own_file);
 
+/// NCCL, as the runtime looks for it.
+ACC_API const LibrarySearch& nccl_library_search();
+
 }  // namespace acc

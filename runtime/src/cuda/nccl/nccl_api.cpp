@@ -58,15 +58,11 @@ std::string own_path() {
   return ::dladdr(reinterpret_cast<void*>(&own_path), &info) != 0 ? info.dli_fname : "";
 }
 
-const LibrarySearch kNccl = {.variable = "ACC_NCCL_LIBRARY",
-                             .sonames = {"libnccl.so.2"},
-                             .wheel_folders = {"nvidia/nccl/lib"}};
-
 Loaded load() {
   Loaded loaded;
   OpenedLibrary library{};
   try {
-    library = open_library(kNccl, own_path());
+    library = open_library(nccl_library_search(), own_path());
   } catch (const Error& error) {
     loaded.problem = error.what();
     return loaded;

@@ -1,0 +1,99 @@
+#include "acc/base/error.hpp"
+#include "acc/launcher/resolve.hpp"
+#include "commands/commands.hpp"
+#include "commands/env/facts.hpp"
+#include "commands/options.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using plugins::Node;
+
+/// On one line, as YAML's flow style.
+std::string inline_text(const Node& node) {
+  std::string text;
+  for (const auto& [key, value] : node.entries) {
+    text += (text.empty() ? "" : ", ") + key + ": " + inline_text(value);
+  }
+  for (const Node& item : node.items) {
+    text += (text.empty() ? "" : ", ") + inline_text(item);
+  }
+  switch (node.kind) {
+    case Node::Kind::null: return "null";
+    case Node::Kind::list: return "[" + text + "]";
+    case Node::Kind::map: return "{" + text + "}";
+    default: return node.text;
+  }
+}
+
+std::string lines_of(const Facts& facts, const char* indent = "") {
+  std::string text;
+  for (const auto& [name, value] : facts) {
+    text += std::string(indent) + "- " + name + ": " + value + "\n";
+  }
+  return text;
+}
+
+/// The configuration in force without a flag, or the one that the flag names. A broken file at the
+/// default place is what the report may be about.
+std::string config_text(const std::string& config_file, const plugins::Environment& environment) {
+  const fs::path path =
+      config_file.empty() ? default_config_path(environment) : fs::path(config_file);
+  std::error_code none;
+  if (config_file.empty() && !fs::exists(path, none)) {
+    return "- Configuration: Not found\n";
+  }
+  Facts entries;
+  try {
+    for (const auto& [key, node] : plugins::load_document(path).root.entries) {
+      entries.emplace_back(key, inline_text(node));
+    }
+  } catch (const Error& error) {
+    if (!config_file.empty()) {
+      throw;
+    }
+    return "- Configuration: " + std::string(error.what()) + "\n";
+  }
+  return "- Configuration: " + path.string() + "\n" + lines_of(entries, "\t");
+}
+
+}  // namespace
+
+Facts variable_facts(const plugins::Environment& environment) {
+  constexpr std::array<std::string_view, 9> kPrefixes = {
+      "ACC_", "ACCELERATE_", "CUDA_", "FSDP_", "GLOO_", "NCCL_", "OMP_", "PET_", "TORCH_NCCL_"};
+  Facts facts;
+  for (const auto& [name, value] : environment) {
+    if (std::ranges::any_of(kPrefixes, [&](auto prefix) { return name.starts_with(prefix); })) {
+      facts.emplace_back(name, value);
+    }
+  }
+  return facts;
+}
+
+int env_command(std::span<const std::string> arguments) {
+  CLI::App app("Prints what a report of a problem should tell.", "acclaunch env");
+  std::string config_file;
+  app.add_option("--config_file", config_file,
+                 "configuration to show; default: $HF_HOME/accelerate/default_config.yaml");
+  if (!read_options(app, arguments)) {
+    return 0;
+  }
+  const auto environment = plugins::current_environment();
+  const HostFacts host = detect_host_facts(environment);
+  const Facts variables = variable_facts(environment);
+  const std::string text = "Copy this into your report:\n\n" + lines_of(build_facts()) +
+                           lines_of(system_facts(host)) + lines_of(gpu_facts(host)) +
+                           lines_of(python_facts(environment)) +
+                           "- Variables: " + (variables.empty() ? " none" : "") + "\n" +
+                           lines_of(variables, "\t") + config_text(config_file, environment);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,40 @@
+#include "commands/env/facts.hpp"
+#include "host/command_output.hpp"
+
+#include <array>
+#include <sstream>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::chrono::seconds kPatience{20};
+
+// The packages' own records: an import of torch alone would take seconds.
+constexpr std::string_view kQuestions = R"py(
+import platform, sys
+from importlib.metadata import PackageNotFoundError, version
+print(platform.python_version(), "(" + sys.executable + ")")
+for name in ("torch", "accelerate", "numpy"):
+    try:
+        print(version(name))
+    except PackageNotFoundError:
+        print("Not found")
+)py";
+
+constexpr std::array kNames = {"Python", "PyTorch", "Accelerate", "NumPy"};
+
+}  // namespace
+
+Facts python_facts(const plugins::Environment& environment) {
+  const std::string python = plugins::variable(environment, "PYTHON_EXEC", "python3");
+  std::istringstream lines(
+      command_output({python, "-c", std::string(kQuestions)}, kPatience).value_or(""));
+  Facts facts;
+  for (const char* name : kNames) {
+    std::string line;
+    facts.emplace_back(name, std::getline(lines, line) ? line : "Not found");
+  }
+  return facts;
+}
+
+}  // namespace acc::launcher

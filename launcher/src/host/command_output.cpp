@@ -1,0 +1,83 @@
+#include "host/command_output.hpp"
+
+#include "acc/base/unique_fd.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+
+namespace acc::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// -1: it cannot be started.
+pid_t start(const std::vector<std::string>& command, int output) {
+  std::vector<char*> words;
+  for (const std::string& word : command) {
+    words.push_back(const_cast<char*>(word.c_str()));
+  }
+  words.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  pid_t pid = -1;
+  if (::posix_spawnp(&pid, words[0], &actions, nullptr, words.data(), environ) != 0) {
+    pid = -1;
+  }
+  ::posix_spawn_file_actions_destroy(&actions);
+  return pid;
+}
+
+/// False: the deadline came before the end of the output.
+bool read_all(int pipe, Clock::time_point deadline, std::string& text) {
+  while (true) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    pollfd ready{pipe, POLLIN, 0};
+    const int events = left.count() <= 0 ? 0 : ::poll(&ready, 1, static_cast<int>(left.count()));
+    if (events < 0 && errno == EINTR) {
+      continue;
+    }
+    std::array<char, 4096> buffer;
+    const ssize_t count = events <= 0 ? -1 : ::read(pipe, buffer.data(), buffer.size());
+    if (count <= 0) {
+      return count == 0;
+    }
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> command_output(const std::vector<std::string>& command,
+                                          std::chrono::milliseconds limit) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return std::nullopt;
+  }
+  const UniqueFd output(ends[0]);
+  UniqueFd input(ends[1]);
+  const pid_t pid = start(command, input.get());
+  if (pid < 0) {
+    return std::nullopt;
+  }
+  input.reset();
+  std::string text;
+  if (!read_all(output.get(), Clock::now() + limit, text)) {
+    ::kill(pid, SIGKILL);
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? std::optional(text) : std::nullopt;
+}
+
+}  // namespace acc::launcher
