@@ -115,11 +115,32 @@ Conversion to_deepspeed(const ConversionInput& input, const ConversionSource& so
   return result;
 }
 
+/// What Accelerate's file says and DeepSpeed's own has no keys for.
+std::string launch_keys(const ConversionInput& input, const ConversionSource& source) {
+  std::string names;
+  for (const SettingRow& row : source.settings.table()) {
+    const bool of_launch = row.section == Section::launch && row.key != "mixed_precision";
+    if (of_launch && source.settings.given(row.key)) {
+      names += (names.empty() ? "" : ", ") + std::string(row.key);
+    }
+  }
+  return names.empty() ? ""
+                       : input.document.path.string() +
+                             ": not in DeepSpeed's own file, give "
+                             "it to the launcher: " +
+                             names;
+}
+
 Conversion to_deepspeed_json(const ConversionInput& input, const ConversionSource& source) {
-  return {input.deepspeed_file ? input.deepspeed_file->root
-                               : deepspeed_json(deepspeed_sharding(source), source.settings),
-          std::nullopt,
-          {}};
+  Conversion result{input.deepspeed_file
+                        ? input.deepspeed_file->root
+                        : deepspeed_json(deepspeed_sharding(source), source.settings),
+                    std::nullopt,
+                    {}};
+  if (std::string remark = launch_keys(input, source); !remark.empty()) {
+    result.remarks.push_back(std::move(remark));
+  }
+  return result;
 }
 
 /// Whether the file is in this form already.

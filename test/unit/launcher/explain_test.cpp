@@ -141,7 +141,7 @@ TEST_CASE("what a rendezvous decides is not made up") {
 TEST_CASE("every value of the JSON has its source") {
   PlanFixture fixture;
   fixture.write("z.json", R"({"zero_optimization": {"stage": 3,
-    "reduce_bucket_size": 7}})");
+    "reduce_bucket_size": 7}, "train_micro_batch_size_per_gpu": "auto"})");
   const auto config = fixture.write("c.yaml",
                                     "distributed_type: DEEPSPEED\nnum_processes: 2\n"
                                     "deepspeed_config:\n  deepspeed_config_file: z.json\n");

@@ -344,6 +344,7 @@ TEST_CASE("convert-config: from DeepSpeed's YAML to its JSON and back to a YAML 
   }
 }
 )");
+  CHECK(says(json, "give it to the launcher: num_processes, num_machines"));
   ConversionInput own{parse_json(to_json(json.document), "conf/d.json"), std::nullopt, 0, ""};
   CHECK(block(convert_config(own, ConfigForm::deepspeed), "deepspeed_config") ==
         "deepspeed_config_file: conf/d.json\nzero3_init_flag: true\n");
