@@ -5,8 +5,11 @@
 #include "job/job.hpp"
 #include "supervision/guardian.hpp"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -31,11 +34,25 @@ int say_why_not(const std::exception_ptr& error) {
   }
 }
 
+/// What other tools of the job read.
+void append_file(const LaunchPlan& plan) {
+  if (!plan.appended_file) {
+    return;
+  }
+  const auto& [path, text] = *plan.appended_file;
+  std::ofstream file(path, std::ios::app);
+  file << text << std::flush;
+  if (!file) {
+    throw acc::Error(acc::Errc::config, "cannot write " + path + ": " + std::strerror(errno));
+  }
+}
+
 /// In the supervisor process.
 int launch(const Face& face, const Flags& flags, acc::UniqueFd guardian) {
   try {
     const auto environment = acc::plugins::current_environment();
     const LaunchPlan plan = face.plan(flags, environment, detect_host_facts(environment));
+    append_file(plan);
     return run_job(plan, environment, std::move(guardian));
   } catch (...) {
     return say_why_not(std::current_exception());

@@ -8,7 +8,7 @@
 
 namespace acc::launcher {
 
-/// Something that happens once and that coroutines of the same thread wait for.
+/// Something that happens and that coroutines of the same thread wait for.
 class Gate {
  public:
   explicit Gate(const boost::asio::any_io_executor& executor)
@@ -18,6 +18,8 @@ class Gate {
     is_open_ = true;
     timer_.cancel();
   }
+
+  void close() { is_open_ = false; }
 
   boost::asio::awaitable<void> passed() {
     while (!is_open_) {

@@ -164,6 +164,10 @@ void AsyncClient::close() noexcept {
   }
 }
 
+std::string AsyncClient::own_address() const {
+  return connection_->own_address();
+}
+
 const std::string& AsyncClient::where() const noexcept {
   return connection_->where();
 }

@@ -106,6 +106,16 @@ void AsyncConnection::fail(const error_code& error) const {
   throw Error(Errc::connection, fmt::format("store at {}: {}", where_, reason));
 }
 
+std::string AsyncConnection::own_address() const {
+  error_code error;
+  const auto own = socket_.local_endpoint(error);
+  if (error) {
+    return "";
+  }
+  const auto other = socket_.remote_endpoint(error);
+  return error || own.address() == other.address() ? "" : own.address().to_string();
+}
+
 asio::awaitable<void> AsyncConnection::write(std::string frame, const Alarm& alarm) {
   const auto [error, count] = co_await asio::async_write(socket_, asio::buffer(frame), kResult);
   check(error, alarm);

@@ -39,6 +39,7 @@ class AsyncConnection : public std::enable_shared_from_this<AsyncConnection> {
 
   /// Ends what is pending, for good.
   void close() noexcept;
+  [[nodiscard]] std::string own_address() const;
   [[nodiscard]] const std::string& where() const noexcept { return where_; }
 
  private:

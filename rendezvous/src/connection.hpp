@@ -28,6 +28,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void start();
   /// Sends the release byte of a pending WAIT or BARRIER.
   void release();
+  [[nodiscard]] bool is_launcher() const noexcept { return session_.is_launcher(); }
   /// Takes no more requests; closes when all replies are sent.
   void finish();
   void close();

@@ -55,6 +55,12 @@ const std::string* KeyTable::find(const std::string& key) const {
   return found == values_.end() ? nullptr : &found->second;
 }
 
+void KeyTable::keep_only(std::string_view prefix) {
+  const auto is_other = [prefix](const auto& entry) { return !entry.first.starts_with(prefix); };
+  std::erase_if(values_, is_other);
+  std::erase_if(queues_, is_other);
+}
+
 void KeyTable::queue_push(const std::string& queue, std::string value) {
   queues_[queue].push_back(std::move(value));
   if (const auto waiting = waiting_for_.find(queue); waiting != waiting_for_.end()) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -34,6 +35,9 @@ class KeyTable {
   bool erase(const std::string& key) { return values_.erase(key) > 0; }
   [[nodiscard]] const std::string* find(const std::string& key) const;
   [[nodiscard]] const Values& values() const noexcept { return values_; }
+
+  /// Forgets all keys, and queues, that do not begin with `prefix`.
+  void keep_only(std::string_view prefix);
 
   void queue_push(const std::string& queue, std::string value);
   std::optional<std::string> queue_pop(const std::string& queue);

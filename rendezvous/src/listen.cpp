@@ -6,6 +6,8 @@
 #include <boost/asio/ip/v6_only.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace acc::rendezvous {
 namespace {
 
@@ -70,7 +72,29 @@ bool family_is_missing(const error_code& error) {
          error == error_code(EADDRNOTAVAIL, boost::system::system_category());
 }
 
+bool is_own_address(const asio::ip::address& address) {
+  asio::io_context io;
+  tcp::socket socket(io);
+  error_code error;
+  socket.open(tcp::endpoint(address, 0).protocol(), error);
+  if (!error) {
+    socket.bind({address, 0}, error);
+  }
+  return !error;
+}
+
 }  // namespace
+
+bool Server::is_own_address(const std::string& host) {
+  asio::io_context io;
+  try {
+    return std::ranges::any_of(resolve(io, host, 0), [](const tcp::endpoint& endpoint) {
+      return rendezvous::is_own_address(endpoint.address());
+    });
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 std::vector<tcp::acceptor> listen_on(asio::io_context& io, const std::string& host,
                                      std::uint16_t port) {

@@ -3,6 +3,7 @@
 #include "acc/base/log.hpp"
 #include "connection.hpp"
 #include "listen.hpp"
+#include "records.hpp"
 
 #include <boost/asio/io_context.hpp>
 
@@ -45,6 +46,17 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
     for (const auto& connection : all_connections()) {
       connection->finish();
     }
+  }
+
+  void set(const std::string& key, std::string value) { table_.set("/" + key, std::move(value)); }
+
+  void forget_workers() {
+    for (const auto& connection : all_connections()) {
+      if (!connection->is_launcher()) {
+        connection->close();
+      }
+    }
+    table_.keep_only("/" + std::string(kLauncherKeys));
   }
 
   void close() {
@@ -146,6 +158,14 @@ std::uint16_t Server::port() const noexcept {
 
 std::size_t Server::num_connections() const noexcept {
   return impl_->num_connections();
+}
+
+void Server::set(const std::string& key, std::string value) {
+  impl_->set(key, std::move(value));
+}
+
+void Server::forget_workers() {
+  impl_->forget_workers();
 }
 
 void Server::stop() {

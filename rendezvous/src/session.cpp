@@ -1,6 +1,7 @@
 #include "session.hpp"
 
 #include "acc/base/error.hpp"
+#include "records.hpp"
 
 #include <fmt/format.h>
 
@@ -14,6 +15,11 @@ namespace {
 
 [[noreturn]] void violation(const std::string& message) {
   throw Error(Errc::protocol, message);
+}
+
+/// Clients put a "/" before each key.
+bool is_launcher_key(std::string_view key) {
+  return key.starts_with('/') && key.substr(1).starts_with(kLauncherKeys);
 }
 
 template <typename T>
@@ -57,6 +63,7 @@ void Session::handshake(const wire::Request& request) {
 void Session::serve(wire::Request& request, std::string& out) {
   auto& keys = request.keys;
   auto& values = request.values;
+  is_launcher_ = is_launcher_ || (!keys.empty() && is_launcher_key(keys[0]));
   switch (request.opcode) {
     case Opcode::set: table_.set(keys[0], std::move(values[0])); break;
     case Opcode::compare_set:

@@ -25,6 +25,8 @@ class Session {
 
   /// True after a correct VALIDATE.
   [[nodiscard]] bool validated() const noexcept { return validated_; }
+  /// True after a request for one of the launchers' own keys.
+  [[nodiscard]] bool is_launcher() const noexcept { return is_launcher_; }
 
  private:
   void handshake(const wire::Request& request);
@@ -37,6 +39,7 @@ class Session {
   KeyTable::WaiterId id_;
   wire::RequestDecoder decoder_;
   bool validated_ = false;
+  bool is_launcher_ = false;
 };
 
 }  // namespace acc::rendezvous

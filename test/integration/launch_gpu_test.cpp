@@ -7,7 +7,6 @@
 #include <sched.h>
 
 #include <filesystem>
-#include <fstream>
 
 using namespace acc::test;
 
@@ -17,7 +16,7 @@ namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;
 
-/// The first and the last core that this process may run on.
+/// The first and the last CPU that this process may run on.
 std::pair<std::string, std::string> two_cores() {
   cpu_set_t usable;
   REQUIRE(::sched_getaffinity(0, sizeof usable, &usable) == 0);
@@ -33,19 +32,11 @@ std::pair<std::string, std::string> two_cores() {
 /// Two GPUs, each at a NUMA node of one core.
 class Machine {
  public:
-  Machine() {
-    const auto nodes = sys_.path() / "devices/system/node";
-    fs::create_directories(nodes / "node0");
-    fs::create_directories(nodes / "node1");
-    const auto [first, last] = two_cores();
-    std::ofstream(nodes / "online") << "0-1\n";
-    std::ofstream(nodes / "node0/cpulist") << first << "\n";
-    std::ofstream(nodes / "node1/cpulist") << last << "\n";
-  }
-
   [[nodiscard]] Variables with(const Variables& more) const {
+    const auto [first, last] = two_cores();
     Variables all = {{"LD_LIBRARY_PATH", ACC_STANDIN_FOLDER},
                      {"ACC_SYS_ROOT", sys_.path().string()},
+                     {"HWLOC_SYNTHETIC", "numa:2 pu:1(indexes=" + first + "," + last + ")"},
                      {"ACC_STANDIN_DEVICES", "2"},
                      {"ACC_STANDIN_NUMA", "0,1"}};
     for (const auto& [name, value] : more) {
@@ -55,7 +46,7 @@ class Machine {
   }
 
  private:
-  TemporaryFolder sys_;
+  TemporaryFolder sys_;  // empty: nothing there knows the GPUs
 };
 
 struct Ran {
@@ -101,10 +92,11 @@ TEST_CASE("GPUs: explain shows them and where each worker runs") {
       {"explain", "--use_fsdp", "--enable_cpu_affinity", "--num_processes", "2", "/bin/true"},
       machine.with({}));
   CHECK(shown.status == 0);
-  CHECK(contains(shown.out, "gpus      0  stand-in GPU"));
-  CHECK(contains(shown.out, "NUMA node 1\n          driver 580.65.06\n"));
-  CHECK(contains(shown.out, "workers   local rank 0 on GPU 0, cores " + first + " of NUMA node 0"));
-  CHECK(contains(shown.out, "local rank 1 on GPU 1, cores " + last + " of NUMA node 1"));
+  CHECK(contains(shown.out, "gpus        0  stand-in GPU"));
+  CHECK(contains(shown.out, "NUMA node 1\n            driver 580.65.06\n"));
+  CHECK(
+      contains(shown.out, "workers     local rank 0 on GPU 0, CPUs " + first + " of NUMA node 0"));
+  CHECK(contains(shown.out, "local rank 1 on GPU 1, CPUs " + last + " of NUMA node 1"));
 }
 
 TEST_CASE("GPUs: without NVML the driver itself is asked, whatever is visible") {
@@ -115,7 +107,7 @@ TEST_CASE("GPUs: without NVML the driver itself is asked, whatever is visible") 
       {"explain", "--use_fsdp", "--num_processes", "1", "/bin/true"},
       machine.with({{"LD_LIBRARY_PATH", folder.path().string()}, {"CUDA_VISIBLE_DEVICES", "1"}}));
   CHECK(shown.status == 0);
-  CHECK(contains(shown.out, "          1  stand-in GPU"));
+  CHECK(contains(shown.out, "            1  stand-in GPU"));
   CHECK(contains(shown.out, "driver for CUDA 13.0"));
   CHECK(contains(shown.out, "local rank 0 on GPU 1"));
 }

@@ -1,7 +1,9 @@
-#include "acc/base/error.hpp"
 #include "acc/launcher/face.hpp"
+#include "acc/plugins/faults.hpp"
+#include "acc/plugins/settings.hpp"
 
 #include <algorithm>
+#include <optional>
 
 namespace acc::launcher {
 namespace {
@@ -14,14 +16,16 @@ std::string canonical(std::string_view name) {
   return key;
 }
 
-void refuse_by_name(const Face& face, const std::string& key, const std::string& written) {
+/// Why the face refuses a flag that it knows, or nothing.
+std::string_view refusal_of(const Face& face, const std::string& key) {
   for (const auto& [pattern, reason] : face.refused) {
     const bool any_rest = pattern.ends_with('*');
     const std::string_view stem = pattern.substr(0, pattern.size() - (any_rest ? 1 : 0));
     if (any_rest ? key.starts_with(stem) : key == stem) {
-      throw Error(Errc::invalid_argument, written + ": " + std::string(reason));
+      return reason;
     }
   }
+  return {};
 }
 
 const SettingRow* flag_row(const Face& face, std::string_view key) {
@@ -35,17 +39,38 @@ const SettingRow* flag_row(const Face& face, std::string_view key) {
   return nullptr;
 }
 
-Error unknown_flag(const Face& face, const std::string& key, const std::string& written) {
-  std::vector<std::string_view> known = {"help", "version"};
+std::vector<std::string_view> long_flags(const Face& face) {
+  std::vector<std::string_view> keys = {"help", "version"};
   for (const SettingRow& row : face.table) {
     if (row.flag != plugins::Flag::none) {
-      known.push_back(row.key);
+      keys.push_back(row.key);
     }
   }
-  const std::string nearest = plugins::closest(key, known);
-  return Error(Errc::invalid_argument, "unknown flag " + written +
-                                           (nearest.empty() ? "; --help lists them all"
-                                                            : "; did you mean --" + nearest + "?"));
+  return keys;
+}
+
+/// The flags that begin with `key`, if it is not one itself.
+std::vector<std::string> completions(const Face& face, const std::string& key) {
+  std::vector<std::string> found;
+  for (const std::string_view flag : long_flags(face)) {
+    if (flag.starts_with(key)) {
+      found.emplace_back(flag);
+    }
+  }
+  return found;
+}
+
+std::string as_typed(const Face& face, std::string_view key) {
+  std::string flag = "--" + std::string(key);
+  std::ranges::replace(flag, '_', face.separator);
+  return flag;
+}
+
+std::string unknown_flag(const Face& face, const std::string& key, const std::string& written) {
+  const std::string nearest = plugins::closest(key, long_flags(face));
+  return "unknown flag " + written +
+         (nearest.empty() ? "; --help lists them all"
+                          : "; did you mean " + as_typed(face, nearest) + "?");
 }
 
 class Parser {
@@ -63,7 +88,7 @@ class Parser {
       }
       if (argument.size() > 1 && argument.starts_with('-')) {
         result_.own_arguments.push_back(argument);
-        read_flag(argument);
+        argument.starts_with("--") ? read_long_flag(argument) : read_letters(argument);
       } else {
         result_.program = argument;
       }
@@ -71,6 +96,7 @@ class Parser {
         return result_;
       }
     }
+    faults_.raise();
     result_.arguments.assign(rest_.begin(), rest_.end());
     return result_;
   }
@@ -82,55 +108,103 @@ class Parser {
     return first;
   }
 
-  void read_flag(const std::string& argument) {
-    const bool is_long = argument.starts_with("--");
-    const auto equals = is_long ? argument.find('=') : std::string::npos;
+  void read_long_flag(const std::string& argument) {
+    const auto equals = argument.find('=');
     const std::string written = argument.substr(0, equals);
-    const std::string key = is_long ? canonical(std::string_view(written).substr(2))
-                                    : key_of_letter(std::string_view(written).substr(1));
+    std::string key = canonical(std::string_view(written).substr(2));
+    const SettingRow* row = flag_row(face_, key);
+    const auto longer =
+        row == nullptr && face_.abbreviates ? completions(face_, key) : std::vector<std::string>();
+    if (longer.size() == 1) {
+      key = longer.front();
+      row = flag_row(face_, key);
+    }
     if (key == "help" || key == "version") {
       (key == "help" ? result_.wants_help : result_.wants_version) = true;
+    } else if (row != nullptr) {
+      add_value(
+          *row, written,
+          equals == std::string::npos ? std::nullopt : std::optional(argument.substr(equals + 1)));
+    } else {
+      faults_.add(why_not(key, written, longer));
+    }
+  }
+
+  [[nodiscard]] std::string why_not(const std::string& key, const std::string& written,
+                                    const std::vector<std::string>& longer) const {
+    if (const auto reason = refusal_of(face_, key); !reason.empty()) {
+      return written + ": " + std::string(reason);
+    }
+    if (longer.empty()) {
+      return unknown_flag(face_, key, written);
+    }
+    std::string text = written + " may be";
+    for (const std::string& flag : longer) {
+      text += (&flag == &longer.front() ? " " : " or ") + as_typed(face_, flag);
+    }
+    return text;
+  }
+
+  /// `-m`, `-t 3`, `-t3`, `-mt3`.
+  void read_letters(const std::string& argument) {
+    for (std::size_t i = 1; i < argument.size(); ++i) {
+      const auto found = std::ranges::find(face_.short_flags, argument[i], &ShortFlag::letter);
+      if (argument[i] == 'h') {
+        result_.wants_help = true;
+        return;
+      }
+      if (found == face_.short_flags.end()) {
+        faults_.add(unknown_flag(face_, canonical(argument.substr(1)), argument));
+        return;
+      }
+      const SettingRow& row = *flag_row(face_, found->key);
+      const std::string written = {'-', argument[i]};
+      if (row.flag == plugins::Flag::toggle) {
+        add_value(row, written, std::nullopt);
+        continue;
+      }
+      const std::string rest = argument.substr(i + 1);
+      add_value(row, written,
+                rest.empty() ? std::nullopt : std::optional(rest.substr(rest.starts_with('='))));
       return;
     }
-    const SettingRow* row = flag_row(face_, key);
-    if (row == nullptr) {
-      refuse_by_name(face_, key, written);
-      throw unknown_flag(face_, key, written);
-    }
-    add_value(*row, written, equals == std::string::npos ? nullptr : argument.c_str() + equals + 1);
   }
 
-  [[nodiscard]] std::string key_of_letter(std::string_view text) const {
-    const auto found = std::ranges::find(face_.short_flags, text.front(), &ShortFlag::letter);
-    if (text == "h") {
-      return "help";
-    }
-    return std::string(text.size() == 1 && found != face_.short_flags.end() ? found->key : text);
-  }
-
-  void add_value(const SettingRow& row, const std::string& written, const char* text) {
+  void add_value(const SettingRow& row, const std::string& written,
+                 const std::optional<std::string>& text) {
     const std::string key(row.key);
+    if (row.flag == plugins::Flag::deniable_toggle && !text) {
+      result_.values.push_back({key, take_denial(), written});
+      return;
+    }
     if (row.flag == plugins::Flag::toggle) {
-      if (text != nullptr) {
-        throw Error(Errc::invalid_argument, written + " takes no value, got \"" + text + "\"");
+      if (text) {
+        faults_.add(written + " takes no value, got \"" + *text + "\"");
       }
       result_.values.push_back({key, "true", written});
-      return;
+    } else if (text) {
+      result_.values.push_back({key, *text, written});
+    } else if (rest_.empty()) {
+      faults_.add(written + " needs a value: " + plugins::expected_value(row));
+    } else {
+      result_.own_arguments.push_back(rest_.front());
+      result_.values.push_back({key, take(), written});
     }
-    if (text != nullptr) {
-      result_.values.push_back({key, text, written});
-      return;
-    }
-    if (rest_.empty()) {
-      throw Error(Errc::invalid_argument,
-                  written + " needs a value: " + plugins::expected_value(row));
+  }
+
+  /// The next word where it is `true` or `false`, else `true`.
+  std::string take_denial() {
+    const std::string next = rest_.empty() ? "" : plugins::lower(rest_.front());
+    if (next != "true" && next != "false") {
+      return "true";
     }
     result_.own_arguments.push_back(rest_.front());
-    result_.values.push_back({key, take(), written});
+    return take();
   }
 
   const Face& face_;
   std::span<const std::string> rest_;
+  plugins::Faults faults_;
   Flags result_;
 };
 
@@ -143,16 +217,17 @@ std::string heading(plugins::Section section) {
       return "DeepSpeed (with --use_deepspeed or distributed_type: DEEPSPEED)";
     case plugins::Section::parallelism: return "Groups";
     case plugins::Section::dynamo: return "torch.compile in a Python program";
+    case plugins::Section::fp8: return "fp8 in a Python program (with --mixed_precision fp8)";
     case plugins::Section::zero: break;
   }
   return {};
 }
 
-std::string help_entry(const SettingRow& row) {
+std::string help_entry(const Face& face, const SettingRow& row) {
   constexpr std::size_t kColumn = 44;
-  std::string line = "  --" + std::string(row.key);
+  std::string line = "  " + as_typed(face, row.key);
   for (const std::string_view alias : plugins::split(row.alias, '|')) {
-    line += (alias.size() == 1 ? ", -" : ", --") + std::string(alias);
+    line += ", " + (alias.size() == 1 ? "-" + std::string(alias) : as_typed(face, alias));
   }
   line += row.flag == plugins::Flag::value ? " VALUE" : "";
   line += line.size() < kColumn ? std::string(kColumn - line.size(), ' ')
@@ -190,7 +265,7 @@ std::string help_text(const Face& face) {
       text += "\n" + title + "\n";
       last = title;
     }
-    text += help_entry(row);
+    text += help_entry(face, row);
   }
   return text + "\n  --help, -h    --version\n";
 }

@@ -25,6 +25,7 @@ std::string block_of(const SettingRow& row) {
     case plugins::Section::fsdp: return "`fsdp_config`";
     case plugins::Section::parallelism: return "`parallelism_config`";
     case plugins::Section::dynamo: return "`dynamo_config`";
+    case plugins::Section::fp8: return "`fp8_config`";
     case plugins::Section::zero: return "";
   }
   return {};
@@ -76,8 +77,7 @@ std::string environment_document() {
       "examples/train_gpt/cuda/README.md.\n\n"
       "| setting | Accelerate's variable | set | our variable |\n|---|---|---|---|\n";
   for (const SettingRow& row : plugins::settings_table()) {
-    const bool launcher_only = row.section == plugins::Section::launch && row.environment.empty();
-    if (!launcher_only) {
+    if (plugins::reaches_workers(row)) {
       text += "| " + code(row.key) + " | " + code(row.environment) + " | " + export_of(row) +
               " | " + code(plugins::own_variable(row)) + " |\n";
     }

@@ -1,36 +1,20 @@
 #include "acc/launcher/host_facts.hpp"
 
 #include "acc/base/error.hpp"
-#include "host/cores.hpp"
+#include "host/topology.hpp"
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 
 namespace acc::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<NumaNode> numa_nodes(const fs::path& sys, const std::vector<int>& usable) {
-  std::vector<NumaNode> nodes;
-  const fs::path folder = sys / "devices/system/node";
-  std::string ids;
-  std::getline(std::ifstream(folder / "online"), ids);
-  for (const int id : parse_core_list(ids)) {
-    std::string list;
-    std::getline(std::ifstream(folder / ("node" + std::to_string(id)) / "cpulist"), list);
-    NumaNode& node = nodes.emplace_back(NumaNode{id, {}});
-    std::ranges::set_intersection(parse_core_list(list), usable, std::back_inserter(node.cores));
-  }
-  return nodes;
-}
 
 /// What ACC_SIMULATE_GPUS asks for; nothing where it is unset or empty.
 std::optional<int> simulated_gpu_count(const plugins::Environment& environment) {
@@ -47,6 +31,14 @@ std::optional<int> simulated_gpu_count(const plugins::Environment& environment) 
   return static_cast<int>(*count);
 }
 
+std::vector<int> numa_nodes(const std::vector<Cpu>& cpus) {
+  std::set<int> nodes;
+  for (const Cpu& cpu : cpus) {
+    nodes.insert(cpu.numa_node);
+  }
+  return {nodes.begin(), nodes.end()};
+}
+
 fs::path scratch_directory(const plugins::Environment& environment) {
   return fs::path(plugins::variable(environment, "TMPDIR", "/tmp")) /
          ("acclaunch_" + std::to_string(getpid()) + "_" + std::to_string(std::random_device{}()));
@@ -57,10 +49,9 @@ fs::path scratch_directory(const plugins::Environment& environment) {
 HostFacts detect_host_facts(const plugins::Environment& environment) {
   HostFacts facts;
   const fs::path sys = plugins::variable(environment, "ACC_SYS_ROOT", "/sys");
-  facts.cores = usable_cores();
-  facts.numa_nodes = numa_nodes(sys, facts.cores);
+  facts.cpus = detect_cpus();
   const auto simulated = simulated_gpu_count(environment);
-  facts.gpu = simulated ? simulated_gpus(*simulated) : detect_gpus(sys);
+  facts.gpu = simulated ? simulated_gpus(*simulated, numa_nodes(facts.cpus)) : detect_gpus(sys);
   const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
   if (visible != environment.end()) {
     facts.visible_gpus = visible_gpus(visible->second, facts.gpu.devices);

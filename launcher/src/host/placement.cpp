@@ -1,76 +1,275 @@
 #include "acc/launcher/placement.hpp"
 
+#include "acc/base/error.hpp"
+#include "host/topology.hpp"
+
 #include <algorithm>
+#include <array>
+#include <iterator>
+#include <set>
+#include <utility>
 
 namespace acc::launcher {
 namespace {
 
-std::vector<int> cores_by_node(const HostFacts& facts) {
-  std::vector<int> cores;
-  for (const NumaNode& node : facts.numa_nodes) {
-    cores.insert(cores.end(), node.cores.begin(), node.cores.end());
+using Cpus = std::vector<Cpu>;
+
+constexpr int kUnbound = -1;
+
+constexpr std::array kNames = {
+    std::pair{NumaBinding::none, std::string_view("none")},
+    std::pair{NumaBinding::affinity, std::string_view("affinity")},
+    std::pair{NumaBinding::node, std::string_view("node")},
+    std::pair{NumaBinding::socket, std::string_view("socket")},
+    std::pair{NumaBinding::exclusive, std::string_view("exclusive")},
+    std::pair{NumaBinding::core_complex, std::string_view("core-complex")},
+};
+
+/// The physical cores, node by node.
+std::vector<Cpus> cores_by_node(const Cpus& cpus) {
+  std::vector<Cpus> cores;
+  for (const Cpus& node : grouped(cpus, &Cpu::numa_node)) {
+    std::ranges::move(grouped(node, &Cpu::core), std::back_inserter(cores));
   }
-  return cores.size() == facts.cores.size() ? cores : facts.cores;
+  return cores;
 }
 
-void share_out_cores(Placements& placements, const HostFacts& facts) {
-  const std::vector<int> cores = cores_by_node(facts);
-  const std::size_t count = placements.workers.size();
-  if (cores.size() < count) {
-    placements.notices.push_back("enable_cpu_affinity: " + std::to_string(count) +
-                                 " workers have no core each of " + std::to_string(cores.size()) +
-                                 "; none is bound");
-    return;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto at = [&](std::size_t part) {
-      return cores.begin() + static_cast<std::ptrdiff_t>(cores.size() * part / count);
-    };
-    placements.workers[i].cores.assign(at(i), at(i + 1));
-  }
+/// Part `index` of `count` parts whose sizes differ by at most one, the larger ones first.
+template <typename T>
+std::vector<T> part(const std::vector<T>& all, std::size_t index, std::size_t count) {
+  const std::size_t least = all.size() / count;
+  const std::size_t extra = all.size() % count;
+  const auto at = [&](std::size_t i) {
+    return all.begin() + static_cast<std::ptrdiff_t>(i * least + std::min(i, extra));
+  };
+  return {at(index), at(index + 1)};
 }
 
-/// Why the GPU's workers stay unbound, or nothing.
-std::string bind_to_node_of(const Gpu& gpu, Placement& worker, const HostFacts& facts) {
-  if (gpu.numa_node < 0) {
-    return facts.numa_nodes.size() == 1 ? "" : "its NUMA node is not known";
+Cpus joined(const std::vector<Cpus>& groups) {
+  Cpus all;
+  for (const Cpus& group : groups) {
+    all.insert(all.end(), group.begin(), group.end());
   }
-  const auto node = std::ranges::find(facts.numa_nodes, gpu.numa_node, &NumaNode::id);
-  if (node == facts.numa_nodes.end() || node->cores.empty()) {
-    return "none of the cores that acclaunch may use is on its NUMA node " +
-           std::to_string(gpu.numa_node);
-  }
-  worker.numa_node = gpu.numa_node;
-  worker.cores = node->cores;
-  return "";
+  std::ranges::sort(all, {}, &Cpu::id);
+  return all;
 }
+
+Cpus with(const Cpus& cpus, int Cpu::*key, int value) {
+  Cpus result;
+  std::ranges::copy_if(cpus, std::back_inserter(result),
+                       [&](const Cpu& cpu) { return cpu.*key == value; });
+  return result;
+}
+
+void bind(Placement& worker, const Cpus& cpus) {
+  for (const Cpu& cpu : cpus) {
+    worker.cpus.push_back(cpu.id);
+  }
+  const int node = cpus.front().numa_node;
+  const bool same =
+      std::ranges::all_of(cpus, [&](const Cpu& cpu) { return cpu.numa_node == node; });
+  worker.numa_node = same ? node : -1;
+}
+
+class Placer {
+ public:
+  Placer(int local_world_size, const std::vector<int>& gpus, NumaBinding binding,
+         const HostFacts& facts)
+      : gpus_(gpus), binding_(binding), facts_(facts) {
+    result_.workers.resize(static_cast<std::size_t>(local_world_size));
+  }
+
+  Placements place() {
+    for (std::size_t i = 0; i < result_.workers.size() && !gpus_.empty(); ++i) {
+      result_.workers[i].gpu = gpus_[i % gpus_.size()];
+    }
+    if (binding_ == NumaBinding::affinity && gpus_.empty()) {
+      share_out_cores();
+    } else if (binding_ != NumaBinding::none) {
+      bind_to_nodes();
+    }
+    return std::move(result_);
+  }
+
+ private:
+  [[nodiscard]] std::string name() const {
+    return binding_ == NumaBinding::affinity ? "enable_cpu_affinity"
+                                             : "numa_binding " + std::string(to_string(binding_));
+  }
+
+  [[nodiscard]] Error impossible(const std::string& why) const {
+    return {Errc::config, name() + ": " + why};
+  }
+
+  void share_out_cores() {
+    const std::size_t count = result_.workers.size();
+    std::vector<Cpus> units = cores_by_node(facts_.cpus);
+    if (units.size() < count) {
+      units = grouped(facts_.cpus, &Cpu::id);
+    }
+    if (units.size() < count) {
+      result_.notices.push_back(name() + ": " + std::to_string(count) +
+                                " workers have no CPU each of " + std::to_string(units.size()) +
+                                "; none is bound");
+      return;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      bind(result_.workers[i], joined(part(units, i, count)));
+    }
+  }
+
+  void bind_to_nodes() {
+    find_nodes();
+    for (std::size_t slot = 0; slot < result_.workers.size(); ++slot) {
+      if (nodes_[slot] != kUnbound) {
+        bind(result_.workers[slot], cpus_of(slot));
+      }
+    }
+  }
+
+  /// A slot is a worker, or a GPU that no worker has and that has a claim to cores all the same.
+  void find_nodes() {
+    const std::size_t slots = std::max(result_.workers.size(), gpus_.size());
+    if (gpus_.empty()) {
+      spread_over_cores();
+      return;
+    }
+    for (std::size_t slot = 0; slot < gpus_.size(); ++slot) {
+      nodes_.push_back(node_of(gpus_[slot]));
+      if (slot < result_.workers.size()) {
+        check_node(gpus_[slot], nodes_.back());
+      }
+    }
+    for (std::size_t slot = gpus_.size(); slot < slots; ++slot) {
+      nodes_.push_back(nodes_[slot % gpus_.size()]);
+    }
+  }
+
+  void spread_over_cores() {
+    const std::vector<Cpus> cores = cores_by_node(facts_.cpus);
+    const std::size_t count = result_.workers.size();
+    if (binding_ == NumaBinding::exclusive && cores.size() < count) {
+      throw impossible(std::to_string(count) +
+                       " workers need a physical core each, but acclaunch may use " +
+                       std::to_string(cores.size()));
+    }
+    for (std::size_t slot = 0; slot < count; ++slot) {
+      nodes_.push_back(cores[slot * cores.size() / count].front().numa_node);
+    }
+  }
+
+  /// The lowest one where it is not known, as torchrun has it.
+  [[nodiscard]] int node_of(int gpu) const {
+    const int node = facts_.gpu.devices[static_cast<std::size_t>(gpu)].numa_node;
+    return node >= 0 ? node : std::ranges::min(facts_.cpus, {}, &Cpu::numa_node).numa_node;
+  }
+
+  /// Says what is doubtful about the node of a worker's GPU, or ends the work.
+  void check_node(int gpu, int& node) {
+    const bool known = facts_.gpu.devices[static_cast<std::size_t>(gpu)].numa_node >= 0 ||
+                       grouped(facts_.cpus, &Cpu::numa_node).size() == 1;
+    const bool usable = !with(facts_.cpus, &Cpu::numa_node, node).empty();
+    if (known && usable) {
+      return;
+    }
+    const std::string number = std::to_string(gpu);
+    const std::string why = known ? "none of the CPUs that acclaunch may use is on its NUMA node " +
+                                        std::to_string(node)
+                                  : "its NUMA node is not known";
+    if (binding_ == NumaBinding::affinity) {
+      result_.notices.push_back(name() + ": workers of GPU " + number + " are not bound, since " +
+                                why);
+      node = kUnbound;
+    } else if (known) {
+      throw impossible("GPU " + number + ": " + why);
+    } else {
+      result_.notices.push_back(name() + ": GPU " + number + ": " + why + "; taken to be " +
+                                std::to_string(node));
+    }
+  }
+
+  [[nodiscard]] Cpus cpus_of(std::size_t slot) const {
+    const Cpus node = with(facts_.cpus, &Cpu::numa_node, nodes_[slot]);
+    switch (binding_) {
+      case NumaBinding::socket: return with(facts_.cpus, &Cpu::socket, node.front().socket);
+      case NumaBinding::exclusive: return exclusive_cpus(node, slot);
+      case NumaBinding::core_complex: return core_complex(node, slot);
+      default: return node;
+    }
+  }
+
+  [[nodiscard]] std::size_t slots_of_node(std::size_t end, int node) const {
+    return static_cast<std::size_t>(
+        std::count(nodes_.begin(), nodes_.begin() + static_cast<std::ptrdiff_t>(end), node));
+  }
+
+  [[nodiscard]] Cpus exclusive_cpus(const Cpus& node, std::size_t slot) const {
+    const std::vector<Cpus> cores = grouped(node, &Cpu::core);
+    const std::size_t sharers = slots_of_node(nodes_.size(), nodes_[slot]);
+    if (cores.size() < sharers) {
+      throw impossible(std::to_string(sharers) + " GPUs at NUMA node " +
+                       std::to_string(nodes_[slot]) +
+                       " need a physical core each, but acclaunch may use " +
+                       std::to_string(cores.size()) + " there");
+    }
+    return joined(part(cores, slots_of_node(slot, nodes_[slot]), sharers));
+  }
+
+  [[nodiscard]] Cpus core_complex(const Cpus& node, std::size_t slot) const {
+    std::vector<Cpus> caches = grouped(node, &Cpu::cache);
+    std::ranges::stable_sort(caches, std::greater<>{}, &Cpus::size);
+    return caches[slots_of_node(slot, nodes_[slot]) % caches.size()];
+  }
+
+  const std::vector<int>& gpus_;
+  const NumaBinding binding_;
+  const HostFacts& facts_;
+  std::vector<int> nodes_;  ///< by slot; kUnbound: it stays so
+  Placements result_;
+};
 
 }  // namespace
 
-Placements place_workers(int local_world_size, const std::vector<int>& gpus, bool bind,
+NumaBinding numa_binding(std::string_view name) {
+  std::string spelled(name);
+  std::ranges::replace(spelled, '_', '-');
+  for (const auto& [binding, text] : kNames) {
+    if (text == spelled) {
+      return binding;
+    }
+  }
+  throw Error(Errc::internal, "no numa_binding is called \"" + std::string(name) + "\"");
+}
+
+std::string_view to_string(NumaBinding binding) noexcept {
+  return std::ranges::find(kNames, binding, &decltype(kNames)::value_type::first)->second;
+}
+
+Placements place_workers(int local_world_size, const std::vector<int>& gpus, NumaBinding binding,
                          const HostFacts& facts) {
-  Placements placements;
-  placements.workers.resize(static_cast<std::size_t>(local_world_size));
-  if (gpus.empty()) {
-    if (bind) {
-      share_out_cores(placements, facts);
+  return Placer(local_world_size, gpus, binding, facts).place();
+}
+
+int cores_per_worker(const std::vector<Placement>& workers, const HostFacts& facts) {
+  const auto cores_of = [&](const Placement& worker) {
+    std::set<int> cores;
+    for (const Cpu& cpu : facts.cpus) {
+      if (worker.cpus.empty() || std::ranges::find(worker.cpus, cpu.id) != worker.cpus.end()) {
+        cores.insert(cpu.core);
+      }
     }
-    return placements;
+    return cores;
+  };
+  std::vector<std::set<int>> all;
+  std::ranges::transform(workers, std::back_inserter(all), cores_of);
+  std::size_t fewest = facts.cpus.size();
+  for (const std::set<int>& mine : all) {
+    const auto sharers = std::ranges::count_if(all, [&](const std::set<int>& other) {
+      return std::ranges::any_of(mine, [&](int core) { return other.contains(core); });
+    });
+    fewest = std::min(fewest, mine.size() / static_cast<std::size_t>(sharers));
   }
-  for (std::size_t i = 0; i < placements.workers.size(); ++i) {
-    Placement& worker = placements.workers[i];
-    worker.gpu = gpus[i % gpus.size()];
-    if (!bind) {
-      continue;
-    }
-    const Gpu& gpu = facts.gpu.devices[static_cast<std::size_t>(worker.gpu)];
-    const std::string problem = bind_to_node_of(gpu, worker, facts);
-    if (!problem.empty() && i < gpus.size()) {
-      placements.notices.push_back("enable_cpu_affinity: workers of GPU " +
-                                   std::to_string(worker.gpu) + " are not bound, since " + problem);
-    }
-  }
-  return placements;
+  return std::max(1, static_cast<int>(fewest));
 }
 
 }  // namespace acc::launcher

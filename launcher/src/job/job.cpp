@@ -1,7 +1,7 @@
 #include "job/job.hpp"
 
-#include "acc/base/error.hpp"
-#include "acc/rendezvous/server.hpp"
+#include "job/log_folder.hpp"
+#include "job/meeting.hpp"
 #include "job/peers.hpp"
 #include "output/output_mux.hpp"
 #include "supervision/descendants.hpp"
@@ -14,15 +14,14 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <sys/signalfd.h>
 
+#include <algorithm>
 #include <array>
-#include <filesystem>
 #include <optional>
 #include <utility>
 
 namespace acc::launcher {
 namespace asio = boost::asio;
-using rendezvous::JobEnd;
-using rendezvous::Server;
+using rendezvous::AttemptEnd;
 
 namespace {
 
@@ -35,7 +34,6 @@ std::string host_name() {
 class Job {
  public:
   Job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian);
-  ~Job() { remove_error_files(); }
   int run();
 
  private:
@@ -43,45 +41,53 @@ class Job {
   asio::awaitable<void> watch_signals();
   asio::awaitable<void> watch_guardian();
 
-  void serve_store();
-  asio::awaitable<void> meet_other_machines();
+  asio::awaitable<void> meet();
+  asio::awaitable<bool> run_attempt();
   std::vector<WorkerSpec> worker_specs() const;
   asio::awaitable<JobOutcome> run_workers();
+  asio::awaitable<bool> await_restart(const JobOutcome& outcome);
   void on_stop_signal(int signal);
   void on_first_failure(const WorkerRecord& worker);
-  void on_peer_end(const JobEnd& end);
+  void on_attempt_end(const AttemptEnd& end);
   void report(const JobOutcome& outcome);
   asio::awaitable<void> part_from_machines();
   void close();
+  int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
 
   /// One line of the launcher's own on stderr, whole among the workers' lines.
   void say(const std::string& line) { output_.write_stderr("acclaunch: " + line + "\n"); }
-  std::string error_file(int local_rank) const;
-  void remove_error_files() const;
 
   const LaunchPlan& plan_;
   const plugins::Environment& environment_;
   const std::string host_ = host_name();
+  const bool alone_;  ///< one worker in all
   asio::io_context io_{1};
   asio::posix::stream_descriptor guardian_;
   asio::posix::stream_descriptor signals_;
   OutputMux output_;
-  std::optional<Server> server_;
+  LogFolder logs_;
+  Meeting meeting_;
   std::optional<Peers> peers_;
-  std::uint16_t port_ = 0;
   std::optional<Supervisor> supervisor_;
+  int attempt_ = 0;
   bool workers_run_ = false;
-  bool stopping_ = false;
+  bool waits_for_restart_ = false;
+  bool stopping_ = false;    ///< the attempt's workers are being ended
+  bool restarting_ = false;  ///< and will be started again
+  bool gave_up_ = false;
   int status_ = 0;
 };
 
 Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian)
     : plan_(plan),
       environment_(environment),
+      alone_(plan.local_world_size == 1 &&
+             (plan.num_machines == 1 || plan.identity == Identity::none)),
       guardian_(io_, guardian.release()),
       signals_(io_),
-      output_(io_.get_executor(), {.prefix = plan.num_processes > 1}),
-      port_(plan.rendezvous.port) {
+      output_(io_.get_executor(), {.prefix = !alone_}),
+      logs_(plan.output, plan.local_world_size),
+      meeting_(io_, plan, host_, [this](const std::string& line) { say(line); }) {
   const sigset_t signals = handled_signals();
   signals_.assign(::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC));
 }
@@ -96,30 +102,71 @@ int Job::run() {
     }
   });
   io_.run();
-  return status_;
+  return exit_status();
 }
 
 asio::awaitable<void> Job::work() {
   for (const std::string& notice : plan_.notices) {
     say(notice);
   }
-  if (plan_.machine_rank == 0) {
-    serve_store();
+  logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
+  co_await meet();
+  bool again = true;
+  while (again) {
+    again = co_await run_attempt();
   }
-  if (plan_.num_machines > 1) {
-    co_await meet_other_machines();
-  }
-  const JobOutcome outcome = co_await run_workers();
-  status_ = outcome.exit_status();
-  co_await output_.drain();
-  report(outcome);
   if (peers_) {
     co_await part_from_machines();
   }
   co_await output_.flushed();
-  if (outcome.gave_up) {
-    std::_Exit(status_);  // the usual way out would wait for the workers that cannot be killed
+  if (gave_up_) {
+    logs_.remove();
+    std::_Exit(
+        exit_status());  // the usual way out would wait for the workers that cannot be killed
   }
+}
+
+asio::awaitable<void> Job::meet() {
+  co_await meeting_.take_place();
+  if (meeting_.machines().size() > 1) {
+    peers_.emplace(io_.get_executor(), plan_, meeting_);
+    co_await peers_->connect();
+    peers_->watch([this](const AttemptEnd& end) { on_attempt_end(end); });
+  }
+}
+
+asio::awaitable<bool> Job::run_attempt() {
+  const JobOutcome outcome = co_await run_workers();
+  status_ = outcome.exit_status();
+  gave_up_ = outcome.gave_up;
+  co_await output_.drain();
+  report(outcome);
+  const bool again = co_await await_restart(outcome);
+  if (again) {
+    ++attempt_;
+    stopping_ = false;
+    restarting_ = false;
+    logs_.open_attempt(attempt_);
+    say("restart " + std::to_string(attempt_) + " of " + std::to_string(plan_.max_restarts));
+  }
+  co_return again;
+}
+
+asio::awaitable<bool> Job::await_restart(const JobOutcome& outcome) {
+  if (!peers_) {
+    const bool again = restarting_ && !outcome.gave_up;
+    if (again && plan_.rendezvous.backend != RendezvousPlan::Backend::none) {
+      meeting_.forget_workers();
+    }
+    co_return again;
+  }
+  if (outcome.gave_up) {
+    peers_->announce(1, "some workers on " + host_ + " could not be killed");
+  }
+  waits_for_restart_ = true;
+  const bool again = co_await peers_->await_restart();
+  waits_for_restart_ = false;
+  co_return again;
 }
 
 asio::awaitable<void> Job::watch_guardian() {
@@ -132,7 +179,7 @@ asio::awaitable<void> Job::watch_guardian() {
     peers_->announce(128 + SIGKILL, "acclaunch on " + host_ + " is gone");
   }
   end_descendants();
-  remove_error_files();
+  logs_.remove();
   if (peers_) {  // time for that one message
     asio::steady_timer moment(io_, std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
@@ -163,9 +210,12 @@ void Job::on_stop_signal(int signal) {
   if (peers_) {
     peers_->announce(128 + signal, "stopped by " + signal_name(signal));
   }
-  if (!workers_run_) {  // nothing is there yet, or only the last messages are outstanding
+  restarting_ = false;
+  if (!workers_run_) {
     status_ = 128 + signal;
-    io_.stop();
+    if (!std::exchange(waits_for_restart_, false)) {
+      io_.stop();  // nothing is there yet, or only the last messages are outstanding
+    }
     return;
   }
   say(signal_name(signal) + (std::exchange(stopping_, true) ? " while ending: killing the workers"
@@ -173,31 +223,8 @@ void Job::on_stop_signal(int signal) {
   supervisor_->on_signal(signal);
 }
 
-void Job::serve_store() {
-  // One machine's store is for its own workers; other machines may come by any interface.
-  const std::string address = plan_.num_machines == 1 ? plan_.rendezvous.address : "";
-  try {
-    server_.emplace(io_, address, port_);
-  } catch (const Error& error) {
-    if (plan_.rendezvous.port_was_given || plan_.num_machines > 1 || port_ == 0) {
-      throw Error(Errc::config, error.what());
-    }
-    server_.emplace(io_, address, 0);
-    say("port " + std::to_string(port_) + " is in use by " +
-        Server::port_owner(port_).value_or("somebody else") + "; the store takes the free port " +
-        std::to_string(server_->port()));
-  }
-  port_ = server_->port();
-}
-
-asio::awaitable<void> Job::meet_other_machines() {
-  peers_.emplace(io_.get_executor(), plan_, host_, [this](const std::string& line) { say(line); });
-  co_await peers_->join();
-  peers_->watch([this](const JobEnd& end) { on_peer_end(end); });
-}
-
 std::vector<WorkerSpec> Job::worker_specs() const {
-  const Assignment assignment = planned_assignment(plan_, port_);
+  const Assignment assignment = meeting_.assignment(attempt_);
   std::vector<WorkerSpec> specs;
   for (int local_rank = 0; local_rank < plan_.local_world_size; ++local_rank) {
     WorkerSpec& spec = specs.emplace_back();
@@ -206,44 +233,46 @@ std::vector<WorkerSpec> Job::worker_specs() const {
     spec.command = worker_command(plan_, local_rank);
     spec.environment = worker_environment(plan_, assignment, environment_, local_rank);
     spec.working_directory = plan_.working_directory;
-    spec.inherits_stdin = plan_.num_processes == 1;
+    spec.inherits_stdin = alone_;
+    spec.inherits_output = plan_.identity == Identity::none;
+    spec.targets = logs_.targets(attempt_, local_rank);
     const Placement& placement = plan_.placements[static_cast<std::size_t>(local_rank)];
-    spec.cores = placement.cores;
+    spec.cores = placement.cpus;
     spec.numa_node = placement.numa_node;
   }
   return specs;
 }
 
 asio::awaitable<JobOutcome> Job::run_workers() {
-  std::vector<WorkerSpec> specs = worker_specs();
-  for (const WorkerSpec& spec : specs) {
-    std::filesystem::create_directories(
-        std::filesystem::path(error_file(spec.local_rank)).parent_path());
+  if (peers_ && peers_->has_ended(attempt_)) {
+    co_return JobOutcome{};  // on another machine, before it began here
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
   supervisor_.emplace(io_.get_executor(), output_, std::move(options));
   workers_run_ = true;
-  JobOutcome outcome = co_await supervisor_->run(std::move(specs));
+  JobOutcome outcome = co_await supervisor_->run(worker_specs());
   workers_run_ = false;
   co_return outcome;
 }
 
 void Job::on_first_failure(const WorkerRecord& worker) {
   stopping_ = true;
+  restarting_ = attempt_ < plan_.max_restarts && worker.end->kind != ProcessEnd::Kind::not_executed;
   const std::string line = failure_line(worker, host_);
   if (plan_.local_world_size > 1) {
     say(line + "; ending the others");
   }
   if (peers_) {
-    peers_->announce(worker.end->shell_status(), line);
+    peers_->announce(worker.end->shell_status(), line, restarting_);
   }
 }
 
-void Job::on_peer_end(const JobEnd& end) {
-  if (end.machine_rank != plan_.machine_rank) {
-    say(peers_->name_of(end.machine_rank) + " ended the job: " + end.reason);
+void Job::on_attempt_end(const AttemptEnd& end) {
+  if (end.machine_rank != meeting_.machine_rank()) {
+    say(peers_->name_of(end.machine_rank) +
+        (end.restarts ? " ended the attempt: " : " ended the job: ") + end.reason);
   }
   stopping_ = true;
   if (workers_run_) {
@@ -261,9 +290,12 @@ void Job::report(const JobOutcome& outcome) {
   FailureReport failure;
   failure.command = plan_.command;
   failure.host = host_;
+  failure.attempt = attempt_;
+  failure.max_restarts = plan_.max_restarts;
+  failure.restarts = restarting_ && !outcome.gave_up;
   failure.worker = outcome.workers[*outcome.first_failure];
   failure.ran_for = outcome.ran_for;
-  failure.error_message = error_file_message(error_file(failure.worker.local_rank));
+  failure.error_message = error_file_message(logs_.error_file(attempt_, failure.worker.local_rank));
   failure.last_stderr_lines = output_.last_stderr_lines(failure.worker.rank);
   failure.others = outcome.workers;
   failure.others.erase(failure.others.begin() +
@@ -272,34 +304,20 @@ void Job::report(const JobOutcome& outcome) {
 }
 
 asio::awaitable<void> Job::part_from_machines() {
-  const std::optional<JobEnd> end = co_await peers_->finish();
+  const std::optional<AttemptEnd> end = co_await peers_->finish();
   if (!end) {
     co_return;
   }
   status_ = end->exit_status;
-  if (end->machine_rank != plan_.machine_rank) {
+  if (end->machine_rank != meeting_.machine_rank()) {
     say("the job ended first on " + peers_->name_of(end->machine_rank) + ": " + end->reason);
   }
 }
 
 void Job::close() {
-  if (server_ && peers_) {
-    server_->stop();  // lets the other machines take their last answers
-  } else {
-    server_.reset();
-  }
+  meeting_.close(plan_.num_machines > 1);  // the other machines may take their last answers
   signals_.close();
   guardian_.close();
-}
-
-std::string Job::error_file(int local_rank) const {
-  return plan_.output.directory + "/attempt_0/" + std::to_string(local_rank) + "/error.json";
-}
-
-void Job::remove_error_files() const {
-  std::error_code ignored;
-  std::filesystem::remove_all(plan_.output.directory, ignored);
-  std::filesystem::remove(std::filesystem::path(plan_.output.directory).parent_path(), ignored);
 }
 
 }  // namespace

@@ -4,122 +4,174 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <unistd.h>
 
 #include <utility>
 
 namespace acc::launcher {
 namespace asio = boost::asio;
-using rendezvous::JobEnd;
+using rendezvous::AsyncClient;
+using rendezvous::AttemptEnd;
 
 namespace {
 
 /// A machine may take its whole shutdown timeout; this much more for the messages.
 constexpr std::chrono::seconds kGrace{5};
 
-/// How long machine 0 keeps the store of a job that does not come together, so that the others can
-/// read there why.
-constexpr std::chrono::seconds kLastWords{1};
-
 }  // namespace
 
-Peers::Peers(asio::any_io_executor executor, const LaunchPlan& plan, std::string host, Say say)
+Peers::Peers(asio::any_io_executor executor, const LaunchPlan& plan, Meeting& meeting)
     : executor_(std::move(executor)),
       plan_(plan),
-      host_(std::move(host)),
-      say_(std::move(say)),
+      meeting_(meeting),
       calls_(executor_),
       watcher_(executor_),
-      announced_(executor_) {}
-
-asio::awaitable<void> Peers::join() {
-  const std::string server = plan_.machine_rank == 0 ? "localhost" : plan_.rendezvous.address;
-  const auto deadline = std::chrono::steady_clock::now() + plan_.rendezvous.join_timeout;
-  co_await calls_.connect(server, plan_.rendezvous.port, plan_.rendezvous.join_timeout, say_);
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-      deadline - std::chrono::steady_clock::now());
-  const rendezvous::Machine me{plan_.machine_rank, host_, host_, plan_.local_world_size,
-                               ::getpid()};
-  std::exception_ptr refused;
-  try {
-    machines_ = co_await rendezvous::join(calls_, plan_.rendezvous.run_id, me, plan_.num_machines,
-                                          plan_.num_processes, left, say_);
-  } catch (const Error&) {
-    refused = std::current_exception();
-  }
-  if (refused) {
-    co_await linger();
-    std::rethrow_exception(refused);
-  }
-  co_await watcher_.connect(server, plan_.rendezvous.port, rendezvous::AsyncClient::kCallTimeout);
+      waiter_(executor_),
+      patience_(executor_),
+      announced_(executor_) {
+  announced_.open();
 }
 
-asio::awaitable<void> Peers::linger() {
-  if (plan_.machine_rank == 0) {
-    asio::steady_timer timer(executor_, kLastWords);
-    co_await timer.async_wait(asio::use_awaitable);
+asio::awaitable<void> Peers::connect() {
+  const std::string host = is_machine_0() ? "localhost" : meeting_.store().host;
+  for (AsyncClient* client : {&calls_, &watcher_, &waiter_}) {
+    co_await client->connect(host, meeting_.store().port, AsyncClient::kCallTimeout);
   }
+  // The store keeps the connections of those who have named a launchers' key.
+  co_await rendezvous::open_attempt(calls_, run_id(), 0);
 }
 
-void Peers::watch(std::function<void(const JobEnd&)> on_end) {
-  asio::co_spawn(executor_, await_end(std::move(on_end)), asio::detached);
+void Peers::watch(std::function<void(const AttemptEnd&)> on_end) {
+  on_end_ = std::move(on_end);
+  asio::co_spawn(executor_, await_ends(), asio::detached);
 }
 
-asio::awaitable<void> Peers::await_end(std::function<void(const JobEnd&)> on_end) {
-  try {
-    end_ = co_await rendezvous::await_end(watcher_, plan_.rendezvous.run_id);
-  } catch (const Error& error) {
-    if (finishing_ || end_) {
-      co_return;  // finish() notices by itself, or the store has gone after its work was done
+asio::awaitable<void> Peers::await_ends() {
+  while (!end_) {
+    AttemptEnd end;
+    try {
+      end = co_await rendezvous::await_end(watcher_, run_id(), watched_attempt_);
+    } catch (const Error& error) {
+      if (finishing_ || end_) {
+        co_return;  // finish() notices by itself, or the store has gone after its work was done
+      }
+      end = lost_machine_0(error.what());
     }
-    end_ = lost_machine_0(error.what());
-  }
-  on_end(*end_);
-}
-
-JobEnd Peers::lost_machine_0(const std::string& why) const {
-  return {0, 1, "the connection to " + name_of(0) + " is lost: " + why};
-}
-
-void Peers::announce(int exit_status, const std::string& reason) {
-  if (!std::exchange(announcing_, true)) {
-    asio::co_spawn(executor_, send_end({plan_.machine_rank, exit_status, reason}), asio::detached);
+    ++watched_attempt_;
+    if (end.restarts) {
+      lose_patience_later();
+    } else {
+      set_end(end);
+    }
+    on_end_(end);
   }
 }
 
-asio::awaitable<void> Peers::send_end(JobEnd end) {
-  try {
-    end_ = co_await rendezvous::announce_end(calls_, plan_.rendezvous.run_id, end);
-  } catch (const Error&) {
-    end_ = std::move(end);  // nobody can be told; await_end sees the reason
+void Peers::set_end(AttemptEnd end) {
+  end_ = std::move(end);
+  patience_.cancel();
+  waiter_.close();
+}
+
+AttemptEnd Peers::lost_machine_0(const std::string& why) const {
+  return {0, 1, false, "the connection to " + name_of(0) + " is lost: " + why};
+}
+
+/// Between the end of an attempt and the next one a machine may vanish without a word.
+void Peers::lose_patience_later() {
+  patience_.expires_after(2 * plan_.shutdown_timeout + kGrace);
+  patience_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) {
+      announce(1, "the workers of some machine did not end for the restart");
+    }
+  });
+}
+
+void Peers::announce(int exit_status, const std::string& reason, bool restarts) {
+  announcements_.push_back({meeting_.machine_rank(), exit_status, restarts, reason});
+  if (announcements_.size() == 1) {
+    announced_.close();
+    asio::co_spawn(executor_, send_announcements(), asio::detached);
+  }
+}
+
+asio::awaitable<void> Peers::send_announcements() {
+  while (!announcements_.empty()) {
+    const AttemptEnd mine = announcements_.front();
+    std::optional<AttemptEnd> counts;
+    try {
+      counts = co_await rendezvous::announce_end(calls_, run_id(), attempt_, mine);
+    } catch (const Error&) {
+      counts = mine;  // nobody can be told; await_ends sees the reason
+    }
+    if (!counts->restarts) {
+      set_end(*counts);
+    }
+    announcements_.pop_front();
   }
   announced_.open();
 }
 
-asio::awaitable<std::optional<JobEnd>> Peers::finish() {
-  finishing_ = true;
-  if (announcing_) {
-    co_await announced_.passed();
-  }
-  std::optional<rendezvous::AsyncClient::Milliseconds> timeout;
-  if (end_) {  // machine 0 keeps the store for the others' last words
-    timeout = plan_.machine_rank == 0 ? plan_.shutdown_timeout + kGrace : std::chrono::seconds(0);
+asio::awaitable<bool> Peers::await_restart() {
+  co_await announced_.passed();
+  if (end_) {
+    co_return false;
   }
   try {
-    co_await rendezvous::finish(calls_, plan_.rendezvous.run_id, plan_.num_machines, timeout);
+    co_return co_await restarted();
   } catch (const Error& error) {
     if (!end_) {
       end_ = lost_machine_0(error.what());
     }
   }
+  co_return false;
+}
+
+asio::awaitable<bool> Peers::restarted() {
+  const std::optional<AttemptEnd> end =
+      co_await rendezvous::await_all_ended(waiter_, run_id(), attempt_, num_machines());
+  if (!end || !end->restarts) {
+    co_return false;
+  }
+  const int next = attempt_ + 1;
+  if (is_machine_0()) {
+    meeting_.forget_workers();
+    co_await rendezvous::open_attempt(waiter_, run_id(), next);
+  } else {
+    co_await rendezvous::await_attempt(waiter_, run_id(), next);
+  }
+  attempt_ = next;
+  if (!has_ended(attempt_)) {
+    patience_.cancel();
+  }
+  co_return !end_;
+}
+
+asio::awaitable<std::optional<AttemptEnd>> Peers::finish() {
+  finishing_ = true;
+  co_await announced_.passed();
+  // After a success all workers everywhere have ended, so that only this message is awaited.
+  AsyncClient::Milliseconds timeout = AsyncClient::kCallTimeout;
+  if (end_) {  // machine 0 keeps the store for the others' last words
+    timeout = is_machine_0() ? plan_.shutdown_timeout + kGrace : std::chrono::seconds(0);
+  }
+  try {
+    co_await rendezvous::finish(calls_, run_id(), num_machines(), timeout);
+  } catch (const Error& error) {
+    if (!end_) {
+      end_ = lost_machine_0(error.what());
+    }
+  }
+  patience_.cancel();
   watcher_.close();
+  waiter_.close();
   co_return end_;
 }
 
 std::string Peers::name_of(int machine_rank) const {
   const std::string name = "machine " + std::to_string(machine_rank);
   const auto index = static_cast<std::size_t>(machine_rank);
-  return index < machines_.size() ? name + " (" + machines_[index].host + ")" : name;
+  return index < meeting_.machines().size() ? name + " (" + meeting_.machines()[index].host + ")"
+                                            : name;
 }
 
 }  // namespace acc::launcher

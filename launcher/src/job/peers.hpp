@@ -1,61 +1,76 @@
 #pragma once
 
-#include "acc/launcher/launch_plan.hpp"
-#include "acc/rendezvous/static_rendezvous.hpp"
+#include "acc/rendezvous/attempts.hpp"
 #include "gate.hpp"
+#include "job/meeting.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
 
 namespace acc::launcher {
 
-/// This machine's ties to the other machines of the job, through the store that machine 0 serves.
-/// The loop's thread only.
+/// This machine's ties to the other machines once they have met, through the store that machine 0
+/// serves. The loop's thread only.
 class Peers {
  public:
-  using Say = std::function<void(const std::string&)>;
+  using AttemptEnd = rendezvous::AttemptEnd;
 
-  /// `say` hears what is being waited for, line by line.
-  Peers(boost::asio::any_io_executor executor, const LaunchPlan& plan, std::string host, Say say);
+  Peers(boost::asio::any_io_executor executor, const LaunchPlan& plan, Meeting& meeting);
 
-  /// Completes when all machines are there. Throws Error(timeout) that names the missing ones, and
-  /// Error(config) when two disagree.
-  boost::asio::awaitable<void> join();
+  boost::asio::awaitable<void> connect();
 
-  /// From now on tells when the job has ended elsewhere, or when the tie to machine 0 is cut. Once.
-  void watch(std::function<void(const rendezvous::JobEnd&)> on_end);
+  /// From now on tells when an attempt has been ended, here or elsewhere, or when the tie to
+  /// machine 0 is cut.
+  void watch(std::function<void(const AttemptEnd&)> on_end);
 
-  /// Ends the job on all machines, unless one has done so already. In the background.
-  void announce(int exit_status, const std::string& reason);
+  /// Ends the attempt on all machines, unless one has done so already: restarts it, or ends the
+  /// job. In the background.
+  void announce(int exit_status, const std::string& reason, bool restarts = false);
 
-  /// To be called when all local workers have ended. Without a failure it waits until the other
-  /// machines are through as well. Returns the end that counts, if the job did not succeed.
-  boost::asio::awaitable<std::optional<rendezvous::JobEnd>> finish();
+  /// Whether the end of this or a later attempt is known.
+  [[nodiscard]] bool has_ended(int attempt) const { return attempt < watched_attempt_ || end_; }
+
+  /// To be called when all local workers have ended. Waits for the other machines' workers; true
+  /// when all start again, with an empty store, and false when the job is over.
+  boost::asio::awaitable<bool> await_restart();
+
+  /// The last call. Returns the end that counts, if the job did not succeed.
+  boost::asio::awaitable<std::optional<AttemptEnd>> finish();
 
   /// How a machine is called in messages: "machine 1 (node2)".
   [[nodiscard]] std::string name_of(int machine_rank) const;
 
  private:
-  boost::asio::awaitable<void> linger();
-  boost::asio::awaitable<void> await_end(std::function<void(const rendezvous::JobEnd&)> on_end);
-  boost::asio::awaitable<void> send_end(rendezvous::JobEnd end);
-  rendezvous::JobEnd lost_machine_0(const std::string& why) const;
+  boost::asio::awaitable<void> await_ends();
+  boost::asio::awaitable<void> send_announcements();
+  boost::asio::awaitable<bool> restarted();
+  void set_end(AttemptEnd end);
+  void lose_patience_later();
+  [[nodiscard]] AttemptEnd lost_machine_0(const std::string& why) const;
+  [[nodiscard]] const std::string& run_id() const { return plan_.rendezvous.run_id; }
+  [[nodiscard]] int num_machines() const { return static_cast<int>(meeting_.machines().size()); }
+  [[nodiscard]] bool is_machine_0() const { return meeting_.machine_rank() == 0; }
 
   boost::asio::any_io_executor executor_;
   const LaunchPlan& plan_;
-  std::string host_;
-  Say say_;
-  std::vector<rendezvous::Machine> machines_;
-  rendezvous::AsyncClient calls_;
-  rendezvous::AsyncClient watcher_;
-  bool announcing_ = false;
-  bool finishing_ = false;
+  Meeting& meeting_;
+  rendezvous::AsyncClient calls_;    ///< announcements, then the last call
+  rendezvous::AsyncClient watcher_;  ///< waits for ends
+  rendezvous::AsyncClient waiter_;   ///< waits for the others' workers to end
+  boost::asio::steady_timer patience_;
+  std::function<void(const AttemptEnd&)> on_end_;
+  int attempt_ = 0;
+  int watched_attempt_ = 0;
+  std::deque<AttemptEnd> announcements_;
   Gate announced_;
-  std::optional<rendezvous::JobEnd> end_;  ///< the one that counts, once known
+  bool finishing_ = false;
+  std::optional<AttemptEnd> end_;  ///< of the job: the one that counts, once known
 };
 
 }  // namespace acc::launcher

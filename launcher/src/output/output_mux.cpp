@@ -11,10 +11,13 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 namespace acc::launcher {
 namespace asio = boost::asio;
@@ -40,6 +43,25 @@ std::string prefix_of(int rank, bool coloured) {
   return "\033[" + std::to_string(colour) + "m" + plain + "\033[0m";
 }
 
+/// The end of a file that a worker wrote by itself.
+LastLines last_lines_of(const std::string& path) {
+  constexpr std::streamoff kEnough = std::streamoff{64} << 10;
+  LastLines last;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - kEnough));
+  last.feed(std::string(std::istreambuf_iterator<char>(file), {}));
+  return last;
+}
+
+UniqueFd open_for_writing(const std::string& path) {
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!file) {
+    throw Error(Errc::config, "cannot write " + path + ": " + std::strerror(errno));
+  }
+  return file;
+}
+
 }  // namespace
 
 struct OutputMux::Stream {
@@ -48,6 +70,8 @@ struct OutputMux::Stream {
   OutputSink& sink;
   asio::posix::stream_descriptor pipe;
   LineAssembler lines;
+  std::string path;  ///< of `file`
+  UniqueFd file;     ///< gets a copy, if there is one
   LastLines last = {};
 };
 
@@ -62,11 +86,28 @@ OutputMux::OutputMux(const asio::any_io_executor& executor, const Options& optio
 
 OutputMux::~OutputMux() = default;
 
-OutputMux::WorkerEnds OutputMux::add_worker(int rank) {
-  return {add_stream(rank, false), add_stream(rank, true)};
+OutputMux::WorkerEnds OutputMux::add_worker(int rank, const WorkerTargets& targets) {
+  std::erase_if(streams_, [rank](const auto& stream) {  // of its earlier attempt
+    return stream->rank == rank && !stream->pipe.is_open();
+  });
+  stderr_files_.erase(rank);
+  return {add_stream(rank, false, targets.out), add_stream(rank, true, targets.err)};
 }
 
-UniqueFd OutputMux::add_stream(int rank, bool is_stderr) {
+UniqueFd OutputMux::add_stream(int rank, bool is_stderr, const StreamTarget& target) {
+  if (target.console) {
+    return add_pipe(rank, is_stderr, target);
+  }
+  if (target.file.empty()) {
+    return UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  }
+  if (is_stderr) {
+    stderr_files_[rank] = target.file;
+  }
+  return open_for_writing(target.file);
+}
+
+UniqueFd OutputMux::add_pipe(int rank, bool is_stderr, const StreamTarget& target) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     throw Error(Errc::process, std::string("cannot make a pipe for the output of rank ") +
@@ -76,7 +117,8 @@ UniqueFd OutputMux::add_stream(int rank, bool is_stderr) {
   const bool coloured = sink.is_terminal() && std::getenv("NO_COLOR") == nullptr;
   streams_.push_back(std::make_unique<Stream>(
       Stream{rank, is_stderr, sink, asio::posix::stream_descriptor(executor_, ends[0]),
-             LineAssembler(prefix_ ? prefix_of(rank, coloured) : "")}));
+             LineAssembler(prefix_ ? prefix_of(rank, coloured) : ""), target.file,
+             target.file.empty() ? UniqueFd() : open_for_writing(target.file)}));
   ++open_streams_;
   asio::co_spawn(executor_, pump(*streams_.back()), asio::detached);
   return UniqueFd(ends[1]);
@@ -104,6 +146,9 @@ asio::awaitable<void> OutputMux::pump(Stream& stream) {
     if (stream.is_stderr) {
       stream.last.feed(bytes);
     }
+    if (stream.file) {
+      write_file(stream, bytes);
+    }
     block.clear();
     stream.lines.feed(bytes, block);
     stream.sink.write(block);
@@ -117,8 +162,23 @@ asio::awaitable<void> OutputMux::pump(Stream& stream) {
   }
 }
 
+void OutputMux::write_file(Stream& stream, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(stream.file.get(), bytes.data(), bytes.size());
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+    } else if (errno != EINTR) {
+      write_stderr("acclaunch: cannot write " + stream.path + ": " + std::strerror(errno) +
+                   "; it ends here\n");
+      stream.file.reset();
+      return;
+    }
+  }
+}
+
 asio::awaitable<void> OutputMux::drain() {
   draining_ = true;
+  all_ended_.close();
   for (const auto& stream : streams_) {
     if (stream->pipe.is_open()) {
       stream->pipe.cancel();
@@ -127,6 +187,7 @@ asio::awaitable<void> OutputMux::drain() {
   if (open_streams_ != 0) {
     co_await all_ended_.passed();
   }
+  draining_ = false;
 }
 
 asio::awaitable<void> OutputMux::flushed() {
@@ -135,6 +196,9 @@ asio::awaitable<void> OutputMux::flushed() {
 }
 
 std::vector<std::string> OutputMux::last_stderr_lines(int rank) const {
+  if (const auto file = stderr_files_.find(rank); file != stderr_files_.end()) {
+    return last_lines_of(file->second).lines();
+  }
   for (const auto& stream : streams_) {
     if (stream->rank == rank && stream->is_stderr) {
       return stream->last.lines();

@@ -4,7 +4,7 @@
 
 #include <unistd.h>
 
-#include <optional>
+#include <fstream>
 
 namespace acc::launcher {
 namespace {
@@ -18,19 +18,6 @@ bool is_file(const fs::path& path) {
 
 bool is_executable(const fs::path& path) {
   return is_file(path) && access(path.c_str(), X_OK) == 0;
-}
-
-std::optional<fs::path> find_in_path(const std::string& name,
-                                     const plugins::Environment& environment,
-                                     const HostFacts& facts) {
-  const std::string path = plugins::variable(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
-  for (const std::string_view folder : plugins::split(path, ':')) {
-    const fs::path candidate = facts.working_directory / fs::path(folder) / name;
-    if (is_executable(candidate)) {
-      return candidate;
-    }
-  }
-  return std::nullopt;
 }
 
 std::string find_executable(const std::string& program, const plugins::Environment& environment,
@@ -59,6 +46,21 @@ std::string find_executable(const std::string& program, const plugins::Environme
   return program;
 }
 
+bool is_binary(const fs::path& path) {
+  std::string start(4, '\0');
+  std::ifstream(path, std::ios::binary).read(start.data(), 4);
+  return start ==
+         "\x7f"
+         "ELF";
+}
+
+bool is_for_python(const std::string& program, ProgramKind kind, const HostFacts& facts) {
+  const fs::path path = facts.working_directory / program;
+  return kind.module ||
+         (!kind.no_python && (program.ends_with(".py") || (kind.only_binaries_without_python &&
+                                                           is_file(path) && !is_binary(path))));
+}
+
 std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
   const std::string name = plugins::variable(environment, "PYTHON_EXEC", "python3");
   try {
@@ -71,26 +73,48 @@ std::string find_python(const plugins::Environment& environment, const HostFacts
 
 }  // namespace
 
+std::optional<fs::path> find_in_path(const std::string& name,
+                                     const plugins::Environment& environment,
+                                     const HostFacts& facts) {
+  const std::string path = plugins::variable(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
+  for (const std::string_view folder : plugins::split(path, ':')) {
+    const fs::path candidate = facts.working_directory / fs::path(folder) / name;
+    if (is_executable(candidate)) {
+      return candidate;
+    }
+  }
+  return std::nullopt;
+}
+
+void check_program(const Flags& flags, ProgramKind kind) {
+  if (flags.program.empty() && flags.needs_program) {
+    throw Error(Errc::invalid_argument,
+                "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");
+  }
+  if (kind.module && kind.no_python) {
+    throw Error(Errc::invalid_argument,
+                "--module and --no_python exclude each other; a module needs Python");
+  }
+}
+
 std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const plugins::Environment& environment,
                                          const HostFacts& facts) {
   const std::string& program = flags.program;
-  const auto [module, no_python] = kind;
+  check_program(flags, kind);
   if (program.empty()) {
-    throw Error(Errc::invalid_argument,
-                "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");
-  }
-  if (module && no_python) {
-    throw Error(Errc::invalid_argument,
-                "--module and --no_python exclude each other; a module needs Python");
+    return {};
   }
   std::vector<std::string> command;
-  if (module || (!no_python && program.ends_with(".py"))) {
-    if (!module && !is_file(facts.working_directory / program)) {
+  if (is_for_python(program, kind, facts)) {
+    if (!kind.module && !is_file(facts.working_directory / program)) {
       throw Error(Errc::not_found, "cannot find program " + program);
     }
-    command = {find_python(environment, facts), "-u"};
-    if (module) {
+    command = {find_python(environment, facts)};
+    if (kind.unbuffered) {
+      command.emplace_back("-u");
+    }
+    if (kind.module) {
       command.emplace_back("-m");
     }
     command.push_back(program);

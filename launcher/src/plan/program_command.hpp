@@ -3,6 +3,8 @@
 #include "acc/launcher/flags.hpp"
 #include "acc/launcher/host_facts.hpp"
 
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +14,18 @@ namespace acc::launcher {
 struct ProgramKind {
   bool module = false;     ///< a Python module
   bool no_python = false;  ///< to be executed even if it ends in .py
+  /// As torchrun takes it: any file is a Python program, here unless it is a binary.
+  bool only_binaries_without_python = false;
+  bool unbuffered = true;  ///< python -u
 };
+
+/// Throws Error(invalid_argument) where there is no program, or the kind contradicts itself.
+void check_program(const Flags& flags, ProgramKind kind);
+
+/// Where an executable of that name lies in PATH.
+std::optional<std::filesystem::path> find_in_path(const std::string& name,
+                                                  const plugins::Environment& environment,
+                                                  const HostFacts& facts);
 
 /// The command of every worker: `*.py` and modules under `$PYTHON_EXEC` or python3, anything else
 /// itself. A bare name is looked up in PATH, then beside acclaunch. Throws Error(not_found) or

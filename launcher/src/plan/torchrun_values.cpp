@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
+#include <cstring>
 #include <limits>
 #include <random>
 
@@ -134,16 +136,35 @@ bool wants_files(const OutputWords& words) {
   return words.log_dir.text != "/dev/null";
 }
 
-void choose_directory(OutputPlan& output, const OutputWords& words, const std::string& run_id,
-                      const fs::path& working_directory, const fs::path& scratch) {
-  const bool named = !words.log_dir.text.empty() && wants_files(words);
-  const fs::path base = named ? working_directory / words.log_dir.text : scratch;
+OutputPlan routed(const std::vector<Streams>& redirects, const std::vector<Streams>& tee,
+                  const std::vector<int>& shown) {
+  OutputPlan output;
+  for (std::size_t rank = 0; rank < redirects.size(); ++rank) {
+    const bool hidden =
+        !shown.empty() && std::ranges::find(shown, static_cast<int>(rank)) == shown.end();
+    output.to_file.push_back(redirects[rank] | tee[rank]);
+    output.to_console.push_back(hidden ? 0 : (kBoth & ~redirects[rank]) | tee[rank]);
+  }
+  if (std::ranges::all_of(output.to_file, [](Streams streams) { return streams == 0; })) {
+    output.to_file.clear();
+  }
+  if (std::ranges::all_of(output.to_console, [](Streams streams) { return streams == kBoth; })) {
+    output.to_console.clear();
+  }
+  return output;
+}
+
+fs::path log_folder(const OutputWords& words, const fs::path& working_directory,
+                    const fs::path& scratch) {
+  if (words.log_dir.text.empty() || !wants_files(words)) {
+    return scratch;
+  }
+  const fs::path folder = working_directory / words.log_dir.text;
   std::error_code error;
-  if (named && fs::exists(base, error) && !fs::is_directory(base, error)) {
+  if (fs::exists(folder, error) && !fs::is_directory(folder, error)) {
     throw bad_value(words.log_dir, "a folder, not a file");
   }
-  output.directory = (base.lexically_normal() / folder_name(run_id)).string();
-  output.keeps_directory = named || !output.to_file.empty();
+  return folder;
 }
 
 }  // namespace
@@ -192,28 +213,19 @@ OutputPlan plan_output(const OutputWords& words, const std::string& run_id, int 
     }
     return read;
   };
-  OutputPlan output;
   Faults faults;
   std::vector<Streams> redirects;
   std::vector<Streams> tee;
   std::vector<int> shown;
+  fs::path folder;
   faults.collect([&] { redirects = streams(words.redirects); });
   faults.collect([&] { tee = streams(words.tee); });
   faults.collect([&] { shown = read_local_ranks(words.local_ranks); });
+  faults.collect([&] { folder = log_folder(words, working_directory, scratch); });
   faults.raise();
-  for (std::size_t rank = 0; rank < redirects.size(); ++rank) {
-    const bool hidden =
-        !shown.empty() && std::ranges::find(shown, static_cast<int>(rank)) == shown.end();
-    output.to_file.push_back(redirects[rank] | tee[rank]);
-    output.to_console.push_back(hidden ? 0 : (kBoth & ~redirects[rank]) | tee[rank]);
-  }
-  if (std::ranges::count(output.to_file, 0U) == local_world_size) {
-    output.to_file.clear();
-  }
-  if (std::ranges::count(output.to_console, kBoth) == local_world_size) {
-    output.to_console.clear();
-  }
-  choose_directory(output, words, run_id, working_directory, scratch);
+  OutputPlan output = routed(redirects, tee, shown);
+  output.directory = (folder.lexically_normal() / folder_name(run_id)).string();
+  output.keeps_directory = folder != scratch || !output.to_file.empty();
   return output;
 }
 
@@ -288,6 +300,27 @@ MachineRange read_machine_range(const Given& given) {
     throw bad_value(given, "N or MIN:MAX machines with 1 <= MIN <= MAX");
   }
   return {*least, *most};
+}
+
+std::string signal_word(int signal) {
+  const char* word = ::sigabbrev_np(signal);
+  return word == nullptr ? std::to_string(signal) : "SIG" + std::string(word);
+}
+
+std::vector<int> read_signals(const Given& given) {
+  std::vector<int> signals;
+  for (const std::string_view entry : entries_of(given.text)) {
+    const std::string_view word = trimmed(entry);
+    int signal = 1;
+    while (signal < NSIG && word != signal_word(signal)) {
+      ++signal;
+    }
+    if (signal == NSIG || signal == SIGKILL || signal == SIGSTOP || signal == SIGCHLD) {
+      throw bad_value(given, "signals that a process can wait for, as in SIGTERM,SIGUSR1");
+    }
+    signals.push_back(signal);
+  }
+  return signals;
 }
 
 std::string random_run_id() {

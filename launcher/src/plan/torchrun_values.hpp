@@ -58,6 +58,12 @@ struct MachineRange {
 /// `N`, or `MIN:MAX`.
 MachineRange read_machine_range(const Given& given);
 
+/// Names of signals joined by commas, `SIGTERM,SIGUSR1`.
+std::vector<int> read_signals(const Given& given);
+
+/// `SIGTERM`.
+std::string signal_word(int signal);
+
 /// A random UUID, for a run that was given no id.
 std::string random_run_id();
 

@@ -1,7 +1,16 @@
 #include "acc/launcher/launch_plan.hpp"
+#include "plan/torchrun_values.hpp"
 
 namespace acc::launcher {
 namespace {
+
+std::string signal_list(const LaunchPlan& plan) {
+  std::string list;
+  for (const int signal : plan.stop_signals) {
+    list += (list.empty() ? "" : ",") + signal_word(signal);
+  }
+  return list;
+}
 
 /// torchrun's variables (PyTorch 2.13, torch/distributed/elastic/agent).
 plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment& assignment,
@@ -12,7 +21,7 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
   const std::string world_size = std::to_string(assignment.world_size);
   return {
       {"RANK", rank},
-      {"LOCAL_RANK", local},
+      {"LOCAL_RANK", plan.virtual_local_rank ? "0" : local},
       {"WORLD_SIZE", world_size},
       {"LOCAL_WORLD_SIZE", std::to_string(assignment.local_world_size)},
       {"GROUP_RANK", std::to_string(assignment.machine_rank)},
@@ -25,22 +34,56 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
       {"TORCHELASTIC_RUN_ID", assignment.run_id},
       {"TORCHELASTIC_RESTART_COUNT", attempt},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
-      // Machine 0's acclaunch serves the TCPStore; every worker, rank 0 too, is a client.
-      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_ERROR_FILE",
        plan.output.directory + "/attempt_" + attempt + "/" + local + "/error.json"},
-      {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", signal_list(plan)},
   };
+}
+
+/// Those of DeepSpeed's launcher (0.19.8): CROSS_* count machines.
+plugins::Environment deepspeed_identity(const Assignment& assignment, int local_rank) {
+  return {
+      {"RANK", std::to_string(assignment.first_rank + local_rank)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"WORLD_SIZE", std::to_string(assignment.world_size)},
+      {"LOCAL_SIZE", std::to_string(assignment.local_world_size)},
+      {"CROSS_RANK", std::to_string(assignment.machine_rank)},
+      {"CROSS_SIZE", std::to_string(assignment.num_machines)},
+      {"MASTER_ADDR", assignment.master_addr},
+      {"MASTER_PORT", std::to_string(assignment.master_port)},
+  };
+}
+
+plugins::Environment identity_of(const LaunchPlan& plan, const Assignment& assignment,
+                                 int local_rank) {
+  if (plan.identity == Identity::none) {
+    return {};
+  }
+  plugins::Environment identity = plan.identity == Identity::torchrun
+                                      ? torchrun_identity(plan, assignment, local_rank)
+                                      : deepspeed_identity(assignment, local_rank);
+  // Machine 0's acclaunch serves the TCPStore; every worker, rank 0 too, is a client.
+  identity["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  return identity;
+}
+
+/// The one GPU that a worker with a virtual local rank sees.
+std::string own_gpu(const plugins::Environment& parent, int local_rank) {
+  const std::string list = plugins::variable(parent, "CUDA_VISIBLE_DEVICES");
+  const auto entries = plugins::split(list, ',');
+  const auto index = static_cast<std::size_t>(local_rank);
+  return index < entries.size() ? std::string(entries[index]) : std::to_string(local_rank);
 }
 
 }  // namespace
 
 Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {
+  const int machines_bring = plan.num_machines * plan.local_world_size;
   return {.machine_rank = plan.machine_rank,
           .num_machines = plan.num_machines,
           .first_rank = plan.machine_rank * plan.local_world_size,
           .local_world_size = plan.local_world_size,
-          .world_size = plan.num_processes,
+          .world_size = plan.num_processes > 0 ? plan.num_processes : machines_bring,
           .master_addr = plan.rendezvous.address,
           .master_port = port,
           .run_id = plan.rendezvous.run_id,
@@ -56,11 +99,14 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
   for (const auto& [name, value] : plan.environment) {
     result[name] = value;
   }
+  for (const auto& [name, value] : identity_of(plan, assignment, local_rank)) {
+    result[name] = value;
+  }
   if (plan.identity == Identity::torchrun) {
-    for (const auto& [name, value] : torchrun_identity(plan, assignment, local_rank)) {
-      result[name] = value;
-    }
     result.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // the parent's value stays
+  }
+  if (plan.virtual_local_rank) {
+    result["CUDA_VISIBLE_DEVICES"] = own_gpu(parent, local_rank);
   }
   return result;
 }
@@ -68,10 +114,12 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
 std::vector<std::string> worker_command(const LaunchPlan& plan, int local_rank) {
   constexpr std::string_view kMacro = "${local_rank}";
   std::vector<std::string> command = plan.command;
+  const std::string rank = std::to_string(local_rank);
   for (std::string& word : command) {
-    const auto at = plan.replaces_local_rank ? word.find(kMacro) : std::string::npos;
-    if (at != std::string::npos) {
-      word.replace(at, kMacro.size(), std::to_string(local_rank));
+    auto at = plan.replaces_local_rank ? word.find(kMacro) : std::string::npos;
+    while (at != std::string::npos) {
+      word.replace(at, kMacro.size(), rank);
+      at = word.find(kMacro, at + rank.size());
     }
   }
   return command;

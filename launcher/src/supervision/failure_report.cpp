@@ -59,10 +59,14 @@ std::string format_report(const FailureReport& report) {
   const WorkerRecord& worker = report.worker;
   const std::string rule(kWidth, '=');
   std::string out = rule + "\n";
-  fmt::format_to(std::back_inserter(out), "acclaunch: the job failed: rank {}: {}\n", worker.rank,
-                 how_it_ended(worker));
+  fmt::format_to(std::back_inserter(out), "acclaunch: {} failed: rank {}: {}\n",
+                 report.restarts ? fmt::format("attempt {}", report.attempt) : "the job",
+                 worker.rank, how_it_ended(worker));
   field(out, "command", fmt::format("{}", fmt::join(report.command, " ")));
   field(out, "rank", fmt::format("{} (local rank {})", worker.rank, worker.local_rank));
+  if (report.max_restarts > 0) {
+    field(out, "attempt", fmt::format("{}, of 0 to {}", report.attempt, report.max_restarts));
+  }
   field(out, "host", report.host);
   field(out, "pid", std::to_string(worker.pid));
   field(out, "time",

@@ -25,6 +25,9 @@ struct WorkerRecord {
 struct FailureReport {
   std::vector<std::string> command;
   std::string host;
+  int attempt = 0;  ///< how often the job had been restarted
+  int max_restarts = 0;
+  bool restarts = false;  ///< another attempt follows
   WorkerRecord worker;
   std::chrono::milliseconds ran_for{0};
   std::string error_message;                   ///< from the worker's error file; may be empty
@@ -36,7 +39,7 @@ struct FailureReport {
 /// 9)".
 std::string failure_line(const WorkerRecord& worker, const std::string& host);
 
-/// The block that closes a failed job, for stderr.
+/// The block that closes a failed job or attempt, for stderr.
 std::string format_report(const FailureReport& report);
 
 /// The text that a worker left in its TORCHELASTIC_ERROR_FILE: `message.message`, or `message` as

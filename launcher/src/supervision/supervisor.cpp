@@ -4,6 +4,7 @@
 #include "supervision/signals.hpp"
 
 #include <boost/asio/co_spawn.hpp>
+#include <unistd.h>
 
 #include <csignal>
 #include <utility>
@@ -54,8 +55,12 @@ asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
 void Supervisor::start(const std::vector<WorkerSpec>& specs) {
   processes_.reserve(specs.size());
   for (const WorkerSpec& spec : specs) {
-    const OutputMux::WorkerEnds ends = output_.add_worker(spec.rank);
-    processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get());
+    if (spec.inherits_output) {
+      processes_.emplace_back(executor_, spec, STDOUT_FILENO, STDERR_FILENO);
+    } else {
+      const OutputMux::WorkerEnds ends = output_.add_worker(spec.rank, spec.targets);
+      processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get());
+    }
     WorkerRecord& worker = outcome_.workers.emplace_back();
     worker.rank = spec.rank;
     worker.local_rank = spec.local_rank;

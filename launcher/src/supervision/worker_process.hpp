@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/base/unique_fd.hpp"
+#include "output/output_mux.hpp"
 #include "supervision/process_end.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
@@ -22,6 +23,8 @@ struct WorkerSpec {
   std::map<std::string, std::string> environment;
   std::string working_directory;  ///< empty: the launcher's
   bool inherits_stdin = false;    ///< else it reads from /dev/null
+  bool inherits_output = false;   ///< stdout and stderr are the launcher's own
+  WorkerTargets targets;          ///< else
   std::vector<int> cores;         ///< that it is bound to; empty: the launcher's
   int numa_node = -1;             ///< that its memory is taken from first; -1: any
 };

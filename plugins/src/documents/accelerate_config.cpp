@@ -1,7 +1,5 @@
 #include "acc/plugins/accelerate_config.hpp"
 
-#include "acc/plugins/faults.hpp"
-
 #include <algorithm>
 #include <array>
 
@@ -14,15 +12,46 @@ constexpr std::array kModes = {"NO"sv, "MULTI_CPU"sv, "MULTI_GPU"sv, "FSDP"sv, "
 constexpr std::array kOtherModes = {"MULTI_NPU"sv, "MULTI_MLU"sv,  "MULTI_SDAA"sv,   "MULTI_MUSA"sv,
                                     "MULTI_XPU"sv, "MULTI_HPU"sv,  "MULTI_NEURON"sv, "XLA"sv,
                                     "TPU"sv,       "MEGATRON_LM"sv};
-// The file may hold them; Accelerate 1.15 gives them no effect from there on CPUs and GPUs.
-constexpr std::array kWithoutEffect = {"rdzv_backend"sv, "same_network"sv, "enable_cpu_affinity"sv,
-                                       "main_training_function"sv};
-// Accepted while they say nothing (null, false, empty): every questionnaire writes some.
+// The defaults of their flags hide them in Accelerate 1.15.
+constexpr std::array kHidden = {"rdzv_backend"sv, "same_network"sv, "enable_cpu_affinity"sv};
+constexpr std::array kBlocks = {"fsdp_config"sv,        "deepspeed_config"sv, "dynamo_config"sv,
+                                "parallelism_config"sv, "mpirun_config"sv,    "fp8_config"sv};
+
+/// Accepted while it says nothing (null, false, empty): every questionnaire writes some. A trailing
+/// `*` stands for any rest.
+struct NotOurs {
+  std::string_view key;
+  std::string_view what;
+};
 constexpr std::array kNotOurs = {
-    "tpu_name"sv, "tpu_zone"sv,     "tpu_use_cluster"sv, "tpu_use_sudo"sv,       "tpu_vm"sv,
-    "tpu_env"sv,  "command_file"sv, "commands"sv,        "megatron_lm_config"sv, "fp8_config"sv};
-constexpr std::array kBlocks = {"fsdp_config"sv, "deepspeed_config"sv, "dynamo_config"sv,
-                                "parallelism_config"sv, "mpirun_config"sv};
+    NotOurs{"tpu_*", "TPUs are"},
+    NotOurs{"command_file", "TPUs are"},
+    NotOurs{"commands", "TPUs are"},
+    NotOurs{"megatron_lm_*", "Megatron-LM is"},
+    NotOurs{"ipex_config", "Intel's extension is"},
+    NotOurs{"ec2_instance_type", "SageMaker is"},
+    NotOurs{"iam_role_name", "SageMaker is"},
+    NotOurs{"image_uri", "SageMaker is"},
+    NotOurs{"profile", "SageMaker is"},
+    NotOurs{"region", "SageMaker is"},
+    NotOurs{"base_job_name", "SageMaker is"},
+    NotOurs{"pytorch_version", "SageMaker is"},
+    NotOurs{"transformers_version", "SageMaker is"},
+    NotOurs{"py_version", "SageMaker is"},
+    NotOurs{"sagemaker_*", "SageMaker is"},
+    NotOurs{"additional_args", "SageMaker is"},
+};
+
+const NotOurs* find_not_ours(std::string_view key) {
+  for (const NotOurs& entry : kNotOurs) {
+    const bool any_rest = entry.key.ends_with('*');
+    const std::string_view stem = entry.key.substr(0, entry.key.size() - (any_rest ? 1 : 0));
+    if (any_rest ? key.starts_with(stem) : key == stem) {
+      return &entry;
+    }
+  }
+  return nullptr;
+}
 
 struct Renamed {
   std::string_view old_key;
@@ -54,7 +83,8 @@ std::string value_text(const Node& node, const SettingRow& row) {
 
 class Importer {
  public:
-  explicit Importer(Settings& settings) : settings_(settings) {}
+  Importer(Settings& settings, const AccelerateConfigRules& rules, Faults& faults)
+      : settings_(settings), rules_(rules), faults_(faults) {}
 
   AccelerateConfig read(const Document& document) {
     for (const auto& [key, node] : document.root.entries) {
@@ -65,7 +95,6 @@ class Importer {
     if (settings_.given("mixed_precision")) {
       result_.deepspeed_fields.emplace_back("mixed_precision");
     }
-    faults_.raise();
     return std::move(result_);
   }
 
@@ -74,10 +103,11 @@ class Importer {
     if (key == "compute_environment") {
       read_compute_environment(node);
     } else if (key == "distributed_type" || key == "fp16" || key == "dynamo_backend" ||
-               contains(kWithoutEffect, key)) {
+               key == "main_training_function" ||
+               (contains(kHidden, key) && !rules_.reads_hidden_keys)) {
       return;  // read by others, or not at all
-    } else if (contains(kNotOurs, key)) {
-      refuse_unless_empty(key, node);
+    } else if (const NotOurs* other = find_not_ours(key)) {
+      refuse_unless_empty(key, node, *other);
     } else if (contains(kBlocks, key)) {
       read_block(key, node);
     } else if (const SettingRow* row = find_setting(key);
@@ -107,6 +137,7 @@ class Importer {
     const std::string name = bare_no ? "NO" : upper(node->text);
     if (contains(kModes, name)) {
       result_.distributed_type = name;
+      result_.distributed_type_where = node->where;
     } else if (contains(kOtherModes, name)) {
       faults_.add(
           node->where + ": distributed_type " + name +
@@ -118,11 +149,12 @@ class Importer {
     }
   }
 
-  void refuse_unless_empty(const std::string& key, const Node& node) {
+  void refuse_unless_empty(const std::string& key, const Node& node, const NotOurs& other) {
     const bool no = node.kind == Node::Kind::boolean && node.text == "false";
     const bool blank = node.kind == Node::Kind::string && node.text.empty();
     if (!node.is_empty() && !no && !blank) {
-      faults_.add(node.where + ": " + key + " is not supported; take it out");
+      faults_.add(node.where + ": " + key + ": " + std::string(other.what) +
+                  " not supported; take it out");
     }
   }
 
@@ -164,6 +196,7 @@ class Importer {
       case Section::fsdp: return "fsdp_config";
       case Section::parallelism: return "parallelism_config";
       case Section::dynamo: return "dynamo_config";
+      case Section::fp8: return "fp8_config";
       case Section::zero: return "the file that deepspeed_config_file names";
       default: return "deepspeed_config";
     }
@@ -179,11 +212,7 @@ class Importer {
     }
     result_.has_parallelism_config |= name == "parallelism_config";
     for (const auto& [key, node] : block.entries) {
-      if (name == "mpirun_config") {
-        without_effect(key, node, "acclaunch starts the workers itself");
-      } else {
-        read_inner(name, key, node);
-      }
+      read_inner(name, key, node);
     }
   }
 
@@ -191,17 +220,12 @@ class Importer {
     if (block == "deepspeed_config") {
       result_.deepspeed_fields.push_back(key);
     }
-    if (const SettingRow* row = inner_row(block, key)) {
+    if (const SettingRow* row = inner_row(block, key, rules_.checks_inner_keys)) {
       if (row->key != key && prefix_of(block) + key != row->key) {
         renamed(node, key, std::string(row->key));
       }
       set(*row, node);
-    } else if (key == "deepspeed_hostfile" || key == "deepspeed_inclusion_filter" ||
-               key == "deepspeed_exclusion_filter") {
-      without_effect(key, node, "start acclaunch on every machine");
-    } else if (key.starts_with("parallelism_config_sp_")) {
-      without_effect(key, node, "it needs sequence parallelism");
-    } else {
+    } else if (rules_.checks_inner_keys) {
       unknown_inner(block, key, node);
     }
   }
@@ -211,21 +235,27 @@ class Importer {
       return "fsdp_";
     if (block == "dynamo_config")
       return "dynamo_";
+    if (block == "fp8_config")
+      return "fp8_";
     if (block == "parallelism_config")
       return "parallelism_config_";
     return "";
   }
 
   static bool belongs(const SettingRow& row, const std::string& block) {
+    if (row.key == "mpirun_hostfile") {
+      return block == "mpirun_config";
+    }
     return row.in_file && row.section != Section::launch && row.section != Section::zero &&
            block_of(row.section) == block;
   }
 
-  static const SettingRow* inner_row(const std::string& block, const std::string& key) {
+  static const SettingRow* inner_row(const std::string& block, const std::string& key,
+                                     bool old_names) {
     for (const std::string& candidate : {key, prefix_of(block) + key}) {
       const auto* renaming = std::ranges::find(kRenamed, candidate, &Renamed::old_key);
-      const SettingRow* row =
-          find_setting(renaming == kRenamed.end() ? std::string_view(candidate) : renaming->key);
+      const bool is_old = old_names && renaming != kRenamed.end();
+      const SettingRow* row = find_setting(is_old ? renaming->key : std::string_view(candidate));
       if (row != nullptr && belongs(*row, block)) {
         return row;
       }
@@ -252,12 +282,6 @@ class Importer {
                               ", its name today");
   }
 
-  void without_effect(const std::string& key, const Node& node, const std::string& why) {
-    if (!node.is_empty() && node.text != "none" && node.text != "None") {
-      result_.notices.push_back(node.where + ": " + key + " has no effect: " + why);
-    }
-  }
-
   void set(const SettingRow& row, const Node& node) {
     if (node.is_empty()) {
       return;
@@ -272,18 +296,32 @@ class Importer {
     if (open) {  // what the questionnaire writes for "decide at the launch"
       return;
     }
-    faults_.collect([&] { settings_.set(row.key, text, {Source::Kind::file, node.where}); });
+    try {
+      settings_.set(row.key, text, {Source::Kind::file, node.where});
+    } catch (const Error& error) {
+      faults_.add(error.what());
+      result_.faulty_keys.emplace(row.key);
+    }
   }
 
   Settings& settings_;
+  const AccelerateConfigRules& rules_;
+  Faults& faults_;
   AccelerateConfig result_;
-  Faults faults_;
 };
 
 }  // namespace
 
+AccelerateConfig read_accelerate_config(const Document& document, Settings& settings,
+                                        const AccelerateConfigRules& rules, Faults& faults) {
+  return Importer(settings, rules, faults).read(document);
+}
+
 AccelerateConfig apply_accelerate_config(const Document& document, Settings& settings) {
-  return Importer(settings).read(document);
+  Faults faults;
+  AccelerateConfig config = read_accelerate_config(document, settings, {}, faults);
+  faults.raise();
+  return config;
 }
 
 }  // namespace acc::plugins

@@ -1,149 +1,19 @@
 #include "acc/plugins/deepspeed_json.hpp"
 
 #include "acc/plugins/faults.hpp"
+#include "documents/deepspeed_blocks.hpp"
+#include "documents/deepspeed_schema.hpp"
 
 #include <algorithm>
-#include <array>
-#include <map>
 
 namespace acc::plugins {
 namespace {
 
 using namespace std::string_view_literals;
+using deepspeed::Auto;
+using Key = DeepSpeedFile::Key;
 
 constexpr std::string_view kAuto = "auto";
-
-/// Blocks with a schema: keys that no setting of ours holds, each with its default, at which it
-/// says nothing. DeepSpeed 0.19.8 refuses unknown keys in them, and so do we.
-const std::map<std::string_view, std::map<std::string_view, std::string_view>> kSchemas = {
-    {"zero_optimization",
-     {{"reduce_scatter", "true"},
-      {"allgather_partitions", "true"},
-      {"use_multi_rank_bucket_allreduce", "true"},
-      {"compute_grad_norm", "true"},
-      {"load_from_fp32_weights", "true"},
-      {"elastic_checkpoint", "false"},
-      {"ignore_unused_parameters", "true"},
-      {"legacy_stage1", "false"},
-      {"parameter_alignment", "false"},
-      {"stage3_model_persistence_threshold", ""},
-      {"stage3_module_granularity_threshold", "0"},
-      {"stage3_use_all_reduce_for_fetch_params", "false"},
-      {"stage3_allgather_sequential", "false"},
-      {"memory_efficient_linear", "true"},
-      {"pipeline_loading_checkpoint", "false"},
-      {"override_module_apply", "true"},
-      {"zero_quantized_weights", "false"},
-      {"zero_quantized_nontrainable_weights", "false"},
-      {"zero_quantized_gradients", "false"},
-      {"enable_sanity_checks", "false"},
-      {"log_trace_cache_warnings", "false"},
-      {"save_muon_momentum_buffer_in_memory", "false"},
-      {"leaf_module", ""},
-      {"zenflow", ""},
-      {"cpu_offload_use_pin_memory", "false"}}},
-    {"zero_optimization.offload_param",
-     {{"buffer_count", "5"},
-      {"buffer_size", "1e8"},
-      {"max_in_cpu", "1e9"},
-      {"pin_memory", "true"}}},
-    {"zero_optimization.offload_optimizer",
-     {{"buffer_count", "4"},
-      {"pin_memory", "true"},
-      {"pipeline_read", "false"},
-      {"pipeline_write", "false"},
-      {"fast_init", "false"},
-      {"ratio", "1.0"},
-      {"super_offload", "false"},
-      {"cpuadam_cores_perc", "0.8"}}},
-    {"fp16",
-     {{"enabled", "false"},
-      {"auto_cast", "false"},
-      {"loss_scale", "0"},
-      {"initial_scale_power", "16"},
-      {"loss_scale_window", "1000"},
-      {"hysteresis", "2"},
-      {"consecutive_hysteresis", "false"},
-      {"min_loss_scale", "1"},
-      {"fp16_master_weights_and_grads", "false"}}},
-    {"bf16",
-     {{"enabled", "false"},
-      {"immediate_grad_update", "false"},
-      {"check_grad_overflow", "true"},
-      {"bf16_master_weights_and_grads", "false"},
-      {"bf16_optimizer_states", "false"}}},
-    {"activation_checkpointing",
-     {{"partition_activations", "false"},
-      {"cpu_checkpointing", "false"},
-      {"contiguous_memory_optimization", "false"},
-      {"synchronize_checkpoint_boundary", "false"},
-      {"profile", "false"},
-      {"number_checkpoints", ""}}},
-    {"aio",
-     {{"block_size", "1048576"},
-      {"queue_depth", "8"},
-      {"intra_op_parallelism", "1"},
-      {"single_submit", "false"},
-      {"overlap_events", "true"},
-      {"use_gds", "false"}}},
-};
-
-/// Top-level keys without a setting of ours. What they ask for is the program's business.
-constexpr std::array kOtherKeys = {
-    "train_batch_size"sv,
-    "train_micro_batch_size_per_gpu"sv,
-    "optimizer"sv,
-    "scheduler"sv,
-    "prescale_gradients"sv,
-    "gradient_predivide_factor"sv,
-    "communication_data_type"sv,
-    "steps_per_print"sv,
-    "wall_clock_breakdown"sv,
-    "zero_allow_untested_optimizer"sv,
-    "zero_force_ds_cpu_optimizer"sv,
-    "sparse_gradients"sv,
-    "dump_state"sv,
-    "memory_breakdown"sv,
-    "flops_profiler"sv,
-    "tensorboard"sv,
-    "wandb"sv,
-    "csv_monitor"sv,
-    "comet"sv,
-    "comms_logger"sv,
-    "monitor_config"sv,
-    "checkpoint"sv,
-    "data_types"sv,
-    "elasticity"sv,
-    "autotuning"sv,
-    "compression_training"sv,
-    "data_efficiency"sv,
-    "curriculum_learning"sv,
-    "progressive_layer_drop"sv,
-    "disable_allgather"sv,
-    "amp"sv,
-    "torch_autocast"sv,
-    "compile"sv,
-    "hybrid_engine"sv,
-    "tensor_parallel"sv,
-    "sequence_parallel_size"sv,
-    "pipeline"sv,
-    "nebula"sv,
-    "eigenvalue"sv,
-    "load_universal"sv,
-    "dataloader_drop_last"sv,
-    "sparse_attention"sv,
-    "seq_parallel_communication_data_type"sv,
-    "use_data_before_expert_parallelism"sv,
-    "zero_allow_comm_data_type_fp32"sv,
-};
-
-constexpr std::array kRemoved = {"mics_shard_size"sv, "mics_hierarchical_params_gather"sv,
-                                 "zeropp_loco_param"sv};
-
-const SettingRow* row_at(std::string_view path) {
-  const auto found = std::ranges::find(settings_table(), path, &SettingRow::json);
-  return path.empty() || found == settings_table().end() ? nullptr : &*found;
-}
 
 bool same_value(const SettingRow& row, std::string_view a, std::string_view b) {
   switch (row.type) {
@@ -155,12 +25,12 @@ bool same_value(const SettingRow& row, std::string_view a, std::string_view b) {
   }
 }
 
-bool is_default(const Node& node, std::string_view fallback) {
-  if (node.is_empty() || node.text == kAuto) {
-    return true;
+std::string joined(const std::vector<Key>& keys) {
+  std::string text;
+  for (const Key& key : keys) {
+    text += (text.empty() ? "" : ", ") + key.path;
   }
-  const auto number = parse_real(node.text);
-  return number ? number == parse_real(fallback) : node.is_scalar() && node.text == fallback;
+  return text;
 }
 
 class Importer {
@@ -168,40 +38,40 @@ class Importer {
   Importer(const Document& document, int world_size, Settings& settings)
       : document_(document), world_size_(world_size), settings_(settings) {}
 
-  std::vector<std::string> read() {
+  DeepSpeedFile read() {
+    refuse_yaml_settings();
     if (document_.root.find("zero_optimization") == nullptr) {
       faults_.add(document_.path.string() + ": zero_optimization is missing");
     }
-    for (const auto& [key, node] : document_.root.entries) {
-      read_top(key, node);
-    }
+    read_block("", document_.root);
     read_missing_stage();
     read_precision();
-    check_batch_sizes();
+    read_batch_sizes();
+    check_gradient_norm();
     faults_.raise();
-    if (!without_effect_.empty()) {
-      notices_.push_back(document_.path.string() + ": left to the program: " + without_effect_);
-    }
-    return std::move(notices_);
+    report();
+    return std::move(result_);
   }
 
  private:
-  void read_top(const std::string& key, const Node& node) {
-    const std::string name = key == "bfloat16" ? "bf16" : key;
-    if (const SettingRow* row = row_at(name)) {
-      set(*row, name, node);
-    } else if (kSchemas.contains(name)) {
-      read_block(name, node);
-    } else if (std::ranges::find(kOtherKeys, name) != kOtherKeys.end()) {
-      if (name != "train_batch_size" && !is_default(node, "false")) {
-        leave_to_program(name);
+  /// Accelerate's plugin ends a program whose YAML file holds any of these beside the JSON file.
+  void refuse_yaml_settings() {
+    for (const SettingRow& row : settings_.table()) {
+      const bool of_file = !row.json.empty() || row.key == "mixed_precision";
+      const Source& source = settings_.source(row.key);
+      if (of_file && source.kind == Source::Kind::file) {
+        const std::string path =
+            row.json.empty() ? "fp16.enabled or bf16.enabled" : std::string(row.json);
+        faults_.add(source.where + ": " + std::string(row.key) + " " + settings_.text(row.key) +
+                    " must not stand beside deepspeed_config_file" + place_of_file_name() +
+                    "; it belongs into " + document_.path.string() + " as " + path);
       }
-    } else {
-      std::vector<std::string_view> known(kOtherKeys.begin(), kOtherKeys.end());
-      known.insert(known.end(), {"zero_optimization", "gradient_clipping", "fp16", "bf16",
-                                 "gradient_accumulation_steps", "activation_checkpointing"});
-      faults_.add(node.where + ": unknown key \"" + key + "\"" + did_you_mean(key, known));
     }
+  }
+
+  [[nodiscard]] std::string place_of_file_name() const {
+    const Source& named = settings_.source("deepspeed_config_file");
+    return named.kind == Source::Kind::file ? " (" + named.where + ")" : "";
   }
 
   void read_block(const std::string& block, const Node& node) {
@@ -213,87 +83,114 @@ class Importer {
       return;
     }
     for (const auto& [key, value] : node.entries) {
-      read_inner(block, key, value);
+      const std::string name = block.empty() && key == "bfloat16" ? "bf16" : key;
+      read_key(block, name, value);
     }
   }
 
-  void read_inner(const std::string& block, const std::string& key, const Node& node) {
-    const std::string path = block + "." + key;
-    const auto& others = kSchemas.at(block);
-    if (const SettingRow* row = row_at(path)) {
-      set(*row, path, node);
-    } else if (kSchemas.contains(path)) {
+  void read_key(const std::string& block, const std::string& name, const Node& node) {
+    const std::string path = block.empty() ? name : block + "." + name;
+    if (const SettingRow* row = deepspeed::find_key(path)) {
+      read_value(*row, path, node);
+    } else if (deepspeed::is_block(path)) {
       read_block(path, node);
-    } else if (const auto other = others.find(key); other != others.end()) {
-      const bool read_elsewhere = key == "enabled";
-      if (!read_elsewhere && !is_default(node, other->second)) {
-        leave_to_program(path);
-      }
-    } else if (!read_old_name(key, node)) {
-      unknown_inner(block, key, node);
+    } else if (path == "optimizer" || path == "scheduler") {
+      read_typed_block(path, node);
+    } else if (deepspeed::is_opaque(path)) {
+      leave_to_program(path, node);
+    } else if (const deepspeed::Renamed* renamed = deepspeed::find_renamed(path)) {
+      read_old_name(*renamed, node);
+    } else if (deepspeed::is_removed(path)) {
+      faults_.add(node.where + ": " + name + " was removed from DeepSpeed; take it out");
+    } else {
+      faults_.add(node.where + ": unknown key \"" + name + "\"" +
+                  (block.empty() ? "" : " in " + block) +
+                  did_you_mean(name, deepspeed::names_in(block)));
     }
   }
 
-  void unknown_inner(const std::string& block, const std::string& key, const Node& node) {
-    if (std::ranges::find(kRemoved, key) != kRemoved.end()) {
-      faults_.add(node.where + ": " + key + " was removed from DeepSpeed; take it out");
+  void read_typed_block(const std::string& name, const Node& node) {
+    if (node.is_empty()) {
       return;
     }
-    std::vector<std::string_view> known;
-    for (const auto& [other, fallback] : kSchemas.at(block)) {
-      known.push_back(other);
-    }
-    for (const SettingRow& row : settings_table()) {
-      if (row.json.starts_with(block + ".")) {
-        known.push_back(row.json.substr(block.size() + 1));
-      }
-    }
-    faults_.add(node.where + ": unknown key \"" + key + "\" in " + block +
-                did_you_mean(key, known));
+    (name == "optimizer" ? deepspeed::check_optimizer : deepspeed::check_scheduler)(
+        node, faults_, result_.filled_by_program);
+    leave_to_program(name, node);
   }
 
-  bool read_old_name(const std::string& key, const Node& node) {
-    struct Renamed {
-      std::string_view old_key, key, path;
-    };
-    static constexpr std::array kRenamed = {
-        Renamed{"cpu_offload", "offload_optimizer_device", "offload_optimizer.device"},
-        Renamed{"cpu_offload_param", "offload_param_device", "offload_param.device"},
-        Renamed{"stage3_gather_fp16_weights_on_model_save", "zero3_save_16bit_model",
-                "stage3_gather_16bit_weights_on_model_save"},
-    };
-    const auto* found = std::ranges::find(kRenamed, key, &Renamed::old_key);
-    if (found == kRenamed.end()) {
+  void read_old_name(const deepspeed::Renamed& renamed, const Node& node) {
+    Node value = node;
+    if (renamed.is_switch && parse_boolean(node.text)) {
+      value.text = *parse_boolean(node.text) ? "cpu" : "none";
+    }
+    read_value(*deepspeed::find_key(renamed.path), std::string(renamed.path), value);
+    result_.notices.push_back(node.where + ": " + std::string(renamed.old_path) + " is read as " +
+                              std::string(renamed.path) + ", its name today");
+  }
+
+  void read_value(const SettingRow& row, const std::string& path, const Node& node) {
+    if (node.is_empty()) {
+      return;
+    }
+    if (node.text == kAuto) {
+      read_auto(path, node);
+    } else if (!node.is_scalar()) {
+      faults_.add(node.where + ": " + path + " must be " + expected_value(row));
+    } else if (has_valid_value(row, path, node)) {
+      if (!deepspeed::is_left_to_program(row)) {
+        set(row, path, node.text, node.where);
+      } else if (!path.ends_with(".enabled") && !same_value(row, node.text, row.fallback)) {
+        leave_to_program(path, node);
+      }
+    }
+  }
+
+  bool has_valid_value(SettingRow row, const std::string& path, const Node& node) {
+    row.key = path;
+    try {
+      check_value(row, node.text, {Source::Kind::deepspeed_file, node.where});
+      return true;
+    } catch (const Error& error) {
+      faults_.add(error.what());
       return false;
     }
-    Node translated = node;
-    if (found->path.ends_with(".device")) {
-      translated.text = node.text == "true" ? "cpu" : "none";
-    }
-    set(*find_setting(found->key), key, translated);
-    notices_.push_back(node.where + ": " + key + " is read as " + std::string(found->path) +
-                       ", its name today");
-    return true;
   }
 
-  void set(const SettingRow& row, const std::string& path, const Node& node) {
-    if (node.is_empty() || node.text == kAuto) {
-      return;  // the YAML file or a flag says it, else the default stands
+  void read_auto(const std::string& path, const Node& node) {
+    switch (deepspeed::filled_by(path)) {
+      case Auto::nobody:
+        faults_.add(node.where + ": " + path +
+                    " cannot be \"auto\", since nobody fills it in; give a value or take it out");
+        break;
+      case Auto::data:
+      case Auto::model: result_.filled_by_program.push_back({path, node.text, node.where}); break;
+      case Auto::settings:
+        if (path == "gradient_clipping" && !settings_.given(path)) {
+          settings_.set(path, "1.0", {Source::Kind::deepspeed_file, node.where});
+        }
+        break;
+      case Auto::precision: break;
     }
-    if (!node.is_scalar()) {
-      faults_.add(node.where + ": " + path + " must be " + expected_value(row));
-      return;
+  }
+
+  void leave_to_program(const std::string& path, const Node& node) {
+    const bool off = node.kind == Node::Kind::boolean && node.text == "false";
+    const bool says_something = deepspeed::find_key(path) != nullptr || (!node.is_empty() && !off);
+    if (says_something) {
+      result_.left_to_program.push_back({path, node.text, node.where});
     }
+  }
+
+  /// Settings hold no YAML value for it: those were refused.
+  void set(const SettingRow& row, const std::string& path, const std::string& text,
+           const std::string& where) {
     const Source before = settings_.source(row.key);
-    const bool given = before.kind == Source::Kind::flag || before.kind == Source::Kind::file;
-    if (given && !same_value(row, node.text, settings_.text(row.key))) {
-      faults_.add(node.where + ": " + path + " " + node.text + " contradicts " +
-                  std::string(row.key) + " " + settings_.text(row.key) + " (" + before.where +
+    if (before.kind != Source::Kind::flag) {
+      settings_.set(row.key, text, {Source::Kind::deepspeed_file, where});
+    } else if (!same_value(row, text, settings_.text(row.key))) {
+      faults_.add(where + ": " + path + " " + text + " contradicts " + std::string(row.key) + " " +
+                  settings_.text(row.key) + " (" + before.where +
                   "); keep one of them, or write \"auto\" here");
-    } else if (!given) {
-      faults_.collect([&] {
-        settings_.set(row.key, node.text, {Source::Kind::deepspeed_file, node.where});
-      });
     }
   }
 
@@ -301,87 +198,135 @@ class Importer {
   void read_missing_stage() {
     const Node* block = document_.root.find("zero_optimization");
     if (block != nullptr && block->find("stage") == nullptr) {
-      Node stage;
-      stage.kind = Node::Kind::number;
-      stage.text = "0";
-      stage.where = block->where;
-      set(*find_setting("zero_stage"), "zero_optimization.stage (not given)", stage);
+      set(*find_setting("zero_stage"), "zero_optimization.stage (not given)", "0", block->where);
     }
   }
 
-  /// fp16.enabled and bf16.enabled are one setting of ours; `false` on both says fp32.
+  /// fp16.enabled and bf16.enabled are one setting of ours.
   void read_precision() {
-    const Node* chosen = nullptr;
-    for (const std::string_view name : {"fp16"sv, "bf16"sv, "bfloat16"sv}) {
-      const Node* block = document_.root.find(name);
-      const Node* enabled = block == nullptr ? nullptr : block->find("enabled");
-      if (enabled == nullptr || enabled->text == kAuto || enabled->text == "false") {
-        continue;
-      }
-      if (enabled->text != "true") {
-        faults_.add(enabled->where + ": " + std::string(name) +
-                    ".enabled must be true, false or \"auto\", got \"" + enabled->text + "\"");
-        continue;
-      }
-      if (chosen != nullptr) {
-        faults_.add(enabled->where + ": fp16 and bf16 cannot both be enabled");
-        continue;
-      }
-      chosen = enabled;
-      Node value = *enabled;
-      value.text = name == "fp16" ? "fp16" : "bf16";
-      set(*find_setting("mixed_precision"), std::string(name) + ".enabled:", value);
-    }
-  }
-
-  [[nodiscard]] std::optional<std::int64_t> batch_size(std::string_view key) {
-    const Node* node = document_.root.find(key);
-    if (node == nullptr || node->is_empty() || node->text == kAuto) {
-      return std::nullopt;
-    }
-    const auto size = parse_integer(node->text);
-    if (!size || *size < 1) {
-      faults_.add(node->where + ": " + std::string(key) +
-                  " must be an integer of at least 1, got \"" + node->text + "\"");
-      return std::nullopt;
-    }
-    return size;
-  }
-
-  void check_batch_sizes() {
-    const auto total = batch_size("train_batch_size");
-    const auto micro = batch_size("train_micro_batch_size_per_gpu");
-    if (!total) {
+    const Node* fp16 = enabled("fp16");
+    const Node* bf16 = enabled("bf16") != nullptr ? enabled("bf16") : enabled("bfloat16");
+    if (says(fp16, true) && says(bf16, true)) {
+      faults_.add(bf16->where + ": fp16 and bf16 cannot both be enabled");
       return;
     }
-    const std::int64_t steps = settings_.integer("gradient_accumulation_steps");
-    const std::int64_t divisor = micro.value_or(1) * steps * world_size_;
-    if (micro ? *total != divisor : *total % divisor != 0) {
-      faults_.add(document_.root.find("train_batch_size")->where + ": train_batch_size " +
-                  std::to_string(*total) + " must be " +
-                  (micro ? std::to_string(*micro) : "the micro-batch") + " x " +
-                  std::to_string(steps) + " accumulation steps x " + std::to_string(world_size_) +
-                  " processes" + (micro ? " = " + std::to_string(divisor) : ""));
+    const std::string asked = settings_.source("mixed_precision").kind == Source::Kind::flag
+                                  ? settings_.choice("mixed_precision")
+                                  : "";
+    const bool fp8_on_bf16 = asked == "fp8" && says(bf16, true);  // Accelerate computes so
+    if (says(fp16, true)) {
+      set_precision("fp16", *fp16);
+    } else if (says(bf16, true) && !fp8_on_bf16) {
+      set_precision("bf16", *bf16);
+    } else if (says(fp16, false) && asked == "fp16") {
+      contradict_precision("fp16", *fp16);
+    } else if (says(bf16, false) && (asked == "bf16" || asked == "fp8")) {
+      contradict_precision("bf16", *bf16);
     }
   }
 
-  void leave_to_program(const std::string& path) {
-    without_effect_ += (without_effect_.empty() ? "" : ", ") + path;
+  [[nodiscard]] const Node* enabled(std::string_view block) const {
+    const Node* node = document_.root.find(block);
+    return node == nullptr ? nullptr : node->find("enabled");
+  }
+
+  static bool says(const Node* enabled, bool value) {
+    return enabled != nullptr && parse_boolean(enabled->text) == value;
+  }
+
+  void set_precision(const std::string& name, const Node& enabled) {
+    set(*find_setting("mixed_precision"), name + ".enabled:", name, enabled.where);
+  }
+
+  void contradict_precision(const std::string& name, const Node& enabled) {
+    faults_.add(enabled.where + ": " + name + ".enabled false contradicts mixed_precision " +
+                settings_.text("mixed_precision") + " (" +
+                settings_.source("mixed_precision").where +
+                "); keep one of them, or write \"auto\" here");
+  }
+
+  /// The value of a batch size; absent where it is "auto", not given or wrong.
+  [[nodiscard]] std::optional<std::int64_t> batch_size(std::string_view key) const {
+    const Node* node = document_.root.find(key);
+    const auto size = node == nullptr ? std::nullopt : parse_count(node->text);
+    return size && *size > 0 ? size : std::nullopt;
+  }
+
+  /// total = micro x accumulation x ranks, and any one of them follows from the others.
+  void read_batch_sizes() {
+    const auto total = batch_size("train_batch_size");
+    const auto micro = batch_size("train_micro_batch_size_per_gpu");
+    const Node* open = document_.root.find("train_micro_batch_size_per_gpu");
+    if (!total && !micro && (open == nullptr || open->is_empty())) {
+      faults_.add(document_.path.string() +
+                  ": train_batch_size or train_micro_batch_size_per_gpu is missing; \"auto\" for "
+                  "the second leaves it to the program");
+    }
+    if (!total || world_size_ == 0) {
+      return;
+    }
+    const bool knows_steps = settings_.given("gradient_accumulation_steps");
+    const std::int64_t steps = settings_.integer("gradient_accumulation_steps");
+    const std::int64_t divisor = micro.value_or(1) * (knows_steps ? steps : 1) * world_size_;
+    const bool fits = micro && knows_steps ? *total == divisor : *total % divisor == 0;
+    if (!fits) {
+      faults_.add(batch_size_fault(*total, micro, knows_steps ? steps : 0, divisor));
+    } else if (micro && !knows_steps) {
+      settings_.set("gradient_accumulation_steps", std::to_string(*total / divisor),
+                    {Source::Kind::deepspeed_file, place_of_total()});
+    }
+  }
+
+  [[nodiscard]] std::string place_of_total() const {
+    return document_.root.find("train_batch_size")->where;
+  }
+
+  /// `steps` 0: not given.
+  [[nodiscard]] std::string batch_size_fault(std::int64_t total, std::optional<std::int64_t> micro,
+                                             std::int64_t steps, std::int64_t divisor) const {
+    return place_of_total() + ": train_batch_size " + std::to_string(total) + " must be " +
+           (micro && steps > 0 ? "" : "a multiple of ") +
+           (micro ? std::to_string(*micro) + " (train_micro_batch_size_per_gpu) x " : "") +
+           (steps > 0 ? std::to_string(steps) + " accumulation steps x " : "") +
+           std::to_string(world_size_) + " processes" +
+           (micro || steps > 0 ? " = " + std::to_string(divisor) : "");
+  }
+
+  void check_gradient_norm() {
+    const Node* block = document_.root.find("zero_optimization");
+    const Node* norm = block == nullptr ? nullptr : block->find("compute_grad_norm");
+    const std::int64_t stage = settings_.integer("zero_stage");
+    if (norm != nullptr && parse_boolean(norm->text) == false && stage != 1 && stage != 2) {
+      faults_.add(norm->where + ": compute_grad_norm false needs stage 1 or 2, but the stage is " +
+                  std::to_string(stage) + " (" + describe(settings_.source("zero_stage")) + ")");
+    }
+  }
+
+  void report() {
+    const std::string file = document_.path.string();
+    if (!result_.left_to_program.empty()) {
+      result_.notices.push_back(file + ": left to the program: " + joined(result_.left_to_program));
+    }
+    if (!result_.filled_by_program.empty()) {
+      result_.notices.push_back(
+          file + ": \"auto\", filled in by the program: " + joined(result_.filled_by_program));
+    }
   }
 
   const Document& document_;
   int world_size_;
   Settings& settings_;
   Faults faults_;
-  std::vector<std::string> notices_;
-  std::string without_effect_;
+  DeepSpeedFile result_;
 };
 
 }  // namespace
 
-std::vector<std::string> apply_deepspeed_json(const Document& document, int world_size,
-                                              Settings& settings) {
-  return Importer(document, world_size, settings).read();
+DeepSpeedFile apply_deepspeed_json(const Document& document, int world_size, Settings& settings) {
+  Settings result = settings;
+  DeepSpeedFile file = Importer(document, world_size, result).read();
+  settings = std::move(result);
+  return file;
 }
 
 }  // namespace acc::plugins

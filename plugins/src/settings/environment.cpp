@@ -32,6 +32,21 @@ std::string formatted(TextFormat format, const std::string& text) {
   return text;
 }
 
+/// What Accelerate leaves out while the setting that gives it a meaning is off.
+bool has_meaning(const SettingRow& row, const Settings& settings) {
+  if (row.section == Section::fp8) {
+    return settings.choice("mixed_precision") == "fp8";
+  }
+  if (row.key == "parallelism_config_cp_comm_strategy") {
+    return settings.integer("parallelism_config_cp_size") > 1;
+  }
+  if (row.key.starts_with("parallelism_config_sp_seq") ||
+      row.key == "parallelism_config_sp_attn_implementation") {
+    return settings.integer("parallelism_config_sp_size") > 1;
+  }
+  return true;
+}
+
 /// The text that Accelerate's own variable gets, or nothing.
 std::optional<std::string> accelerate_text(const SettingRow& row, const Settings& settings,
                                            bool hand_on_parallelism) {
@@ -40,7 +55,7 @@ std::optional<std::string> accelerate_text(const SettingRow& row, const Settings
       own_value ? std::string(row.fallback) : settings.text(row.key);  // as Accelerate leaves it
   const bool always = row.exported == Export::always ||
                       (row.section == Section::parallelism && hand_on_parallelism);
-  if (row.environment.empty() || text.empty()) {
+  if (row.environment.empty() || text.empty() || !has_meaning(row, settings)) {
     return std::nullopt;
   }
   if (row.exported == Export::when_true && !settings.boolean(row.key)) {
@@ -49,13 +64,24 @@ std::optional<std::string> accelerate_text(const SettingRow& row, const Settings
   if (row.exported == Export::given && !always && (own_value || !settings.given(row.key))) {
     return std::nullopt;
   }
-  return formatted(row.format, text);
+  return text;
+}
+
+/// Sets the variable of a row, or those of a list.
+void export_text(const SettingRow& row, const std::string& text, Environment& environment) {
+  const auto names = split(row.environment, '|');
+  const auto parts = split(text, ',');
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string part =
+        names.size() == 1 ? text : std::string(i < parts.size() ? parts[i] : "");
+    environment.emplace(names[i], formatted(row.format, part));
+  }
 }
 
 /// Whether the setting needs a variable of ours beside or instead of Accelerate's.
 bool needs_own_variable(const SettingRow& row, const Settings& settings, std::string_view origin) {
-  if (row.section == Section::launch && row.environment.empty()) {
-    return false;  // the launcher's own business
+  if (!reaches_workers(row)) {
+    return false;
   }
   const Source::Kind kind = settings.source(row.key).kind;
   if (kind == Source::Kind::default_value) {
@@ -164,8 +190,8 @@ Settings read_settings(const Environment& environment, std::string_view origin, 
     return true;
   };
   for (const SettingRow& row : settings_table()) {
-    const bool launcher_only = row.section == Section::launch && row.environment.empty();
-    if (launcher_only || !applies(row.section, origin)) {
+    const bool programs_own = row.section == Section::fp8;
+    if (!reaches_workers(row) || programs_own || !applies(row.section, origin)) {
       continue;
     }
     if (!read(row, own_variable(row)) && !row.environment.empty()) {
@@ -226,6 +252,17 @@ WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
   return identity;
 }
 
+/// The launcher hands these on to Python programs; this runtime has data parallelism only.
+void check_parallelism(const Settings& settings) {
+  for (const std::string_view key : {"parallelism_config_tp_size", "parallelism_config_cp_size",
+                                     "parallelism_config_sp_size"}) {
+    if (settings.integer(key) > 1) {
+      throw Error(Errc::config, std::string(key) + " must be 1, got " + settings.text(key) +
+                                    ": the acclaunch runtime splits data and parameters only");
+    }
+  }
+}
+
 MixedPrecision precision_named(std::string_view name) {
   for (const auto value : {MixedPrecision::fp16, MixedPrecision::bf16, MixedPrecision::fp8}) {
     if (to_string(value) == name) {
@@ -258,7 +295,8 @@ Environment current_environment() {
 bool applies(Section section, std::string_view origin) noexcept {
   switch (section) {
     case Section::launch:
-    case Section::training: return true;
+    case Section::training:
+    case Section::fp8: return true;
     case Section::fsdp: return origin == "fsdp";
     case Section::deepspeed:
     case Section::zero: return origin == "deepspeed";
@@ -308,7 +346,7 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
       continue;  // only DeepSpeed mode sends these in Accelerate
     }
     if (auto text = accelerate_text(row, settings, hand_on_parallelism)) {
-      result.emplace(row.environment, std::move(*text));
+      export_text(row, *text, result);
     }
   }
   return result;
@@ -326,6 +364,7 @@ RuntimeSettings settings_from_environment(const Environment& environment) {
   result.trace = variable(environment, std::string(kTraceVariable), "");
   result.identity = read_identity(environment, faults);
   const Settings settings = read_settings(environment, result.origin, faults);
+  faults.collect([&] { check_parallelism(settings); });
   faults.raise();
   result.sharding = sharding_settings(settings, result.origin, result.identity.world_size,
                                       result.identity.local_world_size);

@@ -2,6 +2,8 @@
 
 #include "acc/base/error.hpp"
 
+#include <algorithm>
+
 namespace acc::plugins {
 namespace {
 
@@ -184,12 +186,22 @@ FullyShardedDataParallelPlugin FullyShardedDataParallelPlugin::from_settings(
   plugin.dp_replicate_size =
       static_cast<int>(settings.integer("parallelism_config_dp_replicate_size"));
   plugin.dp_shard_size = static_cast<int>(settings.integer("parallelism_config_dp_shard_size"));
+  plugin.model_parallel_size = settings.integer("parallelism_config_tp_size") *
+                               settings.integer("parallelism_config_cp_size") *
+                               settings.integer("parallelism_config_sp_size");
   check(settings, plugin);
   return plugin;
 }
 
 ShardingSettings FullyShardedDataParallelPlugin::to_sharding_settings(int world_size,
                                                                       int local_world_size) const {
+  if (world_size % model_parallel_size != 0) {
+    throw Error(Errc::config, "parallelism_config_tp_size x cp_size x sp_size = " +
+                                  std::to_string(model_parallel_size) + " does not divide the " +
+                                  std::to_string(world_size) + " processes");
+  }
+  world_size = static_cast<int>(world_size / model_parallel_size);
+  local_world_size = std::min(local_world_size, world_size);
   ShardingSettings result;
   result.strategy = base_strategy(*this);
   apply_groups(*this, world_size, local_world_size, result);

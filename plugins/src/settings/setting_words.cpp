@@ -78,6 +78,10 @@ std::string own_variable(const SettingRow& row) {
   return name;
 }
 
+bool reaches_workers(const SettingRow& row) noexcept {
+  return row.section != Section::launch || !row.environment.empty();
+}
+
 std::string expected_value(const SettingRow& row) {
   switch (row.type) {
     case Type::text: return "a text";

@@ -72,13 +72,13 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
-Error bad_value(const SettingRow& row, const std::string& text, const Source& source) {
+Error bad_value(const SettingRow& row, std::string_view text, const Source& source) {
   std::string name(row.key);
   if (source.kind == Source::Kind::flag || source.kind == Source::Kind::environment) {
     name.clear();  // `where` is the name already
   }
   return Error(Errc::config, source.where + (name.empty() ? "" : ": " + name) + " must be " +
-                                 expected_value(row) + ", got \"" + text + "\"" +
+                                 expected_value(row) + ", got \"" + std::string(text) + "\"" +
                                  did_you_mean(text, split(row.allowed, '|')));
 }
 
@@ -94,6 +94,12 @@ std::string describe(const Source& source) {
     case Source::Kind::flag: return source.where;
   }
   return {};
+}
+
+void check_value(const SettingRow& row, std::string_view text, const Source& source) {
+  if (!valid(row, text)) {
+    throw bad_value(row, text, source);
+  }
 }
 
 Settings::Settings(std::span<const SettingRow> table) : table_(table) {
@@ -120,9 +126,7 @@ void Settings::set(std::string_view key, std::string text, Source source) {
     throw Error(Errc::config, source.where + ": unknown key \"" + std::string(key) + "\"" +
                                   did_you_mean(key, keys));
   }
-  if (!valid(*row, text)) {
-    throw bad_value(*row, text, source);
-  }
+  check_value(*row, text, source);
   entries_[index(key)] = {std::move(text), std::move(source)};
 }
 

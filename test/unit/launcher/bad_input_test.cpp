@@ -202,8 +202,10 @@ TEST_CASE("DeepSpeed JSON files with faults") {
        {"d.json:2: gradient_clipping 0.5 contradicts gradient_clipping 1.0 (--gradient_clipping)"}},
       {"{\"zero_optimization\": {},\n\"train_batch_size\": 6,\n\"train_micro_batch_size_per_gpu\": "
        "2}",
-       {"d.json:2: train_batch_size 6 must be 2 x 1 accumulation steps x 4 processes = 8"}},
-      {"{\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 3}}",
+       {"d.json:2: train_batch_size 6 must be a multiple of 2 (train_micro_batch_size_per_gpu) x 4 "
+        "processes = 8"}},
+      {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 3, "
+       "\"zero_hpz_partition_size\": 3}}",
        {"zero_hpz_partition_size 3 does not divide the 4 processes"}},
       {"{\"zero_optimization\": {\n\"stage\": 3,,}}", {"d.json:2: not valid JSON"}},
       {"[]", {"d.json: expected an object"}},

@@ -1,19 +1,15 @@
 #include "acc/launcher/host_facts.hpp"
 
 #include "acc/base/error.hpp"
-#include "host/cores.hpp"
-#include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
-
-#include <fstream>
 
 namespace acc::launcher {
 namespace {
 
 TEST_CASE("the machine itself has cores, a name and a place for acclaunch") {
   const HostFacts facts = detect_host_facts({{"TMPDIR", "/var/tmp"}, {"CUDA_VISIBLE_DEVICES", ""}});
-  CHECK(facts.cores == usable_cores());
+  CHECK_FALSE(facts.cpus.empty());
   CHECK(facts.visible_gpus.empty());
   CHECK_FALSE(facts.hostname.empty());
   CHECK(facts.executable_directory == std::filesystem::path(ACC_BIN_DIR));
@@ -38,21 +34,6 @@ TEST_CASE("simulated GPUs take the place of those of the machine") {
             .c_str(),
         Error);
   }
-}
-
-TEST_CASE("NUMA nodes list the cores that this process may run on") {
-  const test::TemporaryFolder sys;
-  const auto nodes = sys.path() / "devices/system/node";
-  std::filesystem::create_directories(nodes / "node0");
-  std::filesystem::create_directories(nodes / "node2");
-  std::ofstream(nodes / "online") << "0,2\n";
-  std::ofstream(nodes / "node0/cpulist") << "0-4095\n";
-  std::ofstream(nodes / "node2/cpulist") << "4096-4097\n";
-  const HostFacts facts = detect_host_facts({{"ACC_SYS_ROOT", sys.path().string()}});
-  REQUIRE(facts.numa_nodes.size() == 2);
-  CHECK(facts.numa_nodes[0].cores == usable_cores());
-  CHECK(facts.numa_nodes[1].id == 2);
-  CHECK(facts.numa_nodes[1].cores.empty());
 }
 
 }  // namespace

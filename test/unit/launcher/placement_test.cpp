@@ -1,90 +1,235 @@
 #include "acc/launcher/placement.hpp"
 
-#include "host/cores.hpp"
+#include "acc/base/error.hpp"
+#include "synthetic_machine.hpp"
 
 #include <doctest/doctest.h>
+
+#include <algorithm>
 
 namespace acc::launcher {
 namespace {
 
-using Cores = std::vector<int>;
+using enum NumaBinding;
+using Lists = std::vector<std::string>;
+using Numbers = std::vector<int>;
 
-/// Cores 0-3 on node 0, 4-7 on node 1; GPUs 0 and 1 at node 0, 2 at node 1, 3 at an unknown one.
-HostFacts two_nodes() {
+/// A machine whose GPU n is at node `gpu_nodes[n]`; -1: nobody knows where.
+HostFacts machine(const std::string& topology, const Numbers& gpu_nodes = {}) {
   HostFacts facts;
-  facts.cores = {0, 1, 2, 3, 4, 5, 6, 7};
-  facts.numa_nodes = {{0, {0, 1, 2, 3}}, {1, {4, 5, 6, 7}}};
-  facts.gpu.devices.resize(4);
-  facts.gpu.devices[0].numa_node = 0;
-  facts.gpu.devices[1].numa_node = 0;
-  facts.gpu.devices[2].numa_node = 1;
+  facts.cpus = test::synthetic_machine(topology);
+  for (const int node : gpu_nodes) {
+    facts.gpu.devices.emplace_back().numa_node = node;
+  }
   return facts;
 }
 
-TEST_CASE("core lists are read and written as the kernel does") {
-  for (const std::string text : {"", "0", "0-3", "0-3,8,10-11", "5,7"}) {
-    CHECK(core_list(parse_core_list(text)) == text);
-  }
-  CHECK(parse_core_list("0-2,7") == Cores{0, 1, 2, 7});
-  CHECK(parse_core_list("x,3-").empty());
+/// The same with these CPUs taken from it, as by a cgroup.
+HostFacts without(HostFacts facts, const Numbers& cpus) {
+  std::erase_if(facts.cpus, [&](const Cpu& cpu) {
+    return std::ranges::find(cpus, cpu.id) != cpus.end();
+  });
+  return facts;
 }
 
-TEST_CASE("workers of GPUs get all cores of the GPU's node, which they share") {
-  const Placements placed = place_workers(3, {2, 0, 1}, true, two_nodes());
-  CHECK(placed.notices.empty());
+Lists lists(const Placements& placed) {
+  Lists result;
+  for (const Placement& worker : placed.workers) {
+    result.push_back(cpu_list(worker.cpus));
+  }
+  return result;
+}
+
+Numbers gpus_of(const HostFacts& facts) {
+  Numbers numbers;
+  for (std::size_t i = 0; i < facts.gpu.devices.size(); ++i) {
+    numbers.push_back(static_cast<int>(i));
+  }
+  return numbers;
+}
+
+TEST_CASE("bindings have torchrun's names") {
+  for (const NumaBinding binding : {none, node, socket, exclusive, core_complex}) {
+    CHECK(numa_binding(to_string(binding)) == binding);
+  }
+  CHECK(numa_binding("core_complex") == core_complex);
+  CHECK_THROWS_AS(static_cast<void>(numa_binding("nodes")), Error);
+}
+
+TEST_CASE("workers of GPUs are bound by the node of their GPU") {
+  const HostFacts big = machine(test::kBigMachine, {3, 0, 0, 1});
+  const HostFacts single = machine("pack:1 [numa] l3:1 core:2 pu:1", {-1, -1});
+  const HostFacts one_core = machine("pu:1", {0});
+  struct Case {
+    NumaBinding binding;
+    const HostFacts& facts;
+    int workers;
+    Lists expected;
+    int threads;
+  };
+  const std::vector<Case> cases = {
+      {none, big, 4, {"", "", "", ""}, 4},
+      {node, big, 4, {"12-15,28-31", "0-3,16-19", "0-3,16-19", "4-7,20-23"}, 2},
+      {affinity, big, 4, {"12-15,28-31", "0-3,16-19", "0-3,16-19", "4-7,20-23"}, 2},
+      {socket, big, 4, {"8-15,24-31", "0-7,16-23", "0-7,16-23", "0-7,16-23"}, 2},
+      {exclusive, big, 4, {"12-15,28-31", "0-1,16-17", "2-3,18-19", "4-7,20-23"}, 2},
+      {core_complex, big, 4, {"12-13,28-29", "0-1,16-17", "2-3,18-19", "4-5,20-21"}, 2},
+      // GPU 2 has no worker, yet its part of node 0.
+      {exclusive, big, 2, {"12-15,28-31", "0-1,16-17"}, 2},
+      {core_complex, big, 1, {"12-13,28-29"}, 2},
+      {node, single, 2, {"0-1", "0-1"}, 1},
+      {exclusive, single, 2, {"0", "1"}, 1},
+      {socket, one_core, 1, {"0"}, 1},
+      // More workers than GPUs take turns, and have a part each.
+      {exclusive, single, 1, {"0"}, 1},
+      {core_complex, one_core, 3, {"0", "0", "0"}, 1},
+      {exclusive,
+       big,
+       8,
+       {"12-13,28-29", "0,16", "1,17", "4-5,20-21", "14-15,30-31", "2,18", "3,19", "6-7,22-23"},
+       1},
+  };
+  for (const Case& one : cases) {
+    CAPTURE(to_string(one.binding));
+    CAPTURE(one.workers);
+    const Placements placed =
+        place_workers(one.workers, gpus_of(one.facts), one.binding, one.facts);
+    CHECK(lists(placed) == one.expected);
+    CHECK(placed.notices.empty());
+    CHECK(cores_per_worker(placed.workers, one.facts) == one.threads);
+  }
+}
+
+TEST_CASE("GPUs count in the order in which the workers see them") {
+  const HostFacts big = machine(test::kBigMachine, {3, 0, 0, 1});
+  const Placements placed = place_workers(2, {2, 1}, exclusive, big);
+  CHECK(lists(placed) == Lists{"0-1,16-17", "2-3,18-19"});
   CHECK(placed.workers[0].gpu == 2);
-  CHECK(placed.workers[0].numa_node == 1);
-  CHECK(placed.workers[0].cores == Cores{4, 5, 6, 7});
-  CHECK(placed.workers[1].cores == Cores{0, 1, 2, 3});
-  CHECK(placed.workers[2].cores == Cores{0, 1, 2, 3});
+  CHECK(placed.workers[1].gpu == 1);
+  CHECK(place_workers(5, {0, 2}, none, big).workers[4].gpu == 0);
 }
 
-TEST_CASE("more workers than GPUs take turns") {
-  const Placements placed = place_workers(5, {0, 2}, true, two_nodes());
-  const Cores expected = {0, 2, 0, 2, 0};
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    CHECK(placed.workers[i].gpu == expected[i]);
+TEST_CASE("workers on the CPU are spread evenly") {
+  const HostFacts big = machine(test::kBigMachine);
+  const HostFacts no_threads = machine("pack:2 [numa] l3:1 core:4 pu:1");
+  const HostFacts one_core = machine("pack:1 [numa] core:1 pu:2");
+  // Of node 0 one core is left.
+  const HostFacts narrow = without(no_threads, {0, 1, 2});
+  struct Case {
+    NumaBinding binding;
+    const HostFacts& facts;
+    int workers;
+    Lists expected;
+    int threads;
+  };
+  const std::vector<Case> cases = {
+      {none, big, 3, {"", "", ""}, 5},
+      {node, big, 2, {"0-3,16-19", "8-11,24-27"}, 4},
+      {node, big, 4, {"0-3,16-19", "4-7,20-23", "8-11,24-27", "12-15,28-31"}, 4},
+      {socket, big, 4, {"0-7,16-23", "0-7,16-23", "8-15,24-31", "8-15,24-31"}, 4},
+      {exclusive, big, 4, {"0-3,16-19", "4-7,20-23", "8-11,24-27", "12-15,28-31"}, 4},
+      {core_complex,
+       big,
+       8,
+       {"0-1,16-17", "2-3,18-19", "4-5,20-21", "6-7,22-23", "8-9,24-25", "10-11,26-27",
+        "12-13,28-29", "14-15,30-31"},
+       2},
+      {affinity, no_threads, 3, {"0-2", "3-5", "6-7"}, 2},
+      {exclusive, no_threads, 3, {"0-1", "2-3", "4-7"}, 2},
+      {affinity, one_core, 1, {"0-1"}, 1},
+      {affinity, one_core, 2, {"0", "1"}, 1},  // no core for each, so they share one
+      {node, one_core, 2, {"0-1", "0-1"}, 1},
+      {exclusive, narrow, 4, {"3", "4-5", "6", "7"}, 1},
+      {affinity, narrow, 2, {"3-5", "6-7"}, 2},
+  };
+  for (const Case& one : cases) {
+    CAPTURE(to_string(one.binding));
+    CAPTURE(one.workers);
+    const Placements placed = place_workers(one.workers, {}, one.binding, one.facts);
+    CHECK(lists(placed) == one.expected);
+    CHECK(placed.notices.empty());
+    CHECK(cores_per_worker(placed.workers, one.facts) == one.threads);
   }
 }
 
-TEST_CASE("a worker that cannot be bound runs unbound, and acclaunch says why, once a GPU") {
-  HostFacts facts = two_nodes();
-  Placements placed = place_workers(2, {3}, true, facts);
-  CHECK(placed.workers[0].cores.empty());
-  CHECK(placed.notices == std::vector<std::string>{"enable_cpu_affinity: workers of GPU 3 are not "
-                                                   "bound, since its NUMA node is not known"});
-  facts.numa_nodes[1].cores.clear();  // the launcher itself may use only node 0
-  placed = place_workers(1, {2}, true, facts);
-  CHECK(placed.workers[0].cores.empty());
-  CHECK(placed.notices == std::vector<std::string>{
-                              "enable_cpu_affinity: workers of GPU 2 are not bound, since none of "
-                              "the cores that acclaunch may use is on its NUMA node 1"});
+TEST_CASE("no core is split between two workers while there are enough") {
+  const HostFacts big = machine(test::kBigMachine);
+  for (int workers = 1; workers <= 16; ++workers) {
+    std::vector<int> owner(16, -1);
+    const Placements placed = place_workers(workers, {}, affinity, big);
+    std::size_t total = 0;
+    for (int i = 0; i < workers; ++i) {
+      const Numbers& cpus = placed.workers[static_cast<std::size_t>(i)].cpus;
+      CHECK(cpus.size() >= 2 * static_cast<std::size_t>(16 / workers));
+      total += cpus.size();
+      for (const int cpu : cpus) {
+        int& who = owner[static_cast<std::size_t>(cpu % 16)];
+        CHECK((who == -1 || who == i));
+        who = i;
+      }
+    }
+    CHECK(total == 32);
+  }
 }
 
-TEST_CASE("nobody is bound unasked") {
-  for (const Placement& worker : place_workers(2, {0, 2}, false, two_nodes()).workers) {
-    CHECK(worker.cores.empty());
-    CHECK(worker.numa_node == -1);
-  }
-  CHECK(place_workers(2, {}, false, two_nodes()).workers[1].cores.empty());
+TEST_CASE("memory comes from the node where all CPUs of the worker are") {
+  const HostFacts big = machine(test::kBigMachine, {3});
+  CHECK(place_workers(1, {0}, node, big).workers[0].numa_node == 3);
+  CHECK(place_workers(1, {0}, socket, big).workers[0].numa_node == -1);
+  CHECK(place_workers(1, {0}, none, big).workers[0].numa_node == -1);
+  CHECK(place_workers(2, {}, affinity, big).workers[1].numa_node == -1);
+  CHECK(place_workers(4, {}, affinity, big).workers[1].numa_node == 1);
 }
 
-TEST_CASE("on the CPU the cores are split evenly, node by node") {
-  HostFacts facts = two_nodes();
-  facts.numa_nodes = {{0, {0, 2, 4, 6}}, {1, {1, 3, 5, 7}}};
-  const Placements placed = place_workers(2, {}, true, facts);
-  CHECK(placed.workers[0].gpu == -1);
-  CHECK(placed.workers[0].cores == Cores{0, 2, 4, 6});
-  CHECK(placed.workers[1].cores == Cores{1, 3, 5, 7});
-  std::size_t total = 0;
-  for (const Placement& worker : place_workers(3, {}, true, facts).workers) {
-    total += worker.cores.size();
-    CHECK(worker.cores.size() >= 2);
+std::string refusal(int workers, const HostFacts& facts, NumaBinding binding) {
+  try {
+    place_workers(workers, gpus_of(facts), binding, facts);
+    return "";
+  } catch (const Error& error) {
+    return exit_status(error) == 2 ? error.what() : "wrong exit status";
   }
-  CHECK(total == 8);
-  const Placements crowded = place_workers(9, {}, true, facts);
-  CHECK(crowded.workers[0].cores.empty());
-  CHECK(crowded.notices.size() == 1);
+}
+
+TEST_CASE("what a machine cannot give is refused with both counts") {
+  const HostFacts big = machine(test::kBigMachine, {0, 0, 0, 1});
+  CHECK(
+      refusal(4, without(big, {0, 1, 16, 17}), exclusive) ==
+      "numa_binding exclusive: 3 GPUs at NUMA node 0 need a physical core each, but acclaunch may "
+      "use 2 there");
+  CHECK(refusal(4, without(big, {4, 5, 6, 7, 20, 21, 22, 23}), node) ==
+        "numa_binding node: GPU 3: none of the CPUs that acclaunch may use is on its NUMA node 1");
+  // Only a worker's GPU has to be near.
+  CHECK(refusal(3, without(big, {4, 5, 6, 7, 20, 21, 22, 23}), node).empty());
+  CHECK(refusal(3, machine("pack:1 [numa] core:2 pu:2"), exclusive) ==
+        "numa_binding exclusive: 3 workers need a physical core each, but acclaunch may use 2");
+}
+
+TEST_CASE("a GPU whose node is not known") {
+  const HostFacts facts = machine(test::kBigMachine, {-1});
+  const Placements bound = place_workers(1, {0}, node, facts);
+  CHECK(lists(bound) == Lists{"0-3,16-19"});
+  CHECK(bound.notices ==
+        Lists{"numa_binding node: GPU 0: its NUMA node is not known; taken to be 0"});
+  const Placements lenient = place_workers(2, {0}, affinity, facts);
+  CHECK(lists(lenient) == Lists{"", ""});
+  CHECK(
+      lenient.notices ==
+      Lists{
+          "enable_cpu_affinity: workers of GPU 0 are not bound, since its NUMA node is not known"});
+}
+
+TEST_CASE("enable_cpu_affinity never ends a launch") {
+  const HostFacts big = machine(test::kBigMachine, {0, 1});
+  const HostFacts cut = without(big, {4, 5, 6, 7, 20, 21, 22, 23});
+  const Placements placed = place_workers(2, {0, 1}, affinity, cut);
+  CHECK(lists(placed) == Lists{"0-3,16-19", ""});
+  CHECK(placed.notices ==
+        Lists{"enable_cpu_affinity: workers of GPU 1 are not bound, since none of the CPUs that "
+              "acclaunch may use is on its NUMA node 1"});
+  const Placements crowded = place_workers(3, {}, affinity, machine("core:1 pu:2"));
+  CHECK(lists(crowded) == Lists{"", "", ""});
+  CHECK(crowded.notices ==
+        Lists{"enable_cpu_affinity: 3 workers have no CPU each of 2; none is bound"});
 }
 
 }  // namespace

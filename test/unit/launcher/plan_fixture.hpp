@@ -24,7 +24,7 @@ class PlanFixture {
     folder_ = std::filesystem::temp_directory_path() /
               ("acc_plan_" + std::to_string(getpid()) + "_" + std::to_string(count++));
     std::filesystem::create_directories(folder_);
-    facts.cores = {0, 1, 2, 3, 4, 5, 6, 7};
+    set_cores(8);
     facts.hostname = "host0";
     facts.working_directory = folder_;
     facts.executable_directory = folder_ / "bin";
@@ -38,6 +38,14 @@ class PlanFixture {
   }
   PlanFixture(const PlanFixture&) = delete;
   PlanFixture& operator=(const PlanFixture&) = delete;
+
+  /// One socket and node, without hyper-threading.
+  void set_cores(int count) {
+    facts.cpus.clear();
+    for (int i = 0; i < count; ++i) {
+      facts.cpus.push_back({.id = i, .core = i});
+    }
+  }
 
   /// `physical` GPUs in this machine, of which the first `visible` are left to it.
   void set_gpus(int physical, int visible) {

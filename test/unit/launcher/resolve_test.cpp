@@ -93,7 +93,7 @@ TEST_CASE("a flag beats the file, the file beats the default, and each value kno
   CHECK(plan.settings.text("fsdp_sharding_strategy") == "NO_SHARD");
   CHECK(plan.settings.source("fsdp_sharding_strategy").where == "--fsdp-sharding-strategy");
   CHECK(plan.num_processes == 2);
-  const std::string text = explain(plan);
+  const std::string text = explain(plan, fixture.environment);
   CHECK(has(text, "fsdp_sharding_strategy"));
   CHECK(has(text, "--fsdp-sharding-strategy"));
   CHECK(has(text, "2 processes on 1 machine(s)"));
@@ -128,7 +128,9 @@ TEST_CASE("GPUs by number or UUID, shared where that is wished, and shown by exp
   PlanFixture fixture;
   fixture.set_gpus(2, 2);
   fixture.facts.gpu.devices[1].numa_node = 0;
-  fixture.facts.numa_nodes = {{0, {0, 1, 2, 3}}, {1, {4, 5, 6, 7}}};
+  for (std::size_t cpu = 4; cpu < 8; ++cpu) {
+    fixture.facts.cpus[cpu].numa_node = 1;
+  }
   fixture.environment["ACC_SHARE_GPUS"] = "1";
   const LaunchPlan plan = fixture.plan({"--use_fsdp", "--num_processes", "3", "--gpu_ids",
                                         "GPU-bbbb,0", "--enable_cpu_affinity", "./train"});
@@ -136,17 +138,17 @@ TEST_CASE("GPUs by number or UUID, shared where that is wished, and shown by exp
   CHECK(fixture.worker(plan, 0).at("CUDA_VISIBLE_DEVICES") == "GPU-bbbb,0");
   CHECK(fixture.worker(plan, 0).at("ACCELERATE_CPU_AFFINITY") == "1");
   CHECK(plan.placements[0].gpu == 1);
-  CHECK(plan.placements[0].cores == std::vector<int>{0, 1, 2, 3});
+  CHECK(plan.placements[0].cpus == std::vector<int>{0, 1, 2, 3});
   CHECK(plan.placements[1].gpu == 0);
   CHECK(plan.placements[2].gpu == 1);
   CHECK(has(all_notices(plan), "workers of GPU 0 are not bound, since its NUMA node"));
-  const std::string text = explain(plan);
-  CHECK(has(text, "gpus      0  GPU model  GPU-aaaa"));
+  const std::string text = explain(plan, fixture.environment);
+  CHECK(has(text, "gpus        0  GPU model  GPU-aaaa"));
   CHECK(has(text, "driver 580.1"));
-  CHECK(has(text, "workers   local rank 0 on GPU 1, cores 0-3 of NUMA node 0\n"));
-  CHECK(has(text, "          local rank 1 on GPU 0, not bound to cores\n"));
+  CHECK(has(text, "workers     local rank 0 on GPU 1, CPUs 0-3 of NUMA node 0\n"));
+  CHECK(has(text, "            local rank 1 on GPU 0, not bound\n"));
   fixture.set_gpus(0, 0);
-  CHECK_FALSE(has(explain(fixture.plan({"./train"})), "gpus  "));
+  CHECK_FALSE(has(explain(fixture.plan({"./train"}), fixture.environment), "gpus  "));
 }
 
 TEST_CASE("accumulation and clipping work in every mode") {
@@ -195,7 +197,9 @@ TEST_CASE(
   const auto config = fixture.write("conf/z.yaml",
                                     "distributed_type: DEEPSPEED\nnum_processes: 2\n"
                                     "deepspeed_config:\n  deepspeed_config_file: z.json\n");
-  fixture.write("conf/z.json", R"({"zero_optimization": {"stage": 3, "reduce_bucket_size": 2e6,
+  fixture.write(
+      "conf/z.json",
+      R"({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3, "reduce_bucket_size": 2e6,
     "stage3_prefetch_bucket_size": "auto", "offload_optimizer": {"device": "cpu"}},
     "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
     "bf16": {"enabled": "auto"}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}})");
@@ -244,7 +248,7 @@ TEST_CASE("cores are shared out among the workers of a machine, unless somebody 
   PlanFixture fixture;
   const Words words = {"--num_processes", "4", "./train"};
   CHECK(fixture.worker(fixture.plan(words), 0).at("OMP_NUM_THREADS") == "2");
-  fixture.facts.cores = {0, 1};
+  fixture.set_cores(2);
   CHECK(fixture.worker(fixture.plan(words), 0).at("OMP_NUM_THREADS") == "1");
   fixture.environment["OMP_NUM_THREADS"] = "7";
   CHECK(fixture.worker(fixture.plan(words), 0).at("OMP_NUM_THREADS") == "7");

@@ -18,6 +18,7 @@ struct Flags {
   bool wants_version = false;  ///< --version
   std::vector<Value> values;   ///< in the order of the command line; the last of a key counts
   std::string program;         ///< empty: none was given
+  bool needs_program = true;   ///< `explain` can do without
   std::vector<std::string> arguments;      ///< everything after the program
   std::vector<std::string> own_arguments;  ///< everything before it
 

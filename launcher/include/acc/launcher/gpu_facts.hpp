@@ -29,8 +29,8 @@ struct GpuFacts {
 GpuFacts detect_gpus(const std::filesystem::path& sys = "/sys",
                      const std::filesystem::path& proc = "/proc");
 
-/// GPUs that do not exist: named "simulated", each with a UUID of its own, of no known NUMA node.
-GpuFacts simulated_gpus(int count);
+/// GPUs that need not exist: named "simulated", each with a UUID of its own, spread over the nodes.
+GpuFacts simulated_gpus(int count, const std::vector<int>& numa_nodes);
 
 /// Which device one entry of a list names: a number, a UUID, or a beginning of a UUID that only one
 /// has.

@@ -9,26 +9,29 @@
 
 namespace acc::launcher {
 
-struct NumaNode {
-  int id = 0;
-  std::vector<int> cores;  ///< of it, those that this process may run on
+/// A hardware thread, which the kernel calls a CPU, and what it is part of.
+struct Cpu {
+  int id = 0;         ///< the kernel's number, by which processes are bound
+  int core = 0;       ///< physical core; counted over the machine, as the next two
+  int cache = 0;      ///< last-level cache: a core complex
+  int socket = 0;     ///< package
+  int numa_node = 0;  ///< whose memory is nearest; the kernel's number
 };
 
 /// What the decisions need to know of this machine and process. Tests fill it in by hand.
 struct HostFacts {
-  std::vector<int> cores = {0};  ///< numbers of those that this process may run on
-  std::vector<NumaNode> numa_nodes;
-  GpuFacts gpu;                   ///< what the driver shows
-  std::vector<int> visible_gpus;  ///< of those, the ones that CUDA_VISIBLE_DEVICES leaves
+  std::vector<Cpu> cpus = {Cpu{}};  ///< those that this process may run on, by rising id
+  GpuFacts gpu;                     ///< what the driver shows
+  std::vector<int> visible_gpus;    ///< of those, the ones that CUDA_VISIBLE_DEVICES leaves
   std::string hostname;
   std::filesystem::path working_directory;
   std::filesystem::path executable_directory;  ///< where acclaunch itself lies
   std::filesystem::path scratch_directory;     ///< unique to this run, not made yet
 };
 
-/// Asks the machine. ACC_SYS_ROOT says where sysfs is, if not in /sys. ACC_SIMULATE_GPUS=N takes
-/// the place of the driver's answer with N GPUs that do not exist, to plan for them on a machine
-/// without. Throws Error(config) where that is no number of GPUs.
+/// Asks the machine. ACC_SYS_ROOT says where sysfs is, if not in /sys. With ACC_SIMULATE_GPUS=N
+/// there are N GPUs that need not exist, spread over the NUMA nodes. Throws Error(config) where
+/// that is no number of GPUs.
 HostFacts detect_host_facts(const plugins::Environment& environment);
 
 }  // namespace acc::launcher

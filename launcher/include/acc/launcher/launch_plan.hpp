@@ -5,7 +5,9 @@
 #include "acc/plugins/settings.hpp"
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,6 +37,7 @@ struct RendezvousPlan {
   std::string address = "127.0.0.1";
   std::uint16_t port = 29500;
   bool port_was_given = false;  ///< a given port that is in use is an error, the default one is not
+  std::string local_address;    ///< where the others reach this machine; empty: found out
   std::string run_id = "none";
   std::chrono::seconds join_timeout{900};
   std::chrono::seconds last_call_timeout{30};  ///< for more machines, once there are enough
@@ -53,6 +56,12 @@ struct OutputPlan {
   std::vector<Streams> to_console;  ///< by local rank; empty: all
 };
 
+/// Text to be added to a file before the start.
+struct AppendedFile {
+  std::string path;
+  std::string text;
+};
+
 /// All that is decided before anything is started. Built once, by a face; nothing later reads a
 /// flag, a file or the environment. `settings` keeps every value with its source for `explain`.
 struct LaunchPlan {
@@ -68,7 +77,8 @@ struct LaunchPlan {
   plugins::ShardingSettings sharding;  ///< what the workers will make of their environment
   std::vector<std::string> gpu_ids;    ///< empty: leave CUDA_VISIBLE_DEVICES as it is
 
-  GpuFacts gpus;                      ///< of this machine, for `explain`
+  GpuFacts gpus;  ///< of this machine, for `explain`
+  NumaBinding numa_binding = NumaBinding::none;
   std::vector<Placement> placements;  ///< of this machine's workers, by local rank
 
   RendezvousPlan rendezvous;
@@ -79,7 +89,9 @@ struct LaunchPlan {
   int local_world_size = 1;  ///< on this machine
 
   std::string role = "default";
+  bool virtual_local_rank = false;  ///< each worker is local rank 0 and sees its own GPU alone
   int max_restarts = 0;
+  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  ///< that end the job
   std::chrono::seconds shutdown_timeout{30};
   bool keeps_exit_status = true;  ///< of the worker that failed; else a failure is 1
 
@@ -89,6 +101,7 @@ struct LaunchPlan {
   /// do not get of the parent's.
   plugins::Environment environment;
   std::set<std::string> removed_variables;
+  std::optional<AppendedFile> appended_file;
   plugins::Settings settings;
   std::vector<std::string> notices;  ///< one line each, printed once before the start
 };
@@ -106,7 +119,8 @@ struct Assignment {
   int restart_count = 0;
 };
 
-/// The assignment of a plan that leaves nothing to be found out but the store's port.
+/// The assignment of a plan that leaves nothing to be found out but the store's port; machines that
+/// may bring what they like bring as much as this one.
 Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port);
 
 /// The complete environment of one worker: the parent's, the plan's, and who it is.

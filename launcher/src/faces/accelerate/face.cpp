@@ -30,13 +30,6 @@ constexpr std::array kRefused = {
     RefusedFlag{"use_megatron_lm", "Megatron-LM is not supported"},
     RefusedFlag{"megatron_lm_*", "Megatron-LM is not supported"},
     RefusedFlag{"aws_*", "SageMaker is not supported"},
-    RefusedFlag{"fp8_*", "fp8 recipes are not supported"},
-    RefusedFlag{"mpirun_hostfile", "acclaunch starts the workers itself; leave mpirun out"},
-    RefusedFlag{"deepspeed_hostfile", "start acclaunch on every machine, with --machine_rank"},
-    RefusedFlag{"deepspeed_inclusion_filter",
-                "start acclaunch on the machines that shall take part"},
-    RefusedFlag{"deepspeed_exclusion_filter",
-                "start acclaunch on the machines that shall take part"},
 };
 
 LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,

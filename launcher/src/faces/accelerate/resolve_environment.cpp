@@ -1,36 +1,131 @@
 #include "faces/accelerate/resolver.hpp"
+#include "host/command_output.hpp"
 
 #include <algorithm>
+#include <array>
+#include <set>
 
 namespace acc::launcher {
 
 using plugins::Device;
+using plugins::Environment;
 using plugins::Source;
+
+namespace {
+
+struct GpuModels {
+  std::vector<std::string> names;
+  std::string driver_version;
+};
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (const std::string_view line : plugins::split(text, '\n')) {
+    lines.emplace_back(line);
+  }
+  return lines;
+}
+
+/// As nvidia-smi prints them, where the driver's libraries told us nothing.
+GpuModels ask_nvidia_smi(const std::filesystem::path& tool) {
+  const std::string format = "--format=csv,noheader";
+  GpuModels models;
+  models.names = lines_of(command_output(tool, {"--query-gpu=count,name", format}).value_or(""));
+  const auto versions =
+      lines_of(command_output(tool, {"--query-gpu=driver_version", format}).value_or(""));
+  models.driver_version = versions.empty() ? "" : versions.front();
+  return models;
+}
+
+/// `550.40.07` as numbers, of which missing ones are 0.
+std::array<std::int64_t, 3> version_numbers(const std::string& text) {
+  std::array<std::int64_t, 3> numbers{};
+  std::size_t i = 0;
+  for (const std::string_view part : plugins::split(text, '.')) {
+    if (i < numbers.size()) {
+      numbers[i++] = plugins::parse_integer(part).value_or(0);
+    }
+  }
+  return numbers;
+}
+
+/// Accelerate 1.15 (utils/environment.py): several RTX 40 cards cannot reach each other directly
+/// under a driver older than this.
+bool lacks_peer_access(const GpuModels& models) {
+  constexpr std::array<std::int64_t, 3> kFirstGood = {550, 40, 7};
+  const auto is_rtx_40 = [](const std::string& name) {
+    return name.find("RTX 40") != std::string::npos;
+  };
+  return models.names.size() > 1 && std::ranges::any_of(models.names, is_rtx_40) &&
+         !models.driver_version.empty() && version_numbers(models.driver_version) < kFirstGood;
+}
+
+}  // namespace
 
 void Resolver::build_environment() {
   for (const plugins::SettingRow& row : plugins::settings_table()) {
-    plan_.removed_variables.insert(plugins::own_variable(row));  // an outer acclaunch's
+    if (plugins::reaches_workers(row)) {  // an outer acclaunch's
+      plan_.removed_variables.insert(plugins::own_variable(row));
+    }
   }
-  plugins::Environment& result = plan_.environment;
+  Environment& result = plan_.environment;
   result = plugins::settings_to_environment(settings_, origin(), plan_.device);
   if (plan_.mode == Mode::deepspeed) {
     result["ACCELERATE_CONFIG_DS_FIELDS"] = deepspeed_fields();
     result["PYTHONPATH"] = python_path();
   }
-  if (plan_.mode == Mode::plain) {
-    result["ACCELERATE_USE_CPU"] = settings_.boolean("use_cpu") ? "True" : "False";
-  } else if (settings_.boolean("use_cpu")) {
+  if (plan_.mode == Mode::plain && starter_ != Starter::ranks) {
+    add_simple_variables(result);
+  } else if (asked_for_cpu() && conduct_.cpu_is_a_device) {
     result["ACCELERATE_USE_CPU"] = "True";
   }
-  if (!plan_.gpu_ids.empty()) {
-    std::string list;
-    for (const std::string& id : plan_.gpu_ids) {
-      list += (list.empty() ? "" : ",") + id;
-    }
-    result["CUDA_VISIBLE_DEVICES"] = list;
-  }
+  add_gpu_variables(result);
   if (const int threads = omp_threads(); threads > 0) {
     result["OMP_NUM_THREADS"] = std::to_string(threads);
+  }
+}
+
+/// Those of Accelerate's simple launcher.
+void Resolver::add_simple_variables(Environment& environment) const {
+  const bool use_cpu = settings_.boolean("use_cpu");
+  environment["ACCELERATE_USE_CPU"] = use_cpu ? "True" : "False";
+  if (use_cpu) {
+    environment["KMP_AFFINITY"] = "granularity=fine,compact,1,0";
+    environment["KMP_BLOCKTIME"] = "1";
+  }
+  if (num_processes_ > 1 || num_machines_ > 1) {
+    environment["MASTER_ADDR"] =
+        settings_.has("main_process_ip") ? settings_.text("main_process_ip") : "127.0.0.1";
+    environment["MASTER_PORT"] = std::to_string(plan_.rendezvous.port);
+  }
+}
+
+void Resolver::add_gpu_variables(Environment& environment) const {
+  std::string list;
+  for (const std::string& id : plan_.gpu_ids) {
+    list += (list.empty() ? "" : ",") + id;
+  }
+  if (!list.empty()) {
+    environment["CUDA_VISIBLE_DEVICES"] = list;
+  }
+  if (plan_.mode == Mode::plain) {
+    return;
+  }
+  GpuModels models;
+  models.driver_version = facts_.gpu.driver_version;
+  for (const Gpu& gpu : facts_.gpu.devices) {
+    models.names.push_back(gpu.name);
+  }
+  const auto tool = find_in_path("nvidia-smi", environment_, facts_);
+  if (models.names.empty() && tool) {
+    models = ask_nvidia_smi(*tool);
+  }
+  if (lacks_peer_access(models)) {
+    for (const std::string name : {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}) {
+      if (!environment_.contains(name)) {
+        environment[name] = "1";
+      }
+    }
   }
 }
 
@@ -57,15 +152,53 @@ std::string Resolver::python_path() const {
 }
 
 int Resolver::omp_threads() const {
+  const bool accelerates_deepspeed =
+      plan_.mode == Mode::deepspeed &&
+      (starter_ == Starter::deepspeed || !conduct_.shares_out_cores);
+  const bool inherited = plugins::variable(environment_, "OMP_NUM_THREADS", "0") != "0";
+  if (accelerates_deepspeed) {  // which leaves it to torchrun
+    return inherited || plan_.local_world_size == 1 ? 0 : 1;
+  }
   if (settings_.has("num_cpu_threads_per_process")) {
     return static_cast<int>(settings_.integer("num_cpu_threads_per_process"));
   }
-  const std::string inherited = plugins::variable(environment_, "OMP_NUM_THREADS", "0");
-  if (inherited != "0") {
+  if (inherited) {
     return 0;
   }
-  const int cores = static_cast<int>(facts_.cores.size());
-  return plan_.device == Device::cpu ? std::max(1, cores / plan_.local_world_size) : 1;
+  return divides_cores() ? std::max(1, cores_of_one()) : 1;
+}
+
+bool Resolver::divides_cores() const {
+  if (plugins::variable(environment_, "OMP_NUM_THREADS", "0") != "0" ||
+      settings_.has("num_cpu_threads_per_process")) {
+    return false;
+  }
+  if (!conduct_.shares_out_cores) {
+    return settings_.boolean("use_cpu") && num_processes_ > 0;
+  }
+  return plan_.device == Device::cpu || plan_.numa_binding != NumaBinding::none;
+}
+
+int Resolver::cores_of_one() const {
+  if (starter_ == Starter::ranks && conduct_.shares_out_cores) {
+    return cores_per_worker(plan_.placements, facts_);
+  }
+  std::set<int> cores;
+  for (const Cpu& cpu : facts_.cpus) {
+    cores.insert(cpu.core);
+  }
+  return static_cast<int>(cores.size()) / local_processes();
+}
+
+int Resolver::local_processes() const {
+  for (const std::string name :
+       {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
+    const auto size = plugins::parse_integer(plugins::variable(environment_, name));
+    if (size && *size > 0) {
+      return static_cast<int>(*size);
+    }
+  }
+  return std::max(1, num_processes_ / num_machines_);
 }
 
 }  // namespace acc::launcher

@@ -9,7 +9,9 @@ void Resolver::read_rendezvous() {
   using Backend = RendezvousPlan::Backend;
   RendezvousPlan& rendezvous = plan_.rendezvous;
   const bool meets = plan_.num_machines > 1 && settings_.choice("rdzv_backend") == "c10d";
-  rendezvous.backend = meets ? Backend::c10d : Backend::fixed;
+  if (plan_.identity != Identity::none) {
+    rendezvous.backend = meets ? Backend::c10d : Backend::fixed;
+  }
   rendezvous.min_machines = plan_.num_machines;
   rendezvous.run_id = plugins::variable(environment_, "PET_RDZV_ID", "none");
   plan_.role = settings_.text("role");
@@ -37,6 +39,9 @@ void Resolver::read_output() {
                              {"--log_dir", settings_.text("log_dir")}};
   plan_.output = plan_output(words, plan_.rendezvous.run_id, plan_.local_world_size,
                              facts_.working_directory, facts_.scratch_directory);
+  if (!plan_.output.to_file.empty() && !settings_.has("log_dir")) {
+    notice("the workers' files are in " + plan_.output.directory);
+  }
 }
 
 }  // namespace acc::launcher

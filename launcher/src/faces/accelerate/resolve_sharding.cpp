@@ -2,6 +2,8 @@
 #include "acc/plugins/strategy.hpp"
 #include "faces/accelerate/resolver.hpp"
 
+#include <algorithm>
+
 namespace acc::launcher {
 
 namespace fs = std::filesystem;
@@ -20,8 +22,8 @@ void Resolver::read_sharding() {
   } else if (plan_.mode == Mode::deepspeed) {
     read_deepspeed();
   }
-  plan_.sharding =
-      plugins::sharding_settings(settings_, origin(), plan_.num_processes, plan_.local_world_size);
+  plan_.sharding = plugins::sharding_settings(settings_, origin(), num_processes_,
+                                              std::max(1, num_processes_ / num_machines_));
   explain_groups(plan_.sharding);
 }
 
@@ -47,12 +49,16 @@ void Resolver::read_fsdp() {
       settings_.boolean("fsdp_cpu_ram_efficient_loading") &&
       !settings_.boolean("fsdp_sync_module_states")) {
     throw Error(Errc::config,
-                settings_.source("fsdp_sync_module_states").where +
-                    ": fsdp_cpu_ram_efficient_loading: true needs fsdp_sync_module_states: true");
+                settings_.source("fsdp_cpu_ram_efficient_loading").where +
+                    ": --fsdp_cpu_ram_efficient_loading true needs --fsdp_sync_module_states "
+                    "true, but " +
+                    settings_.source("fsdp_sync_module_states").where + " says false");
   }
   const bool version_1 = settings_.integer("fsdp_version") == 1;
   if (version_1 && settings_.given("fsdp_reshard_after_forward")) {
-    read_strategy_from_reshard();
+    if (conduct_.reads_questionnaire_strategy) {
+      read_strategy_from_reshard();
+    }
   } else if (!version_1 && settings_.given("fsdp_sharding_strategy")) {
     notice(settings_.source("fsdp_sharding_strategy").where +
            ": fsdp_sharding_strategy has no effect with FSDP 2, which reads "
@@ -74,18 +80,24 @@ void Resolver::read_strategy_from_reshard() {
 }
 
 void Resolver::read_deepspeed() {
-  const std::string launcher = settings_.text("deepspeed_multinode_launcher");
-  if (plan_.num_machines > 1 && !launcher.empty() && plugins::lower(launcher) != "standard") {
-    notice("deepspeed_multinode_launcher " + launcher +
-           " has no effect: acclaunch is started on every machine");
-  }
   if (!settings_.has("deepspeed_config_file")) {
     return;
   }
+  try {
+    read_deepspeed_file();
+  } catch (const Error& error) {
+    if (conduct_.checks_deepspeed_file) {
+      throw;
+    }
+    notice("the program will decide: " + std::string(error.what()));
+  }
+}
+
+void Resolver::read_deepspeed_file() {
   const fs::path path = find_deepspeed_config();
-  const auto notices =
-      plugins::apply_deepspeed_json(plugins::load_document(path), plan_.num_processes, settings_);
-  plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());
+  const auto file =
+      plugins::apply_deepspeed_json(plugins::load_document(path), num_processes_, settings_);
+  plan_.notices.insert(plan_.notices.end(), file.notices.begin(), file.notices.end());
   if (settings_.integer("zero_hpz_partition_size") > 1 && settings_.integer("zero_stage") != 3) {
     notice(settings_.source("zero_hpz_partition_size").where +
            ": zero_hpz_partition_size has no effect below stage 3");

@@ -5,7 +5,6 @@
 
 namespace acc::launcher {
 
-using plugins::Device;
 using plugins::Faults;
 using plugins::Source;
 
@@ -16,222 +15,179 @@ constexpr std::uint16_t kDefaultPort = 29500;  // torchrun's
 }  // namespace
 
 void Resolver::place_workers() {
-  plan_.num_machines = static_cast<int>(settings_.integer("num_machines"));
+  num_machines_ = static_cast<int>(settings_.integer("num_machines"));
   plan_.machine_rank = static_cast<int>(settings_.integer("machine_rank"));
   read_port();
+  read_num_processes();
+  choose_starter();
   Faults faults;
-  faults.collect([&] { read_num_processes(); });
   faults.collect([&] { check_machines(); });
+  faults.collect([&] { split_processes(); });
   faults.raise();
-  plan_.local_world_size = plan_.num_processes / plan_.num_machines;
-  if (plan_.num_machines > 1) {
-    plan_.rendezvous.address = settings_.text("main_process_ip");
-  }
 }
 
 void Resolver::read_port() {
   plan_.rendezvous.port = kDefaultPort;
   if (settings_.has("main_process_port")) {
     plan_.rendezvous.port = static_cast<std::uint16_t>(settings_.integer("main_process_port"));
-    plan_.rendezvous.port_was_given = true;
+    plan_.rendezvous.port_was_given = conduct_.keeps_given_port;
   }
 }
 
 void Resolver::read_num_processes() {
-  if (!settings_.has("num_processes")) {
-    settings_.set("num_processes", std::to_string(default_num_processes()),
+  const bool given = settings_.has("num_processes");
+  num_processes_ = given ? static_cast<int>(settings_.integer("num_processes"))
+                         : default_num_processes();
+  if (!given) {
+    settings_.set("num_processes", std::to_string(std::max(1, num_processes_)),
                   {Source::Kind::derived, "GPUs of this machine, else 1"});
   }
-  plan_.num_processes = static_cast<int>(settings_.integer("num_processes"));
-  if (plan_.num_processes % plan_.num_machines != 0) {
-    throw Error(Errc::config, "--num_processes " + std::to_string(plan_.num_processes) +
-                                  " is the total and must be a multiple of --num_machines " +
-                                  std::to_string(plan_.num_machines));
+  const bool alone = settings_.boolean("multi_gpu") && num_processes_ < 2;
+  if (alone && (given || !conduct_.modes_run_without_gpus)) {
+    throw Error(Errc::config, "--multi_gpu needs --num_processes of at least 2, got " +
+                                  std::to_string(num_processes_));
   }
-  if (settings_.boolean("multi_gpu") && plan_.num_processes < 2) {
-    throw Error(Errc::config, "--multi_gpu needs --num_processes of at least 2, got 1");
+  if (num_processes_ < 1 && plan_.mode != Mode::plain) {
+    throw Error(Errc::config, "--num_processes is missing, and without GPUs there is no default");
   }
 }
 
 int Resolver::default_num_processes() const {
+  const bool uneven = settings_.has("num_local_processes");
+  if (uneven && num_machines_ == 1) {
+    return static_cast<int>(settings_.integer("num_local_processes"));
+  }
   const bool file_decides = config_ && file_.distributed_type != "NO";
-  if (file_decides || plan_.num_machines > 1) {
+  if (file_decides || uneven || (num_machines_ > 1 && conduct_.checks_counts)) {
+    if (file_.faulty_keys.contains("num_processes") || (config_ && file_.distributed_type.empty())) {
+      return 1;  // that fault is known
+    }
     throw Error(
         Errc::config,
         "--num_processes is missing, the number of workers over all machines" +
             (config_ ? "; " + config_->path.string() + " does not say it either" : std::string()));
   }
-  return config_ || settings_.boolean("use_cpu")
-             ? 1
-             : std::max(1, static_cast<int>(facts_.visible_gpus.size()));
+  return config_ ? 1 : gpus_or_one();
+}
+
+int Resolver::gpus_or_one() const {
+  const auto gpus = static_cast<int>(facts_.visible_gpus.size());
+  if (!conduct_.modes_run_without_gpus) {
+    return gpus;
+  }
+  return settings_.boolean("use_cpu") ? 1 : std::max(1, gpus);
+}
+
+void Resolver::choose_starter() {
+  const bool several = num_processes_ > 1 || num_machines_ > 1;
+  if (plan_.mode == Mode::plain && !config_ && !cpu_flag() && facts_.visible_gpus.size() > 1 &&
+      num_processes_ > 1) {
+    plan_.mode = Mode::multi_gpu;  // Accelerate's own default without a file and without a mode
+  }
+  const std::string launcher = settings_.choice("deepspeed_multinode_launcher");
+  if (plan_.mode == Mode::plain && settings_.has("mpirun_hostfile")) {
+    starter_ = Starter::mpirun;
+  } else if (plan_.mode == Mode::plain && (!several || !conduct_.cpu_is_a_device)) {
+    starter_ = Starter::one_process;
+  } else if (plan_.mode == Mode::deepspeed && num_machines_ > 1 && launcher != "standard") {
+    starter_ = Starter::deepspeed;
+  }
+}
+
+void Resolver::split_processes() {
+  using Backend = RendezvousPlan::Backend;
+  if (starter_ != Starter::ranks) {
+    plan_.identity = Identity::none;
+    plan_.rendezvous.backend = Backend::none;
+    plan_.machine_rank = 0;
+    return;
+  }
+  plan_.num_machines = num_machines_;
+  plan_.num_processes = num_processes_;
+  if (num_machines_ > 1) {
+    plan_.rendezvous.address = settings_.text("main_process_ip");
+  }
+  if (settings_.has("num_local_processes")) {
+    split_by_hand();
+    return;
+  }
+  plan_.local_world_size = num_processes_ / num_machines_;
+  const bool even = num_processes_ % num_machines_ == 0;
+  if (plan_.local_world_size < 1 || (!even && conduct_.checks_counts)) {
+    throw Error(Errc::config,
+                "--num_processes " + std::to_string(num_processes_) +
+                    " is the total and must be a multiple of --num_machines " +
+                    std::to_string(num_machines_) +
+                    "; where machines differ, say on each how many it has with "
+                    "--num_local_processes");
+  }
+  plan_.num_processes = plan_.local_world_size * num_machines_;
+}
+
+void Resolver::split_by_hand() {
+  plan_.local_world_size = static_cast<int>(settings_.integer("num_local_processes"));
+  const int others = num_processes_ - plan_.local_world_size;
+  if (num_machines_ == 1 ? others != 0 : others < num_machines_ - 1) {
+    throw Error(Errc::config,
+                "--num_local_processes " + std::to_string(plan_.local_world_size) +
+                    " does not fit --num_processes " + std::to_string(num_processes_) +
+                    ", the total of " + std::to_string(num_machines_) +
+                    (num_machines_ == 1 ? " machine" : " machines with at least one each"));
+  }
 }
 
 bool Resolver::knows_machine_rank() const {
   const Source::Kind machines = settings_.source("num_machines").kind;
-  return settings_.has("machine_rank") && settings_.source("machine_rank").kind >= machines;
+  return settings_.has("machine_rank") && (!conduct_.checks_counts ||
+                                           settings_.source("machine_rank").kind >= machines);
 }
 
-void Resolver::check_machines() {
+void Resolver::check_machines() const {
+  if (num_machines_ == 1) {
+    if (starter_ == Starter::ranks && plan_.machine_rank > 0) {
+      throw Error(Errc::config, place("machine_rank") + " " +
+                                    std::to_string(plan_.machine_rank) +
+                                    " must be below num_machines 1");
+    }
+    return;
+  }
+  if (starter_ == Starter::ranks) {
+    check_address_of_ranks();
+  } else if (starter_ != Starter::deepspeed) {
+    check_address_of_one_process();
+  }
+}
+
+void Resolver::check_address_of_ranks() const {
   const bool needs_rank = settings_.choice("rdzv_backend") == "static" && !knows_machine_rank();
-  if (plan_.num_machines > 1 && (needs_rank || !settings_.has("main_process_ip"))) {
+  if (needs_rank || !settings_.has("main_process_ip")) {
     const std::string address =
         settings_.has("main_process_ip") ? settings_.text("main_process_ip") : facts_.hostname;
     throw Error(Errc::config,
-                "--num_machines " + std::to_string(plan_.num_machines) + " needs " +
+                "--num_machines " + std::to_string(num_machines_) + " needs " +
                     (!needs_rank                        ? "--main_process_ip"
                      : settings_.has("main_process_ip") ? "--machine_rank"
                                                         : "--machine_rank and --main_process_ip") +
                     "; with this machine as machine 0, type" +
-                    machines_hint(flags_, plan_.num_machines, address, plan_.rendezvous.port));
+                    machines_hint(flags_, num_machines_, address, plan_.rendezvous.port));
   }
-  if (plan_.num_machines > 1 && plan_.rendezvous.port == 0) {
+  if (plan_.rendezvous.port == 0) {
     throw Error(Errc::config,
                 "--main_process_port 0 lets machine 0 choose, and the others cannot know it; "
                 "name a port");
   }
-  if (plan_.machine_rank >= plan_.num_machines) {
-    throw Error(Errc::config, "machine_rank " + std::to_string(plan_.machine_rank) +
-                                  " must be below num_machines " +
-                                  std::to_string(plan_.num_machines));
+  if (plan_.machine_rank >= num_machines_) {
+    throw Error(Errc::config, place("machine_rank") + " " + std::to_string(plan_.machine_rank) +
+                                  " must be below num_machines " + std::to_string(num_machines_));
   }
 }
 
-void Resolver::choose_device() {
-  read_gpu_ids();
-  const bool insists = plan_.mode == Mode::multi_gpu || !plan_.gpu_ids.empty();
-  const bool asked_for_cpu = cpu_flag() || settings_.boolean("use_cpu");
-  if (insists && asked_for_cpu) {
-    use_cpu_despite_gpus();
-    return;
-  }
-  if (asked_for_cpu || file_.distributed_type == "MULTI_CPU") {
-    return;
-  }
-  if (worker_gpus_.empty() && insists) {
-    throw Error(Errc::device,
-                insisting() + " asks for GPUs, but " + no_gpu() + "; take it out, or give --cpu");
-  }
-  if (worker_gpus_.empty()) {
-    if (plan_.mode != Mode::plain) {
-      const std::string why = facts_.gpu.devices.empty() ? "no GPU on this machine" : no_gpu();
-      notice(why + ": " + (plan_.mode == Mode::fsdp ? "FSDP" : "ZeRO") + " runs on the CPU");
+void Resolver::check_address_of_one_process() const {
+  for (const std::string key : {"main_process_ip", "main_process_port"}) {
+    if (!settings_.has(key)) {
+      throw Error(Errc::config, "--num_machines " + std::to_string(num_machines_) + " needs --" +
+                                    key + ", where the processes meet");
     }
-    return;
-  }
-  check_enough_gpus();
-  plan_.device = Device::cuda;
-  switch_to_multi_gpu();
-}
-
-void Resolver::check_enough_gpus() const {
-  const auto gpus = static_cast<int>(worker_gpus_.size());
-  const std::string share = plugins::variable(environment_, "ACC_SHARE_GPUS", "0");
-  if (gpus >= plan_.local_world_size || plugins::parse_boolean(share).value_or(false)) {
-    return;
-  }
-  throw Error(Errc::device, std::to_string(plan_.local_world_size) +
-                                " processes on this machine need as many GPUs, but there " +
-                                (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
-                                "; lower --num_processes, let them share with ACC_SHARE_GPUS=1, "
-                                "or give --cpu");
-}
-
-std::string Resolver::no_gpu() const {
-  if (!facts_.gpu.devices.empty()) {
-    return "CUDA_VISIBLE_DEVICES=" + plugins::variable(environment_, "CUDA_VISIBLE_DEVICES") +
-           " leaves none of this machine's " + std::to_string(facts_.gpu.devices.size());
-  }
-  return facts_.gpu.driver_version.empty()
-             ? "there is none on this machine: no NVIDIA driver is installed"
-             : "there is none on this machine, though NVIDIA's driver " +
-                   facts_.gpu.driver_version + " is installed";
-}
-
-void Resolver::read_gpu_ids() {
-  worker_gpus_ = facts_.visible_gpus;
-  const std::string& text = settings_.text("gpu_ids");
-  if (text.empty() || plugins::lower(text) == "all") {
-    return;
-  }
-  worker_gpus_.clear();
-  plan_.gpu_ids = settings_.list("gpu_ids");
-  if (cpu_flag() || settings_.boolean("use_cpu")) {
-    return;
-  }
-  const std::string where = settings_.source("gpu_ids").where;
-  if (facts_.gpu.devices.empty()) {
-    throw Error(Errc::device, where + ": gpu_ids " + text + " asks for GPUs, but " + no_gpu() +
-                                  "; take it out, or give --cpu");
-  }
-  for (const std::string& id : plan_.gpu_ids) {
-    const auto gpu = find_gpu(id, facts_.gpu.devices);
-    if (!gpu) {
-      throw Error(Errc::config, where + ": " + unknown_gpu(id));
-    }
-    if (std::ranges::find(worker_gpus_, *gpu) != worker_gpus_.end()) {
-      throw Error(Errc::config, where + ": gpu_ids " + text + " names GPU " + std::to_string(*gpu) +
-                                    " twice; CUDA would then show none");
-    }
-    worker_gpus_.push_back(*gpu);
-  }
-}
-
-std::string Resolver::unknown_gpu(const std::string& id) const {
-  const auto& devices = facts_.gpu.devices;
-  const bool by_name = id.starts_with("GPU-") || id.starts_with("MIG-");
-  if (!by_name && !plugins::parse_integer(id)) {
-    return "gpu_ids must be all, or numbers or UUIDs joined by commas, got \"" +
-           settings_.text("gpu_ids") + "\"";
-  }
-  std::string there;
-  for (std::size_t i = 0; by_name && i < devices.size(); ++i) {
-    there += (i == 0 ? ": " : ", ") + devices[i].uuid;
-    for (const std::string& partition : devices[i].partitions) {
-      there += ", " + partition;
-    }
-  }
-  return "gpu_ids names GPU " + id + ", but this machine has " + std::to_string(devices.size()) +
-         (by_name ? there : ", numbered from 0");
-}
-
-void Resolver::place_on_cores() {
-  const bool on_gpus = plan_.device == Device::cuda;
-  Placements placements = acc::launcher::place_workers(
-      plan_.local_world_size, on_gpus ? worker_gpus_ : std::vector<int>{},
-      settings_.boolean("enable_cpu_affinity"), facts_);
-  plan_.gpus = facts_.gpu;
-  plan_.placements = std::move(placements.workers);
-  for (std::string& line : placements.notices) {
-    notice(std::move(line));
-  }
-}
-
-void Resolver::use_cpu_despite_gpus() {
-  if (flags_.find("gpu_ids") != nullptr && cpu_flag()) {
-    throw Error(Errc::config, "--gpu_ids and --cpu exclude each other; choose one");
-  }
-  if (!cpu_flag()) {
-    throw Error(Errc::config, settings_.source("use_cpu").where + ": use_cpu contradicts " +
-                                  insisting() + "; take one out");
-  }
-  notice("--cpu: " + insisting() + " is not used");
-  plan_.gpu_ids.clear();
-  if (plan_.mode == Mode::multi_gpu) {
-    plan_.mode = Mode::plain;
-  }
-}
-
-std::string Resolver::insisting() const {
-  if (!plan_.gpu_ids.empty()) {
-    return "gpu_ids " + settings_.text("gpu_ids");
-  }
-  return settings_.boolean("multi_gpu") ? "--multi_gpu" : "distributed_type MULTI_GPU";
-}
-
-void Resolver::switch_to_multi_gpu() {
-  if (plan_.mode == Mode::plain && !config_ && facts_.visible_gpus.size() > 1 &&
-      plan_.num_processes > 1) {
-    plan_.mode = Mode::multi_gpu;
   }
 }
 

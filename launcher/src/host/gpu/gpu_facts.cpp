@@ -35,7 +35,7 @@ GpuFacts detect_gpus(const std::filesystem::path& sys, const std::filesystem::pa
   return *std::move(facts);
 }
 
-GpuFacts simulated_gpus(int count) {
+GpuFacts simulated_gpus(int count, const std::vector<int>& numa_nodes) {
   GpuFacts facts;
   for (int i = 0; i < count; ++i) {
     std::string number = std::to_string(i);
@@ -43,6 +43,8 @@ GpuFacts simulated_gpus(int count) {
     Gpu& gpu = facts.devices.emplace_back();
     gpu.name = "simulated";
     gpu.uuid = "GPU-00000000-0000-0000-0000-" + number;
+    const std::size_t share = numa_nodes.size() * static_cast<std::size_t>(i);
+    gpu.numa_node = numa_nodes[share / static_cast<std::size_t>(count)];
   }
   return facts;
 }

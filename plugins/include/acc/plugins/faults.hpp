@@ -11,15 +11,20 @@ class Faults {
  public:
   void add(const std::string& sentence) { text_ += (text_.empty() ? "" : "\n") + sentence; }
 
-  /// Runs `work` and keeps the message of the Error that it throws.
+  /// Runs `work` and keeps the message of the Error that it throws. Returns whether it threw
+  /// none.
   template <typename Work>
-  void collect(Work work) {
+  bool collect(Work work) {
     try {
       work();
+      return true;
     } catch (const Error& error) {
       add(error.what());
+      return false;
     }
   }
+
+  [[nodiscard]] bool any() const { return !text_.empty(); }
 
   /// Throws Error(config), one fault a line, if there was any.
   void raise() const {

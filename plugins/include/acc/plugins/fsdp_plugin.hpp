@@ -31,6 +31,7 @@ struct FullyShardedDataParallelPlugin {
   bool limit_all_gathers = true;
   int dp_replicate_size = 1;  ///< of the parallelism config; 1: not given
   int dp_shard_size = 1;      ///< of the parallelism config; 1: not given
+  std::int64_t model_parallel_size = 1;  ///< of it: tensor x context x sequence parallelism
 
   /// Throws Error(config) for values that exclude each other.
   static FullyShardedDataParallelPlugin from_settings(const Settings& settings);

@@ -25,6 +25,10 @@ struct Source {
 /// `default`, or the place: what `explain` prints.
 std::string describe(const Source& source);
 
+/// Throws Error(config) naming where, key, the expected and the found value, unless a row of some
+/// table may have this value.
+void check_value(const SettingRow& row, std::string_view text, const Source& source);
+
 /// The value text and source of every row of a table: the settings table, or that of another
 /// command line. Text is kept as it was given, since Accelerate hands it on so; the typed getters
 /// read it. Unknown keys passed to a getter are a mistake of ours and throw Error(internal).

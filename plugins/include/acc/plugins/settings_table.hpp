@@ -17,12 +17,14 @@ enum class Section {
   zero,         ///< known to the DeepSpeed JSON file alone
   parallelism,  ///< `parallelism_config`
   dynamo,       ///< `dynamo_config`; its prefix `dynamo_` may be left out there
+  fp8,          ///< `fp8_config`; its prefix `fp8_` may be left out there
 };
 
 enum class Type { text, boolean, integer, count, real, choice, numbered_choice, list };
 
-/// How a setting is spelled on the command line. A toggle takes no value.
-enum class Flag { none, value, toggle };
+/// How a setting is spelled on the command line. A toggle takes no value; one that can be denied
+/// takes `=BOOLEAN`, or the next word where that is true or false.
+enum class Flag { none, value, toggle, deniable_toggle };
 
 /// When a setting is put into the workers' environment under the name that Accelerate uses.
 enum class Export { never, given, always, when_true };
@@ -39,7 +41,8 @@ struct SettingRow {
   Type type = Type::text;
   std::string_view fallback = {};     ///< default; empty: unset
   std::string_view allowed = {};      ///< choices joined by `|`, or a range `LOW..[HIGH]`
-  std::string_view environment = {};  ///< Accelerate's variable; empty: it has none
+  /// Accelerate's variable; empty: it has none. Several joined by `|`: one for each of a list.
+  std::string_view environment = {};
   Export exported = Export::never;
   TextFormat format = TextFormat::as_given;
   std::string_view json = {};  ///< path in the DeepSpeed JSON file
@@ -57,6 +60,9 @@ const SettingRow* find_setting(std::string_view key,
 /// `ACC_<KEY>`: carries a setting to the workers where Accelerate has no variable for it, or where
 /// its variable must keep what Accelerate itself would write.
 std::string own_variable(const SettingRow& row);
+
+/// Whether the setting can stand in a worker's environment; else it is the launcher's alone.
+bool reaches_workers(const SettingRow& row) noexcept;
 
 /// What a value of this row may be, in words for messages and help: `an integer 0..3`.
 std::string expected_value(const SettingRow& row);

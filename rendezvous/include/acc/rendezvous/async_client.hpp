@@ -69,6 +69,9 @@ class AsyncClient {
 
   /// "host:port" of the server, once `connect` was called.
   [[nodiscard]] const std::string& where() const noexcept;
+  /// The address that this machine has for the server; "" where both are the same machine, or
+  /// nothing is connected.
+  [[nodiscard]] std::string own_address() const;
   void close() noexcept;
 
  private:

@@ -42,9 +42,21 @@ class Server {
   [[nodiscard]] std::uint16_t port() const noexcept;
   [[nodiscard]] std::size_t num_connections() const noexcept;
 
+  /// Stores it at once, as a client's SET does.
+  void set(const std::string& key, std::string value);
+
+  /// For the workers' next attempt, once the last ones have ended: forgets every key but those of
+  /// the launchers (meeting.hpp), and closes each connection that never named one of these, so
+  /// that nothing a dead worker sent can come late.
+  void forget_workers();
+
   /// Takes no more requests or connections, sends what is already answered, then closes. `io` runs
   /// out of this server's work when that is done.
   void stop();
+
+  /// Whether a server of this machine could listen there: the host is one of its addresses, or a
+  /// name for one. False for a name that nobody knows.
+  static bool is_own_address(const std::string& host);
 
   /// Which process listens on a TCP port of this machine: "python3 (pid 123)". Nothing where no
   /// process does.

@@ -1,4 +1,4 @@
-#include "acc/rendezvous/static_rendezvous.hpp"
+#include "acc/rendezvous/meeting.hpp"
 
 #include "support.hpp"
 
@@ -30,15 +30,14 @@ struct Launcher {
 
   awaitable<Machines> start() {
     co_await client.connect("127.0.0.1", port, kSoon);
-    co_return co_await join(client, "run", me, num_machines, num_processes, timeout, progress);
+    co_return co_await meet_by_rank(client, "run", me, terms, times, progress);
   }
 
   AsyncClient client;
   std::uint16_t port;
   Machine me;
-  int num_machines = 2;
-  int num_processes = 4;
-  Milliseconds timeout = kSoon;
+  Terms terms{.num_machines = 2, .num_processes = 4};
+  MeetingTimes times{.timeout = kSoon};
   AsyncClient::Progress progress;
 };
 
@@ -53,7 +52,7 @@ TEST_CASE_FIXTURE(Fixture, "all machines get the same list, whoever came first")
   std::vector<Launcher> launchers;
   for (const int rank : {2, 0, 1}) {
     launchers.push_back(launcher(rank));
-    launchers.back().num_machines = 3;
+    launchers.back().terms = {.num_machines = 3};
   }
   std::vector<std::shared_ptr<Coroutines::Outcome<Machines>>> outcomes;
   for (Launcher& each : launchers) {
@@ -67,7 +66,7 @@ TEST_CASE_FIXTURE(Fixture, "all machines get the same list, whoever came first")
 
 TEST_CASE_FIXTURE(Fixture, "one machine alone waits for nobody") {
   Launcher only = launcher(0);
-  only.num_machines = 1;
+  only.terms = {.num_machines = 1, .num_processes = 2};
   const auto outcome = run.spawn(only.start());
   run.run();
   CHECK(outcome->get() == Machines{only.me});
@@ -91,8 +90,8 @@ TEST_CASE_FIXTURE(Fixture, "who waits hears who is missing") {
 
 TEST_CASE_FIXTURE(Fixture, "the time limit names the missing machines") {
   Launcher second = launcher(1);
-  second.num_machines = 4;
-  second.timeout = 20ms;
+  second.terms.num_machines = 4;
+  second.times.timeout = 20ms;
   const auto outcome = run.spawn(second.start());
   run.run();
   const std::string error = error_of([&] { outcome->get(); });
@@ -114,7 +113,7 @@ void check_refused(Fixture& fixture, Launcher& early, Launcher& late, const std:
 TEST_CASE_FIXTURE(Fixture, "machines that disagree on num_machines are refused, all of them") {
   Launcher early = launcher(0);
   Launcher late = launcher(1);
-  late.num_machines = 3;
+  late.terms.num_machines = 3;
   check_refused(*this, early, late,
                 "machine 1 (host1, pid 1001) was started with --num_machines 3, machine 0 (host0, "
                 "pid 1000) with --num_machines 2: start all machines with the same");
@@ -123,7 +122,7 @@ TEST_CASE_FIXTURE(Fixture, "machines that disagree on num_machines are refused, 
 TEST_CASE_FIXTURE(Fixture, "machines that disagree on num_processes are refused, all of them") {
   Launcher early = launcher(1);
   Launcher late = launcher(0);
-  late.num_processes = 8;
+  late.terms.num_processes = 8;
   check_refused(*this, early, late,
                 "machine 0 (host0, pid 1000) was started with --num_processes 8, machine 1 (host1, "
                 "pid 1001) with --num_processes 4: start all machines with the same");
@@ -132,7 +131,7 @@ TEST_CASE_FIXTURE(Fixture, "machines that disagree on num_processes are refused,
 TEST_CASE_FIXTURE(Fixture, "the others hear a refusal before machine 0 takes the store away") {
   Launcher early = launcher(1);
   Launcher late = launcher(0);
-  late.num_processes = 8;
+  late.terms.num_processes = 8;
   std::shared_ptr<Coroutines::Outcome<Machines>> other;
   const auto start_and_stop = [&]() -> awaitable<Machines> {
     const std::shared_ptr<void> stop(nullptr, [&](void*) { server.stop(); });
@@ -174,7 +173,7 @@ TEST_CASE_FIXTURE(Fixture, "a launcher that died while it waited is replaced by 
   REQUIRE(waitpid(child, nullptr, 0) == child);
   Launcher dead = launcher(1);
   dead.me.pid = child;
-  dead.timeout = 1ms;
+  dead.times.timeout = 1ms;
   const auto gave_up = run.spawn(dead.start());
   run.run();
   CHECK(contains(error_of([&] { gave_up->get(); }), "timeout: "));
@@ -197,63 +196,175 @@ TEST_CASE_FIXTURE(Fixture, "a rank outside of the machines is refused") {
         "config: --machine_rank 2, expected 0 to 1 with --num_machines 2");
 }
 
-awaitable<JobEnd> wait_for_end(AsyncClient& client, std::uint16_t port) {
-  co_await client.connect("127.0.0.1", port, kSoon);
-  co_return co_await await_end(client, "run");
+TEST_CASE_FIXTURE(Fixture, "machines may bring different numbers, if these add up") {
+  Launcher first = launcher(0);
+  Launcher second = launcher(1);
+  first.me.local_world_size = 3;
+  second.me.local_world_size = 1;
+  const auto outcome = run.spawn(first.start());
+  const auto other = run.spawn(second.start());
+  run.run();
+  CHECK(outcome->get() == Machines{first.me, second.me});
+  CHECK(other->get() == outcome->get());
 }
 
-awaitable<JobEnd> end_job(AsyncClient& client, std::uint16_t port, JobEnd end) {
-  co_await client.connect("127.0.0.1", port, kSoon);
-  co_return co_await announce_end(client, "run", end);
+TEST_CASE_FIXTURE(Fixture, "numbers that do not add up are refused on every machine") {
+  Launcher early = launcher(0);
+  Launcher late = launcher(1);
+  late.me.local_world_size = 3;
+  check_refused(*this, early, late,
+                "--num_processes 4 is the total over all machines, but machine 0 (host0) brings 2, "
+                "machine 1 (host1) brings 3: 5 in all");
 }
 
-TEST_CASE_FIXTURE(Fixture, "the first end is everybody's end") {
-  std::vector<AsyncClient> clients;
-  for (int i = 0; i < 3; ++i) {
-    clients.emplace_back(run.io.get_executor());
+TEST_CASE_FIXTURE(Fixture, "machines that disagree on max_restarts are refused, all of them") {
+  Launcher early = launcher(0);
+  Launcher late = launcher(1);
+  late.terms.max_restarts = 2;
+  check_refused(*this, early, late,
+                "machine 1 (host1, pid 1001) was started with --max_restarts 2, machine 0 (host0, "
+                "pid 1000) with --max_restarts 0: start all machines with the same");
+}
+
+/// A launcher that learns its rank at the meeting.
+struct Guest : Launcher {
+  Guest(Coroutines& run, std::uint16_t server_port, int number) : Launcher(run, server_port, 0) {
+    me.host = "host" + std::to_string(number);
+    me.pid = 1000 + number;
   }
-  const auto heard = run.spawn(wait_for_end(clients[0], server.port()));
-  const auto first = run.spawn(
-      end_job(clients[1], server.port(), {1, 137, "rank 3 on host1\nwas killed by signal 9"}));
-  run.run();
-  const auto second = run.spawn(end_job(clients[2], server.port(), {0, 1, "rank 0 lost its peer"}));
-  run.run();
-  const JobEnd expected{1, 137, "rank 3 on host1 was killed by signal 9"};
-  CHECK(heard->get() == expected);
-  CHECK(first->get() == expected);
-  CHECK(second->get() == expected);
+
+  awaitable<Round> start() {
+    co_await client.connect("127.0.0.1", port, kSoon);
+    co_return co_await meet_by_arrival(client, "run", me, terms, times, progress);
+  }
+};
+
+std::vector<std::string> hosts(const Round& round) {
+  std::vector<std::string> names;
+  for (const Machine& machine : round.machines) {
+    CHECK(machine.machine_rank == static_cast<int>(names.size()));
+    names.push_back(machine.host);
+  }
+  return names;
 }
 
-awaitable<bool> finish_at(AsyncClient& client, std::uint16_t port,
-                          std::optional<Milliseconds> timeout) {
+struct Arrivals : Fixture {
+  Guest guest(int number) { return {run, server.port(), number}; }
+
+  /// `second` starts when `first` has arrived and waits.
+  std::pair<std::shared_ptr<Coroutines::Outcome<Round>>,
+            std::shared_ptr<Coroutines::Outcome<Round>>>
+  one_after_the_other(Guest& first, Guest& second) {
+    std::shared_ptr<Coroutines::Outcome<Round>> late;
+    first.progress = [&](const std::string&) {
+      if (!late) {
+        late = run.spawn(second.start());
+      }
+    };
+    const auto early = run.spawn(first.start());
+    run.run();
+    return {early, late};
+  }
+};
+
+TEST_CASE_FIXTURE(Arrivals, "ranks are handed out in the order of arrival") {
+  Guest first = guest(7);
+  Guest second = guest(3);
+  const auto [early, late] = one_after_the_other(first, second);
+  CHECK(early->get().machine_rank == 0);
+  CHECK(late->get().machine_rank == 1);
+  CHECK(hosts(early->get()) == std::vector<std::string>{"host7", "host3"});
+  CHECK(late->get().machines == early->get().machines);
+}
+
+TEST_CASE_FIXTURE(Arrivals, "who serves the meeting comes first") {
+  Guest host = guest(1);
+  Guest other = guest(2);
+  arrive_first(server, "run", host.me);
+  const auto late = run.spawn(other.start());
+  const auto early = run.spawn(host.start());
+  run.run();
+  CHECK(early->get().machine_rank == 0);
+  CHECK(hosts(late->get()) == std::vector<std::string>{"host1", "host2"});
+}
+
+TEST_CASE_FIXTURE(Arrivals, "the minimum will do when the last call is over") {
+  Guest first = guest(1);
+  Guest second = guest(2);
+  for (Guest* each : {&first, &second}) {
+    each->terms = {.num_machines = 4, .min_machines = 2};
+    each->times.last_call = 1ms;
+  }
+  const auto [early, late] = one_after_the_other(first, second);
+  CHECK(hosts(early->get()) == std::vector<std::string>{"host1", "host2"});
+  CHECK(late->get().machines == early->get().machines);
+
+  Guest third = guest(3);
+  third.terms = first.terms;
+  const auto outcome = run.spawn(third.start());
+  run.run();
+  CHECK(contains(error_of([&] { outcome->get(); }),
+                 "config: the job has started without this machine: 2 machines had come to"));
+}
+
+TEST_CASE_FIXTURE(Arrivals, "the last call is not waited for when all are there") {
+  Guest first = guest(1);
+  Guest second = guest(2);
+  for (Guest* each : {&first, &second}) {
+    each->terms.min_machines = 1;
+    each->times.last_call = 2 * kSoon;
+  }
+  const auto [early, late] = one_after_the_other(first, second);
+  CHECK(hosts(early->get()).size() == 2);
+  CHECK(late->get().machines == early->get().machines);
+}
+
+TEST_CASE_FIXTURE(Arrivals, "a machine too many is refused, and the others run") {
+  Guest first = guest(1);
+  Guest second = guest(2);
+  const auto [early, late] = one_after_the_other(first, second);
+  Guest third = guest(3);
+  const auto outcome = run.spawn(third.start());
+  run.run();
+  CHECK(hosts(early->get()).size() == 2);
+  CHECK(contains(error_of([&] { outcome->get(); }), "config: 2 machines have already met at "));
+}
+
+TEST_CASE_FIXTURE(Arrivals, "fewer than the minimum is a timeout that counts them") {
+  Guest only = guest(1);
+  only.terms = {.num_machines = 4, .min_machines = 2};
+  only.times.timeout = 20ms;
+  const auto outcome = run.spawn(only.start());
+  run.run();
+  CHECK(contains(error_of([&] { outcome->get(); }), "timeout: 1 of 2 to 4 machines came to "));
+}
+
+awaitable<StoreAddress> find_store(AsyncClient& client, std::uint16_t port) {
   co_await client.connect("127.0.0.1", port, kSoon);
-  co_return co_await finish(client, "run", 2, timeout);
+  co_return co_await await_store(client, "run", kSoon);
 }
 
-TEST_CASE_FIXTURE(Fixture, "machine 0 stops its server when all have finished, and they know it") {
-  AsyncClient own(run.io.get_executor());
-  AsyncClient other(run.io.get_executor());
-  const auto stop_after = [this](AsyncClient& client) -> awaitable<bool> {
-    const bool all = co_await finish_at(client, server.port(), std::nullopt);
-    server.stop();
-    co_return all;
-  };
-  const auto first = run.spawn(stop_after(own));
-  const auto second = run.spawn(finish_at(other, server.port(), std::nullopt));
-  run.run();
-  CHECK(first->get());
-  CHECK(second->get());
+awaitable<bool> show_store(AsyncClient& client, std::uint16_t port, StoreAddress store) {
+  co_await client.connect("127.0.0.1", port, kSoon);
+  co_await publish_store(client, "run", store);
+  co_return true;
 }
 
-TEST_CASE_FIXTURE(Fixture, "a machine that only says that it has finished counts") {
-  AsyncClient own(run.io.get_executor());
+TEST_CASE_FIXTURE(Fixture, "the store that machine 0 opened is found") {
+  AsyncClient one(run.io.get_executor());
   AsyncClient other(run.io.get_executor());
-  const auto said = run.spawn(finish_at(other, server.port(), 0ms));
+  const auto found = run.spawn(find_store(one, server.port()));
+  run.spawn(show_store(other, server.port(), {"node 1", 65'000}));
   run.run();
-  CHECK_FALSE(said->get());
-  const auto waited = run.spawn(finish_at(own, server.port(), std::nullopt));
-  run.run();
-  CHECK(waited->get());
+  CHECK(found->get().host == "node 1");
+  CHECK(found->get().port == 65'000);
+}
+
+TEST_CASE("own addresses") {
+  CHECK(Server::is_own_address("127.0.0.1"));
+  CHECK(Server::is_own_address("localhost"));
+  CHECK_FALSE(Server::is_own_address("192.0.2.1"));  // TEST-NET-1, RFC 5737
+  CHECK_FALSE(Server::is_own_address("no-such-host.invalid"));
 }
 
 }  // namespace

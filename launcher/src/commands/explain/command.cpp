@@ -1,0 +1,55 @@
+#include "acc/base/error.hpp"
+#include "acc/launcher/explain.hpp"
+#include "acc/launcher/face.hpp"
+#include "commands/commands.hpp"
+
+#include <cstdio>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::string_view kUsage =
+    "acclaunch explain says what a launch would do, and starts nothing.\n\n"
+    "  acclaunch explain [--json] [launch|torchrun|deepspeed] [flags] [PROGRAM ...]\n\n"
+    "Flags are those of the launch. With --json it is one object, as docs/explain.md has it.\n";
+
+int print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+int print_refusal(const Face& face, const Error& error) {
+  print(explain_refusal_json(face.name, error.what()));
+  return exit_status(error);
+}
+
+int explain_plan(const Face& face, std::span<const std::string> arguments, bool as_json) {
+  Flags flags = parse_flags(face, arguments);
+  if (flags.wants_help) {
+    return print(std::string(kUsage));
+  }
+  flags.needs_program = false;
+  const auto environment = plugins::current_environment();
+  const LaunchPlan plan = face.plan(flags, environment, detect_host_facts(environment));
+  return print(as_json ? explain_json(face.name, plan, environment) : explain(plan, environment));
+}
+
+}  // namespace
+
+int explain_command(std::span<const std::string> arguments) {
+  const bool as_json = !arguments.empty() && arguments.front() == "--json";
+  arguments = arguments.subspan(as_json ? 1 : 0);
+  const Face* face = arguments.empty() ? nullptr : find_face(arguments.front());
+  arguments = arguments.subspan(face == nullptr ? 0 : 1);
+  face = face == nullptr ? &accelerate_face() : face;
+  try {
+    return explain_plan(*face, arguments, as_json);
+  } catch (const Error& error) {
+    if (as_json) {
+      return print_refusal(*face, error);
+    }
+    throw;
+  }
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,193 @@
+#include "acc/launcher/explain.hpp"
+#include "commands/explain/plan_view.hpp"
+#include "host/topology.hpp"
+
+#include <nlohmann/json.hpp>
+
+// docs/explain.schema.json describes what is written here; a test holds one against the other.
+namespace acc::launcher {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using plugins::Source;
+
+constexpr int kFormat = 1;
+
+template <typename T>
+Json known_if(bool known, const T& value) {
+  return known ? Json(value) : Json(nullptr);
+}
+
+std::string_view name_of(Source::Kind kind) {
+  switch (kind) {
+    case Source::Kind::default_value: return "default";
+    case Source::Kind::environment: return "environment";
+    case Source::Kind::file: return "file";
+    case Source::Kind::deepspeed_file: return "deepspeed_file";
+    case Source::Kind::derived: return "derived";
+    case Source::Kind::flag: return "flag";
+  }
+  return {};
+}
+
+Json settings_of(const LaunchPlan& plan) {
+  Json settings = Json::array();
+  for (const plugins::SettingRow* row : settings_in_force(plan)) {
+    const std::string& text = plan.settings.text(row->key);
+    const Source& source = plan.settings.source(row->key);
+    settings.push_back({{"name", row->key},
+                        {"value", known_if(!text.empty(), text)},
+                        {"source", name_of(source.kind)},
+                        {"where", known_if(!source.where.empty(), source.where)}});
+  }
+  return settings;
+}
+
+Json sharding_of(const LaunchPlan& plan) {
+  const auto groups = shard_groups(plan);
+  return {{"strategy", plugins::to_string(plan.sharding.strategy)},
+          {"shard_size", groups ? Json(groups->shard_size) : Json(nullptr)},
+          {"replicas", groups ? Json(groups->replicas) : Json(nullptr)},
+          {"hpz_partition_size", plan.sharding.hpz_partition_size}};
+}
+
+Json machines_of(const LaunchPlan& plan) {
+  return {{"min", plan.rendezvous.backend == RendezvousPlan::Backend::c10d
+                      ? plan.rendezvous.min_machines
+                      : plan.num_machines},
+          {"max", plan.num_machines},
+          {"machine_rank", known_if(knows_ranks(plan), plan.machine_rank)}};
+}
+
+Json ranks_of(const LaunchPlan& plan) {
+  const bool known = knows_ranks(plan);
+  return {{"world_size", known_if(known, plan.num_processes)},
+          {"local_world_size", plan.local_world_size},
+          {"first", known_if(known, planned_assignment(plan, 0).first_rank)}};
+}
+
+Json rendezvous_of(const LaunchPlan& plan) {
+  const RendezvousPlan& rendezvous = plan.rendezvous;
+  const bool meets = rendezvous.backend != RendezvousPlan::Backend::none;
+  return {{"backend", to_string(rendezvous.backend)},
+          {"address", known_if(meets, rendezvous.address)},
+          {"port", known_if(meets && rendezvous.port != 0, rendezvous.port)},
+          {"port_was_given", rendezvous.port_was_given},
+          {"run_id", known_if(meets, rendezvous.run_id)},
+          {"join_timeout_s", rendezvous.join_timeout.count()},
+          {"last_call_timeout_s", rendezvous.last_call_timeout.count()}};
+}
+
+Json gpus_of(const LaunchPlan& plan) {
+  Json gpus = Json::array();
+  for (const Gpu& gpu : plan.gpus.devices) {
+    gpus.push_back({{"name", gpu.name},
+                    {"uuid", gpu.uuid},
+                    {"pci_id", known_if(!gpu.pci_id.empty(), gpu.pci_id)},
+                    {"numa_node", known_if(gpu.numa_node >= 0, gpu.numa_node)}});
+  }
+  return gpus;
+}
+
+Json streams(const std::vector<OutputPlan::Streams>& all, std::size_t local_rank, unsigned rest) {
+  const OutputPlan::Streams chosen = local_rank < all.size() ? all[local_rank] : rest;
+  Json names = Json::array();
+  if ((chosen & 1U) != 0) {
+    names.push_back("stdout");
+  }
+  if ((chosen & 2U) != 0) {
+    names.push_back("stderr");
+  }
+  return names;
+}
+
+Json workers_of(const LaunchPlan& plan) {
+  Json workers = Json::array();
+  for (int local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
+    const auto i = static_cast<std::size_t>(local_rank);
+    const Placement placement = i < plan.placements.size() ? plan.placements[i] : Placement{};
+    workers.push_back(
+        {{"local_rank", local_rank},
+         {"rank", known_if(knows_ranks(plan), planned_assignment(plan, 0).first_rank + local_rank)},
+         {"gpu", known_if(placement.gpu >= 0, placement.gpu)},
+         {"cpus", known_if(!placement.cpus.empty(), cpu_list(placement.cpus))},
+         {"numa_node", known_if(placement.numa_node >= 0, placement.numa_node)},
+         {"to_console", streams(plan.output.to_console, i, 3)},
+         {"to_file", streams(plan.output.to_file, i, 0)}});
+  }
+  return workers;
+}
+
+Json value_of(const ChangedVariable::Value& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json environment_of(const LaunchPlan& plan, const plugins::Environment& parent) {
+  const EnvironmentChanges changes = environment_changes(plan, parent);
+  Json set = Json::object();
+  Json by_local_rank = Json::object();
+  for (const ChangedVariable& variable : changes.set) {
+    set[variable.name] = value_of(variable.values.front());
+    for (std::size_t i = 0; i < variable.values.size() && variable.values.size() > 1; ++i) {
+      by_local_rank[variable.name].push_back(value_of(variable.values[i]));
+    }
+  }
+  return {{"set", set}, {"by_local_rank", by_local_rank}, {"removed", changes.removed}};
+}
+
+/// A line that begins with a blank continues the one before.
+Json faults_of(const std::string& message) {
+  Json faults = Json::array();
+  std::string fault;
+  for (const std::string_view line : plugins::split(message, '\n')) {
+    if (!fault.empty() && !line.starts_with(' ')) {
+      faults.push_back(fault);
+      fault.clear();
+    }
+    fault += (fault.empty() ? "" : "\n") + std::string(line);
+  }
+  faults.push_back(fault);
+  return faults;
+}
+
+std::string text_of(const Json& json) {
+  // Bytes of a path or variable that are no UTF-8 must not end the report.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string explain_json(std::string_view face, const LaunchPlan& plan,
+                         const plugins::Environment& parent) {
+  return text_of({{"format", kFormat},
+                  {"acclaunch", ACC_VERSION},
+                  {"face", face},
+                  {"faults", Json::array()},
+                  {"notices", plan.notices},
+                  {"settings", settings_of(plan)},
+                  {"mode", to_string(plan.mode)},
+                  {"device", plugins::to_string(plan.device)},
+                  {"sharding", sharding_of(plan)},
+                  {"machines", machines_of(plan)},
+                  {"ranks", ranks_of(plan)},
+                  {"rendezvous", rendezvous_of(plan)},
+                  {"max_restarts", plan.max_restarts},
+                  {"shutdown_timeout_s", plan.shutdown_timeout.count()},
+                  {"log_directory", known_if(plan.output.keeps_directory, plan.output.directory)},
+                  {"gpus", gpus_of(plan)},
+                  {"numa_binding", to_string(plan.numa_binding)},
+                  {"workers", workers_of(plan)},
+                  {"identity", to_string(plan.identity)},
+                  {"environment", environment_of(plan, parent)},
+                  {"working_directory", plan.working_directory},
+                  {"command", known_if(!plan.command.empty(), plan.command)}});
+}
+
+std::string explain_refusal_json(std::string_view face, const std::string& message) {
+  return text_of({{"format", kFormat},
+                  {"acclaunch", ACC_VERSION},
+                  {"face", face},
+                  {"faults", faults_of(message)}});
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,147 @@
+#include "commands/explain/plan_view.hpp"
+
+#include <algorithm>
+
+namespace acc::launcher {
+namespace {
+
+using Backend = RendezvousPlan::Backend;
+using plugins::Environment;
+
+std::string origin_of(Mode mode) {
+  return mode == Mode::fsdp ? "fsdp" : mode == Mode::deepspeed ? "deepspeed" : "none";
+}
+
+/// Another job that the same plan may become: all is different that only the start decides.
+struct OtherJob {
+  LaunchPlan plan;
+  Assignment assignment;
+};
+
+OtherJob other_job(const LaunchPlan& plan, const Assignment& planned) {
+  OtherJob other{plan, planned};
+  other.plan.output.directory += "?";
+  Assignment& assignment = other.assignment;
+  const bool meets = plan.rendezvous.backend == Backend::c10d;
+  if (meets || plan.rendezvous.port == 0) {
+    ++assignment.master_port;
+  }
+  if (meets) {
+    assignment.master_addr += "?";
+  }
+  if (!knows_ranks(plan)) {
+    ++assignment.machine_rank;
+    ++assignment.num_machines;
+    assignment.first_rank += assignment.local_world_size;
+    assignment.world_size += assignment.local_world_size;
+  }
+  return other;
+}
+
+ChangedVariable::Value value_of(const std::string& name, const Environment& planned,
+                                const Environment& other) {
+  const auto found = planned.find(name);
+  const auto twin = other.find(name);
+  const bool fixed = found != planned.end() && twin != other.end() && found->second == twin->second;
+  return fixed ? ChangedVariable::Value(found->second) : std::nullopt;
+}
+
+bool is_parents(const std::string& name, const std::vector<ChangedVariable::Value>& values,
+                const Environment& parent) {
+  const auto found = parent.find(name);
+  return found != parent.end() &&
+         std::ranges::all_of(values, [&](const auto& value) { return value == found->second; });
+}
+
+}  // namespace
+
+std::string_view to_string(Mode mode) noexcept {
+  switch (mode) {
+    case Mode::plain: return "plain";
+    case Mode::multi_gpu: return "multi_gpu";
+    case Mode::fsdp: return "fsdp";
+    case Mode::deepspeed: return "deepspeed";
+  }
+  return {};
+}
+
+std::string_view to_string(Identity identity) noexcept {
+  switch (identity) {
+    case Identity::none: return "none";
+    case Identity::torchrun: return "torchrun";
+    case Identity::deepspeed: return "deepspeed";
+  }
+  return {};
+}
+
+std::string_view to_string(Backend backend) noexcept {
+  switch (backend) {
+    case Backend::none: return "none";
+    case Backend::fixed: return "static";
+    case Backend::c10d: return "c10d";
+  }
+  return {};
+}
+
+std::vector<const plugins::SettingRow*> settings_in_force(const LaunchPlan& plan) {
+  std::vector<const plugins::SettingRow*> rows;
+  for (const plugins::SettingRow& row : plan.settings.table()) {
+    if (plugins::applies(row.section, origin_of(plan.mode))) {
+      rows.push_back(&row);
+    }
+  }
+  return rows;
+}
+
+bool knows_ranks(const LaunchPlan& plan) noexcept {
+  return plan.num_processes > 0 &&
+         (plan.rendezvous.backend != Backend::c10d || plan.num_machines == 1);
+}
+
+std::optional<ShardGroups> shard_groups(const LaunchPlan& plan) {
+  const plugins::ShardingSettings& sharding = plan.sharding;
+  if (sharding.strategy == plugins::Strategy::no_shard) {
+    return ShardGroups{1, plan.num_processes};
+  }
+  if (plan.num_processes == 0) {
+    return std::nullopt;
+  }
+  const bool hybrid = sharding.strategy == plugins::Strategy::hybrid_shard ||
+                      sharding.strategy == plugins::Strategy::hybrid_shard_zero2;
+  const int local = sharding.shard_size > 0 ? sharding.shard_size : plan.local_world_size;
+  const int shard = hybrid ? local : plan.num_processes;
+  return ShardGroups{shard, plan.num_processes / shard};
+}
+
+EnvironmentChanges environment_changes(const LaunchPlan& plan, const Environment& parent) {
+  const Assignment planned = planned_assignment(plan, plan.rendezvous.port);
+  const OtherJob other = other_job(plan, planned);
+  std::vector<Environment> environments;
+  std::vector<Environment> others;
+  for (int local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
+    environments.push_back(worker_environment(plan, planned, parent, local_rank));
+    others.push_back(worker_environment(other.plan, other.assignment, parent, local_rank));
+  }
+  EnvironmentChanges changes;
+  for (const auto& [name, ignored] : environments.front()) {
+    std::vector<ChangedVariable::Value> values;
+    for (std::size_t i = 0; i < environments.size(); ++i) {
+      values.push_back(value_of(name, environments[i], others[i]));
+    }
+    if (is_parents(name, values, parent)) {
+      continue;
+    }
+    if (std::ranges::all_of(values, [&](const auto& value) { return value == values.front(); })) {
+      values.resize(1);
+    }
+    changes.set.push_back({name, std::move(values)});
+  }
+  for (const auto& [name, ignored] : parent) {
+    if (!environments.front().contains(name)) {
+      changes.removed.push_back(name);
+    }
+  }
+  return changes;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,230 @@
+#include "acc/launcher/explain.hpp"
+#include "commands/explain/plan_view.hpp"
+#include "host/topology.hpp"
+#include "plan/machines.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace acc::launcher {
+namespace {
+
+using Backend = RendezvousPlan::Backend;
+using Lines = std::vector<std::string>;
+
+std::string aligned(const std::vector<std::array<std::string, 3>>& lines) {
+  constexpr std::size_t kWidest = 44;  // a longer value pushes its source out rather than all
+  std::array<std::size_t, 2> widths{};
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], std::min(line[i].size(), kWidest));
+    }
+  }
+  std::string text;
+  for (const auto& line : lines) {
+    std::string row;
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      row += line[i];
+      row += std::string(line[i].size() < widths[i] ? widths[i] - line[i].size() : 0, ' ') + "  ";
+    }
+    row += line[2];
+    text += row.substr(0, row.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string settings_of(const LaunchPlan& plan) {
+  std::vector<std::array<std::string, 3>> lines = {{"setting", "value", "source"}};
+  for (const plugins::SettingRow* row : settings_in_force(plan)) {
+    const std::string& text = plan.settings.text(row->key);
+    lines.push_back({std::string(row->key), text.empty() ? "-" : text,
+                     plugins::describe(plan.settings.source(row->key))});
+  }
+  return aligned(lines);
+}
+
+/// "", or lines that begin with `label` or as many blanks.
+std::string labelled(const std::string& label, const Lines& lines) {
+  constexpr std::size_t kWidth = 12;
+  std::string text;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const std::string& word = i == 0 ? label : "";
+    text += word + std::string(kWidth - word.size(), ' ') + lines[i] + "\n";
+  }
+  return text;
+}
+
+std::string world_of(const LaunchPlan& plan) {
+  const int local = plan.local_world_size;
+  if (!knows_ranks(plan)) {
+    const std::string least = std::to_string(plan.rendezvous.min_machines);
+    const std::string most = std::to_string(plan.num_machines);
+    return std::to_string(local) + " processes on this machine, one of " +
+           (least == most ? most : least + " to " + most) + "; the rendezvous hands out the ranks";
+  }
+  const int first = planned_assignment(plan, 0).first_rank;
+  return std::to_string(plan.num_processes) + " processes on " + std::to_string(plan.num_machines) +
+         " machine(s); ranks " + std::to_string(first) + ".." + std::to_string(first + local - 1) +
+         " on this one, machine " + std::to_string(plan.machine_rank);
+}
+
+std::string sharding_of(const LaunchPlan& plan) {
+  const plugins::ShardingSettings& sharding = plan.sharding;
+  std::string text(plugins::to_string(sharding.strategy));
+  const auto groups = shard_groups(plan);
+  if (sharding.strategy != plugins::Strategy::no_shard && groups) {
+    text += ", shard groups of " + std::to_string(groups->shard_size) + ", " +
+            std::to_string(groups->replicas) + " replica(s)";
+  }
+  if (sharding.hpz_partition_size > 1) {
+    text += ", secondary weights over " + std::to_string(sharding.hpz_partition_size);
+  }
+  return text;
+}
+
+Lines gpus_of(const LaunchPlan& plan) {
+  Lines lines;
+  for (const Gpu& gpu : plan.gpus.devices) {
+    std::string line = std::to_string(lines.size());
+    for (const std::string& word : {gpu.name, gpu.uuid, gpu.pci_id}) {
+      line += word.empty() ? "" : "  " + word;
+    }
+    lines.push_back(line + "  NUMA node " +
+                    (gpu.numa_node < 0 ? "unknown" : std::to_string(gpu.numa_node)));
+  }
+  if (!plan.gpus.driver_version.empty()) {
+    lines.push_back("driver " + plan.gpus.driver_version);
+  }
+  return lines;
+}
+
+Lines workers_of(const LaunchPlan& plan) {
+  Lines lines;
+  for (const Placement& worker : plan.placements) {
+    if (worker.gpu < 0 && plan.numa_binding == NumaBinding::none) {
+      continue;
+    }
+    std::string line = "local rank " + std::to_string(&worker - plan.placements.data());
+    line += worker.gpu < 0 ? "" : " on GPU " + std::to_string(worker.gpu);
+    line += worker.cpus.empty() ? ", not bound" : ", CPUs " + cpu_list(worker.cpus);
+    line += worker.numa_node < 0 ? "" : " of NUMA node " + std::to_string(worker.numa_node);
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+Lines rendezvous_of(const LaunchPlan& plan) {
+  const RendezvousPlan& rendezvous = plan.rendezvous;
+  if (rendezvous.backend == Backend::none) {
+    return {"none"};
+  }
+  std::string port = std::to_string(rendezvous.port);
+  if (rendezvous.port == 0) {
+    port = "a free port";
+  } else if (!rendezvous.port_was_given && plan.num_machines == 1) {
+    port += ", or a free port if it is in use";
+  }
+  Lines lines = {std::string(to_string(rendezvous.backend)) + " at " + rendezvous.address + ":" +
+                 port};
+  lines.push_back("run id " + rendezvous.run_id);
+  if (plan.num_machines > 1) {
+    lines.push_back(
+        "waits " + std::to_string(rendezvous.join_timeout.count()) + " s for " +
+        std::to_string(rendezvous.min_machines) + " machine(s)" +
+        (rendezvous.min_machines < plan.num_machines
+             ? ", then " + std::to_string(rendezvous.last_call_timeout.count()) + " s for more"
+             : ""));
+  }
+  return lines;
+}
+
+std::string name_of(OutputPlan::Streams streams) {
+  constexpr std::array kNames = {"nothing", "stdout", "stderr", "stdout and stderr"};
+  return kNames[streams % kNames.size()];
+}
+
+Lines output_of(const LaunchPlan& plan) {
+  const OutputPlan& output = plan.output;
+  Lines lines;
+  for (int local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
+    const auto i = static_cast<std::size_t>(local_rank);
+    const OutputPlan::Streams file = i < output.to_file.size() ? output.to_file[i] : 0;
+    const OutputPlan::Streams console = i < output.to_console.size() ? output.to_console[i] : 3;
+    if (file != 0 || console != 3) {
+      lines.push_back("local rank " + std::to_string(local_rank) + ": " + name_of(console) +
+                      " to the console, " + name_of(file) + " to files");
+    }
+  }
+  if (lines.empty()) {
+    lines.emplace_back("to the console");
+  }
+  if (output.keeps_directory) {
+    lines.push_back("kept in a folder like " + output.directory);
+  }
+  return lines;
+}
+
+std::string restarts_of(const LaunchPlan& plan) {
+  return (plan.max_restarts == 0 ? "none" : "up to " + std::to_string(plan.max_restarts)) + "; " +
+         std::to_string(plan.shutdown_timeout.count()) + " s from SIGTERM to SIGKILL";
+}
+
+std::string command_of(const LaunchPlan& plan) {
+  if (plan.command.empty()) {
+    return "no program was given";
+  }
+  std::string text;
+  for (const std::string& word : plan.command) {
+    text += (text.empty() ? "" : " ") + shell_quoted(word);
+  }
+  return text;
+}
+
+std::string shown(const ChangedVariable::Value& value) {
+  return value ? shell_quoted(*value) : "(known at the start)";
+}
+
+std::string environment_of(const LaunchPlan& plan, const plugins::Environment& parent) {
+  const EnvironmentChanges changes = environment_changes(plan, parent);
+  std::string text = "environment of local rank 0, as far as acclaunch adds or changes it\n";
+  for (const ChangedVariable& variable : changes.set) {
+    text += "  " + variable.name + "=" + shown(variable.values.front());
+    if (variable.values.size() > 1) {
+      text += "    by local rank:";
+      for (const ChangedVariable::Value& value : variable.values) {
+        text += " " + shown(value);
+      }
+    }
+    text += "\n";
+  }
+  for (const std::string& name : changes.removed) {
+    text += "  without " + name + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string explain(const LaunchPlan& plan, const plugins::Environment& parent) {
+  std::string text = settings_of(plan) + "\n";
+  text += labelled("mode", {std::string(to_string(plan.mode)) + " on " +
+                            std::string(plugins::to_string(plan.device))});
+  text += labelled("world", {world_of(plan)});
+  text += labelled("sharding", {sharding_of(plan)});
+  text += labelled("gpus", gpus_of(plan));
+  text += labelled("binding", {std::string(to_string(plan.numa_binding))});
+  text += labelled("workers", workers_of(plan));
+  text += labelled("rendezvous", rendezvous_of(plan));
+  text += labelled("restarts", {restarts_of(plan)});
+  text += labelled("output", output_of(plan));
+  text += labelled("directory", {plan.working_directory});
+  text += labelled("command", {command_of(plan)});
+  text += "\n" + environment_of(plan, parent);
+  text += plan.notices.empty() ? "" : "\n";
+  for (const std::string& line : plan.notices) {
+    text += labelled("notice", {line});
+  }
+  return text;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,134 @@
+#include "host/topology.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <hwloc.h>
+
+#include <algorithm>
+#include <memory>
+
+namespace acc::launcher {
+namespace {
+
+struct Destroy {
+  void operator()(hwloc_topology_t topology) const { hwloc_topology_destroy(topology); }
+};
+using Topology = std::unique_ptr<hwloc_topology, Destroy>;
+
+/// hwloc leaves out what the cgroup forbids, but not what the affinity mask does.
+void leave_out_unusable(hwloc_topology_t topology) {
+  if (hwloc_topology_is_thissystem(topology) == 0) {
+    return;
+  }
+  const hwloc_bitmap_t usable = hwloc_bitmap_alloc();
+  if (hwloc_get_cpubind(topology, usable, HWLOC_CPUBIND_THREAD) == 0) {
+    hwloc_topology_restrict(topology, usable, 0);
+  }
+  hwloc_bitmap_free(usable);
+}
+
+Topology load_topology() {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) {
+    throw Error(Errc::internal, "hwloc cannot be initialised");
+  }
+  Topology topology(raw);
+  if (hwloc_topology_load(raw) != 0) {
+    throw Error(Errc::internal, "hwloc cannot read the topology of this machine");
+  }
+  leave_out_unusable(raw);
+  return topology;
+}
+
+/// Of the nodes that the CPU is local to, the one with the fewest CPUs: on machines with extra
+/// memory, such as CXL, that is the one with the ordinary memory beside it.
+int numa_node_of_cpu(hwloc_topology_t topology, hwloc_obj_t cpu) {
+  hwloc_obj_t nearest = nullptr;
+  hwloc_obj_t node = nullptr;
+  while ((node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr) {
+    if (hwloc_bitmap_isset(node->cpuset, cpu->os_index) != 0 &&
+        (nearest == nullptr ||
+         hwloc_bitmap_weight(node->cpuset) < hwloc_bitmap_weight(nearest->cpuset))) {
+      nearest = node;
+    }
+  }
+  return nearest == nullptr ? 0 : static_cast<int>(nearest->os_index);
+}
+
+/// The largest cache of data that the CPU shares, nullptr: hwloc knows none.
+hwloc_obj_t last_cache_of(hwloc_obj_t cpu) {
+  hwloc_obj_t last = nullptr;
+  for (hwloc_obj_t object = cpu->parent; object != nullptr; object = object->parent) {
+    last = hwloc_obj_type_is_dcache(object->type) != 0 ? object : last;
+  }
+  return last;
+}
+
+/// Numbers objects in the order in which they are first asked for.
+class Numbering {
+ public:
+  int of(hwloc_obj_t object) {
+    const auto found = std::ranges::find(known_, object);
+    if (found != known_.end()) {
+      return static_cast<int>(found - known_.begin());
+    }
+    known_.push_back(object);
+    return static_cast<int>(known_.size()) - 1;
+  }
+
+ private:
+  std::vector<hwloc_obj_t> known_;
+};
+
+}  // namespace
+
+std::vector<Cpu> detect_cpus() {
+  const Topology topology = load_topology();
+  Numbering cores;
+  Numbering caches;
+  Numbering sockets;
+  std::vector<Cpu> cpus;
+  hwloc_obj_t pu = nullptr;
+  while ((pu = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_PU, pu)) != nullptr) {
+    const hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(topology.get(), HWLOC_OBJ_CORE, pu);
+    const hwloc_obj_t socket =
+        hwloc_get_ancestor_obj_by_type(topology.get(), HWLOC_OBJ_PACKAGE, pu);
+    Cpu& cpu = cpus.emplace_back();
+    cpu.id = static_cast<int>(pu->os_index);
+    cpu.core = cores.of(core == nullptr ? pu : core);
+    cpu.socket = sockets.of(socket);
+    cpu.numa_node = numa_node_of_cpu(topology.get(), pu);
+    const hwloc_obj_t cache = last_cache_of(pu);
+    cpu.cache = caches.of(cache == nullptr ? socket : cache);
+  }
+  std::ranges::sort(cpus, {}, &Cpu::id);
+  return cpus;
+}
+
+std::vector<std::vector<Cpu>> grouped(const std::vector<Cpu>& cpus, int Cpu::*key) {
+  std::vector<std::vector<Cpu>> groups;
+  for (const Cpu& cpu : cpus) {
+    const auto same = [&](const std::vector<Cpu>& group) { return group.front().*key == cpu.*key; };
+    const auto found = std::ranges::find_if(groups, same);
+    (found == groups.end() ? groups.emplace_back() : *found).push_back(cpu);
+  }
+  return groups;
+}
+
+std::string cpu_list(const std::vector<int>& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) {
+      ++last;
+    }
+    text += (i == 0 ? "" : ",") + std::to_string(numbers[i]);
+    if (last > i) {
+      text += "-" + std::to_string(numbers[last]);
+    }
+    i = last + 1;
+  }
+  return text;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,64 @@
+#include "job/log_folder.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <filesystem>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr OutputPlan::Streams kOut = 1;
+constexpr OutputPlan::Streams kErr = 2;
+constexpr OutputPlan::Streams kBoth = kOut | kErr;
+
+OutputPlan::Streams of_worker(const std::vector<OutputPlan::Streams>& streams, int local_rank,
+                              OutputPlan::Streams otherwise) {
+  const auto index = static_cast<std::size_t>(local_rank);
+  return index < streams.size() ? streams[index] : otherwise;
+}
+
+}  // namespace
+
+std::string LogFolder::folder(int attempt, int local_rank) const {
+  return plan_.directory + "/attempt_" + std::to_string(attempt) + "/" + std::to_string(local_rank);
+}
+
+void LogFolder::open_attempt(int attempt) const {
+  if (plan_.directory.empty()) {
+    return;
+  }
+  for (int local_rank = 0; local_rank < local_world_size_; ++local_rank) {
+    std::error_code error;
+    fs::create_directories(folder(attempt, local_rank), error);
+    if (error) {
+      throw Error(Errc::config, "cannot make the log folder " + folder(attempt, local_rank) + ": " +
+                                    error.message() +
+                                    "; choose another place with --log_dir, or TMPDIR");
+    }
+  }
+}
+
+WorkerTargets LogFolder::targets(int attempt, int local_rank) const {
+  const OutputPlan::Streams files = of_worker(plan_.to_file, local_rank, 0);
+  const OutputPlan::Streams console = of_worker(plan_.to_console, local_rank, kBoth);
+  const std::string base = folder(attempt, local_rank);
+  return {.out = {(files & kOut) != 0 ? base + "/stdout.log" : "", (console & kOut) != 0},
+          .err = {(files & kErr) != 0 ? base + "/stderr.log" : "", (console & kErr) != 0}};
+}
+
+std::string LogFolder::error_file(int attempt, int local_rank) const {
+  return plan_.directory.empty() ? "" : folder(attempt, local_rank) + "/error.json";
+}
+
+void LogFolder::remove() const noexcept {
+  if (plan_.keeps_directory || plan_.directory.empty()) {
+    return;
+  }
+  std::error_code ignored;
+  fs::remove_all(plan_.directory, ignored);
+  fs::remove(fs::path(plan_.directory).parent_path(), ignored);
+}
+
+}  // namespace acc::launcher

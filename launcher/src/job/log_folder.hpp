@@ -1,0 +1,35 @@
+#pragma once
+
+#include "acc/launcher/launch_plan.hpp"
+#include "output/output_mux.hpp"
+
+#include <string>
+
+namespace acc::launcher {
+
+/// The folder of a run on disk, with the files of each attempt and worker in it; removed at the end
+/// unless the user named the place.
+class LogFolder {
+ public:
+  LogFolder(const OutputPlan& plan, int local_world_size)
+      : plan_(plan), local_world_size_(local_world_size) {}
+  ~LogFolder() { remove(); }
+  LogFolder(const LogFolder&) = delete;
+  LogFolder& operator=(const LogFolder&) = delete;
+
+  /// Makes the folders of all workers. Throws Error(config) where it may not.
+  void open_attempt(int attempt) const;
+
+  [[nodiscard]] WorkerTargets targets(int attempt, int local_rank) const;
+  [[nodiscard]] std::string error_file(int attempt, int local_rank) const;
+
+  void remove() const noexcept;
+
+ private:
+  [[nodiscard]] std::string folder(int attempt, int local_rank) const;
+
+  const OutputPlan& plan_;
+  int local_world_size_;
+};
+
+}  // namespace acc::launcher

@@ -1,0 +1,203 @@
+#include "job/meeting.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <unistd.h>
+
+#include <exception>
+#include <utility>
+
+namespace acc::launcher {
+namespace asio = boost::asio;
+using rendezvous::AsyncClient;
+using rendezvous::Server;
+
+namespace {
+
+/// How long who serves keeps the store of a job that does not come together, so that the others can
+/// read there why.
+constexpr std::chrono::seconds kLastWords{1};
+
+constexpr const char* kLoopback = "127.0.0.1";
+
+}  // namespace
+
+Meeting::Meeting(asio::io_context& io, const LaunchPlan& plan, std::string host, Say say)
+    : io_(io),
+      plan_(plan),
+      host_(std::move(host)),
+      say_(std::move(say)),
+      client_(io.get_executor()),
+      machines_({this_machine()}),
+      machine_rank_(plan.machine_rank),
+      store_{plan.rendezvous.address, plan.rendezvous.port} {}
+
+asio::awaitable<void> Meeting::take_place() {
+  std::exception_ptr refused;
+  try {
+    switch (plan_.rendezvous.backend) {
+      case RendezvousPlan::Backend::none: break;
+      case RendezvousPlan::Backend::fixed: co_await meet_by_rank(); break;
+      case RendezvousPlan::Backend::c10d: co_await meet_by_arrival(); break;
+    }
+  } catch (const Error&) {
+    refused = std::current_exception();
+  }
+  if (refused) {
+    co_await linger();
+    std::rethrow_exception(refused);
+  }
+}
+
+asio::awaitable<void> Meeting::linger() {
+  if (plan_.num_machines > 1 && (store_server_ || meeting_server_)) {
+    asio::steady_timer timer(io_, kLastWords);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+}
+
+void Meeting::serve_store() {
+  // One machine's store is for its own workers; other machines may come by any interface.
+  const std::string address = plan_.num_machines == 1 ? store_.host : "";
+  const std::uint16_t port = store_.port;
+  try {
+    store_server_.emplace(io_, address, port);
+  } catch (const Error& error) {
+    if (plan_.rendezvous.port_was_given || plan_.num_machines > 1 || port == 0) {
+      throw Error(Errc::config, error.what());
+    }
+    store_server_.emplace(io_, address, 0);
+    say_("port " + std::to_string(port) + " is in use by " +
+         Server::port_owner(port).value_or("somebody else") + "; the store takes the free port " +
+         std::to_string(store_server_->port()));
+  }
+  store_.port = store_server_->port();
+}
+
+asio::awaitable<void> Meeting::meet_by_rank() {
+  if (plan_.machine_rank == 0) {
+    serve_store();
+  }
+  if (plan_.num_machines == 1) {
+    co_return;
+  }
+  const std::string server = store_server_ ? "localhost" : store_.host;  // g++ 12: not below
+  co_await connect(server);
+  machines_ = co_await rendezvous::meet_by_rank(client_, plan_.rendezvous.run_id, this_machine(),
+                                                terms(), times(), say_);
+}
+
+asio::awaitable<void> Meeting::meet_by_arrival() {
+  if (plan_.num_machines == 1) {
+    store_ = {kLoopback, 0};
+    serve_store();
+    co_return;
+  }
+  const bool serves = serve_meeting();
+  const std::string server = serves ? "localhost" : plan_.rendezvous.address;
+  co_await connect(server);
+  rendezvous::Machine me = this_machine();
+  if (!serves && plan_.rendezvous.local_address.empty()) {
+    const std::string own = client_.own_address();
+    me.address = own.empty() ? me.address : own;  // beside the meeting's server its name will do
+  }
+  rendezvous::Round round = co_await rendezvous::meet_by_arrival(
+      client_, plan_.rendezvous.run_id, std::move(me), terms(), times(), say_);
+  machines_ = std::move(round.machines);
+  machine_rank_ = round.machine_rank;
+  co_await agree_on_store();
+}
+
+/// The meeting is served where its address is. The first launcher there takes the port; a second
+/// one on that machine is a guest like all others.
+bool Meeting::serve_meeting() {
+  const auto& [address, port] = store_;
+  if (port == 0) {
+    throw Error(Errc::config,
+                "machines cannot meet at " + address + ":0; name a port that all of them know");
+  }
+  if (!Server::is_own_address(address)) {
+    return false;
+  }
+  try {
+    meeting_server_.emplace(io_, "", port);
+  } catch (const Error&) {
+    return false;
+  }
+  rendezvous::arrive_first(*meeting_server_, plan_.rendezvous.run_id, this_machine());
+  return true;
+}
+
+/// Apart from the meeting's: jobs that meet at one place do not see each other's keys.
+asio::awaitable<void> Meeting::agree_on_store() {
+  if (machine_rank_ == 0) {
+    store_server_.emplace(io_, "", 0);
+    store_ = {machines_.front().address, store_server_->port()};
+    co_await rendezvous::publish_store(client_, plan_.rendezvous.run_id, store_);
+  } else {
+    store_ = co_await rendezvous::await_store(client_, plan_.rendezvous.run_id,
+                                              AsyncClient::kCallTimeout);
+  }
+}
+
+rendezvous::Machine Meeting::this_machine() const {
+  const std::string& local = plan_.rendezvous.local_address;
+  return {.machine_rank = plan_.machine_rank,
+          .host = host_,
+          .address = local.empty() ? plan_.rendezvous.address : local,
+          .local_world_size = plan_.local_world_size,
+          .pid = ::getpid()};
+}
+
+rendezvous::Terms Meeting::terms() const {
+  const bool by_arrival = plan_.rendezvous.backend == RendezvousPlan::Backend::c10d;
+  return {.num_machines = plan_.num_machines,
+          .min_machines = by_arrival ? plan_.rendezvous.min_machines : plan_.num_machines,
+          .num_processes = plan_.num_processes,
+          .max_restarts = plan_.max_restarts};
+}
+
+rendezvous::MeetingTimes Meeting::times() const {
+  const auto left = std::chrono::duration_cast<AsyncClient::Milliseconds>(
+      start_ + plan_.rendezvous.join_timeout - std::chrono::steady_clock::now());
+  return {.timeout = left, .last_call = plan_.rendezvous.last_call_timeout};
+}
+
+asio::awaitable<void> Meeting::connect(const std::string& server) {
+  return client_.connect(server, plan_.rendezvous.port, plan_.rendezvous.join_timeout, say_);
+}
+
+Assignment Meeting::assignment(int restart_count) const {
+  Assignment result{.machine_rank = machine_rank_,
+                    .num_machines = static_cast<int>(machines_.size()),
+                    .local_world_size = plan_.local_world_size,
+                    .world_size = 0,
+                    .master_addr = store_.host,
+                    .master_port = store_.port,
+                    .run_id = plan_.rendezvous.run_id,
+                    .restart_count = restart_count};
+  for (const rendezvous::Machine& machine : machines_) {
+    result.first_rank += machine.machine_rank < machine_rank_ ? machine.local_world_size : 0;
+    result.world_size += machine.local_world_size;
+  }
+  return result;
+}
+
+void Meeting::forget_workers() {
+  store_server_->forget_workers();
+}
+
+void Meeting::close(bool gently) {
+  client_.close();
+  for (std::optional<Server>* server : {&store_server_, &meeting_server_}) {
+    if (!gently) {
+      server->reset();
+    } else if (*server) {
+      (*server)->stop();
+    }
+  }
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,31 @@
+#include "plan/inherited_settings.hpp"
+
+#include "acc/base/error.hpp"
+
+namespace acc::launcher {
+namespace {
+
+Mode mode_of(const std::string& origin) {
+  return origin == "fsdp" ? Mode::fsdp : origin == "deepspeed" ? Mode::deepspeed : Mode::plain;
+}
+
+}  // namespace
+
+void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
+                      bool gpus_are_visible) {
+  const std::string device =
+      plugins::variable(environment, "ACC_DEVICE", gpus_are_visible ? "cuda" : "cpu");
+  plan.device = device == "cuda" ? plugins::Device::cuda : plugins::Device::cpu;
+  plan.environment["ACC_DEVICE"] = device;
+  try {
+    const auto settings = plugins::settings_from_environment(
+        worker_environment(plan, planned_assignment(plan, 0), environment, 0));
+    plan.sharding = settings.sharding;
+    plan.mode = mode_of(settings.origin);
+  } catch (const Error& error) {
+    plan.notices.push_back("a C++ program will refuse its environment: " +
+                           std::string(error.what()));
+  }
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,82 @@
+#include "acc/rendezvous/attempts.hpp"
+
+#include "records.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+namespace acc::rendezvous {
+
+namespace asio = boost::asio;
+
+namespace {
+
+std::string attempt_key(const std::string& run_id, int attempt, std::string_view name) {
+  return launcher_key(run_id, fmt::format("attempts/{}/{}", attempt, name));
+}
+
+std::string encode(const AttemptEnd& end) {
+  return fmt::format("{}\n{}\n{}\n{}", end.machine_rank, end.exit_status, end.restarts ? 1 : 0,
+                     one_line(end.reason));
+}
+
+AttemptEnd decode_end(std::string_view text) {
+  AttemptEnd end;
+  end.machine_rank = take_int(text);
+  end.exit_status = take_int(text);
+  end.restarts = take_int(text) != 0;
+  end.reason = take_line(text);
+  return end;
+}
+
+// A function, since g++ 12 cannot compile a braced list of strings inside a coroutine.
+std::vector<std::string> end_keys(const std::string& run_id, int attempt) {
+  return {attempt_key(run_id, attempt, "end")};
+}
+
+}  // namespace
+
+asio::awaitable<AttemptEnd> announce_end(AsyncClient& client, std::string run_id, int attempt,
+                                         AttemptEnd end) {
+  for (;; ++attempt) {
+    const std::string found =
+        co_await client.compare_set(attempt_key(run_id, attempt, "end"), "", encode(end));
+    AttemptEnd counts = decode_end(found);
+    if (end.restarts || !counts.restarts) {
+      co_return counts;
+    }
+  }
+}
+
+asio::awaitable<AttemptEnd> await_end(AsyncClient& client, std::string run_id, int attempt) {
+  const std::string found = co_await client.get(attempt_key(run_id, attempt, "end"));
+  co_return decode_end(found);
+}
+
+asio::awaitable<std::optional<AttemptEnd>> await_all_ended(AsyncClient& client, std::string run_id,
+                                                           int attempt, int num_machines) {
+  co_await client.barrier(attempt_key(run_id, attempt, "all_ended"), num_machines);
+  const auto found = co_await client.multi_get(end_keys(run_id, attempt));
+  std::optional<AttemptEnd> end;
+  if (!found.front().empty()) {
+    end = decode_end(found.front());
+  }
+  co_return end;
+}
+
+asio::awaitable<void> open_attempt(AsyncClient& client, std::string run_id, int attempt) {
+  return client.set(attempt_key(run_id, attempt, "open"), "1");
+}
+
+asio::awaitable<void> await_attempt(AsyncClient& client, std::string run_id, int attempt) {
+  co_await client.get(attempt_key(run_id, attempt, "open"));
+}
+
+asio::awaitable<bool> finish(AsyncClient& client, std::string run_id, int num_machines,
+                             std::optional<AsyncClient::Milliseconds> timeout) {
+  return client.barrier(launcher_key(run_id, "finish"), num_machines, timeout);
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,72 @@
+#pragma once
+
+#include "acc/rendezvous/meeting.hpp"
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace acc::rendezvous {
+
+/// What one machine does to join a job, whichever way ranks are given. Once the key "ready" is set
+/// the round is decided: it says how many machines the job has, or why there is none.
+class Joining {
+ public:
+  Joining(AsyncClient& client, std::string run_id, Machine me, Terms terms, MeetingTimes times,
+          AsyncClient::Progress progress);
+
+  /// Lays the terms down, or compares them. Throws Error(config) on all machines.
+  boost::asio::awaitable<void> agree();
+
+ protected:
+  template <typename T>
+  using Awaitable = boost::asio::awaitable<T>;
+  using Milliseconds = AsyncClient::Milliseconds;
+
+  [[nodiscard]] std::string key_of(int machine_rank) const;
+
+  /// What stands under `rank` in the end; `me` where that was free, or its owner a dead launcher
+  /// of this host.
+  Awaitable<Machine> claim(int rank);
+
+  /// Tells everybody who waits, then fails here.
+  Awaitable<void> refuse(std::string reason);
+
+  /// The first `count` machines say "ready", unless it was decided otherwise.
+  Awaitable<void> declare_ready(int count);
+  Awaitable<bool> is_decided();
+  /// True when it was decided within `limit`.
+  Awaitable<bool> await_decision(Milliseconds limit);
+  /// Once it is decided: the machines. Throws Error(config) where it was decided against the job.
+  Awaitable<std::vector<Machine>> decided_machines();
+
+  /// Ranks that nobody has claimed.
+  Awaitable<std::vector<int>> missing();
+
+  [[nodiscard]] Milliseconds elapsed() const;
+  [[nodiscard]] Milliseconds left() const { return times_.timeout - elapsed(); }
+  /// "…, 3 s of 900 s"
+  [[nodiscard]] std::string clock() const;
+  [[nodiscard]] std::string timeout_text() const;
+
+  AsyncClient& client_;
+  std::string run_id_;
+  Machine me_;
+  Terms terms_;
+  MeetingTimes times_;
+  AsyncClient::Progress progress_;
+
+ private:
+  [[nodiscard]] std::string ready_key() const;
+  [[nodiscard]] std::vector<std::string> ready_keys() const;
+  [[nodiscard]] std::vector<std::string> machine_keys(int count) const;
+  Awaitable<void> fail(std::string outcome);
+  Awaitable<std::vector<Machine>> machines(int count);
+
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// Why `machines` cannot make up num_processes, or "".
+std::string wrong_total(const std::vector<Machine>& machines, int num_processes);
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,120 @@
+"""What `acclaunch explain --json` prints is what docs/explain.schema.json says.
+
+    explain_json_test.py ACCLAUNCH SOURCE_FOLDER
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ACCLAUNCH, SOURCE = os.path.abspath(sys.argv[1]), Path(sys.argv[2]).absolute()
+SCHEMA = json.loads((SOURCE / "docs/explain.schema.json").read_text())
+
+TYPES = {
+    "object": lambda v: isinstance(v, dict),
+    "array": lambda v: isinstance(v, list),
+    "string": lambda v: isinstance(v, str),
+    "boolean": lambda v: isinstance(v, bool),
+    "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
+    "null": lambda v: v is None,
+}
+# Every keyword that the schema uses; an unknown one must not go unchecked.
+KEYWORDS = {"$schema", "$defs", "title", "$ref", "oneOf", "type", "enum", "const", "minimum",
+            "maximum", "minItems", "maxItems", "items", "properties", "required",
+            "additionalProperties"}
+
+
+def faults(value, schema, at="$"):
+    """Where `value` is not what `schema` says: a list of texts."""
+    assert schema.keys() <= KEYWORDS, schema.keys() - KEYWORDS
+    if "$ref" in schema:
+        return faults(value, SCHEMA["$defs"][schema["$ref"].rsplit("/", 1)[1]], at)
+    if "oneOf" in schema:
+        tried = [faults(value, one, at) for one in schema["oneOf"]]
+        return [] if tried.count([]) == 1 else [f for one in tried for f in one]
+    types = schema.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    if types and not any(TYPES[t](value) for t in types):
+        return [f"{at} is no {types}: {value!r}"]
+    found = []
+    if "enum" in schema and value not in schema["enum"]:
+        found.append(f"{at} is none of {schema['enum']}: {value!r}")
+    if "const" in schema and value != schema["const"]:
+        found.append(f"{at} is not {schema['const']!r}: {value!r}")
+    if isinstance(value, int) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
+        found.append(f"{at} is out of range: {value!r}")
+    if isinstance(value, list):
+        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+            found.append(f"{at} has {len(value)} items")
+        for i, item in enumerate(value):
+            found += faults(item, schema.get("items", {}), f"{at}[{i}]")
+    if isinstance(value, dict):
+        found += [f"{at} lacks {name}" for name in schema.get("required", []) if name not in value]
+        for name, item in value.items():
+            rest = schema.get("additionalProperties", {})
+            if name in schema.get("properties", {}):
+                found += faults(item, schema["properties"][name], f"{at}.{name}")
+            elif rest is False:
+                found.append(f"{at} has the unknown field {name}")
+            else:
+                found += faults(item, rest, f"{at}.{name}")
+    return found
+
+
+def explain(words, folder, status=0, **variables):
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "SECRET_TOKEN": "hush",
+                   **variables}
+    ran = subprocess.run([ACCLAUNCH, "explain", "--json", *words], env=environment, cwd=folder,
+                         capture_output=True, text=True)
+    assert ran.returncode == status, (words, ran.returncode, ran.stdout, ran.stderr)
+    assert not ran.stderr, ran.stderr
+    plan = json.loads(ran.stdout)
+    assert faults(plan, SCHEMA) == [], (words, faults(plan, SCHEMA))
+    assert "hush" not in ran.stdout, words
+    return plan
+
+
+def check_schema_itself(plan):
+    """A schema that lets anything pass would prove nothing."""
+    for name in list(plan):
+        assert faults({k: v for k, v in plan.items() if k != name}, SCHEMA), name
+    assert faults({**plan, "mode": "fast"}, SCHEMA)
+    assert faults({**plan, "more": 1}, SCHEMA)
+    assert faults({**plan, "faults": ["a plan has none"]}, SCHEMA)
+    assert faults({**plan, "ranks": {**plan["ranks"], "first": "0"}}, SCHEMA)
+
+
+def check_configs(folder):
+    for config in sorted((SOURCE / "configs").glob("*.y*ml")):
+        plan = explain(["--config_file", str(config), "true"], folder, ACC_SIMULATE_GPUS="8")
+        assert any(s["source"] == "file" and f"{config}:" in s["where"] for s in plan["settings"])
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plan = explain(["--num_processes", "2", "--main_process_port", "0", "true"], folder,
+                       ACC_SIMULATE_GPUS="2", ACC_ZERO_STAGE="3")
+        check_schema_itself(plan)
+        assert plan["command"][-1].endswith("true")
+        assert [w["gpu"] for w in plan["workers"]] == [0, 1]
+        assert plan["rendezvous"]["port"] is None
+        assert plan["environment"]["set"]["MASTER_PORT"] is None
+        assert plan["environment"]["by_local_rank"]["LOCAL_RANK"] == ["0", "1"]
+        assert plan["environment"]["removed"] == ["ACC_ZERO_STAGE"]
+        assert "PATH" not in plan["environment"]["set"]
+        assert explain([], folder)["command"] is None
+        (folder / "c.yaml").write_text("num_processes: two\nmixed_precison: bf16\n"
+                                       "distributed_type: FSDP\n")
+        refused = explain(["--config_file", "c.yaml"], folder, status=2)
+        assert len(refused["faults"]) == 2, refused
+        assert refused["faults"][0].startswith("c.yaml:1: "), refused
+        # A hint of several lines belongs to its fault.
+        assert len(explain(["--num_machines", "2", "--num_processes", "2", "true"], folder,
+                           status=2)["faults"]) == 1
+        check_configs(folder)
+
+
+main()

@@ -1,0 +1,374 @@
+#include "acc/plugins/deepspeed_json.hpp"
+
+#include "acc/base/error.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace acc::plugins {
+namespace {
+
+using test::contains;
+using Words = std::vector<std::string>;
+
+struct Given {
+  std::string key, text, where;
+  Source::Kind kind = Source::Kind::flag;
+};
+
+Settings settings_with(const std::vector<Given>& given) {
+  Settings settings;
+  for (const Given& each : given) {
+    settings.set(each.key, each.text, {each.kind, each.where});
+  }
+  return settings;
+}
+
+/// The text of a file with these lines inside the outer braces, from line 2.
+std::string file_of(const std::string& lines) {
+  return "{\n" + lines + "\n}";
+}
+
+/// One that lacks nothing, with more lines from line 4.
+std::string file_with(const std::string& lines) {
+  return file_of(
+      "\"zero_optimization\": {\"stage\": 2},\n\"train_micro_batch_size_per_gpu\": \"auto\"" +
+      (lines.empty() ? "" : ",\n" + lines));
+}
+
+std::string refusal(const std::string& text, Settings settings = Settings()) {
+  try {
+    apply_deepspeed_json(parse_json(text, "d.json"), 4, settings);
+    return "";
+  } catch (const Error& error) {
+    CHECK(error.code() == Errc::config);
+    return error.what();
+  }
+}
+
+Words paths(const std::vector<DeepSpeedFile::Key>& keys) {
+  Words result;
+  std::ranges::transform(keys, std::back_inserter(result), &DeepSpeedFile::Key::path);
+  return result;
+}
+
+TEST_CASE("DeepSpeed JSON: a file of every key is read whole") {
+  const std::string text = file_of(R"("train_batch_size": 32,
+"train_micro_batch_size_per_gpu": 4,
+"optimizer": {"type": "adamw", "params": {"lr": "auto", "betas": [0.9, 0.95], "torch_adam": true}},
+"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "total_num_steps": "auto"}},
+"gradient_clipping": 0.5, "prescale_gradients": true, "gradient_predivide_factor": 2.0,
+"communication_data_type": "fp32", "steps_per_print": 10, "wall_clock_breakdown": false,
+"zero_allow_untested_optimizer": true, "zero_force_ds_cpu_optimizer": false,
+"fp16": {"enabled": false, "loss_scale": 0, "initial_scale_power": 12},
+"bf16": {"enabled": true, "immediate_grad_update": true},
+"activation_checkpointing": {"partition_activations": true, "number_checkpoints": 4},
+"aio": {"block_size": 2e6, "queue_depth": 16},
+"zero_optimization": {"stage": 3, "overlap_comm": false, "reduce_bucket_size": 2e8,
+  "stage3_prefetch_bucket_size": "auto", "stage3_max_live_parameters": 1e9, "zero_hpz_partition_size": 2,
+  "zero_quantized_weights": true, "reduce_scatter": true, "leaf_module": {"classes": ["Moe"]},
+  "offload_param": {"device": "nvme", "nvme_path": "/nvme", "buffer_count": 6},
+  "offload_optimizer": {"device": "cpu", "ratio": 0.5, "pin_memory": true}})");
+  Settings settings;
+  const DeepSpeedFile file = apply_deepspeed_json(parse_json(text, "d.json"), 4, settings);
+  for (const auto& [key, expected] : {std::pair{"zero_stage", "3"},
+                                      {"gradient_accumulation_steps", "2"},
+                                      {"gradient_clipping", "0.5"},
+                                      {"mixed_precision", "bf16"},
+                                      {"zero_hpz_partition_size", "2"},
+                                      {"overlap_comm", "false"},
+                                      {"reduce_bucket_size", "2e8"},
+                                      {"stage3_prefetch_bucket_size", "50000000"},
+                                      {"offload_param_device", "nvme"},
+                                      {"offload_param_nvme_path", "/nvme"},
+                                      {"offload_optimizer_device", "cpu"}}) {
+    CAPTURE(key);
+    CHECK(settings.text(key) == expected);
+  }
+  CHECK(settings.source("zero_stage").where == "d.json:13");
+  CHECK(settings.source("gradient_accumulation_steps").where == "d.json:2");
+  CHECK(paths(file.left_to_program) == Words{"train_batch_size",
+                                             "train_micro_batch_size_per_gpu",
+                                             "optimizer",
+                                             "scheduler",
+                                             "prescale_gradients",
+                                             "gradient_predivide_factor",
+                                             "communication_data_type",
+                                             "steps_per_print",
+                                             "zero_allow_untested_optimizer",
+                                             "zero_force_ds_cpu_optimizer",
+                                             "fp16.initial_scale_power",
+                                             "bf16.immediate_grad_update",
+                                             "activation_checkpointing.partition_activations",
+                                             "activation_checkpointing.number_checkpoints",
+                                             "aio.block_size",
+                                             "aio.queue_depth",
+                                             "zero_optimization.zero_quantized_weights",
+                                             "zero_optimization.leaf_module",
+                                             "zero_optimization.offload_param.buffer_count",
+                                             "zero_optimization.offload_optimizer.ratio"});
+  CHECK(paths(file.filled_by_program) == Words{"optimizer.params.lr",
+                                               "scheduler.params.total_num_steps",
+                                               "zero_optimization.stage3_prefetch_bucket_size"});
+  REQUIRE(file.notices.size() == 2);
+  CHECK(contains(file.notices[0], "d.json: left to the program: train_batch_size, "));
+  CHECK(contains(file.notices[1], "filled in by the program: optimizer.params.lr"));
+}
+
+TEST_CASE("DeepSpeed JSON: one key is wrong") {
+  struct Case {
+    std::string text;
+    Words parts;
+  };
+  for (const auto& [text, parts] : std::vector<Case>{
+           {file_of("\"train_batch_size\": 8"), {"d.json: zero_optimization is missing"}},
+           {file_with("\"zero_allow_untested_optimiser\": true"),
+            {"d.json:4: unknown key", "did you mean \"zero_allow_untested_optimizer\"?"}},
+           {file_with("\"fp16\": {\n\"enable\": true}"),
+            {"d.json:5: unknown key \"enable\" in fp16", "did you mean \"enabled\"?"}},
+           {file_with("\"fp16\": {\"initial_scale_power\": 1.5}"),
+            {"d.json:4: fp16.initial_scale_power must be a whole number", "\"1.5\""}},
+           {file_with("\"aio\": {\"queue_depth\": 0}"), {"aio.queue_depth", "at least 1"}},
+           {file_with("\"aio\": 3"), {"d.json:4: aio must be an object"}},
+           {file_with("\"steps_per_print\": [1]"), {"d.json:4: steps_per_print must be"}},
+           {file_with("\"communication_data_type\": \"fp64\""), {"fp32, fp16 or bf16", "fp64"}},
+           {file_with("\"wall_clock_breakdown\": \"perhaps\""), {"must be true or false"}},
+           {file_with("\"gradient_clipping\": -1"), {"gradient_clipping must be a number"}},
+           {file_with("\"train_batch_size\": 0"), {"train_batch_size", "at least 1"}},
+           {file_with("\"prescale_gradients\": \"auto\""),
+            {"d.json:4: prescale_gradients cannot be \"auto\""}},
+           {file_with("\"optimizer\": {\"params\": {}}"), {"d.json:4: optimizer needs a type"}},
+           {file_with("\"optimizer\": {\"type\": \"AdmW\"}"),
+            {"optimizer.type \"AdmW\"", "did you mean \"AdamW\"?"}},
+           {file_with("\"optimizer\": {\"type\": \"Adam\", \"params\": {\"learning_rate\": 1}}"),
+            {"unknown parameter \"learning_rate\" of Adam"}},
+           {file_with("\"optimizer\": {\"type\": \"Lion\", \"params\": {\n\"weight_decy\": 0}}"),
+            {"d.json:5", "of Lion", "did you mean \"weight_decay\"?"}},
+           {file_with("\"optimizer\": {\"type\": \"Adam\", \"params\": {\"betas\": [0.9]}}"),
+            {"optimizer.params.betas must be two numbers"}},
+           {file_with("\"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": \"fast\"}}"),
+            {"optimizer.params.lr must be a number", "\"fast\""}},
+           {file_with("\"optimizer\": {\"type\": \"SGD\", \"parameters\": {}}"),
+            {"unknown key \"parameters\" in optimizer"}},
+           {file_with("\"scheduler\": {\"type\": \"warmuplr\"}"), {"did you mean \"WarmupLR\"?"}},
+           {file_with(
+                "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"total_num_steps\": 1}}"),
+            {"unknown parameter \"total_num_steps\" of WarmupLR"}},
+           {file_with(
+                "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_type\": \"exp\"}}"),
+            {"warmup_type must be log or linear"}},
+           {file_with("\"bf16\": {\"enabled\": true},\n\"fp16\": {\"enabled\": true}"),
+            {"d.json:4: fp16 and bf16 cannot both be enabled"}},
+       }) {
+    CAPTURE(text);
+    const std::string message = refusal(text);
+    for (const std::string& part : parts) {
+      CAPTURE(message);
+      CHECK(contains(message, part));
+    }
+  }
+}
+
+TEST_CASE("DeepSpeed JSON: keys of zero_optimization that are wrong") {
+  for (const auto& [inner, part] :
+       {std::pair<std::string, std::string>{"\"stage\": 4", "zero_optimization.stage must be"},
+        {"\"mics_shard_size\": 2", "mics_shard_size was removed from DeepSpeed"},
+        {"\"zeropp_loco_param\": {}", "zeropp_loco_param was removed"},
+        {"\"offload_param\": {\"device\": \"gpu\"}", "none, cpu or nvme, got \"gpu\""},
+        {"\"offload_optimizer\": {\"ratio\": 2}", "offload_optimizer.ratio must be a number 0..1"},
+        {"\"overlap_comm\": \"auto\"", "overlap_comm cannot be \"auto\""},
+        {"\"stage\": 3, \"compute_grad_norm\": false",
+         "compute_grad_norm false needs stage 1 or 2"},
+        {"\"reduce_bucket_size\": 1.5", "reduce_bucket_size must be a whole number"},
+        {"\"zero_hpz_partition_size\": 0", "zero_hpz_partition_size must be an integer 1.."}}) {
+    CAPTURE(inner);
+    CHECK(contains(
+        refusal(file_of("\"train_batch_size\": 8,\n\"zero_optimization\": {" + inner + "}")),
+        part));
+  }
+}
+
+TEST_CASE("DeepSpeed JSON: all that is wrong is told at once, and the settings stay") {
+  Settings settings;
+  const std::string text = file_of(
+      "\"zero_optimization\": {\"stage\": 3, \"stage3\": 1},\n\"gradient_clipping\": \"much\",\n"
+      "\"scheduler\": {\"params\": {}}");
+  try {
+    apply_deepspeed_json(parse_json(text, "d.json"), 4, settings);
+    FAIL("accepted");
+  } catch (const Error& error) {
+    for (const char* part : {"d.json:2: unknown key \"stage3\"", "d.json:3: gradient_clipping",
+                             "d.json:4: scheduler needs a type",
+                             "d.json: train_batch_size or train_micro_batch_size_per_gpu"}) {
+      CHECK(contains(error.what(), part));
+    }
+  }
+  CHECK_FALSE(settings.given("zero_stage"));
+}
+
+TEST_CASE("DeepSpeed JSON: any one of the three batch sizes follows from the others") {
+  struct Case {
+    std::string lines;
+    std::string steps;    ///< empty: the file is refused
+    std::string refusal;  ///< what is said then
+  };
+  for (const auto& [lines, steps, part] : std::vector<Case>{
+           {"\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 2", "2", ""},
+           {"\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 2, "
+            "\"gradient_accumulation_steps\": \"auto\"",
+            "2", ""},
+           {"\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 2, "
+            "\"gradient_accumulation_steps\": 2",
+            "2", ""},
+           {"\"train_batch_size\": 16, \"gradient_accumulation_steps\": 4", "4", ""},
+           {"\"train_batch_size\": 16", "1", ""},
+           {"\"train_micro_batch_size_per_gpu\": 2", "1", ""},
+           {"\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 3", "3", ""},
+           {"\"train_micro_batch_size_per_gpu\": \"auto\", \"gradient_accumulation_steps\": 3", "3",
+            ""},
+           {"\"train_micro_batch_size_per_gpu\": \"auto\", \"train_batch_size\": \"auto\"", "1",
+            ""},
+           {"\"gradient_accumulation_steps\": 3", "",
+            "train_batch_size or train_micro_batch_size_per_gpu is missing"},
+           {"\"dump_state\": false", "",
+            "train_batch_size or train_micro_batch_size_per_gpu is missing"},
+           {"\"train_batch_size\": \"auto\"", "",
+            "train_batch_size or train_micro_batch_size_per_gpu is missing"},
+           {"\"train_batch_size\": 6", "", "d.json:2: train_batch_size 6 must be a multiple of 4"},
+           {"\"train_batch_size\": 6, \"train_micro_batch_size_per_gpu\": 2", "",
+            "a multiple of 2 (train_micro_batch_size_per_gpu) x 4 processes = 8"},
+           {"\"train_batch_size\": 16, \"gradient_accumulation_steps\": 3", "",
+            "a multiple of 3 accumulation steps x 4 processes = 12"},
+           {"\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 2, "
+            "\"gradient_accumulation_steps\": 3",
+            "",
+            "must be 2 (train_micro_batch_size_per_gpu) x 3 accumulation steps x 4 processes = 24"},
+       }) {
+    CAPTURE(lines);
+    const std::string text = file_of(lines + ",\n\"zero_optimization\": {}");
+    Settings settings;
+    if (steps.empty()) {
+      CHECK(contains(refusal(text), part));
+    } else {
+      apply_deepspeed_json(parse_json(text, "d.json"), 4, settings);
+      CHECK(settings.text("gradient_accumulation_steps") == steps);
+    }
+  }
+}
+
+TEST_CASE("DeepSpeed JSON: what is auto comes from flags, else from Accelerate's defaults") {
+  const std::string text = file_of(
+      "\"train_micro_batch_size_per_gpu\": \"auto\", \"gradient_clipping\": \"auto\", "
+      "\"gradient_accumulation_steps\": \"auto\",\n\"bf16\": {\"enabled\": \"auto\"}, "
+      "\"zero_optimization\": {\"stage\": \"auto\", \"offload_param\": {\"device\": \"auto\", "
+      "\"nvme_path\": \"auto\"}, \"stage3_gather_16bit_weights_on_model_save\": \"auto\", "
+      "\"reduce_bucket_size\": \"auto\"}");
+  Settings plain;
+  apply_deepspeed_json(parse_json(text, "d.json"), 4, plain);
+  Settings flags = settings_with({{"gradient_clipping", "2.0", "--gradient_clipping"},
+                                  {"gradient_accumulation_steps", "3", "--gradient_…"},
+                                  {"zero_stage", "3", "--zero_stage"},
+                                  {"offload_param_device", "cpu", "--offload_param_device"},
+                                  {"zero3_save_16bit_model", "true", "--zero3_save_16bit_model"},
+                                  {"mixed_precision", "bf16", "--mixed_precision"}});
+  apply_deepspeed_json(parse_json(text, "d.json"), 4, flags);
+  for (const auto& [key, by_default, by_flag] : {std::tuple{"gradient_clipping", "1.0", "2.0"},
+                                                 {"gradient_accumulation_steps", "1", "3"},
+                                                 {"zero_stage", "2", "3"},
+                                                 {"offload_param_device", "none", "cpu"},
+                                                 {"zero3_save_16bit_model", "false", "true"},
+                                                 {"mixed_precision", "no", "bf16"}}) {
+    CAPTURE(key);
+    CHECK(plain.text(key) == by_default);
+    CHECK(flags.text(key) == by_flag);
+  }
+  CHECK(plain.source("gradient_clipping") == Source{Source::Kind::deepspeed_file, "d.json:2"});
+}
+
+TEST_CASE("DeepSpeed JSON: a flag that says otherwise is refused with both values and places") {
+  struct Case {
+    Given flag;
+    std::string line;
+    std::string expected;  ///< empty: they agree
+  };
+  for (const auto& [flag, line, expected] : std::vector<Case>{
+           {{"gradient_clipping", "2.0", "--gradient_clipping"}, "\"gradient_clipping\": 2", ""},
+           {{"gradient_clipping", "2.0", "--gradient_clipping"},
+            "\"gradient_clipping\": 1.0",
+            "d.json:4: gradient_clipping 1.0 contradicts gradient_clipping 2.0 "
+            "(--gradient_clipping)"},
+           {{"zero_stage", "3", "--zero_stage"},
+            "\"dump_state\": false",
+            "d.json:2: zero_optimization.stage 2 contradicts zero_stage 3 (--zero_stage)"},
+           {{"mixed_precision", "bf16", "--mixed_precision"},
+            "\"fp16\": {\"enabled\": true}",
+            "fp16.enabled: fp16 contradicts mixed_precision bf16 (--mixed_precision)"},
+           {{"mixed_precision", "no", "--mixed_precision"},
+            "\"bf16\": {\"enabled\": true}",
+            "bf16.enabled: bf16 contradicts mixed_precision no (--mixed_precision)"},
+           {{"mixed_precision", "bf16", "--mixed_precision"},
+            "\"bfloat16\": {\"enabled\": false}",
+            "bf16.enabled false contradicts mixed_precision bf16 (--mixed_precision)"},
+           {{"mixed_precision", "fp16", "--mixed_precision"},
+            "\"fp16\": {\"enabled\": false}",
+            "fp16.enabled false contradicts mixed_precision fp16"},
+           {{"mixed_precision", "fp8", "--mixed_precision"}, "\"bf16\": {\"enabled\": true}", ""},
+           {{"mixed_precision", "bf16", "--mixed_precision"}, "\"fp16\": {\"enabled\": false}", ""},
+       }) {
+    CAPTURE(line);
+    const std::string text = file_with(line);
+    const std::string message = refusal(text, settings_with({flag}));
+    CAPTURE(message);
+    CHECK((expected.empty() ? message.empty() : contains(message, expected)));
+  }
+}
+
+TEST_CASE("DeepSpeed JSON: what Accelerate's plugin does not want beside the file is refused") {
+  const Given named{"deepspeed_config_file", "d.json", "c.yaml:3", Source::Kind::file};
+  for (const auto& [key, text, path] :
+       {std::tuple{"gradient_accumulation_steps", "2", "as gradient_accumulation_steps"},
+        {"gradient_clipping", "1.0", "as gradient_clipping"},
+        {"zero_stage", "2", "as zero_optimization.stage"},
+        {"offload_optimizer_device", "none", "as zero_optimization.offload_optimizer.device"},
+        {"offload_param_device", "none", "as zero_optimization.offload_param.device"},
+        {"offload_optimizer_nvme_path", "/n", "as zero_optimization.offload_optimizer.nvme_path"},
+        {"offload_param_nvme_path", "/n", "as zero_optimization.offload_param.nvme_path"},
+        {"zero3_save_16bit_model", "false",
+         "as zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+        {"mixed_precision", "no", "as fp16.enabled or bf16.enabled"}}) {
+    CAPTURE(key);
+    const std::string message =
+        refusal(file_with(""), settings_with({named, {key, text, "c.yaml:7", Source::Kind::file}}));
+    CHECK(contains(message, "c.yaml:7: " + std::string(key) + " " + text +
+                                " must not stand beside deepspeed_config_file (c.yaml:3)"));
+    CHECK(contains(message, path));
+  }
+  const Given wanted{"zero3_init_flag", "true", "c.yaml:7", Source::Kind::file};
+  CHECK(refusal(file_with(""), settings_with({named, wanted})).empty());
+}
+
+TEST_CASE("DeepSpeed JSON: earlier names count, and that is said") {
+  Settings settings;
+  const DeepSpeedFile file = apply_deepspeed_json(
+      parse_json(file_of("\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 3,\n"
+                         "\"cpu_offload\": true, \"cpu_offload_param\": false,\n"
+                         "\"cpu_offload_use_pin_memory\": false,\n"
+                         "\"stage3_gather_fp16_weights_on_model_save\": true}"),
+                 "d.json"),
+      4, settings);
+  CHECK(settings.text("offload_optimizer_device") == "cpu");
+  CHECK(settings.text("offload_param_device") == "none");
+  CHECK(settings.text("zero3_save_16bit_model") == "true");
+  CHECK(paths(file.left_to_program) ==
+        Words{"train_batch_size", "zero_optimization.offload_optimizer.pin_memory"});
+  REQUIRE(file.notices.size() == 5);
+  CHECK(file.notices[0] ==
+        "d.json:3: zero_optimization.cpu_offload is read as "
+        "zero_optimization.offload_optimizer.device, its name today");
+}
+
+}  // namespace
+}  // namespace acc::plugins
