@@ -104,6 +104,7 @@ struct LaunchPlan {
   std::optional<AppendedFile> appended_file;
   plugins::Settings settings;
   std::vector<std::string> notices;  ///< one line each, printed once before the start
+  std::string success;               ///< a line for stdout when all workers have succeeded
 };
 
 /// Who this machine's workers are in the job: what the rendezvous answers.

@@ -1,5 +1,5 @@
 #include "commands/env/facts.hpp"
-#include "host/cores.hpp"
+#include "host/topology.hpp"
 
 #include <gnu/libc-version.h>
 #include <sys/resource.h>
@@ -49,16 +49,25 @@ std::string memory() {
          gibibytes(static_cast<double>(info.freeram) * unit) + " of it unused";
 }
 
-std::string cores(const HostFacts& host) {
-  return std::to_string(host.cores.size()) + " usable (" + core_list(host.cores) + ") of " +
-         std::to_string(::sysconf(_SC_NPROCESSORS_ONLN));
+std::vector<int> ids_of(const std::vector<Cpu>& cpus) {
+  std::vector<int> ids;
+  for (const Cpu& cpu : cpus) {
+    ids.push_back(cpu.id);
+  }
+  return ids;
+}
+
+std::string cpus(const HostFacts& host) {
+  return std::to_string(host.cpus.size()) + " usable (" + cpu_list(ids_of(host.cpus)) + ") of " +
+         std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) + ", " +
+         std::to_string(grouped(host.cpus, &Cpu::core).size()) + " physical cores";
 }
 
 std::string numa(const HostFacts& host) {
-  std::string text = std::to_string(host.numa_nodes.size());
-  for (const NumaNode& node : host.numa_nodes) {
-    text += "; node " + std::to_string(node.id) + ": cores " +
-            (node.cores.empty() ? "none" : core_list(node.cores));
+  std::string text;
+  for (const std::vector<Cpu>& node : grouped(host.cpus, &Cpu::numa_node)) {
+    text += (text.empty() ? "node " : "; node ") + std::to_string(node.front().numa_node) +
+            ": CPUs " + cpu_list(ids_of(node));
   }
   return text;
 }
@@ -89,7 +98,7 @@ Facts system_facts(const HostFacts& host) {
           {"glibc", ::gnu_get_libc_version()},
           {"acclaunch path", (host.executable_directory / "acclaunch").string()},
           {"System RAM", memory()},
-          {"Cores", cores(host)},
+          {"CPUs", cpus(host)},
           {"NUMA nodes", numa(host)},
           {"/dev/shm", shared_memory()},
           {"Open files (nofile)", limit(RLIMIT_NOFILE)},
