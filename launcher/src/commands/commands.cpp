@@ -11,6 +11,8 @@ std::span<const SubCommand> sub_commands() noexcept {
       SubCommand{"explain", "every setting, its value and where it came from", explain_command},
       SubCommand{"config", "asks what a launch shall be and writes its configuration file",
                  config_command},
+      SubCommand{"estimate-memory", "what a model and its training take of each rank's memory",
+                 estimate_memory_command},
       SubCommand{"env", "what a report of a problem should tell of machine and configuration",
                  env_command},
       SubCommand{"environment-table", "", environment_table_command},

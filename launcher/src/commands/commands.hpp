@@ -8,6 +8,7 @@ namespace acc::launcher {
 
 int config_command(std::span<const std::string> arguments);
 int env_command(std::span<const std::string> arguments);
+int estimate_memory_command(std::span<const std::string> arguments);
 int explain_command(std::span<const std::string> arguments);
 int environment_table_command(std::span<const std::string> arguments);
 int configuration_table_command(std::span<const std::string> arguments);
