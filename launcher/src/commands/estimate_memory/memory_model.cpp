@@ -9,8 +9,12 @@ namespace {
 
 constexpr std::int64_t kFloat = 4;
 
-/// The runtime keeps two units alive (docs/sharding.md): one in use, one on its way.
-constexpr std::int64_t kAlive = 2;
+/// What the runtime keeps alive beside the root unit: gathered weights in use and on their way, and
+/// gradients being written and two on their way.
+constexpr std::int64_t kGathered = 2;
+constexpr std::int64_t kGradients = 3;
+/// Shards of gradients on their way to the host.
+constexpr std::int64_t kOffloaded = 2;
 
 class Model {
  public:
@@ -73,7 +77,7 @@ class Model {
   }
 
   void add_gathered() {
-    const std::int64_t units = on_.reshard_after_forward ? alive(kAlive) : size_.numel;
+    const std::int64_t units = on_.reshard_after_forward ? alive(kGathered) : size_.numel;
     if (size_.on_cpu) {  // a shard is a slice of what all ranks of the machine share
       if (size_.sixteen_bit) {
         place(memory_.gathered, width_ * parameter_shard(), false);
@@ -86,20 +90,23 @@ class Model {
     }
     place(memory_.gathered, width_ * units, false);
     if (offload_ == Offload::all) {  // shards on their way from the host
-      place(memory_.gathered, width_ * kAlive * size_.largest_unit / shards_, false);
+      place(memory_.gathered, width_ * kGathered * size_.largest_unit / shards_, false);
     }
   }
 
-  /// 16-bit weights, and gradients, in the fp32 that the CPU computes with.
+  /// 16-bit weights and gradients of the units in use, in the fp32 that the CPU computes with. The
+  /// root's may come to lie in a unit's buffer.
   [[nodiscard]] std::int64_t widened() const {
-    return (on_.reshard_after_forward ? alive(1) : size_.numel) + alive(1);
+    const std::int64_t weights = on_.reshard_after_forward ? alive(1) : size_.numel;
+    return weights + size_.largest_unit + std::max(size_.largest_unit, size_.root) +
+           (on_.reshard_after_forward ? 0 : size_.root);
   }
 
   void add_gradient_buffers() {
     if (on_.shard_gradients) {
-      place(memory_.gradient_buffers, width_ * alive(kAlive), false);
+      place(memory_.gradient_buffers, width_ * alive(kGradients), false);
       if (offloads()) {
-        place(memory_.gradient_buffers, kFloat * kAlive * size_.largest_unit / shards_, false);
+        place(memory_.gradient_buffers, kFloat * kOffloaded * size_.largest_unit / shards_, false);
       }
     } else if (size_.sixteen_bit && !size_.on_cpu) {  // added to the fp32 ones unit by unit
       place(memory_.gradient_buffers, width_ * alive(1), false);

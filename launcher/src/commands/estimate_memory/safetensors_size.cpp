@@ -53,7 +53,8 @@ json read_header(const fs::path& path) {
 using Numels = std::map<std::string, std::int64_t>;
 
 void add_tensors(const fs::path& path, Numels& numels) {
-  for (const auto& [name, tensor] : read_header(path).items()) {
+  const json header = read_header(path);
+  for (const auto& [name, tensor] : header.items()) {
     if (name != "__metadata__") {
       std::int64_t numel = 1;
       for (const std::int64_t extent : tensor.at("shape").get<std::vector<std::int64_t>>()) {
@@ -67,7 +68,8 @@ void add_tensors(const fs::path& path, Numels& numels) {
 void add_index(const fs::path& path, Numels& numels) {
   std::ifstream file = open(path);
   std::set<std::string> names;
-  for (const auto& [tensor, name] : json::parse(file).at("weight_map").items()) {
+  const json index = json::parse(file);
+  for (const auto& [tensor, name] : index.at("weight_map").items()) {
     names.insert(name.get<std::string>());
   }
   for (const std::string& name : names) {
