@@ -6,10 +6,9 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
-#include <chrono>
+#include <cerrno>
 #include <csignal>
 
 namespace acc::launcher {
@@ -17,42 +16,38 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kPatience{10};
-
-/// The child with its output in `output`, or -1.
-pid_t start(const std::filesystem::path& program, const std::vector<std::string>& arguments,
-            int output) {
-  std::vector<std::string> words = {program.string()};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) {
-    pointers.push_back(word.data());
+/// -1: it cannot be started.
+pid_t start(const std::vector<std::string>& command, int output) {
+  std::vector<char*> words;
+  for (const std::string& word : command) {
+    words.push_back(const_cast<char*>(word.c_str()));
   }
-  pointers.push_back(nullptr);
+  words.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
   ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  pid_t child = -1;
-  const int error =
-      ::posix_spawn(&child, program.c_str(), &actions, nullptr, pointers.data(), environ);
+  pid_t pid = -1;
+  if (::posix_spawnp(&pid, words[0], &actions, nullptr, words.data(), environ) != 0) {
+    pid = -1;
+  }
   ::posix_spawn_file_actions_destroy(&actions);
-  return error == 0 ? child : -1;
+  return pid;
 }
 
-/// Everything until the end of the stream; false when it does not come in time.
-bool read_all(int input, std::string& text) {
-  const auto deadline = Clock::now() + kPatience;
-  std::array<char, 4096> buffer{};
-  for (;;) {
+/// False: the deadline came before the end of the output.
+bool read_all(int pipe, Clock::time_point deadline, std::string& text) {
+  while (true) {
     const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd wanted{input, POLLIN, 0};
-    if (left <= 0 || ::poll(&wanted, 1, static_cast<int>(left)) <= 0) {
-      return false;
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    pollfd ready{pipe, POLLIN, 0};
+    const int events = left.count() <= 0 ? 0 : ::poll(&ready, 1, static_cast<int>(left.count()));
+    if (events < 0 && errno == EINTR) {
+      continue;
     }
-    const ssize_t count = ::read(input, buffer.data(), buffer.size());
+    std::array<char, 4096> buffer;
+    const ssize_t count = events <= 0 ? -1 : ::read(pipe, buffer.data(), buffer.size());
     if (count <= 0) {
       return count == 0;
     }
@@ -62,27 +57,27 @@ bool read_all(int input, std::string& text) {
 
 }  // namespace
 
-std::optional<std::string> command_output(const std::filesystem::path& program,
-                                          const std::vector<std::string>& arguments) {
+std::optional<std::string> command_output(const std::vector<std::string>& command,
+                                          std::chrono::milliseconds limit) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     return std::nullopt;
   }
-  const UniqueFd input(ends[0]);
-  UniqueFd output(ends[1]);
-  const pid_t child = start(program, arguments, output.get());
-  output.reset();
-  if (child < 0) {
+  const UniqueFd output(ends[0]);
+  UniqueFd input(ends[1]);
+  const pid_t pid = start(command, input.get());
+  if (pid < 0) {
     return std::nullopt;
   }
+  input.reset();
   std::string text;
-  const bool complete = read_all(input.get(), text);
-  if (!complete) {
-    ::kill(child, SIGKILL);
+  if (!read_all(output.get(), Clock::now() + limit, text)) {
+    ::kill(pid, SIGKILL);
   }
   int status = 0;
-  const bool ended = ::waitpid(child, &status, 0) == child && WIFEXITED(status);
-  return complete && ended && WEXITSTATUS(status) == 0 ? std::optional(text) : std::nullopt;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? std::optional(text) : std::nullopt;
 }
 
 }  // namespace acc::launcher

@@ -1,15 +1,17 @@
 #pragma once
 
-#include <filesystem>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace acc::launcher {
 
-/// What a program prints to stdout, in this process's environment; its stderr is dropped. Nothing
-/// where it cannot be run, fails, or takes longer than ten seconds; then it is killed.
-std::optional<std::string> command_output(const std::filesystem::path& program,
-                                          const std::vector<std::string>& arguments);
+/// What a command writes to stdout, in this process's environment; a bare name is looked up in
+/// PATH. It reads nothing and its stderr is dropped. Nothing where it cannot be started, fails, or
+/// has not ended in time; then it is killed.
+std::optional<std::string> command_output(
+    const std::vector<std::string>& command,
+    std::chrono::milliseconds limit = std::chrono::seconds(10));
 
 }  // namespace acc::launcher

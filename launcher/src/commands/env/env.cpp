@@ -89,7 +89,7 @@ int env_command(std::span<const std::string> arguments) {
   const Facts variables = variable_facts(environment);
   const std::string text = "Copy this into your report:\n\n" + lines_of(build_facts()) +
                            lines_of(system_facts(host)) + lines_of(gpu_facts(host)) +
-                           lines_of(python_facts(environment, host)) +
+                           lines_of(python_facts(environment)) +
                            "- Variables: " + (variables.empty() ? " none" : "") + "\n" +
                            lines_of(variables, "\t") + config_text(config_file, environment);
   std::fputs(text.c_str(), stdout);

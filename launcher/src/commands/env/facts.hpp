@@ -15,7 +15,7 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 Facts build_facts();
 Facts system_facts(const HostFacts& host);
 Facts gpu_facts(const HostFacts& host);
-Facts python_facts(const plugins::Environment& environment, const HostFacts& host);
+Facts python_facts(const plugins::Environment& environment);
 
 /// Those that change what acclaunch, its workers or NCCL do.
 Facts variable_facts(const plugins::Environment& environment);

@@ -49,25 +49,24 @@ std::string memory() {
          gibibytes(static_cast<double>(info.freeram) * unit) + " of it unused";
 }
 
-std::vector<int> ids_of(const std::vector<Cpu>& cpus) {
+std::string numbers(const std::vector<Cpu>& cpus) {
   std::vector<int> ids;
   for (const Cpu& cpu : cpus) {
     ids.push_back(cpu.id);
   }
-  return ids;
+  return cpu_list(ids);
 }
 
-std::string cpus(const HostFacts& host) {
-  return std::to_string(host.cpus.size()) + " usable (" + cpu_list(ids_of(host.cpus)) + ") of " +
-         std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) + ", " +
-         std::to_string(grouped(host.cpus, &Cpu::core).size()) + " physical cores";
+std::string cores(const HostFacts& host) {
+  return std::to_string(grouped(host.cpus, &Cpu::core).size()) + " usable (CPUs " +
+         numbers(host.cpus) + " of " + std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) + ")";
 }
 
 std::string numa(const HostFacts& host) {
-  std::string text;
-  for (const std::vector<Cpu>& node : grouped(host.cpus, &Cpu::numa_node)) {
-    text += (text.empty() ? "node " : "; node ") + std::to_string(node.front().numa_node) +
-            ": CPUs " + cpu_list(ids_of(node));
+  const auto nodes = grouped(host.cpus, &Cpu::numa_node);
+  std::string text = std::to_string(nodes.size());
+  for (const std::vector<Cpu>& cpus : nodes) {
+    text += "; node " + std::to_string(cpus.front().numa_node) + ": CPUs " + numbers(cpus);
   }
   return text;
 }
@@ -98,7 +97,7 @@ Facts system_facts(const HostFacts& host) {
           {"glibc", ::gnu_get_libc_version()},
           {"acclaunch path", (host.executable_directory / "acclaunch").string()},
           {"System RAM", memory()},
-          {"CPUs", cpus(host)},
+          {"Cores", cores(host)},
           {"NUMA nodes", numa(host)},
           {"/dev/shm", shared_memory()},
           {"Open files (nofile)", limit(RLIMIT_NOFILE)},

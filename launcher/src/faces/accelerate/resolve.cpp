@@ -37,9 +37,8 @@ bool has_exact_words(const SettingRow& row) {
 
 const Conduct& conduct_of(const Flags& flags, const plugins::Environment& environment) {
   const Flags::Value* flag = flags.find("compat");
-  const std::string word = flag != nullptr
-                               ? flag->text
-                               : plugins::variable(environment, std::string(kCompatVariable));
+  const std::string word =
+      flag != nullptr ? flag->text : plugins::variable(environment, std::string(kCompatVariable));
   return word == "accelerate" ? kAccelerateConduct : kAcclaunchConduct;
 }
 

@@ -33,15 +33,15 @@ std::vector<std::string> Resolver::mpirun_command() const {
                                      " needs mpirun or mpiexec, and PATH has neither; install an "
                                      "MPI, or take it out");
   }
-  const std::string version = command_output(*mpirun, {"--version"}).value_or("");
+  const std::string version = command_output({mpirun->string(), "--version"}).value_or("");
   const bool is_open_mpi = version.find("Open MPI") != std::string::npos;
   const std::string local = std::to_string(num_processes_ / num_machines_);
   const std::string all = std::to_string(num_processes_);
   const std::string& hosts = settings_.text("mpirun_hostfile");
   std::vector<std::string> command = {mpirun->string()};
   if (is_open_mpi) {
-    command.insert(command.end(), {"--hostfile", hosts, "--npernode", local, "-n", all,
-                                   "--bind-to", "socket"});
+    command.insert(command.end(),
+                   {"--hostfile", hosts, "--npernode", local, "-n", all, "--bind-to", "socket"});
   } else {  // Intel MPI, MVAPICH
     command.insert(command.end(), {"-f", hosts, "-ppn", local, "-n", all});
   }

@@ -48,11 +48,10 @@ void Resolver::check_gpu_ids() {
     if (gpu && !twice) {
       worker_gpus_.push_back(*gpu);
     } else if (conduct_.checks_gpus) {
-      throw Error(Errc::config,
-                  place("gpu_ids") + " " + settings_.text("gpu_ids") +
-                      (gpu ? " names GPU " + std::to_string(*gpu) +
-                                 " twice; CUDA would then show none"
-                           : unknown_gpu(id)));
+      throw Error(Errc::config, place("gpu_ids") + " " + settings_.text("gpu_ids") +
+                                    (gpu ? " names GPU " + std::to_string(*gpu) +
+                                               " twice; CUDA would then show none"
+                                         : unknown_gpu(id)));
     }
   }
 }
@@ -87,10 +86,9 @@ std::string Resolver::no_gpu() const {
     return "CUDA_VISIBLE_DEVICES=" + plugins::variable(environment_, "CUDA_VISIBLE_DEVICES") +
            " leaves none of this machine's " + std::to_string(facts_.gpu.devices.size()) + " GPUs";
   }
-  return facts_.gpu.driver_version.empty()
-             ? "no GPU on this machine"
-             : "no GPU on this machine, though NVIDIA's driver " + facts_.gpu.driver_version +
-                   " is installed";
+  return facts_.gpu.driver_version.empty() ? "no GPU on this machine"
+                                           : "no GPU on this machine, though NVIDIA's driver " +
+                                                 facts_.gpu.driver_version + " is installed";
 }
 
 std::string Resolver::unknown_gpu(const std::string& id) const {

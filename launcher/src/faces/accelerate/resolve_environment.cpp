@@ -30,9 +30,9 @@ std::vector<std::string> lines_of(const std::string& text) {
 GpuModels ask_nvidia_smi(const std::filesystem::path& tool) {
   const std::string format = "--format=csv,noheader";
   GpuModels models;
-  models.names = lines_of(command_output(tool, {"--query-gpu=count,name", format}).value_or(""));
+  models.names = lines_of(command_output({tool, "--query-gpu=count,name", format}).value_or(""));
   const auto versions =
-      lines_of(command_output(tool, {"--query-gpu=driver_version", format}).value_or(""));
+      lines_of(command_output({tool, "--query-gpu=driver_version", format}).value_or(""));
   models.driver_version = versions.empty() ? "" : versions.front();
   return models;
 }
@@ -152,9 +152,8 @@ std::string Resolver::python_path() const {
 }
 
 int Resolver::omp_threads() const {
-  const bool accelerates_deepspeed =
-      plan_.mode == Mode::deepspeed &&
-      (starter_ == Starter::deepspeed || !conduct_.shares_out_cores);
+  const bool accelerates_deepspeed = plan_.mode == Mode::deepspeed &&
+                                     (starter_ == Starter::deepspeed || !conduct_.shares_out_cores);
   const bool inherited = plugins::variable(environment_, "OMP_NUM_THREADS", "0") != "0";
   if (accelerates_deepspeed) {  // which leaves it to torchrun
     return inherited || plan_.local_world_size == 1 ? 0 : 1;

@@ -36,8 +36,8 @@ void Resolver::read_port() {
 
 void Resolver::read_num_processes() {
   const bool given = settings_.has("num_processes");
-  num_processes_ = given ? static_cast<int>(settings_.integer("num_processes"))
-                         : default_num_processes();
+  num_processes_ =
+      given ? static_cast<int>(settings_.integer("num_processes")) : default_num_processes();
   if (!given) {
     settings_.set("num_processes", std::to_string(std::max(1, num_processes_)),
                   {Source::Kind::derived, "GPUs of this machine, else 1"});
@@ -59,7 +59,8 @@ int Resolver::default_num_processes() const {
   }
   const bool file_decides = config_ && file_.distributed_type != "NO";
   if (file_decides || uneven || (num_machines_ > 1 && conduct_.checks_counts)) {
-    if (file_.faulty_keys.contains("num_processes") || (config_ && file_.distributed_type.empty())) {
+    if (file_.faulty_keys.contains("num_processes") ||
+        (config_ && file_.distributed_type.empty())) {
       return 1;  // that fault is known
     }
     throw Error(
@@ -114,12 +115,11 @@ void Resolver::split_processes() {
   plan_.local_world_size = num_processes_ / num_machines_;
   const bool even = num_processes_ % num_machines_ == 0;
   if (plan_.local_world_size < 1 || (!even && conduct_.checks_counts)) {
-    throw Error(Errc::config,
-                "--num_processes " + std::to_string(num_processes_) +
-                    " is the total and must be a multiple of --num_machines " +
-                    std::to_string(num_machines_) +
-                    "; where machines differ, say on each how many it has with "
-                    "--num_local_processes");
+    throw Error(Errc::config, "--num_processes " + std::to_string(num_processes_) +
+                                  " is the total and must be a multiple of --num_machines " +
+                                  std::to_string(num_machines_) +
+                                  "; where machines differ, say on each how many it has with "
+                                  "--num_local_processes");
   }
   plan_.num_processes = plan_.local_world_size * num_machines_;
 }
@@ -138,15 +138,14 @@ void Resolver::split_by_hand() {
 
 bool Resolver::knows_machine_rank() const {
   const Source::Kind machines = settings_.source("num_machines").kind;
-  return settings_.has("machine_rank") && (!conduct_.checks_counts ||
-                                           settings_.source("machine_rank").kind >= machines);
+  return settings_.has("machine_rank") &&
+         (!conduct_.checks_counts || settings_.source("machine_rank").kind >= machines);
 }
 
 void Resolver::check_machines() const {
   if (num_machines_ == 1) {
     if (starter_ == Starter::ranks && plan_.machine_rank > 0) {
-      throw Error(Errc::config, place("machine_rank") + " " +
-                                    std::to_string(plan_.machine_rank) +
+      throw Error(Errc::config, place("machine_rank") + " " + std::to_string(plan_.machine_rank) +
                                     " must be below num_machines 1");
     }
     return;
