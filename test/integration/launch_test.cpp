@@ -1,5 +1,4 @@
 // acclaunch with real processes: what they get, how they end, and that nothing of them is left.
-#include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/text.hpp"
 #include "support/worker_family.hpp"
@@ -190,19 +189,6 @@ TEST_CASE("launch: other signals are passed on to the workers") {
   job.signal(SIGUSR1);
   CHECK(job.wait() == 0);
   job.wait_for_text("got it", 2);
-}
-
-TEST_CASE("launch: the user may choose which signals end the job") {
-  const std::string script =
-      "trap 'echo got USR1; exit 4' USR1; trap 'echo got HUP' HUP; echo worker-up; "
-      "while :; do sleep 1000 & wait; done";
-  Program job(torchrun({"--signals-to-handle", "SIGUSR1"}, script));
-  job.wait_for_text("worker-up");
-  job.signal(SIGHUP);  // no longer one of them: the worker's
-  job.wait_for_text("got HUP");
-  job.signal(SIGUSR1);
-  CHECK(job.wait() == 128 + SIGUSR1);
-  CHECK(contains(job.out(), "got USR1\n"));
 }
 
 TEST_CASE("launch: nohup is respected") {

@@ -8,6 +8,11 @@ namespace acc::launcher {
 /// tell of a fault in the process itself and those that were ignored when it was started (nohup).
 sigset_t handled_signals() noexcept;
 
+/// Ends a job gracefully: SIGTERM, SIGINT, SIGHUP, SIGQUIT.
+constexpr bool is_stop_signal(int signal) noexcept {
+  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+}
+
 /// Concerns only the process that gets it, so that it is not passed on.
 constexpr bool is_own_signal(int signal) noexcept {
   return signal == SIGCHLD || signal == SIGPIPE || signal == SIGTTIN || signal == SIGTTOU;

@@ -104,7 +104,7 @@ void Supervisor::on_signal(int signal) {
   signal_running(signal);
 }
 
-void Supervisor::on_stop_signal(int signal) {
+void Supervisor::stop(int signal) {
   if (state_ == JobState::running) {
     outcome_.stop_signal = signal;
     signal_for_stop_ = signal;

@@ -44,12 +44,12 @@ class Supervisor {
   /// Once. Throws Error(process) when a process cannot be had; the others are then killed.
   boost::asio::awaitable<JobOutcome> run(std::vector<WorkerSpec> specs);
 
-  /// The user wants the end, by this signal.
-  void on_stop_signal(int signal);
-
-  /// Any other signal goes to the workers. SIGCHLD reaps orphans that came to this process, their
+  /// Hands a signal on to the workers. SIGCHLD reaps orphans that came to this process, their
   /// subreaper.
   void on_signal(int signal);
+
+  /// Ends the job with a signal that asked for it; a second one kills.
+  void stop(int signal);
 
   /// Another machine of the job failed.
   void on_peer_failure();
