@@ -87,7 +87,7 @@ TEST_CASE("launch: kill -9 of one worker is reported with rank and signal") {
 }
 
 TEST_CASE("launch: what a worker wrote to its error file is in the report") {
-  Program job(acclaunch({"--cpu", "--num_processes", "1"}, R"(
+  Program job(acclaunch({"--use_fsdp", "--cpu", "--num_processes", "1"}, R"(
     echo '{"message": {"message": "ValueError: bad batch"}}' > $TORCHELASTIC_ERROR_FILE; exit 4)"));
   CHECK(job.wait() == 4);
   CHECK(contains(job.err(), "    | ValueError: bad batch\n"));
@@ -235,11 +235,13 @@ TEST_CASE("launch: bad input ends with status 2 before anything is started") {
 }
 
 TEST_CASE("launch: a given port in use is an error that names its owner") {
-  Program holder(acclaunch({"--cpu", "--num_processes", "1", "--main_process_port", "0"},
-                           "echo port=$MASTER_PORT end; exec sleep 1000"));
+  Program holder(
+      acclaunch({"--use_fsdp", "--cpu", "--num_processes", "1", "--main_process_port", "0"},
+                "echo port=$MASTER_PORT end; exec sleep 1000"));
   holder.wait_for_text(" end");
   const std::string port = std::to_string(Watched(holder.out(), "port=")[0]);
-  Program job(acclaunch({"--cpu", "--num_processes", "1", "--main_process_port", port}, "true"));
+  Program job(acclaunch(
+      {"--use_fsdp", "--cpu", "--num_processes", "1", "--main_process_port", port}, "true"));
   CHECK(job.wait() == 2);
   CHECK(contains(job.err(), port));
   CHECK(contains(job.err(), "acc-supervisor (pid " + std::to_string(supervisor_of(holder)) + ")"));
@@ -250,8 +252,8 @@ TEST_CASE("launch: two jobs beside each other each get a port") {
   const std::string folder = temporary_folder();
   const std::string fifo = folder + "/fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
-  Program one(acclaunch({"--cpu", "--num_processes", "1"}, script), {{"FIFO", fifo}});
-  Program two(acclaunch({"--cpu", "--num_processes", "1"}, script), {{"FIFO", fifo}});
+  Program one(acclaunch({"--use_fsdp", "--cpu", "--num_processes", "1"}, script), {{"FIFO", fifo}});
+  Program two(acclaunch({"--use_fsdp", "--cpu", "--num_processes", "1"}, script), {{"FIFO", fifo}});
   one.wait_for_text(" end");
   two.wait_for_text(" end");
   CHECK(one.out() != two.out());
