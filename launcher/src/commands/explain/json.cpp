@@ -32,13 +32,11 @@ std::string_view name_of(Source::Kind kind) {
 
 Json settings_of(const LaunchPlan& plan) {
   Json settings = Json::array();
-  for (const plugins::SettingRow* row : settings_in_force(plan)) {
-    const std::string& text = plan.settings.text(row->key);
-    const Source& source = plan.settings.source(row->key);
-    settings.push_back({{"name", row->key},
-                        {"value", known_if(!text.empty(), text)},
-                        {"source", name_of(source.kind)},
-                        {"where", known_if(!source.where.empty(), source.where)}});
+  for (const auto& [name, value, source] : settings_in_force(plan)) {
+    settings.push_back({{"name", name},
+                        {"value", known_if(!value.empty(), value)},
+                        {"source", name_of(source->kind)},
+                        {"where", known_if(!source->where.empty(), source->where)}});
   }
   return settings;
 }

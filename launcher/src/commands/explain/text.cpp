@@ -35,10 +35,10 @@ std::string aligned(const std::vector<std::array<std::string, 3>>& lines) {
 
 std::string settings_of(const LaunchPlan& plan) {
   std::vector<std::array<std::string, 3>> lines = {{"setting", "value", "source"}};
-  for (const plugins::SettingRow* row : settings_in_force(plan)) {
-    const std::string& text = plan.settings.text(row->key);
-    lines.push_back({std::string(row->key), text.empty() ? "-" : text,
-                     plugins::describe(plan.settings.source(row->key))});
+  for (const ShownSetting& setting : settings_in_force(plan)) {
+    lines.push_back({std::string(setting.name),
+                     setting.value.empty() ? "-" : std::string(setting.value),
+                     plugins::describe(*setting.source)});
   }
   return aligned(lines);
 }
@@ -61,6 +61,9 @@ std::string world_of(const LaunchPlan& plan) {
     const std::string most = std::to_string(plan.num_machines);
     return std::to_string(local) + " processes on this machine, one of " +
            (least == most ? most : least + " to " + most) + "; the rendezvous hands out the ranks";
+  }
+  if (plan.identity == Identity::none) {
+    return "one process on this machine, which is told nothing of ranks";
   }
   const int first = planned_assignment(plan, 0).first_rank;
   return std::to_string(plan.num_processes) + " processes on " + std::to_string(plan.num_machines) +
