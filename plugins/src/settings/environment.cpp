@@ -254,8 +254,8 @@ WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
 
 /// The launcher hands these on to Python programs; this runtime has data parallelism only.
 void check_parallelism(const Settings& settings) {
-  for (const std::string_view key : {"parallelism_config_tp_size", "parallelism_config_cp_size",
-                                     "parallelism_config_sp_size"}) {
+  for (const std::string_view key :
+       {"parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_sp_size"}) {
     if (settings.integer(key) > 1) {
       throw Error(Errc::config, std::string(key) + " must be 1, got " + settings.text(key) +
                                     ": the acclaunch runtime splits data and parameters only");

@@ -72,6 +72,7 @@ class Resolver {
 
   // device
   void choose_device();
+  void check_use_cpu() const;
   [[nodiscard]] bool asked_for_cpu() const;
   void read_gpu_ids();
   void check_gpu_ids();

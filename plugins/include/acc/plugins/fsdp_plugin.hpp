@@ -29,8 +29,8 @@ struct FullyShardedDataParallelPlugin {
   bool activation_checkpointing_offload = false;
   std::string ignored_modules;
   bool limit_all_gathers = true;
-  int dp_replicate_size = 1;  ///< of the parallelism config; 1: not given
-  int dp_shard_size = 1;      ///< of the parallelism config; 1: not given
+  int dp_replicate_size = 1;             ///< of the parallelism config; 1: not given
+  int dp_shard_size = 1;                 ///< of the parallelism config; 1: not given
   std::int64_t model_parallel_size = 1;  ///< of it: tensor x context x sequence parallelism
 
   /// Throws Error(config) for values that exclude each other.
