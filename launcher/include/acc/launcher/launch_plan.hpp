@@ -91,7 +91,8 @@ struct LaunchPlan {
   std::string role = "default";
   bool virtual_local_rank = false;  ///< each worker is local rank 0 and sees its own GPU alone
   int max_restarts = 0;
-  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  ///< that end the job
+  /// End the job, and are named in TORCHELASTIC_SIGNALS_TO_HANDLE. The usual four always end it.
+  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   std::chrono::seconds shutdown_timeout{30};
   bool keeps_exit_status = true;  ///< of the worker that failed; else a failure is 1
 
