@@ -53,7 +53,8 @@ int launch(const Face& face, const Flags& flags, acc::UniqueFd guardian) {
     const auto environment = acc::plugins::current_environment();
     const LaunchPlan plan = face.plan(flags, environment, detect_host_facts(environment));
     append_file(plan);
-    return run_job(plan, environment, std::move(guardian));
+    const int status = run_job(plan, environment, std::move(guardian));
+    return status == 0 && !plan.success.empty() ? print(plan.success + "\n") : status;
   } catch (...) {
     return say_why_not(std::current_exception());
   }

@@ -42,6 +42,7 @@ struct Face {
 const Face& accelerate_face() noexcept;  ///< `acclaunch [launch]`: the flags of `accelerate launch`
 const Face& torchrun_face() noexcept;    ///< `acclaunch torchrun`
 const Face& deepspeed_face() noexcept;   ///< `acclaunch deepspeed`
+const Face& self_test_face() noexcept;   ///< `acclaunch test`: a launch of our own program
 
 /// The face of that name, or nullptr.
 const Face* find_face(std::string_view name) noexcept;

@@ -12,6 +12,7 @@ constexpr std::string_view kUsage =
     "  acclaunch [launch] [flags] PROGRAM [arguments of the program]\n"
     "  acclaunch torchrun [flags] PROGRAM ...    with torchrun's flags\n"
     "  acclaunch deepspeed [flags] PROGRAM ...   with DeepSpeed's flags\n"
+    "  acclaunch test [flags]                    starts a program of our own: says what works\n"
     "  acclaunch explain [launch|torchrun|deepspeed] [flags] PROGRAM\n"
     "                                            every setting, its value and where it came "
     "from\n\n"

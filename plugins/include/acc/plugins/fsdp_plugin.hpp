@@ -40,4 +40,9 @@ struct FullyShardedDataParallelPlugin {
   [[nodiscard]] ShardingSettings to_sharding_settings(int world_size, int local_world_size) const;
 };
 
+/// Accelerate's questionnaire stores the strategy of FSDP 1 under fsdp_reshard_after_forward. Moves
+/// it to fsdp_sharding_strategy, unless that is given too. Returns what was done, in words; nothing
+/// with FSDP 2, or where there is nothing to do. Throws Error(config) for an unknown strategy.
+std::string settle_questionnaire_strategy(Settings& settings);
+
 }  // namespace acc::plugins

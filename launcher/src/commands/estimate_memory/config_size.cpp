@@ -1,0 +1,230 @@
+// Parameters of a model by its config.json: the shapes that Transformers' classes give their
+// layers.
+#include "acc/base/error.hpp"
+#include "acc/plugins/faults.hpp"
+#include "acc/plugins/settings.hpp"
+#include "commands/estimate_memory/model_size.hpp"
+
+#include <array>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Node;
+
+/// Reads keys and remembers which are missing.
+class Config {
+ public:
+  explicit Config(const plugins::Document& document) : document_(document) {}
+
+  std::int64_t operator[](std::string_view key) {
+    const Node* node = document_.root.find(key);
+    const auto value = node == nullptr ? std::nullopt : plugins::parse_integer(node->text);
+    if (!value || *value < 0 || *value > 1'000'000'000) {
+      faults_.add((node == nullptr ? document_.path.string() : node->where) + ": " +
+                  std::string(key) + " must be a count, got " +
+                  (node == nullptr ? "nothing" : "\"" + node->text + "\""));
+      return 1;
+    }
+    return *value;
+  }
+  /// `otherwise` where the key is absent or null.
+  std::int64_t value_or(std::string_view key, std::int64_t otherwise) {
+    const Node* node = document_.root.find(key);
+    return node == nullptr || node->is_empty() ? otherwise : (*this)[key];
+  }
+  [[nodiscard]] bool flag(std::string_view key, bool otherwise) const {
+    const Node* node = document_.root.find(key);
+    return node == nullptr || node->is_empty() ? otherwise : node->text == "true";
+  }
+  [[nodiscard]] std::string text(std::string_view key) const {
+    const Node* node = document_.root.find(key);
+    return node == nullptr ? "" : node->text;
+  }
+  void raise() const { faults_.raise(); }
+
+ private:
+  const plugins::Document& document_;
+  plugins::Faults faults_;
+};
+
+using Parts = std::vector<ModelPart>;
+
+std::int64_t linear(std::int64_t in, std::int64_t out, bool bias = true) {
+  return in * out + (bias ? out : 0);
+}
+
+/// Four projections of the width and two of the inner width, all with bias, and two norms.
+std::int64_t plain_block(std::int64_t width, std::int64_t inner) {
+  return 4 * linear(width, width) + linear(width, inner) + linear(inner, width) + 2 * 2 * width;
+}
+
+Parts gpt2(Config& config) {
+  const std::int64_t width = config["n_embd"];
+  const std::int64_t vocabulary = config["vocab_size"];
+  Parts parts = {
+      {"wte", vocabulary * width},
+      {"wpe", config["n_positions"] * width},
+      {"block", plain_block(width, config.value_or("n_inner", 4 * width)), config["n_layer"], true},
+      {"ln_f", 2 * width}};
+  if (!config.flag("tie_word_embeddings", true)) {
+    parts.push_back({"lm_head", vocabulary * width});
+  }
+  return parts;
+}
+
+/// What sets the members of Llama's family apart.
+struct LlamaKind {
+  bool query_key_value_bias = false;
+  bool query_key_norm = false;
+  bool tied = false;
+};
+
+Parts llama_like(Config& config, LlamaKind kind) {
+  const std::int64_t width = config["hidden_size"];
+  const std::int64_t inner = config["intermediate_size"];
+  const std::int64_t vocabulary = config["vocab_size"];
+  const std::int64_t heads = config["num_attention_heads"];
+  const std::int64_t head = config.value_or("head_dim", width / std::max<std::int64_t>(heads, 1));
+  const std::int64_t key_values = config.value_or("num_key_value_heads", heads) * head;
+  const bool bias = config.flag("attention_bias", false);
+  const bool mlp_bias = config.flag("mlp_bias", false);
+  const bool in_bias = bias || kind.query_key_value_bias;
+  const std::int64_t attention =
+      linear(width, heads * head, in_bias) + 2 * linear(width, key_values, in_bias) +
+      linear(heads * head, width, bias) + (kind.query_key_norm ? 2 * head : 0);
+  const std::int64_t mlp = 2 * linear(width, inner, mlp_bias) + linear(inner, width, mlp_bias);
+  const std::int64_t experts = config.value_or("num_local_experts", 0);
+  const std::int64_t feed_forward = experts == 0 ? mlp : experts * mlp + width * experts;
+  Parts parts = {{"embed_tokens", vocabulary * width},
+                 {"layer", attention + feed_forward + 2 * width, config["num_hidden_layers"], true},
+                 {"norm", width}};
+  if (!config.flag("tie_word_embeddings", kind.tied)) {
+    parts.push_back({"lm_head", vocabulary * width});
+  }
+  return parts;
+}
+
+Parts llama(Config& config) {
+  return llama_like(config, {});
+}
+Parts gemma(Config& config) {
+  return llama_like(config, {.tied = true});
+}
+Parts qwen2(Config& config) {
+  return llama_like(config, {.query_key_value_bias = true});
+}
+Parts qwen3(Config& config) {
+  return llama_like(config, {.query_key_norm = true});
+}
+
+Parts bert(Config& config) {
+  const std::int64_t width = config["hidden_size"];
+  const std::int64_t rows =
+      config["vocab_size"] + config["max_position_embeddings"] + config["type_vocab_size"];
+  return {
+      {"word_embeddings", config["vocab_size"] * width},
+      {"other embeddings", (rows - config["vocab_size"]) * width + 2 * width},
+      {"layer", plain_block(width, config["intermediate_size"]), config["num_hidden_layers"], true},
+      {"pooler", linear(width, width)}};
+}
+
+Parts distilbert(Config& config) {
+  const std::int64_t width = config["dim"];
+  return {{"word_embeddings", config["vocab_size"] * width},
+          {"other embeddings", config["max_position_embeddings"] * width + 2 * width},
+          {"layer", plain_block(width, config["hidden_dim"]), config["n_layers"], true}};
+}
+
+Parts opt(Config& config) {
+  const std::int64_t width = config["hidden_size"];
+  const std::int64_t embedding = config.value_or("word_embed_proj_dim", width);
+  Parts parts = {
+      {"embed_tokens", config["vocab_size"] * embedding},
+      {"embed_positions", (config["max_position_embeddings"] + 2) * width},
+      {"layer", plain_block(width, config["ffn_dim"]), config["num_hidden_layers"], true}};
+  if (config.flag("do_layer_norm_before", true)) {
+    parts.push_back({"final_layer_norm", 2 * width});
+  }
+  if (embedding != width) {
+    parts.push_back({"projections", 2 * embedding * width});
+  }
+  return parts;
+}
+
+Parts gpt_neox(Config& config) {
+  const std::int64_t width = config["hidden_size"];
+  const std::int64_t vocabulary = config["vocab_size"];
+  Parts parts = {
+      {"embed_in", vocabulary * width},
+      {"layer", plain_block(width, config["intermediate_size"]), config["num_hidden_layers"], true},
+      {"final_layer_norm", 2 * width}};
+  if (!config.flag("tie_word_embeddings", false)) {
+    parts.push_back({"embed_out", vocabulary * width});
+  }
+  return parts;
+}
+
+Parts t5(Config& config) {
+  const std::int64_t width = config["d_model"];
+  const std::int64_t heads = config["num_heads"];
+  const std::int64_t vocabulary = config["vocab_size"];
+  const std::int64_t attention = 4 * width * heads * config["d_kv"] + width;
+  const bool gated = config.text("feed_forward_proj").starts_with("gated-");
+  const std::int64_t feed_forward = (gated ? 3 : 2) * width * config["d_ff"] + width;
+  const std::int64_t layers = config["num_layers"];
+  const std::int64_t buckets = config.value_or("relative_attention_num_buckets", 32);
+  Parts parts = {{"shared", vocabulary * width},
+                 {"encoder block", attention + feed_forward, layers, true},
+                 {"decoder block", 2 * attention + feed_forward,
+                  config.value_or("num_decoder_layers", layers), true},
+                 {"relative_attention_bias", buckets * heads, 2},
+                 {"final_layer_norm", width, 2}};
+  if (!config.flag("tie_word_embeddings", true)) {
+    parts.push_back({"lm_head", vocabulary * width});
+  }
+  return parts;
+}
+
+struct Formula {
+  std::string_view model_type;
+  Parts (*parts)(Config&);
+};
+constexpr std::array kFormulas = {Formula{"bert", bert},         Formula{"distilbert", distilbert},
+                                  Formula{"gemma", gemma},       Formula{"gpt2", gpt2},
+                                  Formula{"gpt_neox", gpt_neox}, Formula{"llama", llama},
+                                  Formula{"mistral", llama},     Formula{"mixtral", llama},
+                                  Formula{"opt", opt},           Formula{"phi3", llama},
+                                  Formula{"qwen2", qwen2},       Formula{"qwen3", qwen3},
+                                  Formula{"roberta", bert},      Formula{"t5", t5},
+                                  Formula{"xlm-roberta", bert}};
+
+Error unknown_type(const plugins::Document& document, const std::string& type) {
+  std::string known;
+  for (const Formula& formula : kFormulas) {
+    known += (known.empty() ? "" : ", ") + std::string(formula.model_type);
+  }
+  const Node* node = document.root.find("model_type");
+  return Error(Errc::config, (node == nullptr ? document.path.string() : node->where) +
+                                 ": model_type " + (type.empty() ? "is missing" : type) +
+                                 "; sizes are known for " + known +
+                                 " (a safetensors file or a number of parameters serves as well)");
+}
+
+}  // namespace
+
+ModelSize size_from_config(const plugins::Document& document) {
+  Config config(document);
+  const std::string type = config.text("model_type");
+  for (const Formula& formula : kFormulas) {
+    if (formula.model_type == type) {
+      ModelSize size{.name = type + " of " + document.path.string(),
+                     .parts = formula.parts(config)};
+      config.raise();
+      return size;
+    }
+  }
+  throw unknown_type(document, type);
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,202 @@
+#include "acc/base/error.hpp"
+#include "commands/commands.hpp"
+#include "commands/estimate_memory/memory_model.hpp"
+#include "commands/estimate_memory/model_size.hpp"
+#include "commands/options.hpp"
+
+#include <array>
+#include <cstdio>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Strategy;
+
+struct EstimateOptions {
+  std::string source;
+  std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
+  int num_processes = 1;
+  int num_local = 0;  ///< 0: all of them
+  std::string optimizer = "adamw";
+  std::string mixed_precision = "no";
+  std::string offload = "any";
+  int layers = 32;
+  bool cpu = false;
+};
+
+bool read(std::span<const std::string> arguments, EstimateOptions& options) {
+  CLI::App app("Tells how much memory a model and its training take, without activations.",
+               "acclaunch estimate-memory");
+  app.add_option("source", options.source,
+                 "safetensors file or index, config.json, a folder with one, or a number: 7B")
+      ->required();
+  app.add_option("--dtypes", options.dtypes, "rows of the first table")
+      ->check(CLI::IsMember({"float32", "float16", "int8", "int4"}));
+  app.add_option("--num_processes", options.num_processes, "ranks, over all machines")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--num_local", options.num_local, "ranks of one machine; default: all")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--optimizer", options.optimizer, "adamw, or sgd with momentum")
+      ->check(CLI::IsMember({"adamw", "sgd"}));
+  app.add_option("--mixed_precision", options.mixed_precision, "of the training: no or bf16")
+      ->check(CLI::IsMember({"no", "bf16"}));
+  app.add_option("--offload", options.offload, "to host memory: none, optimizer, all; default: any")
+      ->check(CLI::IsMember({"none", "optimizer", "all", "any"}));
+  app.add_option("--layers", options.layers, "units of a model given as a number")
+      ->check(CLI::Range(1, 100'000));
+  app.add_flag("--cpu", options.cpu, "the workers, all of one machine, compute on the CPU");
+  if (!read_options(app, arguments)) {
+    return false;
+  }
+  options.num_local = options.num_local == 0 ? options.num_processes : options.num_local;
+  if (options.num_processes % options.num_local != 0) {
+    throw Error(Errc::invalid_argument, "--num_processes " + std::to_string(options.num_processes) +
+                                            " must be a multiple of --num_local " +
+                                            std::to_string(options.num_local));
+  }
+  if (options.cpu && options.num_local != options.num_processes) {
+    throw Error(Errc::invalid_argument,
+                "--cpu is for the workers of one machine; leave out "
+                "--num_local");
+  }
+  return true;
+}
+
+/// "1.23 GiB", as Accelerate's table.
+std::string in_units(double nbytes) {
+  static constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  while (nbytes >= 1024.0 && unit + 1 < kUnits.size()) {
+    nbytes /= 1024.0;
+    ++unit;
+  }
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.2f %s", nbytes, kUnits[unit]);
+  return text.data();
+}
+
+using Row = std::vector<std::string>;
+
+/// Columns aligned to the right, but for the first.
+std::string table(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line = row[0] + std::string(widths[0] - row[0].size(), ' ');
+    for (std::size_t i = 1; i < row.size(); ++i) {
+      line += "  " + std::string(widths[i] - row[i].size(), ' ') + row[i];
+    }
+    text += line + "\n";
+  }
+  return text;
+}
+
+/// Accelerate's: the training column is weights, gradients and Adam's two moments, and for float16
+/// half of that.
+std::string size_table(const ModelSize& model, const std::vector<std::string>& dtypes) {
+  std::vector<Row> rows = {{"dtype", "largest layer", "total size", "training with Adam"}};
+  const double total = 4.0 * static_cast<double>(model.numel());
+  const double layer = 4.0 * static_cast<double>(model.largest_part());
+  for (const std::string& dtype : dtypes) {
+    const double share = dtype == "float32"   ? 1.0
+                         : dtype == "float16" ? 2.0
+                         : dtype == "int8"    ? 4.0
+                                              : 8.0;
+    const std::string training = share > 2.0 ? "N/A" : in_units(4.0 * total / share);
+    rows.push_back({dtype, in_units(layer / share), in_units(total / share), training});
+  }
+  return table(rows);
+}
+
+struct StrategyName {
+  Strategy strategy;
+  std::string_view name;
+};
+constexpr std::array kStrategies = {
+    StrategyName{Strategy::no_shard, "ZeRO 0, NO_SHARD"},
+    StrategyName{Strategy::shard_optimizer, "ZeRO 1"},
+    StrategyName{Strategy::shard_grad_op, "ZeRO 2, SHARD_GRAD_OP"},
+    StrategyName{Strategy::full_shard, "ZeRO 3, FULL_SHARD"},
+    StrategyName{Strategy::hybrid_shard, "HYBRID_SHARD"},
+    StrategyName{Strategy::hybrid_shard_zero2, "HYBRID_SHARD_ZERO2"}};
+
+struct OffloadName {
+  Offload offload;
+  std::string_view name;
+};
+constexpr std::array kOffloads = {OffloadName{Offload::none, "none"},
+                                  OffloadName{Offload::optimizer, "optimizer"},
+                                  OffloadName{Offload::all, "all"}};
+
+/// Weights that every rank has anyway cannot be offloaded; one machine has no replicas.
+bool makes_sense(const EstimateOptions& options, Strategy strategy, const OffloadName& offload) {
+  const bool hybrid =
+      strategy == Strategy::hybrid_shard || strategy == Strategy::hybrid_shard_zero2;
+  const bool shards_weights =
+      strategy != Strategy::no_shard && strategy != Strategy::shard_optimizer;
+  return (!hybrid || options.num_local < options.num_processes) &&
+         (offload.offload != Offload::all || shards_weights) &&
+         (offload.offload == Offload::none || !options.cpu) &&
+         (options.offload == "any" || options.offload == offload.name);
+}
+
+std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
+  const TrainingSize size{.numel = model.numel(),
+                          .largest_unit = model.largest_unit(),
+                          .root = model.root(),
+                          .num_processes = options.num_processes,
+                          .num_local = options.num_local,
+                          .sixteen_bit = options.mixed_precision != "no",
+                          .moments = options.optimizer == "adamw" ? 2 : 1,
+                          .on_cpu = options.cpu};
+  std::vector<Row> rows = {{"strategy", "offload", "parameters", "gradients", "optimizer",
+                            "gathered", "buffers", "device", "host"}};
+  for (const auto& [strategy, name] : kStrategies) {
+    for (const OffloadName& offload : kOffloads) {
+      if (makes_sense(options, strategy, offload)) {
+        const RankMemory memory = rank_memory(size, strategy, offload.offload);
+        Row row = {std::string(name), std::string(offload.name)};
+        for (const std::int64_t nbytes :
+             {memory.parameters, memory.gradients, memory.optimizer, memory.gathered,
+              memory.gradient_buffers, memory.device, memory.host}) {
+          row.push_back(in_units(static_cast<double>(nbytes)));
+        }
+        rows.push_back(std::move(row));
+      }
+    }
+  }
+  return rows.size() == 1 ? "nothing to show: no strategy has this offload here\n" : table(rows);
+}
+
+std::string count_of(std::int64_t numel) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%lld (%.2f M)", static_cast<long long>(numel),
+                static_cast<double>(numel) * 1e-6);
+  return text.data();
+}
+
+}  // namespace
+
+int estimate_memory_command(std::span<const std::string> arguments) {
+  EstimateOptions options;
+  if (!read(arguments, options)) {
+    return 0;
+  }
+  const ModelSize model = size_of_source(options.source, options.layers);
+  const std::string text =
+      model.name + ": " + count_of(model.numel()) + " parameters; largest unit " +
+      count_of(model.largest_unit()) + ", in no unit " + count_of(model.root()) + "\n\n" +
+      size_table(model, options.dtypes) + "\nOne of " + std::to_string(options.num_processes) +
+      " rank(s), " + std::to_string(options.num_local) + " a machine, mixed precision " +
+      options.mixed_precision + ", " + options.optimizer + ", without activations:\n\n" +
+      rank_table(model, options);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace acc::launcher

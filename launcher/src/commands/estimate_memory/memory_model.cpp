@@ -1,0 +1,130 @@
+#include "commands/estimate_memory/memory_model.hpp"
+
+#include "acc/plugins/strategy.hpp"
+
+#include <algorithm>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::int64_t kFloat = 4;
+
+/// What the runtime keeps alive beside the root unit: gathered weights in use and on their way, and
+/// gradients being written and two on their way.
+constexpr std::int64_t kGathered = 2;
+constexpr std::int64_t kGradients = 3;
+/// Shards of gradients on their way to the host.
+constexpr std::int64_t kOffloaded = 2;
+
+class Model {
+ public:
+  Model(const TrainingSize& size, plugins::Strategy strategy, Offload offload)
+      : size_(size),
+        on_(plugins::switches(strategy)),
+        offload_(size.on_cpu ? Offload::none : offload),
+        shards_(on_.replicate ? size.num_local : size.num_processes),
+        width_(size.sixteen_bit ? 2 : 4) {}
+
+  RankMemory memory() {
+    add_parameters();
+    add_gradients();
+    place(memory_.optimizer, kFloat * size_.moments * optimizer_shard(), offloads());
+    add_gathered();
+    add_gradient_buffers();
+    return memory_;
+  }
+
+ private:
+  [[nodiscard]] bool offloads() const { return offload_ != Offload::none; }
+  [[nodiscard]] std::int64_t optimizer_shard() const {
+    return on_.shard_optimizer ? size_.numel / shards_ : size_.numel;
+  }
+  [[nodiscard]] std::int64_t parameter_shard() const {
+    return on_.shard_parameters ? size_.numel / shards_ : size_.numel;
+  }
+  /// Elements of the units alive at once, and the root's.
+  [[nodiscard]] std::int64_t alive(std::int64_t units) const {
+    return std::min(units * size_.largest_unit + size_.root, size_.numel);
+  }
+
+  void place(std::int64_t& part, std::int64_t nbytes, bool on_host) {
+    part += nbytes;
+    (on_host || size_.on_cpu ? memory_.host : memory_.device) += nbytes;
+  }
+
+  void add_parameters() {
+    const bool weights_on_host = offload_ == Offload::all;
+    const bool shared = size_.on_cpu && size_.sixteen_bit;  // counted as gathered
+    if (!shared) {
+      place(memory_.parameters, width_ * parameter_shard(), weights_on_host);
+    }
+    // Weights of the optimizer's type and place are its master weights, too.
+    if (size_.sixteen_bit || offloads() != weights_on_host) {
+      place(memory_.parameters, kFloat * optimizer_shard(), offloads());
+    }
+    if (size_.sixteen_bit && offload_ == Offload::optimizer) {  // rounded there, then copied
+      place(memory_.parameters, width_ * optimizer_shard(), true);
+    }
+  }
+
+  void add_gradients() {
+    if (!on_.shard_gradients) {
+      place(memory_.gradients, kFloat * size_.numel, false);
+    }
+    if (on_.shard_gradients || offloads()) {
+      place(memory_.gradients, kFloat * optimizer_shard(), offloads());
+    }
+  }
+
+  void add_gathered() {
+    const std::int64_t units = on_.reshard_after_forward ? alive(kGathered) : size_.numel;
+    if (size_.on_cpu) {  // a shard is a slice of what all ranks of the machine share
+      if (size_.sixteen_bit) {
+        place(memory_.gathered, width_ * parameter_shard(), false);
+        place(memory_.gathered, kFloat * widened(), false);
+      }
+      return;
+    }
+    if (!on_.shard_parameters || shards_ == 1) {
+      return;
+    }
+    place(memory_.gathered, width_ * units, false);
+    if (offload_ == Offload::all) {  // shards on their way from the host
+      place(memory_.gathered, width_ * kGathered * size_.largest_unit / shards_, false);
+    }
+  }
+
+  /// 16-bit weights and gradients of the units in use, in the fp32 that the CPU computes with. The
+  /// root's may come to lie in a unit's buffer.
+  [[nodiscard]] std::int64_t widened() const {
+    const std::int64_t weights = on_.reshard_after_forward ? alive(1) : size_.numel;
+    return weights + size_.largest_unit + std::max(size_.largest_unit, size_.root) +
+           (on_.reshard_after_forward ? 0 : size_.root);
+  }
+
+  void add_gradient_buffers() {
+    if (on_.shard_gradients) {
+      place(memory_.gradient_buffers, width_ * alive(kGradients), false);
+      if (offloads()) {
+        place(memory_.gradient_buffers, kFloat * kOffloaded * size_.largest_unit / shards_, false);
+      }
+    } else if (size_.sixteen_bit && !size_.on_cpu) {  // added to the fp32 ones unit by unit
+      place(memory_.gradient_buffers, width_ * alive(1), false);
+    }
+  }
+
+  const TrainingSize& size_;
+  plugins::StrategySwitches on_;
+  Offload offload_;
+  std::int64_t shards_;
+  std::int64_t width_;
+  RankMemory memory_;
+};
+
+}  // namespace
+
+RankMemory rank_memory(const TrainingSize& size, plugins::Strategy strategy, Offload offload) {
+  return Model(size, strategy, offload).memory();
+}
+
+}  // namespace acc::launcher

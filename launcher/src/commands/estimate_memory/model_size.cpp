@@ -1,0 +1,89 @@
+#include "commands/estimate_memory/model_size.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/plugins/settings.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace acc::launcher {
+
+namespace fs = std::filesystem;
+
+std::int64_t ModelSize::numel() const {
+  std::int64_t sum = 0;
+  for (const ModelPart& part : parts) {
+    sum += part.numel * part.count;
+  }
+  return sum;
+}
+
+std::int64_t ModelSize::largest_part() const {
+  return std::ranges::max(parts, {}, &ModelPart::numel).numel;
+}
+
+std::int64_t ModelSize::largest_unit() const {
+  std::int64_t largest = 0;
+  for (const ModelPart& part : parts) {
+    largest = std::max(largest, part.unit ? part.numel : 0);
+  }
+  return largest;
+}
+
+std::int64_t ModelSize::root() const {
+  std::int64_t sum = 0;
+  for (const ModelPart& part : parts) {
+    sum += part.unit ? 0 : part.numel * part.count;
+  }
+  return sum;
+}
+
+std::optional<ModelSize> size_from_count(const std::string& text, int layers) {
+  static constexpr std::string_view kSuffixes = "KMBT";  // thousands, millions, …
+  std::string digits = text;
+  double scale = 1.0;
+  const auto suffix = digits.empty()
+                          ? std::string_view::npos
+                          : kSuffixes.find(plugins::upper(digits.substr(digits.size() - 1)));
+  if (suffix != std::string_view::npos) {
+    scale = std::pow(1000.0, static_cast<double>(suffix) + 1.0);
+    digits.pop_back();
+  }
+  const auto number = plugins::parse_real(digits);
+  if (!number || !(*number * scale >= 1.0) || *number * scale > 1e15) {
+    return std::nullopt;
+  }
+  const std::int64_t numel = std::llround(*number * scale);
+  ModelSize size{.name = text + " parameters", .parts = {}};
+  size.parts.push_back({"layer", numel / layers, layers, true});
+  size.parts.push_back({"rest", numel % layers, 1, false});
+  return size;
+}
+
+ModelSize size_of_source(const std::string& source, int layers) {
+  const fs::path path = source;
+  std::error_code none;
+  if (!fs::exists(path, none)) {
+    if (auto size = size_from_count(source, layers)) {
+      return *size;
+    }
+    throw Error(Errc::not_found,
+                "there is no " + source +
+                    "; expected a safetensors file or its index, a model's config.json, a folder "
+                    "with one of these, or a number of parameters such as 7B");
+  }
+  if (!fs::is_directory(path, none)) {
+    const bool is_config = path.extension() == ".json" && !path.string().ends_with(".index.json");
+    return is_config ? size_from_config(plugins::load_document(path)) : size_from_safetensors(path);
+  }
+  for (const char* name : {"model.safetensors.index.json", "model.safetensors", "config.json"}) {
+    if (fs::exists(path / name, none)) {
+      return size_of_source((path / name).string(), layers);
+    }
+  }
+  throw Error(Errc::not_found, source +
+                                   " holds neither model.safetensors.index.json nor "
+                                   "model.safetensors nor config.json");
+}
+
+}  // namespace acc::launcher

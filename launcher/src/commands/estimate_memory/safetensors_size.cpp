@@ -1,0 +1,121 @@
+#include "acc/base/error.hpp"
+#include "commands/estimate_memory/model_size.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <set>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference reader's limit
+
+[[noreturn]] void fail(const fs::path& path, const std::string& what) {
+  throw Error(Errc::config, path.string() + ": " + what);
+}
+
+std::ifstream open(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    throw Error(Errc::not_found, "cannot read " + path.string() + ": " + std::strerror(errno));
+  }
+  return file;
+}
+
+/// Length as 8 bytes, least first; then JSON.
+json read_header(const fs::path& path) {
+  std::ifstream file = open(path);
+  std::array<unsigned char, 8> bytes{};
+  file.read(reinterpret_cast<char*>(bytes.data()), bytes.size());
+  std::uint64_t length = 0;
+  for (std::size_t i = bytes.size(); i-- > 0;) {
+    length = length * 256 + bytes[i];
+  }
+  if (!file || length > kMaxHeader) {
+    fail(path, "not a safetensors file: its first 8 bytes are no length of a header");
+  }
+  std::string text(length, '\0');
+  if (!file.read(text.data(), static_cast<std::streamsize>(length))) {
+    fail(path, "truncated: its header has " + std::to_string(length) + " bytes");
+  }
+  return json::parse(text);
+}
+
+/// Elements of each tensor, by name.
+using Numels = std::map<std::string, std::int64_t>;
+
+void add_tensors(const fs::path& path, Numels& numels) {
+  const json header = read_header(path);
+  for (const auto& [name, tensor] : header.items()) {
+    if (name != "__metadata__") {
+      std::int64_t numel = 1;
+      for (const std::int64_t extent : tensor.at("shape").get<std::vector<std::int64_t>>()) {
+        numel *= extent;
+      }
+      numels[name] = numel;
+    }
+  }
+}
+
+void add_index(const fs::path& path, Numels& numels) {
+  std::ifstream file = open(path);
+  std::set<std::string> names;
+  const json index = json::parse(file);
+  for (const auto& [tensor, name] : index.at("weight_map").items()) {
+    names.insert(name.get<std::string>());
+  }
+  for (const std::string& name : names) {
+    add_tensors(path.parent_path() / name, numels);
+  }
+}
+
+bool is_number(std::string_view word) {
+  return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// `model.layers.3` of `model.layers.3.mlp.weight`: up to the first number. Else the module,
+/// `model.norm` of `model.norm.weight`.
+ModelPart part_of(const std::string& tensor) {
+  for (std::size_t begin = 0; begin < tensor.size();) {
+    const std::size_t end = std::min(tensor.find('.', begin), tensor.size());
+    if (is_number(std::string_view(tensor).substr(begin, end - begin))) {
+      return {tensor.substr(0, end), 0, 1, true};
+    }
+    begin = end + 1;
+  }
+  return {tensor.substr(0, tensor.rfind('.')), 0, 1, false};
+}
+
+}  // namespace
+
+ModelSize size_from_safetensors(const fs::path& path) {
+  Numels numels;
+  try {
+    path.extension() == ".json" ? add_index(path, numels) : add_tensors(path, numels);
+  } catch (const json::exception& error) {
+    fail(path, std::string("not what a safetensors header or index looks like: ") + error.what());
+  }
+  std::map<std::string, ModelPart> parts;
+  for (const auto& [tensor, numel] : numels) {
+    const ModelPart part = part_of(tensor);
+    parts.emplace(part.name, part).first->second.numel += numel;
+  }
+  if (parts.empty()) {
+    fail(path, "there is no tensor in it");
+  }
+  ModelSize size{.name = path.string(), .parts = {}};
+  for (auto& [name, part] : parts) {
+    size.parts.push_back(std::move(part));
+  }
+  return size;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,123 @@
+// Sub-commands as a user meets them.
+#include "support/program.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include <fstream>
+
+using namespace acc::test;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr const char* kSuccess = "acclaunch test: all of it works\n";
+
+Words acclaunch(Words words) {
+  words.insert(words.begin(), ACC_BIN_DIR "/acclaunch");
+  return words;
+}
+
+std::string write(const TemporaryFolder& folder, const std::string& name, const std::string& text) {
+  const std::string path = folder.path() / name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+}  // namespace
+
+TEST_CASE("acclaunch test: every strategy works, and it says so") {
+  const std::vector<Words> cases = {
+      {"--num_processes", "1"},
+      {"--num_processes", "2"},
+      {"--num_processes", "3", "--use_fsdp"},
+      {"--num_processes", "2", "--use_fsdp", "--fsdp_sharding_strategy", "SHARD_GRAD_OP"},
+      {"--num_processes", "2", "--use_fsdp", "--mixed_precision", "bf16"},
+      {"--num_processes", "4", "--use_fsdp", "--fsdp_version", "2",
+       "--parallelism_config_dp_shard_size", "2", "--parallelism_config_dp_replicate_size", "2"},
+      {"--num_processes", "2", "--use_deepspeed", "--zero_stage", "1"},
+      {"--num_processes", "2", "--use_deepspeed", "--zero_stage", "3",
+       "--gradient_accumulation_steps", "2", "--gradient_clipping", "0.5"},
+      {"--config_file", ACC_SOURCE_DIR "/configs/zero2.yaml", "--num_processes", "2"},
+  };
+  for (const Words& flags : cases) {
+    CAPTURE(flags);
+    Words words = {"test", "--cpu"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    Program job(acclaunch(words));
+    CHECK(job.wait() == 0);
+    CAPTURE(job.err());
+    CHECK(contains(job.out(), "ok  gradients are averaged over all ranks\n"));
+    CHECK(contains(job.out(), "ok  a checkpoint is saved, loaded and gone on from\n"));
+    CHECK(job.out().ends_with(kSuccess));
+  }
+}
+
+TEST_CASE("acclaunch test: two machines") {
+  const ReservedPort port;
+  const auto machine = [&](const char* rank) {
+    return acclaunch({"test", "--cpu", "--use_fsdp", "--num_processes", "4", "--num_machines", "2",
+                      "--machine_rank", rank, "--main_process_ip", "127.0.0.1",
+                      "--main_process_port", port.text()});
+  };
+  Program first(machine("0"));
+  Program second(machine("1"));
+  CHECK(first.wait() == 0);
+  CHECK(second.wait() == 0);
+  CHECK(contains(first.out(), "ok  the loss falls"));
+  CHECK(contains(first.out(), "checkpoints were left out"));
+  CHECK(first.out().ends_with(kSuccess));
+  CHECK(second.out() == kSuccess);
+}
+
+TEST_CASE("acclaunch test: what does not work is an error with its reason") {
+  Program precision(
+      acclaunch({"test", "--cpu", "--num_processes", "2", "--mixed_precision", "fp16"}));
+  CHECK(precision.wait() == 2);
+  CHECK(contains(precision.err(), "fp16"));
+  CHECK_FALSE(contains(precision.out(), kSuccess));
+
+  Program program(acclaunch({"test", "--cpu", "/bin/true"}));
+  CHECK(program.wait() == 2);
+  CHECK(contains(program.err(), "take out /bin/true"));
+}
+
+TEST_CASE("acclaunch env: machine, variables and configuration, a line each") {
+  const TemporaryFolder folder;
+  const std::string config =
+      write(folder, "c.yaml", "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n");
+  Program env(acclaunch({"env", "--config-file", config}),
+              {{"ACC_SIMULATE_GPUS", "2"}, {"NCCL_DEBUG", "INFO"}, {"SECRET_TOKEN", "x"}});
+  CHECK(env.wait() == 0);
+  CHECK(contains(env.out(), "\n- acclaunch version: "));
+  CHECK(contains(env.out(), "\n- Visible GPUs: 0, 1\n"));
+  CHECK(contains(env.out(), "\n\t- NCCL_DEBUG: INFO\n"));
+  CHECK_FALSE(contains(env.out(), "SECRET_TOKEN"));
+  CHECK(env.out().ends_with("- Configuration: " + config +
+                            "\n\t- distributed_type: FSDP\n"
+                            "\t- fsdp_config: {fsdp_version: 2}\n"));
+  rlimit limits{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &limits) == 0);
+  CHECK(contains(env.out(), "(nofile): " + std::to_string(limits.rlim_cur)));
+}
+
+TEST_CASE("acclaunch env: what is not there") {
+  const TemporaryFolder folder;
+  Program env(acclaunch({"env"}), {{"HF_HOME", folder.path()}, {"PYTHON_EXEC", "no-python-here"}});
+  CHECK(env.wait() == 0);
+  CHECK(contains(env.out(), "- Python: Not found\n- PyTorch: Not found\n"));
+  CHECK(env.out().ends_with("- Configuration: Not found\n"));
+
+  Program named(acclaunch({"env", "--config_file", folder.path() / "none.yaml"}));
+  CHECK(named.wait() == 2);
+  CHECK(contains(named.err(), "none.yaml"));
+
+  std::filesystem::create_directory(folder.path() / "accelerate");
+  const std::string broken = write(folder, "accelerate/default_config.yaml", "a: [\n");
+  Program report(acclaunch({"env"}), {{"HF_HOME", folder.path()}});
+  CHECK(report.wait() == 0);
+  CHECK(contains(report.out(), "- Configuration: " + broken + ":"));
+}

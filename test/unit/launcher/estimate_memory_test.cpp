@@ -1,0 +1,270 @@
+// Sizes of models against the counts that their publishers state, and a rank's bytes by hand.
+#include "acc/base/error.hpp"
+#include "commands/estimate_memory/memory_model.hpp"
+#include "commands/estimate_memory/model_size.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <functional>
+
+using namespace acc::launcher;
+using acc::plugins::Strategy;
+using acc::test::contains;
+using acc::test::TemporaryFolder;
+
+namespace {
+
+ModelSize size_of_config(const std::string& json) {
+  return size_from_config(acc::plugins::parse_json(json, "config.json"));
+}
+
+std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const acc::Error& error) {
+    CHECK(acc::exit_status(error) == 2);
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string write_safetensors(const TemporaryFolder& folder, const std::string& name,
+                              const std::string& header) {
+  const std::string path = folder.path() / name;
+  std::ofstream file(path, std::ios::binary);
+  for (std::size_t i = 0; i < 8; ++i) {
+    file.put(static_cast<char>(header.size() >> (8 * i)));
+  }
+  file << header;  // and no weights: they are not read
+  return path;
+}
+
+constexpr std::int64_t kParameters = 8'000'000;
+constexpr std::int64_t kUnit = 500'000;
+constexpr std::int64_t kRoot = 200'000;
+
+TrainingSize four_gpus() {
+  return {.numel = kParameters,
+          .largest_unit = kUnit,
+          .root = kRoot,
+          .num_processes = 4,
+          .num_local = 2};
+}
+
+}  // namespace
+
+TEST_CASE("estimate-memory: parameters of published models") {
+  struct Case {
+    const char* config;
+    std::int64_t numel;
+    std::int64_t largest_unit;
+  };
+  const Case cases[] = {
+      {R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_positions": 1024,
+           "n_inner": null, "vocab_size": 50257})",
+       124'439'808, 7'087'872},
+      {R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
+           "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+           "tie_word_embeddings": false, "vocab_size": 32000})",
+       6'738'415'616, 202'383'360},
+      {R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+           "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+           "tie_word_embeddings": false, "vocab_size": 128256})",
+       8'030'261'248, 218'112'000},
+      {R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336,
+           "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+           "vocab_size": 32000})",
+       7'241'732'096, 218'112'000},
+      {R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336,
+           "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+           "num_local_experts": 8, "vocab_size": 32000})",
+       46'702'792'704, 1'451'270'144},
+      {R"({"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864,
+           "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+           "tie_word_embeddings": true, "vocab_size": 151936})",
+       494'032'768, 14'912'384},
+      {R"({"model_type": "qwen3", "head_dim": 128, "hidden_size": 1024,
+           "intermediate_size": 3072, "num_attention_heads": 16, "num_hidden_layers": 28,
+           "num_key_value_heads": 8, "tie_word_embeddings": true, "vocab_size": 151936})",
+       596'049'920, 15'730'944},
+      {R"({"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192,
+           "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+           "vocab_size": 32064})",
+       3'821'079'552, 113'252'352},
+      {R"({"model_type": "gemma", "head_dim": 256, "hidden_size": 2048,
+           "intermediate_size": 16384, "num_attention_heads": 8, "num_hidden_layers": 18,
+           "num_key_value_heads": 1, "vocab_size": 256000})",
+       2'506'172'416, 110'104'576},
+      {R"({"model_type": "bert", "hidden_size": 768, "intermediate_size": 3072,
+           "max_position_embeddings": 512, "num_hidden_layers": 12, "type_vocab_size": 2,
+           "vocab_size": 30522})",
+       109'482'240, 7'087'872},
+      {R"({"model_type": "roberta", "hidden_size": 768, "intermediate_size": 3072,
+           "max_position_embeddings": 514, "num_hidden_layers": 12, "type_vocab_size": 1,
+           "vocab_size": 50265})",
+       124'645'632, 7'087'872},
+      {R"({"model_type": "distilbert", "dim": 768, "hidden_dim": 3072,
+           "max_position_embeddings": 512, "n_layers": 6, "vocab_size": 30522})",
+       66'362'880, 7'087'872},
+      {R"({"model_type": "opt", "ffn_dim": 3072, "hidden_size": 768,
+           "max_position_embeddings": 2048, "num_hidden_layers": 12, "vocab_size": 50272})",
+       125'239'296, 7'087'872},
+      {R"({"model_type": "opt", "do_layer_norm_before": false, "ffn_dim": 4096,
+           "hidden_size": 1024, "max_position_embeddings": 2048, "num_hidden_layers": 24,
+           "vocab_size": 50272, "word_embed_proj_dim": 512})",
+       331'196'416, 12'596'224},
+      {R"({"model_type": "gpt_neox", "hidden_size": 768, "intermediate_size": 3072,
+           "num_hidden_layers": 12, "vocab_size": 50304})",
+       162'322'944, 7'087'872},
+      {R"({"model_type": "t5", "d_ff": 2048, "d_kv": 64, "d_model": 512,
+           "feed_forward_proj": "relu", "num_heads": 8, "num_layers": 6, "vocab_size": 32128})",
+       60'506'624, 4'195'840},
+      {R"({"model_type": "t5", "d_ff": 1024, "d_kv": 64, "d_model": 512,
+           "feed_forward_proj": "gated-gelu", "num_heads": 6, "num_layers": 8,
+           "num_decoder_layers": 8, "tie_word_embeddings": false, "vocab_size": 32128})",
+       76'961'152, 3'147'264},
+  };
+  for (const Case& each : cases) {
+    CAPTURE(each.config);
+    const ModelSize size = size_of_config(each.config);
+    CHECK(size.numel() == each.numel);
+    CHECK(size.largest_unit() == each.largest_unit);
+  }
+}
+
+TEST_CASE("estimate-memory: what a config lacks is said at once") {
+  const std::string unknown = error_of([] { size_of_config(R"({"model_type": "mamba"})"); });
+  CHECK(contains(unknown, "config.json:1: model_type mamba"));
+  CHECK(contains(unknown, "gpt2, gpt_neox, llama"));
+  CHECK(contains(error_of([] { size_of_config("{}"); }), "model_type is missing"));
+  const std::string missing =
+      error_of([] { size_of_config(R"({"model_type": "gpt2", "n_embd": "wide", "n_layer": 2})"); });
+  CHECK(contains(missing, "n_embd must be a count, got \"wide\""));
+  CHECK(contains(missing, "vocab_size must be a count, got nothing"));
+}
+
+TEST_CASE("estimate-memory: a number of parameters") {
+  CHECK(size_from_count("7B", 32)->numel() == 7'000'000'000);
+  CHECK(size_from_count("1.5b", 32)->numel() == 1'500'000'000);
+  CHECK(size_from_count("350M", 32)->largest_unit() == 10'937'500);
+  CHECK(size_from_count("124439808", 12)->numel() == 124'439'808);
+  CHECK(size_from_count("100", 12)->root() == 4);
+  for (const char* text : {"", "B", "many", "-1B", "0", "nan", "7 B", "1e30"}) {
+    CAPTURE(text);
+    CHECK_FALSE(size_from_count(text, 32).has_value());
+  }
+}
+
+TEST_CASE("estimate-memory: headers of safetensors files") {
+  const TemporaryFolder folder;
+  const std::string first = write_safetensors(folder, "a.safetensors",
+                                              R"({"__metadata__": {"format": "pt"},
+          "model.embed.weight": {"dtype": "BF16", "shape": [100, 8], "data_offsets": [0, 1600]},
+          "model.layers.0.mlp.weight": {"dtype": "BF16", "shape": [8, 8], "data_offsets": [0, 1]},
+          "model.layers.0.mlp.bias": {"dtype": "BF16", "shape": [8], "data_offsets": [0, 1]}})");
+  const ModelSize one = size_of_source(first, 1);
+  CHECK(one.numel() == 872);
+  CHECK(one.largest_unit() == 72);
+  CHECK(one.largest_part() == 800);
+  CHECK(one.root() == 800);
+
+  write_safetensors(folder, "b.safetensors",
+                    R"({"model.layers.1.mlp.weight": {"dtype": "F32", "shape": [8, 9]},
+                        "model.scale": {"dtype": "F32", "shape": []}})");
+  std::ofstream(folder.path() / "model.safetensors.index.json")
+      << R"({"metadata": {}, "weight_map": {"model.embed.weight": "a.safetensors",
+             "model.layers.0.mlp.weight": "a.safetensors", "model.scale": "b.safetensors"}})";
+  const ModelSize both = size_of_source(folder.path(), 1);
+  CHECK(both.numel() == 872 + 73);
+  CHECK(both.root() == 801);
+}
+
+TEST_CASE("estimate-memory: files that are something else") {
+  const TemporaryFolder folder;
+  const auto error = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder.path() / name) << text;
+    return error_of([&] { size_of_source(folder.path() / name, 1); });
+  };
+  CHECK(contains(error("text.safetensors", "some text that is no header"), "not a safetensors"));
+  CHECK(contains(error("short.safetensors", std::string("\x20\0\0\0\0\0\0\0{", 9)), "truncated"));
+  CHECK(contains(error("list.safetensors", std::string("\x02\0\0\0\0\0\0\0[]", 10)), "no tensor"));
+  CHECK(contains(error("x.index.json", "{}"), "weight_map"));
+  CHECK(contains(error("y.index.json", R"({"weight_map": {"t": "gone.safetensors"}})"), "gone"));
+  CHECK(
+      contains(error_of([] { size_of_source("no-such-model", 1); }), "there is no no-such-model"));
+  const TemporaryFolder empty;
+  CHECK(contains(error_of([&] { size_of_source(empty.path(), 1); }), "config.json"));
+}
+
+TEST_CASE("estimate-memory: a rank's bytes, in fp32") {
+  const TrainingSize size = four_gpus();
+  const std::int64_t gathered = 4 * (2 * kUnit + kRoot);
+  const std::int64_t buffers = 4 * (3 * kUnit + kRoot);
+  CHECK(rank_memory(size, Strategy::no_shard, Offload::none) ==
+        RankMemory{.parameters = 4 * kParameters,
+                   .gradients = 4 * kParameters,
+                   .optimizer = 8 * kParameters,
+                   .device = 16 * kParameters});
+  CHECK(rank_memory(size, Strategy::shard_optimizer, Offload::none) ==
+        RankMemory{.parameters = 4 * kParameters,
+                   .gradients = 4 * kParameters,
+                   .optimizer = 2 * kParameters,
+                   .device = 10 * kParameters});
+  CHECK(rank_memory(size, Strategy::shard_grad_op, Offload::none) ==
+        RankMemory{.parameters = kParameters,
+                   .gradients = kParameters,
+                   .optimizer = 2 * kParameters,
+                   .gathered = 4 * kParameters,
+                   .gradient_buffers = buffers,
+                   .device = 8 * kParameters + buffers});
+  CHECK(rank_memory(size, Strategy::full_shard, Offload::none) ==
+        RankMemory{.parameters = kParameters,
+                   .gradients = kParameters,
+                   .optimizer = 2 * kParameters,
+                   .gathered = gathered,
+                   .gradient_buffers = buffers,
+                   .device = 4 * kParameters + gathered + buffers});
+  CHECK(rank_memory(size, Strategy::hybrid_shard, Offload::none).optimizer == 4 * kParameters);
+}
+
+TEST_CASE("estimate-memory: 16-bit weights have fp32 master weights beside them") {
+  TrainingSize size = four_gpus();
+  size.sixteen_bit = true;
+  size.moments = 1;
+  const RankMemory memory = rank_memory(size, Strategy::full_shard, Offload::none);
+  CHECK(memory.parameters == (2 + 4) * kParameters / 4);
+  CHECK(memory.gradients == kParameters);
+  CHECK(memory.optimizer == kParameters);
+  CHECK(memory.gathered == 2 * (2 * kUnit + kRoot));
+}
+
+TEST_CASE("estimate-memory: offload moves to the host what it names") {
+  TrainingSize size = four_gpus();
+  size.sixteen_bit = true;
+  const RankMemory kept = rank_memory(size, Strategy::full_shard, Offload::none);
+  const RankMemory optimizer = rank_memory(size, Strategy::full_shard, Offload::optimizer);
+  const RankMemory all = rank_memory(size, Strategy::full_shard, Offload::all);
+  CHECK(kept.host == 0);
+  // Master weights, gradients, two moments, and the rounded weights on their way back.
+  CHECK(optimizer.host == (4 + 4 + 8 + 2) * kParameters / 4);
+  CHECK(all.host == (2 + 4 + 4 + 8) * kParameters / 4);
+  CHECK(optimizer.device < kept.device);
+  CHECK(all.device == optimizer.device - 2 * kParameters / 4 + 2 * 2 * kUnit / 4);
+  for (const RankMemory& each : {kept, optimizer, all}) {
+    CHECK(each.device + each.host == each.parameters + each.gradients + each.optimizer +
+                                         each.gathered + each.gradient_buffers);
+  }
+}
+
+TEST_CASE("estimate-memory: ranks of one machine share gathered weights on the CPU") {
+  TrainingSize size = four_gpus();
+  size.num_local = 4;
+  size.on_cpu = true;
+  const RankMemory memory = rank_memory(size, Strategy::full_shard, Offload::all);
+  CHECK(memory.device == 0);
+  CHECK(memory.gathered == 0);
+  CHECK(memory.host == 4 * kParameters + 4 * (3 * kUnit + kRoot));
+}
