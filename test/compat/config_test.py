@@ -179,6 +179,7 @@ class ConfigTest(unittest.TestCase):
             if key in found and value != []:
                 text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 self.assertEqual(found[key].lower(), text.lower(), key)
+        self.assertNotIn("fsdp_reshard_after_forward", " ".join(plan["notices"]))
         modes = {"NO": "plain", "MULTI_CPU": "plain"}
         kind = said["distributed_type"]
         self.assertEqual(plan["mode"], modes.get(kind, kind.lower()))

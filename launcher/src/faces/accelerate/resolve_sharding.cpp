@@ -69,6 +69,10 @@ void Resolver::read_fsdp() {
 void Resolver::read_strategy_from_reshard() {
   const std::string text = settings_.text("fsdp_reshard_after_forward");
   const Source source = settings_.source("fsdp_reshard_after_forward");
+  if (plugins::upper(text) == settings_.choice("fsdp_sharding_strategy") &&
+      settings_.given("fsdp_sharding_strategy")) {
+    return;  // said twice, as `acclaunch config` writes it
+  }
   if (plugins::parse_boolean(text) || settings_.given("fsdp_sharding_strategy")) {
     notice(source.where + ": fsdp_reshard_after_forward " + text +
            " has no effect with FSDP 1, which reads fsdp_sharding_strategy");
