@@ -92,6 +92,17 @@ def check_configs(folder):
         assert any(s["source"] == "file" and f"{config}:" in s["where"] for s in plan["settings"])
 
 
+def check_faces(folder):
+    plan = explain(["torchrun", "--nproc-per-node", "2", "--numa-binding", "node", "--no-python",
+                    "true"], folder)
+    assert plan["face"] == "torchrun" and plan["numa_binding"] == "node"
+    assert plan["environment"]["by_local_rank"]["RANK"] == ["0", "1"]
+    plan = explain(["torchrun", "--nnodes", "1:4", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                    "h:1", "--rdzv-id", "x"], folder)
+    assert plan["machines"] == {"min": 1, "max": 4, "machine_rank": None}
+    assert plan["environment"]["set"]["RANK"] is None
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -115,6 +126,7 @@ def main():
         assert len(explain(["--num_machines", "2", "--num_processes", "2", "true"], folder,
                            status=2)["faults"]) == 1
         check_configs(folder)
+        check_faces(folder)
 
 
 main()

@@ -87,7 +87,8 @@ TEST_CASE("launch: kill -9 of one worker is reported with rank and signal") {
 }
 
 TEST_CASE("launch: what a worker wrote to its error file is in the report") {
-  Program job(acclaunch({"--cpu", "--num_processes", "1"}, R"(
+  Program job(acclaunch({"--cpu", "--num_processes", "2"}, R"(
+    [ $RANK = 0 ] && exec sleep 1000
     echo '{"message": {"message": "ValueError: bad batch"}}' > $TORCHELASTIC_ERROR_FILE; exit 4)"));
   CHECK(job.wait() == 4);
   CHECK(contains(job.err(), "    | ValueError: bad batch\n"));
@@ -229,20 +230,70 @@ TEST_CASE("launch: bad input ends with status 2 before anything is started") {
     CHECK(job.err().starts_with("acclaunch: "));
     CHECK(job.out().empty());
   }
-  Program missing({ACC_BIN_DIR "/acclaunch", "--cpu", "no_such_program_anywhere"});
-  CHECK(missing.wait() == 2);
-  CHECK(contains(missing.err(), "no_such_program_anywhere"));
+}
+
+TEST_CASE("launch: a program that cannot be started is 127 or 126, and nothing is started") {
+  const std::string folder = temporary_folder();
+  const std::string script = folder + "/script";
+  std::ofstream(script) << "#!/no/such/interpreter\n";
+  const std::pair<std::string, int> cases[] = {
+      {"no_such_program_anywhere", 127}, {folder, 126}, {script, 126}};
+  std::filesystem::permissions(script, std::filesystem::perms::all);
+  for (const auto& [program, status] : cases) {
+    CAPTURE(program);
+    for (const Flags& face : {Flags{"launch", "--cpu"}, Flags{"torchrun", "--nproc-per-node=2"}}) {
+      Program job({ACC_BIN_DIR "/acclaunch", face[0], face[1], "--no_python", program});
+      CHECK(job.wait() == status);
+      CHECK(contains(job.err(), program));
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("launch: a program that only its exec finds bad is reported, and not started again") {
+  const std::string folder = temporary_folder();
+  const std::string script = folder + "/script";
+  std::ofstream(script) << "no interpreter\n";
+  std::filesystem::permissions(script, std::filesystem::perms::all);
+  Program job(
+      {ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "--max_restarts", "3", script});
+  CHECK(job.wait() == 126);
+  CHECK(contains(job.err(), "could not be executed: Exec format error"));
+  CHECK_FALSE(contains(job.err(), "restart 1"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("launch: with --compat accelerate any failure is 1") {
+  for (const char* how : {"exit 3", "kill -9 $$"}) {
+    CAPTURE(how);
+    Program job(acclaunch({"--compat", "accelerate", "--cpu", "--no_python"}, how));
+    CHECK(job.wait() == 1);
+  }
 }
 
 TEST_CASE("launch: a given port in use is an error that names its owner") {
-  Program holder(acclaunch({"--cpu", "--num_processes", "1", "--main_process_port", "0"},
+  Program holder(acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", "0"},
                            "echo port=$MASTER_PORT end; exec sleep 1000"));
   holder.wait_for_text(" end");
   const std::string port = std::to_string(Watched(holder.out(), "port=")[0]);
-  Program job(acclaunch({"--cpu", "--num_processes", "1", "--main_process_port", port}, "true"));
+  Program job(acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", port}, "true"));
   CHECK(job.wait() == 2);
   CHECK(contains(job.err(), port));
   CHECK(contains(job.err(), "acc-supervisor (pid " + std::to_string(supervisor_of(holder)) + ")"));
+}
+
+TEST_CASE("launch: several machines need their port, also the default one") {
+  Program holder(acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", "0"},
+                           "echo port=$MASTER_PORT end; exec sleep 1000"));
+  holder.wait_for_text(" end");
+  const std::string port = std::to_string(Watched(holder.out(), "port=")[0]);
+  Program job(acclaunch({"--cpu", "--num_processes", "2", "--num_machines", "2", "--machine_rank",
+                         "0", "--main_process_ip", "127.0.0.1", "--main_process_port", port},
+                        "echo started"));
+  CHECK(job.wait() == 2);
+  CHECK(contains(job.err(), port));
+  CHECK(contains(job.err(), "acc-supervisor (pid " + std::to_string(supervisor_of(holder)) + ")"));
+  CHECK(job.out().empty());
 }
 
 TEST_CASE("launch: two jobs beside each other each get a port") {
@@ -250,11 +301,11 @@ TEST_CASE("launch: two jobs beside each other each get a port") {
   const std::string folder = temporary_folder();
   const std::string fifo = folder + "/fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
-  Program one(acclaunch({"--cpu", "--num_processes", "1"}, script), {{"FIFO", fifo}});
-  Program two(acclaunch({"--cpu", "--num_processes", "1"}, script), {{"FIFO", fifo}});
-  one.wait_for_text(" end");
-  two.wait_for_text(" end");
-  CHECK(one.out() != two.out());
+  Program one(acclaunch({"--cpu", "--num_processes", "2"}, script), {{"FIFO", fifo}});
+  Program two(acclaunch({"--cpu", "--num_processes", "2"}, script), {{"FIFO", fifo}});
+  one.wait_for_text(" end", 2);
+  two.wait_for_text(" end", 2);
+  CHECK(Watched(one.out(), "port=")[0] != Watched(two.out(), "port=")[0]);
   one.signal(SIGTERM);
   two.signal(SIGTERM);
   CHECK(one.wait() == 128 + SIGTERM);

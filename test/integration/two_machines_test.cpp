@@ -1,4 +1,5 @@
 // Two acclaunch processes on one host that play two machines.
+#include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/text.hpp"
 
@@ -123,4 +124,80 @@ TEST_CASE("two machines: disagreement about the job is an error on both") {
   CHECK(machine0.wait() == 2);
   CHECK(machine1.wait() == 2);
   CHECK(machine0.out() + machine1.out() == "");
+}
+
+TEST_CASE("two machines: c10d hands out the ranks, at a port of the workers' own") {
+  const ReservedPort port;
+  TwoMachines machines(Way::c10d, port, {},
+                       "echo $RANK/$WORLD_SIZE group $GROUP_RANK at $MASTER_ADDR:$MASTER_PORT end; "
+                       "exec sleep 1000");
+  machines[0].wait_for_text(" end", 2);
+  machines[1].wait_for_text(" end", 2);
+  const std::string out = machines[0].out() + machines[1].out();
+  const std::size_t at = out.find(" at 127.0.0.1:");
+  REQUIRE(at != std::string::npos);
+  const std::string address = out.substr(at, out.find(" end") - at);
+  CHECK(address != " at 127.0.0.1:" + port.text());
+  for (const char* who : {"0/4 group 0", "1/4 group 0", "2/4 group 1", "3/4 group 1"}) {
+    CHECK(contains(out, std::string("] ") + who + address + " end\n"));
+  }
+  machines[0].signal(SIGTERM);
+  CHECK(machines[0].wait() == 128 + SIGTERM);
+  CHECK(machines[1].wait() == 128 + SIGTERM);
+}
+
+TEST_CASE("two machines: one job may end at a meeting point while another runs on") {
+  const ReservedPort port;
+  const auto job = [&](const std::string& id, const std::string& script) {
+    return torchrun({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                     "localhost:" + port.text(), "--rdzv-id", id},
+                    script);
+  };
+  Program host(job("one", "echo worker-up; exec sleep 1000"));  // serves the meeting
+  host.wait_for_text("waiting for machines");
+  const std::string script = "echo two-up; trap 'exit 5' USR1; while :; do sleep 1000 & wait; done";
+  Program third(job("two", script));
+  Program fourth(job("two", script));
+  Program other(job("one", "echo worker-up; exec sleep 1000"));
+  host.wait_for_text("worker-up");
+  third.wait_for_text("two-up");
+  fourth.wait_for_text("two-up");
+  host.signal(SIGTERM);
+  CHECK(host.wait() == 128 + SIGTERM);
+  CHECK(other.wait() == 128 + SIGTERM);
+  fourth.signal(SIGUSR1);
+  CHECK(third.wait() == 5);
+  CHECK(fourth.wait() == 5);
+}
+
+TEST_CASE("two machines: the minimum starts after the last call, and who is late is told so") {
+  const ReservedPort port;
+  const auto machine = [&](const std::string& nnodes) {
+    return torchrun({"--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                     "127.0.0.1:" + port.text(), "--rdzv-conf", "last_call_timeout=1"},
+                    "echo world $WORLD_SIZE end; read -r line < $FIFO; exec sleep 1000");
+  };
+  Program first(machine("1:3"), {{"FIFO", "/dev/null"}});
+  first.wait_for_text("world 1 end");
+  Program late(machine("1:3"), {{"FIFO", "/dev/null"}});
+  CHECK(late.wait() == 2);
+  CHECK(contains(late.err(), "the job has started without this machine"));
+  first.signal(SIGTERM);
+  CHECK(first.wait() == 128 + SIGTERM);
+}
+
+TEST_CASE("two machines: each brings as many workers as it likes") {
+  const ReservedPort port;
+  const auto machine = [&](const std::string& rank, const std::string& count) {
+    return torchrun({"--nnodes", "2", "--nproc-per-node", count, "--node-rank", rank,
+                     "--master-addr", "127.0.0.1", "--master-port", port.text()},
+                    "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE");
+  };
+  Program machine0(machine("0", "1"));
+  Program machine1(machine("1", "3"));
+  CHECK(machine0.wait() == 0);
+  CHECK(machine1.wait() == 0);
+  CHECK(machine0.out() == "[0] 0/4 0/1\n");
+  CHECK(contains(machine1.out(), "[1] 1/4 0/3\n"));
+  CHECK(contains(machine1.out(), "[3] 3/4 2/3\n"));
 }

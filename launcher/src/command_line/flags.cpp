@@ -113,8 +113,8 @@ class Parser {
     const std::string written = argument.substr(0, equals);
     std::string key = canonical(std::string_view(written).substr(2));
     const SettingRow* row = flag_row(face_, key);
-    const auto longer =
-        row == nullptr && face_.abbreviates ? completions(face_, key) : std::vector<std::string>();
+    const bool may_be_short = face_.abbreviates && row == nullptr && refusal_of(face_, key).empty();
+    const auto longer = may_be_short ? completions(face_, key) : std::vector<std::string>();
     if (longer.size() == 1) {
       key = longer.front();
       row = flag_row(face_, key);

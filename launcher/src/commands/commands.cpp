@@ -8,9 +8,13 @@ namespace acc::launcher {
 
 std::span<const SubCommand> sub_commands() noexcept {
   static constexpr std::array kCommands = {
-      SubCommand{"explain", "every setting, its value and where it came from", explain_command},
+      SubCommand{"explain", "what a launch would do, and why; --json", explain_command},
       SubCommand{"config", "asks what a launch shall be and writes its configuration file",
                  config_command},
+      SubCommand{"convert-config",
+                 "writes an FSDP configuration in DeepSpeed's words, or the reverse",
+                 convert_config_command},
+      SubCommand{"to-fsdp2", "writes a configuration of FSDP 1 as one of FSDP 2", to_fsdp2_command},
       SubCommand{"estimate-memory", "what a model and its training take of each rank's memory",
                  estimate_memory_command},
       SubCommand{"env", "what a report of a problem should tell of machine and configuration",

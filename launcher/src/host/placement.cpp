@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -69,6 +70,16 @@ void bind(Placement& worker, const Cpus& cpus) {
   const bool same =
       std::ranges::all_of(cpus, [&](const Cpu& cpu) { return cpu.numa_node == node; });
   worker.numa_node = same ? node : -1;
+}
+
+std::set<int> cores_of(const Placement& worker, const Cpus& all) {
+  std::set<int> cores;
+  for (const Cpu& cpu : all) {
+    if (worker.cpus.empty() || std::ranges::find(worker.cpus, cpu.id) != worker.cpus.end()) {
+      cores.insert(cpu.core);
+    }
+  }
+  return cores;
 }
 
 class Placer {
@@ -251,23 +262,22 @@ Placements place_workers(int local_world_size, const std::vector<int>& gpus, Num
 }
 
 int cores_per_worker(const std::vector<Placement>& workers, const HostFacts& facts) {
-  const auto cores_of = [&](const Placement& worker) {
-    std::set<int> cores;
-    for (const Cpu& cpu : facts.cpus) {
-      if (worker.cpus.empty() || std::ranges::find(worker.cpus, cpu.id) != worker.cpus.end()) {
-        cores.insert(cpu.core);
-      }
+  std::map<int, int> users;  // of each core
+  std::vector<std::set<int>> cores;
+  for (const Placement& worker : workers) {
+    cores.push_back(cores_of(worker, facts.cpus));
+    for (const int core : cores.back()) {
+      ++users[core];
     }
-    return cores;
-  };
-  std::vector<std::set<int>> all;
-  std::ranges::transform(workers, std::back_inserter(all), cores_of);
-  std::size_t fewest = facts.cpus.size();
-  for (const std::set<int>& mine : all) {
-    const auto sharers = std::ranges::count_if(all, [&](const std::set<int>& other) {
-      return std::ranges::any_of(mine, [&](int core) { return other.contains(core); });
-    });
-    fewest = std::min(fewest, mine.size() / static_cast<std::size_t>(sharers));
+  }
+  constexpr double kRounding = 1e-9;
+  double fewest = static_cast<double>(facts.cpus.size());
+  for (const std::set<int>& mine : cores) {
+    double share = kRounding;
+    for (const int core : mine) {
+      share += 1.0 / users[core];
+    }
+    fewest = std::min(fewest, share);
   }
   return std::max(1, static_cast<int>(fewest));
 }

@@ -33,6 +33,8 @@ Topology load_topology() {
     throw Error(Errc::internal, "hwloc cannot be initialised");
   }
   Topology topology(raw);
+  // It would move this thread to every CPU in turn, only to see again what sysfs says.
+  hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
   if (hwloc_topology_load(raw) != 0) {
     throw Error(Errc::internal, "hwloc cannot read the topology of this machine");
   }
@@ -129,6 +131,14 @@ std::string cpu_list(const std::vector<int>& numbers) {
     i = last + 1;
   }
   return text;
+}
+
+std::string cpu_list(const std::vector<Cpu>& cpus) {
+  std::vector<int> numbers;
+  for (const Cpu& cpu : cpus) {
+    numbers.push_back(cpu.id);
+  }
+  return cpu_list(numbers);
 }
 
 }  // namespace acc::launcher

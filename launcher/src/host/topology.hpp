@@ -17,5 +17,6 @@ std::vector<std::vector<Cpu>> grouped(const std::vector<Cpu>& cpus, int Cpu::*ke
 
 /// Rising numbers as the kernel writes them: "0-3,8,10-11".
 std::string cpu_list(const std::vector<int>& numbers);
+std::string cpu_list(const std::vector<Cpu>& cpus);
 
 }  // namespace acc::launcher

@@ -197,7 +197,7 @@ asio::awaitable<void> Job::watch_signals() {
     signalfd_siginfo info{};
     while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info) {
       const int signal = static_cast<int>(info.ssi_signo);
-      if (is_stop_signal(signal)) {
+      if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
         on_stop_signal(signal);
       } else if (workers_run_ && (signal == SIGCHLD || !is_own_signal(signal))) {
         supervisor_->on_signal(signal);
@@ -220,7 +220,7 @@ void Job::on_stop_signal(int signal) {
   }
   say(signal_name(signal) + (std::exchange(stopping_, true) ? " while ending: killing the workers"
                                                             : ": ending the workers"));
-  supervisor_->on_signal(signal);
+  supervisor_->stop(signal);
 }
 
 std::vector<WorkerSpec> Job::worker_specs() const {

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 namespace acc::launcher {
@@ -30,20 +31,48 @@ std::string find_executable(const std::string& program, const plugins::Environme
       return (facts.executable_directory / program).string();
     }
     const bool lies_here = is_file(facts.working_directory / program);
-    throw Error(Errc::not_found, "cannot find program " + program + " in PATH or beside acclaunch" +
-                                     (lies_here ? "; did you mean ./" + program + "?" : ""));
+    throw Error(Errc::no_program, "cannot find program " + program +
+                                      " in PATH or beside acclaunch" +
+                                      (lies_here ? "; did you mean ./" + program + "?" : ""));
   }
   const fs::path path = facts.working_directory / program;
   std::error_code error;
   if (!fs::exists(path, error)) {
-    throw Error(Errc::not_found, "cannot find program " + program);
+    throw Error(Errc::no_program, "cannot find program " + program);
   }
   if (!is_executable(path)) {
-    throw Error(Errc::invalid_argument,
+    throw Error(Errc::not_executable,
                 "cannot execute " + program +
                     (is_file(path) ? ": it is not executable (chmod +x)" : ": it is not a file"));
   }
   return program;
+}
+
+/// Of the line `#!INTERPRETER [ARGUMENT]` that a script begins with; empty where it has none.
+std::string interpreter_of(const fs::path& script) {
+  constexpr std::size_t kKernelReads = 256;
+  std::string line(kKernelReads, '\0');
+  std::ifstream(script, std::ios::binary).read(line.data(), kKernelReads);
+  line.resize(std::min(line.find('\n'), line.size()));
+  if (!line.starts_with("#!")) {
+    return "";
+  }
+  line.erase(0, std::min(line.find_first_not_of(" \t", 2), line.size()));
+  return line.substr(0, line.find_first_of(" \t"));
+}
+
+/// The kernel would say no more than "No such file", though the script is there.
+void check_interpreter(const std::string& program, const HostFacts& facts) {
+  const std::string interpreter = interpreter_of(facts.working_directory / program);
+  if (interpreter.empty() || is_executable(facts.working_directory / interpreter)) {
+    return;
+  }
+  const bool from_windows = interpreter.ends_with('\r');
+  throw Error(Errc::not_executable,
+              "cannot execute " + program + ": its first line names the interpreter " +
+                  interpreter.substr(0, interpreter.find('\r')) +
+                  (from_windows ? " and ends as on Windows; convert the script's line ends"
+                                : ", which is not there or not executable"));
 }
 
 bool is_binary(const fs::path& path) {
@@ -108,7 +137,7 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
   std::vector<std::string> command;
   if (is_for_python(program, kind, facts)) {
     if (!kind.module && !is_file(facts.working_directory / program)) {
-      throw Error(Errc::not_found, "cannot find program " + program);
+      throw Error(Errc::no_program, "cannot find program " + program);
     }
     command = {find_python(environment, facts)};
     if (kind.unbuffered) {
@@ -120,6 +149,7 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
     command.push_back(program);
   } else {
     command = {find_executable(program, environment, facts)};
+    check_interpreter(command.front(), facts);
   }
   command.insert(command.end(), flags.arguments.begin(), flags.arguments.end());
   return command;

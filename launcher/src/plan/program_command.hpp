@@ -28,8 +28,8 @@ std::optional<std::filesystem::path> find_in_path(const std::string& name,
                                                   const HostFacts& facts);
 
 /// The command of every worker: `*.py` and modules under `$PYTHON_EXEC` or python3, anything else
-/// itself. A bare name is looked up in PATH, then beside acclaunch. Throws Error(not_found) or
-/// Error(invalid_argument) when it could not be started.
+/// itself. A bare name is looked up in PATH, then beside acclaunch. Throws Error(no_program) or
+/// Error(not_executable) when it could not be started.
 std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const plugins::Environment& environment,
                                          const HostFacts& facts);

@@ -46,27 +46,17 @@ std::optional<Streams> read_digit(std::string_view text) {
              : std::nullopt;
 }
 
-struct RankStreams {
+struct Range {
   int first = 0;
   int last = 0;
-  Streams streams = 0;
 };
 
-/// `RANK:DIGIT` or `FIRST-LAST:DIGIT`.
-std::optional<RankStreams> read_rank_streams(std::string_view text) {
-  const auto colon = text.find(':');
-  if (colon == std::string_view::npos) {
-    return std::nullopt;
-  }
-  const std::string_view ranks = text.substr(0, colon);
-  const auto dash = ranks.find('-');
-  const auto first = read_number(ranks.substr(0, dash));
-  const auto last = dash == std::string_view::npos ? first : read_number(ranks.substr(dash + 1));
-  const auto streams = read_digit(text.substr(colon + 1));
-  if (!first || !last || !streams || *last < *first) {
-    return std::nullopt;
-  }
-  return RankStreams{*first, *last, *streams};
+/// `N` or `FIRST-LAST`.
+std::optional<Range> read_range(std::string_view text) {
+  const auto dash = text.find('-');
+  const auto first = read_number(text.substr(0, dash));
+  const auto last = dash == std::string_view::npos ? first : read_number(text.substr(dash + 1));
+  return first && last && *first <= *last ? std::optional(Range{*first, *last}) : std::nullopt;
 }
 
 /// Unlike `plugins::split`, an empty text or end is an entry too.
@@ -176,14 +166,16 @@ std::vector<Streams> read_streams(const Given& given, int local_world_size) {
   }
   std::vector<Streams> result(count, 0);
   for (const std::string_view entry : entries_of(given.text)) {
-    const auto ranks = read_rank_streams(entry);
-    if (!ranks) {
+    const auto colon = std::min(entry.find(':'), entry.size());
+    const auto ranks = read_range(entry.substr(0, colon));
+    const auto streams = read_digit(entry.substr(std::min(entry.size(), colon + 1)));
+    if (!ranks || !streams) {
       throw bad_value(given,
                       "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or by local rank as in "
                       "0:3,1-7:2");
     }
     for (int rank = ranks->first; rank <= std::min(ranks->last, local_world_size - 1); ++rank) {
-      result[static_cast<std::size_t>(rank)] = ranks->streams;
+      result[static_cast<std::size_t>(rank)] = *streams;
     }
   }
   return result;
@@ -202,6 +194,21 @@ std::vector<int> read_local_ranks(const Given& given) {
     ranks.push_back(*rank);
   }
   return ranks;
+}
+
+std::vector<int> read_ranges(const Given& given) {
+  constexpr int kMost = 1'000'000;
+  std::vector<int> numbers;
+  for (const std::string_view entry : entries_of(given.text)) {
+    const auto range = read_range(trimmed(entry));
+    if (!range || range->last > kMost) {
+      throw bad_value(given, "numbers and ranges joined by commas, as in 0-3,8");
+    }
+    for (int number = range->first; number <= range->last; ++number) {
+      numbers.push_back(number);
+    }
+  }
+  return numbers;
 }
 
 OutputPlan plan_output(const OutputWords& words, const std::string& run_id, int local_world_size,

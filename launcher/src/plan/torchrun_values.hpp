@@ -25,6 +25,9 @@ std::vector<OutputPlan::Streams> read_streams(const Given& given, int local_worl
 /// `0,2`: local ranks. Empty text: nothing.
 std::vector<int> read_local_ranks(const Given& given);
 
+/// `0-3,8`: numbers and ranges, in their order.
+std::vector<int> read_ranges(const Given& given);
+
 struct OutputWords {
   Given redirects;    ///< streams that go to a file instead of the console; empty text: none
   Given tee;          ///< streams that go to both

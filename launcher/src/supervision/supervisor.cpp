@@ -1,7 +1,6 @@
 #include "supervision/supervisor.hpp"
 
 #include "supervision/descendants.hpp"
-#include "supervision/signals.hpp"
 
 #include <boost/asio/co_spawn.hpp>
 #include <unistd.h>
@@ -102,10 +101,10 @@ void Supervisor::on_signal(int signal) {
     reap_orphans(workers);
     return;
   }
-  if (!is_stop_signal(signal)) {
-    signal_running(signal);
-    return;
-  }
+  signal_running(signal);
+}
+
+void Supervisor::stop(int signal) {
   if (state_ == JobState::running) {
     outcome_.stop_signal = signal;
     signal_for_stop_ = signal;

@@ -44,9 +44,12 @@ class Supervisor {
   /// Once. Throws Error(process) when a process cannot be had; the others are then killed.
   boost::asio::awaitable<JobOutcome> run(std::vector<WorkerSpec> specs);
 
-  /// A stop signal ends the job; any other goes to the workers. SIGCHLD reaps orphans that came to
-  /// this process, their subreaper.
+  /// Hands a signal on to the workers. SIGCHLD reaps orphans that came to this process, their
+  /// subreaper.
   void on_signal(int signal);
+
+  /// Ends the job with a signal that asked for it; a second one kills.
+  void stop(int signal);
 
   /// Another machine of the job failed.
   void on_peer_failure();

@@ -14,6 +14,8 @@ std::string_view to_string(Errc code) noexcept {
     case Errc::collective: return "collective";
     case Errc::device: return "device";
     case Errc::out_of_memory: return "out_of_memory";
+    case Errc::no_program: return "no_program";
+    case Errc::not_executable: return "not_executable";
     case Errc::internal: return "internal";
   }
   return "unknown";
@@ -26,6 +28,8 @@ int exit_status(const Error& error) noexcept {
     case Errc::not_found:
     case Errc::device: return 2;
     case Errc::timeout: return 124;
+    case Errc::not_executable: return 126;
+    case Errc::no_program: return 127;
     default: return 1;
   }
 }

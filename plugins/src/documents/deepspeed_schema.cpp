@@ -164,6 +164,7 @@ constexpr std::array kRenamed = {
             "zero_optimization.offload_optimizer.pin_memory", false},
     Renamed{"zero_optimization.stage3_gather_fp16_weights_on_model_save",
             "zero_optimization.stage3_gather_16bit_weights_on_model_save", false},
+    Renamed{"aio.thread_count", "aio.intra_op_parallelism", false},
 };
 
 struct Filling {

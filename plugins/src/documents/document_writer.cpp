@@ -116,6 +116,12 @@ std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+/// YAML's .5 and +1 are no numbers in JSON.
+std::string json_number(const std::string& text) {
+  const auto value = parse_real(text);
+  return nlohmann::json::accept(text) || !value ? text : nlohmann::json(*value).dump();
+}
+
 void append_json(const Node& node, const std::string& margin, std::string& out);
 
 /// The items of a list or map between its brackets, one a line.
@@ -134,8 +140,8 @@ void append_items(const Items& items, std::string_view brackets, const std::stri
 void append_json(const Node& node, const std::string& margin, std::string& out) {
   switch (node.kind) {
     case Node::Kind::null: out += "null"; break;
-    case Node::Kind::boolean:
-    case Node::Kind::number: out += node.text; break;
+    case Node::Kind::boolean: out += node.text; break;
+    case Node::Kind::number: out += json_number(node.text); break;
     case Node::Kind::string: out += json_text(node.text); break;
     case Node::Kind::list:
       append_items(node.items, "[]", margin, out,

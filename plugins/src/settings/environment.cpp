@@ -225,6 +225,14 @@ class IdentityReader {
     return fallback;
   }
 
+  /// `name`, or the name that it has in DeepSpeed's launcher.
+  std::string_view either(std::string_view name, std::string_view deepspeed_name) const {
+    const bool deepspeed = value_of(environment_, name) == nullptr &&
+                           value_of(environment_, deepspeed_name) != nullptr &&
+                           value_of(environment_, "WORLD_SIZE") != nullptr;
+    return deepspeed ? deepspeed_name : name;
+  }
+
   std::string text(std::string_view name, std::string fallback) {
     const std::string* value = value_of(environment_, name);
     return value == nullptr ? std::move(fallback) : *value;
@@ -240,11 +248,12 @@ WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
   WorkerIdentity identity;
   identity.world_size = reader.number("WORLD_SIZE", 1, 1);
   identity.rank = reader.number("RANK", 0, 0, identity.world_size - 1);
-  identity.local_world_size =
-      reader.number("LOCAL_WORLD_SIZE", identity.world_size, 1, identity.world_size);
+  identity.local_world_size = reader.number(reader.either("LOCAL_WORLD_SIZE", "LOCAL_SIZE"),
+                                            identity.world_size, 1, identity.world_size);
   identity.local_rank = reader.number("LOCAL_RANK", 0, 0, identity.local_world_size - 1);
-  identity.num_nodes = reader.number("GROUP_WORLD_SIZE", 1, 1);
-  identity.node_rank = reader.number("GROUP_RANK", 0, 0, identity.num_nodes - 1);
+  identity.num_nodes = reader.number(reader.either("GROUP_WORLD_SIZE", "CROSS_SIZE"), 1, 1);
+  identity.node_rank =
+      reader.number(reader.either("GROUP_RANK", "CROSS_RANK"), 0, 0, identity.num_nodes - 1);
   identity.master_addr = reader.text("MASTER_ADDR", "");
   identity.master_port = static_cast<std::uint16_t>(reader.number("MASTER_PORT", 0, 0, 65535));
   identity.run_id = reader.text("TORCHELASTIC_RUN_ID", "none");
@@ -254,8 +263,8 @@ WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
 
 /// The launcher hands these on to Python programs; this runtime has data parallelism only.
 void check_parallelism(const Settings& settings) {
-  for (const std::string_view key : {"parallelism_config_tp_size", "parallelism_config_cp_size",
-                                     "parallelism_config_sp_size"}) {
+  for (const std::string_view key :
+       {"parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_sp_size"}) {
     if (settings.integer(key) > 1) {
       throw Error(Errc::config, std::string(key) + " must be 1, got " + settings.text(key) +
                                     ": the acclaunch runtime splits data and parameters only");

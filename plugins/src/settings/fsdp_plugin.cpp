@@ -225,4 +225,24 @@ ShardingSettings FullyShardedDataParallelPlugin::to_sharding_settings(int world_
   return result;
 }
 
+std::string settle_questionnaire_strategy(Settings& settings) {
+  constexpr std::string_view kKey = "fsdp_reshard_after_forward";
+  if (settings.integer("fsdp_version") != 1 || !settings.given(kKey)) {
+    return "";
+  }
+  const std::string text = settings.text(kKey);
+  const Source source = settings.source(kKey);
+  const bool has_both = settings.given("fsdp_sharding_strategy");
+  if (has_both && upper(text) == settings.choice("fsdp_sharding_strategy")) {
+    return "";  // as `acclaunch config` writes it
+  }
+  if (parse_boolean(text) || has_both) {
+    return source.where + ": fsdp_reshard_after_forward " + text +
+           " has no effect with FSDP 1, which reads fsdp_sharding_strategy";
+  }
+  settings.set("fsdp_sharding_strategy", text, source);
+  return source.where + ": fsdp_reshard_after_forward " + text +
+         " is read as fsdp_sharding_strategy, its name with FSDP 1";
+}
+
 }  // namespace acc::plugins

@@ -55,6 +55,8 @@ acc_status status_of(Errc code) noexcept {
     case Errc::collective: return ACC_COLLECTIVE;
     case Errc::device: return ACC_DEVICE;
     case Errc::out_of_memory: return ACC_OUT_OF_MEMORY;
+    case Errc::no_program: return ACC_NOT_FOUND;
+    case Errc::not_executable: return ACC_INVALID_ARGUMENT;
     case Errc::internal: return ACC_INTERNAL;
   }
   return ACC_INTERNAL;

@@ -52,7 +52,7 @@ TEST_CASE("explain says line by line what a launch would do") {
         "binding     exclusive\n"
         "workers     local rank 0 on GPU 0, CPUs 0-3 of NUMA node 0\n"
         "            local rank 1 on GPU 1, CPUs 4-7 of NUMA node 0\n",
-        "rendezvous  static at 127.0.0.1:a free port\n            run id none\n",
+        "rendezvous  static at 127.0.0.1, a free port\n            run id none\n",
         "restarts    none; 30 s from SIGTERM to SIGKILL\n", "output      to the console\n",
         "command     ./train 'a b'\n", "  FSDP_SHARDING_STRATEGY=SHARD_GRAD_OP\n",
         "  LOCAL_RANK=0    by local rank: 0 1\n", "  MASTER_PORT=(known at the start)\n"}) {
@@ -140,7 +140,8 @@ TEST_CASE("what a rendezvous decides is not made up") {
 
 TEST_CASE("every value of the JSON has its source") {
   PlanFixture fixture;
-  fixture.write("z.json", R"({"zero_optimization": {"stage": 3,
+  fixture.write("z.json",
+                R"({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3,
     "reduce_bucket_size": 7}})");
   const auto config = fixture.write("c.yaml",
                                     "distributed_type: DEEPSPEED\nnum_processes: 2\n"

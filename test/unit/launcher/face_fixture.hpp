@@ -13,14 +13,13 @@ class FaceFixture : public PlanFixture {
     return face_.plan(parse_flags(face_, arguments), environment, facts);
   }
 
-  /// The message of the error that ends acclaunch with status 2; empty when there is none.
+  /// The message of the error with which acclaunch refuses; empty when there is none.
   [[nodiscard]] std::string refusal(const std::vector<std::string>& arguments) const {
     try {
       static_cast<void>(plan(arguments));
       return "";
     } catch (const Error& error) {
-      return exit_status(error) == 2 ? error.what()
-                                     : "wrong exit status: " + std::string(error.what());
+      return refused(error);
     }
   }
 

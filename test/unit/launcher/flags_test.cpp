@@ -80,11 +80,30 @@ TEST_CASE("every flag of the table is understood and described") {
     const std::string flag = "--" + std::string(row.key);
     CAPTURE(flag);
     CHECK(help.find(flag) != std::string::npos);
-    const bool toggle = row.flag == plugins::Flag::toggle;
+    const bool toggle = row.flag != plugins::Flag::value;
     const Flags flags = parsed(toggle ? Words{flag, "prog"} : Words{flag, "word", "prog"});
     REQUIRE(flags.find(row.key) != nullptr);
     CHECK(flags.find(row.key)->text == (toggle ? "true" : "word"));
     CHECK(flags.program == "prog");
+  }
+}
+
+TEST_CASE("a toggle that can be denied takes true and false, and no other word") {
+  struct Case {
+    Words words;
+    std::string text;
+    std::string program;
+  };
+  for (const auto& [words, text, program] : {
+           Case{{"--same_network", "prog"}, "true", "prog"},
+           Case{{"--same_network", "false", "prog"}, "false", "prog"},
+           Case{{"--same-network", "True", "prog"}, "True", "prog"},
+           Case{{"--same_network=no", "prog"}, "no", "prog"},
+           Case{{"--same_network", "no"}, "true", "no"},
+       }) {
+    const Flags flags = parsed(words);
+    CHECK(flags.find("same_network")->text == text);
+    CHECK(flags.program == program);
   }
 }
 

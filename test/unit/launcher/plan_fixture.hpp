@@ -16,6 +16,13 @@
 
 namespace acc::launcher::test {
 
+/// What the user is told of bad input, with status 2, or of a program that cannot be started.
+inline std::string refused(const Error& error) {
+  const bool program = error.code() == Errc::no_program || error.code() == Errc::not_executable;
+  return exit_status(error) == 2 || program ? error.what()
+                                            : "wrong exit status: " + std::string(error.what());
+}
+
 /// A folder of its own for one case, with a program in it; gone at the end.
 class PlanFixture {
  public:
@@ -78,14 +85,13 @@ class PlanFixture {
     return resolve(flags, load_config(flags, environment), environment, facts);
   }
 
-  /// The message of the error that ends acclaunch with status 2; empty when there is none.
+  /// The message of the error with which acclaunch refuses; empty when there is none.
   [[nodiscard]] std::string refusal(const std::vector<std::string>& arguments) const {
     try {
       static_cast<void>(plan(arguments));
       return "";
     } catch (const Error& error) {
-      return exit_status(error) == 2 ? error.what()
-                                     : "wrong exit status: " + std::string(error.what());
+      return refused(error);
     }
   }
 

@@ -13,19 +13,15 @@ using test::synthetic_machine;
 std::vector<std::string> groups(const std::vector<Cpu>& cpus, int Cpu::*key) {
   std::vector<std::string> lists;
   for (const std::vector<Cpu>& group : grouped(cpus, key)) {
-    std::vector<int> numbers;
-    for (const Cpu& cpu : group) {
-      numbers.push_back(cpu.id);
-    }
-    lists.push_back(cpu_list(numbers));
+    lists.push_back(cpu_list(group));
   }
   return lists;
 }
 
 TEST_CASE("lists of CPUs are written as the kernel does") {
-  CHECK(cpu_list({}).empty());
-  CHECK(cpu_list({0, 1, 2, 3, 8, 10, 11}) == "0-3,8,10-11");
-  CHECK(cpu_list({5, 7}) == "5,7");
+  CHECK(cpu_list(std::vector<int>{}).empty());
+  CHECK(cpu_list(std::vector{0, 1, 2, 3, 8, 10, 11}) == "0-3,8,10-11");
+  CHECK(cpu_list(std::vector{5, 7}) == "5,7");
 }
 
 TEST_CASE("a machine's CPUs know their core, cache, socket and NUMA node") {

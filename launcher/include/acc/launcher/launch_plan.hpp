@@ -91,7 +91,8 @@ struct LaunchPlan {
   std::string role = "default";
   bool virtual_local_rank = false;  ///< each worker is local rank 0 and sees its own GPU alone
   int max_restarts = 0;
-  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  ///< that end the job
+  /// End the job, and are named in TORCHELASTIC_SIGNALS_TO_HANDLE. The usual four always end it.
+  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   std::chrono::seconds shutdown_timeout{30};
   bool keeps_exit_status = true;  ///< of the worker that failed; else a failure is 1
 
@@ -103,6 +104,8 @@ struct LaunchPlan {
   std::set<std::string> removed_variables;
   std::optional<AppendedFile> appended_file;
   plugins::Settings settings;
+  /// What a DeepSpeed JSON file says of the settings table, where the face has a table of its own.
+  std::optional<plugins::Settings> file_settings;
   std::vector<std::string> notices;  ///< one line each, printed once before the start
   std::string success;               ///< a line for stdout when all workers have succeeded
 };

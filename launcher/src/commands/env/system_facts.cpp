@@ -49,24 +49,16 @@ std::string memory() {
          gibibytes(static_cast<double>(info.freeram) * unit) + " of it unused";
 }
 
-std::string numbers(const std::vector<Cpu>& cpus) {
-  std::vector<int> ids;
-  for (const Cpu& cpu : cpus) {
-    ids.push_back(cpu.id);
-  }
-  return cpu_list(ids);
-}
-
 std::string cores(const HostFacts& host) {
   return std::to_string(grouped(host.cpus, &Cpu::core).size()) + " usable (CPUs " +
-         numbers(host.cpus) + " of " + std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) + ")";
+         cpu_list(host.cpus) + " of " + std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) + ")";
 }
 
 std::string numa(const HostFacts& host) {
   const auto nodes = grouped(host.cpus, &Cpu::numa_node);
   std::string text = std::to_string(nodes.size());
-  for (const std::vector<Cpu>& cpus : nodes) {
-    text += "; node " + std::to_string(cpus.front().numa_node) + ": CPUs " + numbers(cpus);
+  for (const std::vector<Cpu>& node : nodes) {
+    text += "; node " + std::to_string(node.front().numa_node) + ": CPUs " + cpu_list(node);
   }
   return text;
 }

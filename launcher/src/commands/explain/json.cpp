@@ -32,13 +32,11 @@ std::string_view name_of(Source::Kind kind) {
 
 Json settings_of(const LaunchPlan& plan) {
   Json settings = Json::array();
-  for (const plugins::SettingRow* row : settings_in_force(plan)) {
-    const std::string& text = plan.settings.text(row->key);
-    const Source& source = plan.settings.source(row->key);
-    settings.push_back({{"name", row->key},
-                        {"value", known_if(!text.empty(), text)},
-                        {"source", name_of(source.kind)},
-                        {"where", known_if(!source.where.empty(), source.where)}});
+  for (const auto& [name, value, source] : settings_in_force(plan)) {
+    settings.push_back({{"name", name},
+                        {"value", known_if(!value.empty(), value)},
+                        {"source", name_of(source->kind)},
+                        {"where", known_if(!source->where.empty(), source->where)}});
   }
   return settings;
 }
@@ -174,6 +172,7 @@ std::string explain_json(std::string_view face, const LaunchPlan& plan,
                   {"max_restarts", plan.max_restarts},
                   {"shutdown_timeout_s", plan.shutdown_timeout.count()},
                   {"log_directory", known_if(plan.output.keeps_directory, plan.output.directory)},
+                  {"appended_file", plan.appended_file ? Json(plan.appended_file->path) : Json()},
                   {"gpus", gpus_of(plan)},
                   {"numa_binding", to_string(plan.numa_binding)},
                   {"workers", workers_of(plan)},

@@ -83,14 +83,21 @@ std::string_view to_string(Backend backend) noexcept {
   return {};
 }
 
-std::vector<const plugins::SettingRow*> settings_in_force(const LaunchPlan& plan) {
-  std::vector<const plugins::SettingRow*> rows;
-  for (const plugins::SettingRow& row : plan.settings.table()) {
-    if (plugins::applies(row.section, origin_of(plan.mode))) {
-      rows.push_back(&row);
+std::vector<ShownSetting> settings_in_force(const LaunchPlan& plan) {
+  std::vector<ShownSetting> shown;
+  const auto add = [&](const plugins::Settings& settings, bool of_launch) {
+    for (const plugins::SettingRow& row : settings.table()) {
+      if (plugins::applies(row.section, origin_of(plan.mode)) &&
+          (of_launch || row.section != plugins::Section::launch)) {
+        shown.push_back({row.key, settings.text(row.key), &settings.source(row.key)});
+      }
     }
+  };
+  add(plan.settings, true);
+  if (plan.file_settings) {
+    add(*plan.file_settings, false);
   }
-  return rows;
+  return shown;
 }
 
 bool knows_ranks(const LaunchPlan& plan) noexcept {

@@ -14,8 +14,14 @@ std::string_view to_string(Mode mode) noexcept;
 std::string_view to_string(Identity identity) noexcept;
 std::string_view to_string(RendezvousPlan::Backend backend) noexcept;  ///< torchrun's words
 
-/// The settings that count in this mode.
-std::vector<const plugins::SettingRow*> settings_in_force(const LaunchPlan& plan);
+struct ShownSetting {
+  std::string_view name;
+  std::string_view value;  ///< empty: unset
+  const plugins::Source* source;
+};
+
+/// The settings that count in this mode. They live in the plan.
+std::vector<ShownSetting> settings_in_force(const LaunchPlan& plan);
 
 /// Whether the plan says which ranks and how many there will be, or the rendezvous does.
 bool knows_ranks(const LaunchPlan& plan) noexcept;

@@ -35,10 +35,10 @@ std::string aligned(const std::vector<std::array<std::string, 3>>& lines) {
 
 std::string settings_of(const LaunchPlan& plan) {
   std::vector<std::array<std::string, 3>> lines = {{"setting", "value", "source"}};
-  for (const plugins::SettingRow* row : settings_in_force(plan)) {
-    const std::string& text = plan.settings.text(row->key);
-    lines.push_back({std::string(row->key), text.empty() ? "-" : text,
-                     plugins::describe(plan.settings.source(row->key))});
+  for (const ShownSetting& setting : settings_in_force(plan)) {
+    lines.push_back({std::string(setting.name),
+                     setting.value.empty() ? "-" : std::string(setting.value),
+                     plugins::describe(*setting.source)});
   }
   return aligned(lines);
 }
@@ -61,6 +61,9 @@ std::string world_of(const LaunchPlan& plan) {
     const std::string most = std::to_string(plan.num_machines);
     return std::to_string(local) + " processes on this machine, one of " +
            (least == most ? most : least + " to " + most) + "; the rendezvous hands out the ranks";
+  }
+  if (plan.identity == Identity::none) {
+    return "one process on this machine, which is told nothing of ranks";
   }
   const int first = planned_assignment(plan, 0).first_rank;
   return std::to_string(plan.num_processes) + " processes on " + std::to_string(plan.num_machines) +
@@ -118,14 +121,15 @@ Lines rendezvous_of(const LaunchPlan& plan) {
   if (rendezvous.backend == Backend::none) {
     return {"none"};
   }
-  std::string port = std::to_string(rendezvous.port);
+  std::string place = rendezvous.address;
   if (rendezvous.port == 0) {
-    port = "a free port";
-  } else if (!rendezvous.port_was_given && plan.num_machines == 1) {
-    port += ", or a free port if it is in use";
+    place += ", a free port";
+  } else {
+    place += ":" + std::to_string(rendezvous.port);
+    const bool may_move = !rendezvous.port_was_given && plan.num_machines == 1;
+    place += may_move ? ", or a free port if it is in use" : "";
   }
-  Lines lines = {std::string(to_string(rendezvous.backend)) + " at " + rendezvous.address + ":" +
-                 port};
+  Lines lines = {std::string(to_string(rendezvous.backend)) + " at " + place};
   lines.push_back("run id " + rendezvous.run_id);
   if (plan.num_machines > 1) {
     lines.push_back(
@@ -160,6 +164,9 @@ Lines output_of(const LaunchPlan& plan) {
   }
   if (output.keeps_directory) {
     lines.push_back("kept in a folder like " + output.directory);
+  }
+  if (plan.appended_file) {
+    lines.push_back("variables for other machines to " + plan.appended_file->path);
   }
   return lines;
 }

@@ -63,8 +63,10 @@ void Resolver::find_faults() {
   const bool placed = faults_.collect([&] { place_workers(); });
   if (has_mode && placed) {
     faults_.collect([&] { choose_device(); });
-    faults_.collect([&] { read_sharding(); });
     faults_.collect([&] { read_rendezvous(); });
+  }
+  if (has_mode && settings_.has("num_processes")) {
+    faults_.collect([&] { read_sharding(); });
   }
   if (faults_.any()) {
     faults_.collect([&] { choose_command(); });
@@ -80,9 +82,13 @@ std::string Resolver::origin() const {
 
 std::string Resolver::place(std::string_view key) const {
   const Source& source = settings_.source(key);
-  const bool names_itself =
-      source.kind == Source::Kind::flag || source.kind == Source::Kind::environment;
-  return names_itself ? source.where : source.where + ": " + std::string(key);
+  switch (source.kind) {
+    case Source::Kind::flag:
+    case Source::Kind::environment: return source.where;
+    case Source::Kind::file:
+    case Source::Kind::deepspeed_file: return source.where + ": " + std::string(key);
+    default: return std::string(key);
+  }
 }
 
 void Resolver::read_values() {

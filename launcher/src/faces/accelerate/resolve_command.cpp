@@ -85,7 +85,9 @@ std::vector<std::string> Resolver::deepspeed_command() const {
   if (settings_.boolean("module") || settings_.boolean("no_python")) {
     add({settings_.boolean("module") ? "--module" : "--no_python"});
   }
-  add({flags_.program});
+  if (!flags_.program.empty()) {
+    add({flags_.program});
+  }
   add(flags_.arguments);
   return command;
 }

@@ -8,6 +8,7 @@ using plugins::Device;
 using plugins::Source;
 
 void Resolver::choose_device() {
+  check_use_cpu();
   read_gpu_ids();
   check_several_gpus();
   if (asked_for_cpu()) {
@@ -19,6 +20,18 @@ void Resolver::choose_device() {
   }
   check_enough_gpus();
   plan_.device = Device::cuda;
+}
+
+void Resolver::check_use_cpu() const {
+  const bool both = plan_.mode == Mode::multi_gpu && settings_.boolean("use_cpu");
+  if (both && conduct_.checks_contradictions) {
+    throw Error(Errc::config,
+                place("use_cpu") + " true contradicts " +
+                    (settings_.boolean("multi_gpu")
+                         ? "--multi_gpu"
+                         : file_.distributed_type_where + ": distributed_type MULTI_GPU") +
+                    "; take one out");
+  }
 }
 
 /// In Accelerate's own reading `use_cpu` is for one plain process.
@@ -48,10 +61,9 @@ void Resolver::check_gpu_ids() {
     if (gpu && !twice) {
       worker_gpus_.push_back(*gpu);
     } else if (conduct_.checks_gpus) {
-      throw Error(Errc::config, place("gpu_ids") + " " + settings_.text("gpu_ids") +
-                                    (gpu ? " names GPU " + std::to_string(*gpu) +
-                                               " twice; CUDA would then show none"
-                                         : unknown_gpu(id)));
+      throw Error(Errc::config, place("gpu_ids") + (gpu ? " names GPU " + std::to_string(*gpu) +
+                                                              " twice; CUDA would then show none"
+                                                        : unknown_gpu(id)));
     }
   }
 }
@@ -77,6 +89,7 @@ void Resolver::check_enough_gpus() const {
   throw Error(Errc::device, std::to_string(plan_.local_world_size) +
                                 " processes on this machine need as many GPUs, but there " +
                                 (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
+                                (plan_.gpu_ids.empty() ? "" : " in " + place("gpu_ids")) +
                                 "; lower --num_processes, let them share with ACC_SHARE_GPUS=1, "
                                 "or give --cpu");
 }
@@ -95,7 +108,7 @@ std::string Resolver::unknown_gpu(const std::string& id) const {
   const auto& devices = facts_.gpu.devices;
   const bool by_name = id.starts_with("GPU-") || id.starts_with("MIG-");
   if (!by_name && !plugins::parse_integer(id)) {
-    return " must be all, or numbers or UUIDs joined by commas";
+    return " must be all, or numbers or UUIDs joined by commas, got \"" + id + "\"";
   }
   std::string there;
   for (std::size_t i = 0; by_name && i < devices.size(); ++i) {

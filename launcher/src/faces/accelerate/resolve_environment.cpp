@@ -27,12 +27,14 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 /// As nvidia-smi prints them, where the driver's libraries told us nothing.
-GpuModels ask_nvidia_smi(const std::filesystem::path& tool) {
-  const std::string format = "--format=csv,noheader";
+GpuModels ask_nvidia_smi(const std::string& tool) {
+  const auto query = [&](const std::string& what) {
+    return lines_of(
+        command_output({tool, "--query-gpu=" + what, "--format=csv,noheader"}).value_or(""));
+  };
   GpuModels models;
-  models.names = lines_of(command_output({tool, "--query-gpu=count,name", format}).value_or(""));
-  const auto versions =
-      lines_of(command_output({tool, "--query-gpu=driver_version", format}).value_or(""));
+  models.names = query("count,name");
+  const auto versions = query("driver_version");
   models.driver_version = versions.empty() ? "" : versions.front();
   return models;
 }
@@ -118,7 +120,7 @@ void Resolver::add_gpu_variables(Environment& environment) const {
   }
   const auto tool = find_in_path("nvidia-smi", environment_, facts_);
   if (models.names.empty() && tool) {
-    models = ask_nvidia_smi(*tool);
+    models = ask_nvidia_smi(tool->string());
   }
   if (lacks_peer_access(models)) {
     for (const std::string name : {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}) {

@@ -1,4 +1,5 @@
 #include "acc/plugins/deepspeed_json.hpp"
+#include "acc/plugins/fsdp_plugin.hpp"
 #include "acc/plugins/strategy.hpp"
 #include "faces/accelerate/resolver.hpp"
 
@@ -57,30 +58,13 @@ void Resolver::read_fsdp() {
   const bool version_1 = settings_.integer("fsdp_version") == 1;
   if (version_1 && settings_.given("fsdp_reshard_after_forward")) {
     if (conduct_.reads_questionnaire_strategy) {
-      read_strategy_from_reshard();
+      notice(plugins::settle_questionnaire_strategy(settings_));
     }
   } else if (!version_1 && settings_.given("fsdp_sharding_strategy")) {
     notice(settings_.source("fsdp_sharding_strategy").where +
            ": fsdp_sharding_strategy has no effect with FSDP 2, which reads "
            "fsdp_reshard_after_forward");
   }
-}
-
-void Resolver::read_strategy_from_reshard() {
-  const std::string text = settings_.text("fsdp_reshard_after_forward");
-  const Source source = settings_.source("fsdp_reshard_after_forward");
-  if (plugins::upper(text) == settings_.choice("fsdp_sharding_strategy") &&
-      settings_.given("fsdp_sharding_strategy")) {
-    return;  // said twice, as `acclaunch config` writes it
-  }
-  if (plugins::parse_boolean(text) || settings_.given("fsdp_sharding_strategy")) {
-    notice(source.where + ": fsdp_reshard_after_forward " + text +
-           " has no effect with FSDP 1, which reads fsdp_sharding_strategy");
-    return;
-  }
-  settings_.set("fsdp_sharding_strategy", text, source);
-  notice(source.where + ": fsdp_reshard_after_forward " + text +
-         " is read as fsdp_sharding_strategy, its name with FSDP 1");
 }
 
 void Resolver::read_deepspeed() {

@@ -61,7 +61,7 @@ int Resolver::default_num_processes() const {
   if (file_decides || uneven || (num_machines_ > 1 && conduct_.checks_counts)) {
     if (file_.faulty_keys.contains("num_processes") ||
         (config_ && file_.distributed_type.empty())) {
-      return 1;  // that fault is known
+      return num_machines_;  // that fault is known
     }
     throw Error(
         Errc::config,
@@ -115,9 +115,9 @@ void Resolver::split_processes() {
   plan_.local_world_size = num_processes_ / num_machines_;
   const bool even = num_processes_ % num_machines_ == 0;
   if (plan_.local_world_size < 1 || (!even && conduct_.checks_counts)) {
-    throw Error(Errc::config, "--num_processes " + std::to_string(num_processes_) +
-                                  " is the total and must be a multiple of --num_machines " +
-                                  std::to_string(num_machines_) +
+    throw Error(Errc::config, place("num_processes") + " " + std::to_string(num_processes_) +
+                                  " is the total and must be a multiple of " +
+                                  place("num_machines") + " " + std::to_string(num_machines_) +
                                   "; where machines differ, say on each how many it has with "
                                   "--num_local_processes");
   }
@@ -130,8 +130,9 @@ void Resolver::split_by_hand() {
   if (num_machines_ == 1 ? others != 0 : others < num_machines_ - 1) {
     throw Error(Errc::config,
                 "--num_local_processes " + std::to_string(plan_.local_world_size) +
-                    " does not fit --num_processes " + std::to_string(num_processes_) +
-                    ", the total of " + std::to_string(num_machines_) +
+                    " does not fit " + place("num_processes") + " " +
+                    std::to_string(num_processes_) + ", the total of " +
+                    std::to_string(num_machines_) +
                     (num_machines_ == 1 ? " machine" : " machines with at least one each"));
   }
 }
@@ -146,7 +147,7 @@ void Resolver::check_machines() const {
   if (num_machines_ == 1) {
     if (starter_ == Starter::ranks && plan_.machine_rank > 0) {
       throw Error(Errc::config, place("machine_rank") + " " + std::to_string(plan_.machine_rank) +
-                                    " must be below num_machines 1");
+                                    " must be below " + place("num_machines") + " 1");
     }
     return;
   }
@@ -158,34 +159,35 @@ void Resolver::check_machines() const {
 }
 
 void Resolver::check_address_of_ranks() const {
+  Faults faults;
   const bool needs_rank = settings_.choice("rdzv_backend") == "static" && !knows_machine_rank();
   if (needs_rank || !settings_.has("main_process_ip")) {
     const std::string address =
         settings_.has("main_process_ip") ? settings_.text("main_process_ip") : facts_.hostname;
-    throw Error(Errc::config,
-                "--num_machines " + std::to_string(num_machines_) + " needs " +
-                    (!needs_rank                        ? "--main_process_ip"
-                     : settings_.has("main_process_ip") ? "--machine_rank"
-                                                        : "--machine_rank and --main_process_ip") +
-                    "; with this machine as machine 0, type" +
-                    machines_hint(flags_, num_machines_, address, plan_.rendezvous.port));
+    faults.add(place("num_machines") + " " + std::to_string(num_machines_) + " needs " +
+               (!needs_rank                        ? "--main_process_ip"
+                : settings_.has("main_process_ip") ? "--machine_rank"
+                                                   : "--machine_rank and --main_process_ip") +
+               "; with this machine as machine 0, type" +
+               machines_hint(flags_, num_machines_, address, plan_.rendezvous.port));
   }
   if (plan_.rendezvous.port == 0) {
-    throw Error(Errc::config,
-                "--main_process_port 0 lets machine 0 choose, and the others cannot know it; "
-                "name a port");
+    faults.add(
+        "--main_process_port 0 lets machine 0 choose, and the others cannot know it; "
+        "name a port");
   }
   if (plan_.machine_rank >= num_machines_) {
-    throw Error(Errc::config, place("machine_rank") + " " + std::to_string(plan_.machine_rank) +
-                                  " must be below num_machines " + std::to_string(num_machines_));
+    faults.add(place("machine_rank") + " " + std::to_string(plan_.machine_rank) +
+               " must be below " + place("num_machines") + " " + std::to_string(num_machines_));
   }
+  faults.raise();
 }
 
 void Resolver::check_address_of_one_process() const {
   for (const std::string key : {"main_process_ip", "main_process_port"}) {
     if (!settings_.has(key)) {
-      throw Error(Errc::config, "--num_machines " + std::to_string(num_machines_) + " needs --" +
-                                    key + ", where the processes meet");
+      throw Error(Errc::config, place("num_machines") + " " + std::to_string(num_machines_) +
+                                    " needs --" + key + ", where the processes meet");
     }
   }
 }

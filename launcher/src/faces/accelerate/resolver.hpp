@@ -72,6 +72,7 @@ class Resolver {
 
   // device
   void choose_device();
+  void check_use_cpu() const;
   [[nodiscard]] bool asked_for_cpu() const;
   void read_gpu_ids();
   void check_gpu_ids();
@@ -90,8 +91,6 @@ class Resolver {
   /// counts here.
   void inherit_variables();
   void read_fsdp();
-  /// Accelerate's questionnaire stores the strategy of FSDP 1 under fsdp_reshard_after_forward.
-  void read_strategy_from_reshard();
   void read_deepspeed();
   void read_deepspeed_file();
   /// As named from the working directory, else beside the YAML file. In the second case the program

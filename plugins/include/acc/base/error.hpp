@@ -21,6 +21,8 @@ enum class Errc {
   collective,
   device,
   out_of_memory,
+  no_program,      ///< the program to start is not there
+  not_executable,  ///< it is, but cannot be executed
   internal,
 };
 
@@ -43,7 +45,7 @@ class ACC_API Error : public std::runtime_error {
 };
 
 /// Exit status for an error that ends a program: 2 for bad input (usage, config, files), 124 for a
-/// time limit, else 1.
+/// time limit, 127 and 126 for a program that cannot be started, else 1.
 ACC_API int exit_status(const Error& error) noexcept;
 
 }  // namespace acc

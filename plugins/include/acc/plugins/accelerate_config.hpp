@@ -19,7 +19,7 @@ struct AccelerateConfig {
   /// Keys of `deepspeed_config` in file order, and `mixed_precision` if the file holds it:
   /// ACCELERATE_CONFIG_DS_FIELDS.
   std::vector<std::string> deepspeed_fields;
-  std::vector<std::string> notices;  ///< old names translated, keys without effect
+  std::vector<std::string> notices;   ///< old names translated, keys without effect
   std::set<std::string> faulty_keys;  ///< their values are wrong and were not taken
 };
 

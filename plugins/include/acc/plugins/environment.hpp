@@ -33,9 +33,9 @@ ShardingSettings sharding_settings(const Settings& settings, std::string_view or
 Environment settings_to_environment(const Settings& settings, std::string_view origin,
                                     Device device);
 
-/// Reads back what the launcher injected: torchrun's identity variables, FSDP_*, ACCELERATE_* and
-/// ACC_*. Without any of them it is one rank and no sharding. Throws Error(config) that names the
-/// variable, its value and what was expected; all faults at once.
+/// Reads back what the launcher injected: torchrun's or DeepSpeed's identity variables, FSDP_*,
+/// ACCELERATE_* and ACC_*. Without any of them it is one rank and no sharding. Throws Error(config)
+/// that names the variable, its value and what was expected; all faults at once.
 ACC_API RuntimeSettings settings_from_environment(const Environment& environment);
 
 }  // namespace acc::plugins

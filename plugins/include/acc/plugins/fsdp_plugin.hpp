@@ -29,8 +29,8 @@ struct FullyShardedDataParallelPlugin {
   bool activation_checkpointing_offload = false;
   std::string ignored_modules;
   bool limit_all_gathers = true;
-  int dp_replicate_size = 1;  ///< of the parallelism config; 1: not given
-  int dp_shard_size = 1;      ///< of the parallelism config; 1: not given
+  int dp_replicate_size = 1;             ///< of the parallelism config; 1: not given
+  int dp_shard_size = 1;                 ///< of the parallelism config; 1: not given
   std::int64_t model_parallel_size = 1;  ///< of it: tensor x context x sequence parallelism
 
   /// Throws Error(config) for values that exclude each other.
@@ -39,5 +39,10 @@ struct FullyShardedDataParallelPlugin {
   /// Throws Error(config) when the shard group does not fit the world.
   [[nodiscard]] ShardingSettings to_sharding_settings(int world_size, int local_world_size) const;
 };
+
+/// Accelerate's questionnaire stores the strategy of FSDP 1 under fsdp_reshard_after_forward. Moves
+/// it to fsdp_sharding_strategy, unless that is given too. Returns what was done, in words; nothing
+/// with FSDP 2, or where there is nothing to do. Throws Error(config) for an unknown strategy.
+std::string settle_questionnaire_strategy(Settings& settings);
 
 }  // namespace acc::plugins

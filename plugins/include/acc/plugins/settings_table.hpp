@@ -39,8 +39,8 @@ struct SettingRow {
   Flag flag = Flag::none;
   bool in_file = true;  ///< the YAML file may hold it
   Type type = Type::text;
-  std::string_view fallback = {};     ///< default; empty: unset
-  std::string_view allowed = {};      ///< choices joined by `|`, or a range `LOW..[HIGH]`
+  std::string_view fallback = {};  ///< default; empty: unset
+  std::string_view allowed = {};   ///< choices joined by `|`, or a range `LOW..[HIGH]`
   /// Accelerate's variable; empty: it has none. Several joined by `|`: one for each of a list.
   std::string_view environment = {};
   Export exported = Export::never;

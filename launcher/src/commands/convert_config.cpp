@@ -1,0 +1,152 @@
+#include "acc/plugins/convert_config.hpp"
+
+#include "acc/base/atomic_file.hpp"
+#include "acc/plugins/document_writer.hpp"
+#include "commands/commands.hpp"
+#include "commands/options.hpp"
+
+#include <cstdio>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using plugins::Conversion;
+
+struct ConvertOptions {
+  fs::path input;
+  fs::path output;  ///< empty: stdout
+  std::string form;
+  int gpus_per_machine = 0;
+  bool overwrite = false;
+};
+
+/// False: --help was all that was asked for.
+bool read(std::span<const std::string> arguments, ConvertOptions& options) {
+  CLI::App app(
+      "Says an FSDP configuration in DeepSpeed's words, or the reverse, and lists what "
+      "is lost or changes.",
+      "acclaunch convert-config");
+  app.add_option("input", options.input, "Accelerate's YAML or JSON file, or DeepSpeed's JSON file")
+      ->required();
+  app.add_option("-o,--output_file", options.output, "file to write; default: stdout");
+  app.add_option("--to", options.form,
+                 "fsdp, fsdp2, deepspeed or deepspeed-json; default: deepspeed for an FSDP file, "
+                 "else fsdp");
+  app.add_option("--gpus_per_machine", options.gpus_per_machine,
+                 "for HYBRID_SHARD; default: num_processes / num_machines of the file")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--overwrite", options.overwrite, "replace files that are there");
+  return read_options(app, arguments);
+}
+
+/// As named from the working directory, else beside the file that names it.
+fs::path found_beside(const fs::path& named, const fs::path& config) {
+  std::error_code error;
+  return fs::exists(named, error) ? named : config.parent_path() / named;
+}
+
+/// `conf/new.yaml` → `conf/new_deepspeed.json`
+fs::path deepspeed_file_beside(const fs::path& output) {
+  return output.parent_path() / (output.stem().string() + "_deepspeed.json");
+}
+
+plugins::ConversionInput input_of(const ConvertOptions& options) {
+  plugins::ConversionInput input{plugins::load_document(options.input), std::nullopt,
+                                 options.gpus_per_machine, ""};
+  const std::string named = plugins::named_deepspeed_file(input.document);
+  if (!named.empty()) {
+    input.deepspeed_file = plugins::load_document(found_beside(named, options.input));
+  }
+  if (!options.output.empty()) {
+    input.deepspeed_file_name = deepspeed_file_beside(options.output).string();
+  }
+  return input;
+}
+
+void say(const std::vector<std::string>& remarks) {
+  for (const std::string& remark : remarks) {
+    std::fprintf(stderr, "note: %s\n", remark.c_str());
+  }
+}
+
+/// Nothing is written unless all of it may be.
+void refuse_existing(const fs::path& path) {
+  std::error_code error;
+  if (fs::exists(path, error)) {
+    throw Error(Errc::config, path.string() + " exists; choose another name or give --overwrite");
+  }
+}
+
+void write(const Conversion& conversion, const ConvertOptions& options, bool json) {
+  const std::string text =
+      json ? plugins::to_json(conversion.document) : plugins::to_yaml(conversion.document);
+  if (options.output.empty()) {
+    std::fputs(text.c_str(), stdout);
+    return;
+  }
+  const Overwrite overwrite = options.overwrite ? Overwrite::yes : Overwrite::no;
+  if (conversion.deepspeed_file) {
+    if (!options.overwrite) {
+      refuse_existing(options.output);
+    }
+    const fs::path beside = deepspeed_file_beside(options.output);
+    write_file(beside, plugins::to_json(*conversion.deepspeed_file), overwrite);
+    std::fprintf(stderr, "note: %s holds what Accelerate's file has no key for\n", beside.c_str());
+  }
+  write_file(options.output, text, overwrite);
+}
+
+struct ToFsdp2Options {
+  fs::path config_file;
+  fs::path output_file;
+  bool overwrite = false;
+};
+
+bool read(std::span<const std::string> arguments, ToFsdp2Options& options) {
+  CLI::App app("Writes a configuration file of FSDP 1 as one of FSDP 2.", "acclaunch to-fsdp2");
+  app.add_option("--config_file", options.config_file, "file to read")->required();
+  app.add_option("--output_file", options.output_file,
+                 "file to write; default, with --overwrite: the file that was read");
+  app.add_flag("--overwrite", options.overwrite, "replace the file if it is there");
+  return read_options(app, arguments);
+}
+
+}  // namespace
+
+int convert_config_command(std::span<const std::string> arguments) {
+  ConvertOptions options;
+  if (!read(arguments, options)) {
+    return 0;
+  }
+  const plugins::ConversionInput input = input_of(options);
+  const plugins::ConfigForm form = options.form.empty() ? plugins::opposite_form(input.document)
+                                                        : plugins::config_form_named(options.form);
+  const Conversion conversion = plugins::convert_config(input, form);
+  const bool json =
+      form == plugins::ConfigForm::deepspeed_json || options.output.extension() == ".json";
+  write(conversion, options, json);
+  say(conversion.remarks);
+  return 0;
+}
+
+int to_fsdp2_command(std::span<const std::string> arguments) {
+  ToFsdp2Options options;
+  if (!read(arguments, options)) {
+    return 0;
+  }
+  if (options.output_file.empty() && !options.overwrite) {
+    throw Error(Errc::invalid_argument, "to-fsdp2: give --output_file, or --overwrite to replace " +
+                                            options.config_file.string());
+  }
+  const fs::path output = options.output_file.empty() ? options.config_file : options.output_file;
+  const Conversion conversion = plugins::to_fsdp2(plugins::load_document(options.config_file));
+  const bool json = output.extension() == ".json";
+  write_file(output,
+             json ? plugins::to_json(conversion.document) : plugins::to_yaml(conversion.document),
+             options.overwrite ? Overwrite::yes : Overwrite::no);
+  say(conversion.remarks);
+  return 0;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,169 @@
+#include "faces/deepspeed/hostfile.hpp"
+
+#include "acc/plugins/faults.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <sstream>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Faults;
+
+constexpr int kMostSlots = 100'000;
+
+std::vector<int> first_slots(int count) {
+  std::vector<int> slots(static_cast<std::size_t>(count));
+  std::iota(slots.begin(), slots.end(), 0);
+  return slots;
+}
+
+/// One line that is neither blank nor a comment.
+Host read_line(const std::string& line, const std::string& where) {
+  std::istringstream words(line);
+  std::string name;
+  std::string slots;
+  words >> name >> slots;
+  constexpr std::string_view kKey = "slots=";
+  const auto count =
+      slots.starts_with(kKey) ? plugins::parse_integer(slots.substr(kKey.size())) : std::nullopt;
+  if (!count || *count < 1 || *count > kMostSlots) {
+    throw Error(Errc::config,
+                where + ": expected NAME slots=N with N of at least 1, got \"" + line + "\"");
+  }
+  return {name, first_slots(static_cast<int>(*count)), where};
+}
+
+std::vector<std::string_view> parts_of(std::string_view text, char separator) {
+  std::vector<std::string_view> parts = plugins::split(text, separator);
+  if (text.empty() || text.ends_with(separator)) {
+    parts.emplace_back();
+  }
+  return parts;
+}
+
+/// Slots by host; an empty set means all of them.
+using Filter = std::map<std::string, std::set<int>>;
+
+std::set<int> read_slots(std::string_view list, const Given& filter) {
+  std::set<int> slots;
+  for (const std::string_view word : parts_of(list, ',')) {
+    const auto slot = plugins::parse_integer(word);
+    if (!slot || *slot < 0 || *slot > kMostSlots) {
+      throw Error(Errc::config, filter.where +
+                                    " must be HOST or HOST:SLOT,SLOT, joined by @, got \"" +
+                                    filter.text + "\"");
+    }
+    slots.insert(static_cast<int>(*slot));
+  }
+  return slots;
+}
+
+Filter read_filter(const Given& given) {
+  Filter filter;
+  std::set<std::string> whole;
+  for (const std::string_view part : parts_of(given.text, '@')) {
+    const auto colon = part.find(':');
+    const std::string host(part.substr(0, colon));
+    std::set<int>& slots = filter[host];
+    if (colon == std::string_view::npos) {
+      whole.insert(host);
+    } else {
+      slots.merge(read_slots(part.substr(colon + 1), given));
+    }
+  }
+  for (const std::string& host : whole) {
+    filter[host].clear();
+  }
+  return filter;
+}
+
+void check_filter(const Filter& filter, const std::vector<Host>& hosts, const Given& given) {
+  Faults faults;
+  std::vector<std::string_view> names;
+  for (const Host& host : hosts) {
+    names.push_back(host.name);
+  }
+  for (const auto& [name, slots] : filter) {
+    const auto host = std::ranges::find(hosts, name, &Host::name);
+    if (host == hosts.end()) {
+      faults.add(given.where + " names host \"" + name + "\", which is not in the hostfile" +
+                 plugins::did_you_mean(name, names));
+      continue;
+    }
+    for (const int slot : slots) {
+      if (std::ranges::find(host->slots, slot) == host->slots.end()) {
+        faults.add(given.where + " names slot " + std::to_string(slot) + " of " + name +
+                   ", which has " + std::to_string(host->slots.size()) + ", numbered from 0");
+      }
+    }
+  }
+  faults.raise();
+}
+
+/// The slots of `host` that the filter names.
+bool is_named(const Filter& filter, const Host& host, int slot) {
+  const auto found = filter.find(host.name);
+  return found != filter.end() && (found->second.empty() || found->second.contains(slot));
+}
+
+std::vector<Host> filtered(const std::vector<Host>& hosts, const Given& given, bool keep_named) {
+  if (given.text.empty()) {
+    return hosts;
+  }
+  const Filter filter = read_filter(given);
+  check_filter(filter, hosts, given);
+  std::vector<Host> left;
+  for (Host host : hosts) {
+    std::erase_if(host.slots, [&](int slot) { return is_named(filter, host, slot) != keep_named; });
+    if (!host.slots.empty()) {
+      left.push_back(std::move(host));
+    }
+  }
+  if (left.empty()) {
+    throw Error(Errc::config, given.where + " " + given.text + " leaves no slot of any host");
+  }
+  return left;
+}
+
+}  // namespace
+
+std::vector<Host> parse_hostfile(std::string_view text, const std::string& path) {
+  std::istringstream lines{std::string(text)};
+  std::vector<Host> hosts;
+  Faults faults;
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    const auto start = line.find_first_not_of(" \t\r");
+    if (start == std::string::npos || line[start] == '#') {
+      continue;
+    }
+    const std::string where = path + ":" + std::to_string(number);
+    faults.collect([&] {
+      Host host = read_line(line, where);
+      const auto same = std::ranges::find(hosts, host.name, &Host::name);
+      if (same != hosts.end()) {
+        throw Error(Errc::config, where + ": " + host.name + " is in " + same->where + " already");
+      }
+      hosts.push_back(std::move(host));
+    });
+  }
+  faults.raise();
+  if (hosts.empty()) {
+    throw Error(Errc::config, path + ": no host in it; a line is NAME slots=N");
+  }
+  return hosts;
+}
+
+std::vector<Host> only_included(const std::vector<Host>& hosts, const Given& filter) {
+  return filtered(hosts, filter, true);
+}
+
+std::vector<Host> without_excluded(const std::vector<Host>& hosts, const Given& filter) {
+  return filtered(hosts, filter, false);
+}
+
+}  // namespace acc::launcher

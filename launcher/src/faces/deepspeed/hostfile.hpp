@@ -1,0 +1,31 @@
+#pragma once
+
+#include "plan/torchrun_values.hpp"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace acc::launcher {
+
+/// A machine and which of its GPUs, or other places for a worker, may be used.
+struct Host {
+  std::string name;
+  std::vector<int> slots;  ///< rising, from 0
+  std::string where;       ///< `hostfile:3`; empty: no file says it
+
+  bool operator==(const Host&) const = default;
+};
+
+/// A hostfile: `NAME slots=N` a line; blank lines and `#` comments don't count, nor does what
+/// follows the slots. `path` is for messages. Throws Error(config) with every bad line, a host that
+/// is named twice, and a file without any.
+std::vector<Host> parse_hostfile(std::string_view text, const std::string& path);
+
+/// What `--include` or `--exclude` leaves of the hosts, in their order. `filter.text` is
+/// `HOST[:SLOT,...]` joined by `@`; without slots it means the whole host, empty text: no filter.
+/// Throws Error(config) that names every host and slot that is not there.
+std::vector<Host> only_included(const std::vector<Host>& hosts, const Given& filter);
+std::vector<Host> without_excluded(const std::vector<Host>& hosts, const Given& filter);
+
+}  // namespace acc::launcher

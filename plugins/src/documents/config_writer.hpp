@@ -1,0 +1,21 @@
+#pragma once
+
+#include "acc/plugins/document.hpp"
+#include "acc/plugins/settings.hpp"
+#include "acc/plugins/sharding_settings.hpp"
+
+/// Sharding settings in the words of each configuration.
+namespace acc::plugins {
+
+/// `fsdp_config` for a version of FSDP, of settings that FSDP can have.
+Node fsdp_block(const ShardingSettings& sharding, int version);
+
+/// `deepspeed_config` of an Accelerate file, of settings that DeepSpeed can have. What an
+/// Accelerate file has no key for (hpZ) is left out.
+Node deepspeed_block(const ShardingSettings& sharding, const Settings& settings);
+
+/// DeepSpeed's own file. Batch sizes are "auto", and so is accumulation where the settings do not
+/// give it.
+Node deepspeed_json(const ShardingSettings& sharding, const Settings& settings);
+
+}  // namespace acc::plugins

@@ -1,0 +1,148 @@
+#include "documents/conversion.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/plugins/environment.hpp"
+#include "acc/plugins/fsdp_plugin.hpp"
+
+#include <algorithm>
+
+namespace acc::plugins {
+namespace {
+
+bool is_hybrid(Strategy strategy) {
+  return strategy == Strategy::hybrid_shard || strategy == Strategy::hybrid_shard_zero2;
+}
+
+int integer(const Settings& settings, std::string_view key) {
+  return static_cast<int>(settings.integer(key));
+}
+
+void read_sizes(int gpus_per_machine, ConversionSource& source) {
+  const Settings& settings = source.settings;
+  const int machines = integer(settings, "num_machines");
+  source.world_size = integer(settings, "num_processes");
+  source.gpus_per_machine = gpus_per_machine;
+  if (gpus_per_machine == 0 && source.world_size % machines == 0) {
+    source.gpus_per_machine = source.world_size / machines;
+  }
+  if (source.world_size == 0) {
+    source.world_size = source.gpus_per_machine * machines;
+  }
+}
+
+void read_fsdp_sharding(ConversionSource& source) {
+  Settings& settings = source.settings;
+  if (std::string notice = settle_questionnaire_strategy(settings); !notice.empty()) {
+    source.notices.push_back(std::move(notice));
+  }
+  const auto plugin = FullyShardedDataParallelPlugin::from_settings(settings);
+  const bool asks_size = plugin.dp_shard_size > 1 || plugin.dp_replicate_size > 1;
+  const bool by_machine =
+      plugin.fsdp_version == 1 && is_hybrid(plugin.sharding_strategy) && !asks_size;
+  if (by_machine && source.gpus_per_machine == 0) {
+    throw Error(Errc::config, settings.source("fsdp_sharding_strategy").where +
+                                  ": fsdp_sharding_strategy " +
+                                  settings.text("fsdp_sharding_strategy") +
+                                  " is about the GPUs of a machine; give --gpus_per_machine");
+  }
+  int world_size = source.world_size;
+  if (world_size == 0) {
+    world_size = std::max(
+        {1, plugin.dp_shard_size * plugin.dp_replicate_size, plugin.reshard_after_forward_size});
+  }
+  source.fsdp_version = plugin.fsdp_version;
+  source.sharding =
+      sharding_settings(settings, "fsdp", world_size, std::max(1, source.gpus_per_machine));
+  if (is_hybrid(source.sharding.strategy)) {
+    source.shard_size =
+        source.sharding.shard_size > 0 ? source.sharding.shard_size : source.gpus_per_machine;
+  }
+}
+
+void read_deepspeed_sharding(ConversionSource& source) {
+  const int hpz = integer(source.settings, "zero_hpz_partition_size");
+  const int world_size = source.world_size > 0 ? source.world_size : hpz;
+  source.sharding = sharding_settings(source.settings, "deepspeed", world_size, world_size);
+  source.shard_size =
+      source.sharding.hpz_partition_size > 1 ? source.sharding.hpz_partition_size : 0;
+}
+
+void read_deepspeed_document(const Document& document, ConversionSource& source) {
+  source.deepspeed_file =
+      apply_deepspeed_json(document, integer(source.settings, "num_processes"), source.settings);
+}
+
+void read_accelerate_document(const ConversionInput& input, ConversionSource& source) {
+  AccelerateConfig config = apply_accelerate_config(input.document, source.settings);
+  source.notices = std::move(config.notices);
+  if (config.distributed_type != "FSDP" && config.distributed_type != "DEEPSPEED") {
+    throw Error(Errc::config, input.document.path.string() + ": distributed_type is " +
+                                  config.distributed_type +
+                                  ", neither FSDP nor DEEPSPEED: there is nothing to convert");
+  }
+  source.is_fsdp = config.distributed_type == "FSDP";
+  if (!source.is_fsdp && input.deepspeed_file) {
+    read_deepspeed_document(*input.deepspeed_file, source);
+  }
+}
+
+}  // namespace
+
+ConversionSource read_conversion_source(const ConversionInput& input) {
+  ConversionSource source;
+  if (is_deepspeed_json(input.document)) {
+    read_deepspeed_document(input.document, source);
+  } else {
+    read_accelerate_document(input, source);
+  }
+  read_sizes(input.gpus_per_machine, source);
+  (source.is_fsdp ? read_fsdp_sharding : read_deepspeed_sharding)(source);
+  return source;
+}
+
+ShardingSettings fsdp_sharding(const ConversionSource& source) {
+  ShardingSettings result = source.sharding;
+  if (source.is_fsdp) {
+    return result;
+  }
+  if (result.strategy == Strategy::shard_optimizer) {
+    result.strategy = Strategy::shard_grad_op;
+  }
+  if (source.shard_size > 0) {
+    result.strategy = Strategy::hybrid_shard;
+  }
+  const bool offloads = result.offload_param != OffloadDevice::none ||
+                        result.offload_optimizer != OffloadDevice::none;
+  result.offload_param = offloads ? OffloadDevice::cpu : OffloadDevice::none;
+  result.offload_optimizer = result.offload_param;
+  result.wrap_policy = WrapPolicy::transformer_based;
+  result.state_dict_type = result.save_16bit_model ? StateDictType::full : StateDictType::sharded;
+  return result;
+}
+
+ShardingSettings deepspeed_sharding(const ConversionSource& source) {
+  ShardingSettings result = source.sharding;
+  if (!source.is_fsdp) {
+    return result;
+  }
+  if (result.strategy == Strategy::hybrid_shard) {
+    result.hpz_partition_size = source.shard_size;
+    result.strategy = Strategy::full_shard;
+  } else if (result.strategy == Strategy::hybrid_shard_zero2) {
+    result.strategy = Strategy::shard_grad_op;
+  } else if (result.reshard_size > 0) {
+    result.hpz_partition_size = result.reshard_size;
+  }
+  const bool stage_3 = result.strategy == Strategy::full_shard;
+  if (!stage_3) {
+    result.offload_param = OffloadDevice::none;
+  }
+  if (result.strategy == Strategy::no_shard) {
+    result.offload_optimizer = OffloadDevice::none;
+  }
+  result.cpu_ram_efficient_loading &= stage_3;
+  result.save_16bit_model = stage_3 && result.state_dict_type == StateDictType::full;
+  return result;
+}
+
+}  // namespace acc::plugins

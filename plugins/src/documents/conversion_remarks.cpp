@@ -1,0 +1,399 @@
+#include "documents/conversion.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace acc::plugins {
+namespace {
+
+/// A key without counterpart on the other side, where its value says something.
+struct Loss {
+  std::string_view key;
+  std::string_view quiet;  ///< values that say nothing, joined by `|`
+  std::string_view reason;
+};
+
+constexpr std::string_view kNoUnits = "DeepSpeed gathers parameter by parameter, in no units";
+constexpr std::string_view kPrefetch =
+    "DeepSpeed prefetches by bytes (stage3_prefetch_bucket_size), with stage 3 in both directions";
+constexpr std::string_view kCheckpointing =
+    "DeepSpeed recomputes through its own API alone; switch it on in the program";
+constexpr std::string_view kProgram =
+    "DeepSpeed mode hands on no dynamo settings; compile in the "
+    "program";
+
+constexpr std::array kLostByFsdp = {
+    Loss{"fsdp_auto_wrap_policy", "NO_WRAP", kNoUnits},
+    Loss{"fsdp_transformer_layer_cls_to_wrap", "", kNoUnits},
+    Loss{"fsdp_min_num_params", "100000000", kNoUnits},
+    Loss{"fsdp_backward_prefetch", "", kPrefetch},
+    Loss{"fsdp_forward_prefetch", "", kPrefetch},
+    Loss{"fsdp_use_orig_params", "true",
+         "DeepSpeed mixes frozen and trained parameters without being told"},
+    Loss{"fsdp_sync_module_states", "true", "DeepSpeed always hands out rank 0's weights"},
+    Loss{"fsdp_activation_checkpointing", "false", kCheckpointing},
+    Loss{"fsdp_activation_checkpointing_offload", "false", kCheckpointing},
+    Loss{"fsdp_ignored_modules", "", "DeepSpeed takes every parameter"},
+    Loss{"dynamo_backend", "no", kProgram},
+    Loss{"dynamo_mode", "default", kProgram},
+    Loss{"dynamo_use_fullgraph", "false", kProgram},
+    Loss{"dynamo_use_dynamic", "false", kProgram},
+    Loss{"dynamo_use_regional_compilation", "false", kProgram},
+};
+
+constexpr std::array kLostByFsdp1 = {
+    Loss{"fsdp_activation_checkpointing_offload", "false", "FSDP 1 keeps activations on the GPU"},
+};
+
+constexpr std::string_view kGone = "FSDP 2 does so without being told";
+constexpr std::array kLostByFsdp2 = {
+    Loss{"fsdp_backward_prefetch", "BACKWARD_PRE|1", "FSDP 2 always prefetches as BACKWARD_PRE"},
+    Loss{"fsdp_forward_prefetch", "false", "FSDP 2 has it in the program alone"},
+    Loss{"fsdp_use_orig_params", "true", kGone},
+    Loss{"fsdp_sync_module_states", "true", kGone},
+};
+
+constexpr std::string_view kEveryMachine = "FSDP is started on every machine";
+constexpr std::string_view kBuckets = "FSDP works by units, not by counts of elements";
+constexpr std::array kLostByDeepSpeed = {
+    Loss{"offload_optimizer_nvme_path", "none", "FSDP offloads to host memory alone"},
+    Loss{"offload_param_nvme_path", "none", "FSDP offloads to host memory alone"},
+    Loss{"deepspeed_moe_layer_cls_names", "",
+         "name such classes in fsdp_transformer_layer_cls_to_wrap, which makes each a unit"},
+    Loss{"deepspeed_multinode_launcher", "standard", kEveryMachine},
+    Loss{"deepspeed_hostfile", "none", kEveryMachine},
+    Loss{"deepspeed_inclusion_filter", "none", kEveryMachine},
+    Loss{"deepspeed_exclusion_filter", "none", kEveryMachine},
+    Loss{"reduce_bucket_size", "500000000|5e8", kBuckets},
+    Loss{"allgather_bucket_size", "500000000|5e8", kBuckets},
+    Loss{"stage3_prefetch_bucket_size", "50000000|5e7", kBuckets},
+    Loss{"stage3_param_persistence_threshold", "100000|1e5",
+         "FSDP shards small parameters with the unit that they are in"},
+    Loss{"stage3_max_live_parameters", "1000000000|1e9", "FSDP bounds gathers by units"},
+    Loss{"stage3_max_reuse_distance", "1000000000|1e9", "FSDP bounds gathers by units"},
+    Loss{"sub_group_size", "1000000000|1e9", kBuckets},
+    Loss{"overlap_comm", "true", "FSDP always overlaps"},
+    Loss{"contiguous_gradients", "true", "a unit's gradients always lie together in FSDP"},
+    Loss{"round_robin_gradients", "false", kBuckets},
+};
+
+class Remarks {
+ public:
+  Remarks(const ConversionSource& source, ConfigForm form)
+      : source_(source),
+        settings_(source.settings),
+        to_fsdp_(form == ConfigForm::fsdp || form == ConfigForm::fsdp2),
+        form_(form) {}
+
+  std::vector<std::string> list() {
+    if (source_.is_fsdp && to_fsdp_) {
+      between_versions();
+    } else if (source_.is_fsdp) {
+      from_fsdp();
+    } else if (to_fsdp_) {
+      from_deepspeed();
+    }
+    return std::move(lines_);
+  }
+
+ private:
+  void add(std::string line) { lines_.push_back(std::move(line)); }
+
+  /// A remark that begins with the place and the value of a setting.
+  void about(std::string_view key, const std::string& text) {
+    const Source& given = settings_.source(key);
+    const bool in_file =
+        given.kind == Source::Kind::file || given.kind == Source::Kind::deepspeed_file;
+    add((in_file ? given.where + ": " : "") + std::string(key) + " " + settings_.text(key) + " " +
+        text);
+  }
+
+  void add_losses(std::span<const Loss> losses) {
+    for (const Loss& loss : losses) {
+      const auto quiet = split(loss.quiet, '|');
+      const auto same = [&](std::string_view word) {
+        return lower(word) == lower(settings_.text(loss.key));
+      };
+      if (settings_.given(loss.key) && std::ranges::none_of(quiet, same)) {
+        about(loss.key, "has no counterpart: " + std::string(loss.reason));
+      }
+    }
+  }
+
+  [[nodiscard]] std::string_view strategy_key() const {
+    const bool by_strategy = source_.fsdp_version == 1;
+    return !source_.is_fsdp ? "zero_stage"
+           : by_strategy    ? "fsdp_sharding_strategy"
+                            : "fsdp_reshard_after_forward";
+  }
+
+  // FSDP to DeepSpeed
+  void from_fsdp() {
+    fsdp_strategy();
+    fsdp_offload();
+    fsdp_loading();
+    fsdp_checkpoints();
+    fsdp_precision();
+    fsdp_training();
+    add_losses(kLostByFsdp);
+  }
+
+  void fsdp_strategy() {
+    const ShardingSettings& sharding = source_.sharding;
+    const std::string groups = std::to_string(source_.shard_size);
+    if (sharding.strategy == Strategy::shard_grad_op) {
+      about(strategy_key(),
+            "becomes stage 2, which keeps full parameters on every rank throughout; FSDP splits "
+            "them between steps, and gathers them in each");
+    } else if (sharding.strategy == Strategy::hybrid_shard) {
+      about(strategy_key(),
+            "becomes stage 3 with zero_hpz_partition_size " + groups + ": there a group of " +
+                groups +
+                " ranks keeps a secondary copy of the weights alone; gradients, optimizer state "
+                "and the first copy are split among all ranks, which takes less memory and sends "
+                "more between groups");
+    } else if (sharding.strategy == Strategy::hybrid_shard_zero2) {
+      about(strategy_key(),
+            "has no counterpart (MiCS was removed from DeepSpeed); stage 2 splits "
+            "gradients and optimizer state among all ranks, not within groups of " +
+                groups);
+    }
+    if (sharding.reshard_size > 0) {
+      about("fsdp_reshard_after_forward",
+            "becomes zero_hpz_partition_size " + std::to_string(sharding.reshard_size) +
+                ", which gathers weights in such a group from the second time on");
+    }
+  }
+
+  void fsdp_offload() {
+    const ShardingSettings deepspeed = deepspeed_sharding(source_);
+    if (source_.sharding.offload_param == OffloadDevice::none) {
+      return;
+    }
+    if (deepspeed.offload_param != OffloadDevice::none) {
+      about("fsdp_offload_params",
+            "becomes both offload_param_device and "
+            "offload_optimizer_device cpu, which DeepSpeed has apart");
+    } else if (deepspeed.offload_optimizer != OffloadDevice::none) {
+      about("fsdp_offload_params",
+            "becomes offload_optimizer_device cpu alone: parameters are "
+            "offloaded with stage 3 only");
+    } else {
+      about("fsdp_offload_params", "has no counterpart with stage 0");
+    }
+  }
+
+  void fsdp_loading() {
+    if (source_.sharding.cpu_ram_efficient_loading &&
+        !deepspeed_sharding(source_).cpu_ram_efficient_loading) {
+      about("fsdp_cpu_ram_efficient_loading",
+            "has no counterpart: zero3_init_flag works with stage 3 only");
+    }
+  }
+
+  void fsdp_checkpoints() {
+    switch (source_.sharding.state_dict_type) {
+      case StateDictType::full:
+        about("fsdp_state_dict_type",
+              deepspeed_sharding(source_).save_16bit_model
+                  ? "becomes zero3_save_16bit_model: one file in 16 bits, where FSDP saves the "
+                    "type of the shards"
+                  : "needs nothing below stage 3, where every rank has whole parameters; optimizer "
+                    "state is saved by rank");
+        break;
+      case StateDictType::sharded:
+        about("fsdp_state_dict_type",
+              "becomes DeepSpeed's own checkpoint (zero_to_fp32.py joins "
+              "it), not the one that merge-weights reads");
+        break;
+      case StateDictType::local:
+        about("fsdp_state_dict_type", "has no counterpart; DeepSpeed saves its own form by rank");
+        break;
+    }
+  }
+
+  void fsdp_precision() {
+    if (source_.sharding.mixed_precision == MixedPrecision::no) {
+      about("mixed_precision",
+            "changes its meaning for a model that is loaded in 16 bits: FSDP keeps shards, "
+            "computes and steps in the loaded type; DeepSpeed wants bf16 or fp16 switched on for "
+            "it, and then holds fp32 shards and optimizer state");
+    } else {
+      about("mixed_precision", "means the same: fp32 shards and optimizer state, 16-bit compute");
+    }
+  }
+
+  void fsdp_training() {
+    if (!settings_.given("gradient_clipping")) {
+      add("gradient_clipping is not given: the program clips with FSDP, DeepSpeed itself from "
+          "then on, at 1.0 unless told otherwise");
+    }
+  }
+
+  // DeepSpeed to FSDP
+  void from_deepspeed() {
+    deepspeed_stage();
+    deepspeed_groups();
+    deepspeed_offload();
+    add("fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP is added, since FSDP gathers by units; "
+        "without fsdp_transformer_layer_cls_to_wrap they are the classes that the model names");
+    deepspeed_checkpoints();
+    deepspeed_precision();
+    deepspeed_training();
+    add_losses(kLostByDeepSpeed);
+    for (const DeepSpeedFile::Key& key : source_.deepspeed_file.left_to_program) {
+      add(key.where + ": " + key.path + (key.text.empty() ? "" : " ") + key.text +
+          " has no counterpart: with FSDP it is the program's business");
+    }
+  }
+
+  void deepspeed_stage() {
+    if (source_.sharding.strategy == Strategy::shard_optimizer) {
+      about("zero_stage", "becomes " + nearest("SHARD_GRAD_OP") +
+                              ", the nearest: gradients are split as well, and parameters between "
+                              "steps");
+    } else if (source_.sharding.strategy == Strategy::shard_grad_op) {
+      about("zero_stage", "becomes " + nearest("SHARD_GRAD_OP") +
+                              ", which also splits parameters between steps and gathers them in "
+                              "each; ZeRO-2 keeps them whole");
+    } else if (source_.sharding.strategy == Strategy::no_shard) {
+      no_shard();
+    }
+  }
+
+  [[nodiscard]] std::string nearest(const std::string& strategy) const {
+    return form_ == ConfigForm::fsdp ? strategy : "fsdp_reshard_after_forward false";
+  }
+
+  void no_shard() {
+    if (form_ == ConfigForm::fsdp2) {
+      about(strategy_key(),
+            "becomes fsdp_reshard_after_forward false, which splits gradients and "
+            "optimizer state: FSDP 2 always shards; for whole copies choose "
+            "distributed_type MULTI_GPU");
+    }
+  }
+
+  void deepspeed_groups() {
+    if (source_.shard_size == 0) {
+      return;
+    }
+    const std::string groups = std::to_string(source_.shard_size);
+    about("zero_hpz_partition_size",
+          "becomes HYBRID_SHARD: with hpZ a group of " + groups +
+              " ranks keeps a secondary copy of the weights alone; HYBRID_SHARD splits gradients "
+              "and optimizer state within the group too, which takes more memory and sends less "
+              "between groups");
+    group_sizes();
+  }
+
+  void group_sizes() {
+    const std::string groups = std::to_string(source_.shard_size);
+    if (source_.shard_size == 0) {
+      return;
+    }
+    if (form_ == ConfigForm::fsdp && source_.gpus_per_machine == 0) {
+      add("FSDP 1 shards within a machine: " + groups +
+          " is taken for its number of GPUs; --gpus_per_machine says otherwise");
+    } else if (form_ == ConfigForm::fsdp && source_.gpus_per_machine != source_.shard_size) {
+      add("parallelism_config_dp_shard_size " + groups + " makes groups of " + groups +
+          " where a machine has " + std::to_string(source_.gpus_per_machine) +
+          " GPUs: acclaunch does so with FSDP 1, Accelerate with FSDP 2 alone (--to fsdp2)");
+    } else if (form_ == ConfigForm::fsdp2 && source_.world_size == 0) {
+      add("parallelism_config_dp_replicate_size is missing, since nobody says how many processes "
+          "there are; Accelerate wants it");
+    } else if (form_ == ConfigForm::fsdp2 && source_.world_size == source_.shard_size) {
+      add("one group of " + groups +
+          " is all there is, so that the result shards among all; more machines need "
+          "parallelism_config_dp_replicate_size");
+    }
+  }
+
+  void deepspeed_offload() {
+    const ShardingSettings& sharding = source_.sharding;
+    const bool param = sharding.offload_param != OffloadDevice::none;
+    const bool optimizer = sharding.offload_optimizer != OffloadDevice::none;
+    if (param != optimizer) {
+      about(param ? "offload_param_device" : "offload_optimizer_device",
+            "becomes fsdp_offload_params: FSDP offloads parameters, gradients and the step "
+            "together or not at all");
+    }
+    for (const auto& [key, device] :
+         {std::pair{"offload_param_device", sharding.offload_param},
+          std::pair{"offload_optimizer_device", sharding.offload_optimizer}}) {
+      if (device == OffloadDevice::nvme) {
+        about(key, "becomes host memory, which has to hold it: FSDP knows no NVMe");
+      }
+    }
+  }
+
+  void deepspeed_checkpoints() {
+    if (source_.sharding.save_16bit_model) {
+      about("zero3_save_16bit_model",
+            "becomes FULL_STATE_DICT: one file in the type of the "
+            "shards, fp32 with mixed precision, not in 16 bits");
+    } else {
+      add("DeepSpeed's own checkpoint (zero_to_fp32.py joins it) becomes SHARDED_STATE_DICT "
+          "(merge-weights joins it); neither reads the other's");
+    }
+  }
+
+  void deepspeed_precision() {
+    if (source_.sharding.mixed_precision == MixedPrecision::no) {
+      about("mixed_precision",
+            "changes its meaning for a model that is loaded in 16 bits: FSDP keeps shards, "
+            "computes and steps in the loaded type");
+    } else {
+      about("mixed_precision", "means the same: fp32 shards and optimizer state, 16-bit compute");
+    }
+  }
+
+  void deepspeed_training() {
+    for (const char* key : {"gradient_accumulation_steps", "gradient_clipping"}) {
+      const bool says_something =
+          key != std::string_view("gradient_accumulation_steps") || settings_.integer(key) > 1;
+      if (settings_.given(key) && says_something) {
+        about(key,
+              "stays under deepspeed_config, where acclaunch reads it in every mode; "
+              "Accelerate leaves it to the program with FSDP");
+      }
+    }
+    if (!settings_.given("gradient_clipping")) {
+      add("gradient_clipping is not given: DeepSpeed clips at 1.0 then, with FSDP the program "
+          "clips or not");
+    }
+  }
+
+  // one version of FSDP to the other
+  void between_versions() {
+    if (form_ == ConfigForm::fsdp2) {
+      if (source_.sharding.strategy == Strategy::no_shard) {
+        no_shard();
+      }
+      if (source_.sharding.state_dict_type == StateDictType::local) {
+        about("fsdp_state_dict_type", "becomes SHARDED_STATE_DICT: FSDP 2 has no other by rank");
+      }
+      add_losses(kLostByFsdp2);
+    } else {
+      if (source_.sharding.reshard_size > 0) {
+        about("fsdp_reshard_after_forward", "becomes true: FSDP 1 reshards to the whole group");
+      }
+      add_losses(kLostByFsdp1);
+    }
+    group_sizes();
+  }
+
+  const ConversionSource& source_;
+  const Settings& settings_;
+  bool to_fsdp_;
+  ConfigForm form_;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace
+
+std::vector<std::string> conversion_remarks(const ConversionSource& source, ConfigForm form) {
+  return Remarks(source, form).list();
+}
+
+}  // namespace acc::plugins

@@ -1,0 +1,215 @@
+#include "acc/plugins/convert_config.hpp"
+
+#include "acc/base/error.hpp"
+#include "documents/config_writer.hpp"
+#include "documents/conversion.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace acc::plugins {
+namespace {
+
+using namespace std::string_view_literals;
+
+struct NamedForm {
+  std::string_view name;
+  ConfigForm form;
+};
+constexpr std::array kForms = {NamedForm{"fsdp", ConfigForm::fsdp},
+                               NamedForm{"fsdp2", ConfigForm::fsdp2},
+                               NamedForm{"deepspeed", ConfigForm::deepspeed},
+                               NamedForm{"deepspeed-json", ConfigForm::deepspeed_json}};
+
+/// What the file says apart from sharding, ready for another mode.
+Node other_entries(const ConversionInput& input, const ConversionSource& source) {
+  Node root = Node::map({{"compute_environment", Node::string("LOCAL_MACHINE")}});
+  if (!is_deepspeed_json(input.document)) {
+    root = input.document.root;
+    for (const char* block : {"fsdp_config", "deepspeed_config", "parallelism_config", "fp16"}) {
+      root.remove(block);
+    }
+  }
+  root.set("mixed_precision", Node::string(source.settings.choice("mixed_precision")));
+  return root;
+}
+
+/// FSDP 1 knows groups of a machine's size by name; every other size stands in this block.
+void add_groups(const ConversionSource& source, ConfigForm form, Node& root) {
+  const bool of_machine = source.shard_size == source.gpus_per_machine;
+  const bool whole_world = source.shard_size == source.world_size;
+  const bool unknown = source.gpus_per_machine == 0;
+  const bool named = form == ConfigForm::fsdp ? of_machine || unknown : whole_world;
+  if (source.shard_size == 0 || named) {
+    return;
+  }
+  Node block = Node::map({{"parallelism_config_dp_shard_size", Node::number(source.shard_size)}});
+  if (source.world_size > 0) {
+    block.set("parallelism_config_dp_replicate_size",
+              Node::number(source.world_size / source.shard_size));
+  }
+  root.set("parallelism_config", std::move(block));
+}
+
+/// Accelerate reads them with DeepSpeed only, acclaunch in every mode.
+void add_training(const Settings& settings, Node& root) {
+  Node block = Node::map();
+  if (settings.integer("gradient_accumulation_steps") > 1) {
+    block.set("gradient_accumulation_steps",
+              Node::number(settings.integer("gradient_accumulation_steps")));
+  }
+  if (settings.given("gradient_clipping")) {
+    block.set("gradient_clipping", Node::number(settings.text("gradient_clipping")));
+  }
+  if (!block.is_empty()) {
+    root.set("deepspeed_config", std::move(block));
+  }
+}
+
+Conversion to_fsdp(const ConversionInput& input, const ConversionSource& source, ConfigForm form) {
+  Conversion result{other_entries(input, source), std::nullopt, {}};
+  result.document.set("distributed_type", Node::string("FSDP"));
+  ShardingSettings sharding = fsdp_sharding(source);
+  const int version = form == ConfigForm::fsdp ? 1 : 2;
+  if (version == 2 && sharding.state_dict_type == StateDictType::local) {
+    sharding.state_dict_type = StateDictType::sharded;
+  }
+  result.document.set("fsdp_config", fsdp_block(sharding, version));
+  add_groups(source, form, result.document);
+  add_training(source.settings, result.document);
+  return result;
+}
+
+/// A file of Accelerate's that leaves all to a DeepSpeed file.
+Node naming_file(const ConversionInput& input, const ConversionSource& source,
+                 const std::string& name) {
+  Node root = other_entries(input, source);
+  root.remove("mixed_precision");  // Accelerate's plugin wants it in the DeepSpeed file alone
+  root.set("distributed_type", Node::string("DEEPSPEED"));
+  root.set("deepspeed_config",
+           Node::map({{"deepspeed_config_file", Node::string(name)},
+                      {"zero3_init_flag",
+                       Node::boolean(deepspeed_sharding(source).cpu_ram_efficient_loading)}}));
+  return root;
+}
+
+Conversion to_deepspeed(const ConversionInput& input, const ConversionSource& source) {
+  if (is_deepspeed_json(input.document)) {
+    return {naming_file(input, source, input.document.path.string()), std::nullopt, {}};
+  }
+  const ShardingSettings sharding = deepspeed_sharding(source);
+  if (sharding.hpz_partition_size > 1 && !input.deepspeed_file_name.empty()) {
+    return {naming_file(input, source, input.deepspeed_file_name),
+            deepspeed_json(sharding, source.settings),
+            {}};
+  }
+  Conversion result{other_entries(input, source), std::nullopt, {}};
+  result.document.set("distributed_type", Node::string("DEEPSPEED"));
+  result.document.set("deepspeed_config", deepspeed_block(sharding, source.settings));
+  if (sharding.hpz_partition_size > 1) {
+    result.remarks.push_back(
+        "zero_hpz_partition_size " + std::to_string(sharding.hpz_partition_size) +
+        " is lost: Accelerate's file has no key for it; with -o FILE a DeepSpeed file beside it "
+        "holds it");
+  }
+  return result;
+}
+
+/// What Accelerate's file says and DeepSpeed's own has no keys for.
+std::string launch_keys(const ConversionInput& input, const ConversionSource& source) {
+  std::string names;
+  for (const SettingRow& row : source.settings.table()) {
+    const bool of_launch = row.section == Section::launch && row.key != "mixed_precision";
+    if (of_launch && source.settings.given(row.key)) {
+      names += (names.empty() ? "" : ", ") + std::string(row.key);
+    }
+  }
+  return names.empty() ? ""
+                       : input.document.path.string() +
+                             ": not in DeepSpeed's own file, give "
+                             "it to the launcher: " +
+                             names;
+}
+
+Conversion to_deepspeed_json(const ConversionInput& input, const ConversionSource& source) {
+  Conversion result{input.deepspeed_file
+                        ? input.deepspeed_file->root
+                        : deepspeed_json(deepspeed_sharding(source), source.settings),
+                    std::nullopt,
+                    {}};
+  if (std::string remark = launch_keys(input, source); !remark.empty()) {
+    result.remarks.push_back(std::move(remark));
+  }
+  return result;
+}
+
+/// Whether the file is in this form already.
+bool has_form(const ConversionInput& input, const ConversionSource& source, ConfigForm form) {
+  const bool own_file = is_deepspeed_json(input.document);
+  switch (form) {
+    case ConfigForm::fsdp: return source.is_fsdp && source.fsdp_version == 1;
+    case ConfigForm::fsdp2: return source.is_fsdp && source.fsdp_version == 2;
+    case ConfigForm::deepspeed: return !source.is_fsdp && !own_file;
+    case ConfigForm::deepspeed_json: return own_file;
+  }
+  return false;
+}
+
+Conversion written(const ConversionInput& input, const ConversionSource& source, ConfigForm form) {
+  switch (form) {
+    case ConfigForm::deepspeed: return to_deepspeed(input, source);
+    case ConfigForm::deepspeed_json: return to_deepspeed_json(input, source);
+    default: return to_fsdp(input, source, form);
+  }
+}
+
+}  // namespace
+
+ConfigForm config_form_named(const std::string& name) {
+  const auto* found = std::ranges::find(kForms, name, &NamedForm::name);
+  if (found == kForms.end()) {
+    std::array<std::string_view, kForms.size()> names{};
+    std::ranges::transform(kForms, names.begin(), &NamedForm::name);
+    throw Error(Errc::invalid_argument,
+                "--to must be fsdp, fsdp2, deepspeed or deepspeed-json, got \"" + name + "\"" +
+                    did_you_mean(name, names));
+  }
+  return found->form;
+}
+
+bool is_deepspeed_json(const Document& document) {
+  return document.path.extension() == ".json" &&
+         document.root.find("distributed_type") == nullptr &&
+         document.root.find("compute_environment") == nullptr;
+}
+
+std::string named_deepspeed_file(const Document& document) {
+  const Node* block = document.root.find("deepspeed_config");
+  const Node* name = block == nullptr ? nullptr : block->find("deepspeed_config_file");
+  return name == nullptr || is_deepspeed_json(document) ? "" : name->text;
+}
+
+ConfigForm opposite_form(const Document& document) {
+  const Node* type = document.root.find("distributed_type");
+  return type != nullptr && upper(type->text) == "FSDP" ? ConfigForm::deepspeed : ConfigForm::fsdp;
+}
+
+Conversion convert_config(const ConversionInput& input, ConfigForm form) {
+  const ConversionSource source = read_conversion_source(input);
+  if (has_form(input, source, form)) {
+    return {input.document.root,
+            std::nullopt,
+            {input.document.path.string() + ": is in this form already and stays as it is"}};
+  }
+  Conversion result = written(input, source, form);
+  std::vector<std::string> remarks = source.notices;
+  const auto add = [&](const std::vector<std::string>& more) {
+    remarks.insert(remarks.end(), more.begin(), more.end());
+  };
+  add(conversion_remarks(source, form));
+  add(result.remarks);
+  result.remarks = std::move(remarks);
+  return result;
+}
+
+}  // namespace acc::plugins

@@ -1,0 +1,81 @@
+#include "acc/base/error.hpp"
+#include "acc/plugins/convert_config.hpp"
+#include "acc/plugins/settings.hpp"
+#include "acc/plugins/settings_table.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace acc::plugins {
+namespace {
+
+using namespace std::string_view_literals;
+
+struct Dropped {
+  std::string_view key;
+  std::string_view why;
+};
+constexpr std::array kDropped = {
+    Dropped{"fsdp_backward_prefetch", "FSDP 2 has no such setting any more"},
+    Dropped{"fsdp_sync_module_states", "FSDP 2 has no such setting any more"},
+    Dropped{"fsdp_use_orig_params", "FSDP 2 has no such setting any more"},
+    Dropped{"fsdp_forward_prefetch", "FSDP 2 has no such setting yet"},
+};
+
+/// Whether the strategy that FSDP 1 calls so reshards; a boolean stays.
+Node reshard_value(const std::string& key, const Node& node) {
+  if (node.kind == Node::Kind::boolean) {
+    return node;
+  }
+  Settings settings;
+  settings.set("fsdp_sharding_strategy", node.text, {Source::Kind::file, node.where});
+  const std::string strategy = settings.choice("fsdp_sharding_strategy");
+  Node value = Node::boolean(strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD");
+  value.where = node.where + ": " + key;
+  return value;
+}
+
+void convert_entry(const std::string& key, const Node& node, Conversion& result, Node& block) {
+  const auto* dropped = std::ranges::find(kDropped, key, &Dropped::key);
+  if (dropped != kDropped.end()) {
+    result.remarks.push_back(node.where + ": " + key +
+                             " is left out: " + std::string(dropped->why));
+  } else if (key == "fsdp_sharding_strategy" || key == "fsdp_reshard_after_forward") {
+    block.set("fsdp_reshard_after_forward", reshard_value(key, node));
+    if (upper(node.text).starts_with("HYBRID")) {
+      result.remarks.push_back(node.where + ": " + key + " " + node.text +
+                               " shards in groups; with FSDP 2 parallelism_config makes them, "
+                               "which convert-config --to fsdp2 writes");
+    }
+  } else {
+    block.set(key, node);
+  }
+}
+
+}  // namespace
+
+Conversion to_fsdp2(const Document& document) {
+  Conversion result{document.root, std::nullopt, {}};
+  const Node* old = document.root.find("fsdp_config");
+  if (document.root.is_empty()) {
+    throw Error(Errc::config, document.path.string() + ": the file is empty");
+  }
+  if (old == nullptr || old->is_empty()) {
+    result.remarks.push_back(document.path.string() + ": has no FSDP settings and stays as it is");
+    return result;
+  }
+  const Node* version = old->find("fsdp_version");
+  if (version != nullptr && version->text == "2") {
+    result.remarks.push_back(version->where + ": is FSDP 2's already and stays as it is");
+    return result;
+  }
+  Node block = Node::map();
+  for (const auto& [key, node] : old->entries) {
+    convert_entry(key, node, result, block);
+  }
+  block.set("fsdp_version", Node::number(2));
+  result.document.set("fsdp_config", std::move(block));
+  return result;
+}
+
+}  // namespace acc::plugins

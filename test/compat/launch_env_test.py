@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Runs acclaunch through the golden cases of test/data/launch_env.
+
+    launch_env_test.py ACCLAUNCH accelerate|acclaunch
+
+With `--compat accelerate` every case passes. By default exactly those fail that
+test/data/launch_env_deviations.txt lists, each with the number of its deviation in docs/compat.md.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+CASES = DATA / "launch_env"
+DEVIATIONS = DATA / "launch_env_deviations.txt"
+DOCUMENT = DATA.parents[1] / "docs" / "compat.md"
+# No GPU but those that a case asks for.
+WITHOUT_GPUS = 'export ACC_SIMULATE_GPUS=${ACC_SIMULATE_GPUS:-0}; exec "$0" "$@"'
+
+
+def own_network():
+    """The words that run a command where nobody else has ports; none where that is not allowed."""
+    for flags in (["-n"], ["-rn"]):
+        words = ["unshare", *flags, "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+        try:
+            if subprocess.run([*words, "true"], capture_output=True).returncode == 0:
+                return words
+        except FileNotFoundError:
+            break
+    return []
+
+
+def failures(acclaunch, compat, names, timeout):
+    """Those of the named cases that fail. check.py keeps cases with one port apart, as Accelerate
+    uses ports; so cases that end in other ports than there must not run beside them."""
+    launcher = f"sh -c '{WITHOUT_GPUS}' {acclaunch}"
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            (Path(folder) / f"{name}.json").symlink_to(CASES / f"{name}.json")
+        listed = Path(folder) / "failures"
+        run = subprocess.run(
+            own_network() + [sys.executable, str(CASES / "check.py"), "--launcher", launcher,
+                             "--torchrun", f"{acclaunch} torchrun",
+                             "--extra-args", f"--compat {compat}",
+                             "--gpus-env", "ACC_SIMULATE_GPUS", "--defaulted", "--jobs", "4",
+                             "--timeout", str(timeout), "--list-failures", str(listed), folder],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        print(run.stdout)
+        if not listed.exists():
+            sys.exit("check.py did not run")
+        return set(listed.read_text().split())
+
+
+def read_deviations():
+    """Case to number."""
+    lines = [line.split() for line in DEVIATIONS.read_text().splitlines()]
+    return {words[0]: words[1] for words in lines if words and not words[0].startswith("#")}
+
+
+def main():
+    acclaunch, compat = os.path.abspath(sys.argv[1]), sys.argv[2]
+    cores = sorted(os.sched_getaffinity(0))[:2]  # OMP_NUM_THREADS must not depend on the machine
+    os.sched_setaffinity(0, cores)
+    expected = read_deviations() if compat == "acclaunch" else {}
+    names = {path.stem for path in CASES.glob("*.json")}
+    same = names - set(expected)
+    wrong = sorted(failures(acclaunch, compat, same, 60))
+    for name in wrong:
+        print(f"{name} fails")
+    other = failures(acclaunch, compat, expected, 10) if expected else set()
+    needless = sorted(set(expected) - other)
+    for name in needless:
+        print(f"{name} passes, although deviation {expected[name]} is listed for it")
+    headings = DOCUMENT.read_text()
+    unknown = sorted(n for n in set(expected.values()) if f"\n## {n}. " not in headings)
+    if unknown:
+        print(f"docs/compat.md lacks deviation {', '.join(unknown)}")
+    sys.exit(1 if wrong or needless or unknown else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+// Where the workers' output goes: log folders, redirection, tee and filters.
+#include "support/machines.hpp"
+#include "support/program.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+using namespace acc::test;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Files = std::map<std::string, std::string>;
+
+/// Every file below `folder`, its path from the run's own folder on, with its text.
+Files files_below(const fs::path& folder) {
+  Files files;
+  for (const auto& run : fs::directory_iterator(folder)) {
+    for (const auto& file : fs::recursive_directory_iterator(run.path())) {
+      if (file.is_regular_file()) {
+        std::ifstream text(file.path());
+        files[fs::relative(file.path(), run.path()).string()] =
+            std::string(std::istreambuf_iterator<char>(text), {});
+      }
+    }
+  }
+  return files;
+}
+
+constexpr const char* kSpeak = "echo out $RANK; echo err $RANK >&2";
+
+}  // namespace
+
+TEST_CASE("log files: a stream goes to its file, to the console, or to both") {
+  TemporaryFolder folder;
+  Program job(torchrun(
+      {"--nproc-per-node", "3", "-r", "0:3,1:1", "-t", "2:3", "--log-dir", folder.path().string()},
+      kSpeak));
+  CHECK(job.wait() == 0);
+  CHECK(files_below(folder.path()) == Files{{"attempt_0/0/stdout.log", "out 0\n"},
+                                            {"attempt_0/0/stderr.log", "err 0\n"},
+                                            {"attempt_0/1/stdout.log", "out 1\n"},
+                                            {"attempt_0/2/stdout.log", "out 2\n"},
+                                            {"attempt_0/2/stderr.log", "err 2\n"}});
+  CHECK(job.out() == "[2] out 2\n");
+  CHECK(contains(job.err(), "[1] err 1\n"));
+  CHECK(contains(job.err(), "[2] err 2\n"));
+  CHECK_FALSE(contains(job.err(), "err 0"));
+}
+
+TEST_CASE("log files: each attempt has its own") {
+  TemporaryFolder folder;
+  Program job(torchrun({"-r", "3", "--max-restarts", "1", "--log-dir", folder.path().string()},
+                       "echo in $TORCHELASTIC_RESTART_COUNT; exit $((1 - "
+                       "TORCHELASTIC_RESTART_COUNT))"));
+  CHECK(job.wait() == 0);
+  CHECK(files_below(folder.path()) == Files{{"attempt_0/0/stdout.log", "in 0\n"},
+                                            {"attempt_0/0/stderr.log", ""},
+                                            {"attempt_1/0/stdout.log", "in 1\n"},
+                                            {"attempt_1/0/stderr.log", ""}});
+}
+
+TEST_CASE("log files: the report has the last lines of a redirected stderr") {
+  TemporaryFolder folder;
+  Program job(
+      torchrun({"--nproc-per-node", "2", "-r", "2", "--log-dir", folder.path().string()},
+               "[ $RANK = 0 ] && exec sleep 1000\n"
+               "i=0; while [ $i -lt 30000 ]; do echo line $i >&2; i=$((i+1)); done; exit 3"));
+  CHECK(job.wait() == 3);
+  CHECK(contains(job.err(), "    | line 29980\n"));
+  CHECK(contains(job.err(), "    | line 29999\n"));
+  CHECK_FALSE(contains(job.err(), "line 29979\n"));
+}
+
+TEST_CASE("log files: ranks that the filter leaves out are not on the console") {
+  Program job(torchrun({"--nproc-per-node", "3", "--local-ranks-filter", "1"}, kSpeak));
+  CHECK(job.wait() == 0);
+  CHECK(job.out() == "[1] out 1\n");
+  CHECK(contains(job.err(), "[1] err 1\n"));
+  CHECK_FALSE(contains(job.err(), "err 0"));
+}
+
+TEST_CASE("log files: where nobody named a folder, the launcher says where they are") {
+  TemporaryFolder folder;
+  Program job(torchrun({"-t", "3"}, kSpeak), {{"TMPDIR", folder.path().string()}});
+  CHECK(job.wait() == 0);
+  std::string place;
+  for (const auto& file : fs::recursive_directory_iterator(folder.path())) {
+    place = file.path().filename() == "attempt_0" ? file.path().parent_path().string() : place;
+  }
+  CHECK(contains(job.err(), "the workers' files are in " + place + "\n"));
+  CHECK(fs::exists(place + "/attempt_0/0/stdout.log"));
+}
+
+TEST_CASE("log files: a folder that cannot be made is an error before anything is started") {
+  TemporaryFolder folder;
+  const std::string file = (folder.path() / "file").string();
+  std::ofstream{file};
+  Program job(torchrun({"-r", "3", "--log-dir", file + "/logs"}, "echo started"));
+  CHECK(job.wait() == 2);
+  CHECK(contains(job.err(), "cannot make the log folder " + file + "/logs/"));
+  CHECK(job.out().empty());
+}

@@ -1,0 +1,18 @@
+// A worker that leaves a key in the job's store: says whether it was the first, then fails unless
+// it was restarted.
+#include "acc/rendezvous/tcp_store.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+int main(int, char** argv) {
+  const auto variable = [](const char* name) { return std::string(std::getenv(name)); };
+  acc::rendezvous::TcpStore store(variable("MASTER_ADDR"),
+                                  static_cast<std::uint16_t>(std::stoi(variable("MASTER_PORT"))),
+                                  std::chrono::seconds(30));
+  const std::string attempt = variable("TORCHELASTIC_RESTART_COUNT");
+  const bool first = store.add(argv[1], 1) == 1;
+  std::printf("%s was %s\n", attempt.c_str(), first ? "the first" : "late");
+  return attempt == "0" ? 1 : 0;
+}

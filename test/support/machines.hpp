@@ -1,0 +1,55 @@
+#pragma once
+
+#include "support/program.hpp"
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace acc::test {
+
+/// acclaunch torchrun [flags] /bin/sh -c script
+inline std::vector<std::string> torchrun(const std::vector<std::string>& flags,
+                                         const std::string& script) {
+  std::vector<std::string> command = {ACC_BIN_DIR "/acclaunch", "torchrun"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  command.insert(command.end(), {"--no-python", "/bin/sh", "-c", script});
+  return command;
+}
+
+/// How two machines are told of each other.
+enum class Way { fixed, c10d };
+
+inline const char* way_name(Way way) {
+  return way == Way::fixed ? "static" : "c10d";
+}
+
+/// Two launchers of one job on this host, with two workers each. With Way::c10d either may become
+/// machine 0.
+class TwoMachines {
+ public:
+  TwoMachines(Way way, const ReservedPort& port, const std::vector<std::string>& more,
+              const std::string& script, const std::map<std::string, std::string>& variables = {}) {
+    for (std::size_t rank = 0; rank < machines_.size(); ++rank) {
+      std::vector<std::string> flags = {"--nnodes", "2", "--nproc-per-node", "2"};
+      const std::vector<std::string> meeting =
+          way == Way::fixed
+              ? std::vector<std::string>{"--node-rank", std::to_string(rank), "--master-addr",
+                                         "127.0.0.1",   "--master-port",      port.text()}
+              : std::vector<std::string>{"--rdzv-backend",           "c10d",      "--rdzv-endpoint",
+                                         "127.0.0.1:" + port.text(), "--rdzv-id", "job"};
+      flags.insert(flags.end(), meeting.begin(), meeting.end());
+      flags.insert(flags.end(), more.begin(), more.end());
+      machines_[rank] = std::make_unique<Program>(torchrun(flags, script), variables);
+    }
+  }
+
+  Program& operator[](int machine) { return *machines_[static_cast<std::size_t>(machine)]; }
+
+ private:
+  std::array<std::unique_ptr<Program>, 2> machines_;
+};
+
+}  // namespace acc::test

@@ -1,0 +1,294 @@
+// Where acclaunch does something else than `accelerate launch`, by the numbers of docs/compat.md:
+// the same command line in both modes.
+#include "plan_fixture.hpp"
+
+#include <doctest/doctest.h>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Device;
+using test::PlanFixture;
+using Words = std::vector<std::string>;
+using Backend = RendezvousPlan::Backend;
+
+const std::string kFsdp = "distributed_type: FSDP\nnum_processes: 2\n";
+
+Words compat(Words words) {
+  words.insert(words.begin(), {"--compat", "accelerate"});
+  return words;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string notices(const LaunchPlan& plan) {
+  std::string text;
+  for (const std::string& line : plan.notices) {
+    text += line + "\n";
+  }
+  return text;
+}
+
+TEST_CASE("the mode is a flag, else a variable, and a wrong word is refused") {
+  PlanFixture fixture;
+  const Words words = {"--cpu", "--num_processes", "2", "./train"};
+  CHECK(fixture.plan(words).identity == Identity::torchrun);
+  fixture.environment["ACC_COMPAT"] = "accelerate";
+  CHECK(fixture.plan(words).identity == Identity::none);
+  CHECK(fixture.plan({"--compat", "acclaunch", "--cpu", "--num_processes", "2", "./train"})
+            .identity == Identity::torchrun);
+  fixture.environment["ACC_COMPAT"] = "deepspeed";
+  CHECK(has(fixture.refusal(words), "ACC_COMPAT"));
+}
+
+TEST_CASE("1: --cpu, use_cpu and MULTI_CPU choose the device, not the mode") {
+  PlanFixture fixture;
+  const std::string multi_cpu =
+      fixture.write("cpu.yaml", "distributed_type: MULTI_CPU\nnum_processes: 2\n").string();
+  const std::string use_cpu =
+      fixture.write("no.yaml", "distributed_type: 'NO'\nnum_processes: 2\nuse_cpu: true\n")
+          .string();
+  for (const Words& words :
+       {Words{"--cpu", "--num_processes", "2", "./train"},
+        Words{"--config_file", multi_cpu, "./train"}, Words{"--config_file", use_cpu, "./train"}}) {
+    const LaunchPlan ours = fixture.plan(words);
+    CHECK(ours.local_world_size == 2);
+    CHECK(ours.rendezvous.backend == Backend::fixed);
+    const auto environment = fixture.worker(ours, 1);
+    CHECK(environment.at("RANK") == "1");
+    CHECK(environment.at("ACCELERATE_USE_CPU") == "True");
+    CHECK_FALSE(environment.contains("KMP_AFFINITY"));
+    const LaunchPlan theirs = fixture.plan(compat(words));
+    CHECK(theirs.local_world_size == 1);
+    CHECK(theirs.rendezvous.backend == Backend::none);
+    CHECK(fixture.worker(theirs, 0).at("MASTER_PORT") == "29500");
+    CHECK_FALSE(fixture.worker(theirs, 0).contains("RANK"));
+  }
+}
+
+TEST_CASE("1: one process of a plain mode is a plain process in either mode") {
+  const PlanFixture fixture;
+  for (const Words& words : {Words{"--cpu", "./train"}, compat({"--cpu", "./train"})}) {
+    const LaunchPlan plan = fixture.plan(words);
+    CHECK(plan.identity == Identity::none);
+    const auto environment = fixture.worker(plan, 0);
+    CHECK(environment.at("KMP_AFFINITY") == "granularity=fine,compact,1,0");
+    CHECK(environment.at("KMP_BLOCKTIME") == "1");
+    CHECK_FALSE(environment.contains("MASTER_ADDR"));
+  }
+}
+
+TEST_CASE("1: FSDP and DeepSpeed stay what they are, and the default file counts") {
+  PlanFixture fixture;
+  fixture.set_gpus(2, 2);
+  for (const std::string flag : {"--use_fsdp", "--use_deepspeed"}) {
+    const Words words = {flag, "--cpu", "--num_processes", "4", "./train"};
+    const LaunchPlan plan = fixture.plan(words);
+    CHECK(plan.mode == (flag == "--use_fsdp" ? Mode::fsdp : Mode::deepspeed));
+    CHECK(plan.device == Device::cpu);
+    CHECK(has(fixture.refusal(compat(words)), "--cpu and " + flag + " exclude each other"));
+  }
+  const std::string path = fixture.write("hf/accelerate/default_config.yaml", kFsdp).string();
+  CHECK(fixture.plan({"--config_file", path, "--cpu", "./train"}).mode == Mode::fsdp);
+  CHECK(fixture.plan(compat({"--config_file", path, "--cpu", "./train"})).mode == Mode::plain);
+  fixture.environment["HF_HOME"] = (fixture.folder() / "hf").string();
+  CHECK(fixture.plan({"--cpu", "./train"}).num_processes == 2);
+  CHECK(fixture.plan(compat({"--cpu", "./train"})).mode == Mode::plain);
+}
+
+TEST_CASE("2: without GPUs, modes run on the CPU") {
+  const PlanFixture fixture;
+  struct Case {
+    std::string flag;
+    std::string says;
+  };
+  for (const auto& [flag, says] :
+       {Case{"--use_fsdp", "FSDP runs on the CPU"}, Case{"--use_deepspeed", "ZeRO runs on the CPU"},
+        Case{"--multi_gpu", "runs on the CPU"}}) {
+    const LaunchPlan plan = fixture.plan({flag, "./train"});
+    CHECK(plan.num_processes == 1);
+    CHECK(plan.device == Device::cpu);
+    CHECK(has(notices(plan), says));
+    CHECK(has(fixture.refusal(compat({flag, "./train"})), "--num_processes"));
+  }
+  CHECK(has(notices(fixture.plan({"--gpu_ids", "3", "./train"})), "no GPU on this machine"));
+}
+
+TEST_CASE("2: GPUs that CUDA_VISIBLE_DEVICES hides are not there, which is said") {
+  PlanFixture fixture;
+  fixture.set_gpus(2, 0);
+  fixture.environment["CUDA_VISIBLE_DEVICES"] = "9";
+  const LaunchPlan plan = fixture.plan({"--multi_gpu", "--num_processes", "2", "./train"});
+  CHECK(plan.device == Device::cpu);
+  CHECK(has(notices(plan), "CUDA_VISIBLE_DEVICES=9 leaves none of this machine's 2 GPUs"));
+}
+
+TEST_CASE("3: where there are GPUs, they must be enough") {
+  PlanFixture fixture;
+  fixture.set_gpus(2, 2);
+  for (const Words& words :
+       {Words{"--multi_gpu", "--num_processes", "3", "./train"},
+        Words{"--multi_gpu", "--num_processes", "2", "--gpu_ids", "0,5", "./train"},
+        Words{"--multi_gpu", "--num_processes", "2", "--gpu_ids", "1,1", "./train"}}) {
+    CHECK_FALSE(fixture.refusal(words).empty());
+    CHECK(fixture.refusal(compat(words)).empty());
+  }
+}
+
+TEST_CASE("4 and 8: the exit status and a port given by hand are kept") {
+  const PlanFixture fixture;
+  const Words words = {"--use_fsdp", "--num_processes", "1", "--main_process_port", "7", "./train"};
+  CHECK(fixture.plan(words).keeps_exit_status);
+  CHECK(fixture.plan(words).rendezvous.port_was_given);
+  CHECK_FALSE(fixture.plan(compat(words)).keeps_exit_status);
+  CHECK_FALSE(fixture.plan(compat(words)).rendezvous.port_was_given);
+}
+
+TEST_CASE("5: keys count that the defaults of Accelerate's flags hide") {
+  const PlanFixture fixture;
+  const std::string path =
+      fixture
+          .write("c.yaml", kFsdp +
+                               "num_machines: 2\nmachine_rank: 0\nmain_process_ip: h\n"
+                               "rdzv_backend: c10d\nsame_network: no\nenable_cpu_affinity: true\n")
+          .string();
+  const LaunchPlan ours = fixture.plan({"--config_file", path, "./train"});
+  CHECK(ours.rendezvous.backend == Backend::c10d);
+  CHECK(ours.settings.text("same_network") == "false");
+  CHECK(fixture.worker(ours, 0).at("ACCELERATE_CPU_AFFINITY") == "1");
+  const LaunchPlan theirs = fixture.plan(compat({"--config_file", path, "./train"}));
+  CHECK(theirs.rendezvous.backend == Backend::fixed);
+  CHECK_FALSE(fixture.worker(theirs, 0).contains("ACCELERATE_CPU_AFFINITY"));
+}
+
+TEST_CASE("6 and 7: keys inside fsdp_config") {
+  const PlanFixture fixture;
+  const auto worker = [&](const std::string& key, bool ours) {
+    const std::string path =
+        fixture.write("c.yaml", kFsdp + "fsdp_config:\n  " + key + "\n").string();
+    const Words words = {"--config_file", path, "./train"};
+    return fixture.worker(fixture.plan(ours ? words : compat(words)), 0);
+  };
+  const std::string strategy = "fsdp_reshard_after_forward: SHARD_GRAD_OP";
+  CHECK(worker(strategy, true).at("FSDP_SHARDING_STRATEGY") == "SHARD_GRAD_OP");
+  CHECK(worker(strategy, false).at("FSDP_SHARDING_STRATEGY") == "FULL_SHARD");
+  const std::string old_name = "fsdp_backward_prefetch_policy: BACKWARD_PRE";
+  CHECK(worker(old_name, true).at("FSDP_BACKWARD_PREFETCH") == "BACKWARD_PRE");
+  CHECK_FALSE(worker(old_name, false).contains("FSDP_BACKWARD_PREFETCH"));
+  CHECK_THROWS_WITH_AS(worker("fsdp_ofload_params: true", true),
+                       doctest::Contains("did you mean \"fsdp_offload_params\""), Error);
+  CHECK(worker("fsdp_ofload_params: true", false).at("FSDP_OFFLOAD_PARAMS") == "false");
+}
+
+TEST_CASE("9: processes are not rounded down, and may differ by machine when asked for") {
+  PlanFixture fixture;
+  const Words machine = {"--num_machines",    "2", "--machine_rank", "0",
+                         "--main_process_ip", "h", "--use_fsdp"};
+  const auto with = [&](const Words& more) {
+    Words words = machine;
+    words.insert(words.end(), more.begin(), more.end());
+    words.emplace_back("./train");
+    return words;
+  };
+  CHECK(has(fixture.refusal(with({"--num_processes", "5"})), "must be a multiple"));
+  const LaunchPlan theirs = fixture.plan(compat(with({"--num_processes", "5"})));
+  CHECK(theirs.local_world_size == 2);
+  CHECK(theirs.num_processes == 4);
+  const LaunchPlan uneven =
+      fixture.plan(with({"--num_processes", "5", "--num_local_processes", "3"}));
+  CHECK(uneven.local_world_size == 3);
+  CHECK(uneven.num_processes == 5);
+  CHECK(has(fixture.refusal(with({})), "--num_processes is missing"));
+  const std::string file = fixture.write("one.yaml", kFsdp + "machine_rank: 0\n").string();
+  const Words two = {"--config_file",     file, "--num_machines", "2",
+                     "--main_process_ip", "h",  "./train"};
+  CHECK(has(fixture.refusal(two), "needs --machine_rank"));
+  CHECK(fixture.refusal(compat(two)).empty());
+}
+
+TEST_CASE("10: threads of workers on the CPU") {
+  PlanFixture fixture;  // eight cores
+  const auto threads = [&](const Words& words, bool ours) {
+    const auto environment = fixture.worker(fixture.plan(ours ? words : compat(words)), 0);
+    const auto found = environment.find("OMP_NUM_THREADS");
+    return found == environment.end() ? "" : found->second;
+  };
+  struct Case {
+    Words words;
+    std::string ours;
+    std::string theirs;
+  };
+  for (const auto& [words, ours, theirs] : {
+           Case{{"--cpu", "--num_processes", "4", "./train"}, "2", "2"},
+           Case{{"--cpu", "--num_processes", "16", "./train"}, "1", "1"},
+           Case{{"--use_fsdp", "--num_processes", "4", "./train"}, "2", "1"},
+           Case{{"--use_deepspeed", "--num_processes", "4", "./train"}, "2", "1"},
+           Case{{"--use_deepspeed", "--num_processes", "1", "./train"}, "8", ""},
+           Case{{"--num_processes", "1", "./train"}, "8", "1"},
+           Case{{"--use_deepspeed", "--num_processes", "2", "--num_cpu_threads_per_process", "3",
+                 "./train"},
+                "3",
+                "1"},
+       }) {
+    CAPTURE(words);
+    CHECK(threads(words, true) == ours);
+    CHECK(threads(words, false) == theirs);
+  }
+  fixture.environment["OMPI_COMM_WORLD_LOCAL_SIZE"] = "4";
+  CHECK(threads({"--cpu", "./train"}, true) == "2");
+  CHECK(threads({"--cpu", "--num_processes", "1", "./train"}, false) == "2");
+}
+
+TEST_CASE("11: the DeepSpeed JSON file is read before the start") {
+  const PlanFixture fixture;
+  fixture.write("bad.json", R"({"zero_optimization": {"stage": 7}})");
+  for (const std::string file : {"bad.json", "none.json"}) {
+    const Words named = {"--deepspeed_config_file", file, "--use_deepspeed",
+                         "--num_processes",         "1",  "./train"};
+    CHECK_FALSE(fixture.refusal(named).empty());
+    const LaunchPlan theirs = fixture.plan(compat(named));
+    CHECK(has(notices(theirs), "the program will decide"));
+    CHECK(fixture.worker(theirs, 0).at("ACCELERATE_DEEPSPEED_CONFIG_FILE") == file);
+  }
+}
+
+TEST_CASE("12: a file must not contradict itself") {
+  const PlanFixture fixture;
+  for (const std::string& text :
+       {kFsdp + "deepspeed_config:\n  zero_stage: 3\n",
+        std::string("distributed_type: MULTI_GPU\nnum_processes: 2\nuse_cpu: true\n")}) {
+    const std::string path = fixture.write("c.yaml", text).string();
+    CHECK(has(fixture.refusal({"--config_file", path, "./train"}), "c.yaml:1"));
+    CHECK(fixture.refusal(compat({"--config_file", path, "./train"})).empty());
+  }
+}
+
+TEST_CASE("13: a program that does not end in .py is executed") {
+  PlanFixture fixture;
+  fixture.write("path/python3", "#!/bin/sh\n", true);
+  fixture.environment["PATH"] = (fixture.folder() / "path").string();
+  const std::string python = (fixture.folder() / "path/python3").string();
+  CHECK(fixture.plan({"./train"}).command == Words{"./train"});
+  CHECK(fixture.plan(compat({"./train"})).command == Words{python, "./train"});
+  CHECK(fixture.plan(compat({"--no_python", "./train"})).command == Words{"./train"});
+}
+
+TEST_CASE("flags of another mode are a line, not an error, in either mode") {
+  const PlanFixture fixture;
+  const Words words = {"--zero_stage", "3",    "--fsdp_version", "2",
+                       "--fp8_format", "E4M3", "./train"};
+  for (const Words& each : {words, compat(words)}) {
+    const std::string text = notices(fixture.plan(each));
+    CHECK(has(text, "--zero_stage has no effect without --use_deepspeed"));
+    CHECK(has(text, "--fsdp_version has no effect without --use_fsdp"));
+    CHECK(has(text, "--fp8_format has no effect without --mixed_precision fp8"));
+  }
+  Words quiet = words;
+  quiet.insert(quiet.begin(), "--quiet");
+  CHECK(fixture.plan(quiet).notices.empty());
+}
+
+}  // namespace
+}  // namespace acc::launcher

@@ -1,0 +1,125 @@
+#include "faces/deepspeed/hostfile.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <doctest/doctest.h>
+
+namespace acc::launcher {
+namespace {
+
+template <typename Read>
+std::string refusal(Read read) {
+  try {
+    static_cast<void>(read());
+    return "";
+  } catch (const Error& error) {
+    CHECK(exit_status(error) == 2);
+    return error.what();
+  }
+}
+
+/// `a:0,1 b:0`
+std::string shown(const std::vector<Host>& hosts) {
+  std::string text;
+  for (const Host& host : hosts) {
+    text += (text.empty() ? "" : " ") + host.name + ":";
+    for (const int slot : host.slots) {
+      text += (text.ends_with(':') ? "" : ",") + std::to_string(slot);
+    }
+  }
+  return text;
+}
+
+TEST_CASE("a hostfile is read in its order") {
+  struct Case {
+    std::string text, hosts;
+  };
+  for (const auto& [text, hosts] : {
+           Case{"worker-0 slots=2\nworker-1 slots=1\n", "worker-0:0,1 worker-1:0"},
+           Case{"b slots=1\na slots=1", "b:0 a:0"},
+           Case{"# two machines\n\n  a\tslots=2  \r\n  # the end\nb slots=1 max_slots=4 # fast\n",
+                "a:0,1 b:0"},
+           Case{"10.0.0.1 slots=3", "10.0.0.1:0,1,2"},
+       }) {
+    CAPTURE(text);
+    CHECK(shown(parse_hostfile(text, "hosts")) == hosts);
+  }
+  CHECK(parse_hostfile("\na slots=1", "hosts").front().where == "hosts:2");
+}
+
+TEST_CASE("every bad line of a hostfile is named") {
+  const std::string form = ": expected NAME slots=N with N of at least 1, got ";
+  struct Case {
+    std::string text, message;
+  };
+  for (const auto& [text, message] : {
+           Case{"a", "hosts:1" + form + "\"a\""},
+           Case{"a slots=0", "hosts:1" + form + "\"a slots=0\""},
+           Case{"a slots=-1", "hosts:1" + form + "\"a slots=-1\""},
+           Case{"a slots=two", "hosts:1" + form + "\"a slots=two\""},
+           Case{"a slots=2x", "hosts:1" + form + "\"a slots=2x\""},
+           Case{"a slots = 2", "hosts:1" + form + "\"a slots = 2\""},
+           Case{"a slots=999999999999", "hosts:1" + form + "\"a slots=999999999999\""},
+           Case{"a slots=1\nb slots=1\na slots=2", "hosts:3: a is in hosts:1 already"},
+           Case{"a\nb slots=1\nc slots=\n",
+                "hosts:1" + form + "\"a\"\nhosts:3" + form + "\"c slots=\""},
+           Case{"", "hosts: no host in it; a line is NAME slots=N"},
+           Case{"# nothing\n", "hosts: no host in it; a line is NAME slots=N"},
+       }) {
+    CAPTURE(text);
+    CHECK(refusal([&] { return parse_hostfile(text, "hosts"); }) == message);
+  }
+}
+
+const std::string kThree = "b slots=4\na slots=4\nc slots=2\n";
+
+TEST_CASE("what the filters leave") {
+  struct Case {
+    std::string filter, included, excluded;
+  };
+  for (const auto& [filter, included, excluded] : {
+           Case{"", "b:0,1,2,3 a:0,1,2,3 c:0,1", "b:0,1,2,3 a:0,1,2,3 c:0,1"},
+           Case{"a", "a:0,1,2,3", "b:0,1,2,3 c:0,1"},
+           Case{"a:1", "a:1", "b:0,1,2,3 a:0,2,3 c:0,1"},
+           Case{"c@b:3,0", "b:0,3 c:0,1", "b:1,2 a:0,1,2,3"},
+           Case{"a:2,2@a:0", "a:0,2", "b:0,1,2,3 a:1,3 c:0,1"},
+           Case{"a:2@a", "a:0,1,2,3", "b:0,1,2,3 c:0,1"},
+           Case{"c:0,1", "c:0,1", "b:0,1,2,3 a:0,1,2,3"},
+       }) {
+    CAPTURE(filter);
+    const auto hosts = parse_hostfile(kThree, "hosts");
+    CHECK(shown(only_included(hosts, {"-i", filter})) == included);
+    CHECK(shown(without_excluded(hosts, {"-e", filter})) == excluded);
+  }
+}
+
+TEST_CASE("a filter that names what is not there") {
+  const auto hosts = parse_hostfile("worker-0 slots=2\nworker-1 slots=2", "hosts");
+  const std::string form = "-i must be HOST or HOST:SLOT,SLOT, joined by @, got ";
+  struct Case {
+    std::string filter, message;
+  };
+  for (const auto& [filter, message] : {
+           Case{"worker-2",
+                "-i names host \"worker-2\", which is not in the hostfile; did you mean "
+                "\"worker-0\"?"},
+           Case{"worker-1:2", "-i names slot 2 of worker-1, which has 2, numbered from 0"},
+           Case{"worker-0:7@x:1",
+                "-i names slot 7 of worker-0, which has 2, numbered from 0\n-i names host \"x\", "
+                "which is not in the hostfile"},
+           Case{"worker-0:", form + "\"worker-0:\""},
+           Case{"worker-0:a", form + "\"worker-0:a\""},
+           Case{"worker-0:-1", form + "\"worker-0:-1\""},
+           Case{"worker-0:0,", form + "\"worker-0:0,\""},
+           Case{"worker-0@", "-i names host \"\", which is not in the hostfile"},
+       }) {
+    CAPTURE(filter);
+    CHECK(refusal([&] { return only_included(hosts, {"-i", filter}); }) == message);
+  }
+  CHECK(refusal([&] {
+          return without_excluded(hosts, {"-e", "worker-0@worker-1"});
+        }) == "-e worker-0@worker-1 leaves no slot of any host");
+}
+
+}  // namespace
+}  // namespace acc::launcher

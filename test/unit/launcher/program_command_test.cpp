@@ -1,0 +1,72 @@
+#include "plan/program_command.hpp"
+
+#include "plan_fixture.hpp"
+
+#include <doctest/doctest.h>
+
+namespace acc::launcher {
+namespace {
+
+using test::PlanFixture;
+using Words = std::vector<std::string>;
+
+struct Fixture : PlanFixture {
+  [[nodiscard]] Words command(const std::string& program, ProgramKind kind = {}) const {
+    Flags flags;
+    flags.program = program;
+    flags.arguments = {"--lr", "1"};
+    return program_command(flags, kind, environment, facts);
+  }
+
+  /// The exit status of the refusal; 0 where there is none.
+  [[nodiscard]] int status(const std::string& program, ProgramKind kind = {}) const {
+    try {
+      static_cast<void>(command(program, kind));
+      return 0;
+    } catch (const Error& error) {
+      CAPTURE(error.what());
+      CHECK(std::string(error.what()).find(program) != std::string::npos);
+      return exit_status(error);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "a program that is not there is 127, one that cannot be executed 126") {
+  write("notes.txt", "");
+  write("bin/other", "");
+  write("lost", "#!/no/such/interpreter -x\n", true);
+  write("windows", "#!/bin/sh\r\necho\r\n", true);
+  CHECK(status("no_such_program") == 127);
+  CHECK(status("./missing") == 127);
+  CHECK(status("missing.py") == 127);
+  CHECK(status("./notes.txt") == 126);
+  CHECK(status("./bin") == 126);
+  CHECK(status("./lost") == 126);
+  CHECK(status("./windows") == 126);
+  CHECK(status("./train") == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a script's interpreter may have an argument, and blanks before it") {
+  write("blank", "#! /bin/sh -e\n", true);
+  write("short", "#", true);
+  write("relative", "#!./train\n", true);
+  CHECK(command("./blank") == Words{"./blank", "--lr", "1"});
+  CHECK(status("./short") == 0);
+  CHECK(status("./relative") == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a Python program needs a Python that is there") {
+  write("train.py", "");
+  environment["PYTHON_EXEC"] = "no_such_python";
+  try {
+    static_cast<void>(command("train.py"));
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(exit_status(error) == 127);
+    CHECK(std::string(error.what()).find("set PYTHON_EXEC") != std::string::npos);
+  }
+}
+
+}  // namespace acc::launcher
