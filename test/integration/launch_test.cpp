@@ -263,6 +263,23 @@ TEST_CASE("launch: a program that only its exec finds bad is reported, and not s
   std::filesystem::remove_all(folder);
 }
 
+TEST_CASE("launch: a single plain process has the launcher's own stdout and stderr") {
+  const std::string script =
+      "for fd in 1 2; do readlink /proc/$$/fd/$fd; readlink /proc/$PPID/fd/$fd; done";
+  for (const char* count : {"1", "2"}) {
+    CAPTURE(count);
+    Program job(acclaunch({"--cpu", "--num_processes", count}, script));
+    CHECK(job.wait() == 0);
+    std::istringstream out(job.out());
+    std::string own;
+    std::string launcher;
+    std::getline(out, own);
+    std::getline(out, launcher);
+    CHECK(contains(own, "pipe:["));
+    CHECK((own == launcher) == (count == std::string("1")));
+  }
+}
+
 TEST_CASE("launch: with --compat accelerate any failure is 1") {
   for (const char* how : {"exit 3", "kill -9 $$"}) {
     CAPTURE(how);

@@ -14,7 +14,18 @@ using namespace acc::test;
 
 namespace {
 
-using Words = std::vector<std::string>;
+/// A named pipe by which workers wait for each other, or for the test.
+class Fifo {
+ public:
+  Fifo() : path_((folder_.path() / "fifo").string()) {
+    REQUIRE(::mkfifo(path_.c_str(), 0600) == 0);
+  }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  TemporaryFolder folder_;
+  std::string path_;
+};
 
 constexpr const char* kAttempt = "attempt=$TORCHELASTIC_RESTART_COUNT";
 
@@ -50,13 +61,16 @@ TEST_CASE("restart: when none is left the job fails with its worker's status") {
 }
 
 TEST_CASE("restart: children of the attempt before have ended") {
+  const Fifo fifo;
   Program job(torchrun({"--max-restarts", "1"}, R"(
     [ $TORCHELASTIC_RESTART_COUNT = 1 ] && { echo again; exec sleep 1000; }
-    setsid sh -c 'echo pid=$$ end; exec sleep 1000' &
+    setsid sh -c 'echo pid=$$ end; echo go > $FIFO; exec sleep 1000' &
     read -r line < $FIFO; exit 3)"),
-              {{"FIFO", "/dev/null"}});
+              {{"FIFO", fifo.path()}});
   job.wait_for_text("again");
-  CHECK(Watched(job.out(), "pid=").all_end());
+  const Watched children(job.out(), "pid=");
+  CHECK(children.size() == 1);
+  CHECK(children.all_end());
   job.signal(SIGTERM);
   CHECK(job.wait() == 128 + SIGTERM);
 }
@@ -71,10 +85,13 @@ TEST_CASE("restart: a stop signal is no failure") {
 }
 
 TEST_CASE("restart: a stop signal while the workers end for it stops the job") {
+  const Fifo fifo;
   Program job(torchrun({"--nproc-per-node", "2", "--max-restarts", "3"}, R"(
-    [ $RANK = 0 ] && exit 9
-    trap 'echo stopping' TERM; trap 'exit 0' INT
-    while :; do sleep 1000 & wait; done)"));
+    [ $RANK = 0 ] && { read -r line < $FIFO; exit 9; }
+    trap 'echo stopping' TERM
+    echo ready > $FIFO
+    while :; do sleep 1000 & wait; done)"),
+              {{"FIFO", fifo.path()}});
   job.wait_for_text("stopping");
   job.signal(SIGINT);  // kills at once: the second request to end
   CHECK(job.wait() == 9);
@@ -122,19 +139,17 @@ TEST_CASE("restart: a failure on either machine restarts both") {
 TEST_CASE("restart: machines whose workers have already succeeded start again too") {
   for (const Way way : {Way::fixed, Way::c10d}) {
     CAPTURE(way_name(way));
-    TemporaryFolder folder;
-    const std::string fifo = (folder.path() / "fifo").string();
-    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    const Fifo fifo;
     const ReservedPort port;
     TwoMachines machines(way, port, {"--max-restarts", "1"},
                          "echo $RANK in $TORCHELASTIC_RESTART_COUNT; "
                          "[ $RANK$TORCHELASTIC_RESTART_COUNT = 30 ] && { read -r x < $FIFO; "
                          "exit 1; }; exit 0",
-                         {{"FIFO", fifo}});
+                         {{"FIFO", fifo.path()}});
     for (int i = 0; i < 2; ++i) {
       machines[i].wait_for_text(" in 0", 2);
     }
-    std::ofstream(fifo) << "fail\n";
+    std::ofstream(fifo.path()) << "fail\n";
     CHECK(machines[0].wait() == 0);
     CHECK(machines[1].wait() == 0);
     CHECK(contains(machines[0].out() + machines[1].out(), "] 0 in 1\n"));

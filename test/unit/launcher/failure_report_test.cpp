@@ -84,3 +84,17 @@ TEST_CASE("error files: what is read from them") {
   }
   std::filesystem::remove_all(folder);
 }
+
+TEST_CASE("the report of a job that may restart names the attempt") {
+  FailureReport report;
+  report.worker = record(5, {Kind::exited, 3}, false);
+  report.attempt = 1;
+  report.max_restarts = 2;
+  report.restarts = true;
+  const std::string text = format_report(report);
+  CHECK(text.find("acclaunch: attempt 1 failed: rank 5: exited with code 3\n") !=
+        std::string::npos);
+  CHECK(text.find("  attempt   1, of 0 to 2\n") != std::string::npos);
+  report.restarts = false;
+  CHECK(format_report(report).find("acclaunch: the job failed: rank 5") != std::string::npos);
+}

@@ -1,5 +1,8 @@
 #include "output/output_mux.hpp"
 
+#include "acc/base/error.hpp"
+#include "support/temporary_folder.hpp"
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -13,7 +16,10 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -52,6 +58,11 @@ std::string read_all(int fd) {
     all.append(chunk.data(), static_cast<std::size_t>(count));
   }
   return all;
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 asio::awaitable<void> end_of(OutputMux& mux) {
@@ -236,4 +247,47 @@ TEST_CASE("output mux: sockets and files as output") {
   ::lseek(::fileno(file), 0, SEEK_SET);
   CHECK(read_all(::fileno(file)) == "[1] to the file\n");
   std::fclose(file);
+}
+
+TEST_CASE("output mux: a stream goes to its file, to the console, or to both") {
+  const acc::test::TemporaryFolder folder;
+  const std::string both = (folder.path() / "both").string();
+  const std::string alone = (folder.path() / "alone").string();
+  Fixture f;
+  OutputMux::WorkerEnds zero = f.mux->add_worker(0, {.out = {both, true}, .err = {alone, false}});
+  OutputMux::WorkerEnds one = f.mux->add_worker(1, {.out = {"", false}, .err = {"", true}});
+  write_all(zero.out.get(), "half a ");
+  write_all(zero.out.get(), "line\n");
+  write_all(zero.err.get(), "first\nlast\n");
+  write_all(one.out.get(), "nobody reads this\n");
+  zero = {};
+  one = {};
+  CHECK(f.mux->last_stderr_lines(0) == std::vector<std::string>{"first", "last"});
+  f.drain();
+  CHECK(f.seen_out.get() == "[0] half a line\n");
+  CHECK(f.seen_err.get().empty());
+  CHECK(text_of(both) == "half a line\n");
+  CHECK(text_of(alone) == "first\nlast\n");
+}
+
+TEST_CASE("output mux: workers may come again, and only their last words count") {
+  Fixture f;
+  for (const char* words : {"first attempt\n", "second attempt\n"}) {
+    OutputMux::WorkerEnds ends = f.mux->add_worker(3);
+    write_all(ends.err.get(), words);
+    ends = {};
+    asio::co_spawn(f.io, end_of(*f.mux), asio::detached);
+    f.io.restart();
+    f.io.run();
+    CHECK(f.mux->last_stderr_lines(3) ==
+          std::vector<std::string>{std::string(words, std::strlen(words) - 1)});
+  }
+  f.close();
+  CHECK(f.seen_err.get() == "[3] first attempt\n[3] second attempt\n");
+}
+
+TEST_CASE("output mux: a file that cannot be written is an error") {
+  Fixture f;
+  CHECK_THROWS_WITH_AS(f.mux->add_worker(0, {.out = {"/no/such/folder/file", false}, .err = {}}),
+                       "cannot write /no/such/folder/file: No such file or directory", acc::Error);
 }
