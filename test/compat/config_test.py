@@ -253,7 +253,7 @@ class ConfigTest(unittest.TestCase):
 
     def test_bad_command_lines(self):
         cases = (["--what"], ["other"], ["default", "--update"], ["update", "--config_file", "/nowhere.yaml"],
-                 ["default", "--mixed_precision", "fp4"], ["default", "--config_file", "/proc/no/file.yaml"])  # fmt: skip
+                 ["default", "--mixed_precision", "fp4"], ["default", "--config_file", "/proc/no/file.yaml"], ["--config_file", "/proc/no/file.yaml"])  # fmt: skip
         for arguments in cases:
             with self.subTest(arguments):
                 run = acclaunch("config", *arguments)
