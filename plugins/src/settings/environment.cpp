@@ -37,6 +37,9 @@ bool has_meaning(const SettingRow& row, const Settings& settings) {
   if (row.section == Section::fp8) {
     return settings.choice("mixed_precision") == "fp8";
   }
+  if (row.section == Section::parallelism && !settings.boolean("use_parallelism_config")) {
+    return false;
+  }
   if (row.key == "parallelism_config_cp_comm_strategy") {
     return settings.integer("parallelism_config_cp_size") > 1;
   }
@@ -88,6 +91,7 @@ bool needs_own_variable(const SettingRow& row, const Settings& settings, std::st
     return false;
   }
   return kind == Source::Kind::deepspeed_file || row.environment.empty() ||
+         (row.section == Section::parallelism && !settings.boolean("use_parallelism_config")) ||
          (row.section == Section::training && origin != "deepspeed");
 }
 

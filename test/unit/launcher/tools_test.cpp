@@ -189,6 +189,16 @@ TEST_CASE("tensor, context and sequence parallelism are handed on to Python prog
                        doctest::Contains("does not divide the 8 processes"), Error);
 }
 
+TEST_CASE("without use_parallelism_config its settings are for our own runtime alone") {
+  const PlanFixture fixture;
+  const auto worker =
+      fixture.worker(fixture.plan({"--use_fsdp", "--num_processes", "4",
+                                   "--parallelism_config_dp_shard_size", "2", "./train"}),
+                     0);
+  CHECK_FALSE(worker.contains("PARALLELISM_CONFIG_DP_SHARD_SIZE"));
+  CHECK(plugins::settings_from_environment(worker).sharding.shard_size == 2);
+}
+
 TEST_CASE("several RTX 40 cards under an old driver do without direct access") {
   struct Case {
     std::string name;

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <set>
 
 namespace acc::plugins {
 namespace {
@@ -26,6 +27,11 @@ Environment with_identity(Environment environment) {
 
 /// Values to try for a row: each choice, both booleans, the ends of a range.
 std::vector<std::string> samples(const SettingRow& row) {
+  static const std::set<std::string_view> kPrograms = {
+      "parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_sp_size"};
+  if (kPrograms.contains(row.key)) {
+    return {"1"};  // more is for Python programs; the runtime refuses it
+  }
   switch (row.type) {
     case Type::boolean: return {"true", "false"};
     case Type::integer: return {"1", row.allowed.ends_with("..1") ? "1" : "2"};
