@@ -59,6 +59,7 @@ QUESTIONNAIRES = {
     "FSDP 2, kept weights, offload, full": ["", GPU, "", "", "", "", "yes", "2", "no", "yes", "2", "1", "no", "yes", "no", "4", ""],
     "FSDP 2 by size": ["", GPU, "", "", "", "", "yes", "2", "", "", "1", "2000000", "0", "", "", "", "4", "1"],
     "FSDP 2 with groups": ["", GPU, "", "", "", "", "yes", "2", "", "", "", "yes", "", "", "", "yes", "2", "4", "", "", "8", "2"],
+    "FSDP 2 with all kinds of groups": ["", GPU, "", "", "", "", "yes", "2", "", "", "", "yes", "", "", "", "yes", "", "2", "2", "2", "1", "8", ""],
     "FSDP 1": ["", GPU, "", "", "", "", "yes", "1", "", "", "", "", "GPT2Block,Other", "", "", "", "", "", "", "4", ""],
     "FSDP 1, grad op, own order": ["", GPU, "", "", "", "", "yes", "1", "1", "", "1", "", "2", "2", "yes", "no", "no", "no", "yes", "4", "2"],
     "FSDP 1, hybrid over machines": ["", GPU, *MACHINES, "", "", "", "", "yes", "1", "3", "", "", "yes", "1", "1", "", "", "", "", "6", ""],
@@ -242,7 +243,7 @@ class ConfigTest(unittest.TestCase):
             "one GPU": (["", GPU, "", "", "", "", "", ""], "an integer of 2 to"),
             "no address": (["", CPU, "2", "0", ""], "no default"),
             "end": (["", CPU], "ended"),
-            "tensor parallelism": (["", GPU, "", "", "", "", "yes", "2", *[""] * 8, "yes", "", "", "2"], "tensor"),
+            "machine": (["", CPU, "2", "2"], "expected 0, 1"),
         }  # fmt: skip
         for name, (answers, reason) in cases.items():
             with self.subTest(name):
