@@ -1,5 +1,4 @@
 #include "acc/launcher/face.hpp"
-#include "acc/plugins/faults.hpp"
 #include "acc/plugins/settings.hpp"
 
 #include <algorithm>
@@ -96,7 +95,6 @@ class Parser {
         return result_;
       }
     }
-    faults_.raise();
     result_.arguments.assign(rest_.begin(), rest_.end());
     return result_;
   }
@@ -126,7 +124,18 @@ class Parser {
           *row, written,
           equals == std::string::npos ? std::nullopt : std::optional(argument.substr(equals + 1)));
     } else {
-      faults_.add(why_not(key, written, longer));
+      result_.faults.add(why_not(key, written, longer));
+      skip_value(key, equals == std::string::npos);
+    }
+  }
+
+  /// Of an unknown flag, if the one that was probably meant takes one: so that the faults after it
+  /// are found.
+  void skip_value(const std::string& key, bool may_follow) {
+    const SettingRow* meant = flag_row(face_, plugins::closest(key, long_flags(face_)));
+    if (may_follow && meant != nullptr && meant->flag == plugins::Flag::value && !rest_.empty() &&
+        !rest_.front().starts_with('-')) {
+      take();
     }
   }
 
@@ -154,7 +163,7 @@ class Parser {
         return;
       }
       if (found == face_.short_flags.end()) {
-        faults_.add(unknown_flag(face_, canonical(argument.substr(1)), argument));
+        result_.faults.add(unknown_flag(face_, canonical(argument.substr(1)), argument));
         return;
       }
       const SettingRow& row = *flag_row(face_, found->key);
@@ -179,13 +188,13 @@ class Parser {
     }
     if (row.flag == plugins::Flag::toggle) {
       if (text) {
-        faults_.add(written + " takes no value, got \"" + *text + "\"");
+        result_.faults.add(written + " takes no value, got \"" + *text + "\"");
       }
       result_.values.push_back({key, "true", written});
     } else if (text) {
       result_.values.push_back({key, *text, written});
     } else if (rest_.empty()) {
-      faults_.add(written + " needs a value: " + plugins::expected_value(row));
+      result_.faults.add(written + " needs a value: " + plugins::expected_value(row));
     } else {
       result_.own_arguments.push_back(rest_.front());
       result_.values.push_back({key, take(), written});
@@ -204,7 +213,6 @@ class Parser {
 
   const Face& face_;
   std::span<const std::string> rest_;
-  plugins::Faults faults_;
   Flags result_;
 };
 

@@ -330,6 +330,17 @@ std::vector<int> read_signals(const Given& given) {
   return signals;
 }
 
+void check_own_gpus(const std::string& where, int local_world_size,
+                    const plugins::Environment& environment) {
+  const std::string list = plugins::variable(environment, "CUDA_VISIBLE_DEVICES");
+  const auto entries = static_cast<int>(plugins::split(list, ',').size());
+  if (!list.empty() && entries < local_world_size) {
+    throw Error(Errc::config, where + " needs a GPU for each of " +
+                                  std::to_string(local_world_size) +
+                                  " workers, but CUDA_VISIBLE_DEVICES is \"" + list + "\"");
+  }
+}
+
 std::string random_run_id() {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::random_device random;

@@ -67,6 +67,11 @@ std::vector<int> read_signals(const Given& given);
 /// `SIGTERM`.
 std::string signal_word(int signal);
 
+/// Throws Error(config) where CUDA_VISIBLE_DEVICES has fewer entries than a machine has workers
+/// that shall see one each. `where`: what asks for that.
+void check_own_gpus(const std::string& where, int local_world_size,
+                    const plugins::Environment& environment);
+
 /// A random UUID, for a run that was given no id.
 std::string random_run_id();
 

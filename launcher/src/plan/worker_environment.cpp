@@ -68,8 +68,8 @@ plugins::Environment identity_of(const LaunchPlan& plan, const Assignment& assig
 }
 
 /// The one GPU that a worker with a virtual local rank sees.
-std::string own_gpu(const plugins::Environment& parent, int local_rank) {
-  const std::string list = plugins::variable(parent, "CUDA_VISIBLE_DEVICES");
+std::string own_gpu(const plugins::Environment& environment, int local_rank) {
+  const std::string list = plugins::variable(environment, "CUDA_VISIBLE_DEVICES");
   const auto entries = plugins::split(list, ',');
   const auto index = static_cast<std::size_t>(local_rank);
   return index < entries.size() ? std::string(entries[index]) : std::to_string(local_rank);
@@ -106,7 +106,8 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
     result.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // the parent's value stays
   }
   if (plan.virtual_local_rank) {
-    result["CUDA_VISIBLE_DEVICES"] = own_gpu(parent, local_rank);
+    result["CUDA_VISIBLE_DEVICES"] = own_gpu(result, local_rank);
+    result["ACC_SHARE_GPUS"] = "1";  // a C++ program would miss the GPUs of the other workers
   }
   return result;
 }

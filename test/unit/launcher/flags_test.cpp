@@ -15,7 +15,7 @@ Flags parsed(const Words& words, const Face& face = accelerate_face()) {
 
 std::string refusal(const Words& words) {
   try {
-    static_cast<void>(parsed(words));
+    parsed(words).faults.raise();
     return "";
   } catch (const Error& error) {
     CHECK(exit_status(error) == 2);

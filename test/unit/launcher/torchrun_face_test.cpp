@@ -71,6 +71,8 @@ TEST_CASE("wrong flags are refused by name, all at once") {
                 {"unknown flag --nproc-pre-node", "did you mean --nproc-per-node?"}},
            Case{{"--rdzv", "x"}, {"--rdzv may be --rdzv-backend or --rdzv-endpoint"}},
            Case{{"-x"}, {"unknown flag -x"}},
+           Case{{"--nproc-pre-node", "2", "--max-restarts=x"},
+                {"unknown flag --nproc-pre-node", "--max-restarts must be an integer"}},
            Case{{"--colour=red", "-x", "--standalone=1"},
                 {"unknown flag --colour", "unknown flag -x", "--standalone takes no value"}},
            Case{{"--logs-specs", "mine"}, {"--logs-specs: it names a Python object"}},
@@ -341,6 +343,39 @@ TEST_CASE("what a C++ program inherits is in the plan") {
 
   fixture.environment["FSDP_SHARDING_STRATEGY"] = "HALF_SHARD";
   CHECK(has(fixture.notices({"train.py"}), "FSDP_SHARDING_STRATEGY must be FULL_SHARD"));
+}
+
+TEST_CASE("torchrun's variables count under Accelerate's flags, where it has none of its own") {
+  test::FaceFixture fixture(accelerate_face());
+  fixture.set_gpus(2, 2);
+  const Words words = {"--multi_gpu", "--num_processes", "2", "./train"};
+  fixture.environment.insert({{"PET_RDZV_ID", "job7"},
+                              {"PET_LOCAL_ADDR", "10.0.0.7"},
+                              {"PET_REDIRECTS", "1:3"},
+                              {"PET_LOCAL_RANKS_FILTER", "1"},
+                              {"PET_SIGNALS_TO_HANDLE", "SIGUSR2"},
+                              {"PET_SHUTDOWN_TIMEOUT", "3"},
+                              {"PET_VIRTUAL_LOCAL_RANK", "1"},
+                              {"PET_MAX_RESTARTS", "9"},
+                              {"PET_NPROC_PER_NODE", "9"}});
+  const LaunchPlan plan = fixture.plan(words);
+  CHECK(plan.rendezvous.run_id == "job7");
+  CHECK(plan.rendezvous.local_address == "10.0.0.7");
+  CHECK(plan.output.to_file == Streams{0, 3});
+  CHECK(plan.output.to_console == Streams{0, 0});
+  CHECK(plan.shutdown_timeout.count() == 3);
+  CHECK(plan.max_restarts == 0);
+  const auto worker = fixture.worker(words, 1);
+  CHECK(worker.at("LOCAL_RANK") == "0");
+  CHECK(worker.at("CUDA_VISIBLE_DEVICES") == "1");
+  CHECK(worker.at("TORCHELASTIC_SIGNALS_TO_HANDLE") == "SIGUSR2");
+
+  fixture.environment["CUDA_VISIBLE_DEVICES"] = "0";
+  fixture.environment["PET_SIGNALS_TO_HANDLE"] = "SIGNAL";
+  fixture.environment["PET_SHUTDOWN_TIMEOUT"] = "soon";
+  const std::string message = fixture.refusal(words);
+  CHECK(has(message, "PET_VIRTUAL_LOCAL_RANK needs a GPU for each of 2 workers"));
+  CHECK(has(message, "PET_SHUTDOWN_TIMEOUT must be an integer"));
 }
 
 TEST_CASE("every file is a Python program but a binary") {

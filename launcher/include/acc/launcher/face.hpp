@@ -34,7 +34,8 @@ struct Face {
   char separator = '_';      ///< between the words of a flag, in help and messages
   bool abbreviates = false;  ///< a beginning that only one long flag has stands for it
 
-  /// Decides everything before anything is started. Throws Error with all faults of a stage.
+  /// Decides everything before anything is started. Throws Error with the faults of the command
+  /// line and all others of a stage.
   LaunchPlan (*plan)(const Flags& flags, const plugins::Environment& environment,
                      const HostFacts& facts);
 };
@@ -48,8 +49,7 @@ const Face& self_test_face() noexcept;   ///< `acclaunch test`: a launch of our 
 const Face* find_face(std::string_view name) noexcept;
 
 /// Takes apart what stands before and after the program. A long flag may be spelled with `-` or
-/// `_`, its value follows `=` or a blank; that of a short flag may be attached. Throws Error with
-/// every unknown flag, missing value, and flag that the face refuses.
+/// `_`, its value follows `=` or a blank; that of a short flag may be attached.
 Flags parse_flags(const Face& face, std::span<const std::string> arguments);
 
 /// Text of --help, made from the face's table.

@@ -1,12 +1,15 @@
 #pragma once
 
+#include "acc/plugins/faults.hpp"
+
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace acc::launcher {
 
-/// A command line, taken apart but not judged: the plan checks the values.
+/// A command line, taken apart but not judged: the plan checks the values, and raises the faults
+/// together with its own.
 struct Flags {
   struct Value {
     std::string key;      ///< of the face's table
@@ -21,6 +24,7 @@ struct Flags {
   bool needs_program = true;   ///< `explain` can do without
   std::vector<std::string> arguments;      ///< everything after the program
   std::vector<std::string> own_arguments;  ///< everything before it
+  plugins::Faults faults;                  ///< unknown flags, and values that are missing
 
   /// The last value of `key`, or nullptr.
   [[nodiscard]] const Value* find(std::string_view key) const;

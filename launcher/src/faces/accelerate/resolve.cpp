@@ -68,7 +68,7 @@ void Resolver::find_faults() {
   if (has_mode && settings_.has("num_processes")) {
     faults_.collect([&] { read_sharding(); });
   }
-  if (faults_.any()) {
+  if (faults_.any() && !flags_.faults.any()) {
     faults_.collect([&] { choose_command(); });
   }
   faults_.raise();
@@ -92,6 +92,7 @@ std::string Resolver::place(std::string_view key) const {
 }
 
 void Resolver::read_values() {
+  faults_ = flags_.faults;
   if (config_) {
     file_ = plugins::read_accelerate_config(*config_, settings_,
                                             {.checks_inner_keys = conduct_.checks_inner_keys,

@@ -5,6 +5,7 @@
 #include "acc/plugins/faults.hpp"
 #include "faces/accelerate/conduct.hpp"
 #include "plan/program_command.hpp"
+#include "plan/torchrun_values.hpp"
 
 #include <filesystem>
 #include <string>
@@ -68,6 +69,11 @@ class Resolver {
   void check_address_of_ranks() const;
   void check_address_of_one_process() const;
   void read_rendezvous();
+  /// PET_<OPTION>: torchrun's own default, where Accelerate has no flag for the option. Nothing
+  /// where torchrun is not what would start the workers.
+  [[nodiscard]] Given torchrun_default(const std::string& option) const;
+  void read_ending();
+  void read_virtual_local_rank();
   void read_output();
 
   // device

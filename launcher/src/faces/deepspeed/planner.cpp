@@ -30,12 +30,15 @@ LaunchPlan DeepSpeedPlanner::plan() {
   Faults faults;
   faults.collect([&] { read_rendezvous(); });
   faults.collect([&] { read_output(); });
-  faults.collect([&] { choose_command(); });
   faults.collect([&] { read_environment_files(); });
   choose_device();
   faults.collect([&] { read_config(); });
   faults.collect([&] { place_workers(); });
+  if (faults.any()) {
+    faults.collect([&] { choose_command(); });
+  }
   faults.raise();
+  choose_command();  // alone, it tells the shell by the exit status
   const std::string level = settings_.choice("log_level");
   if (settings_.boolean("quiet") || level == "error" || level == "critical") {
     plan_.notices.clear();
@@ -55,7 +58,7 @@ bool DeepSpeedPlanner::shares_gpus() const {
 }
 
 void DeepSpeedPlanner::read_values() {
-  Faults faults;
+  Faults faults = flags_.faults;
   for (const Flags::Value& value : flags_.values) {
     faults.collect([&] {
       settings_.set(value.key, value.text, {Source::Kind::flag, value.written});

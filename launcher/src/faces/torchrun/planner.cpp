@@ -29,8 +29,11 @@ LaunchPlan TorchrunPlanner::plan() {
   faults.collect([&] { read_output(); });
   faults.collect([&] { read_stop_signals(); });
   faults.collect([&] { check_virtual_local_rank(); });
-  faults.collect([&] { choose_command(); });
+  if (faults.any()) {
+    faults.collect([&] { choose_command(); });
+  }
   faults.raise();
+  choose_command();  // alone, it tells the shell by the exit status
   choose_device();
   place_on_cores();
   limit_threads();
@@ -44,7 +47,7 @@ Given TorchrunPlanner::given(const std::string& key) const {
 }
 
 void TorchrunPlanner::read_values() {
-  Faults faults;
+  Faults faults = flags_.faults;
   read_variables(faults);
   for (const Flags::Value& value : flags_.values) {
     faults.collect([&] {
@@ -240,27 +243,18 @@ void TorchrunPlanner::choose_command() {
 
 void TorchrunPlanner::check_virtual_local_rank() {
   plan_.virtual_local_rank = settings_.boolean("virtual_local_rank");
-  const std::string list = plugins::variable(environment_, "CUDA_VISIBLE_DEVICES");
-  const auto entries = static_cast<int>(plugins::split(list, ',').size());
-  if (plan_.virtual_local_rank && !list.empty() && entries < plan_.local_world_size) {
-    throw Error(Errc::config, given("virtual_local_rank").where + " needs a GPU for each of " +
-                                  std::to_string(plan_.local_world_size) +
-                                  " workers, but CUDA_VISIBLE_DEVICES is \"" + list + "\"");
+  if (plan_.virtual_local_rank) {
+    check_own_gpus(given("virtual_local_rank").where, plan_.local_world_size, environment_);
   }
 }
 
 void TorchrunPlanner::choose_device() {
   const int gpus = static_cast<int>(facts_.visible_gpus.size());
   inherit_settings(plan_, environment_, gpus > 0);
-  if (plan_.device != plugins::Device::cuda) {
-    return;
-  }
-  if (plan_.virtual_local_rank) {
-    // Its own GPU is number 0 of 1 to every worker; a C++ program would miss the others'.
-    plan_.environment["ACC_SHARE_GPUS"] = "1";
-  } else if (plan_.local_world_size > gpus) {
+  const bool on_gpus = plan_.device == plugins::Device::cuda;
+  if (on_gpus && plan_.local_world_size > gpus && !plan_.virtual_local_rank) {
     notice(std::to_string(plan_.local_world_size) + " workers on " + std::to_string(gpus) +
-           " GPUs");
+           (gpus == 1 ? " GPU" : " GPUs"));
   }
 }
 
@@ -269,9 +263,9 @@ void TorchrunPlanner::place_on_cores() {
     plan_.numa_binding = numa_binding(settings_.choice("numa_binding"));
   }
   const bool on_gpus = plan_.device == plugins::Device::cuda;
-  Placements placements = place_workers(
-      plan_.local_world_size, on_gpus ? facts_.visible_gpus : std::vector<int>{},
-      plan_.numa_binding, facts_);
+  Placements placements =
+      place_workers(plan_.local_world_size, on_gpus ? facts_.visible_gpus : std::vector<int>{},
+                    plan_.numa_binding, facts_);
   plan_.gpus = facts_.gpu;
   plan_.placements = std::move(placements.workers);
   plan_.notices.insert(plan_.notices.end(), placements.notices.begin(), placements.notices.end());
