@@ -64,6 +64,14 @@ QUESTIONNAIRES = {
     "FSDP 1, hybrid over machines": ["", GPU, *MACHINES, "", "", "", "", "yes", "1", "3", "", "", "yes", "1", "1", "", "", "", "", "6", ""],
 }  # fmt: skip
 
+# Accelerate writes some of these under names that its launcher does not read.
+FP8 = {
+    "torchao": ["", NONE, "", "", "", "", "", "3", "", "", "no"],
+    "Transformer Engine": ["", GPU, "", "", "", "", "", "2", "", "", "3", "1", "yes", "1", "2", "1", "16", "1", "yes", "", "yes", ""],
+    "Transformer Engine as it comes": ["", NONE, "", "", "", "", "", "fp8", "te", *[""] * 7],
+    "MS-AMP": ["", NONE, "", "", "", "", "", "3", "2", "0"],
+}  # fmt: skip
+
 
 def real_file(answers, path):
     """Answers the real questionnaire. It asks for Megatron-LM as well, which gets its default."""
@@ -97,6 +105,10 @@ def acclaunch(*arguments, answers=None, **variables):
     )  # fmt: skip
 
 
+def executable(path, flags):
+    return os.open(path, flags, 0o755)
+
+
 def read(path):
     with open(path, encoding="utf-8") as file:
         return file.read()
@@ -120,7 +132,7 @@ class ConfigTest(unittest.TestCase):
                 self.assertEqual(re.sub("  fsdp_sharding_strategy: .*\n", "", read(self.ours)), read(self.real))
 
     def test_accelerate_launches_what_was_answered(self):
-        for name, answers in QUESTIONNAIRES.items():
+        for name, answers in (QUESTIONNAIRES | FP8).items():
             with self.subTest(name):
                 self.check_success(acclaunch("config", "--config_file", self.ours, answers=answers))
                 self.check_parsed_by_accelerate()
@@ -136,25 +148,41 @@ class ConfigTest(unittest.TestCase):
                 self.assertEqual(getattr(args, key), said[key], key)
         self.assertEqual(args.use_fsdp, said["distributed_type"] == "FSDP")
         self.assertEqual(args.use_deepspeed, said["distributed_type"] == "DEEPSPEED")
-        for block in ("fsdp_config", "deepspeed_config", "parallelism_config", "dynamo_config"):
+        for block in ("fsdp_config", "deepspeed_config", "parallelism_config", "dynamo_config", "fp8_config"):
             for key, value in said.get(block, {}).items():
                 self.assertEqual(getattr(args, key), value, key)
 
     def test_acclaunch_understands_what_was_answered(self):
-        for name, answers in QUESTIONNAIRES.items():
+        deepspeed_file = os.path.join(self.folder, "ds.json")
+        with open(deepspeed_file, "w", encoding="utf-8") as file:
+            json.dump({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}, file)
+        # What a plan of several machines looks for.
+        tool = "#!/bin/sh\necho 'mpirun (Open MPI) 5.0'\n"
+        for name in ("mpirun", "deepspeed"):
+            with open(os.path.join(self.folder, name), "w", encoding="utf-8", opener=executable) as file:
+                file.write(tool)
+        path = f"{self.folder}:{os.environ['PATH']}"
+        for name, answers in (QUESTIONNAIRES | FP8).items():
             with self.subTest(name):
-                if "/tmp/ds.json" in answers:
-                    answers = [os.path.join(self.folder, "ds.json") if a == "/tmp/ds.json" else a for a in answers]
-                    with open(os.path.join(self.folder, "ds.json"), "w", encoding="utf-8") as file:
-                        json.dump({"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}, file)
+                answers = [deepspeed_file if a == "/tmp/ds.json" else a for a in answers]
                 self.check_success(acclaunch("config", "--config_file", self.ours, answers=answers))
-                run = acclaunch("explain", "--config_file", self.ours, "/bin/true", ACC_SIMULATE_GPUS="8")
+                run = acclaunch("explain", "--json", "--config_file", self.ours, "/bin/true", ACC_SIMULATE_GPUS="8", PATH=path)
                 self.check_success(run)
-                said = yaml.safe_load(read(self.ours))
-                self.assertIn(f"{said['num_processes']} processes on {said['num_machines']} machine", run.stdout)
-                strategy = said.get("fsdp_config", {}).get("fsdp_sharding_strategy", "")
-                if strategy:
-                    self.assertRegex(run.stdout, rf"(?m)^sharding  {strategy.lower()}")
+                self.check_explained(json.loads(run.stdout), yaml.safe_load(read(self.ours)))
+
+    def check_explained(self, plan, said):
+        found = {setting["name"]: setting["value"] for setting in plan["settings"]}
+        flat = {key: value for key, value in said.items() if not isinstance(value, dict)}
+        for block in said.values():
+            flat |= block if isinstance(block, dict) else {}
+        for key, value in flat.items():
+            if key in found and value != []:
+                text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+                self.assertEqual(found[key].lower(), text.lower(), key)
+        self.assertNotIn("fsdp_reshard_after_forward", " ".join(plan["notices"]))
+        modes = {"NO": "plain", "MULTI_CPU": "plain"}
+        kind = said["distributed_type"]
+        self.assertEqual(plan["mode"], modes.get(kind, kind.lower()))
 
     def test_default_is_what_accelerate_writes_as_json(self):
         write_basic_config("bf16", self.real)

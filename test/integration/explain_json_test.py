@@ -4,6 +4,7 @@
 """
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,43 @@ def check_faces(folder):
                     "h:1", "--rdzv-id", "x"], folder)
     assert plan["machines"] == {"min": 1, "max": 4, "machine_rank": None}
     assert plan["environment"]["set"]["RANK"] is None
+    plan = explain(["deepspeed", "--num_gpus", "2", "--no_python", "true"], folder,
+                   ACC_SIMULATE_GPUS="2")
+    assert plan["face"] == "deepspeed" and plan["environment"]["by_local_rank"]
+    (folder / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1,\n'
+                                    ' "zero_optimization": {"stage": 3}}')
+    plan = explain(["deepspeed", "--num_gpus", "2", "--deepspeed_config", "ds.json"], folder,
+                   ACC_SIMULATE_GPUS="2")
+    stage = next(s for s in plan["settings"] if s["name"] == "zero_stage")
+    assert stage["value"] == "3" and stage["source"] == "deepspeed_file", stage
+    assert stage["where"].endswith("ds.json:2"), stage
+
+
+FIVE_MISTAKES = """distributed_type: FSDP
+num_processes: 2
+mixed_precison: bf16
+fsdp_config:
+  fsdp_sharding_strategy: FULL_SHRAD
+  fsdp_cpu_ram_efficient_loading: true
+  fsdp_sync_module_states: false
+deepspeed_config:
+  zero_stage: 2
+tpu_use_cluster: true
+"""
+
+
+def check_mistakes(folder):
+    """A typo, a bad value, two keys that contradict each other, another mode's block, and what is
+    not supported: all in one run, with the lines of all keys concerned."""
+    (folder / "five.yaml").write_text(FIVE_MISTAKES)
+    faults = explain(["--config_file", "five.yaml"], folder, status=2)["faults"]
+    lines = [set(re.findall(r"five\.yaml:(\d+)", fault)) for fault in faults]
+    expected = [{"3"}, {"5"}, {"6", "7"}, {"1", "9"}, {"10"}]
+    assert sorted(map(sorted, lines)) == sorted(map(sorted, expected)), faults
+    ran = subprocess.run([ACCLAUNCH, "explain", "--config_file", "five.yaml"], cwd=folder,
+                         capture_output=True, text=True)
+    assert ran.returncode == 2 and not ran.stdout
+    assert all(fault in ran.stderr for fault in faults), ran.stderr
 
 
 def main():
@@ -127,6 +165,7 @@ def main():
                            status=2)["faults"]) == 1
         check_configs(folder)
         check_faces(folder)
+        check_mistakes(folder)
 
 
 main()

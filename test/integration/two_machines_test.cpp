@@ -4,6 +4,7 @@
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <csignal>
 
@@ -184,6 +185,41 @@ TEST_CASE("two machines: the minimum starts after the last call, and who is late
   CHECK(contains(late.err(), "the job has started without this machine"));
   first.signal(SIGTERM);
   CHECK(first.wait() == 128 + SIGTERM);
+}
+
+TEST_CASE("two machines: who stops waiting leaves the place to another") {
+  const ReservedPort port;
+  const auto machine = [&](const std::string& script) {
+    return torchrun(
+        {"--nnodes", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:" + port.text()},
+        script);
+  };
+  const std::string script = "echo $RANK of $WORLD_SIZE";
+  Program host(machine(script));
+  host.wait_for_text("waiting for machines: 1 of 3");
+  Program gone(machine(script));
+  gone.wait_for_text("waiting for machines: 2 of 3");
+  gone.signal(SIGINT);
+  CHECK(gone.wait() == 128 + SIGINT);
+  Program second(machine(script));
+  second.wait_for_text("waiting for machines: 2 of 3");
+  Program third(machine(script));
+  CHECK(host.wait() == 0);
+  CHECK(second.wait() == 0);
+  CHECK(third.wait() == 0);
+  CHECK(third.out() == "[2] 2 of 3\n");
+}
+
+TEST_CASE("two machines: a stranger at the meeting point is named") {
+  const ReservedPort held;
+  held.listen();
+  Program job(torchrun({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                        "127.0.0.1:" + held.text(), "--rdzv-conf", "join_timeout=1"},
+                       "echo started"));
+  CHECK(job.wait() == 2);
+  CHECK(contains(job.err(), "127.0.0.1:" + held.text() + ", where launch_test (pid " +
+                                std::to_string(::getpid()) + ") listens, which is no store"));
+  CHECK(job.out().empty());
 }
 
 TEST_CASE("two machines: each brings as many workers as it likes") {

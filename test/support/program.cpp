@@ -191,4 +191,10 @@ ReservedPort::ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOE
   port_ = ::ntohs(address.sin_port);
 }
 
+void ReservedPort::listen() const {
+  if (::listen(socket_.get(), 8) != 0) {
+    throw std::runtime_error(std::string("cannot listen: ") + std::strerror(errno));
+  }
+}
+
 }  // namespace acc::test

@@ -77,6 +77,8 @@ class ReservedPort {
  public:
   ReservedPort();
   [[nodiscard]] std::string text() const { return std::to_string(port_); }
+  /// Takes connections, and never answers.
+  void listen() const;
 
  private:
   UniqueFd socket_;

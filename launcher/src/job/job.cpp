@@ -70,6 +70,7 @@ class Job {
   std::optional<Peers> peers_;
   std::optional<Supervisor> supervisor_;
   int attempt_ = 0;
+  bool meets_ = false;
   bool workers_run_ = false;
   bool waits_for_restart_ = false;
   bool stopping_ = false;    ///< the attempt's workers are being ended
@@ -127,7 +128,9 @@ asio::awaitable<void> Job::work() {
 }
 
 asio::awaitable<void> Job::meet() {
+  meets_ = true;
   co_await meeting_.take_place();
+  meets_ = false;
   if (meeting_.machines().size() > 1) {
     peers_.emplace(io_.get_executor(), plan_, meeting_);
     co_await peers_->connect();
@@ -213,7 +216,9 @@ void Job::on_stop_signal(int signal) {
   restarting_ = false;
   if (!workers_run_) {
     status_ = 128 + signal;
-    if (!std::exchange(waits_for_restart_, false)) {
+    if (std::exchange(meets_, false)) {
+      asio::co_spawn(io_, meeting_.leave(), [this](const std::exception_ptr&) { io_.stop(); });
+    } else if (!std::exchange(waits_for_restart_, false)) {
       io_.stop();  // nothing is there yet, or only the last messages are outstanding
     }
     return;

@@ -6,6 +6,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -19,6 +20,9 @@ namespace {
 /// How long who serves keeps the store of a job that does not come together, so that the others can
 /// read there why.
 constexpr std::chrono::seconds kLastWords{1};
+
+/// A launcher on the same machine answers sooner.
+constexpr std::chrono::seconds kNeighbourTimeout{10};
 
 constexpr const char* kLoopback = "127.0.0.1";
 
@@ -95,9 +99,14 @@ asio::awaitable<void> Meeting::meet_by_arrival() {
     serve_store();
     co_return;
   }
-  const bool serves = serve_meeting();
-  const std::string server = serves ? "localhost" : plan_.rendezvous.address;
-  co_await connect(server);
+  const bool here = Server::is_own_address(plan_.rendezvous.address);
+  const bool serves = here && serve_meeting();
+  if (here && !serves) {
+    co_await connect_to_neighbour();
+  } else {
+    const std::string server = serves ? "localhost" : plan_.rendezvous.address;
+    co_await connect(server);
+  }
   rendezvous::Machine me = this_machine();
   if (!serves && plan_.rendezvous.local_address.empty()) {
     const std::string own = client_.own_address();
@@ -110,16 +119,13 @@ asio::awaitable<void> Meeting::meet_by_arrival() {
   co_await agree_on_store();
 }
 
-/// The meeting is served where its address is. The first launcher there takes the port; a second
-/// one on that machine is a guest like all others.
+/// The first launcher where the meeting's address is takes the port; a second one on that machine
+/// is a guest like all others.
 bool Meeting::serve_meeting() {
   const auto& [address, port] = store_;
   if (port == 0) {
     throw Error(Errc::config,
                 "machines cannot meet at " + address + ":0; name a port that all of them know");
-  }
-  if (!Server::is_own_address(address)) {
-    return false;
   }
   try {
     meeting_server_.emplace(io_, "", port);
@@ -128,6 +134,23 @@ bool Meeting::serve_meeting() {
   }
   rendezvous::arrive_first(*meeting_server_, plan_.rendezvous.run_id, this_machine());
   return true;
+}
+
+/// Somebody on this machine has the port: another launcher, or a stranger.
+asio::awaitable<void> Meeting::connect_to_neighbour() {
+  const auto& [address, port] = store_;
+  std::string reason;
+  try {
+    const auto limit = std::min(plan_.rendezvous.join_timeout, kNeighbourTimeout);
+    co_await client_.connect(address, port, limit);
+    co_return;
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  throw Error(Errc::config, "machines cannot meet at " + address + ":" + std::to_string(port) +
+                                ", where " + Server::port_owner(port).value_or("somebody else") +
+                                " listens, which is no store (" + reason +
+                                "); choose another port");
 }
 
 /// Apart from the meeting's: jobs that meet at one place do not see each other's keys.
@@ -167,6 +190,22 @@ rendezvous::MeetingTimes Meeting::times() const {
 
 asio::awaitable<void> Meeting::connect(const std::string& server) {
   return client_.connect(server, plan_.rendezvous.port, plan_.rendezvous.join_timeout, say_);
+}
+
+asio::awaitable<void> Meeting::leave() {
+  if (plan_.num_machines == 1 || plan_.rendezvous.backend == RendezvousPlan::Backend::none) {
+    co_return;
+  }
+  const bool serves = store_server_ || meeting_server_;
+  if (serves) {
+    co_return;  // the meeting ends with this launcher
+  }
+  AsyncClient client(io_.get_executor());  // the other one waits
+  try {
+    co_await client.connect(plan_.rendezvous.address, plan_.rendezvous.port, kLastWords);
+    co_await rendezvous::leave(client, plan_.rendezvous.run_id, this_machine(), terms());
+  } catch (const Error&) {  // there is nobody to be told
+  }
 }
 
 Assignment Meeting::assignment(int restart_count) const {

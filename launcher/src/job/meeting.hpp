@@ -27,6 +27,10 @@ class Meeting {
   /// that cannot be had and for machines that disagree, Error(timeout) that names the missing ones.
   boost::asio::awaitable<void> take_place();
 
+  /// To be called when this launcher has to end while the meeting takes place: gives its place
+  /// there back, as far as that is quickly done.
+  boost::asio::awaitable<void> leave();
+
   // What came of it.
   [[nodiscard]] const std::vector<rendezvous::Machine>& machines() const { return machines_; }
   [[nodiscard]] int machine_rank() const { return machine_rank_; }
@@ -50,6 +54,7 @@ class Meeting {
   [[nodiscard]] rendezvous::Terms terms() const;
   [[nodiscard]] rendezvous::MeetingTimes times() const;
   boost::asio::awaitable<void> connect(const std::string& server);
+  boost::asio::awaitable<void> connect_to_neighbour();
   boost::asio::awaitable<void> linger();
 
   boost::asio::io_context& io_;

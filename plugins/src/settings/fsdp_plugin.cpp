@@ -232,7 +232,11 @@ std::string settle_questionnaire_strategy(Settings& settings) {
   }
   const std::string text = settings.text(kKey);
   const Source source = settings.source(kKey);
-  if (parse_boolean(text) || settings.given("fsdp_sharding_strategy")) {
+  const bool has_both = settings.given("fsdp_sharding_strategy");
+  if (has_both && upper(text) == settings.choice("fsdp_sharding_strategy")) {
+    return "";  // as `acclaunch config` writes it
+  }
+  if (parse_boolean(text) || has_both) {
     return source.where + ": fsdp_reshard_after_forward " + text +
            " has no effect with FSDP 1, which reads fsdp_sharding_strategy";
   }

@@ -112,6 +112,25 @@ asio::awaitable<Machine> Joining::claim(int rank) {
   co_return decode_machine(found);
 }
 
+asio::awaitable<void> Joining::leave() {
+  const bool decided = co_await is_decided();
+  if (decided) {
+    co_return;
+  }
+  const auto found = co_await client_.multi_get(machine_keys(terms_.num_machines));
+  for (const std::string& text : found) {
+    const Machine machine = text.empty() ? Machine{} : decode_machine(text);
+    if (machine.host == me_.host && machine.pid == me_.pid) {
+      co_await client_.delete_key(key_of(machine.machine_rank));
+    }
+  }
+}
+
+asio::awaitable<void> leave(AsyncClient& client, std::string run_id, Machine me, Terms terms) {
+  Joining joining(client, std::move(run_id), std::move(me), terms, {}, {});
+  co_await joining.leave();
+}
+
 asio::awaitable<void> Joining::refuse(std::string reason) {
   const auto absent = co_await missing();
   const auto listeners = static_cast<std::size_t>(terms_.num_machines) - absent.size() + 1;

@@ -15,6 +15,9 @@ class Joining {
   Joining(AsyncClient& client, std::string run_id, Machine me, Terms terms, MeetingTimes times,
           AsyncClient::Progress progress);
 
+  /// Deletes every claim of this launcher while nothing is decided.
+  boost::asio::awaitable<void> leave();
+
   /// Lays the terms down, or compares them. Throws Error(config) on all machines.
   boost::asio::awaitable<void> agree();
 

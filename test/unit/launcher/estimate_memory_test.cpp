@@ -201,7 +201,7 @@ TEST_CASE("estimate-memory: files that are something else") {
 
 TEST_CASE("estimate-memory: a rank's bytes, in fp32") {
   const TrainingSize size = four_gpus();
-  const std::int64_t gathered = 4 * (2 * kUnit + kRoot);
+  const std::int64_t gathered = 4 * 3 * kUnit;  // the root's is as large as a unit's
   const std::int64_t buffers = 4 * (3 * kUnit + kRoot);
   CHECK(rank_memory(size, Strategy::no_shard, Offload::none) ==
         RankMemory{.parameters = 4 * kParameters,
@@ -217,9 +217,9 @@ TEST_CASE("estimate-memory: a rank's bytes, in fp32") {
         RankMemory{.parameters = kParameters,
                    .gradients = kParameters,
                    .optimizer = 2 * kParameters,
-                   .gathered = 4 * kParameters,
+                   .gathered = 4 * (kParameters - kRoot + kUnit),
                    .gradient_buffers = buffers,
-                   .device = 8 * kParameters + buffers});
+                   .device = 8 * kParameters + 4 * (kUnit - kRoot) + buffers});
   CHECK(rank_memory(size, Strategy::full_shard, Offload::none) ==
         RankMemory{.parameters = kParameters,
                    .gradients = kParameters,
@@ -238,7 +238,7 @@ TEST_CASE("estimate-memory: 16-bit weights have fp32 master weights beside them"
   CHECK(memory.parameters == (2 + 4) * kParameters / 4);
   CHECK(memory.gradients == kParameters);
   CHECK(memory.optimizer == kParameters);
-  CHECK(memory.gathered == 2 * (2 * kUnit + kRoot));
+  CHECK(memory.gathered == 2 * 3 * kUnit);
 }
 
 TEST_CASE("estimate-memory: offload moves to the host what it names") {
@@ -252,7 +252,7 @@ TEST_CASE("estimate-memory: offload moves to the host what it names") {
   CHECK(optimizer.host == (4 + 4 + 8 + 2) * kParameters / 4);
   CHECK(all.host == (2 + 4 + 4 + 8) * kParameters / 4);
   CHECK(optimizer.device < kept.device);
-  CHECK(all.device == optimizer.device - 2 * kParameters / 4 + 2 * 2 * kUnit / 4);
+  CHECK(all.device == optimizer.device - 2 * kParameters / 4 + 2 * kUnit / 4);
   for (const RankMemory& each : {kept, optimizer, all}) {
     CHECK(each.device + each.host == each.parameters + each.gradients + each.optimizer +
                                          each.gathered + each.gradient_buffers);

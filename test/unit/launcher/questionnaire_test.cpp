@@ -120,7 +120,6 @@ TEST_CASE("questionnaire: menus take Accelerate's numbers, and refuse by name wh
   CHECK(contains(refusal(kind, "5"), "does not support multi-NPU"));
   CHECK(contains(refusal(kind, "10"), "does not support TPU"));
   CHECK(contains(refusal(kind, "12"), "expected 0 (No distributed training), 1 (multi-CPU)"));
-  CHECK(contains(refusal(question_of("mixed_precision", {}), "fp8"), "does not support fp8"));
 
   const Question version =
       question_of("fsdp_version", {{"distributed_type", "4"}, {"use_fsdp", "yes"}});

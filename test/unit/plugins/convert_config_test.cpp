@@ -162,6 +162,8 @@ TEST_CASE("convert-config: a strategy becomes the stage that means the same") {
            {"  sharding_strategy: full_shard\n", "3", 0, ""},
            {"  fsdp_reshard_after_forward: SHARD_GRAD_OP\n", "2", 0,
             "is read as fsdp_sharding_strategy"},
+           {"  fsdp_reshard_after_forward: FULL_SHARD\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n",
+            "2", 0, "fsdp_reshard_after_forward FULL_SHARD has no effect with FSDP 1"},
            {"  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n", "2", 0,
             "fsdp_reshard_after_forward false becomes stage 2"},
            {"  fsdp_version: 2\n", "3", 0, ""},
@@ -185,6 +187,15 @@ TEST_CASE("convert-config: a strategy becomes the stage that means the same") {
     CHECK(sharding.hpz_partition_size == std::max(1, hpz));
     CHECK(says(result, remark));
   }
+}
+
+TEST_CASE("convert-config: a strategy under both of its names is no matter of note") {
+  const Conversion result = convert(kFsdp +
+                                        "fsdp_config:\n  fsdp_reshard_after_forward: NO_SHARD\n"
+                                        "  fsdp_sharding_strategy: NO_SHARD\n",
+                                    ConfigForm::deepspeed);
+  CHECK(result.document.find("deepspeed_config")->find("zero_stage")->text == "0");
+  CHECK_FALSE(says(result, "fsdp_reshard_after_forward"));
 }
 
 TEST_CASE("convert-config: a stage becomes the strategy that means the same") {

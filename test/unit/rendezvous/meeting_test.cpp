@@ -231,6 +231,7 @@ struct Guest : Launcher {
   Guest(Coroutines& run, std::uint16_t server_port, int number) : Launcher(run, server_port, 0) {
     me.host = "host" + std::to_string(number);
     me.pid = 1000 + number;
+    terms.min_machines = terms.num_machines;
   }
 
   awaitable<Round> start() {
@@ -328,6 +329,27 @@ TEST_CASE_FIXTURE(Arrivals, "a machine too many is refused, and the others run")
   run.run();
   CHECK(hosts(early->get()).size() == 2);
   CHECK(contains(error_of([&] { outcome->get(); }), "config: 2 machines have already met at "));
+}
+
+awaitable<bool> leave_at(AsyncClient& client, std::uint16_t port, Machine me, Terms terms) {
+  co_await client.connect("127.0.0.1", port, kSoon);
+  co_await leave(client, "run", std::move(me), terms);
+  co_return true;
+}
+
+TEST_CASE_FIXTURE(Arrivals, "who leaves before the round is complete gives the rank back") {
+  Guest gone = guest(1);
+  gone.times.timeout = 1ms;
+  const auto gave_up = run.spawn(gone.start());
+  run.run();
+  CHECK(contains(error_of([&] { gave_up->get(); }), "timeout: 1 of 2 machines came to "));
+  AsyncClient messenger(run.io.get_executor());
+  run.spawn(leave_at(messenger, server.port(), gone.me, gone.terms));
+  run.run();
+  Guest first = guest(2);
+  Guest second = guest(3);
+  const auto [early, late] = one_after_the_other(first, second);
+  CHECK(hosts(early->get()) == std::vector<std::string>{"host2", "host3"});
 }
 
 TEST_CASE_FIXTURE(Arrivals, "fewer than the minimum is a timeout that counts them") {

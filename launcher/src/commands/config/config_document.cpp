@@ -70,6 +70,14 @@ void add_consequences(const Answers& answers, const std::string& home, Node& con
       set_default(place(config, "fsdp_config"), "fsdp_sync_module_states", Node::boolean(true));
     }
   }
+  if (answers.is("fp8_backend", "TE")) {
+    Node overrides;
+    overrides.kind = Node::Kind::list;
+    for (const char* product : {"fp8_override_fprop", "fp8_override_dgrad", "fp8_override_wgrad"}) {
+      overrides.items.push_back(Node::boolean(answers.yes(product)));
+    }
+    place(config, "fp8_config").set("fp8_override_linear_precision", overrides);
+  }
   if (const std::string* file = answers.find("mpirun_hostfile")) {
     place(config, "mpirun_config").set("mpirun_hostfile", Node::string(without_tilde(*file, home)));
   }

@@ -16,6 +16,7 @@ constexpr std::string_view kDynamoBackends =
     "NVPRIMS_NVFUSER=nvprims_nvfuser|CUDAGRAPHS=cudagraphs|OFI=ofi|FX2TRT=fx2trt|ONNXRT=onnxrt|"
     "TENSORRT=tensorrt|AOT_TORCHXLA_TRACE_ONCE=aot_torchxla_trace_once|"
     "TORCHXLA_TRACE_ONCE=torchxla_trace_once|TVM=tvm";
+constexpr std::string_view kFp8 = "fp8_config";
 constexpr std::string_view kDevices = "none|cpu|nvme";
 
 bool several_kinds(const Answers& a) {
@@ -53,6 +54,15 @@ bool fsdp2(const Answers& a) {
 }
 bool parallelism(const Answers& a) {
   return a.yes("use_parallelism");
+}
+bool transformer_engine(const Answers& a) {
+  return a.is("fp8_backend", "TE");
+}
+bool fp8_override(const Answers& a) {
+  return a.yes("fp8_override");
+}
+bool torchao(const Answers& a) {
+  return a.is("fp8_backend", "AO");
 }
 bool plain_gpus(const Answers& a) {
   const std::string type = distributed_type(a);
@@ -204,8 +214,36 @@ constexpr std::array kSteps = {
     Step{"enable_cpu_affinity", "Bind each process to the cores near its GPU (NUMA)?", yes_no,
          "false", {}, kTop, plain_gpus},
     Step{"mixed_precision", "Which precision shall the model compute in?", menu, "no",
-         "no|fp16|bf16|~fp8", kTop,
+         "no|fp16|bf16|fp8", kTop,
          [](const Answers& a) { return !a.yes("use_deepspeed_file"); }},
+
+    Step{"fp8_backend", "Which library computes in fp8?", menu, "AO", "AO=ao|TE=te|MSAMP=msamp",
+         kFp8, [](const Answers& a) { return a.is("mixed_precision", "fp8"); }},
+    Step{"fp8_use_autocast_during_eval", "Use fp8 in evaluation, too?", yes_no, "false", {}, kFp8,
+         transformer_engine},
+    Step{"fp8_margin", "Which margin has the scaling factor?", integer, "0", {}, kFp8,
+         transformer_engine, false, 0},
+    Step{"fp8_interval", "After how many steps is the scaling factor computed again?", integer, "1",
+         {}, kFp8, transformer_engine},
+    Step{"fp8_format", "Which number format?", menu, "HYBRID", "HYBRID|E4M3|E5M2", kFp8,
+         transformer_engine},
+    Step{"fp8_amax_history_len", "How many steps of history are behind the scaling factor?",
+         integer, "1024", {}, kFp8, transformer_engine},
+    Step{"fp8_amax_compute_algo", "What is taken of that history?", menu, "max", "max|most_recent",
+         kFp8, transformer_engine},
+    Step{"fp8_override", "Compute some of the matrix products in higher precision?", yes_no,
+         "false", {}, {}, transformer_engine},
+    Step{"fp8_override_fprop", "Those of forward (fprop)?", yes_no, "false", {}, {}, fp8_override},
+    Step{"fp8_override_dgrad", "Those of the inputs' gradients (dgrad)?", yes_no, "false", {}, {},
+         fp8_override},
+    Step{"fp8_override_wgrad", "Those of the weights' gradients (wgrad)?", yes_no, "false", {}, {},
+         fp8_override},
+    Step{"fp8_opt_level", "Which optimisation level of MS-AMP?", menu, "O2", "O1|O2", kFp8,
+         [](const Answers& a) { return a.is("fp8_backend", "MSAMP"); }},
+    Step{"fp8_enable_fsdp_float8_all_gather", "Shall FSDP 2 gather weights in float8?", yes_no,
+         "true", {}, kFp8, torchao},
+    Step{"fp8_pad_inner_dim", "Pad the inner dimension of weights for float8 products?", yes_no,
+         "true", {}, kFp8, torchao},
 };
 // clang-format on
 

@@ -9,12 +9,10 @@ namespace {
 
 constexpr std::int64_t kFloat = 4;
 
-/// What the runtime keeps alive beside the root unit: gathered weights in use and on their way, and
+/// What the runtime keeps alive beside the root unit's: gathered weights in use and on their way;
 /// gradients being written and two on their way.
 constexpr std::int64_t kGathered = 2;
 constexpr std::int64_t kGradients = 3;
-/// Shards of gradients on their way to the host.
-constexpr std::int64_t kOffloaded = 2;
 
 class Model {
  public:
@@ -77,20 +75,21 @@ class Model {
   }
 
   void add_gathered() {
-    const std::int64_t units = on_.reshard_after_forward ? alive(kGathered) : size_.numel;
     if (size_.on_cpu) {  // a shard is a slice of what all ranks of the machine share
       if (size_.sixteen_bit) {
-        place(memory_.gathered, width_ * parameter_shard(), false);
-        place(memory_.gathered, kFloat * widened(), false);
+        place(memory_.gathered, width_ * parameter_shard() + kFloat * widened(), false);
       }
       return;
     }
     if (!on_.shard_parameters || shards_ == 1) {
       return;
     }
-    place(memory_.gathered, width_ * units, false);
-    if (offload_ == Offload::all) {  // shards on their way from the host
-      place(memory_.gathered, width_ * kGathered * size_.largest_unit / shards_, false);
+    // The root's lie in a buffer that is large enough for any unit.
+    const std::int64_t units =
+        on_.reshard_after_forward ? kGathered * size_.largest_unit : size_.numel - size_.root;
+    place(memory_.gathered, width_ * (units + std::max(size_.largest_unit, size_.root)), false);
+    if (offload_ == Offload::all) {  // a shard on its way from the host
+      place(memory_.gathered, width_ * size_.largest_unit / shards_, false);
     }
   }
 
@@ -105,11 +104,15 @@ class Model {
   void add_gradient_buffers() {
     if (on_.shard_gradients) {
       place(memory_.gradient_buffers, width_ * alive(kGradients), false);
-      if (offloads()) {
-        place(memory_.gradient_buffers, kFloat * kOffloaded * size_.largest_unit / shards_, false);
+      if (size_.sixteen_bit && !size_.on_cpu) {  // fp32 sums of a reduction
+        place(memory_.gradient_buffers, kFloat * std::max(size_.largest_unit, size_.root) / shards_,
+              false);
+      }
+      if (offloads()) {  // reduced shards on their way to the host
+        place(memory_.gradient_buffers, kFloat * alive(kGradients) / shards_, false);
       }
     } else if (size_.sixteen_bit && !size_.on_cpu) {  // added to the fp32 ones unit by unit
-      place(memory_.gradient_buffers, width_ * alive(1), false);
+      place(memory_.gradient_buffers, width_ * alive(kGradients - 1), false);
     }
   }
 

@@ -57,8 +57,11 @@ void Resolver::read_fsdp() {
   }
   const bool version_1 = settings_.integer("fsdp_version") == 1;
   if (version_1 && settings_.given("fsdp_reshard_after_forward")) {
-    if (conduct_.reads_questionnaire_strategy) {
-      notice(plugins::settle_questionnaire_strategy(settings_));
+    const std::string settled = conduct_.reads_questionnaire_strategy
+                                    ? plugins::settle_questionnaire_strategy(settings_)
+                                    : "";
+    if (!settled.empty()) {
+      notice(settled);
     }
   } else if (!version_1 && settings_.given("fsdp_sharding_strategy")) {
     notice(settings_.source("fsdp_sharding_strategy").where +

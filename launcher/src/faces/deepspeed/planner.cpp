@@ -203,6 +203,7 @@ void DeepSpeedPlanner::read_config() {
        plugins::settings_to_environment(settings, "deepspeed", plan_.device)) {
     plan_.environment[name] = value;
   }
+  plan_.file_settings = std::move(settings);
 }
 
 void DeepSpeedPlanner::place_workers() {

@@ -1,0 +1,42 @@
+"""A user's script for torch.distributed. FAIL_RANK fails in attempt 0, once the ranks are connected,
+and is late in attempt 1: the others then look for it where it was."""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+fails = os.environ.get("FAIL_RANK") == str(rank)
+if fails and attempt == 1:
+    time.sleep(2)
+dist.init_process_group("gloo")
+if fails and attempt == 0:
+    print(f"rank {rank} fails", flush=True)
+    sys.exit(11)
+
+torch.manual_seed(3)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+losses = []
+for step in range(20):
+    inputs = torch.randn(16, 4)
+    loss = torch.nn.functional.mse_loss(model(inputs), inputs.sum(dim=1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    dist.all_reduce(mean := loss.detach().clone())
+    losses.append(mean.item() / dist.get_world_size())
+
+weights = torch.cat([value.detach().flatten() for value in model.parameters()])
+everyone = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
+dist.all_gather(everyone, weights)
+same = all(bool((each == weights).all()) for each in everyone)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()} in {attempt}:"
+      f" loss {losses[0]:.6f} to {losses[-1]:.6f}, same {same}")
+assert same and losses[-1] < losses[0] / 2
+dist.destroy_process_group()

@@ -1,0 +1,52 @@
+// What estimate-memory foretells beside what the runtime holds of a stand-in GPU's memory.
+#include "memory_estimate.hpp"
+
+using namespace acc::test;
+
+TEST_CASE("estimate-memory: what a training holds of a GPU's memory is what was foretold") {
+  const std::string standins = ACC_STANDIN_FOLDER;
+  const std::map<std::string, std::string> variables = {
+      {"LD_LIBRARY_PATH", standins},
+      {"ACC_STANDIN_DEVICES", "4"},
+      {"ACC_CUBLASLT_LIBRARY", standins + "/libcublasLt.so.13"},
+      {"ACC_CUDA_BACKEND", standins + "/libacc_cuda.so"},
+      {"ACC_NCCL_LIBRARY", standins + "/libnccl.so.2"}};
+  const std::vector<EstimateCase> cases = {
+      {{"--multi_gpu"}, Strategy::no_shard},
+      {{"--multi_gpu", "--mixed_precision", "bf16"}, Strategy::no_shard, true},
+      {{"--use_deepspeed", "--zero_stage", "1"}, Strategy::shard_optimizer},
+      {{"--use_deepspeed", "--zero_stage", "1", "--mixed_precision", "bf16"},
+       Strategy::shard_optimizer,
+       true},
+      {{"--use_deepspeed", "--zero_stage", "2"}, Strategy::shard_grad_op},
+      {{"--use_fsdp"}, Strategy::full_shard},
+      {{"--use_fsdp", "--mixed_precision", "bf16"}, Strategy::full_shard, true},
+      {{"--use_fsdp", "--fsdp_offload_params", "true"}, Strategy::full_shard, false, Offload::all},
+      {{"--use_fsdp", "--fsdp_offload_params", "true", "--mixed_precision", "bf16"},
+       Strategy::full_shard,
+       true,
+       Offload::all},
+      {{"--use_deepspeed", "--zero_stage", "3", "--offload_optimizer_device", "cpu"},
+       Strategy::full_shard,
+       false,
+       Offload::optimizer},
+      {{"--use_deepspeed", "--zero_stage", "3", "--offload_optimizer_device", "cpu",
+        "--mixed_precision", "bf16"},
+       Strategy::full_shard,
+       true,
+       Offload::optimizer},
+      {{"--use_deepspeed", "--zero_stage", "1", "--offload_optimizer_device", "cpu",
+        "--mixed_precision", "bf16"},
+       Strategy::shard_optimizer,
+       true,
+       Offload::optimizer},
+  };
+  for (const EstimateCase& each : cases) {
+    CAPTURE(each.flags);
+    const nlohmann::json found =
+        report(each.flags, ACC_BIN_DIR "/standin/train_gpt_standin", variables);
+    const std::int64_t activations = found.at("activation_bytes");
+    check_near(found.at("device_peak_bytes").get<std::int64_t>() - activations,
+               estimate(each, false).device);
+  }
+}
