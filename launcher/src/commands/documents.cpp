@@ -70,10 +70,10 @@ std::string environment_document() {
       "| `ACC_LOG_LEVEL` | what is logged to stderr: `debug`, `info`, `warn`, `error` or `off` | "
       "`info` |\n"
       "| `ACC_LOG` | the same by part: `collectives:debug,runtime:warn` | none |\n\n"
-      "`acclaunch` itself reads CUDA_VISIBLE_DEVICES, ACC_SHARE_GPUS, `ACC_SYS_ROOT` (where sysfs "
-      "is\n"
-      "mounted if not at /sys) and `ACC_SIMULATE_GPUS`: plan for that many GPUs, which need not "
-      "exist,\nas for `explain` on a login node. `train_gpt` has a few of its own on GPUs: "
+      "`acclaunch` itself reads CUDA_VISIBLE_DEVICES, ACC_SHARE_GPUS, `ACC_COMPAT` "
+      "([compat.md](compat.md)),\n`ACC_SYS_ROOT` (where sysfs is mounted if not at /sys) and "
+      "`ACC_SIMULATE_GPUS`: plan for that many\nGPUs, which need not exist, as for `explain` on a "
+      "login node. `train_gpt` has a few of its own on GPUs: "
       "examples/train_gpt/cuda/README.md.\n\n"
       "| setting | Accelerate's variable | set | our variable |\n|---|---|---|---|\n";
   for (const SettingRow& row : plugins::settings_table()) {

@@ -27,7 +27,7 @@ constexpr std::array kTable = {
                .help = "run the workers on the CPU; mode and settings stay in force"},
     SettingRow{.section = launch, .key = "multi_gpu", .flag = Flag::toggle, .in_file = false,
                .type = Type::boolean, .fallback = "false",
-               .help = "replicas on several GPUs; an error where there are none"},
+               .help = "replicas on several GPUs; on the CPU where there are none"},
     SettingRow{.section = launch, .key = "use_fsdp", .flag = Flag::toggle, .in_file = false,
                .type = Type::boolean, .fallback = "false", .help = "FSDP mode"},
     SettingRow{.section = launch, .key = "use_deepspeed", .flag = Flag::toggle, .in_file = false,

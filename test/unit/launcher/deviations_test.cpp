@@ -236,6 +236,12 @@ TEST_CASE("10: threads of workers on the CPU") {
     CHECK(threads(words, true) == ours);
     CHECK(threads(words, false) == theirs);
   }
+  fixture.set_gpus(2, 2);
+  for (const bool ours : {true, false}) {
+    CHECK(threads({"--use_deepspeed", "--num_processes", "1", "./train"}, ours).empty());
+    CHECK(threads({"--use_deepspeed", "--num_processes", "2", "./train"}, ours) == "1");
+    CHECK(threads({"--use_fsdp", "--num_processes", "1", "./train"}, ours) == "1");
+  }
   fixture.environment["OMPI_COMM_WORLD_LOCAL_SIZE"] = "4";
   CHECK(threads({"--cpu", "./train"}, true) == "2");
   CHECK(threads({"--cpu", "--num_processes", "1", "./train"}, false) == "2");

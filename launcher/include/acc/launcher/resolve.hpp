@@ -18,11 +18,12 @@ std::filesystem::path default_config_path(const plugins::Environment& environmen
 std::optional<plugins::Document> load_config(const Flags& flags,
                                              const plugins::Environment& environment);
 
-/// Decides everything that `accelerate launch` would. A value is taken from the flags, else the
-/// file, else (few) the environment, else the default, and keeps that source in
-/// `LaunchPlan::settings`. Asks the disk only for the program and for the DeepSpeed JSON file.
-/// Throws Error (exit status 2) with every fault of a stage at once: values; then machines and
-/// devices; then what is to be sharded; then the program.
+/// Decides everything that `accelerate launch` would, but for the deviations of docs/compat.md. A
+/// value is taken from the flags, else the file, else (few) the environment, else the default, and
+/// keeps that source in `LaunchPlan::settings`. Asks the disk only for the program, the DeepSpeed
+/// JSON file and the tools that start it (mpirun, deepspeed), and nvidia-smi where the driver's
+/// libraries say nothing. Throws Error with every fault of command line and file at once (exit
+/// status 2), or with that of the program alone (126, 127).
 LaunchPlan resolve(const Flags& flags, const std::optional<plugins::Document>& config,
                    const plugins::Environment& environment, const HostFacts& facts);
 

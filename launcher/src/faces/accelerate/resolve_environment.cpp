@@ -154,19 +154,21 @@ std::string Resolver::python_path() const {
 }
 
 int Resolver::omp_threads() const {
-  const bool accelerates_deepspeed = plan_.mode == Mode::deepspeed &&
-                                     (starter_ == Starter::deepspeed || !conduct_.shares_out_cores);
-  const bool inherited = plugins::variable(environment_, "OMP_NUM_THREADS", "0") != "0";
-  if (accelerates_deepspeed) {  // which leaves it to torchrun
-    return inherited || plan_.local_world_size == 1 ? 0 : 1;
-  }
-  if (settings_.has("num_cpu_threads_per_process")) {
-    return static_cast<int>(settings_.integer("num_cpu_threads_per_process"));
-  }
-  if (inherited) {
+  const bool leaves_it_to_torchrun = plan_.mode == Mode::deepspeed;  // in Accelerate
+  if (starter_ == Starter::deepspeed) {
     return 0;
   }
-  return divides_cores() ? std::max(1, cores_of_one()) : 1;
+  if (settings_.has("num_cpu_threads_per_process") &&
+      (!leaves_it_to_torchrun || conduct_.shares_out_cores)) {
+    return static_cast<int>(settings_.integer("num_cpu_threads_per_process"));
+  }
+  if (plugins::variable(environment_, "OMP_NUM_THREADS", "0") != "0") {
+    return 0;
+  }
+  if (divides_cores()) {
+    return std::max(1, cores_of_one());
+  }
+  return leaves_it_to_torchrun && plan_.local_world_size == 1 ? 0 : 1;
 }
 
 bool Resolver::divides_cores() const {
@@ -175,7 +177,7 @@ bool Resolver::divides_cores() const {
     return false;
   }
   if (!conduct_.shares_out_cores) {
-    return settings_.boolean("use_cpu") && num_processes_ > 0;
+    return settings_.boolean("use_cpu") && num_processes_ > 0 && plan_.mode != Mode::deepspeed;
   }
   return plan_.device == Device::cpu || plan_.numa_binding != NumaBinding::none;
 }
