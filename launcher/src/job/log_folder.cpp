@@ -21,20 +21,16 @@ OutputPlan::Streams of_worker(const std::vector<OutputPlan::Streams>& streams, i
 
 }  // namespace
 
-std::string LogFolder::folder(int attempt, int local_rank) const {
-  return plan_.directory + "/attempt_" + std::to_string(attempt) + "/" + std::to_string(local_rank);
-}
-
 void LogFolder::open_attempt(int attempt) const {
   if (plan_.directory.empty()) {
     return;
   }
   for (int local_rank = 0; local_rank < local_world_size_; ++local_rank) {
+    const std::string folder = worker_folder(plan_, attempt, local_rank);
     std::error_code error;
-    fs::create_directories(folder(attempt, local_rank), error);
+    fs::create_directories(folder, error);
     if (error) {
-      throw Error(Errc::config, "cannot make the log folder " + folder(attempt, local_rank) + ": " +
-                                    error.message() +
+      throw Error(Errc::config, "cannot make the log folder " + folder + ": " + error.message() +
                                     "; choose another place with --log_dir, or TMPDIR");
     }
   }
@@ -43,13 +39,13 @@ void LogFolder::open_attempt(int attempt) const {
 WorkerTargets LogFolder::targets(int attempt, int local_rank) const {
   const OutputPlan::Streams files = of_worker(plan_.to_file, local_rank, 0);
   const OutputPlan::Streams console = of_worker(plan_.to_console, local_rank, kBoth);
-  const std::string base = folder(attempt, local_rank);
-  return {.out = {(files & kOut) != 0 ? base + "/stdout.log" : "", (console & kOut) != 0},
-          .err = {(files & kErr) != 0 ? base + "/stderr.log" : "", (console & kErr) != 0}};
+  const std::string folder = worker_folder(plan_, attempt, local_rank);
+  return {.out = {(files & kOut) != 0 ? folder + "/stdout.log" : "", (console & kOut) != 0},
+          .err = {(files & kErr) != 0 ? folder + "/stderr.log" : "", (console & kErr) != 0}};
 }
 
 std::string LogFolder::error_file(int attempt, int local_rank) const {
-  return plan_.directory.empty() ? "" : folder(attempt, local_rank) + "/error.json";
+  return plan_.directory.empty() ? "" : worker_folder(plan_, attempt, local_rank) + "/error.json";
 }
 
 void LogFolder::remove() const noexcept {

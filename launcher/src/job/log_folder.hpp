@@ -27,8 +27,6 @@ class LogFolder {
   void remove() const noexcept;
 
  private:
-  [[nodiscard]] std::string folder(int attempt, int local_rank) const;
-
   const OutputPlan& plan_;
   int local_world_size_;
 };

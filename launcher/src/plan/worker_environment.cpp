@@ -35,7 +35,7 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
       {"TORCHELASTIC_RESTART_COUNT", attempt},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
       {"TORCHELASTIC_ERROR_FILE",
-       plan.output.directory + "/attempt_" + attempt + "/" + local + "/error.json"},
+       worker_folder(plan.output, assignment.restart_count, local_rank) + "/error.json"},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", signal_list(plan)},
   };
 }
@@ -76,6 +76,11 @@ std::string own_gpu(const plugins::Environment& environment, int local_rank) {
 }
 
 }  // namespace
+
+std::string worker_folder(const OutputPlan& output, int restart_count, int local_rank) {
+  return output.directory + "/attempt_" + std::to_string(restart_count) + "/" +
+         std::to_string(local_rank);
+}
 
 Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {
   const int machines_bring = plan.num_machines * plan.local_world_size;

@@ -56,6 +56,9 @@ struct OutputPlan {
   std::vector<Streams> to_console;  ///< by local rank; empty: all
 };
 
+/// Where the files of one worker are, in the attempt after so many restarts.
+std::string worker_folder(const OutputPlan& output, int restart_count, int local_rank);
+
 /// Text to be added to a file before the start.
 struct AppendedFile {
   std::string path;
