@@ -31,8 +31,8 @@ except ImportError as missing:
 
 ACCLAUNCH = os.path.abspath(sys.argv.pop(1))
 # What accelerate refuses to write where the packages are missing.
-cluster.is_deepspeed_available = lambda: True
-cluster.is_transformers_available = lambda: True
+for package in ("deepspeed", "transformers", "fp8", "transformer_engine", "msamp", "torchao"):
+    setattr(cluster, f"is_{package}_available", lambda: True)
 
 NONE, CPU, GPU = "0", "1", "4"
 MACHINES = ["3", "2", "10.0.0.1", "29501"]
@@ -59,6 +59,7 @@ QUESTIONNAIRES = {
     "FSDP 2, kept weights, offload, full": ["", GPU, "", "", "", "", "yes", "2", "no", "yes", "2", "1", "no", "yes", "no", "4", ""],
     "FSDP 2 by size": ["", GPU, "", "", "", "", "yes", "2", "", "", "1", "2000000", "0", "", "", "", "4", "1"],
     "FSDP 2 with groups": ["", GPU, "", "", "", "", "yes", "2", "", "", "", "yes", "", "", "", "yes", "2", "4", "", "", "8", "2"],
+    "FSDP 2 with all kinds of groups": ["", GPU, "", "", "", "", "yes", "2", "", "", "", "yes", "", "", "", "yes", "", "2", "2", "2", "1", "8", ""],
     "FSDP 1": ["", GPU, "", "", "", "", "yes", "1", "", "", "", "", "GPT2Block,Other", "", "", "", "", "", "", "4", ""],
     "FSDP 1, grad op, own order": ["", GPU, "", "", "", "", "yes", "1", "1", "", "1", "", "2", "2", "yes", "no", "no", "no", "yes", "4", "2"],
     "FSDP 1, hybrid over machines": ["", GPU, *MACHINES, "", "", "", "", "yes", "1", "3", "", "", "yes", "1", "1", "", "", "", "", "6", ""],
@@ -68,7 +69,7 @@ QUESTIONNAIRES = {
 FP8 = {
     "torchao": ["", NONE, "", "", "", "", "", "3", "", "", "no"],
     "Transformer Engine": ["", GPU, "", "", "", "", "", "2", "", "", "3", "1", "yes", "1", "2", "1", "16", "1", "yes", "", "yes", ""],
-    "Transformer Engine as it comes": ["", NONE, "", "", "", "", "", "fp8", "te", *[""] * 7],
+    "Transformer Engine as it comes": ["", NONE, "", "", "", "", "", "3", "1", *[""] * 7],
     "MS-AMP": ["", NONE, "", "", "", "", "", "3", "2", "0"],
 }  # fmt: skip
 
@@ -152,23 +153,40 @@ class ConfigTest(unittest.TestCase):
             for key, value in said.get(block, {}).items():
                 self.assertEqual(getattr(args, key), value, key)
 
-    def test_acclaunch_understands_what_was_answered(self):
-        deepspeed_file = os.path.join(self.folder, "ds.json")
-        with open(deepspeed_file, "w", encoding="utf-8") as file:
-            json.dump({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}, file)
-        # What a plan of several machines looks for.
-        tool = "#!/bin/sh\necho 'mpirun (Open MPI) 5.0'\n"
+    def explain(self, path):
+        """The plan of a file. What a plan of several machines looks for is there."""
         for name in ("mpirun", "deepspeed"):
             with open(os.path.join(self.folder, name), "w", encoding="utf-8", opener=executable) as file:
-                file.write(tool)
-        path = f"{self.folder}:{os.environ['PATH']}"
+                file.write("#!/bin/sh\necho 'mpirun (Open MPI) 5.0'\n")
+        run = acclaunch("explain", "--json", "--config_file", path, "/bin/true",
+                        ACC_SIMULATE_GPUS="8", PATH=f"{self.folder}:{os.environ['PATH']}")  # fmt: skip
+        self.check_success(run)
+        return json.loads(run.stdout)
+
+    def with_deepspeed_file(self, answers):
+        path = os.path.join(self.folder, "ds.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}, file)
+        return [path if answer == "/tmp/ds.json" else answer for answer in answers]
+
+    def test_acclaunch_understands_what_was_answered(self):
         for name, answers in (QUESTIONNAIRES | FP8).items():
             with self.subTest(name):
-                answers = [deepspeed_file if a == "/tmp/ds.json" else a for a in answers]
+                answers = self.with_deepspeed_file(answers)
                 self.check_success(acclaunch("config", "--config_file", self.ours, answers=answers))
-                run = acclaunch("explain", "--json", "--config_file", self.ours, "/bin/true", ACC_SIMULATE_GPUS="8", PATH=path)
-                self.check_success(run)
-                self.check_explained(json.loads(run.stdout), yaml.safe_load(read(self.ours)))
+                plan = self.explain(self.ours)
+                self.check_explained(plan, yaml.safe_load(read(self.ours)))
+                self.assertNotIn("fsdp_reshard_after_forward", " ".join(plan["notices"]))
+
+    def test_accelerates_files_mean_the_same_to_acclaunch(self):
+        for name, answers in (QUESTIONNAIRES | FP8).items():
+            with self.subTest(name):
+                answers = self.with_deepspeed_file(answers)
+                real_file(answers, self.real)
+                self.check_success(acclaunch("config", "--config_file", self.ours, answers=answers))
+                values = [{setting["name"]: setting["value"] for setting in self.explain(path)["settings"]
+                           if setting["name"] != "config_file"} for path in (self.real, self.ours)]  # fmt: skip
+                self.assertEqual(*values)
 
     def check_explained(self, plan, said):
         found = {setting["name"]: setting["value"] for setting in plan["settings"]}
@@ -179,7 +197,6 @@ class ConfigTest(unittest.TestCase):
             if key in found and value != []:
                 text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 self.assertEqual(found[key].lower(), text.lower(), key)
-        self.assertNotIn("fsdp_reshard_after_forward", " ".join(plan["notices"]))
         modes = {"NO": "plain", "MULTI_CPU": "plain"}
         kind = said["distributed_type"]
         self.assertEqual(plan["mode"], modes.get(kind, kind.lower()))
@@ -242,7 +259,7 @@ class ConfigTest(unittest.TestCase):
             "one GPU": (["", GPU, "", "", "", "", "", ""], "an integer of 2 to"),
             "no address": (["", CPU, "2", "0", ""], "no default"),
             "end": (["", CPU], "ended"),
-            "tensor parallelism": (["", GPU, "", "", "", "", "yes", "2", *[""] * 8, "yes", "", "", "2"], "tensor"),
+            "machine": (["", CPU, "2", "2"], "expected 0, 1"),
         }  # fmt: skip
         for name, (answers, reason) in cases.items():
             with self.subTest(name):
@@ -253,7 +270,7 @@ class ConfigTest(unittest.TestCase):
 
     def test_bad_command_lines(self):
         cases = (["--what"], ["other"], ["default", "--update"], ["update", "--config_file", "/nowhere.yaml"],
-                 ["default", "--mixed_precision", "fp4"], ["default", "--config_file", "/proc/no/file.yaml"])  # fmt: skip
+                 ["default", "--mixed_precision", "fp4"], ["default", "--config_file", "/proc/no/file.yaml"], ["--config_file", "/proc/no/file.yaml"])  # fmt: skip
         for arguments in cases:
             with self.subTest(arguments):
                 run = acclaunch("config", *arguments)

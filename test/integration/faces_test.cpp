@@ -147,3 +147,30 @@ TEST_CASE("faces: a link named deepspeed is deepspeed") {
   CHECK(contains(second.out(), "[1] 1 0 3 2 1 2 127.0.0.1 yes none\n"));
   CHECK(contains(second.out(), "[2] 2 1 3 2 1 2 127.0.0.1 yes none\n"));
 }
+
+TEST_CASE("faces: machines bring different numbers of workers, with ranks given or handed out") {
+  const std::string script =
+      "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE of $GROUP_WORLD_SIZE";
+  for (const std::string backend : {"static", "c10d"}) {
+    CAPTURE(backend);
+    const ReservedPort port;
+    const auto start = [&](const std::string& rank, const std::string& workers) {
+      Words flags = {"--nnodes=2", "--rdzv-backend=" + backend, "--nproc-per-node=" + workers,
+                     "--rdzv-endpoint=127.0.0.1:" + port.text()};
+      if (backend == "static") {
+        flags.push_back("--node-rank=" + rank);
+      }
+      return command(face("torchrun"), flags, script);
+    };
+    Program first(start("0", "1"));
+    Program second(start("1", "2"));
+    CHECK(first.wait() == 0);
+    CHECK(second.wait() == 0);
+    const std::string out = first.out() + second.out();
+    const bool first_leads = contains(first.out(), "[0] 0 0 3 1 of 2\n");
+    CHECK((first_leads || backend == "c10d"));
+    CHECK(contains(out, first_leads ? "[1] 1 0 3 2 of 2\n" : "[0] 0 0 3 2 of 2\n"));
+    CHECK(contains(out, first_leads ? "[2] 2 1 3 2 of 2\n" : "[1] 1 1 3 2 of 2\n"));
+    CHECK(contains(out, first_leads ? "[0] 0 0 3 1 of 2\n" : "[2] 2 0 3 1 of 2\n"));
+  }
+}

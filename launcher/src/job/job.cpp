@@ -72,7 +72,7 @@ class Job {
   int attempt_ = 0;
   bool meets_ = false;
   bool workers_run_ = false;
-  bool waits_for_restart_ = false;
+  bool settling_ = false;    ///< the machines decide what follows on an attempt
   bool stopping_ = false;    ///< the attempt's workers are being ended
   bool restarting_ = false;  ///< and will be started again
   bool gave_up_ = false;
@@ -87,7 +87,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Unique
       guardian_(io_, guardian.release()),
       signals_(io_),
       output_(io_.get_executor(), {.prefix = !alone_}),
-      logs_(plan.output, plan.local_world_size),
+      logs_(plan.output, plan.identity == Identity::none ? 0 : plan.local_world_size),
       meeting_(io_, plan, host_, [this](const std::string& line) { say(line); }) {
   const sigset_t signals = handled_signals();
   signals_.assign(::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC));
@@ -122,8 +122,7 @@ asio::awaitable<void> Job::work() {
   co_await output_.flushed();
   if (gave_up_) {
     logs_.remove();
-    std::_Exit(
-        exit_status());  // the usual way out would wait for the workers that cannot be killed
+    std::_Exit(exit_status());  // the usual way out would wait for those that cannot be killed
   }
 }
 
@@ -142,9 +141,11 @@ asio::awaitable<bool> Job::run_attempt() {
   const JobOutcome outcome = co_await run_workers();
   status_ = outcome.exit_status();
   gave_up_ = outcome.gave_up;
+  settling_ = peers_.has_value();
   co_await output_.drain();
   report(outcome);
   const bool again = co_await await_restart(outcome);
+  settling_ = false;
   if (again) {
     ++attempt_;
     stopping_ = false;
@@ -166,10 +167,7 @@ asio::awaitable<bool> Job::await_restart(const JobOutcome& outcome) {
   if (outcome.gave_up) {
     peers_->announce(1, "some workers on " + host_ + " could not be killed");
   }
-  waits_for_restart_ = true;
-  const bool again = co_await peers_->await_restart();
-  waits_for_restart_ = false;
-  co_return again;
+  co_return co_await peers_->await_restart();
 }
 
 asio::awaitable<void> Job::watch_guardian() {
@@ -218,7 +216,7 @@ void Job::on_stop_signal(int signal) {
     status_ = 128 + signal;
     if (std::exchange(meets_, false)) {
       asio::co_spawn(io_, meeting_.leave(), [this](const std::exception_ptr&) { io_.stop(); });
-    } else if (!std::exchange(waits_for_restart_, false)) {
+    } else if (!std::exchange(settling_, false)) {
       io_.stop();  // nothing is there yet, or only the last messages are outstanding
     }
     return;

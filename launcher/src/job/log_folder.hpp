@@ -11,6 +11,7 @@ namespace acc::launcher {
 /// unless the user named the place.
 class LogFolder {
  public:
+  /// `local_world_size` 0: nobody needs it.
   LogFolder(const OutputPlan& plan, int local_world_size)
       : plan_(plan), local_world_size_(local_world_size) {}
   ~LogFolder() { remove(); }

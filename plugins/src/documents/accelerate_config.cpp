@@ -60,6 +60,10 @@ struct Renamed {
 constexpr std::array kRenamed = {
     Renamed{"fsdp_backward_prefetch_policy", "fsdp_backward_prefetch"},
     Renamed{"fsdp_transformer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"},
+    // What Accelerate's questionnaire calls them, and its launcher does not.
+    Renamed{"fp8_amax_history_length", "fp8_amax_history_len"},
+    Renamed{"fp8_amax_compute_algorithm", "fp8_amax_compute_algo"},
+    Renamed{"fp8_optimization_level", "fp8_opt_level"},
 };
 
 bool contains(const auto& words, std::string_view word) {

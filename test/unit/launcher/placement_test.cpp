@@ -26,9 +26,8 @@ HostFacts machine(const std::string& topology, const Numbers& gpu_nodes = {}) {
 
 /// The same with these CPUs taken from it, as by a cgroup.
 HostFacts without(HostFacts facts, const Numbers& cpus) {
-  std::erase_if(facts.cpus, [&](const Cpu& cpu) {
-    return std::ranges::find(cpus, cpu.id) != cpus.end();
-  });
+  std::erase_if(facts.cpus,
+                [&](const Cpu& cpu) { return std::ranges::find(cpus, cpu.id) != cpus.end(); });
   return facts;
 }
 

@@ -17,14 +17,14 @@ std::string preset_of(const Question& question) {
       return " [" + std::to_string(choice.number) + "]: ";
     }
   }
-  return question.fallback.empty() ? ": " : " [" + question.fallback + "]: ";
+  return question.fallback.empty() ? " " : " [" + question.fallback + "]: ";
 }
 
 std::string prompt_of(const Question& question) {
   std::string text = question.text;
   if (question.kind == QuestionKind::menu) {
     for (const Choice& choice : question.choices) {
-      text += "\n  " + std::to_string(choice.number) + "  " + choice.label;
+      text += "\n  " + line_of(choice);
     }
     text += "\n ";
   }

@@ -51,11 +51,16 @@ bool read(std::span<const std::string> arguments, ConfigOptions& options) {
 }
 
 fs::path file_to_write(const ConfigOptions& options, const plugins::Environment& environment) {
+  std::error_code error;
   if (!options.config_file.empty()) {
+    const fs::path folder = folder_of(options.config_file);
+    if (!fs::is_directory(folder, error)) {  // said before anything is asked
+      throw Error(Errc::config, "cannot write " + options.config_file + ": there is no folder " +
+                                    folder.string());
+    }
     return options.config_file;
   }
   const fs::path path = default_config_path(environment);
-  std::error_code error;
   fs::create_directories(path.parent_path(), error);
   if (error) {
     throw Error(Errc::config, "cannot make the folder " + path.parent_path().string() + ": " +

@@ -64,7 +64,9 @@ const Choice* find_choice(const std::vector<Choice>& choices, std::string_view i
 std::string numbers_of(const Question& question) {
   std::string text;
   for (const Choice& choice : question.choices) {
-    text += (text.empty() ? "" : ", ") + std::to_string(choice.number) + " (" + choice.label + ")";
+    const std::string number = std::to_string(choice.number);
+    text += (text.empty() ? "" : ", ") + number +
+            (choice.label == number ? "" : " (" + choice.label + ")");
   }
   return text;
 }
@@ -108,6 +110,11 @@ std::string read_real(std::string_view input) {
 }
 
 }  // namespace
+
+std::string line_of(const Choice& choice) {
+  const std::string number = std::to_string(choice.number);
+  return choice.label == number ? number : number + "  " + choice.label;
+}
 
 const std::string* Answers::find(std::string_view key) const {
   const auto found = std::ranges::find(

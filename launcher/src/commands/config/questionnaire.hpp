@@ -20,6 +20,9 @@ struct Choice {
   std::string label;
 };
 
+/// "4  multi-GPU", as menus show it; the number alone where that is all there is to say.
+std::string line_of(const Choice& choice);
+
 struct Question {
   std::string key;
   std::string text;

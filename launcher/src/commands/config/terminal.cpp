@@ -73,8 +73,8 @@ void print_choices(const Question& question, std::size_t position) {
   std::string text;
   for (std::size_t row = 0; row < question.choices.size(); ++row) {
     const Choice& choice = question.choices[row];
-    text += "\033[2K" + std::string(row == position ? " \033[32m> " : "   ") +
-            std::to_string(choice.number) + "  " + choice.label + "\033[0m\n";
+    text += "\033[2K" + std::string(row == position ? " \033[32m> " : "   ") + line_of(choice) +
+            "\033[0m\n";
   }
   print(text);
 }

@@ -144,10 +144,12 @@ void DeepSpeedPlanner::find_this_machine() {
   plan_.machine_rank = rank;
   plan_.num_machines = static_cast<int>(hosts_.size());
   plan_.local_world_size = static_cast<int>(this_host().slots.size());
-  plan_.num_processes = 0;
+  bool same = true;
   for (const Host& host : hosts_) {
-    plan_.num_processes += static_cast<int>(host.slots.size());
+    world_size_ += static_cast<int>(host.slots.size());
+    same = same && host.slots.size() == hosts_.front().slots.size();
   }
+  plan_.num_processes = same ? world_size_ : 0;  // 0: the machines bring different numbers
 }
 
 int DeepSpeedPlanner::rank_of_host_name() const {

@@ -191,11 +191,11 @@ void DeepSpeedPlanner::read_config() {
   const plugins::Document document = plugins::load_document(path);
   plugins::Settings settings;
   const plugins::DeepSpeedFile file =
-      plugins::apply_deepspeed_json(document, plan_.num_processes, settings);
+      plugins::apply_deepspeed_json(document, world_size_, settings);
   plan_.notices.insert(plan_.notices.end(), file.notices.begin(), file.notices.end());
   plan_.mode = Mode::deepspeed;
-  plan_.sharding = plugins::sharding_settings(settings, "deepspeed", plan_.num_processes,
-                                              plan_.local_world_size);
+  plan_.sharding =
+      plugins::sharding_settings(settings, "deepspeed", world_size_, plan_.local_world_size);
   for (const plugins::SettingRow& row : plugins::settings_table()) {
     plan_.removed_variables.insert(plugins::own_variable(row));  // an outer acclaunch's
   }

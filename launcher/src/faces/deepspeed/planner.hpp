@@ -64,6 +64,7 @@ class DeepSpeedPlanner {
   plugins::Settings settings_;
   std::vector<Host> hosts_;
   bool file_names_hosts_ = false;
+  int world_size_ = 0;  ///< over all hosts
   LaunchPlan plan_;
 };
 
