@@ -76,6 +76,8 @@ def main():
     acclaunch, compat = os.path.abspath(sys.argv[1]), sys.argv[2]
     cores = sorted(os.sched_getaffinity(0))[:2]  # OMP_NUM_THREADS must not depend on the machine
     os.sched_setaffinity(0, cores)
+    # The programs run under this Python, not under a script in PATH that changes the environment.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     expected = read_deviations() if compat == "acclaunch" else {}
     names = {path.stem for path in CASES.glob("*.json")}
     same = names - set(expected)
