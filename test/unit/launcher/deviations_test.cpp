@@ -281,6 +281,30 @@ TEST_CASE("13: a program that does not end in .py is executed") {
   CHECK(fixture.plan(compat({"--no_python", "./train"})).command == Words{"./train"});
 }
 
+TEST_CASE("14: ZeRO on several machines does not need the deepspeed command") {
+  PlanFixture fixture;
+  fixture.write("path/deepspeed", "#!/bin/sh\n", true);
+  fixture.environment["PATH"] = (fixture.folder() / "path").string();
+  const Words words = {"--use_deepspeed",
+                       "--num_processes",
+                       "4",
+                       "--num_machines",
+                       "2",
+                       "--machine_rank",
+                       "1",
+                       "--main_process_ip",
+                       "h",
+                       "--no_python",
+                       "./train"};
+  CHECK(fixture.plan(words).identity == Identity::torchrun);
+  CHECK(fixture.plan(compat(words)).identity == Identity::none);
+  for (const std::string flag : {"--deepspeed_hostfile", "--deepspeed_inclusion_filter"}) {
+    Words named = words;
+    named.insert(named.begin(), {flag, "h"});
+    CHECK(fixture.plan(named).identity == Identity::none);
+  }
+}
+
 TEST_CASE("flags of another mode are a line, not an error, in either mode") {
   const PlanFixture fixture;
   const Words words = {"--zero_stage", "3",    "--fsdp_version", "2",

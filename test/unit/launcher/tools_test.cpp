@@ -79,7 +79,7 @@ TEST_CASE("the deepspeed command starts several machines, unless the launcher is
     Words words;
   };
   for (const auto& [more, words] : {
-           Case{{},
+           Case{{"--deepspeed_multinode_launcher", "pdsh"},
                 {"--hostfile", "None", "--no_local_rank", "--launcher", "pdsh", "--num_gpus", "4",
                  "--master_port", "29500"}},
            Case{{"--deepspeed_hostfile", "h", "--main_process_ip", "a", "--main_process_port", "7"},
@@ -110,7 +110,7 @@ TEST_CASE("the deepspeed command's other machines get the environment by a file"
   fixture.environment["BAD"] = "a b";
   fixture.environment["EMPTY"] = "";
   fixture.environment["DS_ENV_FILE"] = "other_env";
-  const LaunchPlan plan = fixture.plan_with({});
+  const LaunchPlan plan = fixture.plan_with({"--deepspeed_hostfile", "h"});
   REQUIRE(plan.appended_file.has_value());
   CHECK(plan.appended_file->path == (fixture.folder() / "other_env").string());
   const std::string& text = plan.appended_file->text;
@@ -124,7 +124,7 @@ TEST_CASE("the deepspeed command's other machines get the environment by a file"
 TEST_CASE("where there is no deepspeed command, the message says what to do") {
   DeepspeedFixture fixture;
   fixture.environment["PATH"] = "/nowhere";
-  CHECK_THROWS_WITH_AS(fixture.plan_with({}),
+  CHECK_THROWS_WITH_AS(fixture.plan_with({"--deepspeed_hostfile", "h"}),
                        doctest::Contains("--deepspeed_multinode_launcher standard"), Error);
   const PlanFixture plain;
   const LaunchPlan ranks = plain.plan({"--use_deepspeed", "--num_processes", "8", "--num_machines",

@@ -21,6 +21,7 @@ struct Conduct {
   bool checks_deepspeed_file = true;         ///< 11: the JSON file, before the start
   bool checks_contradictions = true;         ///< 12: of the file with itself
   bool starts_executables = true;            ///< 13: a program that is no *.py is executed
+  bool needs_no_deepspeed = true;            ///< 14: for several machines, unless it is asked for
 };
 
 constexpr Conduct kAcclaunchConduct{};
@@ -36,7 +37,8 @@ constexpr Conduct kAccelerateConduct{.cpu_is_a_device = false,
                                      .shares_out_cores = false,
                                      .checks_deepspeed_file = false,
                                      .checks_contradictions = false,
-                                     .starts_executables = false};
+                                     .starts_executables = false,
+                                     .needs_no_deepspeed = false};
 
 /// As `--compat` says, else ACC_COMPAT. A wrong word counts as the default here; the resolver
 /// refuses it.

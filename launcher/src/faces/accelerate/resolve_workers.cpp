@@ -85,14 +85,21 @@ void Resolver::choose_starter() {
       num_processes_ > 1) {
     plan_.mode = Mode::multi_gpu;  // Accelerate's own default without a file and without a mode
   }
-  const std::string launcher = settings_.choice("deepspeed_multinode_launcher");
   if (plan_.mode == Mode::plain && settings_.has("mpirun_hostfile")) {
     starter_ = Starter::mpirun;
   } else if (plan_.mode == Mode::plain && (!several || !conduct_.cpu_is_a_device)) {
     starter_ = Starter::one_process;
-  } else if (plan_.mode == Mode::deepspeed && num_machines_ > 1 && launcher != "standard") {
+  } else if (plan_.mode == Mode::deepspeed && num_machines_ > 1 && wants_deepspeed_command()) {
     starter_ = Starter::deepspeed;
   }
+}
+
+bool Resolver::wants_deepspeed_command() const {
+  if (settings_.has("deepspeed_multinode_launcher")) {
+    return settings_.choice("deepspeed_multinode_launcher") != "standard";
+  }
+  return !conduct_.needs_no_deepspeed || settings_.has("deepspeed_hostfile") ||
+         settings_.has("deepspeed_inclusion_filter") || settings_.has("deepspeed_exclusion_filter");
 }
 
 void Resolver::split_processes() {

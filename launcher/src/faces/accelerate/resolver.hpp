@@ -61,6 +61,7 @@ class Resolver {
   [[nodiscard]] int default_num_processes() const;
   [[nodiscard]] int gpus_or_one() const;
   void choose_starter();
+  [[nodiscard]] bool wants_deepspeed_command() const;
   void split_processes();
   void split_by_hand();
   /// The rank in a file that is about one machine says nothing about which of two this is.
