@@ -48,6 +48,9 @@ void Resolver::read_gpu_ids() {
     return;
   }
   plan_.gpu_ids = settings_.list("gpu_ids");
+  if (plan_.gpu_ids.empty() && conduct_.checks_gpus) {
+    throw Error(Errc::config, place("gpu_ids") + unknown_gpu(text));
+  }
   if (!asked_for_cpu() && !facts_.gpu.devices.empty()) {
     check_gpu_ids();
   }
