@@ -50,11 +50,14 @@ void DeepSpeedPlanner::check_contradictions() const {
 
 void DeepSpeedPlanner::choose_hosts() {
   const fs::path path = facts_.working_directory / settings_.text("hostfile");
+  if (settings_.has("hostfile") && fs::is_directory(path)) {
+    throw Error(Errc::config, "--hostfile " + settings_.text("hostfile") + " is a folder");
+  }
   file_names_hosts_ = is_file(path);
   if (file_names_hosts_) {
     hosts_ = parse_hostfile(whole_file(path), settings_.text("hostfile"));
   } else {
-    if (settings_.given("hostfile")) {
+    if (settings_.has("hostfile") && settings_.given("hostfile")) {
       notice("there is no hostfile " + settings_.text("hostfile") + "; this machine works alone");
     }
     hosts_ = {{"localhost", slots_of_this_machine(), ""}};
