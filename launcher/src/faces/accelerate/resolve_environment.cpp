@@ -171,13 +171,19 @@ int Resolver::omp_threads() const {
   return leaves_it_to_torchrun && plan_.local_world_size == 1 ? 0 : 1;
 }
 
+/// In Accelerate `--cpu` is `use_cpu` only where no file says what that is.
+bool Resolver::counts_as_use_cpu() const {
+  const plugins::Node* key = config_ ? config_->root.find("use_cpu") : nullptr;
+  return config_ ? key != nullptr && key->text == "true" : settings_.boolean("use_cpu");
+}
+
 bool Resolver::divides_cores() const {
   if (plugins::variable(environment_, "OMP_NUM_THREADS", "0") != "0" ||
       settings_.has("num_cpu_threads_per_process")) {
     return false;
   }
   if (!conduct_.shares_out_cores) {
-    return settings_.boolean("use_cpu") && num_processes_ > 0 && plan_.mode != Mode::deepspeed;
+    return counts_as_use_cpu() && num_processes_ > 0 && plan_.mode != Mode::deepspeed;
   }
   return plan_.device == Device::cpu || plan_.numa_binding != NumaBinding::none;
 }

@@ -16,7 +16,8 @@ constexpr std::uint16_t kDefaultPort = 29500;  // torchrun's
 
 void Resolver::place_workers() {
   num_machines_ = static_cast<int>(settings_.integer("num_machines"));
-  plan_.machine_rank = static_cast<int>(settings_.integer("machine_rank"));
+  const bool ignores_rank = num_machines_ == 1 && !conduct_.checks_counts;
+  plan_.machine_rank = ignores_rank ? 0 : static_cast<int>(settings_.integer("machine_rank"));
   read_port();
   read_num_processes();
   choose_starter();

@@ -126,6 +126,7 @@ class Resolver {
   [[nodiscard]] int omp_threads() const;
   /// Whether OMP_NUM_THREADS is a share of the physical cores.
   [[nodiscard]] bool divides_cores() const;
+  [[nodiscard]] bool counts_as_use_cpu() const;
   [[nodiscard]] int cores_of_one() const;
   /// That share the cores: of an mpirun that started us, else ours.
   [[nodiscard]] int local_processes() const;
