@@ -28,4 +28,12 @@ void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
   }
 }
 
+void remove_outer_settings(LaunchPlan& plan) {
+  for (const plugins::SettingRow& row : plugins::settings_table()) {
+    if (plugins::reaches_workers(row)) {
+      plan.removed_variables.insert(plugins::own_variable(row));
+    }
+  }
+}
+
 }  // namespace acc::launcher

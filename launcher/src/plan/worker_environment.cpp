@@ -1,5 +1,5 @@
 #include "acc/launcher/launch_plan.hpp"
-#include "plan/torchrun_values.hpp"
+#include "plan/signal_words.hpp"
 
 namespace acc::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "face_fixture.hpp"
+#include "plan_fixture.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,9 +8,9 @@ namespace {
 using Streams = std::vector<OutputPlan::Streams>;
 using Words = std::vector<std::string>;
 
-class Fixture : public test::FaceFixture {
+class Fixture : public test::PlanFixture {
  public:
-  Fixture() : FaceFixture(deepspeed_face()) {
+  Fixture() : PlanFixture(deepspeed_face()) {
     write("train.py", "");
     write("bin/python3", "#!/bin/sh\n", true);
     environment["PATH"] = folder().string() + "/bin:/usr/bin:/bin";

@@ -236,6 +236,8 @@ TEST_CASE("10: threads of workers on the CPU") {
     CHECK(threads(words, true) == ours);
     CHECK(threads(words, false) == theirs);
   }
+  CHECK(has(fixture.notices({"--cpu", "--num_processes", "4", "./train"}),
+            "--num_cpu_threads_per_process 2\n"));
   fixture.set_gpus(2, 2);
   for (const bool ours : {true, false}) {
     CHECK(threads({"--use_deepspeed", "--num_processes", "1", "./train"}, ours).empty());

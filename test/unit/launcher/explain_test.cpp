@@ -23,8 +23,7 @@ bool has(const std::string& text, const std::string& part) {
 LaunchPlan plan_of(const PlanFixture& fixture, const Words& words) {
   Flags flags = parse_flags(accelerate_face(), words);
   flags.needs_program = false;
-  return resolve(flags, load_config(flags, fixture.environment), fixture.environment,
-                 fixture.facts);
+  return accelerate_face().plan(flags, fixture.environment, fixture.facts);
 }
 
 Json json_of(const PlanFixture& fixture, const Words& words) {

@@ -1,4 +1,4 @@
-#include "face_fixture.hpp"
+#include "plan_fixture.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,9 +12,9 @@ using Backend = RendezvousPlan::Backend;
 using Streams = std::vector<OutputPlan::Streams>;
 using Words = std::vector<std::string>;
 
-class Fixture : public test::FaceFixture {
+class Fixture : public test::PlanFixture {
  public:
-  Fixture() : FaceFixture(torchrun_face()) {
+  Fixture() : PlanFixture(torchrun_face()) {
     write("train.py", "");
     environment["PATH"] = folder().string() + "/bin:/usr/bin:/bin";
     environment["OMP_NUM_THREADS"] = "2";
@@ -92,7 +92,7 @@ TEST_CASE("wrong flags are refused by name, all at once") {
                  "got \"SIGKILL\"", "--rdzv-conf must be"}},
            Case{{"--nnodes=2", "--node-rank=2"},
                 {"--node-rank 2 must be below the number of machines, 2"}},
-           Case{{"--nnodes=2", "--master-port=0"}, {"name a port"}},
+           Case{{"--nnodes=2", "--master-port=0"}, {"name one"}},
            Case{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=host:0"},
                 {"host:0", "name one"}},
            Case{{"--nnodes=2", "--standalone"}, {"--standalone is for one machine", "--nnodes 2"}},
@@ -346,7 +346,7 @@ TEST_CASE("what a C++ program inherits is in the plan") {
 }
 
 TEST_CASE("torchrun's variables count under Accelerate's flags, where it has none of its own") {
-  test::FaceFixture fixture(accelerate_face());
+  test::PlanFixture fixture(accelerate_face());
   fixture.set_gpus(2, 2);
   const Words words = {"--multi_gpu", "--num_processes", "2", "./train"};
   fixture.environment.insert({{"PET_RDZV_ID", "job7"},

@@ -1,7 +1,7 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
+#include "acc/launcher/default_config.hpp"
 #include "acc/launcher/host_facts.hpp"
-#include "acc/launcher/resolve.hpp"
 #include "acc/plugins/accelerate_config.hpp"
 #include "acc/plugins/document_writer.hpp"
 #include "commands/commands.hpp"

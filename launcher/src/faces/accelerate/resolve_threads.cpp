@@ -1,0 +1,64 @@
+#include "faces/accelerate/stages.hpp"
+
+#include <algorithm>
+#include <set>
+
+namespace acc::launcher {
+namespace {
+
+/// That share the cores: of an mpirun that started us, else ours.
+int local_processes(const AccelerateDraft& draft) {
+  for (const std::string name :
+       {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
+    const auto size = plugins::parse_integer(plugins::variable(draft.environment, name));
+    if (size && *size > 0) {
+      return static_cast<int>(*size);
+    }
+  }
+  return std::max(1, draft.num_processes / draft.num_machines);
+}
+
+int cores_of_one(const AccelerateDraft& draft) {
+  if (draft.starter == Starter::ranks && draft.conduct.shares_out_cores) {
+    return cores_per_worker(draft.plan.placements, draft.facts);
+  }
+  std::set<int> cores;
+  for (const Cpu& cpu : draft.facts.cpus) {
+    cores.insert(cpu.core);
+  }
+  return static_cast<int>(cores.size()) / local_processes(draft);
+}
+
+}  // namespace
+
+bool divides_cores(const AccelerateDraft& draft) {
+  if (plugins::variable(draft.environment, "OMP_NUM_THREADS", "0") != "0" ||
+      draft.settings.has("num_cpu_threads_per_process")) {
+    return false;
+  }
+  if (!draft.conduct.shares_out_cores) {
+    return draft.settings.boolean("use_cpu") && draft.num_processes > 0 &&
+           draft.plan.mode != Mode::deepspeed;
+  }
+  return draft.plan.device == plugins::Device::cpu || draft.plan.numa_binding != NumaBinding::none;
+}
+
+int omp_threads(const AccelerateDraft& draft) {
+  const bool leaves_it_to_torchrun = draft.plan.mode == Mode::deepspeed;  // in Accelerate
+  if (draft.starter == Starter::deepspeed) {
+    return 0;
+  }
+  if (draft.settings.has("num_cpu_threads_per_process") &&
+      (!leaves_it_to_torchrun || draft.conduct.shares_out_cores)) {
+    return static_cast<int>(draft.settings.integer("num_cpu_threads_per_process"));
+  }
+  if (plugins::variable(draft.environment, "OMP_NUM_THREADS", "0") != "0") {
+    return 0;
+  }
+  if (divides_cores(draft)) {
+    return std::max(1, cores_of_one(draft));
+  }
+  return leaves_it_to_torchrun && draft.plan.local_world_size == 1 ? 0 : 1;
+}
+
+}  // namespace acc::launcher
