@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <limits>
+#include <numeric>
 
 namespace acc::plugins {
 namespace {
@@ -20,6 +21,8 @@ constexpr std::string_view kShmGatherVariable = "ACC_SHM_GATHER";
 constexpr std::string_view kCollectivesVariable = "ACC_COLLECTIVES";
 constexpr std::string_view kShareGpusVariable = "ACC_SHARE_GPUS";
 constexpr std::string_view kTraceVariable = "ACC_TRACE";
+// From the launcher, where machines differ.
+constexpr std::string_view kLocalWorldSizesVariable = "ACC_LOCAL_WORLD_SIZES";
 
 std::string formatted(TextFormat format, const std::string& text) {
   switch (format) {
@@ -247,6 +250,35 @@ class IdentityReader {
   Faults& faults_;
 };
 
+/// torchrun's variables tell a worker nothing of the other machines but how many there are.
+std::vector<int> read_local_world_sizes(const Environment& environment,
+                                        const WorkerIdentity& identity) {
+  const std::string* text = value_of(environment, kLocalWorldSizesVariable);
+  if (text == nullptr) {
+    if (identity.num_nodes > 1 &&
+        identity.local_world_size * identity.num_nodes != identity.world_size) {
+      throw Error(
+          Errc::config,
+          "the " + std::to_string(identity.num_nodes) + " machines have differently many of the " +
+              std::to_string(identity.world_size) + " ranks; acclaunch says in " +
+              std::string(kLocalWorldSizesVariable) + " how many each has, and it is not set");
+    }
+    return {};
+  }
+  std::vector<int> sizes;
+  for (const std::string_view part : split(*text, ',')) {
+    sizes.push_back(static_cast<int>(parse_integer(part).value_or(0)));
+  }
+  const auto node = static_cast<std::size_t>(identity.node_rank);
+  if (std::ssize(sizes) != identity.num_nodes || sizes[node] != identity.local_world_size ||
+      std::accumulate(sizes.begin(), sizes.end(), 0) != identity.world_size) {
+    throw bad_variable(kLocalWorldSizesVariable, *text,
+                       "the LOCAL_WORLD_SIZE of each of the " + std::to_string(identity.num_nodes) +
+                           " machines, " + std::to_string(identity.world_size) + " in all");
+  }
+  return sizes;
+}
+
 WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
   IdentityReader reader(environment, faults);
   WorkerIdentity identity;
@@ -262,6 +294,8 @@ WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
   identity.master_port = static_cast<std::uint16_t>(reader.number("MASTER_PORT", 0, 0, 65535));
   identity.run_id = reader.text("TORCHELASTIC_RUN_ID", "none");
   identity.restart_count = reader.number("TORCHELASTIC_RESTART_COUNT", 0, 0);
+  faults.collect(
+      [&] { identity.local_world_sizes = read_local_world_sizes(environment, identity); });
   return identity;
 }
 
