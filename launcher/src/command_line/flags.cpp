@@ -85,11 +85,16 @@ class Parser {
         }
         break;
       }
+      if (argument.empty()) {
+        result_.faults.add("an empty argument where a flag or PROGRAM must stand");
+        break;
+      }
       if (argument.size() > 1 && argument.starts_with('-')) {
         result_.own_arguments.push_back(argument);
         argument.starts_with("--") ? read_long_flag(argument) : read_letters(argument);
       } else {
         result_.program = argument;
+        skip_separator();
       }
       if (result_.wants_help || result_.wants_version) {
         return result_;
@@ -104,6 +109,13 @@ class Parser {
     std::string first = rest_.front();
     rest_ = rest_.subspan(1);
     return first;
+  }
+
+  /// `PROGRAM -- arguments`: the originals drop it there, unless one stood before PROGRAM.
+  void skip_separator() {
+    if (!rest_.empty() && rest_.front() == "--") {
+      take();
+    }
   }
 
   void read_long_flag(const std::string& argument) {

@@ -118,7 +118,7 @@ std::optional<fs::path> find_in_path(const std::string& name,
 void check_program(const Flags& flags, ProgramKind kind) {
   if (flags.program.empty() && flags.needs_program) {
     throw Error(Errc::invalid_argument,
-                "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");
+                "no program to start: PROGRAM is missing after the flags, see --help");
   }
   if (kind.module && kind.no_python) {
     throw Error(Errc::invalid_argument,

@@ -171,6 +171,7 @@ TEST_CASE("wrong words are refused, all at once") {
                 {"--master_port 0", "--enable_each_rank_log must be a folder",
                  "--bind_core_list must be numbers and ranges", "--module and --no_python",
                  "cannot read", "none.json"}},
+           Case{{"-H", "."}, {"--hostfile . is a folder"}},
            Case{{"-H", "bad"}, {"bad:1: expected NAME slots=N", "bad:2: expected"}},
            Case{{"--num_gpsu", "2"}, {"unknown flag --num_gpsu; did you mean --num_gpus?"}},
            Case{{"--launcher", "ssh"}, {"--launcher must be pdsh, openmpi"}},
@@ -194,6 +195,7 @@ TEST_CASE("wrong words are refused, all at once") {
     }
   }
   CHECK(has(Fixture().notices({"-H", "nowhere", "train.py"}), "there is no hostfile nowhere"));
+  CHECK(!has(Fixture().notices({"--hostfile=", "train.py"}), "there is no hostfile"));
 }
 
 TEST_CASE("the program and its local rank") {

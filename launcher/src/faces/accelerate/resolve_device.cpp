@@ -59,6 +59,9 @@ void read_gpu_ids(AccelerateDraft& draft) {
     return;
   }
   draft.plan.gpu_ids = draft.settings.list("gpu_ids");
+  if (draft.plan.gpu_ids.empty() && draft.conduct.checks_gpus) {
+    throw Error(Errc::config, draft.place("gpu_ids") + unknown_gpu(text, draft.facts.gpu.devices));
+  }
   if (!asked_for_cpu(draft) && !draft.facts.gpu.devices.empty()) {
     check_gpu_ids(draft);
   }

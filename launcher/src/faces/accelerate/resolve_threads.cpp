@@ -29,6 +29,15 @@ int cores_of_one(const AccelerateDraft& draft) {
   return static_cast<int>(cores.size()) / local_processes(draft);
 }
 
+/// In Accelerate `--cpu` is `use_cpu` only where no file says what that is.
+bool counts_as_use_cpu(const AccelerateDraft& draft) {
+  if (!draft.config) {
+    return draft.settings.boolean("use_cpu");
+  }
+  const plugins::Node* key = draft.config->root.find("use_cpu");
+  return key != nullptr && key->text == "true";
+}
+
 }  // namespace
 
 bool divides_cores(const AccelerateDraft& draft) {
@@ -37,7 +46,7 @@ bool divides_cores(const AccelerateDraft& draft) {
     return false;
   }
   if (!draft.conduct.shares_out_cores) {
-    return draft.settings.boolean("use_cpu") && draft.num_processes > 0 &&
+    return counts_as_use_cpu(draft) && draft.num_processes > 0 &&
            draft.plan.mode != Mode::deepspeed;
   }
   return draft.plan.device == plugins::Device::cpu || draft.plan.numa_binding != NumaBinding::none;

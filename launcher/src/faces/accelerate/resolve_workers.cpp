@@ -198,7 +198,9 @@ void check_machines(const AccelerateDraft& draft) {
 
 void count_workers(AccelerateDraft& draft) {
   draft.num_machines = static_cast<int>(draft.settings.integer("num_machines"));
-  draft.plan.machine_rank = static_cast<int>(draft.settings.integer("machine_rank"));
+  const bool ignores_rank = draft.num_machines == 1 && !draft.conduct.checks_counts;
+  draft.plan.machine_rank =
+      ignores_rank ? 0 : static_cast<int>(draft.settings.integer("machine_rank"));
   read_port(draft);
   read_num_processes(draft);
   choose_starter(draft);

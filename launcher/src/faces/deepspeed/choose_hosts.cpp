@@ -133,11 +133,14 @@ bool uses_gpus(const DeepSpeedDraft& draft) {
 
 void choose_hosts(DeepSpeedDraft& draft) {
   const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile");
+  if (draft.settings.has("hostfile") && fs::is_directory(path)) {
+    throw Error(Errc::config, "--hostfile " + draft.settings.text("hostfile") + " is a folder");
+  }
   draft.file_names_hosts = is_file(path);
   if (draft.file_names_hosts) {
     draft.hosts = parse_hostfile(whole_file(path), draft.settings.text("hostfile"));
   } else {
-    if (draft.settings.given("hostfile")) {
+    if (draft.settings.has("hostfile") && draft.settings.given("hostfile")) {
       draft.notice("there is no hostfile " + draft.settings.text("hostfile") +
                    "; this machine works alone");
     }
