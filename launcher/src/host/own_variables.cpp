@@ -25,7 +25,8 @@ std::span<const OwnVariable> own_variables() noexcept {
                                       xdg_cache_home,
                                       hf_home,
                                       temporary_folder,
-                                      terminal};
+                                      terminal,
+                                      no_color};
   return kAll;
 }
 

@@ -14,8 +14,7 @@ struct OwnVariable {
   std::string_view use;  ///< as docs/environment.md says it
 };
 
-/// Named here and nowhere else in the launcher, but for those of settings
-/// (SettingRow::environment).
+/// Every one is here, but for those of settings (SettingRow::environment); a test looks for others.
 namespace variables {
 inline constexpr OwnVariable compat{"ACC_COMPAT", "as `--compat`: [compat.md](compat.md)"};
 inline constexpr OwnVariable simulate_gpus{
@@ -49,6 +48,7 @@ inline constexpr OwnVariable hf_home{
     "HF_HOME", "where accelerate/default_config.yaml is, if not in $XDG_CACHE_HOME/huggingface"};
 inline constexpr OwnVariable temporary_folder{"TMPDIR", "for files that go with the job"};
 inline constexpr OwnVariable terminal{"TERM", "`dumb`: `config` shows no menus"};
+inline constexpr OwnVariable no_color{"NO_COLOR", "set: no colours before the workers' lines"};
 }  // namespace variables
 
 /// Those above, in the order of docs/environment.md.

@@ -1,5 +1,6 @@
 #include "plan/draft.hpp"
 
+#include "host/own_variables.hpp"
 #include "plan/rendezvous_values.hpp"
 
 namespace acc::launcher {
@@ -31,7 +32,7 @@ void read_variable(Draft& draft, std::string_view key, const std::string& name) 
 }
 
 void read_shutdown_timeout(Draft& draft) {
-  read_variable(draft, "shutdown_timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+  read_variable(draft, "shutdown_timeout", std::string(variables::shutdown_timeout.name));
   draft.plan.shutdown_timeout = std::chrono::seconds(draft.settings.integer("shutdown_timeout"));
 }
 

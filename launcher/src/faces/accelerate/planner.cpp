@@ -2,6 +2,7 @@
 
 #include "acc/launcher/default_config.hpp"
 #include "faces/accelerate/stages.hpp"
+#include "host/own_variables.hpp"
 
 namespace acc::launcher {
 namespace {
@@ -95,9 +96,9 @@ std::string AccelerateDraft::place(std::string_view key) const {
 }
 
 std::filesystem::path default_config_path(const plugins::Environment& environment) {
-  const std::string home = plugins::variable(environment, "HOME", "/");
-  const std::string cache = plugins::variable(environment, "XDG_CACHE_HOME", home + "/.cache");
-  const fs::path base = plugins::variable(environment, "HF_HOME", cache + "/huggingface");
+  const std::string home = value_of(environment, variables::home, "/");
+  const std::string cache = value_of(environment, variables::xdg_cache_home, home + "/.cache");
+  const fs::path base = value_of(environment, variables::hf_home, cache + "/huggingface");
   return base / "accelerate" / "default_config.yaml";
 }
 

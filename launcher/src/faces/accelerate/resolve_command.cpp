@@ -1,5 +1,6 @@
 #include "faces/accelerate/stages.hpp"
 #include "host/command_output.hpp"
+#include "host/own_variables.hpp"
 #include "plan/program_command.hpp"
 
 namespace acc::launcher {
@@ -113,7 +114,8 @@ void plan_deepspeed_environment(AccelerateDraft& draft) {
       text += name + "=" + value + "\n";
     }
   }
-  const std::string file = plugins::variable(draft.environment, "DS_ENV_FILE", ".deepspeed_env");
+  const std::string file =
+      value_of(draft.environment, variables::deepspeed_environment_file, ".deepspeed_env");
   draft.plan.appended_file = {(draft.facts.working_directory / file).string(), text};
   if (!left_out.empty()) {
     draft.notice("variables that " + file + " cannot carry to other machines: " + left_out);

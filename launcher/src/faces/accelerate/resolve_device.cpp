@@ -1,4 +1,5 @@
 #include "faces/accelerate/stages.hpp"
+#include "host/own_variables.hpp"
 #include "plan/gpu_checks.hpp"
 
 #include <algorithm>
@@ -97,7 +98,7 @@ void check_enough_gpus(const AccelerateDraft& draft) {
 
 std::string no_gpu(const AccelerateDraft& draft) {
   if (!draft.facts.gpu.devices.empty()) {
-    return "CUDA_VISIBLE_DEVICES=" + plugins::variable(draft.environment, "CUDA_VISIBLE_DEVICES") +
+    return "CUDA_VISIBLE_DEVICES=" + value_of(draft.environment, variables::cuda_visible_devices) +
            " leaves none of this machine's " + std::to_string(draft.facts.gpu.devices.size()) +
            " GPUs";
   }

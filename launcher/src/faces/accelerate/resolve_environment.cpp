@@ -1,5 +1,6 @@
 #include "faces/accelerate/stages.hpp"
 #include "host/command_output.hpp"
+#include "host/own_variables.hpp"
 #include "plan/inherited_settings.hpp"
 #include "plan/program_command.hpp"
 
@@ -119,7 +120,7 @@ std::string deepspeed_fields(const AccelerateDraft& draft) {
 
 std::string python_path(const AccelerateDraft& draft) {
   std::string path;
-  const std::string inherited = plugins::variable(draft.environment, "PYTHONPATH");
+  const std::string inherited = value_of(draft.environment, variables::python_path);
   for (const std::string_view entry : plugins::split(inherited, ':')) {
     if (!entry.empty()) {
       path += std::string(entry) + ":";

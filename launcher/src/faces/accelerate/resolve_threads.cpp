@@ -1,4 +1,5 @@
 #include "faces/accelerate/stages.hpp"
+#include "host/own_variables.hpp"
 
 #include <algorithm>
 #include <set>
@@ -8,9 +9,9 @@ namespace {
 
 /// That share the cores: of an mpirun that started us, else ours.
 int local_processes(const AccelerateDraft& draft) {
-  for (const std::string name :
-       {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
-    const auto size = plugins::parse_integer(plugins::variable(draft.environment, name));
+  for (const OwnVariable& size_of_node :
+       {variables::mpi_local_size, variables::open_mpi_local_size, variables::mvapich_local_size}) {
+    const auto size = plugins::parse_integer(value_of(draft.environment, size_of_node));
     if (size && *size > 0) {
       return static_cast<int>(*size);
     }
@@ -41,7 +42,7 @@ bool counts_as_use_cpu(const AccelerateDraft& draft) {
 }  // namespace
 
 bool divides_cores(const AccelerateDraft& draft) {
-  if (plugins::variable(draft.environment, "OMP_NUM_THREADS", "0") != "0" ||
+  if (value_of(draft.environment, variables::omp_num_threads, "0") != "0" ||
       draft.settings.has("num_cpu_threads_per_process")) {
     return false;
   }
@@ -61,7 +62,7 @@ int omp_threads(const AccelerateDraft& draft) {
       (!leaves_it_to_torchrun || draft.conduct.shares_out_cores)) {
     return static_cast<int>(draft.settings.integer("num_cpu_threads_per_process"));
   }
-  if (plugins::variable(draft.environment, "OMP_NUM_THREADS", "0") != "0") {
+  if (value_of(draft.environment, variables::omp_num_threads, "0") != "0") {
     return 0;
   }
   if (divides_cores(draft)) {

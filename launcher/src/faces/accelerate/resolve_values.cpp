@@ -1,4 +1,5 @@
 #include "faces/accelerate/stages.hpp"
+#include "host/own_variables.hpp"
 
 #include <array>
 #include <charconv>
@@ -9,8 +10,6 @@ namespace {
 using plugins::Section;
 using plugins::SettingRow;
 using plugins::Source;
-
-constexpr std::string_view kCompatVariable = "ACC_COMPAT";
 
 /// A float as Python prints it: Accelerate's flags pass through one.
 std::string float_text(const std::string& text) {
@@ -46,8 +45,7 @@ void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
 
 const Conduct& conduct_of(const Flags& flags, const plugins::Environment& environment) {
   const Flags::Value* flag = flags.find("compat");
-  const std::string word =
-      flag != nullptr ? flag->text : plugins::variable(environment, std::string(kCompatVariable));
+  const std::string word = flag != nullptr ? flag->text : value_of(environment, variables::compat);
   return word == "accelerate" ? kAccelerateConduct : kAcclaunchConduct;
 }
 
@@ -61,7 +59,8 @@ void read_values(AccelerateDraft& draft) {
                                         draft.faults);
     draft.plan.notices = draft.file.notices;
   }
-  draft.faults.collect([&] { read_variable(draft, "compat", std::string(kCompatVariable)); });
+  draft.faults.collect(
+      [&] { read_variable(draft, "compat", std::string(variables::compat.name)); });
   for (const Flags::Value& value : draft.flags.values) {
     if (!draft.faults.collect([&] { read_flag(draft, value); })) {
       draft.file.faulty_keys.insert(value.key);

@@ -1,6 +1,7 @@
 #include "faces/deepspeed/choose_hosts.hpp"
 
 #include "acc/plugins/faults.hpp"
+#include "host/own_variables.hpp"
 #include "plan/gpu_checks.hpp"
 #include "plan/machines.hpp"
 
@@ -38,7 +39,7 @@ std::vector<int> slots_of_this_machine(DeepSpeedDraft& draft) {
     return draft.facts.visible_gpus;
   }
   if (!variable_chooses(draft) &&
-      !plugins::variable(draft.environment, "CUDA_VISIBLE_DEVICES").empty()) {
+      !value_of(draft.environment, variables::cuda_visible_devices).empty()) {
     draft.notice("CUDA_VISIBLE_DEVICES has no effect beside --include, --exclude or --num_gpus");
   }
   const bool filtered = draft.settings.has("include") || draft.settings.has("exclude");
@@ -121,7 +122,7 @@ void check_contradictions(const plugins::Settings& settings) {
 
 bool variable_chooses(const DeepSpeedDraft& draft) {
   return !draft.file_names_hosts &&
-         !plugins::variable(draft.environment, "CUDA_VISIBLE_DEVICES").empty() &&
+         !value_of(draft.environment, variables::cuda_visible_devices).empty() &&
          !draft.settings.has("include") && !draft.settings.has("exclude") &&
          !draft.settings.has("num_gpus");
 }

@@ -4,6 +4,7 @@
 #include "acc/plugins/faults.hpp"
 #include "faces/deepspeed/choose_hosts.hpp"
 #include "faces/deepspeed/table.hpp"
+#include "host/own_variables.hpp"
 #include "plan/inherited_settings.hpp"
 #include "plan/program_command.hpp"
 
@@ -92,8 +93,9 @@ void read_environment_file(DeepSpeedDraft& draft, const fs::path& path) {
 }
 
 void read_environment_files(DeepSpeedDraft& draft) {
-  const fs::path name = plugins::variable(draft.environment, "DS_ENV_FILE", ".deepspeed_env");
-  const fs::path home = plugins::variable(draft.environment, "HOME");
+  const fs::path name =
+      value_of(draft.environment, variables::deepspeed_environment_file, ".deepspeed_env");
+  const fs::path home = value_of(draft.environment, variables::home);
   Faults faults;
   std::set<fs::path> read;
   for (const fs::path& folder : {home, draft.facts.working_directory}) {

@@ -1,6 +1,7 @@
 #include "faces/torchrun/planner.hpp"
 
 #include "faces/torchrun/table.hpp"
+#include "host/own_variables.hpp"
 #include "plan/draft.hpp"
 #include "plan/gpu_checks.hpp"
 #include "plan/inherited_settings.hpp"
@@ -205,7 +206,8 @@ void bind_workers(TorchrunDraft& draft) {
 }
 
 void limit_threads(TorchrunDraft& draft) {
-  if (draft.plan.local_world_size > 1 && !draft.environment.contains("OMP_NUM_THREADS")) {
+  if (draft.plan.local_world_size > 1 &&
+      !draft.environment.contains(std::string(variables::omp_num_threads.name))) {
     draft.plan.environment["OMP_NUM_THREADS"] = "1";
     draft.notice("OMP_NUM_THREADS is 1 for each of " + std::to_string(draft.plan.local_world_size) +
                  " workers; set it to use more cores");
