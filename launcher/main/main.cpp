@@ -34,6 +34,15 @@ int say_why_not(const std::exception_ptr& error) {
   }
 }
 
+/// An answer that could not be written is no success.
+int answered(int status) {
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && status == 0) {
+    std::fprintf(stderr, "acclaunch: cannot write to standard output: %s\n", std::strerror(errno));
+    return 1;
+  }
+  return status;
+}
+
 /// What other tools of the job read.
 void append_file(const LaunchPlan& plan) {
   if (!plan.appended_file) {
@@ -64,15 +73,15 @@ int run(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const CommandLine line = read_command_line(argv[0], arguments);
   if (line.sub_command != nullptr) {
-    return line.sub_command->run(line.arguments);
+    return answered(line.sub_command->run(line.arguments));
   }
   const Face& face = *line.face;
   const Flags flags = parse_flags(face, line.arguments);
   if (flags.wants_version) {
-    return print("acclaunch " ACC_VERSION "\n");
+    return answered(print("acclaunch " ACC_VERSION "\n"));
   }
   if (flags.wants_help) {
-    return print(help_text(face) + "\n" + sub_commands_help());
+    return answered(print(help_text(face) + "\n" + sub_commands_help()));
   }
   return run_guarded(
       argc, argv, [&](acc::UniqueFd guardian) { return launch(face, flags, std::move(guardian)); });

@@ -65,8 +65,15 @@ std::string as_typed(const Face& face, std::string_view key) {
   return flag;
 }
 
+/// The flag that was probably meant: the nearest, else the only one that begins so. Empty: none.
+std::string probably_meant(const Face& face, const std::string& key) {
+  std::string nearest = plugins::closest(key, long_flags(face));
+  const auto longer = completions(face, key);
+  return nearest.empty() && longer.size() == 1 ? longer.front() : nearest;
+}
+
 std::string unknown_flag(const Face& face, const std::string& key, const std::string& written) {
-  const std::string nearest = plugins::closest(key, long_flags(face));
+  const std::string nearest = probably_meant(face, key);
   return "unknown flag " + written +
          (nearest.empty() ? "; --help lists them all"
                           : "; did you mean " + as_typed(face, nearest) + "?");
@@ -144,7 +151,7 @@ class Parser {
   /// Of an unknown flag, if the one that was probably meant takes one: so that the faults after it
   /// are found.
   void skip_value(const std::string& key, bool may_follow) {
-    const SettingRow* meant = flag_row(face_, plugins::closest(key, long_flags(face_)));
+    const SettingRow* meant = flag_row(face_, probably_meant(face_, key));
     if (may_follow && meant != nullptr && meant->flag == plugins::Flag::value && !rest_.empty() &&
         !rest_.front().starts_with('-')) {
       take();

@@ -33,8 +33,8 @@ class Remarks {
     const Source& given = settings_.source(key);
     const bool in_file =
         given.kind == Source::Kind::file || given.kind == Source::Kind::deepspeed_file;
-    add((in_file ? given.where + ": " : "") + std::string(key) + " " + settings_.text(key) + " " +
-        text);
+    add((in_file ? given.where + ": " : "") + std::string(key) + " " +
+        (settings_.has(key) ? settings_.text(key) : "(not given)") + " " + text);
   }
 
   void add_losses(std::span<const Loss> losses) {

@@ -128,6 +128,7 @@ TEST_CASE("wrong flags are refused by name") {
     std::string part;
   };
   for (const auto& [words, part] : {
+           Case{{"--deepspeed_config", "ds.json", "prog"}, "mean --deepspeed_config_file?"},
            Case{{"--num_proceses", "4", "prog"},
                 "unknown flag --num_proceses; did you mean --num_processes?"},
            Case{{"--num_proc", "4", "prog"}, "unknown flag --num_proc"},
