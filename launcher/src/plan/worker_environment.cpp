@@ -1,5 +1,6 @@
 #include "acc/launcher/launch_plan.hpp"
-#include "plan/torchrun_values.hpp"
+#include "host/own_variables.hpp"
+#include "plan/signal_words.hpp"
 
 #include <algorithm>
 
@@ -84,7 +85,7 @@ std::string uneven_sizes(const Assignment& assignment) {
 
 /// The one GPU that a worker with a virtual local rank sees.
 std::string own_gpu(const plugins::Environment& environment, int local_rank) {
-  const std::string list = plugins::variable(environment, "CUDA_VISIBLE_DEVICES");
+  const std::string list = value_of(environment, variables::cuda_visible_devices);
   const auto entries = plugins::split(list, ',');
   const auto index = static_cast<std::size_t>(local_rank);
   return index < entries.size() ? std::string(entries[index]) : std::to_string(local_rank);

@@ -57,7 +57,7 @@ TEST_CASE("flags that make no sense") {
         "--main_process_ip host0"}},
       {{"--num_processes", "2", "--num_machines", "2", "--machine_rank", "0", "--main_process_ip",
         "h", "--main_process_port", "0", "./train"},
-       {"--main_process_port 0", "name a port"}},
+       {"--main_process_port 0", "name one"}},
       {{"--num_processes", "99999999999", "./train"}, {"--num_processes", "99999999999"}},
       {{"--main_process_port", "70000", "./train"}, {"--main_process_port", "0..65535", "70000"}},
       {{"--mixed_precision", "bf61", "./train"}, {"--mixed_precision", "did you mean \"bf16\""}},
