@@ -61,7 +61,14 @@ void append_file(const LaunchPlan& plan) {
 LaunchPlan make_plan(const Face& face, const Flags& flags,
                      const acc::plugins::Environment& environment) {
   const UsualSignals until_something_runs;
-  return face.plan(flags, environment, detect_host_facts(environment));
+  try {
+    return face.plan(flags, environment, detect_host_facts(environment));
+  } catch (const acc::Error& error) {
+    if (error.code() != acc::Errc::no_program) {
+      throw;
+    }
+    throw acc::Error(error.code(), error.what() + sub_command_meant(flags));
+  }
 }
 
 /// In the supervisor process.

@@ -24,8 +24,8 @@ constexpr int kFreePortTries = 16;
                   error.message(), error.value());
   if (error == asio::error::address_in_use) {
     const auto owner = Server::port_owner(port);
-    message += fmt::format("; {} listens there. Choose another port, or 0 for a free one",
-                           owner.value_or("another socket"));
+    message +=
+        fmt::format("; {} listens there. Choose another port", owner.value_or("another socket"));
   }
   throw Error(Errc::connection, message);
 }

@@ -20,6 +20,16 @@ CommandLine read_command_line(std::string_view called_as, std::span<const std::s
                          : CommandLine{&accelerate_face(), nullptr, arguments};
 }
 
+std::string sub_command_meant(const Flags& flags) {
+  std::vector<std::string_view> names;
+  for (const SubCommand& command : sub_commands()) {
+    names.push_back(command.name);
+  }
+  const std::string nearest =
+      flags.own_arguments.empty() ? plugins::closest(flags.program, names) : "";
+  return nearest.empty() ? "" : "; did you mean the sub-command " + nearest + "?";
+}
+
 std::string sub_commands_help() {
   constexpr std::size_t kColumn = 44;
   std::string text;

@@ -86,6 +86,13 @@ TEST_CASE("the first word chooses, else the name that it is called under") {
   CHECK_FALSE(parsed({"prog", "--help"}).wants_help);
 }
 
+TEST_CASE("a program that is not found may be a sub-command") {
+  CHECK(sub_command_meant(parsed({"convrt-config", "x"})) ==
+        "; did you mean the sub-command convert-config?");
+  CHECK(sub_command_meant(parsed({"train_gpt"})).empty());
+  CHECK(sub_command_meant(parsed({"--cpu", "convrt-config"})).empty());
+}
+
 TEST_CASE("every flag of the table is understood and described") {
   const std::string help = help_text(accelerate_face());
   for (const plugins::SettingRow& row : plugins::settings_table()) {

@@ -20,6 +20,10 @@ struct CommandLine {
 /// `torchrun`; else it is `launch`. Points into `arguments`.
 CommandLine read_command_line(std::string_view called_as, std::span<const std::string> arguments);
 
+/// `; did you mean the sub-command config?`, where the program that was not found is the first word
+/// and looks like one; else nothing.
+std::string sub_command_meant(const Flags& flags);
+
 /// Names and one-line helps of the sub-commands.
 std::string sub_commands_help();
 
