@@ -95,7 +95,8 @@ int parts_of(const acc::Runtime& runtime) {
 /// The same runtime on one rank that shards nothing and sees the samples of all.
 acc::Runtime unsharded(const acc::Runtime& runtime) {
   acc::plugins::RuntimeSettings settings = runtime.settings();
-  settings.identity = {.local_rank = runtime.local_rank(), .master_addr = {}};
+  settings.identity = {};
+  settings.identity.local_rank = runtime.local_rank();
   auto& sharding = settings.sharding;
   sharding.strategy = acc::plugins::Strategy::no_shard;
   sharding.shard_size = 0;

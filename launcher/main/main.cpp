@@ -4,6 +4,7 @@
 #include "acc/launcher/host_facts.hpp"
 #include "job/job.hpp"
 #include "supervision/guardian.hpp"
+#include "supervision/signals.hpp"
 
 #include <cerrno>
 #include <cstdio>
@@ -34,6 +35,15 @@ int say_why_not(const std::exception_ptr& error) {
   }
 }
 
+/// An answer that could not be written is no success.
+int answered(int status) {
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && status == 0) {
+    std::fprintf(stderr, "acclaunch: cannot write to standard output: %s\n", std::strerror(errno));
+    return 1;
+  }
+  return status;
+}
+
 /// What other tools of the job read.
 void append_file(const LaunchPlan& plan) {
   if (!plan.appended_file) {
@@ -47,11 +57,18 @@ void append_file(const LaunchPlan& plan) {
   }
 }
 
+/// Reads files and asks the driver, either of which may hang.
+LaunchPlan make_plan(const Face& face, const Flags& flags,
+                     const acc::plugins::Environment& environment) {
+  const UsualSignals until_something_runs;
+  return face.plan(flags, environment, detect_host_facts(environment));
+}
+
 /// In the supervisor process.
 int launch(const Face& face, const Flags& flags, acc::UniqueFd guardian) {
   try {
     const auto environment = acc::plugins::current_environment();
-    const LaunchPlan plan = face.plan(flags, environment, detect_host_facts(environment));
+    const LaunchPlan plan = make_plan(face, flags, environment);
     append_file(plan);
     const int status = run_job(plan, environment, std::move(guardian));
     return status == 0 && !plan.success.empty() ? print(plan.success + "\n") : status;
@@ -64,15 +81,15 @@ int run(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const CommandLine line = read_command_line(argv[0], arguments);
   if (line.sub_command != nullptr) {
-    return line.sub_command->run(line.arguments);
+    return answered(line.sub_command->run(line.arguments));
   }
   const Face& face = *line.face;
   const Flags flags = parse_flags(face, line.arguments);
   if (flags.wants_version) {
-    return print("acclaunch " ACC_VERSION "\n");
+    return answered(print("acclaunch " ACC_VERSION "\n"));
   }
   if (flags.wants_help) {
-    return print(help_text(face) + "\n" + sub_commands_help());
+    return answered(print(help_text(face) + "\n" + sub_commands_help()));
   }
   return run_guarded(
       argc, argv, [&](acc::UniqueFd guardian) { return launch(face, flags, std::move(guardian)); });

@@ -42,6 +42,8 @@ CASES = [  # flags, text of the configuration file
      "distributed_type: MULTI_CPU\nmain_process_ip: 1.2.3.4\n"),
     ("--cpu --dynamo_backend eager --zero_stage 3 --fsdp_version 2", None),
     ("--use_fsdp --num_processes 1 --fsdp_state_dict_type 3 --fsdp_offload_params TRUE", None),
+    ("--cpu", "distributed_type: 'NO'\nuse_cpu: false\n"),
+    ("--use_fsdp --num_processes 2 --machine_rank 1", None),
     ("", "distributed_type: 'NO'\nfp16: true\nrdzv_backend: c10d\ntpu_env: []\n"
      "tpu_use_sudo: false\nmain_training_function: main\nenable_cpu_affinity: true\n"),
 ]

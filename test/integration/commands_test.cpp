@@ -121,3 +121,12 @@ TEST_CASE("acclaunch env: what is not there") {
   CHECK(report.wait() == 0);
   CHECK(contains(report.out(), "- Configuration: " + broken + ":"));
 }
+
+TEST_CASE("an answer that nobody gets is no success") {
+  for (const std::string words : {"--version", "deepspeed --help", "estimate-memory 7B", "env"}) {
+    CAPTURE(words);
+    Program job({"/bin/sh", "-c", "exec " ACC_BIN_DIR "/acclaunch " + words + " > /dev/full"});
+    CHECK(job.wait() == 1);
+    CHECK(job.err() == "acclaunch: cannot write to standard output: No space left on device\n");
+  }
+}

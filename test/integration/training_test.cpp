@@ -34,6 +34,7 @@ constexpr const char* kConfigs[] = {"fsdp_full_shard",
 struct Layout {
   int workers;
   int machines;
+  int on_machine_0 = 0;  ///< 0: as many as on the others
 };
 
 std::vector<std::string> command(const std::string& config, Layout layout, int machine_rank,
@@ -52,6 +53,10 @@ std::vector<std::string> command(const std::string& config, Layout layout, int m
         "--main_process_ip",   "127.0.0.1",
         "--main_process_port", port};
     all.insert(all.end(), machine.begin(), machine.end());
+  }
+  if (const int first = layout.on_machine_0; first > 0) {
+    all.insert(all.end(), {"--num_local_processes",
+                           std::to_string(machine_rank == 0 ? first : layout.workers - first)});
   }
   const std::vector<std::string> program = {bin + "/train_gpt",
                                             "--batches",
@@ -214,6 +219,31 @@ TEST_CASE("PyTorch's losses, norms and weights: ZeRO 3") {
 }
 TEST_CASE("PyTorch's losses, norms and weights: ZeRO 3 with hpZ") {
   check_parity("zero3_hpz");
+}
+
+TEST_CASE("machines with differently many ranks train alike") {
+  for (const char* config : {"fsdp_full_shard", "fsdp_no_shard", "zero1", "zero3_hpz"}) {
+    for (const int first : {1, 3}) {
+      CAPTURE(config);
+      CAPTURE(first);
+      const TemporaryFolder folder;
+      const fs::path metrics = folder.path() / "metrics.jsonl";
+      train(config, {4, 2, first}, {"--steps", "20", "--metrics", metrics.string()});
+      const auto steps = read_metrics(metrics);
+      REQUIRE(steps.size() == 20);
+      check_losses(steps);
+    }
+  }
+  const acc::test::ReservedPort port;
+  const auto launch = [&](int machine) {
+    return std::make_unique<Program>(
+        command("fsdp_hybrid_shard", {4, 2, 1}, machine, port.text(), {"--steps", "1"}));
+  };
+  const auto machine0 = launch(0);
+  const auto machine1 = launch(1);
+  CHECK(machine0->wait() == 2);
+  CHECK(machine1->wait() == 2);
+  CHECK((machine0->err() + machine1->err()).find("differently many ranks") != std::string::npos);
 }
 
 TEST_CASE("accumulation over micro-steps gives the losses of the whole batch") {

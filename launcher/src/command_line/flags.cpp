@@ -65,8 +65,15 @@ std::string as_typed(const Face& face, std::string_view key) {
   return flag;
 }
 
+/// The flag that was probably meant: the nearest, else the only one that begins so. Empty: none.
+std::string probably_meant(const Face& face, const std::string& key) {
+  std::string nearest = plugins::closest(key, long_flags(face));
+  const auto longer = completions(face, key);
+  return nearest.empty() && longer.size() == 1 ? longer.front() : nearest;
+}
+
 std::string unknown_flag(const Face& face, const std::string& key, const std::string& written) {
-  const std::string nearest = plugins::closest(key, long_flags(face));
+  const std::string nearest = probably_meant(face, key);
   return "unknown flag " + written +
          (nearest.empty() ? "; --help lists them all"
                           : "; did you mean " + as_typed(face, nearest) + "?");
@@ -85,11 +92,16 @@ class Parser {
         }
         break;
       }
+      if (argument.empty()) {
+        result_.faults.add("an empty argument where a flag or PROGRAM must stand");
+        break;
+      }
       if (argument.size() > 1 && argument.starts_with('-')) {
         result_.own_arguments.push_back(argument);
         argument.starts_with("--") ? read_long_flag(argument) : read_letters(argument);
       } else {
         result_.program = argument;
+        skip_separator();
       }
       if (result_.wants_help || result_.wants_version) {
         return result_;
@@ -104,6 +116,13 @@ class Parser {
     std::string first = rest_.front();
     rest_ = rest_.subspan(1);
     return first;
+  }
+
+  /// `PROGRAM -- arguments`: the originals drop it there, unless one stood before PROGRAM.
+  void skip_separator() {
+    if (!rest_.empty() && rest_.front() == "--") {
+      take();
+    }
   }
 
   void read_long_flag(const std::string& argument) {
@@ -132,7 +151,7 @@ class Parser {
   /// Of an unknown flag, if the one that was probably meant takes one: so that the faults after it
   /// are found.
   void skip_value(const std::string& key, bool may_follow) {
-    const SettingRow* meant = flag_row(face_, plugins::closest(key, long_flags(face_)));
+    const SettingRow* meant = flag_row(face_, probably_meant(face_, key));
     if (may_follow && meant != nullptr && meant->flag == plugins::Flag::value && !rest_.empty() &&
         !rest_.front().starts_with('-')) {
       take();

@@ -1,6 +1,7 @@
 // Reference tables for docs/, made from the settings table so that they cannot fall behind it.
 #include "acc/launcher/explain.hpp"
 #include "commands/commands.hpp"
+#include "host/own_variables.hpp"
 
 #include <cstdio>
 
@@ -41,6 +42,14 @@ std::string export_of(const SettingRow& row) {
   return "";
 }
 
+std::string own_variables_table() {
+  std::string text;
+  for (const auto& [name, use] : own_variables()) {
+    text += "| " + code(name) + " | " + std::string(use) + " |\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string environment_document() {
@@ -53,7 +62,8 @@ std::string environment_document() {
       "`fsdp`\n"
       "or `deepspeed`, `ACC_DEVICE` is `cpu` or `cuda`. Besides these a worker gets torchrun's\n"
       "variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, TORCHELASTIC_*, …), OMP_NUM_THREADS\n"
-      "and, with `--gpu_ids`, CUDA_VISIBLE_DEVICES.\n\n"
+      "and, with `--gpu_ids`, CUDA_VISIBLE_DEVICES. Where machines have differently many ranks,\n"
+      "`ACC_LOCAL_WORLD_SIZES` says how many each has: `1,2`.\n\n"
       "These variables are the runtime's own, handed on as they are found:\n\n"
       "| variable | means | default |\n|---|---|---|\n"
       "| `ACC_COLLECTIVE_TIMEOUT` | seconds that a collective waits for a living peer | 1800 |\n"
@@ -70,12 +80,12 @@ std::string environment_document() {
       "| `ACC_LOG_LEVEL` | what is logged to stderr: `debug`, `info`, `warn`, `error` or `off` | "
       "`info` |\n"
       "| `ACC_LOG` | the same by part: `collectives:debug,runtime:warn` | none |\n\n"
-      "`acclaunch` itself reads CUDA_VISIBLE_DEVICES, ACC_SHARE_GPUS, `ACC_COMPAT` "
-      "([compat.md](compat.md)),\n`ACC_SYS_ROOT` (where sysfs is mounted if not at /sys) and "
-      "`ACC_SIMULATE_GPUS`: plan for that many\nGPUs, which need not exist, as for `explain` on a "
-      "login node. `train_gpt` has a few of its own on GPUs: "
-      "examples/train_gpt/cuda/README.md.\n\n"
-      "| setting | Accelerate's variable | set | our variable |\n|---|---|---|---|\n";
+      "`train_gpt` has a few of its own on GPUs: examples/train_gpt/cuda/README.md.\n\n"
+      "`acclaunch` itself reads the variables below, torchrun's `PET_…` where torchrun would, and\n"
+      "hwloc's `HWLOC_…`:\n\n"
+      "| variable | what for |\n|---|---|\n" +
+      own_variables_table() +
+      "\n| setting | Accelerate's variable | set | our variable |\n|---|---|---|---|\n";
   for (const SettingRow& row : plugins::settings_table()) {
     if (plugins::reaches_workers(row)) {
       text += "| " + code(row.key) + " | " + code(row.environment) + " | " + export_of(row) +

@@ -1,6 +1,7 @@
 #include "acc/launcher/host_facts.hpp"
 
 #include "acc/base/error.hpp"
+#include "host/own_variables.hpp"
 #include "host/topology.hpp"
 
 #include <unistd.h>
@@ -19,7 +20,7 @@ namespace fs = std::filesystem;
 /// What ACC_SIMULATE_GPUS asks for; nothing where it is unset or empty.
 std::optional<int> simulated_gpu_count(const plugins::Environment& environment) {
   constexpr int kMost = 1024;
-  const std::string text = plugins::variable(environment, "ACC_SIMULATE_GPUS");
+  const std::string text = value_of(environment, variables::simulate_gpus);
   if (text.empty()) {
     return std::nullopt;
   }
@@ -40,7 +41,7 @@ std::vector<int> numa_nodes(const std::vector<Cpu>& cpus) {
 }
 
 fs::path scratch_directory(const plugins::Environment& environment) {
-  return fs::path(plugins::variable(environment, "TMPDIR", "/tmp")) /
+  return fs::path(value_of(environment, variables::temporary_folder, "/tmp")) /
          ("acclaunch_" + std::to_string(getpid()) + "_" + std::to_string(std::random_device{}()));
 }
 
@@ -48,11 +49,11 @@ fs::path scratch_directory(const plugins::Environment& environment) {
 
 HostFacts detect_host_facts(const plugins::Environment& environment) {
   HostFacts facts;
-  const fs::path sys = plugins::variable(environment, "ACC_SYS_ROOT", "/sys");
+  const fs::path sys = value_of(environment, variables::sys_root, "/sys");
   facts.cpus = detect_cpus();
   const auto simulated = simulated_gpu_count(environment);
   facts.gpu = simulated ? simulated_gpus(*simulated, numa_nodes(facts.cpus)) : detect_gpus(sys);
-  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+  const auto visible = environment.find(std::string(variables::cuda_visible_devices.name));
   if (visible != environment.end()) {
     facts.visible_gpus = visible_gpus(visible->second, facts.gpu.devices);
   } else {

@@ -1,6 +1,7 @@
 #include "plan/inherited_settings.hpp"
 
 #include "acc/base/error.hpp"
+#include "host/own_variables.hpp"
 
 namespace acc::launcher {
 namespace {
@@ -14,7 +15,7 @@ Mode mode_of(const std::string& origin) {
 void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
                       bool gpus_are_visible) {
   const std::string device =
-      plugins::variable(environment, "ACC_DEVICE", gpus_are_visible ? "cuda" : "cpu");
+      value_of(environment, variables::device, gpus_are_visible ? "cuda" : "cpu");
   plan.device = device == "cuda" ? plugins::Device::cuda : plugins::Device::cpu;
   plan.environment["ACC_DEVICE"] = device;
   try {
@@ -25,6 +26,14 @@ void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
   } catch (const Error& error) {
     plan.notices.push_back("a C++ program will refuse its environment: " +
                            std::string(error.what()));
+  }
+}
+
+void remove_outer_settings(LaunchPlan& plan) {
+  for (const plugins::SettingRow& row : plugins::settings_table()) {
+    if (plugins::reaches_workers(row)) {
+      plan.removed_variables.insert(plugins::own_variable(row));
+    }
   }
 }
 

@@ -10,4 +10,7 @@ namespace acc::launcher {
 void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
                       bool gpus_are_visible);
 
+/// Workers shall not get what an outer acclaunch told its own.
+void remove_outer_settings(LaunchPlan& plan);
+
 }  // namespace acc::launcher

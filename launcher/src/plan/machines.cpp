@@ -45,17 +45,22 @@ std::string shell_quoted(const std::string& word) {
   return quoted + "'";
 }
 
+std::string quoted_program(const Flags& flags) {
+  std::string text = " " + shell_quoted(flags.program.empty() ? "PROGRAM" : flags.program);
+  for (const std::string& argument : flags.arguments) {
+    text += " " + shell_quoted(argument);
+  }
+  return text;
+}
+
 std::string machines_hint(const Flags& flags, int num_machines, const std::string& address,
                           std::uint16_t port) {
-  std::string program = " " + shell_quoted(flags.program.empty() ? "PROGRAM" : flags.program);
-  for (const std::string& argument : flags.arguments) {
-    program += " " + shell_quoted(argument);
-  }
   std::string text;
   for (int rank = 0; rank < num_machines; ++rank) {
     text += "\n  on machine " + std::to_string(rank) + ":  acclaunch" + kept_flags(flags) +
             " --machine_rank " + std::to_string(rank) + " --main_process_ip " +
-            shell_quoted(address) + " --main_process_port " + std::to_string(port) + program;
+            shell_quoted(address) + " --main_process_port " + std::to_string(port) +
+            quoted_program(flags);
   }
   return text;
 }

@@ -1,6 +1,7 @@
 #include "plan/program_command.hpp"
 
 #include "acc/base/error.hpp"
+#include "host/own_variables.hpp"
 
 #include <unistd.h>
 
@@ -91,7 +92,7 @@ bool is_for_python(const std::string& program, ProgramKind kind, const HostFacts
 }
 
 std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
-  const std::string name = plugins::variable(environment, "PYTHON_EXEC", "python3");
+  const std::string name = value_of(environment, variables::python, "python3");
   try {
     return find_executable(name, environment, facts);
   } catch (const Error& error) {
@@ -105,7 +106,7 @@ std::string find_python(const plugins::Environment& environment, const HostFacts
 std::optional<fs::path> find_in_path(const std::string& name,
                                      const plugins::Environment& environment,
                                      const HostFacts& facts) {
-  const std::string path = plugins::variable(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
+  const std::string path = value_of(environment, variables::path, "/usr/local/bin:/usr/bin:/bin");
   for (const std::string_view folder : plugins::split(path, ':')) {
     const fs::path candidate = facts.working_directory / fs::path(folder) / name;
     if (is_executable(candidate)) {
@@ -118,7 +119,7 @@ std::optional<fs::path> find_in_path(const std::string& name,
 void check_program(const Flags& flags, ProgramKind kind) {
   if (flags.program.empty() && flags.needs_program) {
     throw Error(Errc::invalid_argument,
-                "no program to start; usage: acclaunch [flags] PROGRAM [arguments], see --help");
+                "no program to start: PROGRAM is missing after the flags, see --help");
   }
   if (kind.module && kind.no_python) {
     throw Error(Errc::invalid_argument,

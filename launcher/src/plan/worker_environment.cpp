@@ -1,5 +1,8 @@
 #include "acc/launcher/launch_plan.hpp"
-#include "plan/torchrun_values.hpp"
+#include "host/own_variables.hpp"
+#include "plan/signal_words.hpp"
+
+#include <algorithm>
 
 namespace acc::launcher {
 namespace {
@@ -67,9 +70,22 @@ plugins::Environment identity_of(const LaunchPlan& plan, const Assignment& assig
   return identity;
 }
 
+/// "2,1,2" where the machines bring differently many, which no variable of torchrun's tells.
+std::string uneven_sizes(const Assignment& assignment) {
+  const std::vector<int>& sizes = assignment.local_world_sizes;
+  if (std::ranges::count(sizes, assignment.local_world_size) == std::ssize(sizes)) {
+    return {};
+  }
+  std::string text;
+  for (const int size : sizes) {
+    text += (text.empty() ? "" : ",") + std::to_string(size);
+  }
+  return text;
+}
+
 /// The one GPU that a worker with a virtual local rank sees.
 std::string own_gpu(const plugins::Environment& environment, int local_rank) {
-  const std::string list = plugins::variable(environment, "CUDA_VISIBLE_DEVICES");
+  const std::string list = value_of(environment, variables::cuda_visible_devices);
   const auto entries = plugins::split(list, ',');
   const auto index = static_cast<std::size_t>(local_rank);
   return index < entries.size() ? std::string(entries[index]) : std::to_string(local_rank);
@@ -106,6 +122,10 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
   }
   for (const auto& [name, value] : identity_of(plan, assignment, local_rank)) {
     result[name] = value;
+  }
+  result.erase("ACC_LOCAL_WORLD_SIZES");  // an outer acclaunch's
+  if (std::string sizes = uneven_sizes(assignment); !sizes.empty()) {
+    result["ACC_LOCAL_WORLD_SIZES"] = std::move(sizes);
   }
   if (plan.identity == Identity::torchrun) {
     result.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // the parent's value stays

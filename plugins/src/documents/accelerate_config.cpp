@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 namespace acc::plugins {
 namespace {
@@ -68,6 +69,11 @@ constexpr std::array kRenamed = {
 
 bool contains(const auto& words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
+}
+
+/// Whether the setting's flag takes several words, joined by commas.
+bool takes_list(const SettingRow& row) {
+  return row.type == Type::list || row.type == Type::text;
 }
 
 /// A scalar, or a list as the flag would spell it. A bare `no` is a word here, not false.
@@ -228,9 +234,20 @@ class Importer {
       if (row->key != key && prefix_of(block) + key != row->key) {
         renamed(node, key, std::string(row->key));
       }
+      check_said_once(*row, key, node);
       set(*row, node);
     } else if (rules_.checks_inner_keys) {
       unknown_inner(block, key, node);
+    }
+  }
+
+  /// One setting under two of its names, with and without prefix or as it was called before.
+  void check_said_once(const SettingRow& row, const std::string& key, const Node& node) {
+    const auto [first, is_new] = said_.try_emplace(row.key, key, &node);
+    const auto& [other_key, other] = first->second;
+    if (!is_new && rules_.checks_inner_keys && value_text(node, row) != value_text(*other, row)) {
+      faults_.add(node.where + ": " + key + " contradicts " + other->where + ": " + other_key +
+                  ", which is the same setting; take one out");
     }
   }
 
@@ -290,9 +307,11 @@ class Importer {
     if (node.is_empty()) {
       return;
     }
-    if (node.kind == Node::Kind::map) {
+    const bool is_list = node.kind == Node::Kind::list;
+    if (node.kind == Node::Kind::map || (is_list && !takes_list(row))) {
       faults_.add(node.where + ": " + std::string(row.key) + " must be " + expected_value(row) +
-                  ", got a block");
+                  ", got a " + (is_list ? "list" : "block"));
+      result_.faulty_keys.emplace(row.key);
       return;
     }
     const std::string text = value_text(node, row);
@@ -312,6 +331,8 @@ class Importer {
   const AccelerateConfigRules& rules_;
   Faults& faults_;
   AccelerateConfig result_;
+  /// The settings of blocks that were found, each with its key and value in the file.
+  std::map<std::string_view, std::pair<std::string, const Node*>> said_;
 };
 
 }  // namespace

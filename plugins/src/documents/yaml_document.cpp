@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <vector>
 
 namespace acc::plugins {
 namespace {
@@ -31,7 +33,10 @@ class Reader {
  public:
   explicit Reader(std::string file) : file_(std::move(file)) {}
 
-  [[nodiscard]] Node read(const YAML::Node& yaml, const std::string& where) const {
+  [[nodiscard]] Node read(const YAML::Node& yaml, const std::string& where) {
+    if (++depth_ > kMaxDepth || ++count_ > kMaxValues) {
+      throw Error(Errc::config, where + ": too many values, or an alias inside its own anchor");
+    }
     Node node;
     node.where = where;
     if (yaml.IsScalar()) {
@@ -44,12 +49,12 @@ class Reader {
     } else if (yaml.IsMap()) {
       read_map(yaml, node);
     }
+    --depth_;
     return node;
   }
 
-  [[nodiscard]] std::string place(const YAML::Mark& mark) const {
-    return file_ + ":" + std::to_string(mark.line + 1);
-  }
+  [[nodiscard]] std::string place(const YAML::Mark& mark) const { return place(mark.line); }
+  [[nodiscard]] std::string place(int line) const { return file_ + ":" + std::to_string(line + 1); }
 
  private:
   static void read_scalar(const YAML::Node& yaml, Node& node) {
@@ -66,31 +71,85 @@ class Reader {
     }
   }
 
-  void read_map(const YAML::Node& yaml, Node& node) const {
+  void read_map(const YAML::Node& yaml, Node& node) {
     node.kind = Node::Kind::map;
+    Node merged = Node::map();
     for (const auto& entry : yaml) {
       const std::string where = place(entry.first.Mark());
       if (!entry.first.IsScalar()) {
         throw Error(Errc::config, where + ": a key must be a word");
       }
       const std::string& key = entry.first.Scalar();
+      if (key == "<<" && entry.first.Tag() == "?") {
+        merge(read(entry.second, where), merged);
+        continue;
+      }
       if (node.find(key) != nullptr) {
         throw Error(Errc::config, where + ": key \"" + key + "\" is given twice, first at " +
                                       node.find(key)->where);
       }
       node.entries.emplace_back(key, read(entry.second, where));
     }
+    merge(std::move(merged), node);
   }
 
+  /// YAML 1.1's `<<`: entries of other maps, of which the first that has a key counts.
+  static void merge(Node from, Node& into) {
+    if (from.kind == Node::Kind::list) {
+      for (Node& item : from.items) {
+        merge(std::move(item), into);
+      }
+      return;
+    }
+    if (from.kind != Node::Kind::map) {
+      throw Error(Errc::config, from.where + ": << must name a block, or a list of blocks");
+    }
+    for (auto& [key, value] : from.entries) {
+      if (into.find(key) == nullptr) {
+        into.entries.emplace_back(std::move(key), std::move(value));
+      }
+    }
+  }
+
+  static constexpr int kMaxDepth = 64;
+  static constexpr int kMaxValues = 100'000;  // aliases can repeat each other without end
+
   std::string file_;
+  int depth_ = 0;
+  int count_ = 0;
 };
+
+/// The first line that is indented with a tab, from 0.
+std::optional<int> line_with_tab(const std::string& text) {
+  int number = 0;
+  for (const std::string_view line : split(text, '\n')) {
+    if (line.substr(0, line.find_first_not_of(" \t")).find('\t') != std::string_view::npos) {
+      return number;
+    }
+    ++number;
+  }
+  return std::nullopt;
+}
+
+std::string not_valid(const YAML::Exception& error, const std::string& text, const Reader& reader) {
+  const std::string so = ": not valid YAML: ";
+  if (const auto line = line_with_tab(text)) {
+    return reader.place(*line) + so + "a tab in the indentation; use blanks";
+  }
+  return reader.place(error.mark.line) + so + error.msg;
+}
 
 }  // namespace
 
 Document parse_yaml(const std::string& text, const std::filesystem::path& path) {
-  const Reader reader(path.string());
+  Reader reader(path.string());
   try {
-    const YAML::Node yaml = YAML::Load(text);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1 && !documents[1].IsNull()) {
+      throw Error(Errc::config, reader.place(documents[1].Mark()) +
+                                    ": a second document begins here; " + "a configuration is one");
+    }
+    const YAML::Node yaml = documents.empty() ? YAML::Node() : documents.front();
     Document document{path, reader.read(yaml, path.string() + ":1")};
     if (document.root.kind == Node::Kind::null) {
       document.root.kind = Node::Kind::map;
@@ -100,7 +159,7 @@ Document parse_yaml(const std::string& text, const std::filesystem::path& path) 
     }
     return document;
   } catch (const YAML::Exception& error) {
-    throw Error(Errc::config, reader.place(error.mark) + ": not valid YAML: " + error.msg);
+    throw Error(Errc::config, not_valid(error, text, reader));
   }
 }
 

@@ -1,25 +1,11 @@
 #include "acc/plugins/environment.hpp"
 
-#include "acc/base/error.hpp"
-#include "acc/plugins/deepspeed_plugin.hpp"
-#include "acc/plugins/faults.hpp"
-#include "acc/plugins/fsdp_plugin.hpp"
+#include "settings/variables.hpp"
 
 #include <unistd.h>
 
-#include <limits>
-
 namespace acc::plugins {
 namespace {
-
-constexpr std::string_view kOriginVariable = "ACC_MODE";
-constexpr std::string_view kDeviceVariable = "ACC_DEVICE";
-// For the runtime alone; the launcher hands them on as it finds them.
-constexpr std::string_view kTimeoutVariable = "ACC_COLLECTIVE_TIMEOUT";
-constexpr std::string_view kShmGatherVariable = "ACC_SHM_GATHER";
-constexpr std::string_view kCollectivesVariable = "ACC_COLLECTIVES";
-constexpr std::string_view kShareGpusVariable = "ACC_SHARE_GPUS";
-constexpr std::string_view kTraceVariable = "ACC_TRACE";
 
 std::string formatted(TextFormat format, const std::string& text) {
   switch (format) {
@@ -95,196 +81,6 @@ bool needs_own_variable(const SettingRow& row, const Settings& settings, std::st
          (row.section == Section::training && origin != "deepspeed");
 }
 
-const std::string* value_of(const Environment& environment, std::string_view name) {
-  const auto found = environment.find(std::string(name));
-  return found == environment.end() ? nullptr : &found->second;
-}
-
-bool is_on(const Environment& environment, std::string_view name) {
-  const std::string* value = value_of(environment, name);
-  return value != nullptr && parse_boolean(*value).value_or(false);
-}
-
-Error bad_variable(std::string_view name, const std::string& value, const std::string& expected) {
-  return Error(Errc::config,
-               std::string(name) + " must be " + expected + ", got \"" + value + "\"");
-}
-
-std::string read_origin(const Environment& environment) {
-  if (const std::string* origin = value_of(environment, kOriginVariable)) {
-    if (*origin != "none" && *origin != "fsdp" && *origin != "deepspeed") {
-      throw bad_variable(kOriginVariable, *origin, "none, fsdp or deepspeed");
-    }
-    return *origin;
-  }
-  const bool fsdp = is_on(environment, "ACCELERATE_USE_FSDP");
-  const bool deepspeed = is_on(environment, "ACCELERATE_USE_DEEPSPEED");
-  if (fsdp && deepspeed) {
-    throw Error(Errc::config,
-                "ACCELERATE_USE_FSDP and ACCELERATE_USE_DEEPSPEED are both set; unset one");
-  }
-  return fsdp ? "fsdp" : deepspeed ? "deepspeed" : "none";
-}
-
-Device read_device(const Environment& environment) {
-  const std::string* device = value_of(environment, kDeviceVariable);
-  if (device == nullptr || *device == "cpu") {
-    return Device::cpu;
-  }
-  if (*device != "cuda") {
-    throw bad_variable(kDeviceVariable, *device, "cpu or cuda");
-  }
-  return Device::cuda;
-}
-
-std::chrono::seconds read_collective_timeout(const Environment& environment) {
-  const std::string* text = value_of(environment, kTimeoutVariable);
-  if (text == nullptr) {
-    return RuntimeSettings{}.collective_timeout;
-  }
-  const auto seconds = parse_integer(*text);
-  if (!seconds || *seconds < 1) {
-    throw bad_variable(kTimeoutVariable, *text, "a whole number of seconds, at least 1");
-  }
-  return std::chrono::seconds(*seconds);
-}
-
-bool read_copy_gathers(const Environment& environment) {
-  const std::string* how = value_of(environment, kShmGatherVariable);
-  if (how == nullptr || *how == "share") {
-    return false;
-  }
-  if (*how != "copy") {
-    throw bad_variable(kShmGatherVariable, *how, "share or copy");
-  }
-  return true;
-}
-
-DeviceCollectives read_device_collectives(const Environment& environment) {
-  const std::string* name = value_of(environment, kCollectivesVariable);
-  if (name == nullptr) {
-    return DeviceCollectives::automatic;
-  }
-  for (const auto value :
-       {DeviceCollectives::automatic, DeviceCollectives::nccl, DeviceCollectives::staged}) {
-    if (to_string(value) == *name) {
-      return value;
-    }
-  }
-  throw bad_variable(kCollectivesVariable, *name, "auto, nccl or staged");
-}
-
-bool read_share_gpus(const Environment& environment) {
-  const std::string* text = value_of(environment, kShareGpusVariable);
-  const auto value = text == nullptr ? std::optional(false) : parse_boolean(*text);
-  if (!value) {
-    throw bad_variable(kShareGpusVariable, *text, "true or false");
-  }
-  return *value;
-}
-
-Settings read_settings(const Environment& environment, std::string_view origin, Faults& faults) {
-  Settings settings;
-  const auto read = [&](const SettingRow& row, const std::string& variable) {
-    const std::string* value = value_of(environment, variable);
-    if (value == nullptr || value->empty()) {
-      return false;
-    }
-    faults.collect([&] { settings.set(row.key, *value, {Source::Kind::environment, variable}); });
-    return true;
-  };
-  for (const SettingRow& row : settings_table()) {
-    const bool programs_own = row.section == Section::fp8;
-    if (!reaches_workers(row) || programs_own || !applies(row.section, origin)) {
-      continue;
-    }
-    if (!read(row, own_variable(row)) && !row.environment.empty()) {
-      read(row, std::string(row.environment));
-    }
-  }
-  return settings;
-}
-
-class IdentityReader {
- public:
-  IdentityReader(const Environment& environment, Faults& faults)
-      : environment_(environment), faults_(faults) {}
-
-  int number(std::string_view name, int fallback, int low,
-             int high = std::numeric_limits<int>::max()) {
-    const std::string* value = value_of(environment_, name);
-    if (value == nullptr) {
-      return fallback;
-    }
-    const auto parsed = parse_integer(*value);
-    if (parsed && *parsed >= low && *parsed <= high) {
-      return static_cast<int>(*parsed);
-    }
-    faults_.collect([&] {
-      const std::string range = high == std::numeric_limits<int>::max()
-                                    ? " of at least " + std::to_string(low)
-                                    : " " + std::to_string(low) + ".." + std::to_string(high);
-      throw bad_variable(name, *value, "an integer" + range);
-    });
-    return fallback;
-  }
-
-  /// `name`, or the name that it has in DeepSpeed's launcher.
-  std::string_view either(std::string_view name, std::string_view deepspeed_name) const {
-    const bool deepspeed = value_of(environment_, name) == nullptr &&
-                           value_of(environment_, deepspeed_name) != nullptr &&
-                           value_of(environment_, "WORLD_SIZE") != nullptr;
-    return deepspeed ? deepspeed_name : name;
-  }
-
-  std::string text(std::string_view name, std::string fallback) {
-    const std::string* value = value_of(environment_, name);
-    return value == nullptr ? std::move(fallback) : *value;
-  }
-
- private:
-  const Environment& environment_;
-  Faults& faults_;
-};
-
-WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
-  IdentityReader reader(environment, faults);
-  WorkerIdentity identity;
-  identity.world_size = reader.number("WORLD_SIZE", 1, 1);
-  identity.rank = reader.number("RANK", 0, 0, identity.world_size - 1);
-  identity.local_world_size = reader.number(reader.either("LOCAL_WORLD_SIZE", "LOCAL_SIZE"),
-                                            identity.world_size, 1, identity.world_size);
-  identity.local_rank = reader.number("LOCAL_RANK", 0, 0, identity.local_world_size - 1);
-  identity.num_nodes = reader.number(reader.either("GROUP_WORLD_SIZE", "CROSS_SIZE"), 1, 1);
-  identity.node_rank =
-      reader.number(reader.either("GROUP_RANK", "CROSS_RANK"), 0, 0, identity.num_nodes - 1);
-  identity.master_addr = reader.text("MASTER_ADDR", "");
-  identity.master_port = static_cast<std::uint16_t>(reader.number("MASTER_PORT", 0, 0, 65535));
-  identity.run_id = reader.text("TORCHELASTIC_RUN_ID", "none");
-  identity.restart_count = reader.number("TORCHELASTIC_RESTART_COUNT", 0, 0);
-  return identity;
-}
-
-/// The launcher hands these on to Python programs; this runtime has data parallelism only.
-void check_parallelism(const Settings& settings) {
-  for (const std::string_view key :
-       {"parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_sp_size"}) {
-    if (settings.integer(key) > 1) {
-      throw Error(Errc::config, std::string(key) + " must be 1, got " + settings.text(key) +
-                                    ": the acclaunch runtime splits data and parameters only");
-    }
-  }
-}
-
-MixedPrecision precision_named(std::string_view name) {
-  for (const auto value : {MixedPrecision::fp16, MixedPrecision::bf16, MixedPrecision::fp8}) {
-    if (to_string(value) == name) {
-      return value;
-    }
-  }
-  return MixedPrecision::no;
-}
-
 }  // namespace
 
 std::string variable(const Environment& environment, const std::string& name,
@@ -319,22 +115,14 @@ bool applies(Section section, std::string_view origin) noexcept {
   return false;
 }
 
-ShardingSettings sharding_settings(const Settings& settings, std::string_view origin,
-                                   int world_size, int local_world_size) {
-  ShardingSettings result;
-  if (origin == "fsdp") {
-    result = FullyShardedDataParallelPlugin::from_settings(settings).to_sharding_settings(
-        world_size, local_world_size);
-  } else if (origin == "deepspeed") {
-    result = DeepSpeedPlugin::from_settings(settings).to_sharding_settings(world_size);
-  }
-  result.mixed_precision = precision_named(settings.choice("mixed_precision"));
-  result.gradient_accumulation_steps =
-      static_cast<int>(settings.integer("gradient_accumulation_steps"));
-  if (settings.has("gradient_clipping")) {
-    result.gradient_clipping = settings.real("gradient_clipping");
-  }
-  return result;
+const std::string* value_of(const Environment& environment, std::string_view name) {
+  const auto found = environment.find(std::string(name));
+  return found == environment.end() ? nullptr : &found->second;
+}
+
+Error bad_variable(std::string_view name, const std::string& value, const std::string& expected) {
+  return Error(Errc::config,
+               std::string(name) + " must be " + expected + ", got \"" + value + "\"");
 }
 
 Environment settings_to_environment(const Settings& settings, std::string_view origin,
@@ -362,25 +150,6 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
       export_text(row, *text, result);
     }
   }
-  return result;
-}
-
-RuntimeSettings settings_from_environment(const Environment& environment) {
-  Faults faults;
-  RuntimeSettings result;
-  faults.collect([&] { result.origin = read_origin(environment); });
-  faults.collect([&] { result.device = read_device(environment); });
-  faults.collect([&] { result.collective_timeout = read_collective_timeout(environment); });
-  faults.collect([&] { result.copy_gathers = read_copy_gathers(environment); });
-  faults.collect([&] { result.device_collectives = read_device_collectives(environment); });
-  faults.collect([&] { result.share_gpus = read_share_gpus(environment); });
-  result.trace = variable(environment, std::string(kTraceVariable), "");
-  result.identity = read_identity(environment, faults);
-  const Settings settings = read_settings(environment, result.origin, faults);
-  faults.collect([&] { check_parallelism(settings); });
-  faults.raise();
-  result.sharding = sharding_settings(settings, result.origin, result.identity.world_size,
-                                      result.identity.local_world_size);
   return result;
 }
 

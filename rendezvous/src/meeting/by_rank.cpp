@@ -69,7 +69,7 @@ class JoiningByRank : public Joining {
                               fmt::join(ranks, ","), terms_.num_machines, client_.where(),
                               timeout_text(), fmt::join(ranks, " or ")));
     }
-    if (progress_) {
+    if (progress_ && !ranks.empty()) {
       progress_(fmt::format("waiting for machines {} of {} at {}, {}", fmt::join(ranks, ","),
                             terms_.num_machines, client_.where(), clock()));
     }

@@ -60,6 +60,33 @@ std::string machine_name() {
   return boot.empty() ? name.data() : boot;
 }
 
+int host_of(int rank, const plugins::WorkerIdentity& identity) {
+  if (identity.local_world_sizes.empty()) {
+    return rank / identity.local_world_size;
+  }
+  int host = 0;
+  for (int next = 0;
+       (next += identity.local_world_sizes[static_cast<std::size_t>(host)]) <= rank;) {
+    ++host;
+  }
+  return host;
+}
+
+/// How many of the ranks, which ascend, each of their hosts has.
+std::vector<int> ranks_by_host(const std::vector<int>& ranks,
+                               const plugins::WorkerIdentity& identity) {
+  std::vector<int> counts;
+  int last = -1;
+  for (const int rank : ranks) {
+    if (const int host = host_of(rank, identity); host != last) {
+      counts.push_back(0);
+      last = host;
+    }
+    ++counts.back();
+  }
+  return counts;
+}
+
 }  // namespace
 
 std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity) {
@@ -118,7 +145,7 @@ std::shared_ptr<ProcessGroup> GroupFactory::make(const std::vector<int>& ranks,
   if (ranks.size() == 1) {
     return std::make_shared<SoloGroup>(std::move(spec), device_);
   }
-  auto host = make_host_group(spec, kind);
+  auto host = make_host_group(spec);
   if (backend_ == nullptr) {
     return host;
   }
@@ -128,32 +155,18 @@ std::shared_ptr<ProcessGroup> GroupFactory::make(const std::vector<int>& ranks,
   return backend_->make_nccl_group(spec, std::move(host), device_, parent, ranks.front());
 }
 
-std::shared_ptr<ProcessGroup> GroupFactory::make_host_group(GroupSpec spec,
-                                                            const std::string& kind) const {
+std::shared_ptr<ProcessGroup> GroupFactory::make_host_group(GroupSpec spec) const {
   const auto& identity = settings_.identity;
-  const std::vector<int>& ranks = spec.ranks;
-  const auto host_of = [&](int rank) { return rank / identity.local_world_size; };
-  const auto first_host = static_cast<std::size_t>(std::count_if(
-      ranks.begin(), ranks.end(), [&](int r) { return host_of(r) == host_of(ranks[0]); }));
-  if (first_host == ranks.size()) {
+  const std::vector<int> on_host = ranks_by_host(spec.ranks, identity);
+  if (on_host.size() == 1) {
     return std::make_shared<ShmGroup>(std::move(spec), !settings_.copy_gathers);
   }
   const std::string address = address_towards(identity.master_addr, identity.master_port);
-  if (first_host == 1) {
+  const bool alike = std::ranges::count(on_host, on_host.front()) == std::ssize(on_host);
+  if (!alike || on_host.front() == 1) {
     return std::make_shared<GlooGroup>(std::move(spec), address);
   }
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (host_of(ranks[i]) != host_of(ranks[i / first_host * first_host])) {
-      throw Error(
-          Errc::config,
-          fmt::format("the {} group of ranks {}..{} has differently many ranks on its hosts; "
-                      "choose a shard size that divides, or is a multiple of, the {} ranks of "
-                      "a host",
-                      kind, ranks.front(), ranks.back(), identity.local_world_size));
-    }
-  }
-  return std::make_shared<HierarchicalGroup>(std::move(spec), static_cast<int>(first_host),
-                                             address);
+  return std::make_shared<HierarchicalGroup>(std::move(spec), on_host.front(), address);
 }
 
 }  // namespace acc::collectives

@@ -30,11 +30,11 @@ class GroupFactory {
 
   /// The process group of `ranks` (global, ascending, this rank among them), for memory of the
   /// device. One rank needs nobody. On the host it is built from what each pair can reach: shm on
-  /// one host, gloo between hosts, both composed where hosts hold several each; a host is one
-  /// node_rank: two launches on one machine count as two. On a GPU that is what NCCL falls back on
-  /// for figures, or the way itself (staged). `kind` parts groups of one rank from another in the
-  /// store. Collective over `ranks`; with `parent`, a group made here, over all its ranks, each
-  /// of which makes its own part.
+  /// one host, gloo between hosts, both composed where hosts hold equally many each, and gloo alone
+  /// where they do not; a host is one node_rank: two launches on one machine count as two. On a GPU
+  /// that is what NCCL falls back on for figures, or the way itself (staged). `kind` parts groups
+  /// of one rank from another in the store. Collective over `ranks`; with `parent`, a group made
+  /// here, over all its ranks, each of which makes its own part.
   std::shared_ptr<ProcessGroup> make(const std::vector<int>& ranks, const std::string& kind,
                                      ProcessGroup* parent = nullptr) const;
 
@@ -43,8 +43,7 @@ class GroupFactory {
 
  private:
   [[nodiscard]] DeviceRoute agree_on_route() const;
-  [[nodiscard]] std::shared_ptr<ProcessGroup> make_host_group(GroupSpec spec,
-                                                              const std::string& kind) const;
+  [[nodiscard]] std::shared_ptr<ProcessGroup> make_host_group(GroupSpec spec) const;
 
   const plugins::RuntimeSettings& settings_;
   rendezvous::Store* store_;

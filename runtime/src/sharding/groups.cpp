@@ -35,6 +35,11 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
 
   int shard_size = on.shard_optimizer ? world : 1;
   if (on.replicate) {
+    if (sharding.shard_size == 0 && !identity.local_world_sizes.empty()) {
+      throw Error(Errc::config,
+                  "the hybrid strategy shards within a machine, and the machines have differently "
+                  "many ranks; name the shard size (parallelism_config_dp_shard_size)");
+    }
     shard_size = sharding.shard_size > 0 ? sharding.shard_size : identity.local_world_size;
     check_divides(shard_size, world, "the shard size of the hybrid strategy");
   }

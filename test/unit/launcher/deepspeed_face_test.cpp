@@ -1,16 +1,18 @@
-#include "face_fixture.hpp"
+#include "plan_fixture.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
 namespace acc::launcher {
 namespace {
 
+using acc::test::contains;
 using Streams = std::vector<OutputPlan::Streams>;
 using Words = std::vector<std::string>;
 
-class Fixture : public test::FaceFixture {
+class Fixture : public test::PlanFixture {
  public:
-  Fixture() : FaceFixture(deepspeed_face()) {
+  Fixture() : PlanFixture(deepspeed_face()) {
     write("train.py", "");
     write("bin/python3", "#!/bin/sh\n", true);
     environment["PATH"] = folder().string() + "/bin:/usr/bin:/bin";
@@ -19,10 +21,6 @@ class Fixture : public test::FaceFixture {
 
   [[nodiscard]] std::string python() const { return (folder() / "bin/python3").string(); }
 };
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("this machine alone") {
   struct Case {
@@ -56,7 +54,7 @@ TEST_CASE("this machine alone") {
     CHECK(plan.rendezvous.address == "127.0.0.1");
     CHECK(plan.rendezvous.port == 29500);
     CHECK((plan.device == plugins::Device::cuda) == (gpus > 0));
-    CHECK(has(fixture.notices(all), "no GPU on this machine") == (gpus == 0));
+    CHECK(contains(fixture.notices(all), "no GPU on this machine") == (gpus == 0));
     CHECK(fixture.PlanFixture::worker(plan, 0).at("CUDA_VISIBLE_DEVICES") == shown);
   }
 }
@@ -73,7 +71,8 @@ TEST_CASE("CUDA_VISIBLE_DEVICES chooses where no flag does") {
   CHECK(fixture.notices({"train.py"}).empty());
 
   CHECK(fixture.worker({"--num_gpus=3", "train.py"}, 1).at("CUDA_VISIBLE_DEVICES") == "0,1,2");
-  CHECK(has(fixture.notices({"--num_gpus=3", "train.py"}), "CUDA_VISIBLE_DEVICES has no effect"));
+  CHECK(contains(fixture.notices({"--num_gpus=3", "train.py"}),
+                 "CUDA_VISIBLE_DEVICES has no effect"));
 
   fixture.environment["CUDA_VISIBLE_DEVICES"] = "-1";
   fixture.facts.visible_gpus = {};
@@ -141,10 +140,10 @@ TEST_CASE("several machines are started on each") {
   // One host is this machine, whatever it is called.
   CHECK(plan({"--include", "host2:1,3"}).local_world_size == 2);
   CHECK(plan({"--include", "host2:1,3"}).rendezvous.address == "127.0.0.1");
-  CHECK(has(fixture.refusal({"-H", "hosts", "--master_port=1", "train.py", "a b"}),
-            "3 machines are not started from one by ssh; type\n"
-            "  on host1:  acclaunch deepspeed -H hosts --master_port=1 --no_ssh --node_rank 0 "
-            "train.py 'a b'\n  on host0.cluster:"));
+  CHECK(contains(fixture.refusal({"-H", "hosts", "--master_port=1", "train.py", "a b"}),
+                 "3 machines are not started from one by ssh; type\n"
+                 "  on host1:  acclaunch deepspeed -H hosts --master_port=1 --no_ssh --node_rank 0 "
+                 "train.py 'a b'\n  on host0.cluster:"));
 }
 
 TEST_CASE("wrong words are refused, all at once") {
@@ -171,6 +170,7 @@ TEST_CASE("wrong words are refused, all at once") {
                 {"--master_port 0", "--enable_each_rank_log must be a folder",
                  "--bind_core_list must be numbers and ranges", "--module and --no_python",
                  "cannot read", "none.json"}},
+           Case{{"-H", "."}, {"--hostfile . is a folder"}},
            Case{{"-H", "bad"}, {"bad:1: expected NAME slots=N", "bad:2: expected"}},
            Case{{"--num_gpsu", "2"}, {"unknown flag --num_gpsu; did you mean --num_gpus?"}},
            Case{{"--launcher", "ssh"}, {"--launcher must be pdsh, openmpi"}},
@@ -190,10 +190,11 @@ TEST_CASE("wrong words are refused, all at once") {
     CAPTURE(message);
     for (const std::string& part : parts) {
       CAPTURE(part);
-      CHECK(has(message, part));
+      CHECK(contains(message, part));
     }
   }
-  CHECK(has(Fixture().notices({"-H", "nowhere", "train.py"}), "there is no hostfile nowhere"));
+  CHECK(contains(Fixture().notices({"-H", "nowhere", "train.py"}), "there is no hostfile nowhere"));
+  CHECK(!contains(Fixture().notices({"--hostfile=", "train.py"}), "there is no hostfile"));
 }
 
 TEST_CASE("the program and its local rank") {
@@ -228,14 +229,14 @@ TEST_CASE(".deepspeed_env gives variables to the workers") {
   CHECK(worker.at("A") == "1");
   CHECK(worker.at("B") == "2=3");
   CHECK(worker.at("C").empty());
-  CHECK(has(fixture.notices({"train.py"}), "the workers get 2 variables of "));
+  CHECK(contains(fixture.notices({"train.py"}), "the workers get 2 variables of "));
 
   fixture.environment["DS_ENV_FILE"] = "mine";
   CHECK_FALSE(fixture.worker({"train.py"}, 0).contains("A"));
   fixture.write("mine", "A=7\nnonsense\n=1\n");
   const std::string message = fixture.refusal({"train.py"});
-  CHECK(has(message, "mine:2: expected NAME=VALUE, got \"nonsense\""));
-  CHECK(has(message, "mine:3: expected NAME=VALUE, got \"=1\""));
+  CHECK(contains(message, "mine:2: expected NAME=VALUE, got \"nonsense\""));
+  CHECK(contains(message, "mine:3: expected NAME=VALUE, got \"=1\""));
 }
 
 TEST_CASE("a DeepSpeed JSON before the program is for C++") {
@@ -252,8 +253,8 @@ TEST_CASE("a DeepSpeed JSON before the program is for C++") {
   CHECK(runtime.identity.local_world_size == 2);
 
   fixture.write("bad.json", R"({"zero_optimization": {"stage": 4}})");
-  CHECK(has(fixture.refusal({"--deepspeed_config=bad.json", "./train"}),
-            "bad.json:1: zero_optimization.stage must be"));
+  CHECK(contains(fixture.refusal({"--deepspeed_config=bad.json", "./train"}),
+                 "bad.json:1: zero_optimization.stage must be"));
 }
 
 TEST_CASE("output, cores and quiet") {
@@ -283,7 +284,7 @@ TEST_CASE("deepspeed's help is whole") {
   const std::string help = help_text(deepspeed_face());
   for (const plugins::SettingRow& row : deepspeed_face().table) {
     CAPTURE(row.key);
-    CHECK(has(help, "  --" + std::string(row.key)));
+    CHECK(contains(help, "  --" + std::string(row.key)));
     CHECK_FALSE(row.help.empty());
   }
 }

@@ -1,12 +1,14 @@
 // Where acclaunch does something else than `accelerate launch`, by the numbers of docs/compat.md:
 // the same command line in both modes.
 #include "plan_fixture.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
 namespace acc::launcher {
 namespace {
 
+using acc::test::contains;
 using plugins::Device;
 using test::PlanFixture;
 using Words = std::vector<std::string>;
@@ -17,10 +19,6 @@ const std::string kFsdp = "distributed_type: FSDP\nnum_processes: 2\n";
 Words compat(Words words) {
   words.insert(words.begin(), {"--compat", "accelerate"});
   return words;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string notices(const LaunchPlan& plan) {
@@ -40,7 +38,7 @@ TEST_CASE("the mode is a flag, else a variable, and a wrong word is refused") {
   CHECK(fixture.plan({"--compat", "acclaunch", "--cpu", "--num_processes", "2", "./train"})
             .identity == Identity::torchrun);
   fixture.environment["ACC_COMPAT"] = "deepspeed";
-  CHECK(has(fixture.refusal(words), "ACC_COMPAT"));
+  CHECK(contains(fixture.refusal(words), "ACC_COMPAT"));
 }
 
 TEST_CASE("1: --cpu, use_cpu and MULTI_CPU choose the device, not the mode") {
@@ -88,7 +86,7 @@ TEST_CASE("1: FSDP and DeepSpeed stay what they are, and the default file counts
     const LaunchPlan plan = fixture.plan(words);
     CHECK(plan.mode == (flag == "--use_fsdp" ? Mode::fsdp : Mode::deepspeed));
     CHECK(plan.device == Device::cpu);
-    CHECK(has(fixture.refusal(compat(words)), "--cpu and " + flag + " exclude each other"));
+    CHECK(contains(fixture.refusal(compat(words)), "--cpu and " + flag + " exclude each other"));
   }
   const std::string path = fixture.write("hf/accelerate/default_config.yaml", kFsdp).string();
   CHECK(fixture.plan({"--config_file", path, "--cpu", "./train"}).mode == Mode::fsdp);
@@ -110,10 +108,10 @@ TEST_CASE("2: without GPUs, modes run on the CPU") {
     const LaunchPlan plan = fixture.plan({flag, "./train"});
     CHECK(plan.num_processes == 1);
     CHECK(plan.device == Device::cpu);
-    CHECK(has(notices(plan), says));
-    CHECK(has(fixture.refusal(compat({flag, "./train"})), "--num_processes"));
+    CHECK(contains(notices(plan), says));
+    CHECK(contains(fixture.refusal(compat({flag, "./train"})), "--num_processes"));
   }
-  CHECK(has(notices(fixture.plan({"--gpu_ids", "3", "./train"})), "no GPU on this machine"));
+  CHECK(contains(notices(fixture.plan({"--gpu_ids", "3", "./train"})), "no GPU on this machine"));
 }
 
 TEST_CASE("2: GPUs that CUDA_VISIBLE_DEVICES hides are not there, which is said") {
@@ -122,7 +120,7 @@ TEST_CASE("2: GPUs that CUDA_VISIBLE_DEVICES hides are not there, which is said"
   fixture.environment["CUDA_VISIBLE_DEVICES"] = "9";
   const LaunchPlan plan = fixture.plan({"--multi_gpu", "--num_processes", "2", "./train"});
   CHECK(plan.device == Device::cpu);
-  CHECK(has(notices(plan), "CUDA_VISIBLE_DEVICES=9 leaves none of this machine's 2 GPUs"));
+  CHECK(contains(notices(plan), "CUDA_VISIBLE_DEVICES=9 leaves none of this machine's 2 GPUs"));
 }
 
 TEST_CASE("3: where there are GPUs, they must be enough") {
@@ -192,7 +190,7 @@ TEST_CASE("9: processes are not rounded down, and may differ by machine when ask
     words.emplace_back("./train");
     return words;
   };
-  CHECK(has(fixture.refusal(with({"--num_processes", "5"})), "must be a multiple"));
+  CHECK(contains(fixture.refusal(with({"--num_processes", "5"})), "must be a multiple"));
   const LaunchPlan theirs = fixture.plan(compat(with({"--num_processes", "5"})));
   CHECK(theirs.local_world_size == 2);
   CHECK(theirs.num_processes == 4);
@@ -200,11 +198,11 @@ TEST_CASE("9: processes are not rounded down, and may differ by machine when ask
       fixture.plan(with({"--num_processes", "5", "--num_local_processes", "3"}));
   CHECK(uneven.local_world_size == 3);
   CHECK(uneven.num_processes == 5);
-  CHECK(has(fixture.refusal(with({})), "--num_processes is missing"));
+  CHECK(contains(fixture.refusal(with({})), "--num_processes is missing"));
   const std::string file = fixture.write("one.yaml", kFsdp + "machine_rank: 0\n").string();
   const Words two = {"--config_file",     file, "--num_machines", "2",
                      "--main_process_ip", "h",  "./train"};
-  CHECK(has(fixture.refusal(two), "needs --machine_rank"));
+  CHECK(contains(fixture.refusal(two), "needs --machine_rank"));
   CHECK(fixture.refusal(compat(two)).empty());
 }
 
@@ -236,6 +234,8 @@ TEST_CASE("10: threads of workers on the CPU") {
     CHECK(threads(words, true) == ours);
     CHECK(threads(words, false) == theirs);
   }
+  CHECK(contains(fixture.notices({"--cpu", "--num_processes", "4", "./train"}),
+                 "--num_cpu_threads_per_process 2\n"));
   fixture.set_gpus(2, 2);
   for (const bool ours : {true, false}) {
     CHECK(threads({"--use_deepspeed", "--num_processes", "1", "./train"}, ours).empty());
@@ -255,7 +255,7 @@ TEST_CASE("11: the DeepSpeed JSON file is read before the start") {
                          "--num_processes",         "1",  "./train"};
     CHECK_FALSE(fixture.refusal(named).empty());
     const LaunchPlan theirs = fixture.plan(compat(named));
-    CHECK(has(notices(theirs), "the program will decide"));
+    CHECK(contains(notices(theirs), "the program will decide"));
     CHECK(fixture.worker(theirs, 0).at("ACCELERATE_DEEPSPEED_CONFIG_FILE") == file);
   }
 }
@@ -266,7 +266,7 @@ TEST_CASE("12: a file must not contradict itself") {
        {kFsdp + "deepspeed_config:\n  zero_stage: 3\n",
         std::string("distributed_type: MULTI_GPU\nnum_processes: 2\nuse_cpu: true\n")}) {
     const std::string path = fixture.write("c.yaml", text).string();
-    CHECK(has(fixture.refusal({"--config_file", path, "./train"}), "c.yaml:1"));
+    CHECK(contains(fixture.refusal({"--config_file", path, "./train"}), "c.yaml:1"));
     CHECK(fixture.refusal(compat({"--config_file", path, "./train"})).empty());
   }
 }
@@ -311,9 +311,9 @@ TEST_CASE("flags of another mode are a line, not an error, in either mode") {
                        "--fp8_format", "E4M3", "./train"};
   for (const Words& each : {words, compat(words)}) {
     const std::string text = notices(fixture.plan(each));
-    CHECK(has(text, "--zero_stage has no effect without --use_deepspeed"));
-    CHECK(has(text, "--fsdp_version has no effect without --use_fsdp"));
-    CHECK(has(text, "--fp8_format has no effect without --mixed_precision fp8"));
+    CHECK(contains(text, "--zero_stage has no effect without --use_deepspeed"));
+    CHECK(contains(text, "--fsdp_version has no effect without --use_fsdp"));
+    CHECK(contains(text, "--fp8_format has no effect without --mixed_precision fp8"));
   }
   Words quiet = words;
   quiet.insert(quiet.begin(), "--quiet");

@@ -2,6 +2,7 @@
 
 #include "commands/explain/plan_view.hpp"
 #include "plan_fixture.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -11,20 +12,16 @@
 namespace acc::launcher {
 namespace {
 
+using acc::test::contains;
 using test::PlanFixture;
 using Words = std::vector<std::string>;
 using Json = nlohmann::json;
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// `explain` of a command line, which needs no program.
 LaunchPlan plan_of(const PlanFixture& fixture, const Words& words) {
   Flags flags = parse_flags(accelerate_face(), words);
   flags.needs_program = false;
-  return resolve(flags, load_config(flags, fixture.environment), fixture.environment,
-                 fixture.facts);
+  return accelerate_face().plan(flags, fixture.environment, fixture.facts);
 }
 
 Json json_of(const PlanFixture& fixture, const Words& words) {
@@ -57,18 +54,18 @@ TEST_CASE("explain says line by line what a launch would do") {
         "command     ./train 'a b'\n", "  FSDP_SHARDING_STRATEGY=SHARD_GRAD_OP\n",
         "  LOCAL_RANK=0    by local rank: 0 1\n", "  MASTER_PORT=(known at the start)\n"}) {
     CAPTURE(line);
-    CHECK(has(text, line));
+    CHECK(contains(text, line));
   }
-  CHECK(has(text, (config.string() + ":4\n")));
+  CHECK(contains(text, (config.string() + ":4\n")));
 }
 
 TEST_CASE("explain does without a program, a launch does not") {
   const PlanFixture fixture;
   const LaunchPlan plan = plan_of(fixture, {"--num_processes", "2"});
   CHECK(plan.command.empty());
-  CHECK(has(explain(plan, fixture.environment), "command     no program was given\n"));
+  CHECK(contains(explain(plan, fixture.environment), "command     no program was given\n"));
   CHECK(json_of(fixture, {"--num_processes", "2"})["command"].is_null());
-  CHECK(has(fixture.refusal({"--num_processes", "2"}), "no program to start"));
+  CHECK(contains(fixture.refusal({"--num_processes", "2"}), "no program to start"));
   CHECK_THROWS_AS(plan_of(fixture, {"./missing"}), Error);
 }
 
@@ -92,8 +89,8 @@ TEST_CASE("of the workers' environment explain shows what a launch adds, changes
   CHECK(values("RANK") == Values{"0", "1"});
   CHECK(values("TORCHELASTIC_ERROR_FILE") == Values{std::nullopt});
   CHECK(changes.removed == Words{"ACC_ZERO_STAGE"});
-  CHECK_FALSE(has(explain(plan, fixture.environment), "hush"));
-  CHECK_FALSE(has(explain_json("launch", plan, fixture.environment), "hush"));
+  CHECK_FALSE(contains(explain(plan, fixture.environment), "hush"));
+  CHECK_FALSE(contains(explain_json("launch", plan, fixture.environment), "hush"));
 }
 
 TEST_CASE("what a worker gets is what explain shows") {
@@ -134,8 +131,8 @@ TEST_CASE("what a rendezvous decides is not made up") {
     CHECK(json["environment"]["set"][name].is_null());
   }
   CHECK(json["environment"]["set"]["LOCAL_RANK"] == "0");
-  CHECK(has(explain(plan_of(fixture, words), fixture.environment),
-            "the rendezvous hands out the ranks"));
+  CHECK(contains(explain(plan_of(fixture, words), fixture.environment),
+                 "the rendezvous hands out the ranks"));
 }
 
 TEST_CASE("every value of the JSON has its source") {
@@ -163,7 +160,7 @@ TEST_CASE("every value of the JSON has its source") {
   CHECK(setting("num_processes")["where"] == config.string() + ":2");
   CHECK(setting("reduce_bucket_size")["source"] == "deepspeed_file");
   CHECK(setting("reduce_bucket_size")["value"] == "7");
-  CHECK(has(setting("reduce_bucket_size")["where"], "z.json:2"));
+  CHECK(contains(setting("reduce_bucket_size")["where"], "z.json:2"));
   CHECK(setting("gradient_clipping")["value"].is_null());
   CHECK(setting("role")["source"] == "default");
   CHECK(setting("fsdp_version").is_null());  // does not count in this mode

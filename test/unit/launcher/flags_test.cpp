@@ -42,6 +42,21 @@ TEST_CASE("everything after the program is the program's") {
   CHECK(flags.find("num_processes") == nullptr);
 }
 
+TEST_CASE("-- ends the flags, before the program or after it") {
+  for (const Words& words : {Words{"--cpu", "--", "prog", "-x"}, Words{"--cpu", "prog", "--", "-x"},
+                             Words{"--cpu", "prog", "-x"}}) {
+    CHECK(parsed(words).program == "prog");
+    CHECK(parsed(words).arguments == Words{"-x"});
+  }
+  CHECK(parsed({"--", "prog", "--", "-x"}).arguments == Words{"--", "-x"});
+  CHECK(parsed({"prog", "a", "--", "-x"}).arguments == Words{"a", "--", "-x"});
+}
+
+TEST_CASE("an empty argument is no program, nor is the word after it") {
+  CHECK(refusal({"--cpu", "", "prog"}) == "an empty argument where a flag or PROGRAM must stand");
+  CHECK(parsed({"prog", "", "x"}).arguments == Words{"", "x"});
+}
+
 TEST_CASE("the first word chooses, else the name that it is called under") {
   struct Case {
     std::string_view called_as;
@@ -113,6 +128,7 @@ TEST_CASE("wrong flags are refused by name") {
     std::string part;
   };
   for (const auto& [words, part] : {
+           Case{{"--deepspeed_config", "ds.json", "prog"}, "mean --deepspeed_config_file?"},
            Case{{"--num_proceses", "4", "prog"},
                 "unknown flag --num_proceses; did you mean --num_processes?"},
            Case{{"--num_proc", "4", "prog"}, "unknown flag --num_proc"},

@@ -1,22 +1,13 @@
 #include "faces/deepspeed/hostfile.hpp"
 
-#include "acc/base/error.hpp"
+#include "refusal.hpp"
 
 #include <doctest/doctest.h>
 
 namespace acc::launcher {
 namespace {
 
-template <typename Read>
-std::string refusal(Read read) {
-  try {
-    static_cast<void>(read());
-    return "";
-  } catch (const Error& error) {
-    CHECK(exit_status(error) == 2);
-    return error.what();
-  }
-}
+using test::refusal;
 
 /// `a:0,1 b:0`
 std::string shown(const std::vector<Host>& hosts) {

@@ -1,8 +1,7 @@
 #pragma once
 
-#include "acc/base/error.hpp"
 #include "acc/launcher/face.hpp"
-#include "acc/launcher/resolve.hpp"
+#include "refusal.hpp"
 
 #include <unistd.h>
 
@@ -16,17 +15,11 @@
 
 namespace acc::launcher::test {
 
-/// What the user is told of bad input, with status 2, or of a program that cannot be started.
-inline std::string refused(const Error& error) {
-  const bool program = error.code() == Errc::no_program || error.code() == Errc::not_executable;
-  return exit_status(error) == 2 || program ? error.what()
-                                            : "wrong exit status: " + std::string(error.what());
-}
-
-/// A folder of its own for one case, with a program in it; gone at the end.
+/// A machine on which a face plans, with a folder of its own for one case and a program in it; gone
+/// at the end.
 class PlanFixture {
  public:
-  PlanFixture() {
+  explicit PlanFixture(const Face& face = accelerate_face()) : face_(face) {
     static std::atomic<int> count = 0;
     folder_ = std::filesystem::temp_directory_path() /
               ("acc_plan_" + std::to_string(getpid()) + "_" + std::to_string(count++));
@@ -81,18 +74,21 @@ class PlanFixture {
 
   /// What acclaunch decides for these arguments.
   [[nodiscard]] LaunchPlan plan(const std::vector<std::string>& arguments) const {
-    const Flags flags = parse_flags(accelerate_face(), arguments);
-    return resolve(flags, load_config(flags, environment), environment, facts);
+    return face_.plan(parse_flags(face_, arguments), environment, facts);
   }
 
-  /// The message of the error with which acclaunch refuses; empty when there is none.
+  /// The message with which acclaunch refuses; empty when it does not.
   [[nodiscard]] std::string refusal(const std::vector<std::string>& arguments) const {
-    try {
-      static_cast<void>(plan(arguments));
-      return "";
-    } catch (const Error& error) {
-      return refused(error);
+    return test::refusal([&] { return plan(arguments); });
+  }
+
+  /// The notices, a line each.
+  [[nodiscard]] std::string notices(const std::vector<std::string>& arguments) const {
+    std::string text;
+    for (const std::string& line : plan(arguments).notices) {
+      text += line + "\n";
     }
+    return text;
   }
 
   [[nodiscard]] plugins::Environment worker(const LaunchPlan& made, int local_rank) const {
@@ -100,10 +96,15 @@ class PlanFixture {
                               local_rank);
   }
 
+  [[nodiscard]] plugins::Environment worker(const std::vector<std::string>& arguments,
+                                            int local_rank) const {
+    return worker(plan(arguments), local_rank);
+  }
+
   /// What worker `local_rank` understands.
   [[nodiscard]] plugins::RuntimeSettings runtime(const std::vector<std::string>& arguments,
                                                  int local_rank = 0) const {
-    return plugins::settings_from_environment(worker(plan(arguments), local_rank));
+    return plugins::settings_from_environment(worker(arguments, local_rank));
   }
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
@@ -112,6 +113,7 @@ class PlanFixture {
   plugins::Environment environment;
 
  private:
+  const Face& face_;
   std::filesystem::path folder_;
 };
 

@@ -1,11 +1,13 @@
 #include "acc/launcher/explain.hpp"
 #include "plan_fixture.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
 namespace acc::launcher {
 namespace {
 
+using acc::test::contains;
 using plugins::Device;
 using plugins::Strategy;
 using test::PlanFixture;
@@ -17,10 +19,6 @@ std::string all_notices(const LaunchPlan& plan) {
     text += line + "\n";
   }
   return text;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE("each shipped configuration loads and means its mode") {
@@ -68,9 +66,9 @@ TEST_CASE("the guide's file loads as it stands, and says what it translated") {
   const PlanFixture fixture;
   const std::string config = std::string(ACC_TEST_DATA) + "/configs/fsdp_guide.yaml";
   const LaunchPlan plan = fixture.plan({"--config_file", config, "./train"});
-  CHECK(has(all_notices(plan),
-            "fsdp_guide.yaml:7: fsdp_backward_prefetch_policy is read as "
-            "fsdp_backward_prefetch"));
+  CHECK(contains(all_notices(plan),
+                 "fsdp_guide.yaml:7: fsdp_backward_prefetch_policy is read as "
+                 "fsdp_backward_prefetch"));
   const auto runtime = plugins::settings_from_environment(fixture.worker(plan, 1));
   CHECK(runtime.sharding.strategy == Strategy::full_shard);
   CHECK(runtime.sharding.backward_prefetch == plugins::BackwardPrefetch::backward_pre);
@@ -86,7 +84,7 @@ TEST_CASE("a flag beats the file, the file beats the default, and each value kno
   const Words file = {"--config_file", config.string(), "./train"};
   LaunchPlan plan = fixture.plan(file);
   CHECK(plan.settings.text("fsdp_sharding_strategy") == "SHARD_GRAD_OP");
-  CHECK(has(plan.settings.source("fsdp_sharding_strategy").where, "c.yaml:4"));
+  CHECK(contains(plan.settings.source("fsdp_sharding_strategy").where, "c.yaml:4"));
   CHECK(describe(plan.settings.source("fsdp_forward_prefetch")) == "default");
   plan = fixture.plan({"--config_file", config.string(), "--fsdp-sharding-strategy=NO_SHARD",
                        "--num_processes", "2", "./train"});
@@ -94,19 +92,19 @@ TEST_CASE("a flag beats the file, the file beats the default, and each value kno
   CHECK(plan.settings.source("fsdp_sharding_strategy").where == "--fsdp-sharding-strategy");
   CHECK(plan.num_processes == 2);
   const std::string text = explain(plan, fixture.environment);
-  CHECK(has(text, "fsdp_sharding_strategy"));
-  CHECK(has(text, "--fsdp-sharding-strategy"));
-  CHECK(has(text, "2 processes on 1 machine(s)"));
+  CHECK(contains(text, "fsdp_sharding_strategy"));
+  CHECK(contains(text, "--fsdp-sharding-strategy"));
+  CHECK(contains(text, "2 processes on 1 machine(s)"));
 }
 
 TEST_CASE("the device: --cpu chooses it alone, FSDP and ZeRO take GPUs where there are any") {
   PlanFixture fixture;
   const Words fsdp = {"--use_fsdp", "--num_processes", "2", "./train"};
   CHECK(fixture.plan(fsdp).device == Device::cpu);
-  CHECK(has(all_notices(fixture.plan(fsdp)), "no GPU on this machine: FSDP runs on the CPU"));
+  CHECK(contains(all_notices(fixture.plan(fsdp)), "no GPU on this machine: FSDP runs on the CPU"));
   const LaunchPlan cpu = fixture.plan({"--cpu", "--use_fsdp", "--num_processes", "2", "./train"});
   CHECK(cpu.mode == Mode::fsdp);
-  CHECK_FALSE(has(all_notices(cpu), "no GPU"));
+  CHECK_FALSE(contains(all_notices(cpu), "no GPU"));
   fixture.set_gpus(2, 2);
   CHECK(fixture.plan(fsdp).device == Device::cuda);
   CHECK(fixture.plan({"--cpu", "--use_fsdp", "--num_processes", "4", "./train"}).device ==
@@ -141,14 +139,14 @@ TEST_CASE("GPUs by number or UUID, shared where that is wished, and shown by exp
   CHECK(plan.placements[0].cpus == std::vector<int>{0, 1, 2, 3});
   CHECK(plan.placements[1].gpu == 0);
   CHECK(plan.placements[2].gpu == 1);
-  CHECK(has(all_notices(plan), "workers of GPU 0 are not bound, since its NUMA node"));
+  CHECK(contains(all_notices(plan), "workers of GPU 0 are not bound, since its NUMA node"));
   const std::string text = explain(plan, fixture.environment);
-  CHECK(has(text, "gpus        0  GPU model  GPU-aaaa"));
-  CHECK(has(text, "driver 580.1"));
-  CHECK(has(text, "workers     local rank 0 on GPU 1, CPUs 0-3 of NUMA node 0\n"));
-  CHECK(has(text, "            local rank 1 on GPU 0, not bound\n"));
+  CHECK(contains(text, "gpus        0  GPU model  GPU-aaaa"));
+  CHECK(contains(text, "driver 580.1"));
+  CHECK(contains(text, "workers     local rank 0 on GPU 1, CPUs 0-3 of NUMA node 0\n"));
+  CHECK(contains(text, "            local rank 1 on GPU 0, not bound\n"));
   fixture.set_gpus(0, 0);
-  CHECK_FALSE(has(explain(fixture.plan({"./train"}), fixture.environment), "gpus  "));
+  CHECK_FALSE(contains(explain(fixture.plan({"./train"}), fixture.environment), "gpus  "));
 }
 
 TEST_CASE("accumulation and clipping work in every mode") {
@@ -172,7 +170,7 @@ TEST_CASE("shard groups: the machine by default, else what the parallelism confi
     words.emplace_back("./train");
     return words;
   };
-  CHECK(has(all_notices(fixture.plan(with(hybrid, {}))), "on one machine: all 4 processes"));
+  CHECK(contains(all_notices(fixture.plan(with(hybrid, {}))), "on one machine: all 4 processes"));
   CHECK(fixture.runtime(with(hybrid, {})).sharding.shard_size == 0);
   const auto sized = fixture.runtime(with(hybrid, {"--parallelism_config_dp_shard_size", "2"}));
   CHECK(sized.sharding.strategy == Strategy::hybrid_shard);
@@ -183,7 +181,7 @@ TEST_CASE("shard groups: the machine by default, else what the parallelism confi
   CHECK(full.sharding.shard_size == 2);
   const auto two = fixture.plan(with(
       hybrid, {"--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "10.0.0.1"}));
-  CHECK_FALSE(has(all_notices(two), "on one machine"));
+  CHECK_FALSE(contains(all_notices(two), "on one machine"));
   const auto identity = plugins::settings_from_environment(fixture.worker(two, 1)).identity;
   CHECK(identity.rank == 3);
   CHECK(identity.local_world_size == 2);
@@ -215,7 +213,7 @@ TEST_CASE(
   CHECK(sharding.gradient_accumulation_steps == 2);
   CHECK(sharding.gradient_clipping == 0.5);
   CHECK(sharding.mixed_precision == plugins::MixedPrecision::bf16);
-  CHECK(has(all_notices(plan), "left to the program: optimizer"));
+  CHECK(contains(all_notices(plan), "left to the program: optimizer"));
   CHECK(fixture.worker(plan, 0).at("ACCELERATE_DEEPSPEED_CONFIG_FILE") ==
         (fixture.folder() / "conf/z.json").string());
 }
@@ -227,7 +225,7 @@ TEST_CASE("the rank in a file about one machine does not place it among two") {
   const std::string two = fixture.write("two.yaml", text + "num_machines: 2\n").string();
   const auto refusal = fixture.refusal(
       {"--config_file", one, "--num_machines", "2", "--main_process_ip", "h", "./train"});
-  CHECK(has(refusal, "--num_machines 2 needs --machine_rank"));
+  CHECK(contains(refusal, "--num_machines 2 needs --machine_rank"));
   CHECK(fixture.plan({"--config_file", two, "--main_process_ip", "h", "./train"}).machine_rank ==
         0);
 }
@@ -241,7 +239,7 @@ TEST_CASE("a mode flag overrules the file's mode and leaves the other block with
                                  .string();
   const LaunchPlan plan = fixture.plan({"--config_file", config, "--use_fsdp", "./train"});
   CHECK(plan.mode == Mode::fsdp);
-  CHECK(has(all_notices(plan), "c.yaml:4: zero_stage has no effect with --use_fsdp"));
+  CHECK(contains(all_notices(plan), "c.yaml:4: zero_stage has no effect with --use_fsdp"));
 }
 
 TEST_CASE("cores are shared out among the workers of a machine, unless somebody says otherwise") {

@@ -1,17 +1,15 @@
 // What Accelerate leaves to other tools, and what it tells Python programs beyond ranks and FSDP.
 #include "plan_fixture.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
 namespace acc::launcher {
 namespace {
 
+using acc::test::contains;
 using test::PlanFixture;
 using Words = std::vector<std::string>;
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// The command's words after the first, which is where the tool lies.
 Words arguments(const LaunchPlan& plan) {
@@ -54,7 +52,7 @@ TEST_CASE("the mpirun hostfile may stand in the file, and mpirun must be there")
                                       "mpirun_config:\n  mpirun_hostfile: hosts\n")
                                .string();
   const std::string message = fixture.refusal({"--config_file", path, "./train"});
-  CHECK(has(message, "c.yaml:4: mpirun_hostfile needs mpirun"));
+  CHECK(contains(message, "c.yaml:4: mpirun_hostfile needs mpirun"));
 }
 
 class DeepspeedFixture : public PlanFixture {
@@ -114,11 +112,11 @@ TEST_CASE("the deepspeed command's other machines get the environment by a file"
   REQUIRE(plan.appended_file.has_value());
   CHECK(plan.appended_file->path == (fixture.folder() / "other_env").string());
   const std::string& text = plan.appended_file->text;
-  CHECK(has(text, "GOOD=1\n"));
-  CHECK(has(text, "ACCELERATE_USE_DEEPSPEED=true\n"));
-  CHECK_FALSE(has(text, "BAD="));
-  CHECK_FALSE(has(text, "EMPTY="));
-  CHECK(has(plan.notices.back(), "BAD"));
+  CHECK(contains(text, "GOOD=1\n"));
+  CHECK(contains(text, "ACCELERATE_USE_DEEPSPEED=true\n"));
+  CHECK_FALSE(contains(text, "BAD="));
+  CHECK_FALSE(contains(text, "EMPTY="));
+  CHECK(contains(plan.notices.back(), "BAD"));
 }
 
 TEST_CASE("where there is no deepspeed command, the message says what to do") {

@@ -1,4 +1,5 @@
-#include "face_fixture.hpp"
+#include "support/text.hpp"
+#include "torchrun_fixture.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,29 +9,11 @@
 namespace acc::launcher {
 namespace {
 
-using Backend = RendezvousPlan::Backend;
+using acc::test::contains;
+using test::with_program;
+using Fixture = test::TorchrunFixture;
 using Streams = std::vector<OutputPlan::Streams>;
 using Words = std::vector<std::string>;
-
-class Fixture : public test::FaceFixture {
- public:
-  Fixture() : FaceFixture(torchrun_face()) {
-    write("train.py", "");
-    environment["PATH"] = folder().string() + "/bin:/usr/bin:/bin";
-    environment["OMP_NUM_THREADS"] = "2";
-    write("bin/python3", "#!/bin/sh\n", true);
-  }
-};
-
-/// The same words with the program at the end.
-Words with_program(Words words) {
-  words.emplace_back("train.py");
-  return words;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("flags are spelled as argparse lets people spell them") {
   struct Case {
@@ -92,7 +75,7 @@ TEST_CASE("wrong flags are refused by name, all at once") {
                  "got \"SIGKILL\"", "--rdzv-conf must be"}},
            Case{{"--nnodes=2", "--node-rank=2"},
                 {"--node-rank 2 must be below the number of machines, 2"}},
-           Case{{"--nnodes=2", "--master-port=0"}, {"name a port"}},
+           Case{{"--nnodes=2", "--master-port=0"}, {"name one"}},
            Case{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=host:0"},
                 {"host:0", "name one"}},
            Case{{"--nnodes=2", "--standalone"}, {"--standalone is for one machine", "--nnodes 2"}},
@@ -105,11 +88,11 @@ TEST_CASE("wrong flags are refused by name, all at once") {
     CAPTURE(message);
     for (const std::string& part : parts) {
       CAPTURE(part);
-      CHECK(has(message, part));
+      CHECK(contains(message, part));
     }
   }
-  CHECK(has(fixture.refusal({"--nproc-per-node=2"}), "no program to start"));
-  CHECK(has(fixture.refusal({"missing.py"}), "cannot find program missing.py"));
+  CHECK(contains(fixture.refusal({"--nproc-per-node=2"}), "no program to start"));
+  CHECK(contains(fixture.refusal({"missing.py"}), "cannot find program missing.py"));
 }
 
 TEST_CASE("a variable stands in for every flag that is not given") {
@@ -143,9 +126,9 @@ TEST_CASE("a variable stands in for every flag that is not given") {
                               {"PET_STANDALONE", "perhaps"},
                               {"PET_DUPLICATE_STDOUT_FILTERS", "a"}});
   const std::string message = fixture.refusal({"train.py"});
-  CHECK(has(message, "PET_MAX_RESTARTS must be an integer"));
-  CHECK(has(message, "PET_STANDALONE must be true or false, got \"perhaps\""));
-  CHECK(has(message, "PET_DUPLICATE_STDOUT_FILTERS: "));
+  CHECK(contains(message, "PET_MAX_RESTARTS must be an integer"));
+  CHECK(contains(message, "PET_STANDALONE must be true or false, got \"perhaps\""));
+  CHECK(contains(message, "PET_DUPLICATE_STDOUT_FILTERS: "));
 }
 
 TEST_CASE("workers of this machine") {
@@ -164,105 +147,6 @@ TEST_CASE("workers of this machine") {
     CHECK(plan.placements.size() == static_cast<std::size_t>(workers));
     CHECK((plan.device == plugins::Device::cuda) == (gpus > 0));
   }
-}
-
-TEST_CASE("how machines meet") {
-  struct Case {
-    Words words;
-    Backend backend;
-    std::string address;
-    int port;
-    bool port_was_given;
-    int least, most;
-    std::string run_id;  ///< empty: a random one
-  };
-  for (const auto& each : {
-           Case{{}, Backend::fixed, "localhost", 0, false, 1, 1, ""},
-           Case{{"--standalone", "--rdzv-id=x"}, Backend::fixed, "localhost", 0, false, 1, 1, ""},
-           Case{{"--standalone", "--nnodes=1:4"}, Backend::fixed, "localhost", 0, false, 1, 1, ""},
-           Case{{"--master-port=29600"}, Backend::fixed, "127.0.0.1", 29600, true, 1, 1, "none"},
-           Case{{"--rdzv-endpoint=h:1", "--rdzv-id=x"}, Backend::fixed, "h", 1, true, 1, 1, "x"},
-           Case{{"--nnodes=2"}, Backend::fixed, "127.0.0.1", 29500, false, 2, 2, "none"},
-           Case{{"--nnodes=1:3"}, Backend::fixed, "127.0.0.1", 29500, false, 3, 3, "none"},
-           Case{{"--nnodes=2", "--node-rank=1", "--master-addr=h", "--master-port=1"},
-                Backend::fixed,
-                "h",
-                1,
-                true,
-                2,
-                2,
-                "none"},
-           Case{{"--nnodes=2", "--rdzv-endpoint=[::1]:5"},
-                Backend::fixed,
-                "::1",
-                5,
-                true,
-                2,
-                2,
-                "none"},
-           Case{{"--nnodes=2", "--rdzv-endpoint=h"},
-                Backend::fixed,
-                "h",
-                29500,
-                false,
-                2,
-                2,
-                "none"},
-           Case{{"--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-endpoint=h", "--rdzv-id=j"},
-                Backend::c10d,
-                "h",
-                29400,
-                false,
-                1,
-                4,
-                "j"},
-           Case{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:7"},
-                Backend::c10d,
-                "h",
-                7,
-                true,
-                2,
-                2,
-                "none"},
-           Case{{"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=j"},
-                Backend::fixed,
-                "localhost",
-                0,
-                false,
-                1,
-                1,
-                "j"},
-       }) {
-    CAPTURE(each.words);
-    const LaunchPlan plan = Fixture().plan(with_program(each.words));
-    CHECK(plan.rendezvous.backend == each.backend);
-    CHECK(plan.rendezvous.address == each.address);
-    CHECK(plan.rendezvous.port == each.port);
-    CHECK(plan.rendezvous.port_was_given == each.port_was_given);
-    CHECK(plan.rendezvous.min_machines == each.least);
-    CHECK(plan.num_machines == each.most);
-    CHECK(plan.num_processes == (each.most == 1 ? 1 : 0));
-    if (each.run_id.empty()) {
-      CHECK(plan.rendezvous.run_id.size() == 36);
-    } else {
-      CHECK(plan.rendezvous.run_id == each.run_id);
-    }
-  }
-  CHECK(Fixture().plan(with_program({"--nnodes=2", "--node-rank=1"})).machine_rank == 1);
-  CHECK(Fixture().plan(with_program({"--local-addr=10.0.0.7"})).rendezvous.local_address ==
-        "10.0.0.7");
-}
-
-TEST_CASE("a flag without effect is said") {
-  const Fixture fixture;
-  CHECK(fixture.notices({"train.py"}).empty());
-  CHECK(fixture.notices({"--standalone", "--rdzv-id=x", "--master-port=1", "train.py"}) ==
-        "--rdzv-id has no effect: one machine stands alone\n"
-        "--master-port has no effect: one machine stands alone\n");
-  CHECK(has(fixture.notices({"--nnodes=2", "--rdzv-backend=c10d", "--node-rank=1", "train.py"}),
-            "--node-rank has no effect with c10d"));
-  CHECK(has(fixture.notices({"--nnodes=2", "--rdzv-conf=tmieout=1", "train.py"}),
-            "did you mean \"timeout\"?"));
 }
 
 TEST_CASE("a worker learns who it is") {
@@ -308,7 +192,7 @@ TEST_CASE("threads of the workers") {
   fixture.environment.erase("OMP_NUM_THREADS");
   CHECK(plugins::variable(fixture.worker({"--nproc-per-node=2", "train.py"}, 0),
                           "OMP_NUM_THREADS") == "1");
-  CHECK(has(fixture.notices({"--nproc-per-node=2", "train.py"}), "OMP_NUM_THREADS is 1"));
+  CHECK(contains(fixture.notices({"--nproc-per-node=2", "train.py"}), "OMP_NUM_THREADS is 1"));
   CHECK_FALSE(fixture.worker({"train.py"}, 0).contains("OMP_NUM_THREADS"));
 }
 
@@ -326,7 +210,7 @@ TEST_CASE("a virtual local rank is 0 with one GPU") {
   CHECK(seen(0) == "0 0 4");
   CHECK(seen(1) == "0 1 6");
   fixture.environment["CUDA_VISIBLE_DEVICES"] = "4";
-  CHECK(has(fixture.refusal(words), "CUDA_VISIBLE_DEVICES is \"4\""));
+  CHECK(contains(fixture.refusal(words), "CUDA_VISIBLE_DEVICES is \"4\""));
 }
 
 TEST_CASE("what a C++ program inherits is in the plan") {
@@ -342,11 +226,11 @@ TEST_CASE("what a C++ program inherits is in the plan") {
   CHECK(runtime.identity.world_size == 2);
 
   fixture.environment["FSDP_SHARDING_STRATEGY"] = "HALF_SHARD";
-  CHECK(has(fixture.notices({"train.py"}), "FSDP_SHARDING_STRATEGY must be FULL_SHARD"));
+  CHECK(contains(fixture.notices({"train.py"}), "FSDP_SHARDING_STRATEGY must be FULL_SHARD"));
 }
 
 TEST_CASE("torchrun's variables count under Accelerate's flags, where it has none of its own") {
-  test::FaceFixture fixture(accelerate_face());
+  test::PlanFixture fixture(accelerate_face());
   fixture.set_gpus(2, 2);
   const Words words = {"--multi_gpu", "--num_processes", "2", "./train"};
   fixture.environment.insert({{"PET_RDZV_ID", "job7"},
@@ -374,8 +258,8 @@ TEST_CASE("torchrun's variables count under Accelerate's flags, where it has non
   fixture.environment["PET_SIGNALS_TO_HANDLE"] = "SIGNAL";
   fixture.environment["PET_SHUTDOWN_TIMEOUT"] = "soon";
   const std::string message = fixture.refusal(words);
-  CHECK(has(message, "PET_VIRTUAL_LOCAL_RANK needs a GPU for each of 2 workers"));
-  CHECK(has(message, "PET_SHUTDOWN_TIMEOUT must be an integer"));
+  CHECK(contains(message, "PET_VIRTUAL_LOCAL_RANK needs a GPU for each of 2 workers"));
+  CHECK(contains(message, "PET_SHUTDOWN_TIMEOUT must be an integer"));
 }
 
 TEST_CASE("every file is a Python program but a binary") {
@@ -411,7 +295,7 @@ TEST_CASE("torchrun's help is whole") {
     std::string flag = "--" + std::string(row.key);
     std::ranges::replace(flag, '_', '-');
     CAPTURE(flag);
-    CHECK(has(help, "  " + flag));
+    CHECK(contains(help, "  " + flag));
     CHECK_FALSE(row.help.empty());
   }
 }

@@ -61,6 +61,17 @@ TEST_CASE("both formats keep order, lines and nesting") {
   }
 }
 
+TEST_CASE("YAML's << takes over what is not said otherwise") {
+  const Document document = parse_yaml(
+      "one: &one {a: 1, b: 1}\ntwo: &two {b: 2, c: 2}\nboth:\n  c: 3\n  <<: [*one, *two]\n", "f");
+  const Node& both = *document.root.find("both");
+  REQUIRE(both.entries.size() == 3);
+  CHECK(both.find("a")->text == "1");
+  CHECK(both.find("b")->text == "1");
+  CHECK(both.find("c")->text == "3");
+  CHECK(both.find("b")->where == "f:1");
+}
+
 TEST_CASE("JSON numbers keep their text") {
   const Document json = parse_json(R"({"a": 5e8, "b": -1, "c": 0.50, "d": true, "e": null})", "f");
   CHECK(json.root.find("a")->text == "5e8");
@@ -87,6 +98,20 @@ TEST_CASE("broken files are named with the line") {
   };
   CHECK(message(parse_yaml, "a: 1\nb: [\n").starts_with("f:"));
   CHECK(message(parse_yaml, "a: 1\na: 2\n") == "f:2: key \"a\" is given twice, first at f:1");
+  CHECK(message(parse_yaml, "a:\n\tb: 1\n") ==
+        "f:2: not valid YAML: a tab in the indentation; use blanks");
+  CHECK(message(parse_yaml, "a: 1\n---\na: 2\n") ==
+        "f:3: a second document begins here; a configuration is one");
+  CHECK(message(parse_yaml, "a: 1\n<<: 2\n") == "f:2: << must name a block, or a list of blocks");
+  CHECK(message(parse_yaml, "a: &a\n  b: *a\n") ==
+        "f:2: too many values, or an alias inside its own anchor");
+  std::string bomb = "a0: &a0 [x]\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string last = "*a" + std::to_string(i - 1);
+    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + last + ", " + last +
+            ", " + last + ", " + last + "]\n";
+  }
+  CHECK(message(parse_yaml, bomb).ends_with("too many values, or an alias inside its own anchor"));
   CHECK(message(parse_json, "{\"a\": 1,\n\"a\": 2}") ==
         "f:2: key \"a\" is given twice, first at f:1");
   CHECK(message(parse_json, "{\"a\": 1,\n}").starts_with("f:2: not valid JSON"));

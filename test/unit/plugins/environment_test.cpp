@@ -153,6 +153,22 @@ TEST_CASE("identity is torchrun's") {
   CHECK(identity.master_port == 29500);
 }
 
+TEST_CASE("machines may have differently many ranks, if it is said how many") {
+  const auto sizes = [](const Environment& more) {  // a machine with 4 of the 8 ranks, of 2
+    return settings_from_environment(with_identity(more)).identity.local_world_sizes;
+  };
+  CHECK(sizes({}).empty());
+  CHECK(sizes({{"ACC_LOCAL_WORLD_SIZES", "4,4"}}) == std::vector{4, 4});
+  CHECK(sizes({{"WORLD_SIZE", "7"}, {"ACC_LOCAL_WORLD_SIZES", "3,4"}}) == std::vector{3, 4});
+  CHECK_THROWS_WITH_AS(sizes({{"WORLD_SIZE", "7"}}), doctest::Contains("ACC_LOCAL_WORLD_SIZES"),
+                       Error);
+  for (const char* wrong : {"8", "4,3", "3,5", "4,4,0", "four,4"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_WITH_AS(sizes({{"ACC_LOCAL_WORLD_SIZES", wrong}}), doctest::Contains(wrong),
+                         Error);
+  }
+}
+
 TEST_CASE("the runtime's own variables") {
   const RuntimeSettings settings =
       settings_from_environment(with_identity({{"ACC_COLLECTIVE_TIMEOUT", "90"},

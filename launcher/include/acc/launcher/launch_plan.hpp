@@ -119,6 +119,7 @@ struct Assignment {
   int num_machines = 1;
   int first_rank = 0;  ///< of this machine's workers
   int local_world_size = 1;
+  std::vector<int> local_world_sizes = {};  ///< by machine_rank; empty: the same on all machines
   int world_size = 1;
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 0;

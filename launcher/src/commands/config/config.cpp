@@ -1,13 +1,14 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
+#include "acc/launcher/default_config.hpp"
 #include "acc/launcher/host_facts.hpp"
-#include "acc/launcher/resolve.hpp"
 #include "acc/plugins/accelerate_config.hpp"
 #include "acc/plugins/document_writer.hpp"
 #include "commands/commands.hpp"
 #include "commands/config/ask.hpp"
 #include "commands/config/config_document.hpp"
 #include "commands/options.hpp"
+#include "host/own_variables.hpp"
 
 #include <cstdio>
 
@@ -98,7 +99,7 @@ int config_command(std::span<const std::string> arguments) {
   } else if (options.updates) {
     config = updated_config(path);
   } else {
-    config = config_document(ask_all(), plugins::variable(environment, "HOME", "/"));
+    config = config_document(ask_all(), value_of(environment, variables::home, "/"));
   }
   const bool json = path.extension() == ".json";
   const bool keeps_other_file = options.makes_default && !options.overwrites;

@@ -1,6 +1,7 @@
 #include "commands/config/terminal.hpp"
 
 #include "acc/base/error.hpp"
+#include "host/own_variables.hpp"
 
 #include <unistd.h>
 
@@ -105,7 +106,7 @@ std::optional<std::string> read_line() {
 }
 
 bool on_terminal() {
-  const char* kind = std::getenv("TERM");
+  const char* kind = std::getenv(variables::terminal.name.data());
   return kind != nullptr && std::string_view(kind) != "dumb" && ::isatty(STDIN_FILENO) == 1 &&
          ::isatty(STDOUT_FILENO) == 1;
 }

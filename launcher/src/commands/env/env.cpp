@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
-#include "acc/launcher/resolve.hpp"
+#include "acc/launcher/default_config.hpp"
+#include "acc/plugins/document.hpp"
 #include "commands/commands.hpp"
 #include "commands/env/facts.hpp"
 #include "commands/options.hpp"

@@ -1,5 +1,6 @@
 #include "commands/env/facts.hpp"
 #include "host/command_output.hpp"
+#include "host/own_variables.hpp"
 
 #include <array>
 #include <sstream>
@@ -26,7 +27,7 @@ constexpr std::array kNames = {"Python", "PyTorch", "Accelerate", "NumPy"};
 }  // namespace
 
 Facts python_facts(const plugins::Environment& environment) {
-  const std::string python = plugins::variable(environment, "PYTHON_EXEC", "python3");
+  const std::string python = value_of(environment, variables::python, "python3");
   std::istringstream lines(
       command_output({python, "-c", std::string(kQuestions)}, kPatience).value_or(""));
   Facts facts;

@@ -1,6 +1,6 @@
 #include "acc/launcher/face.hpp"
 
-#include "acc/launcher/resolve.hpp"
+#include "faces/accelerate/planner.hpp"
 
 #include <array>
 
@@ -33,11 +33,6 @@ constexpr std::array kRefused = {
     RefusedFlag{"aws_*", "SageMaker is not supported"},
 };
 
-LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
-                const HostFacts& facts) {
-  return resolve(flags, load_config(flags, environment), environment, facts);
-}
-
 }  // namespace
 
 const Face& accelerate_face() noexcept {
@@ -46,7 +41,7 @@ const Face& accelerate_face() noexcept {
                           .table = plugins::settings_table(),
                           .short_flags = kShortFlags,
                           .refused = kRefused,
-                          .plan = plan};
+                          .plan = plan_accelerate};
   return kFace;
 }
 

@@ -1,43 +1,37 @@
-#include "faces/accelerate/resolver.hpp"
+#include "faces/accelerate/stages.hpp"
 #include "host/command_output.hpp"
+#include "host/own_variables.hpp"
+#include "plan/program_command.hpp"
 
 namespace acc::launcher {
+namespace {
 
-void Resolver::choose_command() {
-  switch (starter_) {
-    case Starter::ranks:
-    case Starter::one_process: plan_.command = program(); break;
-    case Starter::mpirun: plan_.command = mpirun_command(); break;
-    case Starter::deepspeed: plan_.command = deepspeed_command(); break;
-  }
+ProgramKind program_kind(const AccelerateDraft& draft) {
+  return {.module = draft.settings.boolean("module"),
+          .no_python = draft.settings.boolean("no_python"),
+          .only_binaries_without_python = !draft.conduct.starts_executables,
+          .unbuffered = draft.starter == Starter::ranks};
 }
 
-ProgramKind Resolver::program_kind() const {
-  return {.module = settings_.boolean("module"),
-          .no_python = settings_.boolean("no_python"),
-          .only_binaries_without_python = !conduct_.starts_executables,
-          .unbuffered = starter_ == Starter::ranks};
+std::vector<std::string> program(const AccelerateDraft& draft) {
+  return program_command(draft.flags, program_kind(draft), draft.environment, draft.facts);
 }
 
-std::vector<std::string> Resolver::program() const {
-  return program_command(flags_, program_kind(), environment_, facts_);
-}
-
-std::vector<std::string> Resolver::mpirun_command() const {
-  auto mpirun = find_in_path("mpirun", environment_, facts_);
+std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
+  auto mpirun = find_in_path("mpirun", draft.environment, draft.facts);
   if (!mpirun) {
-    mpirun = find_in_path("mpiexec", environment_, facts_);
+    mpirun = find_in_path("mpiexec", draft.environment, draft.facts);
   }
   if (!mpirun) {
-    throw Error(Errc::not_found, place("mpirun_hostfile") +
+    throw Error(Errc::not_found, draft.place("mpirun_hostfile") +
                                      " needs mpirun or mpiexec, and PATH has neither; install an "
                                      "MPI, or take it out");
   }
   const std::string version = command_output({mpirun->string(), "--version"}).value_or("");
   const bool is_open_mpi = version.find("Open MPI") != std::string::npos;
-  const std::string local = std::to_string(num_processes_ / num_machines_);
-  const std::string all = std::to_string(num_processes_);
-  const std::string& hosts = settings_.text("mpirun_hostfile");
+  const std::string local = std::to_string(draft.num_processes / draft.num_machines);
+  const std::string all = std::to_string(draft.num_processes);
+  const std::string& hosts = draft.settings.text("mpirun_hostfile");
   std::vector<std::string> command = {mpirun->string()};
   if (is_open_mpi) {
     command.insert(command.end(),
@@ -45,13 +39,13 @@ std::vector<std::string> Resolver::mpirun_command() const {
   } else {  // Intel MPI, MVAPICH
     command.insert(command.end(), {"-f", hosts, "-ppn", local, "-n", all});
   }
-  const std::vector<std::string> inner = program();
+  const std::vector<std::string> inner = program(draft);
   command.insert(command.end(), inner.begin(), inner.end());
   return command;
 }
 
-std::vector<std::string> Resolver::deepspeed_command() const {
-  const auto tool = find_in_path("deepspeed", environment_, facts_);
+std::vector<std::string> deepspeed_command(const AccelerateDraft& draft) {
+  const auto tool = find_in_path("deepspeed", draft.environment, draft.facts);
   if (!tool) {
     throw Error(Errc::not_found,
                 "several machines with --use_deepspeed are started by the deepspeed command, which "
@@ -59,7 +53,7 @@ std::vector<std::string> Resolver::deepspeed_command() const {
                 "--deepspeed_multinode_launcher standard");
   }
   const auto text = [&](std::string_view key, const std::string& fallback) {
-    return settings_.has(key) ? settings_.text(key) : fallback;
+    return draft.settings.has(key) ? draft.settings.text(key) : fallback;
   };
   const std::string launcher = text("deepspeed_multinode_launcher", "pdsh");
   std::vector<std::string> command = {tool->string(), "--hostfile",
@@ -68,37 +62,47 @@ std::vector<std::string> Resolver::deepspeed_command() const {
     command.insert(command.end(), words.begin(), words.end());
   };
   launcher == "nossh"
-      ? add({"--node_rank", std::to_string(settings_.integer("machine_rank")), "--no_ssh"})
+      ? add({"--node_rank", std::to_string(draft.settings.integer("machine_rank")), "--no_ssh"})
       : add({"--no_local_rank", "--launcher", launcher});
-  if (settings_.has("deepspeed_exclusion_filter")) {
-    add({"--exclude", settings_.text("deepspeed_exclusion_filter")});
-  } else if (settings_.has("deepspeed_inclusion_filter")) {
-    add({"--include", settings_.text("deepspeed_inclusion_filter")});
+  if (draft.settings.has("deepspeed_exclusion_filter")) {
+    add({"--exclude", draft.settings.text("deepspeed_exclusion_filter")});
+  } else if (draft.settings.has("deepspeed_inclusion_filter")) {
+    add({"--include", draft.settings.text("deepspeed_inclusion_filter")});
   } else {
-    add({"--num_gpus", std::to_string(num_processes_ / num_machines_)});
+    add({"--num_gpus", std::to_string(draft.num_processes / draft.num_machines)});
   }
-  if (settings_.has("main_process_ip")) {
-    add({"--master_addr", settings_.text("main_process_ip")});
+  if (draft.settings.has("main_process_ip")) {
+    add({"--master_addr", draft.settings.text("main_process_ip")});
   }
-  add({"--master_port", std::to_string(plan_.rendezvous.port)});
-  check_program(flags_, program_kind());
-  if (settings_.boolean("module") || settings_.boolean("no_python")) {
-    add({settings_.boolean("module") ? "--module" : "--no_python"});
+  add({"--master_port", std::to_string(draft.plan.rendezvous.port)});
+  check_program(draft.flags, program_kind(draft));
+  if (draft.settings.boolean("module") || draft.settings.boolean("no_python")) {
+    add({draft.settings.boolean("module") ? "--module" : "--no_python"});
   }
-  if (!flags_.program.empty()) {
-    add({flags_.program});
+  if (!draft.flags.program.empty()) {
+    add({draft.flags.program});
   }
-  add(flags_.arguments);
+  add(draft.flags.arguments);
   return command;
 }
 
-/// The deepspeed command hands its other machines what this file says.
-void Resolver::plan_deepspeed_environment() {
-  if (starter_ != Starter::deepspeed) {
+}  // namespace
+
+void choose_command(AccelerateDraft& draft) {
+  switch (draft.starter) {
+    case Starter::ranks:
+    case Starter::one_process: draft.plan.command = program(draft); break;
+    case Starter::mpirun: draft.plan.command = mpirun_command(draft); break;
+    case Starter::deepspeed: draft.plan.command = deepspeed_command(draft); break;
+  }
+}
+
+void plan_deepspeed_environment(AccelerateDraft& draft) {
+  if (draft.starter != Starter::deepspeed) {
     return;
   }
-  plugins::Environment whole = environment_;
-  for (const auto& [name, value] : plan_.environment) {
+  plugins::Environment whole = draft.environment;
+  for (const auto& [name, value] : draft.plan.environment) {
     whole[name] = value;
   }
   std::string left_out;
@@ -110,10 +114,11 @@ void Resolver::plan_deepspeed_environment() {
       text += name + "=" + value + "\n";
     }
   }
-  const std::string file = plugins::variable(environment_, "DS_ENV_FILE", ".deepspeed_env");
-  plan_.appended_file = {(facts_.working_directory / file).string(), text};
+  const std::string file =
+      value_of(draft.environment, variables::deepspeed_environment_file, ".deepspeed_env");
+  draft.plan.appended_file = {(draft.facts.working_directory / file).string(), text};
   if (!left_out.empty()) {
-    notice("variables that " + file + " cannot carry to other machines: " + left_out);
+    draft.notice("variables that " + file + " cannot carry to other machines: " + left_out);
   }
 }
 

@@ -1,111 +1,27 @@
-#include "faces/accelerate/resolver.hpp"
+#include "faces/accelerate/stages.hpp"
+#include "host/own_variables.hpp"
+#include "plan/gpu_checks.hpp"
 
 #include <algorithm>
 
 namespace acc::launcher {
+namespace {
 
 using plugins::Device;
-using plugins::Source;
 
-void Resolver::choose_device() {
-  check_use_cpu();
-  read_gpu_ids();
-  check_several_gpus();
-  if (asked_for_cpu()) {
-    return;
-  }
-  if (worker_gpus_.empty()) {
-    notice_cpu();
-    return;
-  }
-  check_enough_gpus();
-  plan_.device = Device::cuda;
-}
-
-void Resolver::check_use_cpu() const {
-  const bool both = plan_.mode == Mode::multi_gpu && settings_.boolean("use_cpu");
-  if (both && conduct_.checks_contradictions) {
+void check_use_cpu(const AccelerateDraft& draft) {
+  const bool both = draft.plan.mode == Mode::multi_gpu && draft.settings.boolean("use_cpu");
+  if (both && draft.conduct.checks_contradictions) {
     throw Error(Errc::config,
-                place("use_cpu") + " true contradicts " +
-                    (settings_.boolean("multi_gpu")
+                draft.place("use_cpu") + " true contradicts " +
+                    (draft.settings.boolean("multi_gpu")
                          ? "--multi_gpu"
-                         : file_.distributed_type_where + ": distributed_type MULTI_GPU") +
+                         : draft.file.distributed_type_where + ": distributed_type MULTI_GPU") +
                     "; take one out");
   }
 }
 
-/// In Accelerate's own reading `use_cpu` is for one plain process.
-bool Resolver::asked_for_cpu() const {
-  const bool said = cpu_flag() || settings_.boolean("use_cpu") ||
-                    (file_.distributed_type == "MULTI_CPU" && plan_.mode == Mode::plain);
-  return said && (conduct_.cpu_is_a_device || plan_.mode == Mode::plain);
-}
-
-void Resolver::read_gpu_ids() {
-  worker_gpus_ = facts_.visible_gpus;
-  const std::string& text = settings_.text("gpu_ids");
-  if (text.empty() || plugins::lower(text) == "all") {
-    return;
-  }
-  plan_.gpu_ids = settings_.list("gpu_ids");
-  if (!asked_for_cpu() && !facts_.gpu.devices.empty()) {
-    check_gpu_ids();
-  }
-}
-
-void Resolver::check_gpu_ids() {
-  worker_gpus_.clear();
-  for (const std::string& id : plan_.gpu_ids) {
-    const auto gpu = find_gpu(id, facts_.gpu.devices);
-    const bool twice = gpu && std::ranges::find(worker_gpus_, *gpu) != worker_gpus_.end();
-    if (gpu && !twice) {
-      worker_gpus_.push_back(*gpu);
-    } else if (conduct_.checks_gpus) {
-      throw Error(Errc::config, place("gpu_ids") + (gpu ? " names GPU " + std::to_string(*gpu) +
-                                                              " twice; CUDA would then show none"
-                                                        : unknown_gpu(id)));
-    }
-  }
-}
-
-void Resolver::check_several_gpus() const {
-  if (config_ && plan_.mode == Mode::multi_gpu && num_machines_ == 1 && plan_.gpu_ids.size() == 1) {
-    throw Error(Errc::config, place("gpu_ids") + " " + plan_.gpu_ids.front() +
-                                  " is one GPU, but MULTI_GPU is for several; name more with "
-                                  "--gpu_ids, or take MULTI_GPU out" +
-                                  (file_.distributed_type == "MULTI_GPU"
-                                       ? " (" + file_.distributed_type_where + ")"
-                                       : ""));
-  }
-}
-
-void Resolver::check_enough_gpus() const {
-  const auto gpus = static_cast<int>(worker_gpus_.size());
-  const std::string share = plugins::variable(environment_, "ACC_SHARE_GPUS", "0");
-  if (gpus >= plan_.local_world_size || !conduct_.checks_gpus ||
-      plugins::parse_boolean(share).value_or(false)) {
-    return;
-  }
-  throw Error(Errc::device, std::to_string(plan_.local_world_size) +
-                                " processes on this machine need as many GPUs, but there " +
-                                (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
-                                (plan_.gpu_ids.empty() ? "" : " in " + place("gpu_ids")) +
-                                "; lower --num_processes, let them share with ACC_SHARE_GPUS=1, "
-                                "or give --cpu");
-}
-
-std::string Resolver::no_gpu() const {
-  if (!facts_.gpu.devices.empty()) {
-    return "CUDA_VISIBLE_DEVICES=" + plugins::variable(environment_, "CUDA_VISIBLE_DEVICES") +
-           " leaves none of this machine's " + std::to_string(facts_.gpu.devices.size()) + " GPUs";
-  }
-  return facts_.gpu.driver_version.empty() ? "no GPU on this machine"
-                                           : "no GPU on this machine, though NVIDIA's driver " +
-                                                 facts_.gpu.driver_version + " is installed";
-}
-
-std::string Resolver::unknown_gpu(const std::string& id) const {
-  const auto& devices = facts_.gpu.devices;
+std::string unknown_gpu(const std::string& id, const std::vector<Gpu>& devices) {
   const bool by_name = id.starts_with("GPU-") || id.starts_with("MIG-");
   if (!by_name && !plugins::parse_integer(id)) {
     return " must be all, or numbers or UUIDs joined by commas, got \"" + id + "\"";
@@ -121,41 +37,129 @@ std::string Resolver::unknown_gpu(const std::string& id) const {
          (by_name ? there : ", numbered from 0");
 }
 
-void Resolver::notice_cpu() {
-  if (plan_.mode == Mode::plain && plan_.gpu_ids.empty()) {
-    return;
+void check_gpu_ids(AccelerateDraft& draft) {
+  draft.worker_gpus.clear();
+  for (const std::string& id : draft.plan.gpu_ids) {
+    const auto gpu = find_gpu(id, draft.facts.gpu.devices);
+    const bool twice = gpu && std::ranges::find(draft.worker_gpus, *gpu) != draft.worker_gpus.end();
+    if (gpu && !twice) {
+      draft.worker_gpus.push_back(*gpu);
+    } else if (draft.conduct.checks_gpus) {
+      throw Error(Errc::config,
+                  draft.place("gpu_ids") + (gpu ? " names GPU " + std::to_string(*gpu) +
+                                                      " twice; CUDA would then show none"
+                                                : unknown_gpu(id, draft.facts.gpu.devices)));
+    }
   }
-  const std::string what = plan_.mode == Mode::fsdp        ? "FSDP runs"
-                           : plan_.mode == Mode::deepspeed ? "ZeRO runs"
-                           : plan_.local_world_size == 1   ? "the program runs"
-                                                           : "MULTI_GPU runs";
-  notice(no_gpu() + ": " + what + " on the CPU");
 }
 
-NumaBinding Resolver::binding() const {
-  const NumaBinding named = numa_binding(settings_.choice("numa_binding"));
-  if (!settings_.boolean("enable_cpu_affinity")) {
+void read_gpu_ids(AccelerateDraft& draft) {
+  draft.worker_gpus = draft.facts.visible_gpus;
+  const std::string& text = draft.settings.text("gpu_ids");
+  if (text.empty() || plugins::lower(text) == "all") {
+    return;
+  }
+  draft.plan.gpu_ids = draft.settings.list("gpu_ids");
+  if (draft.plan.gpu_ids.empty() && draft.conduct.checks_gpus) {
+    throw Error(Errc::config, draft.place("gpu_ids") + unknown_gpu(text, draft.facts.gpu.devices));
+  }
+  if (!asked_for_cpu(draft) && !draft.facts.gpu.devices.empty()) {
+    check_gpu_ids(draft);
+  }
+}
+
+/// Accelerate does not take one GPU for several, but where nothing but flags says so.
+void check_several_gpus(const AccelerateDraft& draft) {
+  if (draft.config && draft.plan.mode == Mode::multi_gpu && draft.num_machines == 1 &&
+      draft.plan.gpu_ids.size() == 1) {
+    throw Error(Errc::config, draft.place("gpu_ids") + " " + draft.plan.gpu_ids.front() +
+                                  " is one GPU, but MULTI_GPU is for several; name more with "
+                                  "--gpu_ids, or take MULTI_GPU out" +
+                                  (draft.file.distributed_type == "MULTI_GPU"
+                                       ? " (" + draft.file.distributed_type_where + ")"
+                                       : ""));
+  }
+}
+
+void check_enough_gpus(const AccelerateDraft& draft) {
+  const auto gpus = static_cast<int>(draft.worker_gpus.size());
+  if (gpus >= draft.plan.local_world_size || !draft.conduct.checks_gpus ||
+      shares_gpus(draft.environment)) {
+    return;
+  }
+  throw Error(Errc::device,
+              std::to_string(draft.plan.local_world_size) +
+                  " processes on this machine need as many GPUs, but there " +
+                  (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
+                  (draft.plan.gpu_ids.empty() ? "" : " in " + draft.place("gpu_ids")) +
+                  "; lower --num_processes, let them share with ACC_SHARE_GPUS=1, "
+                  "or give --cpu");
+}
+
+std::string no_gpu(const AccelerateDraft& draft) {
+  if (!draft.facts.gpu.devices.empty()) {
+    return "CUDA_VISIBLE_DEVICES=" + value_of(draft.environment, variables::cuda_visible_devices) +
+           " leaves none of this machine's " + std::to_string(draft.facts.gpu.devices.size()) +
+           " GPUs";
+  }
+  return draft.facts.gpu.driver_version.empty()
+             ? "no GPU on this machine"
+             : "no GPU on this machine, though NVIDIA's driver " + draft.facts.gpu.driver_version +
+                   " is installed";
+}
+
+void notice_cpu(AccelerateDraft& draft) {
+  if (draft.plan.mode == Mode::plain && draft.plan.gpu_ids.empty()) {
+    return;
+  }
+  const std::string what = draft.plan.mode == Mode::fsdp        ? "FSDP runs"
+                           : draft.plan.mode == Mode::deepspeed ? "ZeRO runs"
+                           : draft.plan.local_world_size == 1   ? "the program runs"
+                                                                : "MULTI_GPU runs";
+  draft.notice(no_gpu(draft) + ": " + what + " on the CPU");
+}
+
+NumaBinding binding(const AccelerateDraft& draft) {
+  const NumaBinding named = numa_binding(draft.settings.choice("numa_binding"));
+  if (!draft.settings.boolean("enable_cpu_affinity")) {
     return named;
   }
   if (named != NumaBinding::none) {
     // Accelerate in the program would bind anew by ACCELERATE_CPU_AFFINITY.
-    throw Error(Errc::config, place("numa_binding") + " and " + place("enable_cpu_affinity") +
+    throw Error(Errc::config, draft.place("numa_binding") + " and " +
+                                  draft.place("enable_cpu_affinity") +
                                   " both say where workers run; take one out");
   }
   return NumaBinding::affinity;
 }
 
-void Resolver::place_on_cores() {
-  plan_.numa_binding = binding();
-  const bool on_gpus = plan_.device == Device::cuda;
-  Placements placements = acc::launcher::place_workers(plan_.local_world_size,
-                                                       on_gpus ? worker_gpus_ : std::vector<int>{},
-                                                       plan_.numa_binding, facts_);
-  plan_.gpus = facts_.gpu;
-  plan_.placements = std::move(placements.workers);
-  for (std::string& line : placements.notices) {
-    notice(std::move(line));
+}  // namespace
+
+bool asked_for_cpu(const AccelerateDraft& draft) {
+  const bool said = draft.cpu_flag() || draft.settings.boolean("use_cpu") ||
+                    (draft.file.distributed_type == "MULTI_CPU" && draft.plan.mode == Mode::plain);
+  return said && (draft.conduct.cpu_is_a_device || draft.plan.mode == Mode::plain);
+}
+
+void choose_device(AccelerateDraft& draft) {
+  check_use_cpu(draft);
+  read_gpu_ids(draft);
+  check_several_gpus(draft);
+  if (asked_for_cpu(draft)) {
+    return;
   }
+  if (draft.worker_gpus.empty()) {
+    notice_cpu(draft);
+    return;
+  }
+  check_enough_gpus(draft);
+  draft.plan.device = Device::cuda;
+}
+
+void bind_workers(AccelerateDraft& draft) {
+  draft.plan.numa_binding = binding(draft);
+  const bool on_gpus = draft.plan.device == Device::cuda;
+  place_on_cores(draft, on_gpus ? draft.worker_gpus : std::vector<int>{}, draft.facts);
 }
 
 }  // namespace acc::launcher

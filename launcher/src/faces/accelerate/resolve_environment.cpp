@@ -1,17 +1,17 @@
-#include "faces/accelerate/resolver.hpp"
+#include "faces/accelerate/stages.hpp"
 #include "host/command_output.hpp"
+#include "host/own_variables.hpp"
+#include "plan/inherited_settings.hpp"
+#include "plan/program_command.hpp"
 
 #include <algorithm>
 #include <array>
-#include <set>
 
 namespace acc::launcher {
+namespace {
 
-using plugins::Device;
 using plugins::Environment;
 using plugins::Source;
-
-namespace {
 
 struct GpuModels {
   std::vector<std::string> names;
@@ -62,79 +62,55 @@ bool lacks_peer_access(const GpuModels& models) {
          !models.driver_version.empty() && version_numbers(models.driver_version) < kFirstGood;
 }
 
-}  // namespace
-
-void Resolver::build_environment() {
-  for (const plugins::SettingRow& row : plugins::settings_table()) {
-    if (plugins::reaches_workers(row)) {  // an outer acclaunch's
-      plan_.removed_variables.insert(plugins::own_variable(row));
-    }
-  }
-  Environment& result = plan_.environment;
-  result = plugins::settings_to_environment(settings_, origin(), plan_.device);
-  if (plan_.mode == Mode::deepspeed) {
-    result["ACCELERATE_CONFIG_DS_FIELDS"] = deepspeed_fields();
-    result["PYTHONPATH"] = python_path();
-  }
-  if (plan_.mode == Mode::plain && starter_ != Starter::ranks) {
-    add_simple_variables(result);
-  } else if (asked_for_cpu() && conduct_.cpu_is_a_device) {
-    result["ACCELERATE_USE_CPU"] = "True";
-  }
-  add_gpu_variables(result);
-  if (const int threads = omp_threads(); threads > 0) {
-    result["OMP_NUM_THREADS"] = std::to_string(threads);
-  }
-}
-
 /// Those of Accelerate's simple launcher.
-void Resolver::add_simple_variables(Environment& environment) const {
-  const bool use_cpu = settings_.boolean("use_cpu");
+void add_simple_variables(const AccelerateDraft& draft, Environment& environment) {
+  const bool use_cpu = draft.settings.boolean("use_cpu");
   environment["ACCELERATE_USE_CPU"] = use_cpu ? "True" : "False";
   if (use_cpu) {
     environment["KMP_AFFINITY"] = "granularity=fine,compact,1,0";
     environment["KMP_BLOCKTIME"] = "1";
   }
-  if (num_processes_ > 1 || num_machines_ > 1) {
-    environment["MASTER_ADDR"] =
-        settings_.has("main_process_ip") ? settings_.text("main_process_ip") : "127.0.0.1";
-    environment["MASTER_PORT"] = std::to_string(plan_.rendezvous.port);
+  if (draft.num_processes > 1 || draft.num_machines > 1) {
+    environment["MASTER_ADDR"] = draft.settings.has("main_process_ip")
+                                     ? draft.settings.text("main_process_ip")
+                                     : "127.0.0.1";
+    environment["MASTER_PORT"] = std::to_string(draft.plan.rendezvous.port);
   }
 }
 
-void Resolver::add_gpu_variables(Environment& environment) const {
+void add_gpu_variables(const AccelerateDraft& draft, Environment& environment) {
   std::string list;
-  for (const std::string& id : plan_.gpu_ids) {
+  for (const std::string& id : draft.plan.gpu_ids) {
     list += (list.empty() ? "" : ",") + id;
   }
   if (!list.empty()) {
     environment["CUDA_VISIBLE_DEVICES"] = list;
   }
-  if (plan_.mode == Mode::plain) {
+  if (draft.plan.mode == Mode::plain) {
     return;
   }
   GpuModels models;
-  models.driver_version = facts_.gpu.driver_version;
-  for (const Gpu& gpu : facts_.gpu.devices) {
+  models.driver_version = draft.facts.gpu.driver_version;
+  for (const Gpu& gpu : draft.facts.gpu.devices) {
     models.names.push_back(gpu.name);
   }
-  const auto tool = find_in_path("nvidia-smi", environment_, facts_);
+  const auto tool = find_in_path("nvidia-smi", draft.environment, draft.facts);
   if (models.names.empty() && tool) {
     models = ask_nvidia_smi(tool->string());
   }
   if (lacks_peer_access(models)) {
     for (const std::string name : {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}) {
-      if (!environment_.contains(name)) {
+      if (!draft.environment.contains(name)) {
         environment[name] = "1";
       }
     }
   }
 }
 
-std::string Resolver::deepspeed_fields() const {
+std::string deepspeed_fields(const AccelerateDraft& draft) {
   std::string fields;
-  for (const std::string& field : file_.deepspeed_fields) {
-    if (field == "mixed_precision" && settings_.source(field).kind != Source::Kind::file) {
+  for (const std::string& field : draft.file.deepspeed_fields) {
+    if (field == "mixed_precision" && draft.settings.source(field).kind != Source::Kind::file) {
       continue;  // a flag took its place
     }
     fields += (fields.empty() ? "" : ",") + plugins::lower(field);
@@ -142,66 +118,36 @@ std::string Resolver::deepspeed_fields() const {
   return fields;
 }
 
-std::string Resolver::python_path() const {
+std::string python_path(const AccelerateDraft& draft) {
   std::string path;
-  const std::string inherited = plugins::variable(environment_, "PYTHONPATH");
+  const std::string inherited = value_of(draft.environment, variables::python_path);
   for (const std::string_view entry : plugins::split(inherited, ':')) {
     if (!entry.empty()) {
       path += std::string(entry) + ":";
     }
   }
-  return path + facts_.working_directory.string();
+  return path + draft.facts.working_directory.string();
 }
 
-int Resolver::omp_threads() const {
-  const bool leaves_it_to_torchrun = plan_.mode == Mode::deepspeed;  // in Accelerate
-  if (starter_ == Starter::deepspeed) {
-    return 0;
-  }
-  if (settings_.has("num_cpu_threads_per_process") &&
-      (!leaves_it_to_torchrun || conduct_.shares_out_cores)) {
-    return static_cast<int>(settings_.integer("num_cpu_threads_per_process"));
-  }
-  if (plugins::variable(environment_, "OMP_NUM_THREADS", "0") != "0") {
-    return 0;
-  }
-  if (divides_cores()) {
-    return std::max(1, cores_of_one());
-  }
-  return leaves_it_to_torchrun && plan_.local_world_size == 1 ? 0 : 1;
-}
+}  // namespace
 
-bool Resolver::divides_cores() const {
-  if (plugins::variable(environment_, "OMP_NUM_THREADS", "0") != "0" ||
-      settings_.has("num_cpu_threads_per_process")) {
-    return false;
+void build_environment(AccelerateDraft& draft) {
+  remove_outer_settings(draft.plan);
+  Environment& result = draft.plan.environment;
+  result = plugins::settings_to_environment(draft.settings, draft.origin(), draft.plan.device);
+  if (draft.plan.mode == Mode::deepspeed) {
+    result["ACCELERATE_CONFIG_DS_FIELDS"] = deepspeed_fields(draft);
+    result["PYTHONPATH"] = python_path(draft);
   }
-  if (!conduct_.shares_out_cores) {
-    return settings_.boolean("use_cpu") && num_processes_ > 0 && plan_.mode != Mode::deepspeed;
+  if (draft.plan.mode == Mode::plain && draft.starter != Starter::ranks) {
+    add_simple_variables(draft, result);
+  } else if (asked_for_cpu(draft) && draft.conduct.cpu_is_a_device) {
+    result["ACCELERATE_USE_CPU"] = "True";
   }
-  return plan_.device == Device::cpu || plan_.numa_binding != NumaBinding::none;
-}
-
-int Resolver::cores_of_one() const {
-  if (starter_ == Starter::ranks && conduct_.shares_out_cores) {
-    return cores_per_worker(plan_.placements, facts_);
+  add_gpu_variables(draft, result);
+  if (const int threads = omp_threads(draft); threads > 0) {
+    result["OMP_NUM_THREADS"] = std::to_string(threads);
   }
-  std::set<int> cores;
-  for (const Cpu& cpu : facts_.cpus) {
-    cores.insert(cpu.core);
-  }
-  return static_cast<int>(cores.size()) / local_processes();
-}
-
-int Resolver::local_processes() const {
-  for (const std::string name :
-       {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
-    const auto size = plugins::parse_integer(plugins::variable(environment_, name));
-    if (size && *size > 0) {
-      return static_cast<int>(*size);
-    }
-  }
-  return std::max(1, num_processes_ / num_machines_);
 }
 
 }  // namespace acc::launcher

@@ -1,79 +1,66 @@
-#include "faces/accelerate/resolver.hpp"
-#include "plan/torchrun_values.hpp"
+#include "faces/accelerate/stages.hpp"
+#include "plan/gpu_checks.hpp"
+#include "plan/signal_words.hpp"
 
 namespace acc::launcher {
+namespace {
 
 using plugins::Faults;
-using plugins::Source;
 
-void Resolver::read_rendezvous() {
-  using Backend = RendezvousPlan::Backend;
-  RendezvousPlan& rendezvous = plan_.rendezvous;
-  const bool meets = plan_.num_machines > 1 && settings_.choice("rdzv_backend") == "c10d";
-  if (plan_.identity != Identity::none) {
-    rendezvous.backend = meets ? Backend::c10d : Backend::fixed;
-  }
-  rendezvous.min_machines = plan_.num_machines;
-  rendezvous.run_id = torchrun_default("RDZV_ID").text;
-  rendezvous.run_id = rendezvous.run_id.empty() ? "none" : rendezvous.run_id;
-  rendezvous.local_address = torchrun_default("LOCAL_ADDR").text;
-  plan_.role = settings_.text("role");
-  plan_.max_restarts = static_cast<int>(settings_.integer("max_restarts"));
-  Faults faults;
-  faults.collect([&] { read_ending(); });
-  faults.collect([&] { read_virtual_local_rank(); });
-  faults.collect([&] {
-    auto lines = read_rendezvous_conf({"--rdzv_conf", settings_.text("rdzv_conf")}, rendezvous);
-    if (plan_.num_machines > 1) {
-      plan_.notices.insert(plan_.notices.end(), lines.begin(), lines.end());
-    }
-  });
-  faults.collect([&] { read_output(); });
-  faults.raise();
-}
-
-Given Resolver::torchrun_default(const std::string& option) const {
+/// PET_<OPTION>: torchrun's own default, where Accelerate has no flag for the option. Nothing
+/// where torchrun is not what would start the workers.
+Given torchrun_default(const AccelerateDraft& draft, const std::string& option) {
   const std::string name = "PET_" + option;
-  return {name, plan_.identity == Identity::none ? "" : plugins::variable(environment_, name)};
+  return {name,
+          draft.plan.identity == Identity::none ? "" : plugins::variable(draft.environment, name)};
 }
 
-void Resolver::read_ending() {
-  Given seconds = torchrun_default("SHUTDOWN_TIMEOUT");
-  if (seconds.text.empty()) {
-    seconds = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-               plugins::variable(environment_, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")};
+void read_ending(AccelerateDraft& draft) {
+  if (draft.plan.identity != Identity::none) {
+    read_variable(draft, "shutdown_timeout", "PET_SHUTDOWN_TIMEOUT");
   }
-  if (!seconds.text.empty() && !settings_.given("shutdown_timeout")) {
-    settings_.set("shutdown_timeout", seconds.text, {Source::Kind::environment, seconds.where});
-  }
-  plan_.shutdown_timeout = std::chrono::seconds(settings_.integer("shutdown_timeout"));
-  if (const Given signals = torchrun_default("SIGNALS_TO_HANDLE"); !signals.text.empty()) {
-    plan_.stop_signals = read_signals(signals);
+  read_shutdown_timeout(draft);
+  if (const Given signals = torchrun_default(draft, "SIGNALS_TO_HANDLE"); !signals.text.empty()) {
+    draft.plan.stop_signals = read_signals(signals);
   }
 }
 
-void Resolver::read_virtual_local_rank() {
-  const Given toggle = torchrun_default("VIRTUAL_LOCAL_RANK");
+void read_virtual_local_rank(AccelerateDraft& draft) {
+  const Given toggle = torchrun_default(draft, "VIRTUAL_LOCAL_RANK");
   const auto on = plugins::parse_boolean(toggle.text.empty() ? "0" : toggle.text);
   if (!on) {
     throw Error(Errc::config, toggle.where + " must be 0 or 1, got \"" + toggle.text + "\"");
   }
-  plan_.virtual_local_rank = *on;
-  if (*on && plan_.gpu_ids.empty()) {
-    check_own_gpus(toggle.where, plan_.local_world_size, environment_);
+  draft.plan.virtual_local_rank = *on;
+  if (*on && draft.plan.gpu_ids.empty()) {
+    check_own_gpus(toggle.where, draft.plan.local_world_size, draft.environment);
   }
 }
 
-void Resolver::read_output() {
-  const OutputWords words = {torchrun_default("REDIRECTS"),
-                             {"--tee", settings_.text("tee")},
-                             torchrun_default("LOCAL_RANKS_FILTER"),
-                             {"--log_dir", settings_.text("log_dir")}};
-  plan_.output = plan_output(words, plan_.rendezvous.run_id, plan_.local_world_size,
-                             facts_.working_directory, facts_.scratch_directory);
-  if (!plan_.output.to_file.empty() && !settings_.has("log_dir")) {
-    notice("the workers' files are in " + plan_.output.directory);
+}  // namespace
+
+void read_rendezvous(AccelerateDraft& draft) {
+  using Backend = RendezvousPlan::Backend;
+  RendezvousPlan& rendezvous = draft.plan.rendezvous;
+  const bool meets = draft.plan.num_machines > 1 && draft.settings.choice("rdzv_backend") == "c10d";
+  if (draft.plan.identity != Identity::none) {
+    rendezvous.backend = meets ? Backend::c10d : Backend::fixed;
   }
+  rendezvous.min_machines = draft.plan.num_machines;
+  rendezvous.run_id = torchrun_default(draft, "RDZV_ID").text;
+  rendezvous.run_id = rendezvous.run_id.empty() ? "none" : rendezvous.run_id;
+  rendezvous.local_address = torchrun_default(draft, "LOCAL_ADDR").text;
+  draft.plan.role = draft.settings.text("role");
+  draft.plan.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"));
+  Faults faults;
+  faults.collect([&] { read_ending(draft); });
+  faults.collect([&] { read_virtual_local_rank(draft); });
+  faults.collect([&] { read_rendezvous_conf(draft); });
+  faults.collect([&] {
+    read_output(draft, {torchrun_default(draft, "REDIRECTS"), draft.given("tee"),
+                        torchrun_default(draft, "LOCAL_RANKS_FILTER"), draft.given("log_dir")});
+  });
+  faults.raise();
 }
 
 }  // namespace acc::launcher

@@ -1,19 +1,21 @@
-// Which machines and slots take part, and which of the machines this is.
+#include "faces/deepspeed/choose_hosts.hpp"
+
 #include "acc/plugins/faults.hpp"
-#include "faces/deepspeed/planner.hpp"
+#include "host/own_variables.hpp"
+#include "plan/gpu_checks.hpp"
 #include "plan/machines.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <sstream>
 
 namespace acc::launcher {
+namespace {
 
 namespace fs = std::filesystem;
 using plugins::Faults;
-
-namespace {
 
 bool is_file(const fs::path& path) {
   std::error_code error;
@@ -31,88 +33,46 @@ std::string_view first_label(std::string_view name) {
   return name.substr(0, name.find('.'));
 }
 
-}  // namespace
-
-void DeepSpeedPlanner::check_contradictions() const {
-  Faults faults;
-  if (settings_.has("include") && settings_.has("exclude")) {
-    faults.add("--include and --exclude contradict each other; choose one");
+/// Without GPUs: what the flags ask for, else one.
+std::vector<int> slots_of_this_machine(DeepSpeedDraft& draft) {
+  if (uses_gpus(draft) && variable_chooses(draft)) {
+    return draft.facts.visible_gpus;
   }
-  for (const std::string filter : {"include", "exclude"}) {
-    for (const std::string count : {"num_nodes", "num_gpus"}) {
-      if (settings_.has(filter) && settings_.has(count)) {
-        faults.add("--" + filter + " and --" + count + " both choose what to use; take one out");
-      }
-    }
+  if (!variable_chooses(draft) &&
+      !value_of(draft.environment, variables::cuda_visible_devices).empty()) {
+    draft.notice("CUDA_VISIBLE_DEVICES has no effect beside --include, --exclude or --num_gpus");
   }
-  faults.raise();
-}
-
-void DeepSpeedPlanner::choose_hosts() {
-  const fs::path path = facts_.working_directory / settings_.text("hostfile");
-  file_names_hosts_ = is_file(path);
-  if (file_names_hosts_) {
-    hosts_ = parse_hostfile(whole_file(path), settings_.text("hostfile"));
-  } else {
-    if (settings_.given("hostfile")) {
-      notice("there is no hostfile " + settings_.text("hostfile") + "; this machine works alone");
-    }
-    hosts_ = {{"localhost", slots_of_this_machine(), ""}};
-  }
-  hosts_ = only_included(hosts_, given("include"));
-  hosts_ = without_excluded(hosts_, given("exclude"));
-  Faults faults;
-  faults.collect([&] { keep_first_hosts(); });
-  faults.collect([&] { keep_first_slots(); });
-  faults.raise();
-}
-
-bool DeepSpeedPlanner::variable_chooses() const {
-  return !file_names_hosts_ && !plugins::variable(environment_, "CUDA_VISIBLE_DEVICES").empty() &&
-         !settings_.has("include") && !settings_.has("exclude") && !settings_.has("num_gpus");
-}
-
-bool DeepSpeedPlanner::uses_gpus() const {
-  return !(variable_chooses() ? facts_.visible_gpus.empty() : facts_.gpu.devices.empty());
-}
-
-std::vector<int> DeepSpeedPlanner::slots_of_this_machine() {
-  if (uses_gpus() && variable_chooses()) {
-    return facts_.visible_gpus;
-  }
-  if (!variable_chooses() && !plugins::variable(environment_, "CUDA_VISIBLE_DEVICES").empty()) {
-    notice("CUDA_VISIBLE_DEVICES has no effect beside --include, --exclude or --num_gpus");
-  }
-  const bool filtered = settings_.has("include") || settings_.has("exclude");
-  const auto wanted = static_cast<std::size_t>(settings_.integer("num_gpus"));
-  const std::size_t on_cpu = filtered ? facts_.cpus.size() : std::max<std::size_t>(1, wanted);
-  std::vector<int> slots(uses_gpus() ? facts_.gpu.devices.size() : on_cpu);
+  const bool filtered = draft.settings.has("include") || draft.settings.has("exclude");
+  const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_gpus"));
+  const std::size_t on_cpu = filtered ? draft.facts.cpus.size() : std::max<std::size_t>(1, wanted);
+  std::vector<int> slots(uses_gpus(draft) ? draft.facts.gpu.devices.size() : on_cpu);
   std::iota(slots.begin(), slots.end(), 0);
   return slots;
 }
 
-void DeepSpeedPlanner::keep_first_hosts() {
-  const auto wanted = static_cast<std::size_t>(settings_.integer("num_nodes"));
-  if (wanted > hosts_.size()) {
-    throw Error(Errc::config, "--num_nodes " + std::to_string(wanted) + ", but " +
-                                  (file_names_hosts_ ? settings_.text("hostfile") + " names " +
-                                                           std::to_string(hosts_.size())
-                                                     : "there is no hostfile to name others"));
+void keep_first_hosts(DeepSpeedDraft& draft) {
+  const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_nodes"));
+  if (wanted > draft.hosts.size()) {
+    throw Error(Errc::config,
+                "--num_nodes " + std::to_string(wanted) + ", but " +
+                    (draft.file_names_hosts ? draft.settings.text("hostfile") + " names " +
+                                                  std::to_string(draft.hosts.size())
+                                            : "there is no hostfile to name others"));
   }
   if (wanted > 0) {
-    hosts_.resize(wanted);
+    draft.hosts.resize(wanted);
   }
 }
 
-void DeepSpeedPlanner::keep_first_slots() {
-  if (!settings_.has("num_gpus")) {
+void keep_first_slots(DeepSpeedDraft& draft) {
+  if (!draft.settings.has("num_gpus")) {
     return;
   }
-  std::vector<int> first(static_cast<std::size_t>(settings_.integer("num_gpus")));
+  std::vector<int> first(static_cast<std::size_t>(draft.settings.integer("num_gpus")));
   std::iota(first.begin(), first.end(), 0);
   Faults faults;
-  for (Host& host : hosts_) {
-    if (first.size() > host.slots.size() && !shares_gpus()) {
+  for (Host& host : draft.hosts) {
+    if (first.size() > host.slots.size() && !shares_gpus(draft.environment)) {
       faults.add("--num_gpus " + std::to_string(first.size()) + ", but " +
                  (host.where.empty() ? "this machine" : host.where + ": " + host.name) + " has " +
                  std::to_string(host.slots.size()));
@@ -122,65 +82,111 @@ void DeepSpeedPlanner::keep_first_slots() {
   faults.raise();
 }
 
-void DeepSpeedPlanner::find_this_machine() {
-  const bool one = hosts_.size() == 1;
-  if (!one && !settings_.boolean("no_ssh")) {
-    throw Error(Errc::config, std::to_string(hosts_.size()) +
-                                  " machines are not started from one by ssh; type" +
-                                  machines_to_start());
-  }
-  const int rank = settings_.has("node_rank") ? static_cast<int>(settings_.integer("node_rank"))
-                   : one                      ? 0
-                                              : rank_of_host_name();
-  if (rank < 0) {
-    throw Error(Errc::config, "--no_ssh needs --node_rank, since " + facts_.hostname +
-                                  " is not in the hostfile; type" + machines_to_start());
-  }
-  if (rank >= static_cast<int>(hosts_.size())) {
-    throw Error(Errc::config, "--node_rank " + std::to_string(rank) +
-                                  " must be below the number of machines, " +
-                                  std::to_string(hosts_.size()));
-  }
-  plan_.machine_rank = rank;
-  plan_.num_machines = static_cast<int>(hosts_.size());
-  plan_.local_world_size = static_cast<int>(this_host().slots.size());
-  bool same = true;
-  for (const Host& host : hosts_) {
-    world_size_ += static_cast<int>(host.slots.size());
-    same = same && host.slots.size() == hosts_.front().slots.size();
-  }
-  plan_.num_processes = same ? world_size_ : 0;  // 0: the machines bring different numbers
-}
-
-int DeepSpeedPlanner::rank_of_host_name() const {
-  const auto found = std::ranges::find_if(hosts_, [&](const Host& host) {
-    return first_label(host.name) == first_label(facts_.hostname);
+/// -1: none of the hosts has the name of this machine.
+int rank_of_host_name(const DeepSpeedDraft& draft) {
+  const auto found = std::ranges::find_if(draft.hosts, [&](const Host& host) {
+    return first_label(host.name) == first_label(draft.facts.hostname);
   });
-  return found == hosts_.end() ? -1 : static_cast<int>(found - hosts_.begin());
+  return found == draft.hosts.end() ? -1 : static_cast<int>(found - draft.hosts.begin());
 }
 
-std::string DeepSpeedPlanner::machines_to_start() const {
+std::string machines_to_start(const DeepSpeedDraft& draft) {
   std::string flags;
-  for (const std::string& word : flags_.own_arguments) {
+  for (const std::string& word : draft.flags.own_arguments) {
     flags += word == "--no_ssh" ? "" : " " + shell_quoted(word);
   }
-  std::string program = " " + shell_quoted(flags_.program.empty() ? "PROGRAM" : flags_.program);
-  for (const std::string& word : flags_.arguments) {
-    program += " " + shell_quoted(word);
-  }
   std::string text;
-  for (std::size_t rank = 0; rank < hosts_.size(); ++rank) {
-    text += "\n  on " + hosts_[rank].name + ":  acclaunch deepspeed" + flags +
-            " --no_ssh --node_rank " + std::to_string(rank) + program;
+  for (std::size_t rank = 0; rank < draft.hosts.size(); ++rank) {
+    text += "\n  on " + draft.hosts[rank].name + ":  acclaunch deepspeed" + flags +
+            " --no_ssh --node_rank " + std::to_string(rank) + quoted_program(draft.flags);
   }
   return text;
 }
 
-void DeepSpeedPlanner::check_slots() const {
-  const Host& host = this_host();
+}  // namespace
+
+void check_contradictions(const plugins::Settings& settings) {
+  Faults faults;
+  if (settings.has("include") && settings.has("exclude")) {
+    faults.add("--include and --exclude contradict each other; choose one");
+  }
+  for (const std::string filter : {"include", "exclude"}) {
+    for (const std::string count : {"num_nodes", "num_gpus"}) {
+      if (settings.has(filter) && settings.has(count)) {
+        faults.add("--" + filter + " and --" + count + " both choose what to use; take one out");
+      }
+    }
+  }
+  faults.raise();
+}
+
+bool variable_chooses(const DeepSpeedDraft& draft) {
+  return !draft.file_names_hosts &&
+         !value_of(draft.environment, variables::cuda_visible_devices).empty() &&
+         !draft.settings.has("include") && !draft.settings.has("exclude") &&
+         !draft.settings.has("num_gpus");
+}
+
+bool uses_gpus(const DeepSpeedDraft& draft) {
+  return !(variable_chooses(draft) ? draft.facts.visible_gpus.empty()
+                                   : draft.facts.gpu.devices.empty());
+}
+
+void choose_hosts(DeepSpeedDraft& draft) {
+  const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile");
+  if (draft.settings.has("hostfile") && fs::is_directory(path)) {
+    throw Error(Errc::config, "--hostfile " + draft.settings.text("hostfile") + " is a folder");
+  }
+  draft.file_names_hosts = is_file(path);
+  if (draft.file_names_hosts) {
+    draft.hosts = parse_hostfile(whole_file(path), draft.settings.text("hostfile"));
+  } else {
+    if (draft.settings.has("hostfile") && draft.settings.given("hostfile")) {
+      draft.notice("there is no hostfile " + draft.settings.text("hostfile") +
+                   "; this machine works alone");
+    }
+    draft.hosts = {{"localhost", slots_of_this_machine(draft), ""}};
+  }
+  draft.hosts = only_included(draft.hosts, draft.given("include"));
+  draft.hosts = without_excluded(draft.hosts, draft.given("exclude"));
+  Faults faults;
+  faults.collect([&] { keep_first_hosts(draft); });
+  faults.collect([&] { keep_first_slots(draft); });
+  faults.raise();
+}
+
+void find_this_machine(DeepSpeedDraft& draft) {
+  const bool one = draft.hosts.size() == 1;
+  if (!one && !draft.settings.boolean("no_ssh")) {
+    throw Error(Errc::config, std::to_string(draft.hosts.size()) +
+                                  " machines are not started from one by ssh; type" +
+                                  machines_to_start(draft));
+  }
+  if (one || draft.settings.has("node_rank")) {
+    read_node_rank(draft, static_cast<int>(draft.hosts.size()));
+  } else {
+    draft.plan.machine_rank = rank_of_host_name(draft);
+  }
+  if (draft.plan.machine_rank < 0) {
+    throw Error(Errc::config, "--no_ssh needs --node_rank, since " + draft.facts.hostname +
+                                  " is not in the hostfile; type" + machines_to_start(draft));
+  }
+  draft.plan.num_machines = static_cast<int>(draft.hosts.size());
+  draft.plan.local_world_size = static_cast<int>(draft.this_host().slots.size());
+  bool same = true;
+  for (const Host& host : draft.hosts) {
+    draft.world_size += static_cast<int>(host.slots.size());
+    same = same && host.slots.size() == draft.hosts.front().slots.size();
+  }
+  draft.plan.num_processes =
+      same ? draft.world_size : 0;  // 0: the machines bring different numbers
+}
+
+void check_slots(const DeepSpeedDraft& draft) {
+  const Host& host = draft.this_host();
   const int last = std::ranges::max(host.slots);
-  const auto gpus = static_cast<int>(facts_.gpu.devices.size());
-  if (uses_gpus() && last >= gpus && !shares_gpus()) {
+  const auto gpus = static_cast<int>(draft.facts.gpu.devices.size());
+  if (uses_gpus(draft) && last >= gpus && !shares_gpus(draft.environment)) {
     throw Error(Errc::device, (host.where.empty() ? "" : host.where + ": ") + host.name +
                                   " has no slot " + std::to_string(last) +
                                   ": the GPUs of this machine are " + std::to_string(gpus) +

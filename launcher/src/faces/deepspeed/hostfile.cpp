@@ -1,6 +1,7 @@
 #include "faces/deepspeed/hostfile.hpp"
 
 #include "acc/plugins/faults.hpp"
+#include "acc/plugins/settings.hpp"
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "plan/torchrun_values.hpp"
+#include "plan/given.hpp"
 
 #include <string>
 #include <string_view>

@@ -2,7 +2,9 @@
 
 #include "acc/plugins/deepspeed_json.hpp"
 #include "acc/plugins/faults.hpp"
+#include "faces/deepspeed/choose_hosts.hpp"
 #include "faces/deepspeed/table.hpp"
+#include "host/own_variables.hpp"
 #include "plan/inherited_settings.hpp"
 #include "plan/program_command.hpp"
 
@@ -11,127 +13,62 @@
 #include <set>
 
 namespace acc::launcher {
+namespace {
 
 namespace fs = std::filesystem;
 using plugins::Device;
 using plugins::Faults;
-using plugins::Source;
 
-DeepSpeedPlanner::DeepSpeedPlanner(const Flags& flags, const plugins::Environment& environment,
-                                   const HostFacts& facts)
-    : flags_(flags), environment_(environment), facts_(facts), settings_(deepspeed_table()) {}
-
-LaunchPlan DeepSpeedPlanner::plan() {
-  plan_.identity = Identity::deepspeed;
-  read_values();
-  choose_hosts();
-  find_this_machine();
-  check_slots();
-  Faults faults;
-  faults.collect([&] { read_rendezvous(); });
-  faults.collect([&] { read_output(); });
-  faults.collect([&] { read_environment_files(); });
-  choose_device();
-  faults.collect([&] { read_config(); });
-  faults.collect([&] { place_workers(); });
-  if (faults.any()) {
-    faults.collect([&] { choose_command(); });
-  }
-  faults.raise();
-  choose_command();  // alone, it tells the shell by the exit status
-  const std::string level = settings_.choice("log_level");
-  if (settings_.boolean("quiet") || level == "error" || level == "critical") {
-    plan_.notices.clear();
-  }
-  plan_.settings = std::move(settings_);
-  return std::move(plan_);
-}
-
-Given DeepSpeedPlanner::given(const std::string& key) const {
-  const std::string& where = settings_.source(key).where;
-  return {where.empty() ? "--" + key : where, settings_.text(key)};
-}
-
-bool DeepSpeedPlanner::shares_gpus() const {
-  return plugins::parse_boolean(plugins::variable(environment_, "ACC_SHARE_GPUS", "0"))
-      .value_or(false);
-}
-
-void DeepSpeedPlanner::read_values() {
-  Faults faults = flags_.faults;
-  for (const Flags::Value& value : flags_.values) {
-    faults.collect([&] {
-      settings_.set(value.key, value.text, {Source::Kind::flag, value.written});
-    });
-  }
-  faults.collect([&] { check_contradictions(); });
+void read_values(DeepSpeedDraft& draft) {
+  Faults faults = draft.flags.faults;
+  read_flags(draft, faults);
+  faults.collect([&] { check_contradictions(draft.settings); });
   faults.raise();
 }
 
-void DeepSpeedPlanner::read_rendezvous() {
-  RendezvousPlan& rendezvous = plan_.rendezvous;
-  rendezvous.min_machines = plan_.num_machines;
-  rendezvous.address = settings_.has("master_addr") ? settings_.text("master_addr")
-                       : plan_.num_machines > 1     ? hosts_.front().name
-                                                    : "127.0.0.1";
-  if (settings_.has("master_port")) {
-    rendezvous.port = static_cast<std::uint16_t>(settings_.integer("master_port"));
+void read_rendezvous(DeepSpeedDraft& draft) {
+  RendezvousPlan& rendezvous = draft.plan.rendezvous;
+  rendezvous.min_machines = draft.plan.num_machines;
+  rendezvous.address = draft.settings.has("master_addr") ? draft.settings.text("master_addr")
+                       : draft.plan.num_machines > 1     ? draft.hosts.front().name
+                                                         : "127.0.0.1";
+  if (draft.settings.has("master_port")) {
+    rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"));
     rendezvous.port_was_given = true;
   }
-  if (plan_.num_machines > 1 && rendezvous.port == 0) {
-    throw Error(
-        Errc::config,
-        "--master_port 0 lets machine 0 choose, and the others cannot know it; name a port");
-  }
+  check_port_is_known(rendezvous, draft.plan.num_machines, draft.given("master_port"));
 }
 
-void DeepSpeedPlanner::read_output() {
-  Given folder = given("enable_each_rank_log");
+void read_rank_logs(DeepSpeedDraft& draft) {
+  Given folder = draft.given("enable_each_rank_log");
   const bool logs = folder.text != "None" && !folder.text.empty();
   if (!logs) {
     folder.text.clear();
   }
-  plan_.output =
-      plan_output({{"", logs ? "3" : ""}, {}, {}, folder}, plan_.rendezvous.run_id,
-                  plan_.local_world_size, facts_.working_directory, facts_.scratch_directory);
+  read_output(draft, {{"", logs ? "3" : ""}, {}, {}, folder});
   if (logs) {
-    notice("the workers' output is in " + plan_.output.directory);
+    draft.notice("the workers' output is in " + draft.plan.output.directory);
   }
 }
 
-void DeepSpeedPlanner::choose_command() {
-  const bool no_python = settings_.boolean("no_python");
-  plan_.command = program_command(flags_,
-                                  {.module = settings_.boolean("module"),
-                                   .no_python = no_python,
-                                   .only_binaries_without_python = true},
-                                  environment_, facts_);
-  plan_.working_directory = facts_.working_directory.string();
+void choose_command(DeepSpeedDraft& draft) {
+  const bool no_python = draft.settings.boolean("no_python");
+  draft.plan.command = program_command(draft.flags,
+                                       {.module = draft.settings.boolean("module"),
+                                        .no_python = no_python,
+                                        .only_binaries_without_python = true},
+                                       draft.environment, draft.facts);
+  draft.plan.working_directory = draft.facts.working_directory.string();
   // A binary that is started for its kind is ours; it would not know the argument.
-  const bool binary = plan_.command.size() == flags_.arguments.size() + 1 && !no_python;
-  if (!settings_.boolean("no_local_rank") && !binary && !plan_.command.empty()) {
-    const auto arguments = static_cast<std::ptrdiff_t>(flags_.arguments.size());
-    plan_.command.insert(plan_.command.end() - arguments, "--local_rank=${local_rank}");
-    plan_.replaces_local_rank = true;
+  const bool binary = draft.plan.command.size() == draft.flags.arguments.size() + 1 && !no_python;
+  if (!draft.settings.boolean("no_local_rank") && !binary && !draft.plan.command.empty()) {
+    const auto arguments = static_cast<std::ptrdiff_t>(draft.flags.arguments.size());
+    draft.plan.command.insert(draft.plan.command.end() - arguments, "--local_rank=${local_rank}");
+    draft.plan.replaces_local_rank = true;
   }
 }
 
-void DeepSpeedPlanner::read_environment_files() {
-  const fs::path name = plugins::variable(environment_, "DS_ENV_FILE", ".deepspeed_env");
-  const fs::path home = plugins::variable(environment_, "HOME");
-  Faults faults;
-  std::set<fs::path> read;
-  for (const fs::path& folder : {home, facts_.working_directory}) {
-    const fs::path path = folder / name;
-    std::error_code error;
-    if (!folder.empty() && fs::is_regular_file(path, error) && read.insert(path).second) {
-      faults.collect([&] { read_environment_file(path); });
-    }
-  }
-  faults.raise();
-}
-
-void DeepSpeedPlanner::read_environment_file(const fs::path& path) {
+void read_environment_file(DeepSpeedDraft& draft, const fs::path& path) {
   std::ifstream lines(path);
   std::string line;
   Faults faults;
@@ -147,93 +84,89 @@ void DeepSpeedPlanner::read_environment_file(const fs::path& path) {
                  line + "\"");
       continue;
     }
-    plan_.environment[line.substr(0, equals)] = line.substr(equals + 1);
+    draft.plan.environment[line.substr(0, equals)] = line.substr(equals + 1);
     ++variables;
   }
   faults.raise();
-  notice("the workers get " + std::to_string(variables) +
-         (variables == 1 ? " variable of " : " variables of ") + path.string());
+  draft.notice("the workers get " + std::to_string(variables) +
+               (variables == 1 ? " variable of " : " variables of ") + path.string());
 }
 
-void DeepSpeedPlanner::choose_device() {
+void read_environment_files(DeepSpeedDraft& draft) {
+  const fs::path name =
+      value_of(draft.environment, variables::deepspeed_environment_file, ".deepspeed_env");
+  const fs::path home = value_of(draft.environment, variables::home);
+  Faults faults;
+  std::set<fs::path> read;
+  for (const fs::path& folder : {home, draft.facts.working_directory}) {
+    const fs::path path = folder / name;
+    std::error_code error;
+    if (!folder.empty() && fs::is_regular_file(path, error) && read.insert(path).second) {
+      faults.collect([&] { read_environment_file(draft, path); });
+    }
+  }
+  faults.raise();
+}
+
+void show_gpus(DeepSpeedDraft& draft) {
+  std::string list;
+  for (const int slot : draft.this_host().slots) {
+    list += (list.empty() ? "" : ",") + std::to_string(slot);
+    draft.plan.gpu_ids.push_back(std::to_string(slot));
+  }
+  draft.plan.environment["CUDA_VISIBLE_DEVICES"] = list;
+}
+
+void choose_device(DeepSpeedDraft& draft) {
   for (const std::string name :
        {"LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
         "ROLE_NAME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
         "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}) {
-    plan_.removed_variables.insert(name);  // an outer torchrun's; they would contradict ours
+    draft.plan.removed_variables.insert(name);  // an outer torchrun's; they would contradict ours
   }
-  inherit_settings(plan_, environment_, uses_gpus());
-  plan_.gpus = facts_.gpu;
-  if (!variable_chooses()) {
-    show_gpus();
+  inherit_settings(draft.plan, draft.environment, uses_gpus(draft));
+  if (!variable_chooses(draft)) {
+    show_gpus(draft);
   }
-  if (!uses_gpus()) {
-    notice("no GPU " + std::string(facts_.gpu.devices.empty() ? "on this machine" : "is visible") +
-           ": " + std::to_string(plan_.local_world_size) +
-           (plan_.local_world_size == 1 ? " worker runs" : " workers run") + " on the CPU");
+  if (!uses_gpus(draft)) {
+    draft.notice("no GPU " +
+                 std::string(draft.facts.gpu.devices.empty() ? "on this machine" : "is visible") +
+                 ": " + std::to_string(draft.plan.local_world_size) +
+                 (draft.plan.local_world_size == 1 ? " worker runs" : " workers run") +
+                 " on the CPU");
   }
 }
 
-void DeepSpeedPlanner::show_gpus() {
-  std::string list;
-  for (const int slot : this_host().slots) {
-    list += (list.empty() ? "" : ",") + std::to_string(slot);
-    plan_.gpu_ids.push_back(std::to_string(slot));
-  }
-  plan_.environment["CUDA_VISIBLE_DEVICES"] = list;
-}
-
-void DeepSpeedPlanner::read_config() {
-  if (!settings_.has("deepspeed_config")) {
+void read_config(DeepSpeedDraft& draft) {
+  if (!draft.settings.has("deepspeed_config")) {
     return;
   }
-  const fs::path path = facts_.working_directory / settings_.text("deepspeed_config");
+  const fs::path path = draft.facts.working_directory / draft.settings.text("deepspeed_config");
   const plugins::Document document = plugins::load_document(path);
   plugins::Settings settings;
   const plugins::DeepSpeedFile file =
-      plugins::apply_deepspeed_json(document, world_size_, settings);
-  plan_.notices.insert(plan_.notices.end(), file.notices.begin(), file.notices.end());
-  plan_.mode = Mode::deepspeed;
-  plan_.sharding =
-      plugins::sharding_settings(settings, "deepspeed", world_size_, plan_.local_world_size);
-  for (const plugins::SettingRow& row : plugins::settings_table()) {
-    plan_.removed_variables.insert(plugins::own_variable(row));  // an outer acclaunch's
-  }
+      plugins::apply_deepspeed_json(document, draft.world_size, settings);
+  draft.notice_all(file.notices);
+  draft.plan.mode = Mode::deepspeed;
+  draft.plan.sharding = plugins::sharding_settings(settings, "deepspeed", draft.world_size,
+                                                   draft.plan.local_world_size);
+  remove_outer_settings(draft.plan);
   for (const auto& [name, value] :
-       plugins::settings_to_environment(settings, "deepspeed", plan_.device)) {
-    plan_.environment[name] = value;
+       plugins::settings_to_environment(settings, "deepspeed", draft.plan.device)) {
+    draft.plan.environment[name] = value;
   }
-  plan_.file_settings = std::move(settings);
+  draft.plan.file_settings = std::move(settings);
 }
 
-void DeepSpeedPlanner::place_workers() {
-  const bool binds = settings_.boolean("bind_cores_to_rank");
-  plan_.numa_binding = binds ? NumaBinding::affinity : NumaBinding::none;
-  const HostFacts facts = facts_for_binding();
-  Placements placements =
-      acc::launcher::place_workers(plan_.local_world_size, {}, plan_.numa_binding, facts);
-  plan_.placements = std::move(placements.workers);
-  plan_.notices.insert(plan_.notices.end(), placements.notices.begin(), placements.notices.end());
-  const auto gpus = static_cast<int>(facts_.gpu.devices.size());
-  const bool on_gpus = plan_.device == Device::cuda && gpus > 0;
-  for (std::size_t i = 0; on_gpus && i < plan_.placements.size(); ++i) {
-    plan_.placements[i].gpu = this_host().slots[i] % gpus;
-  }
-  if (binds) {
-    plan_.environment["OMP_NUM_THREADS"] =
-        std::to_string(cores_per_worker(plan_.placements, facts));
-  }
-}
-
-HostFacts DeepSpeedPlanner::facts_for_binding() const {
-  HostFacts facts = facts_;
-  if (!settings_.has("bind_core_list")) {
+HostFacts facts_for_binding(const DeepSpeedDraft& draft) {
+  HostFacts facts = draft.facts;
+  if (!draft.settings.has("bind_core_list")) {
     return facts;
   }
-  const std::vector<int> chosen = read_ranges(given("bind_core_list"));
+  const std::vector<int> chosen = read_ranges(draft.given("bind_core_list"));
   for (const int cpu : chosen) {
-    if (std::ranges::find(facts_.cpus, cpu, &Cpu::id) == facts_.cpus.end()) {
-      throw Error(Errc::config, given("bind_core_list").where + " names core " +
+    if (std::ranges::find(draft.facts.cpus, cpu, &Cpu::id) == draft.facts.cpus.end()) {
+      throw Error(Errc::config, draft.given("bind_core_list").where + " names core " +
                                     std::to_string(cpu) + ", which acclaunch may not use");
     }
   }
@@ -242,9 +175,50 @@ HostFacts DeepSpeedPlanner::facts_for_binding() const {
   return facts;
 }
 
+void bind_workers(DeepSpeedDraft& draft) {
+  LaunchPlan& plan = draft.plan;
+  const bool binds = draft.settings.boolean("bind_cores_to_rank");
+  plan.numa_binding = binds ? NumaBinding::affinity : NumaBinding::none;
+  const HostFacts facts = facts_for_binding(draft);
+  place_on_cores(draft, {}, facts);
+  const auto gpus = static_cast<int>(facts.gpu.devices.size());
+  const bool on_gpus = plan.device == Device::cuda && gpus > 0;
+  for (std::size_t i = 0; on_gpus && i < plan.placements.size(); ++i) {
+    plan.placements[i].gpu = draft.this_host().slots[i] % gpus;
+  }
+  if (binds) {
+    plan.environment["OMP_NUM_THREADS"] = std::to_string(cores_per_worker(plan.placements, facts));
+  }
+}
+
+bool is_quiet(const plugins::Settings& settings) {
+  const std::string level = settings.choice("log_level");
+  return settings.boolean("quiet") || level == "error" || level == "critical";
+}
+
+}  // namespace
+
 LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& environment,
                           const HostFacts& facts) {
-  return DeepSpeedPlanner(flags, environment, facts).plan();
+  DeepSpeedDraft draft(flags, environment, facts, deepspeed_table());
+  draft.plan.identity = Identity::deepspeed;
+  read_values(draft);
+  choose_hosts(draft);
+  find_this_machine(draft);
+  check_slots(draft);
+  Faults faults;
+  faults.collect([&] { read_rendezvous(draft); });
+  faults.collect([&] { read_rank_logs(draft); });
+  faults.collect([&] { read_environment_files(draft); });
+  choose_device(draft);
+  faults.collect([&] { read_config(draft); });
+  faults.collect([&] { bind_workers(draft); });
+  faults.collect([&] { choose_command(draft); });
+  faults.raise();
+  if (is_quiet(draft.settings)) {
+    draft.plan.notices.clear();
+  }
+  return finished(std::move(draft));
 }
 
 }  // namespace acc::launcher

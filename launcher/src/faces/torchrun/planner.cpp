@@ -1,98 +1,54 @@
 #include "faces/torchrun/planner.hpp"
 
-#include "acc/base/error.hpp"
 #include "faces/torchrun/table.hpp"
+#include "host/own_variables.hpp"
+#include "plan/draft.hpp"
+#include "plan/gpu_checks.hpp"
 #include "plan/inherited_settings.hpp"
 #include "plan/program_command.hpp"
+#include "plan/rendezvous_values.hpp"
+#include "plan/signal_words.hpp"
 
-#include <algorithm>
 #include <array>
 
 namespace acc::launcher {
+namespace {
 
 using plugins::Faults;
 using plugins::SettingRow;
-using plugins::Source;
 
-TorchrunPlanner::TorchrunPlanner(const Flags& flags, const plugins::Environment& environment,
-                                 const HostFacts& facts)
-    : flags_(flags), environment_(environment), facts_(facts), settings_(torchrun_table()) {}
+struct TorchrunDraft : Draft {
+  using Draft::Draft;
 
-LaunchPlan TorchrunPlanner::plan() {
-  read_values();
-  Faults faults;
-  faults.collect([&] { count_workers(); });
-  faults.collect([&] { count_machines(); });
-  faults.raise();
-  faults.collect([&] { read_rendezvous(); });
-  faults.collect([&] { read_conf(); });
-  faults.collect([&] { read_output(); });
-  faults.collect([&] { read_stop_signals(); });
-  faults.collect([&] { check_virtual_local_rank(); });
-  if (faults.any()) {
-    faults.collect([&] { choose_command(); });
-  }
-  faults.raise();
-  choose_command();  // alone, it tells the shell by the exit status
-  choose_device();
-  place_on_cores();
-  limit_threads();
-  plan_.settings = std::move(settings_);
-  return std::move(plan_);
-}
+  MachineRange machines;
+};
 
-Given TorchrunPlanner::given(const std::string& key) const {
-  const std::string& where = settings_.source(key).where;
-  return {where.empty() ? "--" + key : where, settings_.text(key)};
-}
-
-void TorchrunPlanner::read_values() {
-  Faults faults = flags_.faults;
-  read_variables(faults);
-  for (const Flags::Value& value : flags_.values) {
-    faults.collect([&] {
-      settings_.set(value.key, value.text, {Source::Kind::flag, value.written});
-    });
-  }
-  faults.raise();
-}
-
-void TorchrunPlanner::read_variables(Faults& faults) {
-  for (const SettingRow& row : settings_.table()) {
-    const std::string name(row.environment);
-    const std::string value = name.empty() ? "" : plugins::variable(environment_, name);
-    if (!value.empty()) {
-      faults.collect([&] { settings_.set(row.key, value, {Source::Kind::environment, name}); });
+void read_variables(TorchrunDraft& draft, Faults& faults) {
+  for (const SettingRow& row : draft.settings.table()) {
+    if (!row.environment.empty()) {
+      faults.collect([&] { read_variable(draft, row.key, std::string(row.environment)); });
     }
-  }
-  const std::string seconds = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
-  if (const std::string value = plugins::variable(environment_, seconds);
-      !value.empty() && !settings_.given("shutdown_timeout")) {
-    faults.collect([&] {
-      settings_.set("shutdown_timeout", value, {Source::Kind::environment, seconds});
-    });
   }
   for (const RefusedFlag& flag : torchrun_face().refused) {
     const std::string name = "PET_" + plugins::upper(flag.key);
-    if (!plugins::variable(environment_, name).empty()) {
+    if (!plugins::variable(draft.environment, name).empty()) {
       faults.add(name + ": " + std::string(flag.reason));
     }
   }
 }
 
-void TorchrunPlanner::count_workers() {
-  const Given word = given("nproc_per_node");
-  const auto number = plugins::parse_integer(word.text);
-  plan_.local_world_size = number ? static_cast<int>(*number) : count_named(word);
-  if (number && (*number < 1 || *number > 1'000'000)) {
-    throw Error(Errc::config, word.where + " must be at least 1, got " + word.text);
-  }
+void read_values(TorchrunDraft& draft) {
+  Faults faults = draft.flags.faults;
+  read_variables(draft, faults);
+  read_flags(draft, faults);
+  faults.collect([&] { read_shutdown_timeout(draft); });
+  faults.raise();
 }
 
-int TorchrunPlanner::count_named(const Given& word) const {
+int count_named(const TorchrunDraft& draft, const Given& word) {
   static constexpr std::array<std::string_view, 3> kWords = {"auto", "cpu", "gpu"};
-  const int cores = static_cast<int>(facts_.cpus.size());
-  const int gpus = static_cast<int>(facts_.visible_gpus.size());
+  const int cores = static_cast<int>(draft.facts.cpus.size());
+  const int gpus = static_cast<int>(draft.facts.visible_gpus.size());
   if (word.text == "cpu" || (word.text == "auto" && gpus == 0)) {
     return cores;
   }
@@ -106,93 +62,85 @@ int TorchrunPlanner::count_named(const Given& word) const {
                                 "\"" + plugins::did_you_mean(word.text, kWords));
 }
 
-void TorchrunPlanner::count_machines() {
-  machines_ = read_machine_range(given("nnodes"));
-  if (settings_.boolean("standalone")) {
-    if (machines_.least > 1) {
-      throw Error(Errc::config, "--standalone is for one machine, but " + given("nnodes").where +
-                                    " " + settings_.text("nnodes") + " asks for more");
+void count_workers(TorchrunDraft& draft) {
+  const Given word = draft.given("nproc_per_node");
+  const auto number = plugins::parse_integer(word.text);
+  draft.plan.local_world_size = number ? static_cast<int>(*number) : count_named(draft, word);
+  if (number && (*number < 1 || *number > 1'000'000)) {
+    throw Error(Errc::config, word.where + " must be at least 1, got " + word.text);
+  }
+}
+
+void count_machines(TorchrunDraft& draft) {
+  draft.machines = read_machine_range(draft.given("nnodes"));
+  if (draft.settings.boolean("standalone")) {
+    if (draft.machines.least > 1) {
+      throw Error(Errc::config, "--standalone is for one machine, but " +
+                                    draft.given("nnodes").where + " " +
+                                    draft.settings.text("nnodes") + " asks for more");
     }
-    machines_.most = 1;
+    draft.machines.most = 1;
   }
-  plan_.num_machines = machines_.most;
-  plan_.rendezvous.min_machines = machines_.least;
+  draft.plan.num_machines = draft.machines.most;
+  draft.plan.rendezvous.min_machines = draft.machines.least;
   // Machines may bring different numbers of workers.
-  plan_.num_processes = machines_.most == 1 ? plan_.local_world_size : 0;
+  draft.plan.num_processes = draft.machines.most == 1 ? draft.plan.local_world_size : 0;
 }
 
-bool TorchrunPlanner::is_standalone() const {
-  return settings_.boolean("standalone") ||
-         (machines_.most == 1 && settings_.choice("rdzv_backend") == "static" &&
-          !settings_.has("rdzv_endpoint") && !settings_.has("master_port"));
+/// A plain single machine is standalone in torchrun too: nobody else needs to know the port.
+bool is_standalone(const TorchrunDraft& draft) {
+  return draft.settings.boolean("standalone") ||
+         (draft.machines.most == 1 && draft.settings.choice("rdzv_backend") == "static" &&
+          !draft.settings.has("rdzv_endpoint") && !draft.settings.has("master_port"));
 }
 
-void TorchrunPlanner::read_rendezvous() {
-  plan_.rendezvous.run_id = settings_.text("rdzv_id");
-  plan_.rendezvous.local_address = settings_.text("local_addr");
-  plan_.role = settings_.text("role");
-  plan_.max_restarts = static_cast<int>(settings_.integer("max_restarts"));
-  plan_.shutdown_timeout = std::chrono::seconds(settings_.integer("shutdown_timeout"));
-  if (is_standalone()) {
-    stand_alone();
-  } else if (settings_.choice("rdzv_backend") == "static") {
-    meet_at_given_address();
-  } else {
-    meet_at_endpoint();
-  }
-}
-
-void TorchrunPlanner::stand_alone() {
+void stand_alone(TorchrunDraft& draft) {
   for (const std::string key :
        {"rdzv_backend", "rdzv_endpoint", "rdzv_id", "node_rank", "master_addr", "master_port"}) {
-    if (settings_.given(key)) {
-      notice(given(key).where + " has no effect: one machine stands alone");
+    if (draft.settings.given(key)) {
+      draft.notice(draft.given(key).where + " has no effect: one machine stands alone");
     }
   }
-  plan_.rendezvous.address = "localhost";
-  plan_.rendezvous.port = 0;
-  plan_.rendezvous.run_id = random_run_id();
+  draft.plan.rendezvous.address = "localhost";
+  draft.plan.rendezvous.port = 0;
+  draft.plan.rendezvous.run_id = random_run_id();
 }
 
-void TorchrunPlanner::meet_at_given_address() {
-  RendezvousPlan& rendezvous = plan_.rendezvous;
-  rendezvous.min_machines = machines_.most;
-  rendezvous.address = settings_.text("master_addr");
-  rendezvous.port_was_given = settings_.has("master_port");
+void meet_at_given_address(TorchrunDraft& draft) {
+  RendezvousPlan& rendezvous = draft.plan.rendezvous;
+  rendezvous.min_machines = draft.machines.most;
+  rendezvous.address = draft.settings.text("master_addr");
+  rendezvous.port_was_given = draft.settings.has("master_port");
   if (rendezvous.port_was_given) {
-    rendezvous.port = static_cast<std::uint16_t>(settings_.integer("master_port"));
+    rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"));
   }
-  if (settings_.has("rdzv_endpoint")) {
-    const Endpoint endpoint = read_endpoint(given("rdzv_endpoint"));
+  bool endpoint_names_port = false;
+  if (draft.settings.has("rdzv_endpoint")) {
+    const Endpoint endpoint = read_endpoint(draft.given("rdzv_endpoint"));
+    endpoint_names_port = endpoint.port.has_value();
     rendezvous.address = endpoint.host;
     rendezvous.port = endpoint.port.value_or(rendezvous.port);
-    rendezvous.port_was_given = rendezvous.port_was_given || endpoint.port.has_value();
+    rendezvous.port_was_given = rendezvous.port_was_given || endpoint_names_port;
   }
-  plan_.machine_rank = static_cast<int>(settings_.integer("node_rank"));
-  if (plan_.machine_rank >= machines_.most) {
-    throw Error(Errc::config, given("node_rank").where + " " + settings_.text("node_rank") +
-                                  " must be below the number of machines, " +
-                                  std::to_string(machines_.most));
-  }
-  if (machines_.most > 1 && rendezvous.port == 0) {
-    throw Error(Errc::config,
-                "port 0 lets machine 0 choose, and the others cannot know it; name a "
-                "port with --master-port");
-  }
+  read_node_rank(draft, draft.machines.most);
+  check_port_is_known(rendezvous, draft.machines.most,
+                      draft.given(endpoint_names_port ? "rdzv_endpoint" : "master_port"));
 }
 
-void TorchrunPlanner::meet_at_endpoint() {
-  RendezvousPlan& rendezvous = plan_.rendezvous;
+void meet_at_endpoint(TorchrunDraft& draft) {
+  RendezvousPlan& rendezvous = draft.plan.rendezvous;
   for (const std::string key : {"node_rank", "master_addr", "master_port"}) {
-    if (settings_.given(key)) {
-      notice(given(key).where + " has no effect with c10d, which hands out ranks and addresses");
+    if (draft.settings.given(key)) {
+      draft.notice(draft.given(key).where +
+                   " has no effect with c10d, which hands out ranks and addresses");
     }
   }
   Endpoint endpoint = {"localhost", {}};
-  if (settings_.has("rdzv_endpoint")) {
-    endpoint = read_endpoint(given("rdzv_endpoint"));
+  if (draft.settings.has("rdzv_endpoint")) {
+    endpoint = read_endpoint(draft.given("rdzv_endpoint"));
   }
-  if (machines_.most == 1) {  // there is nobody to meet; the store gets a port of its own anyway
+  if (draft.machines.most ==
+      1) {  // there is nobody to meet; the store gets a port of its own anyway
     rendezvous.address = "localhost";
     rendezvous.port = 0;
     return;
@@ -202,86 +150,94 @@ void TorchrunPlanner::meet_at_endpoint() {
   rendezvous.address = endpoint.host;
   rendezvous.port = endpoint.port.value_or(kDefaultPort);
   rendezvous.port_was_given = endpoint.port.has_value();
-  if (rendezvous.port == 0) {
-    throw Error(Errc::config, given("rdzv_endpoint").where + " " + settings_.text("rdzv_endpoint") +
-                                  " lets the port be chosen, and other machines cannot know it; "
-                                  "name one");
+  check_port_is_known(rendezvous, draft.machines.most, draft.given("rdzv_endpoint"));
+}
+
+void read_rendezvous(TorchrunDraft& draft) {
+  draft.plan.rendezvous.run_id = draft.settings.text("rdzv_id");
+  draft.plan.rendezvous.local_address = draft.settings.text("local_addr");
+  draft.plan.role = draft.settings.text("role");
+  draft.plan.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"));
+  if (is_standalone(draft)) {
+    stand_alone(draft);
+  } else if (draft.settings.choice("rdzv_backend") == "static") {
+    meet_at_given_address(draft);
+  } else {
+    meet_at_endpoint(draft);
   }
 }
 
-void TorchrunPlanner::read_conf() {
-  const auto lines = read_rendezvous_conf(given("rdzv_conf"), plan_.rendezvous);
-  if (machines_.most > 1) {
-    plan_.notices.insert(plan_.notices.end(), lines.begin(), lines.end());
+void choose_command(TorchrunDraft& draft) {
+  const bool run_path = draft.settings.boolean("run_path");
+  draft.plan.command =
+      program_command(draft.flags,
+                      {.module = draft.settings.boolean("module"),
+                       .no_python = draft.settings.boolean("no_python") && !run_path,
+                       .only_binaries_without_python = true},
+                      draft.environment, draft.facts);
+  draft.plan.replaces_local_rank = true;
+  draft.plan.working_directory = draft.facts.working_directory.string();
+}
+
+void check_virtual_local_rank(TorchrunDraft& draft) {
+  draft.plan.virtual_local_rank = draft.settings.boolean("virtual_local_rank");
+  if (draft.plan.virtual_local_rank) {
+    check_own_gpus(draft.given("virtual_local_rank").where, draft.plan.local_world_size,
+                   draft.environment);
   }
 }
 
-void TorchrunPlanner::read_output() {
-  plan_.output =
-      plan_output({given("redirects"), given("tee"), given("local_ranks_filter"), given("log_dir")},
-                  plan_.rendezvous.run_id, plan_.local_world_size, facts_.working_directory,
-                  facts_.scratch_directory);
-  if (!plan_.output.to_file.empty() && !settings_.has("log_dir")) {
-    notice("the workers' files are in " + plan_.output.directory);
+void choose_device(TorchrunDraft& draft) {
+  const int gpus = static_cast<int>(draft.facts.visible_gpus.size());
+  inherit_settings(draft.plan, draft.environment, gpus > 0);
+  const bool on_gpus = draft.plan.device == plugins::Device::cuda;
+  if (on_gpus && draft.plan.local_world_size > gpus && !draft.plan.virtual_local_rank) {
+    draft.notice(std::to_string(draft.plan.local_world_size) + " workers on " +
+                 std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs"));
   }
 }
 
-void TorchrunPlanner::read_stop_signals() {
-  plan_.stop_signals = read_signals(given("signals_to_handle"));
+void bind_workers(TorchrunDraft& draft) {
+  if (draft.settings.has("numa_binding")) {
+    draft.plan.numa_binding = numa_binding(draft.settings.choice("numa_binding"));
+  }
+  const bool on_gpus = draft.plan.device == plugins::Device::cuda;
+  place_on_cores(draft, on_gpus ? draft.facts.visible_gpus : std::vector<int>{}, draft.facts);
 }
 
-void TorchrunPlanner::choose_command() {
-  const bool run_path = settings_.boolean("run_path");
-  plan_.command = program_command(flags_,
-                                  {.module = settings_.boolean("module"),
-                                   .no_python = settings_.boolean("no_python") && !run_path,
-                                   .only_binaries_without_python = true},
-                                  environment_, facts_);
-  plan_.replaces_local_rank = true;
-  plan_.working_directory = facts_.working_directory.string();
-}
-
-void TorchrunPlanner::check_virtual_local_rank() {
-  plan_.virtual_local_rank = settings_.boolean("virtual_local_rank");
-  if (plan_.virtual_local_rank) {
-    check_own_gpus(given("virtual_local_rank").where, plan_.local_world_size, environment_);
+void limit_threads(TorchrunDraft& draft) {
+  if (draft.plan.local_world_size > 1 &&
+      !draft.environment.contains(std::string(variables::omp_num_threads.name))) {
+    draft.plan.environment["OMP_NUM_THREADS"] = "1";
+    draft.notice("OMP_NUM_THREADS is 1 for each of " + std::to_string(draft.plan.local_world_size) +
+                 " workers; set it to use more cores");
   }
 }
 
-void TorchrunPlanner::choose_device() {
-  const int gpus = static_cast<int>(facts_.visible_gpus.size());
-  inherit_settings(plan_, environment_, gpus > 0);
-  const bool on_gpus = plan_.device == plugins::Device::cuda;
-  if (on_gpus && plan_.local_world_size > gpus && !plan_.virtual_local_rank) {
-    notice(std::to_string(plan_.local_world_size) + " workers on " + std::to_string(gpus) +
-           (gpus == 1 ? " GPU" : " GPUs"));
-  }
-}
-
-void TorchrunPlanner::place_on_cores() {
-  if (settings_.has("numa_binding")) {
-    plan_.numa_binding = numa_binding(settings_.choice("numa_binding"));
-  }
-  const bool on_gpus = plan_.device == plugins::Device::cuda;
-  Placements placements =
-      place_workers(plan_.local_world_size, on_gpus ? facts_.visible_gpus : std::vector<int>{},
-                    plan_.numa_binding, facts_);
-  plan_.gpus = facts_.gpu;
-  plan_.placements = std::move(placements.workers);
-  plan_.notices.insert(plan_.notices.end(), placements.notices.begin(), placements.notices.end());
-}
-
-void TorchrunPlanner::limit_threads() {
-  if (plan_.local_world_size > 1 && !environment_.contains("OMP_NUM_THREADS")) {
-    plan_.environment["OMP_NUM_THREADS"] = "1";
-    notice("OMP_NUM_THREADS is 1 for each of " + std::to_string(plan_.local_world_size) +
-           " workers; set it to use more cores");
-  }
-}
+}  // namespace
 
 LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environment,
                          const HostFacts& facts) {
-  return TorchrunPlanner(flags, environment, facts).plan();
+  TorchrunDraft draft(flags, environment, facts, torchrun_table());
+  read_values(draft);
+  Faults faults;
+  faults.collect([&] { count_workers(draft); });
+  faults.collect([&] { count_machines(draft); });
+  faults.raise();
+  faults.collect([&] { read_rendezvous(draft); });
+  faults.collect([&] { read_rendezvous_conf(draft); });
+  faults.collect([&] {
+    read_output(draft, {draft.given("redirects"), draft.given("tee"),
+                        draft.given("local_ranks_filter"), draft.given("log_dir")});
+  });
+  faults.collect([&] { draft.plan.stop_signals = read_signals(draft.given("signals_to_handle")); });
+  faults.collect([&] { check_virtual_local_rank(draft); });
+  faults.collect([&] { choose_command(draft); });
+  faults.raise();
+  choose_device(draft);
+  bind_workers(draft);
+  limit_threads(draft);
+  return finished(std::move(draft));
 }
 
 }  // namespace acc::launcher

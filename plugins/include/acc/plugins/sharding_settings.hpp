@@ -100,6 +100,8 @@ struct WorkerIdentity {
   int local_rank = 0;
   int world_size = 1;
   int local_world_size = 1;
+  /// Ranks of each machine by node_rank, where they differ (ACC_LOCAL_WORLD_SIZES); else empty.
+  std::vector<int> local_world_sizes = {};
   int node_rank = 0;  ///< GROUP_RANK
   int num_nodes = 1;  ///< GROUP_WORLD_SIZE
   std::string master_addr;

@@ -1,0 +1,74 @@
+#include "faces/accelerate/stages.hpp"
+#include "host/own_variables.hpp"
+
+#include <algorithm>
+#include <set>
+
+namespace acc::launcher {
+namespace {
+
+/// That share the cores: of an mpirun that started us, else ours.
+int local_processes(const AccelerateDraft& draft) {
+  for (const OwnVariable& size_of_node :
+       {variables::mpi_local_size, variables::open_mpi_local_size, variables::mvapich_local_size}) {
+    const auto size = plugins::parse_integer(value_of(draft.environment, size_of_node));
+    if (size && *size > 0) {
+      return static_cast<int>(*size);
+    }
+  }
+  return std::max(1, draft.num_processes / draft.num_machines);
+}
+
+int cores_of_one(const AccelerateDraft& draft) {
+  if (draft.starter == Starter::ranks && draft.conduct.shares_out_cores) {
+    return cores_per_worker(draft.plan.placements, draft.facts);
+  }
+  std::set<int> cores;
+  for (const Cpu& cpu : draft.facts.cpus) {
+    cores.insert(cpu.core);
+  }
+  return static_cast<int>(cores.size()) / local_processes(draft);
+}
+
+/// In Accelerate `--cpu` is `use_cpu` only where no file says what that is.
+bool counts_as_use_cpu(const AccelerateDraft& draft) {
+  if (!draft.config) {
+    return draft.settings.boolean("use_cpu");
+  }
+  const plugins::Node* key = draft.config->root.find("use_cpu");
+  return key != nullptr && key->text == "true";
+}
+
+}  // namespace
+
+bool divides_cores(const AccelerateDraft& draft) {
+  if (value_of(draft.environment, variables::omp_num_threads, "0") != "0" ||
+      draft.settings.has("num_cpu_threads_per_process")) {
+    return false;
+  }
+  if (!draft.conduct.shares_out_cores) {
+    return counts_as_use_cpu(draft) && draft.num_processes > 0 &&
+           draft.plan.mode != Mode::deepspeed;
+  }
+  return draft.plan.device == plugins::Device::cpu || draft.plan.numa_binding != NumaBinding::none;
+}
+
+int omp_threads(const AccelerateDraft& draft) {
+  const bool leaves_it_to_torchrun = draft.plan.mode == Mode::deepspeed;  // in Accelerate
+  if (draft.starter == Starter::deepspeed) {
+    return 0;
+  }
+  if (draft.settings.has("num_cpu_threads_per_process") &&
+      (!leaves_it_to_torchrun || draft.conduct.shares_out_cores)) {
+    return static_cast<int>(draft.settings.integer("num_cpu_threads_per_process"));
+  }
+  if (value_of(draft.environment, variables::omp_num_threads, "0") != "0") {
+    return 0;
+  }
+  if (divides_cores(draft)) {
+    return std::max(1, cores_of_one(draft));
+  }
+  return leaves_it_to_torchrun && draft.plan.local_world_size == 1 ? 0 : 1;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "acc/plugins/environment.hpp"
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace acc::launcher {
+
+/// A variable that acclaunch itself reads, and what for.
+struct OwnVariable {
+  std::string_view name;
+  std::string_view use;  ///< as docs/environment.md says it
+};
+
+/// Every one is here, but for those of settings (SettingRow::environment); a test looks for others.
+namespace variables {
+inline constexpr OwnVariable compat{"ACC_COMPAT", "as `--compat`: [compat.md](compat.md)"};
+inline constexpr OwnVariable simulate_gpus{
+    "ACC_SIMULATE_GPUS",
+    "plan for that many GPUs, which need not exist, as for `explain` on a login node"};
+inline constexpr OwnVariable share_gpus{"ACC_SHARE_GPUS",
+                                        "`1`: more workers than GPUs on a machine are no mistake"};
+inline constexpr OwnVariable device{
+    "ACC_DEVICE", "`cpu` or `cuda`, where neither flags nor file choose: torchrun, deepspeed"};
+inline constexpr OwnVariable sys_root{"ACC_SYS_ROOT", "where sysfs is mounted, if not in /sys"};
+inline constexpr OwnVariable cuda_visible_devices{"CUDA_VISIBLE_DEVICES",
+                                                  "which of the GPUs there are"};
+inline constexpr OwnVariable omp_num_threads{"OMP_NUM_THREADS",
+                                             "stays as it is where no flag says otherwise"};
+inline constexpr OwnVariable mpi_local_size{
+    "MPI_LOCALNRANKS", "how many processes an mpirun that started acclaunch has on this machine"};
+inline constexpr OwnVariable open_mpi_local_size{"OMPI_COMM_WORLD_LOCAL_SIZE", "the same"};
+inline constexpr OwnVariable mvapich_local_size{"MV2_COMM_WORLD_LOCAL_SIZE", "the same"};
+inline constexpr OwnVariable shutdown_timeout{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+                                              "as `--shutdown-timeout`, in seconds"};
+inline constexpr OwnVariable deepspeed_environment_file{
+    "DS_ENV_FILE", "name of the file with variables for all machines, if not .deepspeed_env"};
+inline constexpr OwnVariable python{"PYTHON_EXEC", "the Python of Python programs, if not python3"};
+inline constexpr OwnVariable python_path{"PYTHONPATH",
+                                         "in DeepSpeed mode the working directory is added"};
+inline constexpr OwnVariable path{"PATH", "where programs are looked up"};
+inline constexpr OwnVariable home{
+    "HOME", "where .cache and .deepspeed_env are looked for; what `~` stands for in `config`"};
+inline constexpr OwnVariable xdg_cache_home{"XDG_CACHE_HOME", "the same, if not $HOME/.cache"};
+inline constexpr OwnVariable hf_home{
+    "HF_HOME", "where accelerate/default_config.yaml is, if not in $XDG_CACHE_HOME/huggingface"};
+inline constexpr OwnVariable temporary_folder{"TMPDIR", "for files that go with the job"};
+inline constexpr OwnVariable terminal{"TERM", "`dumb`: `config` shows no menus"};
+inline constexpr OwnVariable no_color{"NO_COLOR", "set: no colours before the workers' lines"};
+}  // namespace variables
+
+/// Those above, in the order of docs/environment.md.
+std::span<const OwnVariable> own_variables() noexcept;
+
+/// The value, or `fallback` where it is unset or empty.
+std::string value_of(const plugins::Environment& environment, const OwnVariable& variable,
+                     const std::string& fallback = "");
+
+}  // namespace acc::launcher

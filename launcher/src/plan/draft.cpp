@@ -1,0 +1,86 @@
+#include "plan/draft.hpp"
+
+#include "host/own_variables.hpp"
+#include "plan/rendezvous_values.hpp"
+
+namespace acc::launcher {
+
+using plugins::Source;
+
+void Draft::notice_all(const std::vector<std::string>& lines) {
+  plan.notices.insert(plan.notices.end(), lines.begin(), lines.end());
+}
+
+Given Draft::given(std::string_view key) const {
+  const std::string& where = settings.source(key).where;
+  return {where.empty() ? "--" + std::string(key) : where, settings.text(key)};
+}
+
+void read_flags(Draft& draft, plugins::Faults& faults) {
+  for (const Flags::Value& value : draft.flags.values) {
+    faults.collect([&] {
+      draft.settings.set(value.key, value.text, {Source::Kind::flag, value.written});
+    });
+  }
+}
+
+void read_variable(Draft& draft, std::string_view key, const std::string& name) {
+  const std::string text = plugins::variable(draft.environment, name);
+  if (!text.empty() && !draft.settings.given(key)) {
+    draft.settings.set(key, text, {Source::Kind::environment, name});
+  }
+}
+
+void read_shutdown_timeout(Draft& draft) {
+  read_variable(draft, "shutdown_timeout", std::string(variables::shutdown_timeout.name));
+  draft.plan.shutdown_timeout = std::chrono::seconds(draft.settings.integer("shutdown_timeout"));
+}
+
+void read_rendezvous_conf(Draft& draft) {
+  const auto notices = read_rendezvous_conf(draft.given("rdzv_conf"), draft.plan.rendezvous);
+  if (draft.plan.num_machines > 1) {
+    draft.notice_all(notices);
+  }
+}
+
+void read_node_rank(Draft& draft, int num_machines) {
+  draft.plan.machine_rank = static_cast<int>(draft.settings.integer("node_rank"));
+  if (draft.plan.machine_rank >= num_machines) {
+    const Given rank = draft.given("node_rank");
+    throw Error(Errc::config, rank.where + " " + rank.text +
+                                  " must be below the number of machines, " +
+                                  std::to_string(num_machines));
+  }
+}
+
+void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines, const Given& given) {
+  if (num_machines > 1 && rendezvous.port == 0) {
+    throw Error(Errc::config, given.where + " " + given.text +
+                                  " lets machine 0 choose the port, and the others cannot know it; "
+                                  "name one");
+  }
+}
+
+void read_output(Draft& draft, const OutputWords& words) {
+  LaunchPlan& plan = draft.plan;
+  plan.output = plan_output(words, plan.rendezvous.run_id, plan.local_world_size,
+                            draft.facts.working_directory, draft.facts.scratch_directory);
+  if (!plan.output.to_file.empty() && words.log_dir.text.empty()) {
+    draft.notice("the workers' files are in " + plan.output.directory);
+  }
+}
+
+void place_on_cores(Draft& draft, const std::vector<int>& gpus, const HostFacts& facts) {
+  LaunchPlan& plan = draft.plan;
+  Placements placements = place_workers(plan.local_world_size, gpus, plan.numa_binding, facts);
+  plan.gpus = facts.gpu;
+  plan.placements = std::move(placements.workers);
+  draft.notice_all(placements.notices);
+}
+
+LaunchPlan finished(Draft&& draft) {
+  draft.plan.settings = std::move(draft.settings);
+  return std::move(draft.plan);
+}
+
+}  // namespace acc::launcher

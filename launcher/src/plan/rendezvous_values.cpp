@@ -1,0 +1,145 @@
+#include "plan/rendezvous_values.hpp"
+
+#include "acc/plugins/faults.hpp"
+#include "acc/plugins/settings.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <random>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Faults;
+
+constexpr std::chrono::seconds kStaticJoinTimeout{900};
+constexpr std::chrono::seconds kElasticJoinTimeout{600};
+
+struct ConfKey {
+  std::string_view name;
+  enum Kind { seconds, count, boolean, store } kind;
+};
+
+constexpr std::array kConfKeys = {
+    ConfKey{"timeout", ConfKey::seconds},
+    ConfKey{"join_timeout", ConfKey::seconds},
+    ConfKey{"last_call_timeout", ConfKey::seconds},
+    ConfKey{"close_timeout", ConfKey::seconds},
+    ConfKey{"heartbeat_timeout", ConfKey::seconds},
+    ConfKey{"keep_alive_interval", ConfKey::seconds},
+    ConfKey{"read_timeout", ConfKey::seconds},
+    ConfKey{"keep_alive_max_attempt", ConfKey::count},
+    ConfKey{"is_host", ConfKey::boolean},
+    ConfKey{"store_type", ConfKey::store},
+};
+
+/// What is wrong with the value, or nothing.
+std::string expected_conf_value(const ConfKey& key, const std::string& value) {
+  const std::string name(key.name);
+  const auto number = read_number(value);
+  switch (key.kind) {
+    case ConfKey::seconds: return number && *number > 0 ? "" : name + "=SECONDS, at least 1";
+    case ConfKey::count: return number && *number > 0 ? "" : name + "=NUMBER, at least 1";
+    case ConfKey::boolean: return plugins::parse_boolean(value) ? "" : name + "=true or false";
+    case ConfKey::store: return value == "tcp" ? "" : name + "=tcp: machines meet over the network";
+  }
+  return {};
+}
+
+std::string unknown_conf_key(const std::string& where, std::string_view key) {
+  std::vector<std::string_view> known;
+  for (const ConfKey& each : kConfKeys) {
+    known.push_back(each.name);
+  }
+  return where + ": " + std::string(key) + " is not known and has no effect" +
+         plugins::did_you_mean(key, known);
+}
+
+}  // namespace
+
+std::vector<std::string> read_rendezvous_conf(const Given& given, RendezvousPlan& plan) {
+  const bool elastic = plan.backend == RendezvousPlan::Backend::c10d;
+  plan.join_timeout = elastic ? kElasticJoinTimeout : kStaticJoinTimeout;
+  std::vector<std::string> notices;
+  Faults faults;
+  if (trimmed(given.text).empty()) {
+    return notices;
+  }
+  for (const std::string_view entry : entries_of(given.text)) {
+    const auto equals = std::min(entry.find('='), entry.size());
+    const std::string_view key = trimmed(entry.substr(0, equals));
+    const std::string value(trimmed(entry.substr(std::min(entry.size(), equals + 1))));
+    const auto known = std::ranges::find(kConfKeys, key, &ConfKey::name);
+    if (key.empty() || value.empty()) {
+      faults.add(bad_value(given, "KEY=VALUE joined by commas, as in timeout=60").what());
+    } else if (known == kConfKeys.end()) {
+      notices.push_back(unknown_conf_key(given.where, key));
+    } else if (const auto expected = expected_conf_value(*known, value); !expected.empty()) {
+      faults.add(bad_value({given.where, std::string(entry)}, expected).what());
+    } else if (key == (elastic ? "join_timeout" : "timeout")) {
+      plan.join_timeout = std::chrono::seconds(*read_number(value));
+    } else if (elastic && key == "last_call_timeout") {
+      plan.last_call_timeout = std::chrono::seconds(*read_number(value));
+    } else if (key == "timeout" || key == "join_timeout") {
+      notices.push_back(
+          given.where + ": " + std::string(key) + " has no effect with " +
+          (elastic ? "c10d, which reads join_timeout" : "static, which reads timeout"));
+    }
+  }
+  faults.raise();
+  return notices;
+}
+
+Endpoint read_endpoint(const Given& given) {
+  const auto bad = [&] { return bad_value(given, "HOST, HOST:PORT or [IPv6 address]:PORT"); };
+  const std::string text(trimmed(given.text));
+  const bool bracketed = text.starts_with('[');
+  const auto closing = bracketed ? text.find(']') : 0;
+  const auto colon = closing == std::string::npos ? closing : text.find(':', closing);
+  Endpoint endpoint;
+  if (bracketed) {
+    if (closing == std::string::npos || std::min(colon, text.size()) != closing + 1) {
+      throw bad();
+    }
+    endpoint.host = text.substr(1, closing - 1);
+  } else {
+    endpoint.host = text.substr(0, colon);
+  }
+  if (colon != std::string::npos) {
+    const auto port = read_number(std::string_view(text).substr(colon + 1));
+    if (!port || *port > std::numeric_limits<std::uint16_t>::max()) {
+      throw bad();
+    }
+    endpoint.port = static_cast<std::uint16_t>(*port);
+  }
+  if (endpoint.host.empty() || endpoint.host.find_first_of(" \t/[]") != std::string::npos) {
+    throw bad();
+  }
+  return endpoint;
+}
+
+MachineRange read_machine_range(const Given& given) {
+  const auto colon = given.text.find(':');
+  const auto least = read_number(std::string_view(given.text).substr(0, colon));
+  const auto most = colon == std::string::npos
+                        ? least
+                        : read_number(std::string_view(given.text).substr(colon + 1));
+  if (!least || !most || *least < 1 || *most < *least) {
+    throw bad_value(given, "N or MIN:MAX machines with 1 <= MIN <= MAX");
+  }
+  return {*least, *most};
+}
+
+std::string random_run_id() {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::random_device random;
+  std::uniform_int_distribution<std::size_t> digit(0, kDigits.size() - 1);
+  std::string id = "xxxxxxxx-xxxx-4xxx-8xxx-xxxxxxxxxxxx";  // version 4, variant 1
+  for (char& c : id) {
+    c = c == 'x' ? kDigits[digit(random)] : c;
+  }
+  return id;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,174 @@
+#include "acc/plugins/deepspeed_plugin.hpp"
+#include "acc/plugins/fsdp_plugin.hpp"
+#include "settings/variables.hpp"
+
+namespace acc::plugins {
+namespace {
+
+// For the runtime alone; the launcher hands them on as it finds them.
+constexpr std::string_view kTimeoutVariable = "ACC_COLLECTIVE_TIMEOUT";
+constexpr std::string_view kShmGatherVariable = "ACC_SHM_GATHER";
+constexpr std::string_view kCollectivesVariable = "ACC_COLLECTIVES";
+constexpr std::string_view kShareGpusVariable = "ACC_SHARE_GPUS";
+constexpr std::string_view kTraceVariable = "ACC_TRACE";
+
+bool is_on(const Environment& environment, std::string_view name) {
+  const std::string* value = value_of(environment, name);
+  return value != nullptr && parse_boolean(*value).value_or(false);
+}
+
+std::string read_origin(const Environment& environment) {
+  if (const std::string* origin = value_of(environment, kOriginVariable)) {
+    if (*origin != "none" && *origin != "fsdp" && *origin != "deepspeed") {
+      throw bad_variable(kOriginVariable, *origin, "none, fsdp or deepspeed");
+    }
+    return *origin;
+  }
+  const bool fsdp = is_on(environment, "ACCELERATE_USE_FSDP");
+  const bool deepspeed = is_on(environment, "ACCELERATE_USE_DEEPSPEED");
+  if (fsdp && deepspeed) {
+    throw Error(Errc::config,
+                "ACCELERATE_USE_FSDP and ACCELERATE_USE_DEEPSPEED are both set; unset one");
+  }
+  return fsdp ? "fsdp" : deepspeed ? "deepspeed" : "none";
+}
+
+Device read_device(const Environment& environment) {
+  const std::string* device = value_of(environment, kDeviceVariable);
+  if (device == nullptr || *device == "cpu") {
+    return Device::cpu;
+  }
+  if (*device != "cuda") {
+    throw bad_variable(kDeviceVariable, *device, "cpu or cuda");
+  }
+  return Device::cuda;
+}
+
+std::chrono::seconds read_collective_timeout(const Environment& environment) {
+  const std::string* text = value_of(environment, kTimeoutVariable);
+  if (text == nullptr) {
+    return RuntimeSettings{}.collective_timeout;
+  }
+  const auto seconds = parse_integer(*text);
+  if (!seconds || *seconds < 1) {
+    throw bad_variable(kTimeoutVariable, *text, "a whole number of seconds, at least 1");
+  }
+  return std::chrono::seconds(*seconds);
+}
+
+bool read_copy_gathers(const Environment& environment) {
+  const std::string* how = value_of(environment, kShmGatherVariable);
+  if (how == nullptr || *how == "share") {
+    return false;
+  }
+  if (*how != "copy") {
+    throw bad_variable(kShmGatherVariable, *how, "share or copy");
+  }
+  return true;
+}
+
+DeviceCollectives read_device_collectives(const Environment& environment) {
+  const std::string* name = value_of(environment, kCollectivesVariable);
+  if (name == nullptr) {
+    return DeviceCollectives::automatic;
+  }
+  for (const auto value :
+       {DeviceCollectives::automatic, DeviceCollectives::nccl, DeviceCollectives::staged}) {
+    if (to_string(value) == *name) {
+      return value;
+    }
+  }
+  throw bad_variable(kCollectivesVariable, *name, "auto, nccl or staged");
+}
+
+bool read_share_gpus(const Environment& environment) {
+  const std::string* text = value_of(environment, kShareGpusVariable);
+  const auto value = text == nullptr ? std::optional(false) : parse_boolean(*text);
+  if (!value) {
+    throw bad_variable(kShareGpusVariable, *text, "true or false");
+  }
+  return *value;
+}
+
+Settings read_settings(const Environment& environment, std::string_view origin, Faults& faults) {
+  Settings settings;
+  const auto read = [&](const SettingRow& row, const std::string& variable) {
+    const std::string* value = value_of(environment, variable);
+    if (value == nullptr || value->empty()) {
+      return false;
+    }
+    faults.collect([&] { settings.set(row.key, *value, {Source::Kind::environment, variable}); });
+    return true;
+  };
+  for (const SettingRow& row : settings_table()) {
+    const bool programs_own = row.section == Section::fp8;
+    if (!reaches_workers(row) || programs_own || !applies(row.section, origin)) {
+      continue;
+    }
+    if (!read(row, own_variable(row)) && !row.environment.empty()) {
+      read(row, std::string(row.environment));
+    }
+  }
+  return settings;
+}
+
+/// The launcher hands these on to Python programs; this runtime has data parallelism only.
+void check_parallelism(const Settings& settings) {
+  for (const std::string_view key :
+       {"parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_sp_size"}) {
+    if (settings.integer(key) > 1) {
+      throw Error(Errc::config, std::string(key) + " must be 1, got " + settings.text(key) +
+                                    ": the acclaunch runtime splits data and parameters only");
+    }
+  }
+}
+
+MixedPrecision precision_named(std::string_view name) {
+  for (const auto value : {MixedPrecision::fp16, MixedPrecision::bf16, MixedPrecision::fp8}) {
+    if (to_string(value) == name) {
+      return value;
+    }
+  }
+  return MixedPrecision::no;
+}
+
+}  // namespace
+
+ShardingSettings sharding_settings(const Settings& settings, std::string_view origin,
+                                   int world_size, int local_world_size) {
+  ShardingSettings result;
+  if (origin == "fsdp") {
+    result = FullyShardedDataParallelPlugin::from_settings(settings).to_sharding_settings(
+        world_size, local_world_size);
+  } else if (origin == "deepspeed") {
+    result = DeepSpeedPlugin::from_settings(settings).to_sharding_settings(world_size);
+  }
+  result.mixed_precision = precision_named(settings.choice("mixed_precision"));
+  result.gradient_accumulation_steps =
+      static_cast<int>(settings.integer("gradient_accumulation_steps"));
+  if (settings.has("gradient_clipping")) {
+    result.gradient_clipping = settings.real("gradient_clipping");
+  }
+  return result;
+}
+
+RuntimeSettings settings_from_environment(const Environment& environment) {
+  Faults faults;
+  RuntimeSettings result;
+  faults.collect([&] { result.origin = read_origin(environment); });
+  faults.collect([&] { result.device = read_device(environment); });
+  faults.collect([&] { result.collective_timeout = read_collective_timeout(environment); });
+  faults.collect([&] { result.copy_gathers = read_copy_gathers(environment); });
+  faults.collect([&] { result.device_collectives = read_device_collectives(environment); });
+  faults.collect([&] { result.share_gpus = read_share_gpus(environment); });
+  result.trace = variable(environment, std::string(kTraceVariable), "");
+  result.identity = read_identity(environment, faults);
+  const Settings settings = read_settings(environment, result.origin, faults);
+  faults.collect([&] { check_parallelism(settings); });
+  faults.raise();
+  result.sharding = sharding_settings(settings, result.origin, result.identity.world_size,
+                                      result.identity.local_world_size);
+  return result;
+}
+
+}  // namespace acc::plugins

@@ -1,0 +1,116 @@
+#include "support/text.hpp"
+#include "torchrun_fixture.hpp"
+
+#include <doctest/doctest.h>
+
+namespace acc::launcher {
+namespace {
+
+using acc::test::contains;
+using test::with_program;
+using Backend = RendezvousPlan::Backend;
+using Fixture = test::TorchrunFixture;
+using Words = std::vector<std::string>;
+
+TEST_CASE("how machines meet") {
+  struct Case {
+    Words words;
+    Backend backend;
+    std::string address;
+    int port;
+    bool port_was_given;
+    int least, most;
+    std::string run_id;  ///< empty: a random one
+  };
+  for (const auto& each : {
+           Case{{}, Backend::fixed, "localhost", 0, false, 1, 1, ""},
+           Case{{"--standalone", "--rdzv-id=x"}, Backend::fixed, "localhost", 0, false, 1, 1, ""},
+           Case{{"--standalone", "--nnodes=1:4"}, Backend::fixed, "localhost", 0, false, 1, 1, ""},
+           Case{{"--master-port=29600"}, Backend::fixed, "127.0.0.1", 29600, true, 1, 1, "none"},
+           Case{{"--rdzv-endpoint=h:1", "--rdzv-id=x"}, Backend::fixed, "h", 1, true, 1, 1, "x"},
+           Case{{"--nnodes=2"}, Backend::fixed, "127.0.0.1", 29500, false, 2, 2, "none"},
+           Case{{"--nnodes=1:3"}, Backend::fixed, "127.0.0.1", 29500, false, 3, 3, "none"},
+           Case{{"--nnodes=2", "--node-rank=1", "--master-addr=h", "--master-port=1"},
+                Backend::fixed,
+                "h",
+                1,
+                true,
+                2,
+                2,
+                "none"},
+           Case{{"--nnodes=2", "--rdzv-endpoint=[::1]:5"},
+                Backend::fixed,
+                "::1",
+                5,
+                true,
+                2,
+                2,
+                "none"},
+           Case{{"--nnodes=2", "--rdzv-endpoint=h"},
+                Backend::fixed,
+                "h",
+                29500,
+                false,
+                2,
+                2,
+                "none"},
+           Case{{"--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-endpoint=h", "--rdzv-id=j"},
+                Backend::c10d,
+                "h",
+                29400,
+                false,
+                1,
+                4,
+                "j"},
+           Case{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:7"},
+                Backend::c10d,
+                "h",
+                7,
+                true,
+                2,
+                2,
+                "none"},
+           Case{{"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=j"},
+                Backend::fixed,
+                "localhost",
+                0,
+                false,
+                1,
+                1,
+                "j"},
+       }) {
+    CAPTURE(each.words);
+    const LaunchPlan plan = Fixture().plan(with_program(each.words));
+    CHECK(plan.rendezvous.backend == each.backend);
+    CHECK(plan.rendezvous.address == each.address);
+    CHECK(plan.rendezvous.port == each.port);
+    CHECK(plan.rendezvous.port_was_given == each.port_was_given);
+    CHECK(plan.rendezvous.min_machines == each.least);
+    CHECK(plan.num_machines == each.most);
+    CHECK(plan.num_processes == (each.most == 1 ? 1 : 0));
+    if (each.run_id.empty()) {
+      CHECK(plan.rendezvous.run_id.size() == 36);
+    } else {
+      CHECK(plan.rendezvous.run_id == each.run_id);
+    }
+  }
+  CHECK(Fixture().plan(with_program({"--nnodes=2", "--node-rank=1"})).machine_rank == 1);
+  CHECK(Fixture().plan(with_program({"--local-addr=10.0.0.7"})).rendezvous.local_address ==
+        "10.0.0.7");
+}
+
+TEST_CASE("a flag without effect is said") {
+  const Fixture fixture;
+  CHECK(fixture.notices({"train.py"}).empty());
+  CHECK(fixture.notices({"--standalone", "--rdzv-id=x", "--master-port=1", "train.py"}) ==
+        "--rdzv-id has no effect: one machine stands alone\n"
+        "--master-port has no effect: one machine stands alone\n");
+  CHECK(
+      contains(fixture.notices({"--nnodes=2", "--rdzv-backend=c10d", "--node-rank=1", "train.py"}),
+               "--node-rank has no effect with c10d"));
+  CHECK(contains(fixture.notices({"--nnodes=2", "--rdzv-conf=tmieout=1", "train.py"}),
+                 "did you mean \"timeout\"?"));
+}
+
+}  // namespace
+}  // namespace acc::launcher
