@@ -36,6 +36,14 @@ std::vector<std::string> end_keys(const std::string& run_id, int attempt) {
   return {attempt_key(run_id, attempt, "end")};
 }
 
+std::vector<std::string> tie_keys(const std::string& run_id, int num_machines) {
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < num_machines; ++rank) {
+    keys.push_back(tie_key(run_id, rank));
+  }
+  return keys;
+}
+
 }  // namespace
 
 asio::awaitable<AttemptEnd> announce_end(AsyncClient& client, std::string run_id, int attempt,
@@ -64,6 +72,26 @@ asio::awaitable<std::optional<AttemptEnd>> await_all_ended(AsyncClient& client, 
     end = decode_end(found.front());
   }
   co_return end;
+}
+
+asio::awaitable<void> tie(AsyncClient& client, std::string run_id, int machine_rank) {
+  return client.set(tie_key(run_id, machine_rank), "1");
+}
+
+asio::awaitable<std::vector<int>> await_ties(AsyncClient& client, std::string run_id,
+                                             int num_machines, AsyncClient::Milliseconds timeout) {
+  const std::vector<std::string> keys = tie_keys(run_id, num_machines);
+  std::vector<int> missing;
+  const bool all_came = co_await client.wait(keys, timeout);
+  if (!all_came) {
+    const auto found = co_await client.multi_get(keys);
+    for (int rank = 1; rank < num_machines; ++rank) {
+      if (found[static_cast<std::size_t>(rank - 1)].empty()) {
+        missing.push_back(rank);
+      }
+    }
+  }
+  co_return missing;
 }
 
 asio::awaitable<void> open_attempt(AsyncClient& client, std::string run_id, int attempt) {

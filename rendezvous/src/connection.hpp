@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -29,6 +30,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Sends the release byte of a pending WAIT or BARRIER.
   void release();
   [[nodiscard]] bool is_launcher() const noexcept { return session_.is_launcher(); }
+  [[nodiscard]] std::optional<int> tied_machine() const noexcept { return session_.tied_machine(); }
   /// Takes no more requests; closes when all replies are sent.
   void finish();
   void close();

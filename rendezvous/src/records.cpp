@@ -13,6 +13,22 @@ std::string launcher_key(std::string_view run_id, std::string_view name) {
   return fmt::format("{}{}/{}", kLauncherKeys, run_id, name);
 }
 
+std::string tie_key(std::string_view run_id, int machine_rank) {
+  return launcher_key(run_id, fmt::format("ties/{}", machine_rank));
+}
+
+std::optional<int> tied_machine(std::string_view key) {
+  const auto slash = std::min(key.rfind('/'), key.size());
+  const std::string_view number = key.substr(std::min(slash + 1, key.size()));
+  int rank = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), rank);
+  const bool is_tie = key.starts_with(kLauncherKeys) && key.substr(0, slash).ends_with("/ties");
+  if (!is_tie || error != std::errc() || end != number.data() + number.size()) {
+    return std::nullopt;
+  }
+  return rank;
+}
+
 std::string_view take_line(std::string_view& text) {
   const std::string_view line = text.substr(0, text.find('\n'));
   text.remove_prefix(std::min(text.size(), line.size() + 1));

@@ -2,6 +2,7 @@
 
 #include "acc/rendezvous/meeting.hpp"
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,10 @@ inline constexpr std::string_view kLauncherKeys = "acclaunch/";
 
 /// "acclaunch/<run_id>/<name>"
 std::string launcher_key(std::string_view run_id, std::string_view name);
+
+/// What a machine sets to be tied to the store, and the rank in such a key.
+std::string tie_key(std::string_view run_id, int machine_rank);
+std::optional<int> tied_machine(std::string_view key);
 
 /// Takes the text up to the next newline off `text`.
 std::string_view take_line(std::string_view& text);

@@ -41,7 +41,15 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
     }
   }
 
+  void on_machine_gone(std::function<void(int)> callback) {
+    machine_gone_ = std::move(callback);
+    for (const int machine : std::exchange(gone_machines_, {})) {
+      machine_gone_(machine);
+    }
+  }
+
   void stop() {
+    machine_gone_ = nullptr;
     close_acceptors();
     for (const auto& connection : all_connections()) {
       connection->finish();
@@ -60,6 +68,7 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void close() {
+    machine_gone_ = nullptr;
     close_acceptors();
     for (const auto& connection : all_connections()) {
       connection->close();
@@ -120,7 +129,13 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
 
   void forget(KeyTable::WaiterId id) {
     table_.cancel(id);
+    const auto machine = connections_.at(id)->tied_machine();
     connections_.erase(id);
+    if (machine && machine_gone_) {
+      machine_gone_(*machine);
+    } else if (machine) {
+      gone_machines_.push_back(*machine);
+    }
   }
 
   /// A copy: closing changes the table of connections.
@@ -140,6 +155,8 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
   std::array<char, 64 * 1024> scratch_{};
   std::unordered_map<KeyTable::WaiterId, std::shared_ptr<Connection>> connections_;
   KeyTable::WaiterId next_id_ = 0;
+  std::function<void(int)> machine_gone_;
+  std::vector<int> gone_machines_;  // before anybody wanted to know
 };
 
 Server::Server(asio::io_context& io, const std::string& host, std::uint16_t port,
@@ -166,6 +183,10 @@ void Server::set(const std::string& key, std::string value) {
 
 void Server::forget_workers() {
   impl_->forget_workers();
+}
+
+void Server::on_machine_gone(std::function<void(int machine_rank)> callback) {
+  impl_->on_machine_gone(std::move(callback));
 }
 
 void Server::stop() {

@@ -3,6 +3,7 @@
 #include "key_table.hpp"
 #include "wire/request_decoder.hpp"
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,9 +29,13 @@ class Session {
   /// True after a request for one of the launchers' own keys.
   [[nodiscard]] bool is_launcher() const noexcept { return is_launcher_; }
 
+  /// The machine that tied itself to the store by this connection.
+  [[nodiscard]] std::optional<int> tied_machine() const noexcept { return tied_machine_; }
+
  private:
   void handshake(const wire::Request& request);
   void serve(wire::Request& request, std::string& out);
+  void set(const std::string& key, std::string value);
   void serve_waiting(const wire::Request& request, std::string& out);
   void serve_queue(wire::Request& request, std::string& out);
   void multi_get(const wire::Request& request, std::string& out) const;
@@ -40,6 +45,7 @@ class Session {
   wire::RequestDecoder decoder_;
   bool validated_ = false;
   bool is_launcher_ = false;
+  std::optional<int> tied_machine_;
 };
 
 }  // namespace acc::rendezvous

@@ -1,5 +1,6 @@
 // acclaunch with real processes: what they get, how they end, and that nothing of them is left.
 #include "support/program.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 #include "support/worker_family.hpp"
 
@@ -106,14 +107,17 @@ TEST_CASE("launch: kill -9 of acclaunch leaves no worker, no grandchild and no s
   CHECK(supervisor.all_end());
 }
 
-TEST_CASE("launch: kill -9 of the supervisor leaves no worker and no grandchild") {
-  Program job(acclaunch({"--cpu", "--num_processes", "2"}, kFamily));
+TEST_CASE("launch: kill -9 of the supervisor leaves no worker, no grandchild and no folder") {
+  const TemporaryFolder folder;
+  Program job(acclaunch({"--cpu", "--num_processes", "2"}, kFamily),
+              {{"TMPDIR", folder.path().string()}});
   job.wait_for_text(" end", 2 * kFamilySize);
   const Watched family(job.out(), "pid=");
   ::kill(supervisor_of(job), SIGKILL);
   CHECK(job.wait() == 128 + SIGKILL);
   CHECK(family.all_end());
   CHECK(contains(job.err(), "was killed by SIGKILL (signal 9); the workers were ended\n"));
+  CHECK(std::filesystem::is_empty(folder.path()));
 }
 
 TEST_CASE("launch: children that outlive their worker end with the job") {

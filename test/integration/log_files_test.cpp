@@ -98,6 +98,19 @@ TEST_CASE("log files: where nobody named a folder, the launcher says where they 
   CHECK(fs::exists(place + "/attempt_0/0/stdout.log"));
 }
 
+TEST_CASE("log files: a job that does not come together leaves no folder") {
+  const TemporaryFolder folder;
+  const ReservedPort port;
+  port.listen();
+  Program job(
+      torchrun({"-r", "3", "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1",
+                "--master-port", port.text(), "--log-dir", folder.path().string()},
+               "echo started"));
+  CHECK(job.wait() == 2);
+  CHECK(contains(job.err(), port.text()));
+  CHECK(fs::is_empty(folder.path()));
+}
+
 TEST_CASE("log files: a folder that cannot be made is an error before anything is started") {
   TemporaryFolder folder;
   const std::string file = (folder.path() / "file").string();

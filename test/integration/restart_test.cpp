@@ -3,6 +3,7 @@
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
+#include "support/worker_family.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -183,5 +184,43 @@ TEST_CASE("restart: kill -9 of one launcher ends a job that has restarts left") 
     machines[killed].signal(SIGKILL);
     CHECK(machines[1 - killed].wait() != 0);
     CHECK(workers.all_end());
+  }
+}
+
+TEST_CASE("restart: a launcher that cannot go on ends the job on the other machine too") {
+  for (const int at_fault : {0, 1}) {
+    CAPTURE(at_fault);
+    const TemporaryFolder folder;
+    const std::string logs = (folder.path() / "logs").string();
+    const ReservedPort port;
+    // A file where the folder of the next attempt should be made.
+    const std::string script = "[ $RANK = " + std::to_string(2 * at_fault + 1) +
+                               " ] && { dir=${TORCHELASTIC_ERROR_FILE%/attempt_0/*}\n"
+                               "rm -r $dir; touch $dir; exit 1; }; exec sleep 1000";
+    TwoMachines machines(Way::fixed, port, {"--max-restarts", "2", "-r", "1", "--log-dir", logs},
+                         script);
+    CHECK(machines[0].wait() == 2);
+    CHECK(machines[1].wait() == 2);
+    CHECK(contains(machines[at_fault].err(), "cannot make the log folder " + logs));
+    CHECK(contains(machines[1 - at_fault].err(), "cannot make the log folder " + logs));
+  }
+}
+
+TEST_CASE("restart: a machine that is gone without a word ends the job") {
+  for (const Way way : {Way::fixed, Way::c10d}) {
+    for (const int killed : {0, 1}) {
+      CAPTURE(way_name(way));
+      CAPTURE(killed);
+      const ReservedPort port;
+      TwoMachines machines(way, port, {"--max-restarts", "3"}, "echo pid=$$ end; exec sleep 1000");
+      machines[0].wait_for_text(" end", 2);
+      machines[1].wait_for_text(" end", 2);
+      const Watched workers(machines[0].out() + machines[1].out(), "pid=");
+      ::kill(supervisor_of(machines[killed]), SIGKILL);
+      CHECK(machines[killed].wait() == 128 + SIGKILL);
+      CHECK(machines[1 - killed].wait() == 1);
+      CHECK(contains(machines[1 - killed].err(), "the connection to machine "));
+      CHECK(workers.all_end());
+    }
   }
 }

@@ -1,5 +1,6 @@
 #include "job/job.hpp"
 
+#include "acc/base/error.hpp"
 #include "job/log_folder.hpp"
 #include "job/meeting.hpp"
 #include "job/peers.hpp"
@@ -41,18 +42,32 @@ class Job {
   asio::awaitable<void> watch_signals();
   asio::awaitable<void> watch_guardian();
 
-  asio::awaitable<void> meet();
+  asio::awaitable<bool> meet();
+  asio::awaitable<void> tie_to_machines();
+  asio::awaitable<void> leave_meeting();
+  asio::awaitable<void> run_attempts();
   asio::awaitable<bool> run_attempt();
   std::vector<WorkerSpec> worker_specs() const;
   asio::awaitable<JobOutcome> run_workers();
   asio::awaitable<bool> await_restart(const JobOutcome& outcome);
   void on_stop_signal(int signal);
   void on_first_failure(const WorkerRecord& worker);
+  void on_fault(const std::exception& error);
   void on_attempt_end(const AttemptEnd& end);
   void report(const JobOutcome& outcome);
   asio::awaitable<void> part_from_machines();
   void close();
   int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
+
+  /// What a stop signal finds.
+  enum class Phase {
+    idle,      ///< nothing is there yet, or only the last messages are outstanding
+    meeting,   ///< the other machines count on this one
+    leaving,   ///< they are being told that they should not
+    tying,     ///< all have met; nobody can be told yet
+    running,   ///< the workers
+    settling,  ///< the machines decide what follows on an attempt
+  };
 
   /// One line of the launcher's own on stderr, whole among the workers' lines.
   void say(const std::string& line) { output_.write_stderr("acclaunch: " + line + "\n"); }
@@ -70,12 +85,11 @@ class Job {
   std::optional<Peers> peers_;
   std::optional<Supervisor> supervisor_;
   int attempt_ = 0;
-  bool meets_ = false;
-  bool workers_run_ = false;
-  bool settling_ = false;    ///< the machines decide what follows on an attempt
+  Phase phase_ = Phase::idle;
   bool stopping_ = false;    ///< the attempt's workers are being ended
   bool restarting_ = false;  ///< and will be started again
   bool gave_up_ = false;
+  bool knows_why_ = false;  ///< the user, where another machine ended the job
   int status_ = 0;
 };
 
@@ -110,14 +124,23 @@ asio::awaitable<void> Job::work() {
   for (const std::string& notice : plan_.notices) {
     say(notice);
   }
+  leave_to_guardian(guardian_.native_handle(), logs_.scratch());
   logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
-  co_await meet();
-  bool again = true;
-  while (again) {
-    again = co_await run_attempt();
+  const bool begins = co_await meet();
+  std::exception_ptr fault;
+  try {
+    if (begins) {
+      co_await run_attempts();
+    }
+  } catch (const std::exception& error) {
+    fault = std::current_exception();
+    on_fault(error);
   }
   if (peers_) {
     co_await part_from_machines();
+  }
+  if (fault) {
+    std::rethrow_exception(fault);
   }
   co_await output_.flushed();
   if (gave_up_) {
@@ -126,14 +149,38 @@ asio::awaitable<void> Job::work() {
   }
 }
 
-asio::awaitable<void> Job::meet() {
-  meets_ = true;
+/// False where a stop signal came before the workers.
+asio::awaitable<bool> Job::meet() {
+  phase_ = Phase::meeting;
   co_await meeting_.take_place();
-  meets_ = false;
+  const bool left = std::exchange(phase_, Phase::tying) == Phase::leaving;
   if (meeting_.machines().size() > 1) {
-    peers_.emplace(io_.get_executor(), plan_, meeting_);
-    co_await peers_->connect();
-    peers_->watch([this](const AttemptEnd& end) { on_attempt_end(end); });
+    co_await tie_to_machines();
+  }
+  co_return std::exchange(phase_, Phase::idle) == Phase::tying && !left;
+}
+
+asio::awaitable<void> Job::tie_to_machines() {
+  peers_.emplace(io_.get_executor(), plan_, meeting_);
+  co_await peers_->connect();
+  peers_->watch([this](const AttemptEnd& end) { on_attempt_end(end); });
+  if (status_ != 0) {
+    peers_->announce(status_, "stopped by " + signal_name(status_ - 128));
+  }
+}
+
+asio::awaitable<void> Job::leave_meeting() {
+  phase_ = Phase::leaving;
+  const bool left = co_await meeting_.leave();
+  if (left) {
+    io_.stop();
+  }  // else the job has formed in the meantime: meet() goes on, and tells its machines
+}
+
+asio::awaitable<void> Job::run_attempts() {
+  bool again = true;
+  while (again) {
+    again = co_await run_attempt();
   }
 }
 
@@ -141,11 +188,11 @@ asio::awaitable<bool> Job::run_attempt() {
   const JobOutcome outcome = co_await run_workers();
   status_ = outcome.exit_status();
   gave_up_ = outcome.gave_up;
-  settling_ = peers_.has_value();
+  phase_ = peers_ ? Phase::settling : Phase::idle;
   co_await output_.drain();
   report(outcome);
   const bool again = co_await await_restart(outcome);
-  settling_ = false;
+  phase_ = Phase::idle;
   if (again) {
     ++attempt_;
     stopping_ = false;
@@ -178,13 +225,16 @@ asio::awaitable<void> Job::watch_guardian() {
   }
   if (peers_) {
     peers_->announce(128 + SIGKILL, "acclaunch on " + host_ + " is gone");
+  } else if (phase_ == Phase::meeting) {
+    asio::co_spawn(io_, meeting_.leave(), asio::detached);
   }
   end_descendants();
-  logs_.remove();
-  if (peers_) {  // time for that one message
+  if (peers_ || phase_ == Phase::meeting) {  // time for that one message
     asio::steady_timer moment(io_, std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
+    end_descendants();  // work() may have started workers in that moment
   }
+  logs_.remove();
   ::_exit(128 + SIGKILL);
 }
 
@@ -200,7 +250,7 @@ asio::awaitable<void> Job::watch_signals() {
       const int signal = static_cast<int>(info.ssi_signo);
       if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
         on_stop_signal(signal);
-      } else if (workers_run_ && (signal == SIGCHLD || !is_own_signal(signal))) {
+      } else if (phase_ == Phase::running && (signal == SIGCHLD || !is_own_signal(signal))) {
         supervisor_->on_signal(signal);
       }
     }
@@ -208,18 +258,18 @@ asio::awaitable<void> Job::watch_signals() {
 }
 
 void Job::on_stop_signal(int signal) {
-  if (peers_) {
+  if (peers_ && phase_ != Phase::tying) {
     peers_->announce(128 + signal, "stopped by " + signal_name(signal));
   }
   restarting_ = false;
-  if (!workers_run_) {
+  if (phase_ != Phase::running) {
     status_ = 128 + signal;
-    if (std::exchange(meets_, false)) {
-      asio::co_spawn(io_, meeting_.leave(), [this](const std::exception_ptr&) { io_.stop(); });
-    } else if (!std::exchange(settling_, false)) {
-      io_.stop();  // nothing is there yet, or only the last messages are outstanding
+    switch (phase_) {
+      case Phase::meeting: asio::co_spawn(io_, leave_meeting(), asio::detached); return;
+      case Phase::tying:
+      case Phase::settling: phase_ = Phase::idle; return;  // work() goes on, and sees it
+      default: io_.stop(); return;
     }
-    return;
   }
   say(signal_name(signal) + (std::exchange(stopping_, true) ? " while ending: killing the workers"
                                                             : ": ending the workers"));
@@ -254,9 +304,9 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   options.shutdown_timeout = plan_.shutdown_timeout;
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
   supervisor_.emplace(io_.get_executor(), output_, std::move(options));
-  workers_run_ = true;
+  phase_ = Phase::running;
+  logs_.keep();
   JobOutcome outcome = co_await supervisor_->run(worker_specs());
-  workers_run_ = false;
   co_return outcome;
 }
 
@@ -272,13 +322,25 @@ void Job::on_first_failure(const WorkerRecord& worker) {
   }
 }
 
+/// A launcher that cannot go on ends the job on all machines.
+void Job::on_fault(const std::exception& error) {
+  phase_ = Phase::idle;
+  supervisor_.reset();
+  if (peers_) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    peers_->announce(known != nullptr ? acc::exit_status(*known) : 1,
+                     "acclaunch on " + host_ + ": " + error.what());
+  }
+}
+
 void Job::on_attempt_end(const AttemptEnd& end) {
   if (end.machine_rank != meeting_.machine_rank()) {
+    knows_why_ = !end.restarts;
     say(peers_->name_of(end.machine_rank) +
         (end.restarts ? " ended the attempt: " : " ended the job: ") + end.reason);
   }
   stopping_ = true;
-  if (workers_run_) {
+  if (phase_ == Phase::running) {
     supervisor_->on_peer_failure();
   }
 }
@@ -312,7 +374,7 @@ asio::awaitable<void> Job::part_from_machines() {
     co_return;
   }
   status_ = end->exit_status;
-  if (end->machine_rank != meeting_.machine_rank()) {
+  if (end->machine_rank != meeting_.machine_rank() && !knows_why_) {
     say("the job ended first on " + peers_->name_of(end->machine_rank) + ": " + end->reason);
   }
 }

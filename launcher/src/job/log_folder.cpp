@@ -49,12 +49,16 @@ std::string LogFolder::error_file(int attempt, int local_rank) const {
 }
 
 void LogFolder::remove() const noexcept {
-  if (plan_.keeps_directory || plan_.directory.empty()) {
-    return;
-  }
   std::error_code ignored;
-  fs::remove_all(plan_.directory, ignored);
-  fs::remove(fs::path(plan_.directory).parent_path(), ignored);
+  if (plan_.keeps_directory && !was_used_) {
+    fs::remove_all(plan_.directory, ignored);
+  } else if (const std::string folder = scratch(); !folder.empty()) {
+    fs::remove_all(folder, ignored);
+  }
+}
+
+std::string LogFolder::scratch() const {
+  return plan_.keeps_directory ? "" : fs::path(plan_.directory).parent_path().string();
 }
 
 }  // namespace acc::launcher

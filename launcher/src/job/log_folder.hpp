@@ -8,7 +8,7 @@
 namespace acc::launcher {
 
 /// The folder of a run on disk, with the files of each attempt and worker in it; removed at the end
-/// unless the user named the place.
+/// unless the user named the place and workers were started.
 class LogFolder {
  public:
   /// `local_world_size` 0: nobody needs it.
@@ -24,11 +24,18 @@ class LogFolder {
   [[nodiscard]] WorkerTargets targets(int attempt, int local_rank) const;
   [[nodiscard]] std::string error_file(int attempt, int local_rank) const;
 
+  /// From now on it may hold what the user wants.
+  void keep() { was_used_ = true; }
+
   void remove() const noexcept;
+
+  /// What is removed at the end in any case; empty: nothing.
+  [[nodiscard]] std::string scratch() const;
 
  private:
   const OutputPlan& plan_;
   int local_world_size_;
+  bool was_used_ = false;
 };
 
 }  // namespace acc::launcher

@@ -21,8 +21,9 @@ namespace {
 /// read there why.
 constexpr std::chrono::seconds kLastWords{1};
 
-/// A launcher on the same machine answers sooner.
+/// A launcher on the same machine answers sooner; then it is looked whether the port is free.
 constexpr std::chrono::seconds kNeighbourTimeout{10};
+constexpr std::chrono::seconds kNeighbourAnswers{1};
 
 constexpr const char* kLoopback = "127.0.0.1";
 
@@ -99,14 +100,8 @@ asio::awaitable<void> Meeting::meet_by_arrival() {
     serve_store();
     co_return;
   }
-  const bool here = Server::is_own_address(plan_.rendezvous.address);
-  const bool serves = here && serve_meeting();
-  if (here && !serves) {
-    co_await connect_to_neighbour();
-  } else {
-    const std::string server = serves ? "localhost" : plan_.rendezvous.address;
-    co_await connect(server);
-  }
+  co_await connect_to_meeting();
+  const bool serves = meeting_server_.has_value();
   rendezvous::Machine me = this_machine();
   if (!serves && plan_.rendezvous.local_address.empty()) {
     const std::string own = client_.own_address();
@@ -117,6 +112,31 @@ asio::awaitable<void> Meeting::meet_by_arrival() {
   machines_ = std::move(round.machines);
   machine_rank_ = round.machine_rank;
   co_await agree_on_store();
+}
+
+asio::awaitable<void> Meeting::connect_to_meeting() {
+  const auto& [address, port] = store_;
+  if (!Server::is_own_address(address)) {
+    co_await connect(address);
+    co_return;
+  }
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::min(plan_.rendezvous.join_timeout, kNeighbourTimeout);
+  std::string reason;
+  while (!serve_meeting()) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      throw Error(Errc::config,
+                  "machines cannot meet at " + address + ":" + std::to_string(port) + ", where " +
+                      Server::port_owner(port).value_or("somebody else") +
+                      " listens, which is no store (" + reason + "); choose another port");
+    }
+    reason = co_await connect_to_neighbour();
+    if (reason.empty()) {
+      co_return;
+    }
+  }
+  const std::string server = "localhost";  // g++ 12: not below
+  co_await connect(server);
 }
 
 /// The first launcher where the meeting's address is takes the port; a second one on that machine
@@ -136,21 +156,15 @@ bool Meeting::serve_meeting() {
   return true;
 }
 
-/// Somebody on this machine has the port: another launcher, or a stranger.
-asio::awaitable<void> Meeting::connect_to_neighbour() {
-  const auto& [address, port] = store_;
-  std::string reason;
+/// Somebody on this machine has the port: another launcher, which may end at any time, or a
+/// stranger. Returns why it is no use, or "".
+asio::awaitable<std::string> Meeting::connect_to_neighbour() {
   try {
-    const auto limit = std::min(plan_.rendezvous.join_timeout, kNeighbourTimeout);
-    co_await client_.connect(address, port, limit);
-    co_return;
+    co_await client_.connect(store_.host, store_.port, kNeighbourAnswers);
   } catch (const Error& error) {
-    reason = error.what();
+    co_return error.what();
   }
-  throw Error(Errc::config, "machines cannot meet at " + address + ":" + std::to_string(port) +
-                                ", where " + Server::port_owner(port).value_or("somebody else") +
-                                " listens, which is no store (" + reason +
-                                "); choose another port");
+  co_return "";
 }
 
 /// Apart from the meeting's: jobs that meet at one place do not see each other's keys.
@@ -193,20 +207,21 @@ asio::awaitable<void> Meeting::connect(const std::string& server) {
   return client_.connect(server, plan_.rendezvous.port, plan_.rendezvous.join_timeout, say_);
 }
 
-asio::awaitable<void> Meeting::leave() {
+asio::awaitable<bool> Meeting::leave() {
   if (plan_.num_machines == 1 || plan_.rendezvous.backend == RendezvousPlan::Backend::none) {
-    co_return;
+    co_return true;
   }
   const bool serves = store_server_ || meeting_server_;
   if (serves) {
-    co_return;  // the meeting ends with this launcher
+    co_return true;  // the meeting ends with this launcher
   }
   AsyncClient client(io_.get_executor());  // the other one waits
   try {
     co_await client.connect(plan_.rendezvous.address, plan_.rendezvous.port, kLastWords);
-    co_await rendezvous::leave(client, plan_.rendezvous.run_id, this_machine(), terms());
+    co_return co_await rendezvous::leave(client, plan_.rendezvous.run_id, this_machine(), terms());
   } catch (const Error&) {  // there is nobody to be told
   }
+  co_return true;
 }
 
 Assignment Meeting::assignment(int restart_count) const {
@@ -226,6 +241,10 @@ Assignment Meeting::assignment(int restart_count) const {
         machine.local_world_size;
   }
   return result;
+}
+
+void Meeting::on_machine_gone(std::function<void(int machine_rank)> callback) {
+  store_server_->on_machine_gone(std::move(callback));
 }
 
 void Meeting::forget_workers() {

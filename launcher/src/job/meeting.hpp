@@ -28,8 +28,8 @@ class Meeting {
   boost::asio::awaitable<void> take_place();
 
   /// To be called when this launcher has to end while the meeting takes place: gives its place
-  /// there back, as far as that is quickly done.
-  boost::asio::awaitable<void> leave();
+  /// there back, as far as that is quickly done. False where the job has already formed with it.
+  boost::asio::awaitable<bool> leave();
 
   // What came of it.
   [[nodiscard]] const std::vector<rendezvous::Machine>& machines() const { return machines_; }
@@ -37,6 +37,9 @@ class Meeting {
   [[nodiscard]] const rendezvous::StoreAddress& store() const { return store_; }
   /// Who the workers of this machine are, in the attempt after so many restarts.
   [[nodiscard]] Assignment assignment(int restart_count) const;
+
+  /// Machine 0: tells from now on when another one is gone.
+  void on_machine_gone(std::function<void(int machine_rank)> callback);
 
   /// Machine 0: makes the store as good as new for the next attempt.
   void forget_workers();
@@ -54,7 +57,8 @@ class Meeting {
   [[nodiscard]] rendezvous::Terms terms() const;
   [[nodiscard]] rendezvous::MeetingTimes times() const;
   boost::asio::awaitable<void> connect(const std::string& server);
-  boost::asio::awaitable<void> connect_to_neighbour();
+  boost::asio::awaitable<void> connect_to_meeting();
+  boost::asio::awaitable<std::string> connect_to_neighbour();
   boost::asio::awaitable<void> linger();
 
   boost::asio::io_context& io_;

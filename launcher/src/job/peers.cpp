@@ -26,6 +26,9 @@ Peers::Peers(asio::any_io_executor executor, const LaunchPlan& plan, Meeting& me
       calls_(executor_),
       watcher_(executor_),
       waiter_(executor_),
+      arrivals_(executor_),
+      machines_left_(num_machines() - 1),
+      all_left_(executor_),
       patience_(executor_),
       announced_(executor_) {
   announced_.open();
@@ -38,11 +41,41 @@ asio::awaitable<void> Peers::connect() {
   }
   // The store keeps the connections of those who have named a launchers' key.
   co_await rendezvous::open_attempt(calls_, run_id(), 0);
+  if (!is_machine_0()) {
+    co_await rendezvous::tie(watcher_, run_id(), meeting_.machine_rank());
+  }
 }
 
 void Peers::watch(std::function<void(const AttemptEnd&)> on_end) {
   on_end_ = std::move(on_end);
   asio::co_spawn(executor_, await_ends(), asio::detached);
+  if (is_machine_0()) {
+    asio::co_spawn(executor_, await_machines(), asio::detached);
+  }
+}
+
+/// Machine 0: one that has met may be gone before it comes to the store.
+asio::awaitable<void> Peers::await_machines() {
+  meeting_.on_machine_gone([this](int machine_rank) { on_machine_gone(machine_rank); });
+  std::vector<int> missing;
+  try {
+    co_await arrivals_.connect("localhost", meeting_.store().port, AsyncClient::kCallTimeout);
+    missing = co_await rendezvous::await_ties(arrivals_, run_id(), num_machines(),
+                                              AsyncClient::kCallTimeout);
+  } catch (const Error&) {  // closed: the job is over
+  }
+  for (const int machine_rank : missing) {
+    on_machine_gone(machine_rank);
+  }
+}
+
+void Peers::on_machine_gone(int machine_rank) {
+  if (!finishing_ && !end_) {
+    announce(lost(machine_rank, "it has gone without a word"));
+  }
+  if (--machines_left_ == 0) {
+    all_left_.open();
+  }
 }
 
 asio::awaitable<void> Peers::await_ends() {
@@ -54,9 +87,12 @@ asio::awaitable<void> Peers::await_ends() {
       if (finishing_ || end_) {
         co_return;  // finish() notices by itself, or the store has gone after its work was done
       }
-      end = lost_machine_0(error.what());
+      end = lost(0, error.what());
     }
-    ++watched_attempt_;
+    const int attempt = watched_attempt_++;
+    if (end.restarts && attempt < attempt_) {
+      continue;  // waiter_ knew it sooner, and all have started again
+    }
     if (end.restarts) {
       lose_patience_later();
     } else {
@@ -72,8 +108,9 @@ void Peers::set_end(AttemptEnd end) {
   waiter_.close();
 }
 
-AttemptEnd Peers::lost_machine_0(const std::string& why) const {
-  return {0, 1, false, "the connection to " + name_of(0) + " is lost: " + why};
+AttemptEnd Peers::lost(int machine_rank, const std::string& why) const {
+  return {machine_rank, 1, false,
+          "the connection to " + name_of(machine_rank) + " is lost: " + why};
 }
 
 /// Between the end of an attempt and the next one a machine may vanish without a word.
@@ -87,7 +124,11 @@ void Peers::lose_patience_later() {
 }
 
 void Peers::announce(int exit_status, const std::string& reason, bool restarts) {
-  announcements_.push_back({meeting_.machine_rank(), exit_status, restarts, reason});
+  announce({meeting_.machine_rank(), exit_status, restarts, reason});
+}
+
+void Peers::announce(AttemptEnd end) {
+  announcements_.push_back(std::move(end));
   if (announcements_.size() == 1) {
     announced_.close();
     asio::co_spawn(executor_, send_announcements(), asio::detached);
@@ -120,7 +161,7 @@ asio::awaitable<bool> Peers::await_restart() {
     co_return co_await restarted();
   } catch (const Error& error) {
     if (!end_) {
-      end_ = lost_machine_0(error.what());
+      end_ = lost(0, error.what());
     }
   }
   co_return false;
@@ -151,20 +192,35 @@ asio::awaitable<std::optional<AttemptEnd>> Peers::finish() {
   co_await announced_.passed();
   // After a success all workers everywhere have ended, so that only this message is awaited.
   AsyncClient::Milliseconds timeout = AsyncClient::kCallTimeout;
-  if (end_) {  // machine 0 keeps the store for the others' last words
-    timeout = is_machine_0() ? plan_.shutdown_timeout + kGrace : std::chrono::seconds(0);
+  if (end_ || is_machine_0()) {
+    timeout = std::chrono::seconds(0);
   }
   try {
     co_await rendezvous::finish(calls_, run_id(), num_machines(), timeout);
   } catch (const Error& error) {
     if (!end_) {
-      end_ = lost_machine_0(error.what());
+      end_ = lost(0, error.what());
     }
   }
+  if (is_machine_0()) {
+    co_await await_departures();
+  }
   patience_.cancel();
-  watcher_.close();
-  waiter_.close();
+  for (AsyncClient* client : {&watcher_, &waiter_, &arrivals_}) {
+    client->close();
+  }
   co_return end_;
+}
+
+/// Machine 0 keeps the store for the others' last words.
+asio::awaitable<void> Peers::await_departures() {
+  patience_.expires_after(plan_.shutdown_timeout + kGrace);
+  patience_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) {
+      all_left_.open();
+    }
+  });
+  co_await all_left_.passed();
 }
 
 std::string Peers::name_of(int machine_rank) const {

@@ -25,8 +25,8 @@ class Peers {
 
   boost::asio::awaitable<void> connect();
 
-  /// From now on tells when an attempt has been ended, here or elsewhere, or when the tie to
-  /// machine 0 is cut.
+  /// From now on tells when an attempt has been ended, here or elsewhere, or when a machine is
+  /// gone: the others are tied to machine 0.
   void watch(std::function<void(const AttemptEnd&)> on_end);
 
   /// Ends the attempt on all machines, unless one has done so already: restarts it, or ends the
@@ -48,11 +48,15 @@ class Peers {
 
  private:
   boost::asio::awaitable<void> await_ends();
+  boost::asio::awaitable<void> await_machines();
+  void on_machine_gone(int machine_rank);
   boost::asio::awaitable<void> send_announcements();
   boost::asio::awaitable<bool> restarted();
   void set_end(AttemptEnd end);
   void lose_patience_later();
-  [[nodiscard]] AttemptEnd lost_machine_0(const std::string& why) const;
+  void announce(AttemptEnd end);
+  boost::asio::awaitable<void> await_departures();
+  [[nodiscard]] AttemptEnd lost(int machine_rank, const std::string& why) const;
   [[nodiscard]] const std::string& run_id() const { return plan_.rendezvous.run_id; }
   [[nodiscard]] int num_machines() const { return static_cast<int>(meeting_.machines().size()); }
   [[nodiscard]] bool is_machine_0() const { return meeting_.machine_rank() == 0; }
@@ -60,9 +64,12 @@ class Peers {
   boost::asio::any_io_executor executor_;
   const LaunchPlan& plan_;
   Meeting& meeting_;
-  rendezvous::AsyncClient calls_;    ///< announcements, then the last call
-  rendezvous::AsyncClient watcher_;  ///< waits for ends
-  rendezvous::AsyncClient waiter_;   ///< waits for the others' workers to end
+  rendezvous::AsyncClient calls_;     ///< announcements, then the last call
+  rendezvous::AsyncClient watcher_;   ///< the tie; waits for ends
+  rendezvous::AsyncClient waiter_;    ///< waits for the others' workers to end
+  rendezvous::AsyncClient arrivals_;  ///< machine 0: waits for the others' ties
+  int machines_left_;                 ///< machine 0: of the others
+  Gate all_left_;
   boost::asio::steady_timer patience_;
   std::function<void(const AttemptEnd&)> on_end_;
   int attempt_ = 0;

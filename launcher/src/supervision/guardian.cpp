@@ -5,16 +5,18 @@
 #include "supervision/process_end.hpp"
 #include "supervision/signals.hpp"
 
-#include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 
 namespace acc::launcher {
@@ -73,17 +75,31 @@ int wait_and_forward(pid_t supervisor, const sigset_t& signals) {
   }
 }
 
+void remove_what_is_left(int supervisor) {
+  std::array<char, PATH_MAX> folder{};
+  if (::recv(supervisor, folder.data(), folder.size() - 1, MSG_DONTWAIT) > 0) {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder.data(), ignored);
+  }
+}
+
 }  // namespace
+
+void leave_to_guardian(int guardian, const std::string& folder) {
+  if (folder.size() < PATH_MAX) {
+    ::send(guardian, folder.data(), folder.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+}
 
 int run_guarded(int argc, char** argv, const std::function<int(UniqueFd)>& body) {
   const sigset_t signals = handled_signals();
   std::signal(SIGCHLD, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  // The supervisor sees the end of this pipe when the guardian is gone, in whatever way.
+  // The supervisor sees the end of this stream when the guardian is gone, in whatever way.
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw failed("pipe2");
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw failed("socketpair");
   }
   UniqueFd watched(ends[0]);
   UniqueFd held(ends[1]);
@@ -100,6 +116,7 @@ int run_guarded(int argc, char** argv, const std::function<int(UniqueFd)>& body)
   if (!end_descendants()) {
     std::fprintf(stderr, "acclaunch: some processes of the job could not be killed\n");
   }
+  remove_what_is_left(held.get());
   if (end.kind == ProcessEnd::Kind::killed) {
     std::fprintf(stderr, "acclaunch: its supervisor (pid %d) was %s; the workers were ended\n",
                  static_cast<int>(supervisor), end.describe().c_str());

@@ -3,6 +3,7 @@
 #include "acc/base/unique_fd.hpp"
 
 #include <functional>
+#include <string>
 
 namespace acc::launcher {
 
@@ -16,5 +17,9 @@ namespace acc::launcher {
 /// supervisor left, and returns the supervisor's exit status, or 128 + n when signal n killed it.
 /// Call it before any thread is started.
 int run_guarded(int argc, char** argv, const std::function<int(UniqueFd)>& body);
+
+/// Has the guardian, of which the supervisor's descriptor is given, remove `folder` and all that is
+/// in it when the supervisor has ended. Once; nothing happens for an empty name.
+void leave_to_guardian(int guardian, const std::string& folder);
 
 }  // namespace acc::launcher

@@ -124,11 +124,7 @@ asio::awaitable<Machine> Joining::claim(int rank) {
   co_return decode_machine(found);
 }
 
-asio::awaitable<void> Joining::leave() {
-  const bool decided = co_await is_decided();
-  if (decided) {
-    co_return;
-  }
+asio::awaitable<bool> Joining::leave() {
   const auto found = co_await client_.multi_get(machine_keys());
   for (const std::string& text : found) {
     const Machine machine = text.empty() ? Machine{} : decode_machine(text);
@@ -136,11 +132,13 @@ asio::awaitable<void> Joining::leave() {
       co_await client_.delete_key(key_of(machine.machine_rank));
     }
   }
+  const bool decided = co_await is_decided();  // not before: it may be meanwhile
+  co_return !decided;
 }
 
-asio::awaitable<void> leave(AsyncClient& client, std::string run_id, Machine me, Terms terms) {
+asio::awaitable<bool> leave(AsyncClient& client, std::string run_id, Machine me, Terms terms) {
   Joining joining(client, std::move(run_id), std::move(me), terms, {}, {});
-  co_await joining.leave();
+  co_return co_await joining.leave();
 }
 
 asio::awaitable<void> Joining::refuse(std::string reason) {

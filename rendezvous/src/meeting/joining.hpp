@@ -15,8 +15,8 @@ class Joining {
   Joining(AsyncClient& client, std::string run_id, Machine me, Terms terms, MeetingTimes times,
           AsyncClient::Progress progress);
 
-  /// Deletes every claim of this launcher while nothing is decided.
-  boost::asio::awaitable<void> leave();
+  /// Deletes every claim of this launcher. False where it was decided before.
+  boost::asio::awaitable<bool> leave();
 
   /// Lays the terms down, or compares them. Throws Error(config) on all machines.
   boost::asio::awaitable<void> agree();

@@ -142,5 +142,39 @@ TEST_CASE_FIXTURE(Fixture, "a store forgets its workers, and keeps what launcher
   CHECK(contains(error_of([&] { outcome->get(); }), "connection: "));
 }
 
+awaitable<std::vector<int>> tie_and_count(AsyncClient& client, std::uint16_t port, int machine) {
+  co_await client.connect("127.0.0.1", port, kSoon);
+  co_await tie(client, "run", machine);
+  co_return co_await await_ties(client, "run", 4, 1ms);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a machine that goes is noticed, whether asked before or after") {
+  std::vector<AsyncClient> machines;
+  for (int i = 0; i < 2; ++i) {
+    machines.emplace_back(run.io.get_executor());
+  }
+  const auto first = run.spawn(tie_and_count(machines[0], server.port(), 3));
+  run.run();
+  const auto second = run.spawn(tie_and_count(machines[1], server.port(), 1));
+  run.run();
+  CHECK(first->get() == std::vector<int>{1, 2});
+  CHECK(second->get() == std::vector<int>{2});
+
+  const auto run_until = [this](const std::function<bool()>& done) {
+    run.io.restart();
+    while (!done()) {
+      REQUIRE(run.io.run_one_for(kSoon) == 1);
+    }
+  };
+  machines[0].close();
+  run_until([this] { return server.num_connections() == 1; });
+  std::vector<int> gone;
+  server.on_machine_gone([&](int machine) { gone.push_back(machine); });
+  CHECK(gone == std::vector<int>{3});
+  machines[1].close();
+  run_until([&] { return server.num_connections() == 0; });
+  CHECK(gone == std::vector<int>{3, 1});
+}
+
 }  // namespace
 }  // namespace acc::rendezvous

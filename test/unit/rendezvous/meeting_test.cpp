@@ -355,8 +355,7 @@ TEST_CASE_FIXTURE(Arrivals, "a machine too many is refused, and the others run")
 
 awaitable<bool> leave_at(AsyncClient& client, std::uint16_t port, Machine me, Terms terms) {
   co_await client.connect("127.0.0.1", port, kSoon);
-  co_await leave(client, "run", std::move(me), terms);
-  co_return true;
+  co_return co_await leave(client, "run", std::move(me), terms);
 }
 
 TEST_CASE_FIXTURE(Arrivals, "who leaves before the round is complete gives the rank back") {
@@ -366,12 +365,18 @@ TEST_CASE_FIXTURE(Arrivals, "who leaves before the round is complete gives the r
   run.run();
   CHECK(contains(error_of([&] { gave_up->get(); }), "timeout: 1 of 2 machines came to "));
   AsyncClient messenger(run.io.get_executor());
-  run.spawn(leave_at(messenger, server.port(), gone.me, gone.terms));
+  const auto left = run.spawn(leave_at(messenger, server.port(), gone.me, gone.terms));
   run.run();
+  CHECK(left->get());
   Guest first = guest(2);
   Guest second = guest(3);
   const auto [early, late] = one_after_the_other(first, second);
   CHECK(hosts(early->get()) == std::vector<std::string>{"host2", "host3"});
+  AsyncClient late_messenger(run.io.get_executor());
+  const auto late_to_leave =
+      run.spawn(leave_at(late_messenger, server.port(), first.me, first.terms));
+  run.run();
+  CHECK_FALSE(late_to_leave->get());
 }
 
 TEST_CASE_FIXTURE(Arrivals, "a machine that leaves during the last call leaves no gap") {

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 /// How the launchers of a job end together, attempt after attempt, through the store that machine 0
 /// serves. Attempts count from 0, as TORCHELASTIC_RESTART_COUNT does.
@@ -36,6 +37,15 @@ boost::asio::awaitable<AttemptEnd> await_end(AsyncClient& client, std::string ru
 boost::asio::awaitable<std::optional<AttemptEnd>> await_all_ended(AsyncClient& client,
                                                                   std::string run_id, int attempt,
                                                                   int num_machines);
+
+/// Ties this machine to the store by the connection of `client`: Server::on_machine_gone tells when
+/// that ends.
+boost::asio::awaitable<void> tie(AsyncClient& client, std::string run_id, int machine_rank);
+
+/// The machines, machine 0 apart, that have not tied themselves within `timeout`.
+boost::asio::awaitable<std::vector<int>> await_ties(AsyncClient& client, std::string run_id,
+                                                    int num_machines,
+                                                    AsyncClient::Milliseconds timeout);
 
 /// Machine 0 has cleared the store for `attempt`; the others wait for that.
 boost::asio::awaitable<void> open_attempt(AsyncClient& client, std::string run_id, int attempt);

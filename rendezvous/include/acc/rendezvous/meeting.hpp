@@ -77,9 +77,9 @@ boost::asio::awaitable<Round> meet_by_arrival(AsyncClient& client, std::string r
 /// io_context runs; `meet_by_arrival` with the same `me` follows.
 void arrive_first(Server& server, const std::string& run_id, Machine me);
 
-/// Gives back the rank that `me` has claimed, unless the job has already formed: for a launcher
-/// that is told to end while it waits.
-boost::asio::awaitable<void> leave(AsyncClient& client, std::string run_id, Machine me,
+/// Gives back the rank that `me` has claimed: for a launcher that is told to end while it waits.
+/// False where the job has already formed.
+boost::asio::awaitable<bool> leave(AsyncClient& client, std::string run_id, Machine me,
                                    Terms terms);
 
 /// Where the workers' store is, which machine 0 of a round publishes and the others await.

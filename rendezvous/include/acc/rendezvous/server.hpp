@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,10 @@ class Server {
   /// the launchers (meeting.hpp), and closes each connection that never named one of these, so
   /// that nothing a dead worker sent can come late.
   void forget_workers();
+
+  /// Tells, until `stop`, when the connection by which a machine tied itself to the store
+  /// (attempts.hpp) has ended; at once where one has already.
+  void on_machine_gone(std::function<void(int machine_rank)> callback);
 
   /// Takes no more requests or connections, sends what is already answered, then closes. `io` runs
   /// out of this server's work when that is done.
