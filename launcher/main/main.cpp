@@ -4,6 +4,7 @@
 #include "acc/launcher/host_facts.hpp"
 #include "job/job.hpp"
 #include "supervision/guardian.hpp"
+#include "supervision/signals.hpp"
 
 #include <cerrno>
 #include <cstdio>
@@ -56,11 +57,18 @@ void append_file(const LaunchPlan& plan) {
   }
 }
 
+/// Reads files and asks the driver, either of which may hang.
+LaunchPlan make_plan(const Face& face, const Flags& flags,
+                     const acc::plugins::Environment& environment) {
+  const UsualSignals until_something_runs;
+  return face.plan(flags, environment, detect_host_facts(environment));
+}
+
 /// In the supervisor process.
 int launch(const Face& face, const Flags& flags, acc::UniqueFd guardian) {
   try {
     const auto environment = acc::plugins::current_environment();
-    const LaunchPlan plan = face.plan(flags, environment, detect_host_facts(environment));
+    const LaunchPlan plan = make_plan(face, flags, environment);
     append_file(plan);
     const int status = run_job(plan, environment, std::move(guardian));
     return status == 0 && !plan.success.empty() ? print(plan.success + "\n") : status;

@@ -38,15 +38,17 @@ std::string one_line(std::string text) {
 }
 
 std::string encode(const Machine& machine) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}", machine.machine_rank, machine.local_world_size,
-                     machine.pid, one_line(machine.host), one_line(machine.address));
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n", machine.machine_rank, machine.local_world_size,
+                     machine.pid, machine.pid_space, one_line(machine.host),
+                     one_line(machine.address));
 }
 
-Machine decode_machine(std::string_view text) {
+Machine take_machine(std::string_view& text) {
   Machine machine;
   machine.machine_rank = take_int(text);
   machine.local_world_size = take_int(text);
   machine.pid = take_int(text);
+  machine.pid_space = take_line(text);
   machine.host = take_line(text);
   machine.address = take_line(text);
   return machine;

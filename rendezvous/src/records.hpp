@@ -21,7 +21,8 @@ int take_int(std::string_view& text);
 std::string one_line(std::string text);
 
 std::string encode(const Machine& machine);
-Machine decode_machine(std::string_view text);
+/// Takes the lines of one machine off `text`.
+Machine take_machine(std::string_view& text);
 
 /// "machine 1 (node2, pid 4711)"
 std::string describe(const Machine& machine);

@@ -181,6 +181,19 @@ TEST_CASE("launch: a second signal kills at once") {
   CHECK(job.wait() == 128 + SIGTERM);
 }
 
+TEST_CASE("launch: a stop signal ends acclaunch while it still reads its files") {
+  const std::string folder = temporary_folder();
+  const std::string pipe = folder + "/config.yaml";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Program job(acclaunch({"--config_file", pipe}, "true"));
+    const std::ofstream writer(pipe);  // opened once acclaunch has opened it, which then waits
+    job.signal(signal);
+    CHECK(job.wait() == 128 + signal);
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST_CASE("launch: other signals are passed on to the workers") {
   Program job(acclaunch({"--cpu", "--num_processes", "2"},
                         "trap 'echo got it; exit 0' USR1; echo worker-up; while :; do sleep 1000 & "

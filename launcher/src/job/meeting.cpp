@@ -171,7 +171,8 @@ rendezvous::Machine Meeting::this_machine() const {
           .host = host_,
           .address = local.empty() ? plan_.rendezvous.address : local,
           .local_world_size = plan_.local_world_size,
-          .pid = ::getpid()};
+          .pid = ::getpid(),
+          .pid_space = rendezvous::own_pid_space()};
 }
 
 rendezvous::Terms Meeting::terms() const {

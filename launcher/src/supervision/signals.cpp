@@ -20,4 +20,14 @@ sigset_t handled_signals() noexcept {
   return signals;
 }
 
+UsualSignals::UsualSignals() noexcept {
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, &blocked_);
+}
+
+UsualSignals::~UsualSignals() {
+  ::sigprocmask(SIG_SETMASK, &blocked_, nullptr);
+}
+
 }  // namespace acc::launcher

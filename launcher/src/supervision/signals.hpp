@@ -8,6 +8,19 @@ namespace acc::launcher {
 /// tell of a fault in the process itself and those that were ignored when it was started (nohup).
 sigset_t handled_signals() noexcept;
 
+/// While it lives, signals have their usual effect on this process, which has nothing yet to end
+/// with it. Those that came before have it at once.
+class UsualSignals {
+ public:
+  UsualSignals() noexcept;
+  ~UsualSignals();
+  UsualSignals(const UsualSignals&) = delete;
+  UsualSignals& operator=(const UsualSignals&) = delete;
+
+ private:
+  sigset_t blocked_{};
+};
+
 /// Ends a job gracefully: SIGTERM, SIGINT, SIGHUP, SIGQUIT.
 constexpr bool is_stop_signal(int signal) noexcept {
   return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;

@@ -35,28 +35,37 @@ class JoiningByArrival : public Joining {
   asio::awaitable<Round> await_round() {
     bool decided = co_await is_decided();
     while (!decided) {
-      const auto absent = co_await missing();
-      const int present = terms_.num_machines - static_cast<int>(absent.size());
-      if (absent.empty() || last_call_is_over(present)) {
-        co_await declare_ready(present);
+      auto machines = co_await present();
+      const int count = static_cast<int>(machines.size());
+      if (count == terms_.num_machines || last_call_is_over(count)) {
+        co_await declare_ready(std::move(machines));
         break;
       }
-      report(present);
-      decided = co_await await_decision(pause(present));
+      report(count);
+      decided = co_await await_decision(pause(count));
     }
-    Round round;
-    round.machines = co_await decided_machines();
-    round.machine_rank = me_.machine_rank;
-    if (round.machine_rank >= static_cast<int>(round.machines.size())) {
-      throw Error(Errc::config,
-                  fmt::format("the job has started without this machine: {} machines had come to "
-                              "{} when the last call was over",
-                              round.machines.size(), client_.where()));
-    }
-    co_return round;
+    auto machines = co_await decided_machines();
+    co_return round_of(std::move(machines));
   }
 
  private:
+  /// The ranks that those who left have freed are not left out.
+  [[nodiscard]] Round round_of(std::vector<Machine> machines) const {
+    const auto mine = std::ranges::find(machines, me_);
+    if (mine == machines.end()) {
+      throw Error(Errc::config,
+                  fmt::format("the job has started without this machine: {} machines had come to "
+                              "{} when the last call was over",
+                              machines.size(), client_.where()));
+    }
+    const auto machine_rank = static_cast<int>(mine - machines.begin());
+    int rank = 0;
+    for (Machine& machine : machines) {
+      machine.machine_rank = rank++;
+    }
+    return {std::move(machines), machine_rank};
+  }
+
   /// The last call begins when this machine sees the minimum for the first time.
   bool last_call_is_over(int present) {
     if (present < terms_.min_machines) {

@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "meeting/joining.hpp"
+#include "records.hpp"
 
 #include <fmt/format.h>
 
@@ -29,21 +30,38 @@ class JoiningByRank : public Joining {
   }
 
   asio::awaitable<std::vector<Machine>> await_all() {
-    const auto absent = co_await missing();
-    if (absent.empty()) {
-      co_await declare_ready(terms_.num_machines);
+    auto all = co_await present();
+    if (static_cast<int>(all.size()) == terms_.num_machines) {
+      co_await declare_ready(std::move(all));
     }
     bool decided = co_await is_decided();
     while (!decided) {
       co_await say_who_is_missing();
       decided = co_await await_decision(std::clamp(left(), Milliseconds(1), times_.interval));
     }
-    co_return co_await decided_machines();
+    auto machines = co_await decided_machines();
+    const Machine& mine = machines[static_cast<std::size_t>(me_.machine_rank)];
+    if (mine != me_) {
+      throw Error(Errc::config, fmt::format("the job has started with {}, which was here before",
+                                            describe(mine)));
+    }
+    co_return machines;
   }
 
  private:
+  [[nodiscard]] std::vector<int> missing(const std::vector<Machine>& present) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < terms_.num_machines; ++rank) {
+      if (std::ranges::find(present, rank, &Machine::machine_rank) == present.end()) {
+        ranks.push_back(rank);
+      }
+    }
+    return ranks;
+  }
+
   asio::awaitable<void> say_who_is_missing() {
-    const auto ranks = co_await missing();
+    const auto machines = co_await present();
+    const auto ranks = missing(machines);
     if (left() <= Milliseconds::zero()) {
       throw Error(Errc::timeout,
                   fmt::format("machines {} of {} did not come to {} within {}: start acclaunch "

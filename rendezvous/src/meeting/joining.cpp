@@ -7,7 +7,8 @@
 #include <signal.h>
 
 #include <cerrno>
-#include <numeric>
+#include <filesystem>
+#include <fstream>
 #include <utility>
 
 namespace acc::rendezvous {
@@ -18,8 +19,8 @@ namespace {
 
 using Milliseconds = AsyncClient::Milliseconds;
 
-// What the key "ready" begins with when the job may start; the number of machines follows. Else it
-// holds, in lines, how many machines should hear that it may not, and why.
+// What the key "ready" begins with when the job may start; its machines follow, so that nobody can
+// leave any more. Else it holds, in lines, how many machines should hear that it may not, and why.
 constexpr std::string_view kReady = "ready\n";
 // How long a refused machine stays for the others to hear it too: machine 0 takes the store along.
 constexpr Milliseconds kRefusalPause{2'000};
@@ -36,7 +37,7 @@ std::string disagreement(const Terms& mine, const Machine& me, std::string_view 
   other.min_machines = take_int(text);
   other.num_processes = take_int(text);
   other.max_restarts = take_int(text);
-  const Machine from = decode_machine(text);
+  const Machine from = take_machine(text);
   const auto differ = [&](std::string_view what, int my_value, int other_value) {
     return fmt::format("{} was started with {} {}, {} with {} {}: start all machines with the same",
                        describe(me), what, my_value, describe(from), what, other_value);
@@ -57,10 +58,21 @@ std::string disagreement(const Terms& mine, const Machine& me, std::string_view 
 }
 
 bool is_dead_neighbour(const Machine& machine, const Machine& me) {
-  return machine.host == me.host && kill(machine.pid, 0) != 0 && errno == ESRCH;
+  return machine.pid_space == me.pid_space && kill(machine.pid, 0) != 0 && errno == ESRCH;
+}
+
+Machine decode_machine(std::string_view text) {
+  return take_machine(text);
 }
 
 }  // namespace
+
+std::string own_pid_space() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code hidden;
+  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/pid", hidden).string();
+}
 
 std::string wrong_total(const std::vector<Machine>& machines, int num_processes) {
   int total = 0;
@@ -117,10 +129,10 @@ asio::awaitable<void> Joining::leave() {
   if (decided) {
     co_return;
   }
-  const auto found = co_await client_.multi_get(machine_keys(terms_.num_machines));
+  const auto found = co_await client_.multi_get(machine_keys());
   for (const std::string& text : found) {
     const Machine machine = text.empty() ? Machine{} : decode_machine(text);
-    if (machine.host == me_.host && machine.pid == me_.pid) {
+    if (machine.pid_space == me_.pid_space && machine.pid == me_.pid) {
       co_await client_.delete_key(key_of(machine.machine_rank));
     }
   }
@@ -132,9 +144,8 @@ asio::awaitable<void> leave(AsyncClient& client, std::string run_id, Machine me,
 }
 
 asio::awaitable<void> Joining::refuse(std::string reason) {
-  const auto absent = co_await missing();
-  const auto listeners = static_cast<std::size_t>(terms_.num_machines) - absent.size() + 1;
-  std::string outcome = fmt::format("{}\n{}", listeners, reason);
+  const auto listeners = co_await present();
+  std::string outcome = fmt::format("{}\n{}", listeners.size() + 1, reason);
   const std::string found = co_await client_.compare_set(ready_key(), "", outcome);
   if (found == outcome) {
     co_await fail(std::move(outcome));
@@ -149,8 +160,12 @@ asio::awaitable<void> Joining::fail(std::string outcome) {
   throw Error(Errc::config, std::string(text));
 }
 
-asio::awaitable<void> Joining::declare_ready(int count) {
-  co_await client_.compare_set(ready_key(), "", fmt::format("{}{}", kReady, count));
+asio::awaitable<void> Joining::declare_ready(std::vector<Machine> machines) {
+  std::string outcome(kReady);
+  for (const Machine& machine : machines) {
+    outcome += encode(machine);
+  }
+  co_await client_.compare_set(ready_key(), "", std::move(outcome));
 }
 
 asio::awaitable<bool> Joining::is_decided() {
@@ -166,8 +181,11 @@ asio::awaitable<std::vector<Machine>> Joining::decided_machines() {
   if (!outcome.starts_with(kReady)) {
     co_await fail(outcome);
   }
-  std::string_view count = std::string_view(outcome).substr(kReady.size());
-  auto all = co_await machines(take_int(count));
+  std::string_view text = std::string_view(outcome).substr(kReady.size());
+  std::vector<Machine> all;
+  while (!text.empty()) {
+    all.push_back(take_machine(text));
+  }
   const std::string wrong = wrong_total(all, terms_.num_processes);
   if (!wrong.empty()) {  // everybody sees the same
     co_await fail(fmt::format("{}\n{}", all.size(), wrong));
@@ -175,24 +193,15 @@ asio::awaitable<std::vector<Machine>> Joining::decided_machines() {
   co_return all;
 }
 
-asio::awaitable<std::vector<Machine>> Joining::machines(int count) {
-  const auto found = co_await client_.multi_get(machine_keys(count));
-  std::vector<Machine> all;
+asio::awaitable<std::vector<Machine>> Joining::present() {
+  const auto found = co_await client_.multi_get(machine_keys());
+  std::vector<Machine> machines;
   for (const std::string& text : found) {
-    all.push_back(decode_machine(text));
-  }
-  co_return all;
-}
-
-asio::awaitable<std::vector<int>> Joining::missing() {
-  const auto found = co_await client_.multi_get(machine_keys(terms_.num_machines));
-  std::vector<int> ranks;
-  for (std::size_t each = 0; each < found.size(); ++each) {
-    if (found[each].empty()) {
-      ranks.push_back(static_cast<int>(each));
+    if (!text.empty()) {
+      machines.push_back(decode_machine(text));
     }
   }
-  co_return ranks;
+  co_return machines;
 }
 
 Milliseconds Joining::elapsed() const {
@@ -216,9 +225,9 @@ std::vector<std::string> Joining::ready_keys() const {
   return {ready_key()};
 }
 
-std::vector<std::string> Joining::machine_keys(int count) const {
+std::vector<std::string> Joining::machine_keys() const {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < count; ++rank) {
+  for (int rank = 0; rank < terms_.num_machines; ++rank) {
     keys.push_back(key_of(rank));
   }
   return keys;

@@ -29,22 +29,22 @@ class Joining {
   [[nodiscard]] std::string key_of(int machine_rank) const;
 
   /// What stands under `rank` in the end; `me` where that was free, or its owner a dead launcher
-  /// of this host.
+  /// of this PID space.
   Awaitable<Machine> claim(int rank);
 
   /// Tells everybody who waits, then fails here.
   Awaitable<void> refuse(std::string reason);
 
-  /// The first `count` machines say "ready", unless it was decided otherwise.
-  Awaitable<void> declare_ready(int count);
+  /// These machines are the job, unless it was decided otherwise.
+  Awaitable<void> declare_ready(std::vector<Machine> machines);
   Awaitable<bool> is_decided();
   /// True when it was decided within `limit`.
   Awaitable<bool> await_decision(Milliseconds limit);
   /// Once it is decided: the machines. Throws Error(config) where it was decided against the job.
   Awaitable<std::vector<Machine>> decided_machines();
 
-  /// Ranks that nobody has claimed.
-  Awaitable<std::vector<int>> missing();
+  /// Those who have claimed a rank, by rank. Some may be free in between: machines leave.
+  Awaitable<std::vector<Machine>> present();
 
   [[nodiscard]] Milliseconds elapsed() const;
   [[nodiscard]] Milliseconds left() const { return times_.timeout - elapsed(); }
@@ -62,9 +62,8 @@ class Joining {
  private:
   [[nodiscard]] std::string ready_key() const;
   [[nodiscard]] std::vector<std::string> ready_keys() const;
-  [[nodiscard]] std::vector<std::string> machine_keys(int count) const;
+  [[nodiscard]] std::vector<std::string> machine_keys() const;
   Awaitable<void> fail(std::string outcome);
-  Awaitable<std::vector<Machine>> machines(int count);
 
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };

@@ -1,5 +1,6 @@
 #include "acc/rendezvous/meeting.hpp"
 
+#include "records.hpp"
 #include "support.hpp"
 
 #include <sys/wait.h>
@@ -26,6 +27,7 @@ struct Launcher {
     me.address = "10.0.0." + std::to_string(machine_rank);
     me.local_world_size = 2;
     me.pid = 1000 + machine_rank;
+    me.pid_space = me.host;
   }
 
   awaitable<Machines> start() {
@@ -149,6 +151,7 @@ TEST_CASE_FIXTURE(Fixture, "a rank that two machines claim is refused") {
   Launcher late = launcher(1);
   late.me.host = "twin";
   late.me.pid = 7;
+  late.me.pid_space = "twin";
   check_refused(*this, early, late,
                 "--machine_rank 1 is claimed twice: on host1 (pid 1001) and on twin (pid 7): give "
                 "every machine its own");
@@ -181,11 +184,29 @@ TEST_CASE_FIXTURE(Fixture, "a launcher that died while it waited is replaced by 
   Launcher again = launcher(1);
   again.me.pid = getpid();
   Launcher first = launcher(0);
+  std::shared_ptr<Coroutines::Outcome<Machines>> other;
+  again.progress = [&](const std::string&) { other = run.spawn(first.start()); };
   const auto outcome = run.spawn(again.start());
-  const auto other = run.spawn(first.start());
   run.run();
   CHECK(outcome->get() == Machines{first.me, again.me});
   CHECK(other->get() == outcome->get());
+}
+
+TEST_CASE_FIXTURE(Fixture, "a launcher whose pid counts elsewhere is not taken for dead") {
+  Launcher early = launcher(1);
+  Launcher late = launcher(1);
+  early.me.pid = 1 << 30;  // no process here
+  late.me.pid = getpid();
+  late.me.pid_space = "another container of host1";
+  check_refused(*this, early, late,
+                "--machine_rank 1 is claimed twice: on host1 (pid 1073741824) and on host1 (pid " +
+                    std::to_string(getpid()) + "): give every machine its own");
+}
+
+TEST_CASE("a forked process shares its parent's PID space") {
+  const std::string here = own_pid_space();
+  CHECK(contains(here, " pid:["));
+  CHECK(here.size() > 40);  // with the id of the boot
 }
 
 TEST_CASE_FIXTURE(Fixture, "a rank outside of the machines is refused") {
@@ -231,6 +252,7 @@ struct Guest : Launcher {
   Guest(Coroutines& run, std::uint16_t server_port, int number) : Launcher(run, server_port, 0) {
     me.host = "host" + std::to_string(number);
     me.pid = 1000 + number;
+    me.pid_space = me.host;
     terms.min_machines = terms.num_machines;
   }
 
@@ -350,6 +372,25 @@ TEST_CASE_FIXTURE(Arrivals, "who leaves before the round is complete gives the r
   Guest second = guest(3);
   const auto [early, late] = one_after_the_other(first, second);
   CHECK(hosts(early->get()) == std::vector<std::string>{"host2", "host3"});
+}
+
+TEST_CASE_FIXTURE(Arrivals, "a machine that leaves during the last call leaves no gap") {
+  const auto claim = [this](int rank, const std::string& text) {
+    server.set(launcher_key("run", "machines/" + std::to_string(rank)), text);
+  };
+  Guest first = guest(1);
+  Guest gone = guest(2);
+  gone.me.machine_rank = 1;
+  claim(0, encode(first.me));
+  claim(1, encode(gone.me));
+  Guest last = guest(3);
+  last.terms = {.num_machines = 4, .min_machines = 2};
+  last.times.last_call = 50ms;
+  last.progress = [&](const std::string&) { claim(1, ""); };
+  const auto outcome = run.spawn(last.start());
+  run.run();
+  CHECK(hosts(outcome->get()) == std::vector<std::string>{"host1", "host3"});
+  CHECK(outcome->get().machine_rank == 1);
 }
 
 TEST_CASE_FIXTURE(Arrivals, "fewer than the minimum is a timeout that counts them") {

@@ -21,10 +21,15 @@ struct Machine {
   std::string host;     ///< its name, for messages
   std::string address;  ///< where the other machines reach it
   int local_world_size = 1;
-  int pid = 0;  ///< of its launcher
+  int pid = 0;            ///< of its launcher
+  std::string pid_space;  ///< where that pid counts, see own_pid_space()
 
   bool operator==(const Machine&) const = default;
 };
+
+/// Names the running kernel and the PID namespace of this process: hosts may share a name, and
+/// containers a host, without seeing each other's processes.
+std::string own_pid_space();
 
 /// What all machines of a job must have been told alike.
 struct Terms {
@@ -46,9 +51,10 @@ struct MeetingTimes {
 /// there.
 ///
 /// Throws Error(config), here and on every machine that waits, when two machines disagree about the
-/// terms or claim one rank (a dead launcher of this host gives its rank up), or when num_processes
-/// is not the sum of what the machines bring; the message names them and what they said. Throws
-/// Error(timeout) that names the missing ranks. `progress` hears every interval who is missing.
+/// terms or claim one rank (a dead launcher of this PID space gives its rank up), or when
+/// num_processes is not the sum of what the machines bring; the message names them and what they
+/// said. Throws Error(timeout) that names the missing ranks. `progress` hears every interval who is
+/// missing.
 boost::asio::awaitable<std::vector<Machine>> meet_by_rank(AsyncClient& client, std::string run_id,
                                                           Machine me, Terms terms,
                                                           MeetingTimes times = {},
@@ -60,8 +66,9 @@ struct Round {
   int machine_rank = 0;
 };
 
-/// As `meet_by_rank`, but ranks are handed out in the order of arrival. Complete when num_machines
-/// are there, or min_machines and the last call is over; who comes later gets Error(config).
+/// As `meet_by_rank`, but ranks are handed out in the order of arrival; who left before the end has
+/// none. Complete when num_machines are there, or min_machines and the last call is over; who comes
+/// later gets Error(config).
 boost::asio::awaitable<Round> meet_by_arrival(AsyncClient& client, std::string run_id, Machine me,
                                               Terms terms, MeetingTimes times = {},
                                               AsyncClient::Progress progress = {});
