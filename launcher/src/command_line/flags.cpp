@@ -1,5 +1,6 @@
 #include "acc/launcher/face.hpp"
 #include "acc/plugins/settings.hpp"
+#include "command_line/spelling.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -17,14 +18,9 @@ std::string canonical(std::string_view name) {
 
 /// Why the face refuses a flag that it knows, or nothing.
 std::string_view refusal_of(const Face& face, const std::string& key) {
-  for (const auto& [pattern, reason] : face.refused) {
-    const bool any_rest = pattern.ends_with('*');
-    const std::string_view stem = pattern.substr(0, pattern.size() - (any_rest ? 1 : 0));
-    if (any_rest ? key.starts_with(stem) : key == stem) {
-      return reason;
-    }
-  }
-  return {};
+  const auto found = std::ranges::find_if(
+      face.refused, [&](const RefusedFlag& flag) { return plugins::matches(key, flag.key); });
+  return found == face.refused.end() ? std::string_view() : found->reason;
 }
 
 const SettingRow* flag_row(const Face& face, std::string_view key) {
@@ -57,12 +53,6 @@ std::vector<std::string> completions(const Face& face, const std::string& key) {
     }
   }
   return found;
-}
-
-std::string as_typed(const Face& face, std::string_view key) {
-  std::string flag = "--" + std::string(key);
-  std::ranges::replace(flag, '_', face.separator);
-  return flag;
 }
 
 /// The flag that was probably meant: the nearest, else the only one that begins so. Empty: none.
@@ -235,40 +225,6 @@ class Parser {
   Flags result_;
 };
 
-std::string heading(plugins::Section section) {
-  switch (section) {
-    case plugins::Section::launch: return "Launch";
-    case plugins::Section::training: return "Training, in every mode";
-    case plugins::Section::fsdp: return "FSDP (with --use_fsdp or distributed_type: FSDP)";
-    case plugins::Section::deepspeed:
-      return "DeepSpeed (with --use_deepspeed or distributed_type: DEEPSPEED)";
-    case plugins::Section::parallelism: return "Groups";
-    case plugins::Section::dynamo: return "torch.compile in a Python program";
-    case plugins::Section::fp8: return "fp8 in a Python program (with --mixed_precision fp8)";
-    case plugins::Section::zero: break;
-  }
-  return {};
-}
-
-std::string help_entry(const Face& face, const SettingRow& row) {
-  constexpr std::size_t kColumn = 44;
-  std::string line = "  " + as_typed(face, row.key);
-  for (const std::string_view alias : plugins::split(row.alias, '|')) {
-    line += ", " + (alias.size() == 1 ? "-" + std::string(alias) : as_typed(face, alias));
-  }
-  line += row.flag == plugins::Flag::value ? " VALUE" : "";
-  line += line.size() < kColumn ? std::string(kColumn - line.size(), ' ')
-                                : "\n" + std::string(kColumn, ' ');
-  line += std::string(row.help);
-  if (row.flag == plugins::Flag::value && row.type != plugins::Type::text) {
-    line += " (" + plugins::expected_value(row) + ")";
-  }
-  if (row.flag == plugins::Flag::value && !row.fallback.empty()) {
-    line += " [" + std::string(row.fallback) + "]";
-  }
-  return line + "\n";
-}
-
 }  // namespace
 
 const Flags::Value* Flags::find(std::string_view key) const {
@@ -279,22 +235,6 @@ const Flags::Value* Flags::find(std::string_view key) const {
 
 Flags parse_flags(const Face& face, std::span<const std::string> arguments) {
   return Parser(face, arguments).parse();
-}
-
-std::string help_text(const Face& face) {
-  std::string text(face.usage);
-  std::string last;
-  for (const SettingRow& row : face.table) {
-    if (row.flag == plugins::Flag::none) {
-      continue;
-    }
-    if (const std::string title = heading(row.section); title != last) {
-      text += "\n" + title + "\n";
-      last = title;
-    }
-    text += help_entry(face, row);
-  }
-  return text + "\n  --help, -h    --version\n";
 }
 
 }  // namespace acc::launcher

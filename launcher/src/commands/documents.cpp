@@ -18,20 +18,6 @@ std::string code(std::string_view text) {
   return text.empty() ? "" : "`" + escaped + "`";
 }
 
-std::string block_of(const SettingRow& row) {
-  switch (row.section) {
-    case plugins::Section::launch: return row.in_file ? "top level" : "";
-    case plugins::Section::training:
-    case plugins::Section::deepspeed: return "`deepspeed_config`";
-    case plugins::Section::fsdp: return "`fsdp_config`";
-    case plugins::Section::parallelism: return "`parallelism_config`";
-    case plugins::Section::dynamo: return "`dynamo_config`";
-    case plugins::Section::fp8: return "`fp8_config`";
-    case plugins::Section::zero: return "";
-  }
-  return {};
-}
-
 std::string export_of(const SettingRow& row) {
   switch (row.exported) {
     case plugins::Export::always: return "always";
@@ -111,10 +97,12 @@ std::string configuration_document() {
       "| setting | flag | YAML block | DeepSpeed JSON | value | default | |\n"
       "|---|---|---|---|---|---|---|\n";
   for (const SettingRow& row : plugins::settings_table()) {
+    const bool of_top_level = row.section == plugins::Section::launch && row.in_file;
     const std::string unit = row.unit.empty() ? "" : " (" + std::string(row.unit) + ")";
     text += "| " + code(row.key) + " | " + (row.flag == plugins::Flag::none ? "" : "yes") + " | " +
-            block_of(row) + " | " + code(row.json) + " | " + plugins::expected_value(row) + unit +
-            " | " + code(row.fallback) + " | " + std::string(row.help) + " |\n";
+            (of_top_level ? "top level" : code(plugins::block_of(row.section))) + " | " +
+            code(row.json) + " | " + plugins::expected_value(row) + unit + " | " +
+            code(row.fallback) + " | " + std::string(row.help) + " |\n";
   }
   return text;
 }

@@ -60,7 +60,7 @@ fs::path log_folder(const OutputWords& words, const fs::path& working_directory,
   if (words.log_dir.text.empty() || !wants_files(words)) {
     return scratch;
   }
-  const fs::path folder = working_directory / words.log_dir.text;
+  fs::path folder = working_directory / words.log_dir.text;
   std::error_code error;
   if (fs::exists(folder, error) && !fs::is_directory(folder, error)) {
     throw bad_value(words.log_dir, "a folder, not a file");

@@ -44,14 +44,9 @@ constexpr std::array kNotOurs = {
 };
 
 const NotOurs* find_not_ours(std::string_view key) {
-  for (const NotOurs& entry : kNotOurs) {
-    const bool any_rest = entry.key.ends_with('*');
-    const std::string_view stem = entry.key.substr(0, entry.key.size() - (any_rest ? 1 : 0));
-    if (any_rest ? key.starts_with(stem) : key == stem) {
-      return &entry;
-    }
-  }
-  return nullptr;
+  const auto* found =
+      std::ranges::find_if(kNotOurs, [&](const NotOurs& entry) { return matches(key, entry.key); });
+  return found == kNotOurs.end() ? nullptr : found;
 }
 
 struct Renamed {
@@ -66,6 +61,12 @@ constexpr std::array kRenamed = {
     Renamed{"fp8_amax_compute_algorithm", "fp8_amax_compute_algo"},
     Renamed{"fp8_optimization_level", "fp8_opt_level"},
 };
+
+/// Where keys of a section stand.
+std::string place_of(Section section) {
+  return section == Section::zero ? "the file that deepspeed_config_file names"
+                                  : std::string(block_of(section));
+}
 
 bool contains(const auto& words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
@@ -196,20 +197,9 @@ class Importer {
     const SettingRow* row = find_setting(key);
     const bool misplaced = row != nullptr && row->section != Section::launch;
     faults_.add(node.where + ": unknown key \"" + key + "\"" +
-                (misplaced        ? "; it belongs into " + block_of(row->section)
+                (misplaced        ? "; it belongs into " + place_of(row->section)
                  : row != nullptr ? "; only the flag --" + key + " exists"
                                   : did_you_mean(key, known)));
-  }
-
-  static std::string block_of(Section section) {
-    switch (section) {
-      case Section::fsdp: return "fsdp_config";
-      case Section::parallelism: return "parallelism_config";
-      case Section::dynamo: return "dynamo_config";
-      case Section::fp8: return "fp8_config";
-      case Section::zero: return "the file that deepspeed_config_file names";
-      default: return "deepspeed_config";
-    }
   }
 
   void read_block(const std::string& name, const Node& block) {
@@ -267,8 +257,7 @@ class Importer {
     if (row.key == "mpirun_hostfile") {
       return block == "mpirun_config";
     }
-    return row.in_file && row.section != Section::launch && row.section != Section::zero &&
-           block_of(row.section) == block;
+    return row.in_file && block_of(row.section) == block;
   }
 
   static const SettingRow* inner_row(const std::string& block, const std::string& key,

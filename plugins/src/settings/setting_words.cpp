@@ -60,6 +60,25 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
+bool matches(std::string_view key, std::string_view pattern) noexcept {
+  return pattern.ends_with('*') ? key.starts_with(pattern.substr(0, pattern.size() - 1))
+                                : key == pattern;
+}
+
+std::string_view block_of(Section section) noexcept {
+  switch (section) {
+    case Section::training:
+    case Section::deepspeed: return "deepspeed_config";
+    case Section::fsdp: return "fsdp_config";
+    case Section::parallelism: return "parallelism_config";
+    case Section::dynamo: return "dynamo_config";
+    case Section::fp8: return "fp8_config";
+    case Section::launch:
+    case Section::zero: break;
+  }
+  return {};
+}
+
 const SettingRow* find_setting(std::string_view key, std::span<const SettingRow> table) noexcept {
   const auto same = [](char a, char b) { return (a == '-' ? '_' : a) == b; };
   for (const SettingRow& row : table) {

@@ -73,6 +73,12 @@ std::string closest(std::string_view word, std::span<const std::string_view> can
 /// ` (did you mean "x"?)`, or nothing.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates);
 
+/// Whether `key` is what `pattern` says; a trailing `*` stands for any rest.
+bool matches(std::string_view key, std::string_view pattern) noexcept;
+
+/// The block of Accelerate's file that holds a section; empty: its top level, or none.
+std::string_view block_of(Section section) noexcept;
+
 /// `a|b` → {a, b}; empty text gives no part. The parts point into `text`.
 std::vector<std::string_view> split(std::string_view text, char separator);
 std::vector<std::string_view> split(std::string&& text, char separator) = delete;
