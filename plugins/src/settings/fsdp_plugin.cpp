@@ -58,7 +58,7 @@ std::string place(const Settings& settings, std::string_view key) {
 void read_reshard(const Settings& settings, FullyShardedDataParallelPlugin& plugin) {
   constexpr std::string_view kKey = "fsdp_reshard_after_forward";
   if (plugin.fsdp_version == 1) {
-    return;  // there it names a strategy, which resolve() has moved to its own key
+    return;  // there it names a strategy, which the launcher has moved to its own key
   }
   const std::string& text = settings.text(kKey);
   if (const auto flag = parse_boolean(text)) {
