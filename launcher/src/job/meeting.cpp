@@ -228,7 +228,7 @@ Assignment Meeting::assignment(int restart_count) const {
   Assignment result{.machine_rank = machine_rank_,
                     .num_machines = static_cast<int>(machines_.size()),
                     .local_world_size = plan_.local_world_size,
-                    .local_world_sizes = std::vector<int>(machines_.size()),
+                    .local_world_sizes = {},
                     .world_size = 0,
                     .master_addr = store_.host,
                     .master_port = store_.port,
@@ -237,8 +237,7 @@ Assignment Meeting::assignment(int restart_count) const {
   for (const rendezvous::Machine& machine : machines_) {
     result.first_rank += machine.machine_rank < machine_rank_ ? machine.local_world_size : 0;
     result.world_size += machine.local_world_size;
-    result.local_world_sizes.at(static_cast<std::size_t>(machine.machine_rank)) =
-        machine.local_world_size;
+    result.local_world_sizes.push_back(machine.local_world_size);
   }
   return result;
 }

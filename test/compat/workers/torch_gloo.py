@@ -8,6 +8,8 @@ import time
 import torch
 import torch.distributed as dist
 
+from leave import leave
+
 rank = int(os.environ["RANK"])
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 fails = os.environ.get("FAIL_RANK") == str(rank)
@@ -39,4 +41,4 @@ same = all(bool((each == weights).all()) for each in everyone)
 print(f"rank {dist.get_rank()} of {dist.get_world_size()} in {attempt}:"
       f" loss {losses[0]:.6f} to {losses[-1]:.6f}, same {same}")
 assert same and losses[-1] < losses[0] / 2
-dist.destroy_process_group()
+leave()
