@@ -70,26 +70,16 @@ void say(const std::vector<std::string>& remarks) {
   }
 }
 
-/// Nothing is written unless all of it may be.
-void refuse_existing(const fs::path& path) {
-  std::error_code error;
-  if (fs::exists(path, error)) {
-    throw Error(Errc::config, path.string() + " exists; choose another name or give --overwrite");
-  }
-}
-
 void write(const Conversion& conversion, const ConvertOptions& options, bool json) {
-  const std::string text =
-      json ? plugins::to_json(conversion.document) : plugins::to_yaml(conversion.document);
+  const std::string text = json ? plugins::to_json(conversion.document)
+                                : plugins::to_text(conversion.document, options.output);
   if (options.output.empty()) {
     std::fputs(text.c_str(), stdout);
     return;
   }
   const Overwrite overwrite = options.overwrite ? Overwrite::yes : Overwrite::no;
   if (conversion.deepspeed_file) {
-    if (!options.overwrite) {
-      refuse_existing(options.output);
-    }
+    check_free(options.output, overwrite);  // nothing is written unless all of it may be
     const fs::path beside = deepspeed_file_beside(options.output);
     write_file(beside, plugins::to_json(*conversion.deepspeed_file), overwrite);
     std::fprintf(stderr, "note: %s holds what Accelerate's file has no key for\n", beside.c_str());
@@ -123,9 +113,7 @@ int convert_config_command(std::span<const std::string> arguments) {
   const plugins::ConfigForm form = options.form.empty() ? plugins::opposite_form(input.document)
                                                         : plugins::config_form_named(options.form);
   const Conversion conversion = plugins::convert_config(input, form);
-  const bool json =
-      form == plugins::ConfigForm::deepspeed_json || options.output.extension() == ".json";
-  write(conversion, options, json);
+  write(conversion, options, form == plugins::ConfigForm::deepspeed_json);
   say(conversion.remarks);
   return 0;
 }
@@ -141,9 +129,7 @@ int to_fsdp2_command(std::span<const std::string> arguments) {
   }
   const fs::path output = options.output_file.empty() ? options.config_file : options.output_file;
   const Conversion conversion = plugins::to_fsdp2(plugins::load_document(options.config_file));
-  const bool json = output.extension() == ".json";
-  write_file(output,
-             json ? plugins::to_json(conversion.document) : plugins::to_yaml(conversion.document),
+  write_file(output, plugins::to_text(conversion.document, output),
              options.overwrite ? Overwrite::yes : Overwrite::no);
   say(conversion.remarks);
   return 0;

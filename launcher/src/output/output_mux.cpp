@@ -108,6 +108,7 @@ UniqueFd OutputMux::add_stream(int rank, bool is_stderr, const StreamTarget& tar
 }
 
 UniqueFd OutputMux::add_pipe(int rank, bool is_stderr, const StreamTarget& target) {
+  UniqueFd file = target.file.empty() ? UniqueFd() : open_for_writing(target.file);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     throw Error(Errc::process, std::string("cannot make a pipe for the output of rank ") +
@@ -115,10 +116,9 @@ UniqueFd OutputMux::add_pipe(int rank, bool is_stderr, const StreamTarget& targe
   }
   OutputSink& sink = is_stderr ? *err_ : *out_;
   const bool coloured = sink.is_terminal() && std::getenv("NO_COLOR") == nullptr;
-  streams_.push_back(std::make_unique<Stream>(
-      Stream{rank, is_stderr, sink, asio::posix::stream_descriptor(executor_, ends[0]),
-             LineAssembler(prefix_ ? prefix_of(rank, coloured) : ""), target.file,
-             target.file.empty() ? UniqueFd() : open_for_writing(target.file)}));
+  streams_.push_back(std::make_unique<Stream>(Stream{
+      rank, is_stderr, sink, asio::posix::stream_descriptor(executor_, ends[0]),
+      LineAssembler(prefix_ ? prefix_of(rank, coloured) : ""), target.file, std::move(file)}));
   ++open_streams_;
   asio::co_spawn(executor_, pump(*streams_.back()), asio::detached);
   return UniqueFd(ends[1]);

@@ -72,7 +72,9 @@ void read_output(Draft& draft, const OutputWords& words) {
 
 void place_on_cores(Draft& draft, const std::vector<int>& gpus, const HostFacts& facts) {
   LaunchPlan& plan = draft.plan;
-  Placements placements = place_workers(plan.local_world_size, gpus, plan.numa_binding, facts);
+  const bool on_gpus = plan.device == plugins::Device::cuda;
+  Placements placements = place_workers(plan.local_world_size, on_gpus ? gpus : std::vector<int>{},
+                                        plan.numa_binding, facts);
   plan.gpus = facts.gpu;
   plan.placements = std::move(placements.workers);
   draft.notice_all(placements.notices);

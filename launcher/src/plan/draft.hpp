@@ -56,7 +56,7 @@ void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines, con
 /// Where the workers' output goes, and a notice where nobody would look for its files.
 void read_output(Draft& draft, const OutputWords& words);
 
-/// Places the workers of `plan` on `gpus`, as its `numa_binding` says.
+/// Places the workers of `plan` as its `numa_binding` says: on `gpus`, if that is its device.
 void place_on_cores(Draft& draft, const std::vector<int>& gpus, const HostFacts& facts);
 
 /// The plan; the draft is spent.

@@ -2,7 +2,6 @@
 
 #include "acc/plugins/settings.hpp"
 
-#include <algorithm>
 #include <limits>
 
 namespace acc::launcher {
@@ -30,7 +29,7 @@ std::vector<int> read_ranges(const Given& given) {
   constexpr int kMost = 1'000'000;
   std::vector<int> numbers;
   for (const std::string_view entry : entries_of(given.text)) {
-    const auto range = read_range(trimmed(entry));
+    const auto range = read_range(plugins::trimmed(entry));
     if (!range || range->last > kMost) {
       throw bad_value(given, "numbers and ranges joined by commas, as in 0-3,8");
     }
@@ -41,19 +40,11 @@ std::vector<int> read_ranges(const Given& given) {
   return numbers;
 }
 
-std::string_view trimmed(std::string_view text) {
-  const auto first = std::min(text.find_first_not_of(" \t"), text.size());
-  text.remove_prefix(first);
-  return text.substr(0, text.find_last_not_of(" \t") + 1);
-}
-
-std::vector<std::string_view> entries_of(std::string_view text) {
-  std::vector<std::string_view> entries;
-  for (auto comma = text.find(','); comma != std::string_view::npos; comma = text.find(',')) {
-    entries.push_back(text.substr(0, comma));
-    text.remove_prefix(comma + 1);
+std::vector<std::string_view> entries_of(std::string_view text, char separator) {
+  std::vector<std::string_view> entries = plugins::split(text, separator);
+  if (text.empty() || text.ends_with(separator)) {
+    entries.emplace_back();
   }
-  entries.push_back(text);
   return entries;
 }
 

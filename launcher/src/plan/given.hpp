@@ -32,10 +32,7 @@ std::optional<Range> read_range(std::string_view text);
 /// `0-3,8`: numbers and ranges, in their order. Throws Error(config).
 std::vector<int> read_ranges(const Given& given);
 
-/// Without blanks and tabs at either end.
-std::string_view trimmed(std::string_view text);
-
-/// What commas separate. Unlike `plugins::split`, an empty text or end is an entry too.
-std::vector<std::string_view> entries_of(std::string_view text);
+/// What separators part. Unlike `plugins::split`, an empty text or end is an entry too.
+std::vector<std::string_view> entries_of(std::string_view text, char separator = ',');
 
 }  // namespace acc::launcher

@@ -98,7 +98,7 @@ std::vector<int> read_local_ranks(const Given& given) {
     return ranks;
   }
   for (const std::string_view entry : entries_of(given.text)) {
-    const auto rank = read_number(trimmed(entry));
+    const auto rank = read_number(plugins::trimmed(entry));
     if (!rank) {
       throw bad_value(given, "local ranks joined by commas, as in 0,2");
     }

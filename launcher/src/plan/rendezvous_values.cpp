@@ -63,13 +63,13 @@ std::vector<std::string> read_rendezvous_conf(const Given& given, RendezvousPlan
   plan.join_timeout = elastic ? kElasticJoinTimeout : kStaticJoinTimeout;
   std::vector<std::string> notices;
   Faults faults;
-  if (trimmed(given.text).empty()) {
+  if (plugins::trimmed(given.text).empty()) {
     return notices;
   }
   for (const std::string_view entry : entries_of(given.text)) {
     const auto equals = std::min(entry.find('='), entry.size());
-    const std::string_view key = trimmed(entry.substr(0, equals));
-    const std::string value(trimmed(entry.substr(std::min(entry.size(), equals + 1))));
+    const std::string_view key = plugins::trimmed(entry.substr(0, equals));
+    const std::string value(plugins::trimmed(entry.substr(std::min(entry.size(), equals + 1))));
     const auto known = std::ranges::find(kConfKeys, key, &ConfKey::name);
     if (key.empty() || value.empty()) {
       faults.add(bad_value(given, "KEY=VALUE joined by commas, as in timeout=60").what());
@@ -93,7 +93,7 @@ std::vector<std::string> read_rendezvous_conf(const Given& given, RendezvousPlan
 
 Endpoint read_endpoint(const Given& given) {
   const auto bad = [&] { return bad_value(given, "HOST, HOST:PORT or [IPv6 address]:PORT"); };
-  const std::string text(trimmed(given.text));
+  const std::string text(plugins::trimmed(given.text));
   const bool bracketed = text.starts_with('[');
   const auto closing = bracketed ? text.find(']') : 0;
   const auto colon = closing == std::string::npos ? closing : text.find(':', closing);

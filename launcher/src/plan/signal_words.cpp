@@ -1,5 +1,7 @@
 #include "plan/signal_words.hpp"
 
+#include "acc/plugins/settings.hpp"
+
 #include <csignal>
 #include <cstring>
 
@@ -13,7 +15,7 @@ std::string signal_word(int signal) {
 std::vector<int> read_signals(const Given& given) {
   std::vector<int> signals;
   for (const std::string_view entry : entries_of(given.text)) {
-    const std::string_view word = trimmed(entry);
+    const std::string_view word = plugins::trimmed(entry);
     int signal = 1;
     while (signal < NSIG && word != signal_word(signal)) {
       ++signal;

@@ -53,11 +53,15 @@ void AtomicFile::commit() {
   sync_folder(folder_of(path_));
 }
 
-void write_file(const fs::path& path, std::string_view text, Overwrite overwrite) {
+void check_free(const fs::path& path, Overwrite overwrite) {
   std::error_code ignored;
   if (overwrite == Overwrite::no && fs::exists(fs::symlink_status(path, ignored))) {
     throw Error(Errc::config, path.string() + " exists; choose another name or give --overwrite");
   }
+}
+
+void write_file(const fs::path& path, std::string_view text, Overwrite overwrite) {
+  check_free(path, overwrite);
   AtomicFile file(path);
   file.write(text);
   file.commit();

@@ -168,4 +168,8 @@ std::string to_json(const Node& root) {
   return out + "\n";
 }
 
+std::string to_text(const Node& root, const std::filesystem::path& path) {
+  return path.extension() == ".json" ? to_json(root) : to_yaml(root);
+}
+
 }  // namespace acc::plugins

@@ -63,15 +63,6 @@ bool valid(const SettingRow& row, std::string_view text) {
   return false;
 }
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t";
-  const auto first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) {
-    return {};
-  }
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
-
 Error bad_value(const SettingRow& row, std::string_view text, const Source& source) {
   std::string name(row.key);
   if (source.kind == Source::Kind::flag || source.kind == Source::Kind::environment) {
@@ -225,6 +216,15 @@ std::string upper(std::string_view text) {
   std::ranges::transform(result, result.begin(),
                          [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return result;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t";
+  const auto first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) {
+    return {};
+  }
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
 }  // namespace acc::plugins

@@ -191,6 +191,13 @@ TEST_CASE("estimate-memory: files that are something else") {
   CHECK(contains(error("text.safetensors", "some text that is no header"), "not a safetensors"));
   CHECK(contains(error("short.safetensors", std::string("\x20\0\0\0\0\0\0\0{", 9)), "truncated"));
   CHECK(contains(error("list.safetensors", std::string("\x02\0\0\0\0\0\0\0[]", 10)), "no tensor"));
+  const auto shaped = [&](const std::string& shape) {
+    const std::string header = R"({"t": {"shape": )" + shape + "}}";
+    return error("shape.safetensors",
+                 std::string({static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0}) + header);
+  };
+  CHECK(contains(shaped("[-1]"), "the shape of t is no shape: [-1]"));
+  CHECK(contains(shaped("[4294967296,4294967296]"), "the shape of t is no shape"));
   CHECK(contains(error("x.index.json", "{}"), "weight_map"));
   CHECK(contains(error("y.index.json", R"({"weight_map": {"t": "gone.safetensors"}})"), "gone"));
   CHECK(

@@ -101,9 +101,8 @@ int config_command(std::span<const std::string> arguments) {
   } else {
     config = config_document(ask_all(), value_of(environment, variables::home, "/"));
   }
-  const bool json = path.extension() == ".json";
   const bool keeps_other_file = options.makes_default && !options.overwrites;
-  write_file(path, json ? plugins::to_json(config) : plugins::to_yaml(config),
+  write_file(path, plugins::to_text(config, path),
              keeps_other_file ? Overwrite::no : Overwrite::yes);
   std::printf("%s %s\n", options.updates ? "updated" : "wrote", path.c_str());
   return 0;

@@ -160,12 +160,7 @@ std::optional<Question> next_question(const Answers& answers) {
 }
 
 std::string read_answer(const Question& question, std::string_view input) {
-  while (!input.empty() && (input.front() == ' ' || input.front() == '\t')) {
-    input.remove_prefix(1);
-  }
-  while (!input.empty() && (input.back() == ' ' || input.back() == '\t' || input.back() == '\r')) {
-    input.remove_suffix(1);
-  }
+  input = plugins::trimmed(input.substr(0, input.find_last_not_of(" \t\r") + 1));
   if (input.empty()) {
     if (question.fallback.empty() && !question.may_be_empty) {
       throw Error(Errc::invalid_argument, "an answer is needed, there is no default");

@@ -58,7 +58,9 @@ void add_tensors(const fs::path& path, Numels& numels) {
     if (name != "__metadata__") {
       std::int64_t numel = 1;
       for (const std::int64_t extent : tensor.at("shape").get<std::vector<std::int64_t>>()) {
-        numel *= extent;
+        if (extent < 0 || __builtin_mul_overflow(numel, extent, &numel)) {
+          fail(path, "the shape of " + name + " is no shape: " + tensor.at("shape").dump());
+        }
       }
       numels[name] = numel;
     }

@@ -158,8 +158,7 @@ void choose_device(AccelerateDraft& draft) {
 
 void bind_workers(AccelerateDraft& draft) {
   draft.plan.numa_binding = binding(draft);
-  const bool on_gpus = draft.plan.device == Device::cuda;
-  place_on_cores(draft, on_gpus ? draft.worker_gpus : std::vector<int>{}, draft.facts);
+  place_on_cores(draft, draft.worker_gpus, draft.facts);
 }
 
 }  // namespace acc::launcher

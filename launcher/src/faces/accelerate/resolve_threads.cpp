@@ -1,8 +1,8 @@
 #include "faces/accelerate/stages.hpp"
 #include "host/own_variables.hpp"
+#include "host/topology.hpp"
 
 #include <algorithm>
-#include <set>
 
 namespace acc::launcher {
 namespace {
@@ -23,11 +23,8 @@ int cores_of_one(const AccelerateDraft& draft) {
   if (draft.starter == Starter::ranks && draft.conduct.shares_out_cores) {
     return cores_per_worker(draft.plan.placements, draft.facts);
   }
-  std::set<int> cores;
-  for (const Cpu& cpu : draft.facts.cpus) {
-    cores.insert(cpu.core);
-  }
-  return static_cast<int>(cores.size()) / local_processes(draft);
+  const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
+  return cores / local_processes(draft);
 }
 
 /// In Accelerate `--cpu` is `use_cpu` only where no file says what that is.

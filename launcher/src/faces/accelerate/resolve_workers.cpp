@@ -141,6 +141,15 @@ bool knows_machine_rank(const AccelerateDraft& draft) {
          (!draft.conduct.checks_counts || draft.settings.source("machine_rank").kind >= machines);
 }
 
+void check_machine_rank(const AccelerateDraft& draft) {
+  if (draft.plan.machine_rank >= draft.num_machines) {
+    throw Error(Errc::config, draft.place("machine_rank") + " " +
+                                  std::to_string(draft.plan.machine_rank) + " must be below " +
+                                  draft.place("num_machines") + " " +
+                                  std::to_string(draft.num_machines));
+  }
+}
+
 void check_address_of_ranks(const AccelerateDraft& draft) {
   Faults faults;
   const bool needs_rank =
@@ -160,11 +169,7 @@ void check_address_of_ranks(const AccelerateDraft& draft) {
     check_port_is_known(draft.plan.rendezvous, draft.num_machines,
                         {draft.place("main_process_port"), "0"});
   });
-  if (draft.plan.machine_rank >= draft.num_machines) {
-    faults.add(draft.place("machine_rank") + " " + std::to_string(draft.plan.machine_rank) +
-               " must be below " + draft.place("num_machines") + " " +
-               std::to_string(draft.num_machines));
-  }
+  faults.collect([&] { check_machine_rank(draft); });
   faults.raise();
 }
 
@@ -179,17 +184,10 @@ void check_address_of_one_process(const AccelerateDraft& draft) {
 }
 
 void check_machines(const AccelerateDraft& draft) {
-  if (draft.num_machines == 1) {
-    if (draft.starter == Starter::ranks && draft.plan.machine_rank > 0) {
-      throw Error(Errc::config, draft.place("machine_rank") + " " +
-                                    std::to_string(draft.plan.machine_rank) + " must be below " +
-                                    draft.place("num_machines") + " 1");
-    }
-    return;
-  }
+  const bool several = draft.num_machines > 1;
   if (draft.starter == Starter::ranks) {
-    check_address_of_ranks(draft);
-  } else if (draft.starter != Starter::deepspeed) {
+    several ? check_address_of_ranks(draft) : check_machine_rank(draft);
+  } else if (several && draft.starter != Starter::deepspeed) {
     check_address_of_one_process(draft);
   }
 }

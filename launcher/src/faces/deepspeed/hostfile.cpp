@@ -38,20 +38,12 @@ Host read_line(const std::string& line, const std::string& where) {
   return {name, first_slots(static_cast<int>(*count)), where};
 }
 
-std::vector<std::string_view> parts_of(std::string_view text, char separator) {
-  std::vector<std::string_view> parts = plugins::split(text, separator);
-  if (text.empty() || text.ends_with(separator)) {
-    parts.emplace_back();
-  }
-  return parts;
-}
-
 /// Slots by host; an empty set means all of them.
 using Filter = std::map<std::string, std::set<int>>;
 
 std::set<int> read_slots(std::string_view list, const Given& filter) {
   std::set<int> slots;
-  for (const std::string_view word : parts_of(list, ',')) {
+  for (const std::string_view word : entries_of(list)) {
     const auto slot = plugins::parse_integer(word);
     if (!slot || *slot < 0 || *slot > kMostSlots) {
       throw Error(Errc::config, filter.where +
@@ -66,7 +58,7 @@ std::set<int> read_slots(std::string_view list, const Given& filter) {
 Filter read_filter(const Given& given) {
   Filter filter;
   std::set<std::string> whole;
-  for (const std::string_view part : parts_of(given.text, '@')) {
+  for (const std::string_view part : entries_of(given.text, '@')) {
     const auto colon = part.find(':');
     const std::string host(part.substr(0, colon));
     std::set<int>& slots = filter[host];
@@ -105,7 +97,6 @@ void check_filter(const Filter& filter, const std::vector<Host>& hosts, const Gi
   faults.raise();
 }
 
-/// The slots of `host` that the filter names.
 bool is_named(const Filter& filter, const Host& host, int slot) {
   const auto found = filter.find(host.name);
   return found != filter.end() && (found->second.empty() || found->second.contains(slot));

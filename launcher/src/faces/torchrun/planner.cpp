@@ -201,8 +201,7 @@ void bind_workers(TorchrunDraft& draft) {
   if (draft.settings.has("numa_binding")) {
     draft.plan.numa_binding = numa_binding(draft.settings.choice("numa_binding"));
   }
-  const bool on_gpus = draft.plan.device == plugins::Device::cuda;
-  place_on_cores(draft, on_gpus ? draft.facts.visible_gpus : std::vector<int>{}, draft.facts);
+  place_on_cores(draft, draft.facts.visible_gpus, draft.facts);
 }
 
 void limit_threads(TorchrunDraft& draft) {

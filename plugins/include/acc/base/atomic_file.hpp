@@ -41,6 +41,9 @@ class AtomicFile {
 
 enum class Overwrite { no, yes };
 
+/// Throws Error(config) where `path` exists and may not be overwritten.
+void check_free(const std::filesystem::path& path, Overwrite overwrite);
+
 /// Writes a text as an AtomicFile. Throws Error(config) where `path` exists and may not be
 /// overwritten, and where it cannot be written.
 void write_file(const std::filesystem::path& path, std::string_view text, Overwrite overwrite);

@@ -2,6 +2,7 @@
 
 #include "acc/plugins/document.hpp"
 
+#include <filesystem>
 #include <string>
 
 namespace acc::plugins {
@@ -15,5 +16,8 @@ std::string to_yaml(const Node& root, KeyOrder order = KeyOrder::sorted);
 
 /// A map as JSON, two blanks a level. Numbers stand as in the node: 5e8 stays 5e8.
 std::string to_json(const Node& root);
+
+/// In the form in which `load_document` reads a file of that name: `.json` as JSON, else YAML.
+std::string to_text(const Node& root, const std::filesystem::path& path);
 
 }  // namespace acc::plugins

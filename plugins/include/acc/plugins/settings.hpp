@@ -75,5 +75,7 @@ std::optional<std::int64_t> parse_count(std::string_view text);
 std::optional<double> parse_real(std::string_view text);
 std::string lower(std::string_view text);
 std::string upper(std::string_view text);
+/// Without blanks and tabs at either end.
+std::string_view trimmed(std::string_view text);
 
 }  // namespace acc::plugins
