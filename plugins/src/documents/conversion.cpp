@@ -51,8 +51,7 @@ void read_fsdp_sharding(ConversionSource& source) {
         {1, plugin.dp_shard_size * plugin.dp_replicate_size, plugin.reshard_after_forward_size});
   }
   source.fsdp_version = plugin.fsdp_version;
-  source.sharding =
-      sharding_settings(settings, "fsdp", world_size, std::max(1, source.gpus_per_machine));
+  source.sharding = sharding_settings(settings, "fsdp", world_size);
   if (is_hybrid(source.sharding.strategy)) {
     source.shard_size =
         source.sharding.shard_size > 0 ? source.sharding.shard_size : source.gpus_per_machine;
@@ -62,7 +61,7 @@ void read_fsdp_sharding(ConversionSource& source) {
 void read_deepspeed_sharding(ConversionSource& source) {
   const int hpz = integer(source.settings, "zero_hpz_partition_size");
   const int world_size = source.world_size > 0 ? source.world_size : hpz;
-  source.sharding = sharding_settings(source.settings, "deepspeed", world_size, world_size);
+  source.sharding = sharding_settings(source.settings, "deepspeed", world_size);
   source.shard_size =
       source.sharding.hpz_partition_size > 1 ? source.sharding.hpz_partition_size : 0;
 }

@@ -123,16 +123,11 @@ Strategy base_strategy(const FullyShardedDataParallelPlugin& plugin) {
 
 /// A shard group smaller than the world makes the hybrid form of a strategy.
 void apply_groups(const FullyShardedDataParallelPlugin& plugin, int world_size,
-                  int local_world_size, ShardingSettings& result) {
+                  ShardingSettings& result) {
   const int asked = shard_size_asked(plugin, world_size);
   const bool hybrid =
       result.strategy == Strategy::hybrid_shard || result.strategy == Strategy::hybrid_shard_zero2;
   if (asked == 0) {
-    if (hybrid && world_size % local_world_size != 0) {
-      throw Error(Errc::config, "a shard group of the " + std::to_string(local_world_size) +
-                                    " processes of a machine does not divide the " +
-                                    std::to_string(world_size) + " processes");
-    }
     return;
   }
   if (result.strategy == Strategy::no_shard) {
@@ -193,18 +188,16 @@ FullyShardedDataParallelPlugin FullyShardedDataParallelPlugin::from_settings(
   return plugin;
 }
 
-ShardingSettings FullyShardedDataParallelPlugin::to_sharding_settings(int world_size,
-                                                                      int local_world_size) const {
+ShardingSettings FullyShardedDataParallelPlugin::to_sharding_settings(int world_size) const {
   if (world_size % model_parallel_size != 0) {
     throw Error(Errc::config, "parallelism_config_tp_size x cp_size x sp_size = " +
                                   std::to_string(model_parallel_size) + " does not divide the " +
                                   std::to_string(world_size) + " processes");
   }
   world_size = static_cast<int>(world_size / model_parallel_size);
-  local_world_size = std::min(local_world_size, world_size);
   ShardingSettings result;
   result.strategy = base_strategy(*this);
-  apply_groups(*this, world_size, local_world_size, result);
+  apply_groups(*this, world_size, result);
   result.reshard_size = reshard_after_forward_size;
   check_reshard_size(result.reshard_size, result.shard_size > 0 ? result.shard_size : world_size);
   result.offload_param = cpu_offload ? OffloadDevice::cpu : OffloadDevice::none;

@@ -135,11 +135,11 @@ MixedPrecision precision_named(std::string_view name) {
 }  // namespace
 
 ShardingSettings sharding_settings(const Settings& settings, std::string_view origin,
-                                   int world_size, int local_world_size) {
+                                   int world_size) {
   ShardingSettings result;
   if (origin == "fsdp") {
-    result = FullyShardedDataParallelPlugin::from_settings(settings).to_sharding_settings(
-        world_size, local_world_size);
+    result =
+        FullyShardedDataParallelPlugin::from_settings(settings).to_sharding_settings(world_size);
   } else if (origin == "deepspeed") {
     result = DeepSpeedPlugin::from_settings(settings).to_sharding_settings(world_size);
   }
@@ -166,8 +166,7 @@ RuntimeSettings settings_from_environment(const Environment& environment) {
   const Settings settings = read_settings(environment, result.origin, faults);
   faults.collect([&] { check_parallelism(settings); });
   faults.raise();
-  result.sharding = sharding_settings(settings, result.origin, result.identity.world_size,
-                                      result.identity.local_world_size);
+  result.sharding = sharding_settings(settings, result.origin, result.identity.world_size);
   return result;
 }
 

@@ -61,14 +61,14 @@ std::string refusal(const ConversionInput& input, ConfigForm form) {
 }
 
 /// What the workers would make of a configuration.
-ShardingSettings sharding_of(const ConversionInput& input, int world_size, int local_world_size) {
+ShardingSettings sharding_of(const ConversionInput& input, int world_size) {
   Settings settings;
   const AccelerateConfig config = apply_accelerate_config(input.document, settings);
   if (input.deepspeed_file) {
     apply_deepspeed_json(*input.deepspeed_file, world_size, settings);
   }
   return sharding_settings(settings, config.distributed_type == "FSDP" ? "fsdp" : "deepspeed",
-                           world_size, local_world_size);
+                           world_size);
 }
 
 /// The keys by which two settings differ; "something else" for what has none here.
@@ -136,8 +136,7 @@ TEST_CASE("convert-config: every file of configs/, there and back, is the same o
     const Conversion there = convert_config(original, opposite_form(original.document));
     const Conversion back =
         convert_config(reread(there), is_fsdp ? ConfigForm::fsdp : ConfigForm::deepspeed);
-    const Words found =
-        differing_keys(sharding_of(original, 4, 4), sharding_of(reread(back), 4, 4));
+    const Words found = differing_keys(sharding_of(original, 4), sharding_of(reread(back), 4));
     CHECK(found == differing);
     for (const std::string& key : found) {
       CAPTURE(key);
@@ -181,7 +180,7 @@ TEST_CASE("convert-config: a strategy becomes the stage that means the same") {
     CHECK(result.document.find("distributed_type")->text == "DEEPSPEED");
     CHECK(result.document.find("fsdp_config") == nullptr);
     CHECK(result.document.find("parallelism_config") == nullptr);
-    const ShardingSettings sharding = sharding_of(reread(result), 8, 4);
+    const ShardingSettings sharding = sharding_of(reread(result), 8);
     CHECK(static_cast<int>(sharding.strategy) == std::stoi(stage));
     CHECK(result.deepspeed_file.has_value() == (hpz > 0));
     CHECK(sharding.hpz_partition_size == std::max(1, hpz));
@@ -248,7 +247,7 @@ TEST_CASE("convert-config: hpZ becomes HYBRID_SHARD, and how they differ is said
     if (form == ConfigForm::fsdp) {
       CHECK(fsdp->find("fsdp_sharding_strategy")->text == "HYBRID_SHARD");
     }
-    const ShardingSettings sharding = sharding_of(reread(result), 8, 4);
+    const ShardingSettings sharding = sharding_of(reread(result), 8);
     CHECK(sharding.strategy == (size == "8" ? Strategy::full_shard : Strategy::hybrid_shard));
   }
 }
@@ -313,7 +312,7 @@ TEST_CASE("convert-config: what a DeepSpeed file says besides is listed, key by 
     CHECK(says(result, part));
   }
   CHECK_FALSE(says(result, "overlap_comm"));
-  CHECK(sharding_of(reread(result), 1, 1).gradient_clipping == 0.5);
+  CHECK(sharding_of(reread(result), 1).gradient_clipping == 0.5);
 }
 
 TEST_CASE("convert-config: what has nothing to do with sharding stays") {
@@ -361,7 +360,7 @@ TEST_CASE("convert-config: from DeepSpeed's YAML to its JSON and back to a YAML 
         "deepspeed_config_file: conf/d.json\nzero3_init_flag: true\n");
   CHECK(sharding_of(input_of(to_yaml(convert_config(own, ConfigForm::deepspeed).document),
                              to_json(json.document)),
-                    8, 4) == sharding_of(input_of(yaml), 8, 4));
+                    8) == sharding_of(input_of(yaml), 8));
 }
 
 TEST_CASE("convert-config: between the versions of FSDP") {

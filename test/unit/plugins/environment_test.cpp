@@ -11,7 +11,6 @@ namespace acc::plugins {
 namespace {
 
 constexpr int kWorld = 8;
-constexpr int kLocalWorld = 4;
 
 Environment with_identity(Environment environment) {
   environment.insert({{"RANK", "5"},
@@ -84,7 +83,7 @@ TEST_CASE("what is exported is read back alike: every row, mode and source") {
           CAPTURE(value);
           Settings settings = ground_for(row, origin);
           settings.set(row.key, value, {kind, "somewhere"});
-          const auto expected = sharding_settings(settings, origin, kWorld, kLocalWorld);
+          const auto expected = sharding_settings(settings, origin, kWorld);
           const auto found = settings_from_environment(
               with_identity(settings_to_environment(settings, origin, Device::cuda)));
           CHECK(found.sharding == expected);
@@ -131,9 +130,9 @@ TEST_CASE("each field of the sharding settings can be reached from its setting")
   for (const auto& [origin, key, value, holds] : cases) {
     CAPTURE(key);
     Settings settings;
-    CHECK_FALSE(holds(sharding_settings(settings, origin, kWorld, kLocalWorld)));
+    CHECK_FALSE(holds(sharding_settings(settings, origin, kWorld)));
     settings.set(key, value, {Source::Kind::flag, "--" + key});
-    CHECK(holds(sharding_settings(settings, origin, kWorld, kLocalWorld)));
+    CHECK(holds(sharding_settings(settings, origin, kWorld)));
   }
 }
 

@@ -142,8 +142,7 @@ void read_sharding(AccelerateDraft& draft) {
     read_deepspeed(draft);
   }
   draft.plan.sharding =
-      plugins::sharding_settings(draft.settings, draft.origin(), draft.num_processes,
-                                 std::max(1, draft.num_processes / draft.num_machines));
+      plugins::sharding_settings(draft.settings, draft.origin(), draft.num_processes);
   explain_groups(draft, draft.plan.sharding);
 }
 

@@ -148,8 +148,7 @@ void read_config(DeepSpeedDraft& draft) {
       plugins::apply_deepspeed_json(document, draft.world_size, settings);
   draft.notice_all(file.notices);
   draft.plan.mode = Mode::deepspeed;
-  draft.plan.sharding = plugins::sharding_settings(settings, "deepspeed", draft.world_size,
-                                                   draft.plan.local_world_size);
+  draft.plan.sharding = plugins::sharding_settings(settings, "deepspeed", draft.world_size);
   remove_outer_settings(draft.plan);
   for (const auto& [name, value] :
        plugins::settings_to_environment(settings, "deepspeed", draft.plan.device)) {

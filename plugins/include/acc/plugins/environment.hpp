@@ -23,10 +23,10 @@ ACC_API Environment current_environment();
 bool applies(Section section, std::string_view origin) noexcept;
 
 /// What settings mean to the runtime. `origin` is `fsdp`, `deepspeed` or `none`. Launcher and
-/// worker both call it, so that a plan that resolves is one that its workers understand. Throws
-/// Error(config).
+/// worker both call it, so that a plan that resolves is one that its workers understand. A hybrid
+/// strategy without a shard size is about machines, which the runtime knows. Throws Error(config).
 ShardingSettings sharding_settings(const Settings& settings, std::string_view origin,
-                                   int world_size, int local_world_size);
+                                   int world_size);
 
 /// The variables that carry `settings` to a worker, besides torchrun's: Accelerate's where it has
 /// one, `ACC_<KEY>` for the rest.

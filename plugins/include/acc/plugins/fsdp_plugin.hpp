@@ -37,7 +37,7 @@ struct FullyShardedDataParallelPlugin {
   static FullyShardedDataParallelPlugin from_settings(const Settings& settings);
 
   /// Throws Error(config) when the shard group does not fit the world.
-  [[nodiscard]] ShardingSettings to_sharding_settings(int world_size, int local_world_size) const;
+  [[nodiscard]] ShardingSettings to_sharding_settings(int world_size) const;
 };
 
 /// Accelerate's questionnaire stores the strategy of FSDP 1 under fsdp_reshard_after_forward. Moves
