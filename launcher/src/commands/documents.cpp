@@ -1,5 +1,6 @@
 // Reference tables for docs/, made from the settings table so that they cannot fall behind it.
 #include "acc/launcher/explain.hpp"
+#include "acc/launcher/face.hpp"
 #include "commands/commands.hpp"
 #include "host/own_variables.hpp"
 
@@ -96,7 +97,7 @@ std::string configuration_document() {
       "out.\n\n"
       "| setting | flag | YAML block | DeepSpeed JSON | value | default | |\n"
       "|---|---|---|---|---|---|---|\n";
-  for (const SettingRow& row : plugins::settings_table()) {
+  for (const SettingRow& row : accelerate_face().table) {
     const bool of_top_level = row.section == plugins::Section::launch && row.in_file;
     const std::string unit = row.unit.empty() ? "" : " (" + std::string(row.unit) + ")";
     text += "| " + code(row.key) + " | " + (row.flag == plugins::Flag::none ? "" : "yes") + " | " +

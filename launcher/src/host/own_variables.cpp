@@ -17,6 +17,8 @@ std::span<const OwnVariable> own_variables() noexcept {
                                       open_mpi_local_size,
                                       mvapich_local_size,
                                       shutdown_timeout,
+                                      stuck_timeout,
+                                      log_line_prefix_template,
                                       deepspeed_environment_file,
                                       python,
                                       python_path,

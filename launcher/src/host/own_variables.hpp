@@ -35,6 +35,10 @@ inline constexpr OwnVariable open_mpi_local_size{"OMPI_COMM_WORLD_LOCAL_SIZE", "
 inline constexpr OwnVariable mvapich_local_size{"MV2_COMM_WORLD_LOCAL_SIZE", "the same"};
 inline constexpr OwnVariable shutdown_timeout{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
                                               "as `--shutdown-timeout`, in seconds"};
+inline constexpr OwnVariable stuck_timeout{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
+                                           "as `--stuck-timeout`, in seconds"};
+inline constexpr OwnVariable log_line_prefix_template{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+                                                      "as `--log-line-prefix-template`"};
 inline constexpr OwnVariable deepspeed_environment_file{
     "DS_ENV_FILE", "name of the file with variables for all machines, if not .deepspeed_env"};
 inline constexpr OwnVariable python{"PYTHON_EXEC", "the Python of Python programs, if not python3"};

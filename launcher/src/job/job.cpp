@@ -5,6 +5,8 @@
 #include "job/meeting.hpp"
 #include "job/peers.hpp"
 #include "output/output_mux.hpp"
+#include "report/error_file.hpp"
+#include "report/job_report.hpp"
 #include "supervision/descendants.hpp"
 #include "supervision/signals.hpp"
 #include "supervision/supervisor.hpp"
@@ -55,6 +57,7 @@ class Job {
   void on_fault(const std::exception& error);
   void on_attempt_end(const AttemptEnd& end);
   void report(const JobOutcome& outcome);
+  WorkerReport report_of(const WorkerRecord& worker);
   asio::awaitable<void> part_from_machines();
   void close();
   int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
@@ -352,20 +355,34 @@ void Job::report(const JobOutcome& outcome) {
   if (!outcome.first_failure) {
     return;
   }
-  FailureReport failure;
+  JobReport failure;
   failure.command = plan_.command;
-  failure.host = host_;
+  failure.run_id = plan_.rendezvous.run_id;
   failure.attempt = attempt_;
   failure.max_restarts = plan_.max_restarts;
-  failure.restarts = restarting_ && !outcome.gave_up;
-  failure.worker = outcome.workers[*outcome.first_failure];
-  failure.ran_for = outcome.ran_for;
-  failure.error_message = error_file_message(logs_.error_file(attempt_, failure.worker.local_rank));
-  failure.last_stderr_lines = output_.last_stderr_lines(failure.worker.rank);
-  failure.others = outcome.workers;
-  failure.others.erase(failure.others.begin() +
-                       static_cast<std::ptrdiff_t>(*outcome.first_failure));
+  if (restarting_ && !outcome.gave_up) {
+    failure.restarts_after = std::chrono::milliseconds(0);
+  }
+  failure.exit_status = outcome.exit_status();
+  for (const WorkerRecord& worker : outcome.workers) {
+    failure.workers.push_back(report_of(worker));
+  }
+  failure.first_failure = outcome.first_failure;
   output_.write_stderr(format_report(failure));
+}
+
+WorkerReport Job::report_of(const WorkerRecord& worker) {
+  WorkerReport report{.rank = worker.rank,
+                      .local_rank = worker.local_rank,
+                      .machine_rank = meeting_.machine_rank(),
+                      .host = host_,
+                      .pid = worker.pid,
+                      .end = worker.end,
+                      .told_to_end = worker.told_to_end,
+                      .ended_at = worker.ended_at,
+                      .last_stderr_lines = output_.last_stderr_lines(worker.rank)};
+  report.error_message = read_error_file(logs_.error_file(attempt_, worker.local_rank)).message;
+  return report;
 }
 
 asio::awaitable<void> Job::part_from_machines() {

@@ -31,9 +31,16 @@ void read_variable(Draft& draft, std::string_view key, const std::string& name) 
   }
 }
 
-void read_shutdown_timeout(Draft& draft) {
+void read_supervision(Draft& draft) {
   read_variable(draft, "shutdown_timeout", std::string(variables::shutdown_timeout.name));
-  draft.plan.shutdown_timeout = std::chrono::seconds(draft.settings.integer("shutdown_timeout"));
+  read_variable(draft, "stuck_timeout", std::string(variables::stuck_timeout.name));
+  const auto seconds = [&](std::string_view key) {
+    return std::chrono::seconds(draft.settings.integer(key));
+  };
+  draft.plan.shutdown_timeout = seconds("shutdown_timeout");
+  draft.plan.stuck_timeout = seconds("stuck_timeout");
+  draft.plan.time_limit = seconds("timeout");
+  draft.plan.restart_backoff = seconds("restart_backoff");
 }
 
 void read_rendezvous_conf(Draft& draft) {
@@ -65,6 +72,11 @@ void read_output(Draft& draft, const OutputWords& words) {
   LaunchPlan& plan = draft.plan;
   plan.output = plan_output(words, plan.rendezvous.run_id, plan.local_world_size,
                             draft.facts.working_directory, draft.facts.scratch_directory);
+  read_variable(draft, "log_line_prefix_template",
+                std::string(variables::log_line_prefix_template.name));
+  plan.output.line_prefix = draft.settings.text("log_line_prefix_template");
+  plan.output.folds_lines = draft.settings.boolean("fold_lines");
+  plan.output.status_line = !draft.settings.boolean("no_status_line");
   if (!plan.output.to_file.empty() && words.log_dir.text.empty()) {
     draft.notice("the workers' files are in " + plan.output.directory);
   }

@@ -41,8 +41,8 @@ void read_flags(Draft& draft, plugins::Faults& faults);
 /// Sets `key` from the variable `name`, where that says something and nothing else has given it.
 void read_variable(Draft& draft, std::string_view key, const std::string& name);
 
-/// From the setting, else TORCH_ELASTIC_SHUTDOWN_TIMEOUT.
-void read_shutdown_timeout(Draft& draft);
+/// How workers are ended, watched and restarted: from the settings, else torch's variables.
+void read_supervision(Draft& draft);
 
 /// From the setting rdzv_conf; the backend and the number of machines are known.
 void read_rendezvous_conf(Draft& draft);

@@ -92,6 +92,21 @@ std::vector<Streams> read_streams(const Given& given, int local_world_size) {
   return result;
 }
 
+std::vector<std::string> read_filters(std::string_view text) {
+  std::vector<std::string> words(1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != ',') {
+      words.back() += text[i];
+    } else if (text.substr(i + 1).starts_with(',')) {
+      words.back() += text[i++];
+    } else {
+      words.emplace_back();
+    }
+  }
+  std::erase(words, "");
+  return words;
+}
+
 std::vector<int> read_local_ranks(const Given& given) {
   std::vector<int> ranks;
   if (given.text.empty()) {

@@ -14,6 +14,9 @@ namespace acc::launcher {
 /// `0-3`. Of workers that are not named, none. By local rank; ranks that are not there don't count.
 std::vector<OutputPlan::Streams> read_streams(const Given& given, int local_world_size);
 
+/// Words joined by commas; `,,` is a comma in a word.
+std::vector<std::string> read_filters(std::string_view text);
+
 /// `0,2`: local ranks. Empty text: nothing.
 std::vector<int> read_local_ranks(const Given& given);
 

@@ -76,6 +76,7 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   WorkerRecord& worker = outcome_.workers[index];
   worker.end = end;
   worker.ended_at = std::chrono::system_clock::now();
+  worker.died_at = std::chrono::steady_clock::now();
   worker.told_to_end = state_ != JobState::running;
   --remaining_;
   if (!end.ok() && state_ == JobState::running) {

@@ -2,9 +2,9 @@
 
 #include "gate.hpp"
 #include "output/output_mux.hpp"
-#include "supervision/failure_report.hpp"
 #include "supervision/supervisor_table.hpp"
 #include "supervision/worker_process.hpp"
+#include "supervision/worker_record.hpp"
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>

@@ -59,7 +59,6 @@ TEST_CASE("wrong flags are refused by name, all at once") {
            Case{{"--colour=red", "-x", "--standalone=1"},
                 {"unknown flag --colour", "unknown flag -x", "--standalone takes no value"}},
            Case{{"--logs-specs", "mine"}, {"--logs-specs: it names a Python object"}},
-           Case{{"--duplicate-stdout-filters=a"}, {"--duplicate-stdout-filters", "--tee"}},
            Case{{"--max-restarts", "many", "--rdzv-backend", "etcd-v2", "--role"},
                 {"--max-restarts must be an integer", "--rdzv-backend must be static or c10d",
                  "got \"etcd-v2\""}},
@@ -122,13 +121,17 @@ TEST_CASE("a variable stands in for every flag that is not given") {
                          {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "7"}};
   CHECK(fixture.plan({"train.py"}).shutdown_timeout.count() == 7);
   CHECK(fixture.plan({"--shutdown-timeout=8", "train.py"}).shutdown_timeout.count() == 8);
-  fixture.environment.insert({{"PET_MAX_RESTARTS", "x"},
-                              {"PET_STANDALONE", "perhaps"},
-                              {"PET_DUPLICATE_STDOUT_FILTERS", "a"}});
+  const LaunchPlan filtering = fixture.plan(
+      {"--duplicate-stderr-filters", "loss,,grad,nan", "--stuck-timeout=4", "train.py"});
+  CHECK(filtering.output.stderr_filters == Words{"loss,grad", "nan"});
+  CHECK(filtering.output.stdout_filters.empty());
+  CHECK(filtering.stuck_timeout.count() == 4);
+  fixture.environment.insert(
+      {{"PET_MAX_RESTARTS", "x"}, {"PET_STANDALONE", "perhaps"}, {"PET_LOGS_SPECS", "a"}});
   const std::string message = fixture.refusal({"train.py"});
   CHECK(contains(message, "PET_MAX_RESTARTS must be an integer"));
   CHECK(contains(message, "PET_STANDALONE must be true or false, got \"perhaps\""));
-  CHECK(contains(message, "PET_DUPLICATE_STDOUT_FILTERS: "));
+  CHECK(contains(message, "PET_LOGS_SPECS: "));
 }
 
 TEST_CASE("workers of this machine") {

@@ -54,6 +54,12 @@ struct OutputPlan {
   bool keeps_directory = false;     ///< the user named the place; else it goes with the job
   std::vector<Streams> to_file;     ///< by local rank; empty: none
   std::vector<Streams> to_console;  ///< by local rank; empty: all
+  /// Lines with one of these words also go to attempt_N/filtered_stdout.log, filtered_stderr.log.
+  std::vector<std::string> stdout_filters;
+  std::vector<std::string> stderr_filters;
+  std::string line_prefix;  ///< torchrun's template; empty: ours
+  bool folds_lines = false;
+  bool status_line = true;  ///< where there is a terminal
 };
 
 /// Where the files of one worker are, in the attempt after so many restarts.
@@ -97,7 +103,10 @@ struct LaunchPlan {
   /// End the job, and are named in TORCHELASTIC_SIGNALS_TO_HANDLE. The usual four always end it.
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   std::chrono::seconds shutdown_timeout{30};
-  bool keeps_exit_status = true;  ///< of the worker that failed; else a failure is 1
+  std::chrono::seconds time_limit{0};        ///< of the whole job; 0: none
+  std::chrono::seconds restart_backoff{60};  ///< longest pause before a restart
+  std::chrono::seconds stuck_timeout{0};     ///< in uninterruptible sleep; 0: no limit
+  bool keeps_exit_status = true;             ///< of the worker that failed; else a failure is 1
 
   OutputPlan output;
 

@@ -1,6 +1,7 @@
 #include "acc/launcher/face.hpp"
 
 #include "faces/accelerate/planner.hpp"
+#include "faces/accelerate/table.hpp"
 
 #include <array>
 
@@ -38,7 +39,7 @@ constexpr std::array kRefused = {
 const Face& accelerate_face() noexcept {
   static const Face kFace{.name = "launch",
                           .usage = kUsage,
-                          .table = plugins::settings_table(),
+                          .table = accelerate_table(),
                           .short_flags = kShortFlags,
                           .refused = kRefused,
                           .plan = plan_accelerate};

@@ -2,6 +2,7 @@
 
 #include "acc/launcher/default_config.hpp"
 #include "faces/accelerate/stages.hpp"
+#include "faces/accelerate/table.hpp"
 #include "host/own_variables.hpp"
 
 namespace acc::launcher {
@@ -76,7 +77,7 @@ void say_defaults(AccelerateDraft& draft) {
 
 AccelerateDraft::AccelerateDraft(const Flags& given_flags, const plugins::Environment& parent,
                                  const HostFacts& host)
-    : Draft(given_flags, parent, host, plugins::settings_table()),
+    : Draft(given_flags, parent, host, accelerate_table()),
       conduct(conduct_of(given_flags, parent)),
       config(load_config(given_flags, parent)) {}
 

@@ -19,7 +19,7 @@ void read_ending(AccelerateDraft& draft) {
   if (draft.plan.identity != Identity::none) {
     read_variable(draft, "shutdown_timeout", "PET_SHUTDOWN_TIMEOUT");
   }
-  read_shutdown_timeout(draft);
+  read_supervision(draft);
   if (const Given signals = torchrun_default(draft, "SIGNALS_TO_HANDLE"); !signals.text.empty()) {
     draft.plan.stop_signals = read_signals(signals);
   }

@@ -207,6 +207,7 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
   check_slots(draft);
   Faults faults;
   faults.collect([&] { read_rendezvous(draft); });
+  faults.collect([&] { read_supervision(draft); });
   faults.collect([&] { read_rank_logs(draft); });
   faults.collect([&] { read_environment_files(draft); });
   choose_device(draft);

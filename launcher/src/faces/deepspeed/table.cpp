@@ -1,5 +1,7 @@
 #include "faces/deepspeed/table.hpp"
 
+#include "plan/common_rows.hpp"
+
 #include <array>
 
 namespace acc::launcher {
@@ -68,7 +70,8 @@ constexpr std::array kTable = {
 }  // namespace
 
 std::span<const SettingRow> deepspeed_table() noexcept {
-  return kTable;
+  static const std::vector<SettingRow> kAll = with_common_rows(kTable);
+  return kAll;
 }
 
 }  // namespace acc::launcher

@@ -21,10 +21,6 @@ constexpr std::array kShortFlags = {ShortFlag{'m', "module"}, ShortFlag{'r', "re
                                     ShortFlag{'t', "tee"}};
 
 constexpr std::array kRefused = {
-    RefusedFlag{"duplicate_stdout_filters",
-                "filtered copies of the output are not supported; use --tee and grep its files"},
-    RefusedFlag{"duplicate_stderr_filters",
-                "filtered copies of the output are not supported; use --tee and grep its files"},
     RefusedFlag{"logs_specs", "it names a Python object; use --log-dir, --redirects and --tee"},
 };
 

@@ -41,7 +41,8 @@ void read_values(TorchrunDraft& draft) {
   Faults faults = draft.flags.faults;
   read_variables(draft, faults);
   read_flags(draft, faults);
-  faults.collect([&] { read_shutdown_timeout(draft); });
+  faults.collect([&] { read_variable(draft, "shutdown_timeout", "PET_SHUTDOWN_TIMEOUT"); });
+  faults.collect([&] { read_supervision(draft); });
   faults.raise();
 }
 
@@ -228,6 +229,10 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
   faults.collect([&] {
     read_output(draft, {draft.given("redirects"), draft.given("tee"),
                         draft.given("local_ranks_filter"), draft.given("log_dir")});
+    draft.plan.output.stdout_filters =
+        read_filters(draft.settings.text("duplicate_stdout_filters"));
+    draft.plan.output.stderr_filters =
+        read_filters(draft.settings.text("duplicate_stderr_filters"));
   });
   faults.collect([&] { draft.plan.stop_signals = read_signals(draft.given("signals_to_handle")); });
   faults.collect([&] { check_virtual_local_rank(draft); });

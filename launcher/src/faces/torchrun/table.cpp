@@ -1,5 +1,7 @@
 #include "faces/torchrun/table.hpp"
 
+#include "plan/common_rows.hpp"
+
 #include <array>
 
 namespace acc::launcher {
@@ -66,6 +68,12 @@ constexpr std::array kTable = {
     SettingRow{.key = "local_ranks_filter", .flag = Flag::value,
                .environment = "PET_LOCAL_RANKS_FILTER",
                .help = "local ranks that the console shows, as in 0,2; default: all"},
+    SettingRow{.key = "duplicate_stdout_filters", .flag = Flag::value,
+               .environment = "PET_DUPLICATE_STDOUT_FILTERS",
+               .help = "words joined by commas (,, is a comma): tee'd lines with one of them also "
+                       "go to filtered_stdout.log, of all ranks together"},
+    SettingRow{.key = "duplicate_stderr_filters", .flag = Flag::value,
+               .environment = "PET_DUPLICATE_STDERR_FILTERS", .help = "likewise, of stderr"},
     SettingRow{.key = "node_rank", .flag = Flag::value, .type = Type::integer, .fallback = "0",
                .allowed = "0..1000000", .environment = "PET_NODE_RANK",
                .help = "which of the machines this is (static)"},
@@ -83,9 +91,6 @@ constexpr std::array kTable = {
     SettingRow{.key = "signals_to_handle", .flag = Flag::value, .type = Type::list,
                .fallback = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
                .environment = "PET_SIGNALS_TO_HANDLE", .help = "signals that end the job"},
-    SettingRow{.key = "shutdown_timeout", .flag = Flag::value, .type = Type::integer,
-               .fallback = "30", .allowed = "0..1000000", .environment = "PET_SHUTDOWN_TIMEOUT",
-               .unit = "s", .help = "from SIGTERM to SIGKILL when workers are stopped"},
     SettingRow{.key = "virtual_local_rank", .flag = Flag::toggle, .type = Type::boolean,
                .fallback = "false", .environment = "PET_VIRTUAL_LOCAL_RANK",
                .help = "every worker is local rank 0 and sees its own GPU alone"},
@@ -95,7 +100,8 @@ constexpr std::array kTable = {
 }  // namespace
 
 std::span<const SettingRow> torchrun_table() noexcept {
-  return kTable;
+  static const std::vector<SettingRow> kAll = with_common_rows(kTable);
+  return kAll;
 }
 
 }  // namespace acc::launcher

@@ -1,4 +1,4 @@
-#include "supervision/failure_report.hpp"
+#include "report/error_file.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -6,7 +6,7 @@
 
 namespace acc::launcher {
 
-std::string error_file_message(const std::string& path) {
+ErrorFile read_error_file(const std::string& path) {
   std::ifstream file(path);
   if (path.empty() || !file || file.peek() == std::ifstream::traits_type::eof()) {
     return {};
@@ -15,13 +15,13 @@ std::string error_file_message(const std::string& path) {
   if (document.is_object() && document.contains("message")) {
     const nlohmann::json& message = document["message"];
     if (message.is_string()) {
-      return message.get<std::string>();
+      return {message.get<std::string>(), {}};
     }
     if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-      return message["message"].get<std::string>();
+      return {message["message"].get<std::string>(), {}};
     }
   }
-  return "(" + path + " is not an error file as PyTorch writes it)";
+  return {"(" + path + " is not an error file as PyTorch writes it)", {}};
 }
 
 }  // namespace acc::launcher

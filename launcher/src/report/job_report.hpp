@@ -1,0 +1,43 @@
+#pragma once
+
+#include "report/machine_report.hpp"
+#include "supervision/worker_record.hpp"
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace acc::launcher {
+
+/// Everything about the end of a failed job or attempt, the same on all its machines.
+struct JobReport {
+  std::vector<std::string> command;
+  std::string run_id;
+  int attempt = 0;  ///< how often the job had been restarted
+  int max_restarts = 0;
+  /// Until the next attempt; empty: the job is over.
+  std::optional<std::chrono::milliseconds> restarts_after;
+  int exit_status = 0;
+  std::string reason;  ///< one line, where no worker is to blame: "machine 1 (node2) is gone: …"
+  std::optional<std::size_t> first_failure;  ///< index of a worker
+  std::vector<WorkerReport> workers;         ///< by rank
+  std::vector<std::string> silent_machines;  ///< that could not say how their workers ended
+};
+
+/// The worker that failed first: the smallest `moment` of those that failed by themselves, of equal
+/// ones the lowest rank. Nothing where none did.
+std::optional<std::size_t> first_failure(const std::vector<WorkerReport>& workers);
+
+/// One line for the moment of the failure: "rank 1 (pid 4711 on node1): killed by SIGKILL (signal
+/// 9)".
+std::string failure_line(const WorkerRecord& worker, const std::string& host);
+
+/// The block that closes a failed job or attempt, for stderr: the first failure with all that is
+/// known about it, a line for each other one, then how the rest ended.
+std::string format_report(const JobReport& report);
+
+/// The same for programs: docs/report.md.
+std::string report_json(const JobReport& report);
+
+}  // namespace acc::launcher

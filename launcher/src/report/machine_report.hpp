@@ -1,0 +1,56 @@
+#pragma once
+
+#include "supervision/process_end.hpp"
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace acc::launcher {
+
+/// The end of one worker, told so that every machine of the job can show it.
+struct WorkerReport {
+  int rank = 0;
+  int local_rank = 0;
+  int machine_rank = 0;
+  std::string host;
+  pid_t pid = -1;
+  std::optional<ProcessEnd> end;  ///< empty: it could not be killed and is still there
+  bool told_to_end = false;       ///< by the launcher, after the first failure or a stop signal
+  /// When it ended, counted from the moment in which the store told all machines of the attempt's
+  /// end: one clock for all of them, whatever theirs say. On a machine alone, from the start.
+  std::chrono::microseconds moment{0};
+  std::chrono::system_clock::time_point ended_at;
+  std::chrono::milliseconds ran_for{0};
+  std::string cause =
+      {};  ///< what the kernel knows about it: out of memory, where the core is, stuck
+  std::string error_message = {};                   ///< of its error file
+  std::vector<std::string> traceback = {};          ///< of its error file, a line each
+  std::vector<std::string> last_stderr_lines = {};  ///< oldest first
+
+  /// It failed by itself.
+  [[nodiscard]] bool failed() const { return !told_to_end && (!end || !end->ok()); }
+  bool operator==(const WorkerReport&) const = default;
+};
+
+/// How the workers of one machine ended in one attempt.
+struct MachineReport {
+  int machine_rank = 0;
+  std::string host;
+  std::vector<WorkerReport> workers;  ///< by local rank
+
+  bool operator==(const MachineReport&) const = default;
+};
+
+/// One line of JSON, for the store. Bytes that are no UTF-8 are replaced.
+std::string encode(const MachineReport& report);
+
+/// Throws Error(protocol) for what `encode` did not write.
+MachineReport decode_machine_report(std::string_view text);
+
+}  // namespace acc::launcher

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "supervision/process_end.hpp"
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace acc::launcher {
+
+/// One worker as its supervisor knows it.
+struct WorkerRecord {
+  int rank = 0;
+  int local_rank = 0;
+  pid_t pid = -1;
+  std::optional<ProcessEnd> end;  ///< empty: still there when it was given up
+  std::chrono::system_clock::time_point ended_at;
+  std::chrono::steady_clock::time_point died_at;  ///< the same moment, for comparisons
+  bool told_to_end = false;  ///< it ended after the launcher had asked for that
+  std::string stuck;  ///< why it had to be given up: "in uninterruptible sleep (nfs_wait_bit)"
+  std::int64_t peak_memory = 0;  ///< bytes resident at most, as the kernel counted; 0: unknown
+};
+
+}  // namespace acc::launcher
