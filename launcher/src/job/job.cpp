@@ -8,6 +8,7 @@
 #include "report/error_file.hpp"
 #include "report/job_report.hpp"
 #include "supervision/descendants.hpp"
+#include "supervision/descriptors.hpp"
 #include "supervision/signals.hpp"
 #include "supervision/supervisor.hpp"
 
@@ -50,6 +51,7 @@ class Job {
   asio::awaitable<void> run_attempts();
   asio::awaitable<bool> run_attempt();
   std::vector<WorkerSpec> worker_specs() const;
+  std::size_t store_clients() const;
   asio::awaitable<JobOutcome> run_workers();
   asio::awaitable<bool> await_restart(const JobOutcome& outcome);
   void on_stop_signal(int signal);
@@ -79,6 +81,7 @@ class Job {
   const plugins::Environment& environment_;
   const std::string host_ = host_name();
   const bool alone_;  ///< one worker in all
+  DescriptorLimit descriptors_;
   asio::io_context io_{1};
   asio::posix::stream_descriptor guardian_;
   asio::posix::stream_descriptor signals_;
@@ -299,12 +302,21 @@ std::vector<WorkerSpec> Job::worker_specs() const {
   return specs;
 }
 
+/// Connections of workers, and of one launcher a machine, to the store that is served here.
+std::size_t Job::store_clients() const {
+  const bool serves = meeting_.machine_rank() == 0 && plan_.identity != Identity::none;
+  const Assignment assignment = meeting_.assignment(attempt_);
+  return serves ? static_cast<std::size_t>(assignment.world_size + assignment.num_machines) : 0;
+}
+
 asio::awaitable<JobOutcome> Job::run_workers() {
   if (peers_ && peers_->has_ended(attempt_)) {
     co_return JobOutcome{};  // on another machine, before it began here
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
+  options.surroundings.descriptors = descriptors_.original();
+  options.other_descriptors = store_clients();
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
   supervisor_.emplace(io_.get_executor(), output_, std::move(options));
   phase_ = Phase::running;
