@@ -37,7 +37,7 @@ std::string host_name() {
 
 class Job {
  public:
-  Job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian);
+  Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
   int run();
 
  private:
@@ -83,6 +83,7 @@ class Job {
   const bool alone_;  ///< one worker in all
   DescriptorLimit descriptors_;
   asio::io_context io_{1};
+  Remains remains_;
   asio::posix::stream_descriptor guardian_;
   asio::posix::stream_descriptor signals_;
   OutputMux output_;
@@ -99,12 +100,13 @@ class Job {
   int status_ = 0;
 };
 
-Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian)
+Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard)
     : plan_(plan),
       environment_(environment),
       alone_(plan.local_world_size == 1 &&
              (plan.num_machines == 1 || plan.identity == Identity::none)),
-      guardian_(io_, guardian.release()),
+      remains_(std::move(guard.remains)),
+      guardian_(io_, guard.alive.release()),
       signals_(io_),
       output_(io_.get_executor(), {.prefix = !alone_}),
       logs_(plan.output, plan.identity == Identity::none ? 0 : plan.local_world_size),
@@ -130,7 +132,7 @@ asio::awaitable<void> Job::work() {
   for (const std::string& notice : plan_.notices) {
     say(notice);
   }
-  leave_to_guardian(guardian_.native_handle(), logs_.scratch());
+  remains_.add_folder(logs_.scratch());
   logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
   const bool begins = co_await meet();
   std::exception_ptr fault;
@@ -234,12 +236,12 @@ asio::awaitable<void> Job::watch_guardian() {
   } else if (phase_ == Phase::meeting) {
     asio::co_spawn(io_, meeting_.leave(), asio::detached);
   }
-  end_descendants();
+  end_descendants(remains_.cgroup());
   if (peers_ || phase_ == Phase::meeting) {  // time for that one message
     asio::steady_timer moment(io_, std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
-    end_descendants();  // work() may have started workers in that moment
   }
+  remains_.clean_up();  // work() may have started workers in that moment
   logs_.remove();
   ::_exit(128 + SIGKILL);
 }
@@ -315,6 +317,7 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
+  options.surroundings.cgroup = remains_.cgroup();
   options.surroundings.descriptors = descriptors_.original();
   options.other_descriptors = store_clients();
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
@@ -416,8 +419,8 @@ void Job::close() {
 
 }  // namespace
 
-int run_job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian) {
-  return Job(plan, environment, std::move(guardian)).run();
+int run_job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard) {
+  return Job(plan, environment, std::move(guard)).run();
 }
 
 }  // namespace acc::launcher
