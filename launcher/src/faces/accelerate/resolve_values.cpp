@@ -1,4 +1,5 @@
 #include "faces/accelerate/stages.hpp"
+#include "faces/accelerate/table.hpp"
 #include "host/own_variables.hpp"
 
 #include <array>
@@ -30,7 +31,7 @@ bool has_exact_words(const SettingRow& row) {
 }
 
 void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
-  const SettingRow& row = *plugins::find_setting(value.key);
+  const SettingRow& row = *plugins::find_setting(value.key, accelerate_table());
   draft.settings.set(value.key,
                      row.type == plugins::Type::real ? float_text(value.text) : value.text,
                      {Source::Kind::flag, value.written});
