@@ -148,6 +148,8 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
+  options.surroundings.descriptors = descriptors_.original();
+  options.other_descriptors = store_clients();
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
   supervisor_.emplace(io_.get_executor(), output_, std::move(options));
   phase_ = Phase::running;
@@ -174,6 +176,16 @@ std::vector<WorkerSpec> Job::worker_specs() const {
     spec.numa_node = placement.numa_node;
   }
   return specs;
+}
+
+/// Connections of workers and launchers to the store that is served here.
+std::size_t Job::store_clients() const {
+  if (meeting_.machine_rank() != 0 || plan_.identity == Identity::none) {
+    return 0;
+  }
+  const Assignment assignment = meeting_.assignment(attempt_);
+  return static_cast<std::size_t>(assignment.world_size +
+                                  Peers::kConnections * assignment.num_machines);
 }
 
 /// Says how the workers of this machine ended, and hears it of the others.
