@@ -148,7 +148,7 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
-  options.surroundings.cgroup = remains_.cgroup();
+  options.surroundings.cgroup = &remains_.cgroup();
   options.surroundings.descriptors = descriptors_.original();
   options.other_descriptors = store_clients();
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };

@@ -29,7 +29,7 @@ asio::awaitable<void> Job::watch_guardian() {
   } else if (phase_ == Phase::meeting) {
     asio::co_spawn(io_, meeting_.leave(), asio::detached);
   }
-  end_descendants(remains_.cgroup());
+  end_descendants(&remains_.cgroup());
   if (peers_ || phase_ == Phase::meeting) {  // time for that one message
     asio::steady_timer moment(io_, std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);

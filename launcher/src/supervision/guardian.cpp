@@ -83,7 +83,7 @@ ProcessEnd await(pid_t child, const sigset_t& signals, OnAnyEnd on_any_end, OnPa
 }
 
 /// All that is left of the job is that of a child which could not end by itself.
-int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, const Remains& remains) {
+int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& remains) {
   if (!remains.clean_up()) {
     std::fprintf(stderr, "acclaunch: some processes of the job could not be killed\n");
   }

@@ -48,11 +48,17 @@ asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
   outcome_.gave_up = remaining_ != 0;
   if (!outcome_.gave_up) {
     end_descendants(options_.surroundings.cgroup);
+    if (options_.surroundings.cgroup != nullptr) {
+      options_.surroundings.cgroup->remove();
+    }
   }
   co_return std::move(outcome_);
 }
 
 void Supervisor::start(const std::vector<WorkerSpec>& specs) {
+  if (options_.surroundings.cgroup != nullptr) {
+    options_.surroundings.cgroup->make();
+  }
   require_descriptors(descriptors_for(specs) + options_.other_descriptors, specs.size());
   processes_.reserve(specs.size());
   for (const WorkerSpec& spec : specs) {
