@@ -96,13 +96,15 @@ void Job::stop_outside_of_attempt(const StopRequest& request) {
 
 void Job::on_first_failure(const WorkerRecord& worker) {
   stopping_ = true;
-  restarting_ = attempt_ < plan_.max_restarts && worker.end->kind != ProcessEnd::Kind::not_executed;
+  restarting_ = attempt_ < plan_.max_restarts && worker.end &&
+                worker.end->kind != ProcessEnd::Kind::not_executed;
   const std::string line = failure_line(worker, host_);
   if (plan_.local_world_size > 1) {
     say(line + "; ending the others");
   }
-  if (peers_) {
-    peers_->announce(Cause::worker, worker.end->shell_status(), line, restarting_);
+  if (peers_) {  // 124: stuck for too long
+    const int status = worker.end ? worker.end->shell_status() : 124;
+    peers_->announce(Cause::worker, status, line, restarting_);
   }
 }
 
