@@ -84,7 +84,7 @@ TEST_CASE("launch: kill -9 of one worker is reported with rank and signal") {
   CHECK(job.wait() == 128 + SIGKILL);
   CHECK(contains(job.err(), "the job failed: rank 2: killed by SIGKILL (signal 9)\n"));
   CHECK(contains(job.err(), "  pid       " + std::to_string(worker[0]) + "\n"));
-  CHECK(contains(job.err(), "ranks 0, 1: ended by acclaunch, killed by SIGTERM (signal 15)\n"));
+  CHECK(contains(job.err(), "ranks 0-1: ended by acclaunch, killed by SIGTERM (signal 15)\n"));
 }
 
 TEST_CASE("launch: what a worker wrote to its error file is in the report") {
@@ -92,7 +92,7 @@ TEST_CASE("launch: what a worker wrote to its error file is in the report") {
     [ $RANK = 0 ] && exec sleep 1000
     echo '{"message": {"message": "ValueError: bad batch"}}' > $TORCHELASTIC_ERROR_FILE; exit 4)"));
   CHECK(job.wait() == 4);
-  CHECK(contains(job.err(), "    | ValueError: bad batch\n"));
+  CHECK(contains(job.err(), "  error     ValueError: bad batch\n"));
 }
 
 TEST_CASE("launch: kill -9 of acclaunch leaves no worker, no grandchild and no supervisor") {
