@@ -4,6 +4,7 @@
 #include "job/log_folder.hpp"
 #include "job/meeting.hpp"
 #include "job/peers.hpp"
+#include "output/line_prefix.hpp"
 #include "output/output_mux.hpp"
 #include "report/error_file.hpp"
 #include "report/job_report.hpp"
@@ -103,7 +104,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Unique
              (plan.num_machines == 1 || plan.identity == Identity::none)),
       guardian_(io_, guardian.release()),
       signals_(io_),
-      output_(io_.get_executor(), {.prefix = !alone_}),
+      output_(io_.get_executor(), {}),
       logs_(plan.output, plan.identity == Identity::none ? 0 : plan.local_world_size),
       meeting_(io_, plan, host_, [this](const std::string& line) { say(line); }) {
   const sigset_t signals = handled_signals();
@@ -192,7 +193,7 @@ asio::awaitable<bool> Job::run_attempt() {
   status_ = outcome.exit_status();
   gave_up_ = outcome.gave_up;
   phase_ = peers_ ? Phase::settling : Phase::idle;
-  co_await output_.drain();
+  output_.drain();
   report(outcome);
   const bool again = co_await await_restart(outcome);
   phase_ = Phase::idle;
@@ -292,6 +293,10 @@ std::vector<WorkerSpec> Job::worker_specs() const {
     spec.inherits_stdin = alone_;
     spec.inherits_output = plan_.identity == Identity::none;
     spec.targets = logs_.targets(attempt_, local_rank);
+    if (!alone_) {
+      spec.prefix = line_prefix(plan_.output.line_prefix,
+                                {plan_.role, spec.rank, local_rank, host_}, plan_.num_machines);
+    }
     const Placement& placement = plan_.placements[static_cast<std::size_t>(local_rank)];
     spec.cores = placement.cpus;
     spec.numa_node = placement.numa_node;

@@ -57,7 +57,7 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
     if (spec.inherits_output) {
       processes_.emplace_back(executor_, spec, STDOUT_FILENO, STDERR_FILENO);
     } else {
-      const OutputMux::WorkerEnds ends = output_.add_worker(spec.rank, spec.targets);
+      const OutputMux::WorkerEnds ends = output_.add_worker({spec.rank, spec.prefix, spec.targets});
       processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get());
     }
     WorkerRecord& worker = outcome_.workers.emplace_back();
