@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <utility>
 
@@ -104,6 +105,14 @@ void Job::on_first_failure(const WorkerRecord& worker) {
   }
   if (peers_) {
     peers_->announce(Cause::worker, worker.end->shell_status(), line, restarting_);
+  }
+}
+
+/// As for any program, the end of who reads its output is its own.
+void Job::on_lost(const Lost& lost) {
+  if (lost.error == EPIPE && phase_ != Phase::idle) {
+    const std::string stream = lost.is_stderr ? "stderr" : "stdout";
+    stop({128 + SIGPIPE, SIGTERM, "the reader of " + stream + " has gone", false});
   }
 }
 
