@@ -5,7 +5,6 @@
 #include "job/running_job.hpp"
 #include "output/line_prefix.hpp"
 #include "report/error_file.hpp"
-#include "supervision/guardian.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -34,13 +33,14 @@ std::string host_name() {
 
 }  // namespace
 
-Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian)
+Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard)
     : plan_(plan),
       environment_(environment),
       host_(host_name()),
       alone_(plan.local_world_size == 1 &&
              (plan.num_machines == 1 || plan.identity == Identity::none)),
-      guardian_(io_, guardian.release()),
+      remains_(std::move(guard.remains)),
+      guardian_(io_, guard.alive.release()),
       signals_(io_.get_executor(), [this](int signal) { on_signal(signal); }),
       output_(io_.get_executor(), output_options()),
       logs_(plan.output, plan.identity == Identity::none ? 0 : plan.local_world_size),
@@ -65,7 +65,7 @@ asio::awaitable<void> Job::work() {
   for (const std::string& notice : plan_.notices) {
     say(notice);
   }
-  leave_to_guardian(guardian_.native_handle(), logs_.scratch());
+  remains_.add_folder(logs_.scratch());
   logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
   const bool begins = co_await meet();
   std::exception_ptr fault;
@@ -152,6 +152,7 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
+  options.surroundings.cgroup = remains_.cgroup();
   options.surroundings.descriptors = descriptors_.original();
   options.other_descriptors = store_clients();
   options.on_running = [this](int running) { show_status(running); };
@@ -359,8 +360,8 @@ void Job::close() {
   guardian_.close();
 }
 
-int run_job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian) {
-  return Job(plan, environment, std::move(guardian)).run();
+int run_job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard) {
+  return Job(plan, environment, std::move(guard)).run();
 }
 
 }  // namespace acc::launcher

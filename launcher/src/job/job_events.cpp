@@ -1,7 +1,6 @@
 #include "acc/base/error.hpp"
 #include "job/running_job.hpp"
 #include "supervision/descendants.hpp"
-#include "supervision/guardian.hpp"
 #include "supervision/signals.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -31,12 +30,12 @@ asio::awaitable<void> Job::watch_guardian() {
   } else if (phase_ == Phase::meeting) {
     asio::co_spawn(io_, meeting_.leave(), asio::detached);
   }
-  end_descendants();
+  end_descendants(remains_.cgroup());
   if (peers_ || phase_ == Phase::meeting) {  // time for that one message
     asio::steady_timer moment(io_, std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
-    end_descendants();  // work() may have started workers in that moment
   }
+  remains_.clean_up();  // work() may have started workers in that moment
   logs_.remove();
   ::_exit(128 + SIGKILL);
 }

@@ -10,6 +10,7 @@
 #include "report/job_report.hpp"
 #include "report/kernel_facts.hpp"
 #include "supervision/descriptors.hpp"
+#include "supervision/guardian.hpp"
 #include "supervision/supervisor.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -36,7 +37,7 @@ struct StopRequest {
 /// happen on that way in job_events.cpp. The loop's thread only.
 class Job {
  public:
-  Job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian);
+  Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
   int run();
 
  private:
@@ -95,6 +96,7 @@ class Job {
   const bool alone_;  ///< one worker in all
   DescriptorLimit descriptors_;
   boost::asio::io_context io_{1};
+  Remains remains_;
   boost::asio::posix::stream_descriptor guardian_;
   SignalWatch signals_;
   OutputMux output_;

@@ -47,7 +47,7 @@ asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
   }
   outcome_.gave_up = remaining_ != 0;
   if (!outcome_.gave_up) {
-    end_descendants();
+    end_descendants(options_.surroundings.cgroup);
   }
   co_return std::move(outcome_);
 }
@@ -161,7 +161,7 @@ void Supervisor::stop_workers() {
 
 void Supervisor::kill_workers() {
   signal_running(SIGKILL);
-  kill_descendants();
+  kill_descendants(options_.surroundings.cgroup);
   start_clock();
 }
 
