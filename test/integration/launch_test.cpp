@@ -175,6 +175,40 @@ TEST_CASE("launch: a worker that ignores SIGTERM is killed after the shutdown ti
   CHECK(contains(job.err(), "rank 0: ended by acclaunch, killed by SIG"));
 }
 
+TEST_CASE("launch: a job whose time is over ends with status 124") {
+  for (const char* script : {"exec sleep 1000", "trap 'exit 0' TERM; sleep 1000 & wait"}) {
+    CAPTURE(script);
+    Program job(acclaunch({"--cpu", "--num_processes", "2", "--timeout", "1"}, script));
+    CHECK(job.wait() == 124);
+    CHECK(contains(job.err(), "the time limit of 1 s is over: ending the workers\n"));
+    CHECK_FALSE(contains(job.err(), "failed"));
+  }
+  Program quick(acclaunch({"--cpu", "--num_processes", "2", "--timeout", "1000"}, "exit 0"));
+  CHECK(quick.wait() == 0);
+}
+
+TEST_CASE("launch: a failed job leaves its report, and its first failure where torchrun does") {
+  const TemporaryFolder folder;
+  const std::string logs = (folder.path() / "logs").string();
+  const std::string own = (folder.path() / "error.json").string();
+  Program job(acclaunch({"--cpu", "--num_processes", "2", "--log_dir", logs},
+                        R"([ $RANK = 1 ] && {
+                             echo '{"message": {"message": "ValueError: bad batch"}}' \
+                               > $TORCHELASTIC_ERROR_FILE
+                             exit 7; }
+                           exec sleep 1000)"),
+              {{"TORCHELASTIC_ERROR_FILE", own}});
+  CHECK(job.wait() == 7);
+  CHECK(contains(job.err(), "ValueError: bad batch\n"));
+  const std::string mark = "  report    ";
+  const std::size_t begin = job.err().find(mark) + mark.size();
+  const std::string report =
+      file_text(job.err().substr(begin, job.err().find('\n', begin) - begin));
+  CHECK(contains(report, "\"error_message\": \"ValueError: bad batch\""));
+  CHECK(contains(report, "\"exit_status\": 7"));
+  CHECK(contains(file_text(own), "\"errorCode\":7"));
+}
+
 TEST_CASE("launch: a second signal kills at once") {
   Program job(acclaunch({"--cpu", "--num_processes", "2", "--shutdown_timeout", "1000"},
                         "trap '' TERM; echo worker-up; while :; do sleep 1000; done"));

@@ -68,7 +68,8 @@ class Job {
   JobReport report_of(const JobOutcome& outcome, const rendezvous::Settlement& settlement);
   void decide_with_machines(const std::optional<rendezvous::AttemptEnd>& end,
                             JobReport& report) const;
-  void publish(const JobReport& report);
+  void publish(JobReport report);
+  void leave_file(const std::string& path, const std::string& text);
   std::vector<std::string> machine_names() const;
   int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
 
