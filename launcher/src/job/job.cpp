@@ -1,6 +1,9 @@
 #include "job/job.hpp"
 
+#include "acc/base/atomic_file.hpp"
+#include "host/own_variables.hpp"
 #include "job/running_job.hpp"
+#include "report/error_file.hpp"
 #include "supervision/guardian.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -148,6 +151,8 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
+  options.surroundings.descriptors = descriptors_.original();
+  options.other_descriptors = store_clients();
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
   supervisor_.emplace(io_.get_executor(), output_, std::move(options));
   phase_ = Phase::running;
@@ -174,6 +179,16 @@ std::vector<WorkerSpec> Job::worker_specs() const {
     spec.numa_node = placement.numa_node;
   }
   return specs;
+}
+
+/// Connections of workers and launchers to the store that is served here.
+std::size_t Job::store_clients() const {
+  if (meeting_.machine_rank() != 0 || plan_.identity == Identity::none) {
+    return 0;
+  }
+  const Assignment assignment = meeting_.assignment(attempt_);
+  return static_cast<std::size_t>(assignment.world_size +
+                                  Peers::kConnections * assignment.num_machines);
 }
 
 /// Says how the workers of this machine ended, and hears it of the others.
@@ -250,14 +265,34 @@ std::vector<std::string> Job::machine_names() const {
   return names;
 }
 
-void Job::publish(const JobReport& report) {
+void Job::publish(JobReport report) {
   if (gave_up_) {
     say("some workers could not be killed and are still there");
   }
   if (!report.first_failure && report.reason.empty()) {
     return;
   }
+  report.log_folder = logs_.kept_folder(attempt_);
+  report.report_file = report.log_folder.empty() ? "" : report.log_folder + "/report.json";
   output_.write_stderr(format_report(report));
+  if (!report.report_file.empty()) {
+    leave_file(report.report_file, report_json(report));
+  }
+  const std::string own_file = value_of(environment_, variables::error_file);
+  if (!own_file.empty() && report.first_failure && !report.restarts_after) {
+    const WorkerReport& worker = report.workers[*report.first_failure];
+    const bool is_here = worker.machine_rank == meeting_.machine_rank();
+    const std::string file = is_here ? logs_.error_file(attempt_, worker.local_rank) : "";
+    leave_file(own_file, root_cause_file(worker, read_error_file(file).text));
+  }
+}
+
+void Job::leave_file(const std::string& path, const std::string& text) {
+  try {
+    write_file(path, text, Overwrite::yes);
+  } catch (const Error& error) {
+    say(error.what());
+  }
 }
 
 asio::awaitable<bool> Job::restart(std::chrono::milliseconds pause) {

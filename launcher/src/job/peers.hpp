@@ -22,6 +22,7 @@ namespace acc::launcher {
 class Peers {
  public:
   using AttemptEnd = rendezvous::AttemptEnd;
+  static constexpr int kConnections = 4;  ///< of a machine at most
 
   Peers(boost::asio::any_io_executor executor, const LaunchPlan& plan, Meeting& meeting);
 

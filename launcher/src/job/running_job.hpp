@@ -9,6 +9,7 @@
 #include "output/output_mux.hpp"
 #include "report/job_report.hpp"
 #include "report/kernel_facts.hpp"
+#include "supervision/descriptors.hpp"
 #include "supervision/supervisor.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -63,10 +64,12 @@ class Job {
   void stop_in_time();
 
   std::vector<WorkerSpec> worker_specs() const;
+  std::size_t store_clients() const;
   JobReport report_of(const JobOutcome& outcome, const rendezvous::Settlement& settlement);
   void decide_with_machines(const std::optional<rendezvous::AttemptEnd>& end,
                             JobReport& report) const;
-  void publish(const JobReport& report);
+  void publish(JobReport report);
+  void leave_file(const std::string& path, const std::string& text);
   std::vector<std::string> machine_names() const;
   int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
 
@@ -87,6 +90,7 @@ class Job {
   const plugins::Environment& environment_;
   const std::string host_;
   const bool alone_;  ///< one worker in all
+  DescriptorLimit descriptors_;
   boost::asio::io_context io_{1};
   boost::asio::posix::stream_descriptor guardian_;
   SignalWatch signals_;
