@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <utility>
 
@@ -105,6 +106,14 @@ void Job::on_first_failure(const WorkerRecord& worker) {
   if (peers_) {  // 124: stuck for too long
     const int status = worker.end ? worker.end->shell_status() : 124;
     peers_->announce(Cause::worker, status, line, restarting_);
+  }
+}
+
+/// As for any program, the end of who reads its output is its own.
+void Job::on_lost(const Lost& lost) {
+  if (lost.error == EPIPE && phase_ != Phase::idle) {
+    const std::string stream = lost.is_stderr ? "stderr" : "stdout";
+    stop({128 + SIGPIPE, SIGTERM, "the reader of " + stream + " has gone", false});
   }
 }
 

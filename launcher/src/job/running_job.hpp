@@ -58,18 +58,22 @@ class Job {
   boost::asio::awaitable<void> watch_guardian();
   void on_signal(int signal);
   void on_first_failure(const WorkerRecord& worker);
+  void on_lost(const Lost& lost);
   void on_fault(const std::exception& error);
   void on_attempt_end(const rendezvous::AttemptEnd& end);
   void stop(const StopRequest& request);
   void stop_outside_of_attempt(const StopRequest& request);
   void stop_in_time();
 
+  OutputMux::Options output_options();
+  void show_status(int running);
   std::vector<WorkerSpec> worker_specs() const;
   std::size_t store_clients() const;
   JobReport report_of(const JobOutcome& outcome, const rendezvous::Settlement& settlement);
   void decide_with_machines(const std::optional<rendezvous::AttemptEnd>& end,
                             JobReport& report) const;
-  void publish(const JobReport& report);
+  void publish(JobReport report);
+  void leave_file(const std::string& path, const std::string& text);
   std::vector<std::string> machine_names() const;
   int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
 
@@ -101,6 +105,7 @@ class Job {
   std::optional<Peers> peers_;
   std::optional<KernelFacts> kernel_;
   std::optional<Supervisor> supervisor_;
+  const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point attempt_started_at_;
   boost::asio::steady_timer time_limit_;
   boost::asio::steady_timer pause_;

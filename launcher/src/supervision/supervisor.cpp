@@ -91,7 +91,7 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
     if (spec.inherits_output) {
       processes_.emplace_back(executor_, spec, STDOUT_FILENO, STDERR_FILENO, options_.surroundings);
     } else {
-      const OutputMux::WorkerEnds ends = output_.add_worker(spec.rank, spec.targets);
+      const OutputMux::WorkerEnds ends = output_.add_worker({spec.rank, spec.prefix, spec.targets});
       processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get(),
                               options_.surroundings);
     }
@@ -101,8 +101,15 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
     worker.pid = processes_.back().pid();
   }
   remaining_ = specs.size();
+  tell_running();
   for (std::size_t index = 0; index < specs.size(); ++index) {
     asio::co_spawn(executor_, watch(index), rethrow);
+  }
+}
+
+void Supervisor::tell_running() const {
+  if (options_.on_running) {
+    options_.on_running(static_cast<int>(remaining_));
   }
 }
 
@@ -112,6 +119,7 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   worker.end = end;
   worker.peak_memory = processes_[index].peak_memory();
   --remaining_;
+  tell_running();
   if (worker.stuck.empty()) {
     worker.ended_at = std::chrono::system_clock::now();
     worker.died_at = std::chrono::steady_clock::now();

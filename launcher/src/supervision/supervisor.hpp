@@ -43,6 +43,8 @@ class Supervisor {
     std::chrono::milliseconds stuck_timeout{0};  ///< of uninterruptible sleep; 0: no limit
     WorkerSurroundings surroundings;
     std::size_t other_descriptors = 0;  ///< that the job will need here: clients of its store
+    /// Called when all have started, and whenever one has ended.
+    std::function<void(int running)> on_running;
     /// Called at the moment of the first failure, before the others have ended.
     std::function<void(const WorkerRecord&)> on_first_failure;
   };
@@ -71,6 +73,7 @@ class Supervisor {
   void fail(std::size_t index);
   void end_stragglers();
   void give_up();
+  void tell_running() const;
   void handle(JobEvent event);
   void signal_running(int signal);
   void stop_workers();

@@ -18,7 +18,7 @@ const std::string kName = "acclaunch-test-" + std::to_string(::getpid());
 
 /// Where it would be; empty where a group cannot be made.
 fs::path permitted_group() {
-  const fs::path own = cgroup_folder("/proc/self/mountinfo", "/proc/self/cgroup");
+  const fs::path own = cgroup_folder("/proc/self/mountinfo", cgroup_name("/proc/self/cgroup"));
   Cgroup group(kName);
   group.make();
   const bool made = !own.empty() && fs::exists(own / kName);
@@ -57,9 +57,10 @@ TEST_CASE("cgroup: found in every layout") {
     CAPTURE(groups);
     std::ofstream(folder.path() / "mountinfo") << mounts;
     std::ofstream(folder.path() / "cgroup") << groups;
-    CHECK(cgroup_folder(folder.path() / "mountinfo", folder.path() / "cgroup") == expected);
+    CHECK(cgroup_folder(folder.path() / "mountinfo", cgroup_name(folder.path() / "cgroup")) ==
+          expected);
   }
-  CHECK(cgroup_folder(folder.path() / "absent", folder.path() / "absent").empty());
+  CHECK(cgroup_folder(folder.path() / "absent", cgroup_name(folder.path() / "absent")).empty());
 }
 
 TEST_CASE("cgroup: what was born in it, and its children, are killed at one stroke, twice") {
