@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -51,6 +52,14 @@ bool made(const fs::path& folder) noexcept {
   return errno == EEXIST && ::rmdir(folder.c_str()) == 0 && ::mkdir(folder.c_str(), 0755) == 0;
 }
 
+/// A process that was reaped may still be leaving its group.
+void remove_empty(const fs::path& folder) noexcept {
+  constexpr timespec kMoment{0, 1'000'000};
+  for (int tries = 0; ::rmdir(folder.c_str()) != 0 && errno == EBUSY && tries < 20; ++tries) {
+    ::nanosleep(&kMoment, nullptr);
+  }
+}
+
 /// Groups that the workers made come first.
 void remove_tree(const fs::path& folder) {
   std::error_code gone;
@@ -60,7 +69,7 @@ void remove_tree(const fs::path& folder) {
       remove_tree(entry->path());
     }
   }
-  ::rmdir(folder.c_str());
+  remove_empty(folder);
 }
 
 }  // namespace
