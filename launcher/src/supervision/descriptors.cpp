@@ -16,8 +16,8 @@ namespace {
 constexpr rlim_t kEnough = 65536;
 /// The loop, signals, terminal, a listening store, and a look into /proc.
 constexpr std::size_t kOfLauncher = 24;
-/// While one worker is started: its ends of two pipes, /dev/null, the pipe that tells of exec.
-constexpr std::size_t kOfStart = 5;
+/// While one worker is started: its ends of two pipes, /dev/null.
+constexpr std::size_t kOfStart = 3;
 /// A look into /proc, a file of the report.
 constexpr std::size_t kInPassing = 4;
 

@@ -1,41 +1,55 @@
 #pragma once
 
+#include "acc/base/error.hpp"
 #include "supervision/cgroup.hpp"
 
 #include <boost/asio/detail/throw_error.hpp>  // Boost.Process 1.81 forgets it
 #include <boost/process/v2/posix/default_launcher.hpp>
-#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <vector>
 
 namespace acc::launcher {
+
+/// An errno that a child leaves for its parent, in memory they share: nobody has to wait for exec.
+class ExecError {
+ public:
+  ExecError()
+      : value_(static_cast<int*>(::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE,
+                                        MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    if (value_ == MAP_FAILED) {
+      throw Error(Errc::process, std::string("mmap failed: ") + std::strerror(errno));
+    }
+  }
+  ExecError(const ExecError&) = delete;
+  ExecError& operator=(const ExecError&) = delete;
+  ~ExecError() { ::munmap(value_, sizeof(int)); }
+
+  void set(int error) const noexcept { *value_ = error; }
+  /// 0: there was none. To be asked when the child has ended.
+  [[nodiscard]] int get() const noexcept { return *value_; }
+
+ private:
+  int* value_;
+};
 
 /// A launcher of Boost.Process whose child begins in a control group. It gives back a pid alone:
 /// Boost's process object watches by a SIGCHLD handler of its own, for which each needs a loop with
 /// five descriptors.
 class WorkerLauncher : public boost::process::v2::posix::default_launcher {
  public:
-  struct Child {
-    pid_t pid = -1;  ///< -1: no process was to be had
-    int error = 0;   ///< errno; with a pid: it could not become the program, and is to be reaped
-  };
-
   explicit WorkerLauncher(const Cgroup* cgroup) : cgroup_(cgroup) {}
 
-  /// `setup`: what the child does before exec, in that order, as Boost.Process's initializers do.
+  /// The pid, or -1 with errno. `setup`: what the child does before exec, in that order, as
+  /// Boost.Process's initializers do; what fails there or in exec goes to `exec_error`.
   template <typename... Initializers>
-  Child start(const std::string& program, const std::vector<std::string>& arguments,
-              const std::vector<const char*>& environment, Initializers&&... setup) {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-      return {-1, errno};
-    }
-    const UniqueFd told(ends[0]);
-    UniqueFd telling(ends[1]);
+  pid_t start(const std::string& program, const std::vector<std::string>& arguments,
+              const std::vector<const char*>& environment, const ExecError& exec_error,
+              Initializers&&... setup) {
     const boost::process::v2::filesystem::path path(program);
     const char* const* const argv = build_argv_(path, arguments);
     const pid_t child = cgroup_ != nullptr ? cgroup_->fork_into() : ::fork();
@@ -46,14 +60,10 @@ class WorkerLauncher : public boost::process::v2::posix::default_launcher {
                  const_cast<char* const*>(environment.data()));
         error = errno;
       }
-      [[maybe_unused]] const ssize_t written = ::write(telling.get(), &error, sizeof error);
+      exec_error.set(error);
       ::_exit(127);
     }
-    if (child < 0) {
-      return {-1, errno};
-    }
-    telling.reset();
-    return {child, error_from(told.get())};
+    return child;
   }
 
  private:
@@ -62,14 +72,6 @@ class WorkerLauncher : public boost::process::v2::posix::default_launcher {
     int error = 0;
     static_cast<void>(
         ((error = setup.on_exec_setup(*this, path, argv).value(), error == 0) && ...));
-    return error;
-  }
-
-  /// The end of the pipe without a word is exec's.
-  static int error_from(int told) noexcept {
-    int error = 0;
-    while (::read(told, &error, sizeof error) < 0 && errno == EINTR) {
-    }
     return error;
   }
 

@@ -34,9 +34,8 @@ std::vector<std::string> environment_strings(const WorkerSpec& spec) {
   return strings;
 }
 
-/// A child that could not become the program is left to be reaped.
-WorkerLauncher::Child start(const WorkerSpec& spec, process::process_stdio streams,
-                            const WorkerSurroundings& surroundings) {
+pid_t start(const WorkerSpec& spec, process::process_stdio streams,
+            const WorkerSurroundings& surroundings, const ExecError& exec_error) {
   const std::vector<std::string> environment = environment_strings(spec);
   std::vector<const char*> environment_pointers;
   environment_pointers.reserve(environment.size() + 1);
@@ -47,7 +46,7 @@ WorkerLauncher::Child start(const WorkerSpec& spec, process::process_stdio strea
   return WorkerLauncher(surroundings.cgroup)
       .start(spec.command.front(),
              std::vector<std::string>(spec.command.begin() + 1, spec.command.end()),
-             environment_pointers, streams, ChildSetup(spec, surroundings.descriptors),
+             environment_pointers, exec_error, streams, ChildSetup(spec, surroundings.descriptors),
              process::process_start_dir(spec.working_directory.empty() ? "."
                                                                        : spec.working_directory));
 }
@@ -59,82 +58,79 @@ bool reap(pid_t pid, int& wait_status, rusage& usage) noexcept {
   return reaped == pid;
 }
 
-void reap(pid_t pid) noexcept {
-  int ignored = 0;
-  rusage unused{};
-  reap(pid, ignored, unused);
-}
-
 }  // namespace
 
 struct WorkerProcess::Process {
-  Process(const asio::any_io_executor& executor, pid_t child)
-      : pid(child), end(executor, watch_end_of(child).release()) {}
+  explicit Process(const asio::any_io_executor& executor) : end(executor) {}
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
   ~Process() {
-    if (!reaped) {
+    if (pid > 0 && !reaped) {
       ::kill(pid, SIGKILL);
-      reap(pid);
+      int ignored = 0;
+      rusage unused{};
+      reap(pid, ignored, unused);
     }
   }
 
-  pid_t pid;
+  pid_t pid = -1;
+  ExecError exec_error;
   asio::posix::stream_descriptor end;
   bool reaped = false;
 };
 
 WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const WorkerSpec& spec, int out,
-                             int err, const WorkerSurroundings& surroundings) {
+                             int err, const WorkerSurroundings& surroundings)
+    : process_(std::make_unique<Process>(executor)) {
   process::process_stdio streams{{}, {out}, {err}};
   UniqueFd nothing;
   if (!spec.inherits_stdin) {
     nothing.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     streams.in.fd = nothing.get();
   }
-  const WorkerLauncher::Child child = start(spec, std::move(streams), surroundings);
-  pid_ = child.pid;
-  if (pid_ < 0) {
+  const pid_t child = start(spec, std::move(streams), surroundings, process_->exec_error);
+  if (child < 0) {
     throw Error(Errc::process,
                 "cannot start a process for rank " + std::to_string(spec.rank) + ": " +
-                    std::strerror(child.error),
+                    std::strerror(errno),
                 spec.rank);
   }
-  if (child.error != 0) {
-    exec_error_ = child.error;
-    reap(pid_);
-    return;
-  }
-  process_ = std::make_unique<Process>(executor, pid_);
+  ::setpgid(child, child);  // the child does it too; whoever needs it first
+  process_->pid = child;
+  process_->end.assign(watch_end_of(child).release());
 }
 
 WorkerProcess::WorkerProcess(WorkerProcess&&) noexcept = default;
 WorkerProcess::~WorkerProcess() = default;
 
 asio::awaitable<ProcessEnd> WorkerProcess::wait() {
-  if (exec_error_ != 0) {
-    co_return ProcessEnd{ProcessEnd::Kind::not_executed, exec_error_};
-  }
   const auto [error] = co_await process_->end.async_wait(asio::posix::stream_descriptor::wait_read,
                                                          asio::as_tuple(asio::use_awaitable));
   if (error) {
     throw Error(Errc::process,
-                "waiting for process " + std::to_string(pid_) + " failed: " + error.message());
+                "waiting for process " + std::to_string(pid()) + " failed: " + error.message());
   }
   int wait_status = 0;
   rusage usage{};
-  const bool status_is_known = reap(pid_, wait_status, usage);
+  const bool status_is_known = reap(pid(), wait_status, usage);
   process_->reaped = true;
   if (!status_is_known) {
     co_return ProcessEnd{ProcessEnd::Kind::killed, SIGKILL};  // end_descendants() was faster
+  }
+  if (const int why = process_->exec_error.get(); why != 0) {
+    co_return ProcessEnd{ProcessEnd::Kind::not_executed, why};
   }
   peak_memory_ = static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
   co_return ProcessEnd::from_wait_status(wait_status);
 }
 
+pid_t WorkerProcess::pid() const noexcept {
+  return process_->pid;
+}
+
 void WorkerProcess::signal(int signal) const noexcept {
   if (process_ && !process_->reaped) {
-    ::kill(-pid_, signal);
+    ::kill(-pid(), signal);
   }
 }
 

@@ -52,7 +52,7 @@ class WorkerProcess {
   WorkerProcess(WorkerProcess&&) noexcept;
   ~WorkerProcess();  ///< kills and reaps the process if it still runs
 
-  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+  [[nodiscard]] pid_t pid() const noexcept;
 
   /// Bytes resident at most, its own children's that it waited for included; 0 until `wait()` has
   /// completed, or where it is not known.
@@ -67,8 +67,6 @@ class WorkerProcess {
  private:
   struct Process;
   std::unique_ptr<Process> process_;
-  pid_t pid_ = -1;
-  int exec_error_ = 0;
   std::int64_t peak_memory_ = 0;
 };
 
