@@ -1,9 +1,11 @@
 #include "acc/rendezvous/attempts.hpp"
 
+#include "acc/rendezvous/server.hpp"
 #include "records.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -18,8 +20,8 @@ std::string attempt_key(const std::string& run_id, int attempt, std::string_view
 }
 
 std::string encode(const AttemptEnd& end) {
-  return fmt::format("{}\n{}\n{}\n{}", end.machine_rank, end.exit_status, end.restarts ? 1 : 0,
-                     one_line(end.reason));
+  return fmt::format("{}\n{}\n{}\n{}\n{}", end.machine_rank, end.exit_status, end.restarts ? 1 : 0,
+                     static_cast<int>(end.cause), one_line(end.reason));
 }
 
 AttemptEnd decode_end(std::string_view text) {
@@ -27,13 +29,24 @@ AttemptEnd decode_end(std::string_view text) {
   end.machine_rank = take_int(text);
   end.exit_status = take_int(text);
   end.restarts = take_int(text) != 0;
+  end.cause = static_cast<AttemptEnd::Cause>(take_int(text));
   end.reason = take_line(text);
   return end;
 }
 
-// A function, since g++ 12 cannot compile a braced list of strings inside a coroutine.
-std::vector<std::string> end_keys(const std::string& run_id, int attempt) {
-  return {attempt_key(run_id, attempt, "end")};
+/// A machine that is gone says this instead of a report.
+constexpr const char* kNothing = "gone";
+
+std::string report_key(const std::string& run_id, int attempt, int machine_rank) {
+  return attempt_key(run_id, attempt, fmt::format("reports/{}", machine_rank));
+}
+
+std::vector<std::string> report_keys(const std::string& run_id, int attempt, int num_machines) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < num_machines; ++rank) {
+    keys.push_back(report_key(run_id, attempt, rank));
+  }
+  return keys;
 }
 
 std::vector<std::string> tie_keys(const std::string& run_id, int num_machines) {
@@ -63,15 +76,29 @@ asio::awaitable<AttemptEnd> await_end(AsyncClient& client, std::string run_id, i
   co_return decode_end(found);
 }
 
-asio::awaitable<std::optional<AttemptEnd>> await_all_ended(AsyncClient& client, std::string run_id,
-                                                           int attempt, int num_machines) {
-  co_await client.barrier(attempt_key(run_id, attempt, "all_ended"), num_machines);
-  const auto found = co_await client.multi_get(end_keys(run_id, attempt));
-  std::optional<AttemptEnd> end;
-  if (!found.front().empty()) {
-    end = decode_end(found.front());
+asio::awaitable<Settlement> settle(AsyncClient& client, std::string run_id, int attempt,
+                                   int machine_rank, int num_machines, std::string report) {
+  co_await client.set(report_key(run_id, attempt, machine_rank), std::move(report));
+  co_await client.wait(report_keys(run_id, attempt, num_machines));
+  co_return co_await settled_so_far(client, run_id, attempt, num_machines);
+}
+
+asio::awaitable<Settlement> settled_so_far(AsyncClient& client, std::string run_id, int attempt,
+                                           int num_machines) {
+  std::vector<std::string> keys = report_keys(run_id, attempt, num_machines);
+  keys.push_back(attempt_key(run_id, attempt, "end"));
+  Settlement settlement;
+  settlement.reports = co_await client.multi_get(std::move(keys));
+  if (!settlement.reports.back().empty()) {
+    settlement.end = decode_end(settlement.reports.back());
   }
-  co_return end;
+  settlement.reports.pop_back();
+  std::ranges::replace(settlement.reports, std::string(kNothing), std::string());
+  co_return settlement;
+}
+
+void report_nothing(Server& server, const std::string& run_id, int attempt, int machine_rank) {
+  server.set_if_absent(report_key(run_id, attempt, machine_rank), kNothing);
 }
 
 asio::awaitable<void> tie(AsyncClient& client, std::string run_id, int machine_rank) {

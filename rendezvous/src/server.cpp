@@ -58,6 +58,10 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
 
   void set(const std::string& key, std::string value) { table_.set("/" + key, std::move(value)); }
 
+  void set_if_absent(const std::string& key, std::string value) {
+    table_.compare_set("/" + key, "", std::move(value));
+  }
+
   void forget_workers() {
     for (const auto& connection : all_connections()) {
       if (!connection->is_launcher()) {
@@ -179,6 +183,10 @@ std::size_t Server::num_connections() const noexcept {
 
 void Server::set(const std::string& key, std::string value) {
   impl_->set(key, std::move(value));
+}
+
+void Server::set_if_absent(const std::string& key, std::string value) {
+  impl_->set_if_absent(key, std::move(value));
 }
 
 void Server::forget_workers() {

@@ -50,6 +50,14 @@ UniqueFd pidfd_of(pid_t pid) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
+sockaddr_in loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+  address.sin_port = ::htons(static_cast<std::uint16_t>(port));
+  return address;
+}
+
 int milliseconds_until(Clock::time_point deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
   return static_cast<int>(std::max<std::int64_t>(0, left.count()));
@@ -161,9 +169,13 @@ int Program::wait() {
 Watched::Watched(std::string_view text, std::string_view mark) {
   for (std::size_t at = 0; (at = text.find(mark, at)) != std::string_view::npos;) {
     at += mark.size();
-    pids_.push_back(std::atoi(std::string(text.substr(at, 20)).c_str()));
-    ends_.push_back(pidfd_of(pids_.back()));
+    add(std::atoi(std::string(text.substr(at, 20)).c_str()));
   }
+}
+
+void Watched::add(pid_t pid) {
+  pids_.push_back(pid);
+  ends_.push_back(pidfd_of(pid));
 }
 
 bool Watched::all_end() const {
@@ -180,15 +192,19 @@ bool Watched::all_end() const {
 ReservedPort::ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   const int on = 1;
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+  sockaddr_in address = loopback(0);
   socklen_t size = sizeof address;
   if (::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     throw std::runtime_error(std::string("cannot reserve a port: ") + std::strerror(errno));
   }
   port_ = ::ntohs(address.sin_port);
+}
+
+bool ReservedPort::has_listener() const {
+  const UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = loopback(port_);
+  return ::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
 void ReservedPort::listen() const {

@@ -61,9 +61,11 @@ class Watched {
  public:
   /// Takes the numbers that follow `mark` in `text`.
   Watched(std::string_view text, std::string_view mark);
+  Watched() = default;
 
   [[nodiscard]] std::size_t size() const noexcept { return pids_.size(); }
   [[nodiscard]] pid_t operator[](std::size_t index) const { return pids_[index]; }
+  void add(pid_t pid);
   /// Returns true as soon as all have ended; false after the deadline.
   [[nodiscard]] bool all_end() const;
 
@@ -79,6 +81,8 @@ class ReservedPort {
   [[nodiscard]] std::string text() const { return std::to_string(port_); }
   /// Takes connections, and never answers.
   void listen() const;
+  /// Whether somebody else listens there.
+  [[nodiscard]] bool has_listener() const;
 
  private:
   UniqueFd socket_;

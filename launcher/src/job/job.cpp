@@ -1,31 +1,25 @@
 #include "job/job.hpp"
 
-#include "acc/base/error.hpp"
-#include "job/log_folder.hpp"
-#include "job/meeting.hpp"
-#include "job/peers.hpp"
+#include "job/running_job.hpp"
 #include "output/line_prefix.hpp"
-#include "output/output_mux.hpp"
-#include "report/error_file.hpp"
-#include "report/job_report.hpp"
-#include "supervision/descendants.hpp"
-#include "supervision/signals.hpp"
-#include "supervision/supervisor.hpp"
+#include "supervision/guardian.hpp"
 
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <sys/signalfd.h>
+#include <boost/asio/use_awaitable.hpp>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <optional>
+#include <cstdlib>
 #include <utility>
 
 namespace acc::launcher {
 namespace asio = boost::asio;
 using rendezvous::AttemptEnd;
+using rendezvous::Settlement;
+using Cause = AttemptEnd::Cause;
 
 namespace {
 
@@ -35,85 +29,25 @@ std::string host_name() {
   return name.data();
 }
 
-class Job {
- public:
-  Job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian);
-  int run();
-
- private:
-  asio::awaitable<void> work();
-  asio::awaitable<void> watch_signals();
-  asio::awaitable<void> watch_guardian();
-
-  asio::awaitable<bool> meet();
-  asio::awaitable<void> tie_to_machines();
-  asio::awaitable<void> leave_meeting();
-  asio::awaitable<void> run_attempts();
-  asio::awaitable<bool> run_attempt();
-  std::vector<WorkerSpec> worker_specs() const;
-  asio::awaitable<JobOutcome> run_workers();
-  asio::awaitable<bool> await_restart(const JobOutcome& outcome);
-  void on_stop_signal(int signal);
-  void on_first_failure(const WorkerRecord& worker);
-  void on_fault(const std::exception& error);
-  void on_attempt_end(const AttemptEnd& end);
-  void report(const JobOutcome& outcome);
-  WorkerReport report_of(const WorkerRecord& worker);
-  asio::awaitable<void> part_from_machines();
-  void close();
-  int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
-
-  /// What a stop signal finds.
-  enum class Phase {
-    idle,      ///< nothing is there yet, or only the last messages are outstanding
-    meeting,   ///< the other machines count on this one
-    leaving,   ///< they are being told that they should not
-    tying,     ///< all have met; nobody can be told yet
-    running,   ///< the workers
-    settling,  ///< the machines decide what follows on an attempt
-  };
-
-  /// One line of the launcher's own on stderr, whole among the workers' lines.
-  void say(const std::string& line) { output_.write_stderr("acclaunch: " + line + "\n"); }
-
-  const LaunchPlan& plan_;
-  const plugins::Environment& environment_;
-  const std::string host_ = host_name();
-  const bool alone_;  ///< one worker in all
-  asio::io_context io_{1};
-  asio::posix::stream_descriptor guardian_;
-  asio::posix::stream_descriptor signals_;
-  OutputMux output_;
-  LogFolder logs_;
-  Meeting meeting_;
-  std::optional<Peers> peers_;
-  std::optional<Supervisor> supervisor_;
-  int attempt_ = 0;
-  Phase phase_ = Phase::idle;
-  bool stopping_ = false;    ///< the attempt's workers are being ended
-  bool restarting_ = false;  ///< and will be started again
-  bool gave_up_ = false;
-  bool knows_why_ = false;  ///< the user, where another machine ended the job
-  int status_ = 0;
-};
+}  // namespace
 
 Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian)
     : plan_(plan),
       environment_(environment),
+      host_(host_name()),
       alone_(plan.local_world_size == 1 &&
              (plan.num_machines == 1 || plan.identity == Identity::none)),
       guardian_(io_, guardian.release()),
-      signals_(io_),
+      signals_(io_.get_executor(), [this](int signal) { on_signal(signal); }),
       output_(io_.get_executor(), {}),
       logs_(plan.output, plan.identity == Identity::none ? 0 : plan.local_world_size),
-      meeting_(io_, plan, host_, [this](const std::string& line) { say(line); }) {
-  const sigset_t signals = handled_signals();
-  signals_.assign(::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC));
-}
+      meeting_(io_, plan, host_, [this](const std::string& line) { say(line); }),
+      time_limit_(io_),
+      pause_(io_),
+      pauses_(plan.restart_backoff) {}
 
 int Job::run() {
   asio::co_spawn(io_, watch_guardian(), asio::detached);
-  asio::co_spawn(io_, watch_signals(), asio::detached);
   asio::co_spawn(io_, work(), [this](const std::exception_ptr& error) {
     close();
     if (error) {
@@ -140,6 +74,7 @@ asio::awaitable<void> Job::work() {
     fault = std::current_exception();
     on_fault(error);
   }
+  time_limit_.cancel();
   if (peers_) {
     co_await part_from_machines();
   }
@@ -153,7 +88,7 @@ asio::awaitable<void> Job::work() {
   }
 }
 
-/// False where a stop signal came before the workers.
+/// False where a request to stop came before the workers.
 asio::awaitable<bool> Job::meet() {
   phase_ = Phase::meeting;
   co_await meeting_.take_place();
@@ -168,8 +103,8 @@ asio::awaitable<void> Job::tie_to_machines() {
   peers_.emplace(io_.get_executor(), plan_, meeting_);
   co_await peers_->connect();
   peers_->watch([this](const AttemptEnd& end) { on_attempt_end(end); });
-  if (status_ != 0) {
-    peers_->announce(status_, "stopped by " + signal_name(status_ - 128));
+  if (stop_) {
+    peers_->announce(Cause::stop, stop_->exit_status, stop_->reason);
   }
 }
 
@@ -182,6 +117,7 @@ asio::awaitable<void> Job::leave_meeting() {
 }
 
 asio::awaitable<void> Job::run_attempts() {
+  stop_in_time();
   bool again = true;
   while (again) {
     again = co_await run_attempt();
@@ -190,94 +126,37 @@ asio::awaitable<void> Job::run_attempts() {
 
 asio::awaitable<bool> Job::run_attempt() {
   const JobOutcome outcome = co_await run_workers();
-  status_ = outcome.exit_status();
   gave_up_ = outcome.gave_up;
-  phase_ = peers_ ? Phase::settling : Phase::idle;
+  phase_ = Phase::settling;
   output_.drain();
-  report(outcome);
-  const bool again = co_await await_restart(outcome);
-  phase_ = Phase::idle;
+  const Settlement settlement = co_await settle(outcome);
+  const JobReport report = report_of(outcome, settlement);
+  status_ = report.exit_status;
+  publish(report);
+  bool again = report.restarts_after.has_value();
   if (again) {
-    ++attempt_;
-    stopping_ = false;
-    restarting_ = false;
-    logs_.open_attempt(attempt_);
-    say("restart " + std::to_string(attempt_) + " of " + std::to_string(plan_.max_restarts));
+    again = co_await restart(*report.restarts_after);
   }
+  phase_ = Phase::idle;
   co_return again;
 }
 
-asio::awaitable<bool> Job::await_restart(const JobOutcome& outcome) {
-  if (!peers_) {
-    const bool again = restarting_ && !outcome.gave_up;
-    if (again && plan_.rendezvous.backend != RendezvousPlan::Backend::none) {
-      meeting_.forget_workers();
-    }
-    co_return again;
+asio::awaitable<JobOutcome> Job::run_workers() {
+  attempt_started_at_ = std::chrono::steady_clock::now();
+  kernel_.emplace();
+  if (peers_ && peers_->has_ended(attempt_)) {
+    co_return JobOutcome{};  // on another machine, before it began here
   }
-  if (outcome.gave_up) {
-    peers_->announce(1, "some workers on " + host_ + " could not be killed");
-  }
-  co_return co_await peers_->await_restart();
-}
-
-asio::awaitable<void> Job::watch_guardian() {
-  co_await guardian_.async_wait(asio::posix::stream_descriptor::wait_read,
-                                asio::as_tuple(asio::use_awaitable));
-  if (!guardian_.is_open()) {
-    co_return;  // the job is over
-  }
-  if (peers_) {
-    peers_->announce(128 + SIGKILL, "acclaunch on " + host_ + " is gone");
-  } else if (phase_ == Phase::meeting) {
-    asio::co_spawn(io_, meeting_.leave(), asio::detached);
-  }
-  end_descendants();
-  if (peers_ || phase_ == Phase::meeting) {  // time for that one message
-    asio::steady_timer moment(io_, std::chrono::milliseconds(500));
-    co_await moment.async_wait(asio::use_awaitable);
-    end_descendants();  // work() may have started workers in that moment
-  }
-  logs_.remove();
-  ::_exit(128 + SIGKILL);
-}
-
-asio::awaitable<void> Job::watch_signals() {
-  for (;;) {
-    co_await signals_.async_wait(asio::posix::stream_descriptor::wait_read,
-                                 asio::as_tuple(asio::use_awaitable));
-    if (!signals_.is_open()) {
-      co_return;
-    }
-    signalfd_siginfo info{};
-    while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info) {
-      const int signal = static_cast<int>(info.ssi_signo);
-      if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
-        on_stop_signal(signal);
-      } else if (phase_ == Phase::running && (signal == SIGCHLD || !is_own_signal(signal))) {
-        supervisor_->on_signal(signal);
-      }
-    }
-  }
-}
-
-void Job::on_stop_signal(int signal) {
-  if (peers_ && phase_ != Phase::tying) {
-    peers_->announce(128 + signal, "stopped by " + signal_name(signal));
-  }
-  restarting_ = false;
-  if (phase_ != Phase::running) {
-    status_ = 128 + signal;
-    switch (phase_) {
-      case Phase::meeting: asio::co_spawn(io_, leave_meeting(), asio::detached); return;
-      case Phase::tying:
-      case Phase::settling: phase_ = Phase::idle; return;  // work() goes on, and sees it
-      default: io_.stop(); return;
-    }
-  }
-  say(signal_name(signal) + (std::exchange(stopping_, true) ? " while ending: killing the workers"
-                                                            : ": ending the workers"));
-  supervisor_->stop(signal);
+  Supervisor::Options options;
+  options.shutdown_timeout = plan_.shutdown_timeout;
+  options.surroundings.descriptors = descriptors_.original();
+  options.other_descriptors = store_clients();
+  options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
+  supervisor_.emplace(io_.get_executor(), output_, std::move(options));
+  phase_ = Phase::running;
+  logs_.keep();
+  JobOutcome outcome = co_await supervisor_->run(worker_specs());
+  co_return outcome;
 }
 
 std::vector<WorkerSpec> Job::worker_specs() const {
@@ -304,90 +183,122 @@ std::vector<WorkerSpec> Job::worker_specs() const {
   return specs;
 }
 
-asio::awaitable<JobOutcome> Job::run_workers() {
-  if (peers_ && peers_->has_ended(attempt_)) {
-    co_return JobOutcome{};  // on another machine, before it began here
+/// Connections of workers and launchers to the store that is served here.
+std::size_t Job::store_clients() const {
+  if (meeting_.machine_rank() != 0 || plan_.identity == Identity::none) {
+    return 0;
   }
-  Supervisor::Options options;
-  options.shutdown_timeout = plan_.shutdown_timeout;
-  options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
-  supervisor_.emplace(io_.get_executor(), output_, std::move(options));
-  phase_ = Phase::running;
-  logs_.keep();
-  JobOutcome outcome = co_await supervisor_->run(worker_specs());
-  co_return outcome;
+  const Assignment assignment = meeting_.assignment(attempt_);
+  return static_cast<std::size_t>(assignment.world_size +
+                                  Peers::kConnections * assignment.num_machines);
 }
 
-void Job::on_first_failure(const WorkerRecord& worker) {
-  stopping_ = true;
-  restarting_ = attempt_ < plan_.max_restarts && worker.end->kind != ProcessEnd::Kind::not_executed;
-  const std::string line = failure_line(worker, host_);
-  if (plan_.local_world_size > 1) {
-    say(line + "; ending the others");
+/// Says how the workers of this machine ended, and hears it of the others.
+asio::awaitable<Settlement> Job::settle(const JobOutcome& outcome) {
+  AttemptEvidence evidence{.attempt = attempt_,
+                           .machine_rank = meeting_.machine_rank(),
+                           .host = host_,
+                           .working_directory = plan_.working_directory,
+                           .learned_at = attempt_started_at_,
+                           .started_at = attempt_started_at_,
+                           .logs = logs_,
+                           .output = output_,
+                           .kernel = *kernel_};
+  if (!peers_) {
+    Settlement settlement;
+    settlement.reports.push_back(encode(machine_report(outcome, evidence)));
+    co_return settlement;
   }
-  if (peers_) {
-    peers_->announce(worker.end->shell_status(), line, restarting_);
-  }
-}
-
-/// A launcher that cannot go on ends the job on all machines.
-void Job::on_fault(const std::exception& error) {
-  phase_ = Phase::idle;
-  supervisor_.reset();
-  if (peers_) {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    peers_->announce(known != nullptr ? acc::exit_status(*known) : 1,
-                     "acclaunch on " + host_ + ": " + error.what());
-  }
-}
-
-void Job::on_attempt_end(const AttemptEnd& end) {
-  if (end.machine_rank != meeting_.machine_rank()) {
-    knows_why_ = !end.restarts;
-    say(peers_->name_of(end.machine_rank) +
-        (end.restarts ? " ended the attempt: " : " ended the job: ") + end.reason);
-  }
-  stopping_ = true;
-  if (phase_ == Phase::running) {
-    supervisor_->on_peer_failure();
-  }
-}
-
-void Job::report(const JobOutcome& outcome) {
   if (outcome.gave_up) {
-    say("some workers could not be killed and are still there");
+    peers_->announce(Cause::machine, 1, "some workers on " + host_ + " could not be killed");
   }
-  if (!outcome.first_failure) {
+  co_await peers_->announced();
+  evidence.learned_at = peers_->learned_at(attempt_);
+  co_return co_await peers_->settle(encode(machine_report(outcome, evidence)));
+}
+
+JobReport Job::report_of(const JobOutcome& outcome, const Settlement& settlement) {
+  JobReport report = job_report(settlement.reports, machine_names());
+  report.command = plan_.command;
+  report.run_id = plan_.rendezvous.run_id;
+  report.attempt = attempt_;
+  report.max_restarts = plan_.max_restarts;
+  report.exit_status = outcome.exit_status();
+  bool restarts = restarting_ && !outcome.gave_up;
+  if (stop_ && !outcome.first_failure) {
+    report.exit_status = stop_->exit_status;
+  }
+  if (peers_) {
+    decide_with_machines(settlement.end ? settlement.end : peers_->end(), report);
+    restarts = settlement.end && settlement.end->restarts && !peers_->end();
+  }
+  if (restarts && report.first_failure) {
+    const auto ran_for = report.workers[*report.first_failure].ran_for;
+    report.restarts_after = pauses_.next(ran_for);
+  }
+  return report;
+}
+
+/// `end`: of this attempt, as all machines know it.
+void Job::decide_with_machines(const std::optional<AttemptEnd>& end, JobReport& report) const {
+  if (!end) {
     return;
   }
-  JobReport failure;
-  failure.command = plan_.command;
-  failure.run_id = plan_.rendezvous.run_id;
-  failure.attempt = attempt_;
-  failure.max_restarts = plan_.max_restarts;
-  if (restarting_ && !outcome.gave_up) {
-    failure.restarts_after = std::chrono::milliseconds(0);
+  report.exit_status = end->exit_status;
+  if (end->cause == Cause::machine) {
+    report.reason = end->reason;
   }
-  failure.exit_status = outcome.exit_status();
-  for (const WorkerRecord& worker : outcome.workers) {
-    failure.workers.push_back(report_of(worker));
+  if (end->cause != Cause::worker) {
+    report.first_failure.reset();
+  } else if (report.first_failure) {
+    const std::optional<ProcessEnd>& how = report.workers[*report.first_failure].end;
+    report.exit_status = how ? how->shell_status() : end->exit_status;
   }
-  failure.first_failure = outcome.first_failure;
-  output_.write_stderr(format_report(failure));
 }
 
-WorkerReport Job::report_of(const WorkerRecord& worker) {
-  WorkerReport report{.rank = worker.rank,
-                      .local_rank = worker.local_rank,
-                      .machine_rank = meeting_.machine_rank(),
-                      .host = host_,
-                      .pid = worker.pid,
-                      .end = worker.end,
-                      .told_to_end = worker.told_to_end,
-                      .ended_at = worker.ended_at,
-                      .last_stderr_lines = output_.last_stderr_lines(worker.rank)};
-  report.error_message = read_error_file(logs_.error_file(attempt_, worker.local_rank)).message;
-  return report;
+std::vector<std::string> Job::machine_names() const {
+  if (!peers_) {
+    return {host_};
+  }
+  std::vector<std::string> names;
+  for (const rendezvous::Machine& machine : meeting_.machines()) {
+    names.push_back(peers_->name_of(machine.machine_rank));
+  }
+  return names;
+}
+
+void Job::publish(const JobReport& report) {
+  if (gave_up_) {
+    say("some workers could not be killed and are still there");
+  }
+  if (!report.first_failure && report.reason.empty()) {
+    return;
+  }
+  output_.write_stderr(format_report(report));
+}
+
+asio::awaitable<bool> Job::restart(std::chrono::milliseconds pause) {
+  if (!stop_ && !(peers_ && peers_->end())) {
+    pause_.expires_after(pause);
+    co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
+  }
+  bool again = !stop_;
+  if (peers_) {
+    co_await peers_->announced();
+    again = co_await peers_->restart();
+  } else if (again && plan_.rendezvous.backend != RendezvousPlan::Backend::none) {
+    meeting_.forget_workers();
+  }
+  if (!again) {
+    status_ = stop_ ? stop_->exit_status : status_;
+    co_return false;
+  }
+  ++attempt_;
+  stopping_ = false;
+  restarting_ = false;
+  logs_.open_attempt(attempt_);
+  say("restart " + std::to_string(attempt_) + " of " + std::to_string(plan_.max_restarts));
+  co_return true;
 }
 
 asio::awaitable<void> Job::part_from_machines() {
@@ -395,7 +306,9 @@ asio::awaitable<void> Job::part_from_machines() {
   if (!end) {
     co_return;
   }
-  status_ = end->exit_status;
+  if (end->cause != Cause::worker || status_ == 0) {
+    status_ = end->exit_status;
+  }
   if (end->machine_rank != meeting_.machine_rank() && !knows_why_) {
     say("the job ended first on " + peers_->name_of(end->machine_rank) + ": " + end->reason);
   }
@@ -406,8 +319,6 @@ void Job::close() {
   signals_.close();
   guardian_.close();
 }
-
-}  // namespace
 
 int run_job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian) {
   return Job(plan, environment, std::move(guardian)).run();

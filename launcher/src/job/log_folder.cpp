@@ -48,6 +48,13 @@ std::string LogFolder::error_file(int attempt, int local_rank) const {
   return plan_.directory.empty() ? "" : worker_folder(plan_, attempt, local_rank) + "/error.json";
 }
 
+std::string LogFolder::report_file(int attempt) const {
+  if (!plan_.keeps_directory) {
+    return {};
+  }
+  return (fs::path(worker_folder(plan_, attempt, 0)).parent_path() / "report.json").string();
+}
+
 void LogFolder::remove() const noexcept {
   std::error_code ignored;
   if (plan_.keeps_directory && !was_used_) {

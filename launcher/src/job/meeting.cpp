@@ -1,6 +1,7 @@
 #include "job/meeting.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/rendezvous/attempts.hpp"
 
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -244,6 +245,10 @@ Assignment Meeting::assignment(int restart_count) const {
 
 void Meeting::on_machine_gone(std::function<void(int machine_rank)> callback) {
   store_server_->on_machine_gone(std::move(callback));
+}
+
+void Meeting::report_nothing(int attempt, int machine_rank) {
+  rendezvous::report_nothing(*store_server_, plan_.rendezvous.run_id, attempt, machine_rank);
 }
 
 void Meeting::forget_workers() {

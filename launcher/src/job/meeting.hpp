@@ -41,6 +41,9 @@ class Meeting {
   /// Machine 0: tells from now on when another one is gone.
   void on_machine_gone(std::function<void(int machine_rank)> callback);
 
+  /// Machine 0: nobody waits for a report of one that is gone.
+  void report_nothing(int attempt, int machine_rank);
+
   /// Machine 0: makes the store as good as new for the next attempt.
   void forget_workers();
 

@@ -73,6 +73,7 @@ void Peers::on_machine_gone(int machine_rank) {
   if (!finishing_ && !end_) {
     announce(lost(machine_rank, "it has gone without a word"));
   }
+  meeting_.report_nothing(attempt_, machine_rank);
   if (--machines_left_ == 0) {
     all_left_.open();
   }
@@ -93,9 +94,9 @@ asio::awaitable<void> Peers::await_ends() {
     if (end.restarts && attempt < attempt_) {
       continue;  // waiter_ knew it sooner, and all have started again
     }
-    if (end.restarts) {
-      lose_patience_later();
-    } else {
+    learn(attempt);
+    lose_patience_later(end.restarts);
+    if (!end.restarts) {
       set_end(end);
     }
     on_end_(end);
@@ -104,27 +105,43 @@ asio::awaitable<void> Peers::await_ends() {
 
 void Peers::set_end(AttemptEnd end) {
   end_ = std::move(end);
-  patience_.cancel();
-  waiter_.close();
+  if (opening_) {
+    waiter_.close();
+  }
 }
 
 AttemptEnd Peers::lost(int machine_rank, const std::string& why) const {
-  return {machine_rank, 1, false,
+  return {machine_rank, 1, false, AttemptEnd::Cause::machine,
           "the connection to " + name_of(machine_rank) + " is lost: " + why};
 }
 
-/// Between the end of an attempt and the next one a machine may vanish without a word.
-void Peers::lose_patience_later() {
+void Peers::learn(int attempt) {
+  learned_at_.try_emplace(attempt, std::chrono::steady_clock::now());
+}
+
+std::chrono::steady_clock::time_point Peers::learned_at(int attempt) const {
+  const auto found = learned_at_.find(attempt);
+  return found == learned_at_.end() ? std::chrono::steady_clock::now() : found->second;
+}
+
+/// After the end of an attempt a machine may vanish without a word.
+void Peers::lose_patience_later(bool restarts) {
   patience_.expires_after(2 * plan_.shutdown_timeout + kGrace);
-  patience_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) {
-      announce(1, "the workers of some machine did not end for the restart");
+  patience_.async_wait([this, restarts](const boost::system::error_code& error) {
+    if (error) {
+      return;
     }
+    if (restarts) {
+      announce(AttemptEnd::Cause::machine, 1,
+               "the workers of some machine did not end for the restart");
+    }
+    waiter_.close();
   });
 }
 
-void Peers::announce(int exit_status, const std::string& reason, bool restarts) {
-  announce({meeting_.machine_rank(), exit_status, restarts, reason});
+void Peers::announce(AttemptEnd::Cause cause, int exit_status, const std::string& reason,
+                     bool restarts) {
+  announce({meeting_.machine_rank(), exit_status, restarts, cause, reason});
 }
 
 void Peers::announce(AttemptEnd end) {
@@ -144,6 +161,7 @@ asio::awaitable<void> Peers::send_announcements() {
     } catch (const Error&) {
       counts = mine;  // nobody can be told; await_ends sees the reason
     }
+    learn(attempt_);
     if (!counts->restarts) {
       set_end(*counts);
     }
@@ -152,27 +170,57 @@ asio::awaitable<void> Peers::send_announcements() {
   announced_.open();
 }
 
-asio::awaitable<bool> Peers::await_restart() {
+asio::awaitable<rendezvous::Settlement> Peers::settle(std::string report) {
   co_await announced_.passed();
+  rendezvous::Settlement settlement;
+  std::string unsettled;
+  try {
+    settlement = co_await rendezvous::settle(waiter_, run_id(), attempt_, meeting_.machine_rank(),
+                                             num_machines(), report);
+  } catch (const Error& error) {
+    unsettled = error.what();
+  }
+  if (!unsettled.empty()) {
+    settlement = co_await without_the_slow(std::move(report), unsettled);
+  }
+  patience_.cancel();
+  co_return settlement;
+}
+
+/// Some machine was too slow for somebody's patience, or the store is gone.
+asio::awaitable<rendezvous::Settlement> Peers::without_the_slow(std::string report,
+                                                                std::string why) {
+  co_await announced_.passed();
+  rendezvous::Settlement settlement;
+  try {
+    settlement = co_await rendezvous::settled_so_far(calls_, run_id(), attempt_, num_machines());
+  } catch (const Error&) {
+    settlement.reports.resize(static_cast<std::size_t>(num_machines()));
+  }
+  settlement.reports[static_cast<std::size_t>(meeting_.machine_rank())] = std::move(report);
+  if (!end_) {
+    end_ = lost(0, why);
+  }
+  co_return settlement;
+}
+
+asio::awaitable<bool> Peers::restart() {
   if (end_) {
     co_return false;
   }
+  opening_ = true;
   try {
-    co_return co_await restarted();
+    co_await open_next_attempt();
   } catch (const Error& error) {
     if (!end_) {
       end_ = lost(0, error.what());
     }
   }
-  co_return false;
+  opening_ = false;
+  co_return !end_;
 }
 
-asio::awaitable<bool> Peers::restarted() {
-  const std::optional<AttemptEnd> end =
-      co_await rendezvous::await_all_ended(waiter_, run_id(), attempt_, num_machines());
-  if (!end || !end->restarts) {
-    co_return false;
-  }
+asio::awaitable<void> Peers::open_next_attempt() {
   const int next = attempt_ + 1;
   if (is_machine_0()) {
     meeting_.forget_workers();
@@ -181,15 +229,14 @@ asio::awaitable<bool> Peers::restarted() {
     co_await rendezvous::await_attempt(waiter_, run_id(), next);
   }
   attempt_ = next;
-  if (!has_ended(attempt_)) {
-    patience_.cancel();
-  }
-  co_return !end_;
 }
 
 asio::awaitable<std::optional<AttemptEnd>> Peers::finish() {
   finishing_ = true;
   co_await announced_.passed();
+  if (is_machine_0()) {  // a launcher that cannot go on has reported nothing; the others wait
+    meeting_.report_nothing(attempt_, meeting_.machine_rank());
+  }
   // After a success all workers everywhere have ended, so that only this message is awaited.
   AsyncClient::Milliseconds timeout = AsyncClient::kCallTimeout;
   if (end_ || is_machine_0()) {

@@ -8,8 +8,10 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -20,6 +22,7 @@ namespace acc::launcher {
 class Peers {
  public:
   using AttemptEnd = rendezvous::AttemptEnd;
+  static constexpr int kConnections = 4;  ///< of a machine at most
 
   Peers(boost::asio::any_io_executor executor, const LaunchPlan& plan, Meeting& meeting);
 
@@ -30,15 +33,31 @@ class Peers {
   void watch(std::function<void(const AttemptEnd&)> on_end);
 
   /// Ends the attempt on all machines, unless one has done so already: restarts it, or ends the
-  /// job. In the background.
-  void announce(int exit_status, const std::string& reason, bool restarts = false);
+  /// job. In the background; `announced` completes when the store has answered.
+  void announce(AttemptEnd::Cause cause, int exit_status, const std::string& reason,
+                bool restarts = false);
+  boost::asio::awaitable<void> announced() { return announced_.passed(); }
 
   /// Whether the end of this or a later attempt is known.
   [[nodiscard]] bool has_ended(int attempt) const { return attempt < watched_attempt_ || end_; }
 
-  /// To be called when all local workers have ended. Waits for the other machines' workers; true
-  /// when all start again, with an empty store, and false when the job is over.
-  boost::asio::awaitable<bool> await_restart();
+  /// The end of the job, if it is known.
+  [[nodiscard]] const std::optional<AttemptEnd>& end() const { return end_; }
+
+  /// When the store told this machine of the attempt's end, as it told all others in that moment.
+  /// Now, where it has not.
+  [[nodiscard]] std::chrono::steady_clock::time_point learned_at(int attempt) const;
+
+  /// To be called when all local workers have ended, with what is to be said of them. Waits for the
+  /// other machines' workers, but once the attempt's end is known no longer than these may take.
+  boost::asio::awaitable<rendezvous::Settlement> settle(std::string report);
+
+  /// The user waits no longer.
+  void hurry() { waiter_.close(); }
+
+  /// After `settle`: true when all start again, with an empty store, and false when the job is
+  /// over.
+  boost::asio::awaitable<bool> restart();
 
   /// The last call. Returns the end that counts, if the job did not succeed.
   boost::asio::awaitable<std::optional<AttemptEnd>> finish();
@@ -51,9 +70,12 @@ class Peers {
   boost::asio::awaitable<void> await_machines();
   void on_machine_gone(int machine_rank);
   boost::asio::awaitable<void> send_announcements();
-  boost::asio::awaitable<bool> restarted();
+  boost::asio::awaitable<rendezvous::Settlement> without_the_slow(std::string report,
+                                                                  std::string why);
+  boost::asio::awaitable<void> open_next_attempt();
+  void learn(int attempt);
   void set_end(AttemptEnd end);
-  void lose_patience_later();
+  void lose_patience_later(bool restarts);
   void announce(AttemptEnd end);
   boost::asio::awaitable<void> await_departures();
   [[nodiscard]] AttemptEnd lost(int machine_rank, const std::string& why) const;
@@ -66,7 +88,7 @@ class Peers {
   Meeting& meeting_;
   rendezvous::AsyncClient calls_;     ///< announcements, then the last call
   rendezvous::AsyncClient watcher_;   ///< the tie; waits for ends
-  rendezvous::AsyncClient waiter_;    ///< waits for the others' workers to end
+  rendezvous::AsyncClient waiter_;    ///< waits for the others' workers to end, and to start again
   rendezvous::AsyncClient arrivals_;  ///< machine 0: waits for the others' ties
   int machines_left_;                 ///< machine 0: of the others
   Gate all_left_;
@@ -74,6 +96,8 @@ class Peers {
   std::function<void(const AttemptEnd&)> on_end_;
   int attempt_ = 0;
   int watched_attempt_ = 0;
+  std::map<int, std::chrono::steady_clock::time_point> learned_at_;  ///< by attempt
+  bool opening_ = false;                                             ///< the next attempt
   std::deque<AttemptEnd> announcements_;
   Gate announced_;
   bool finishing_ = false;

@@ -82,16 +82,6 @@ void add_others(std::string& out, const JobReport& report) {
 
 }  // namespace
 
-std::optional<std::size_t> first_failure(const std::vector<WorkerReport>& workers) {
-  std::optional<std::size_t> first;
-  for (std::size_t i = 0; i < workers.size(); ++i) {
-    const bool sooner =
-        workers[i].failed() && (!first || workers[i].moment < workers[*first].moment);
-    first = sooner ? i : first;
-  }
-  return first;
-}
-
 std::string failure_line(const WorkerRecord& worker, const std::string& host) {
   return fmt::format("rank {} (pid {} on {}): {}", worker.rank, worker.pid, host,
                      how_it_ended(worker.end, worker.told_to_end));

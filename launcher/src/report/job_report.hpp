@@ -25,10 +25,6 @@ struct JobReport {
   std::vector<std::string> silent_machines;  ///< that could not say how their workers ended
 };
 
-/// The worker that failed first: the smallest `moment` of those that failed by themselves, of equal
-/// ones the lowest rank. Nothing where none did.
-std::optional<std::size_t> first_failure(const std::vector<WorkerReport>& workers);
-
 /// One line for the moment of the failure: "rank 1 (pid 4711 on node1): killed by SIGKILL (signal
 /// 9)".
 std::string failure_line(const WorkerRecord& worker, const std::string& host);

@@ -47,7 +47,12 @@ struct MachineReport {
   bool operator==(const MachineReport&) const = default;
 };
 
-/// One line of JSON, for the store. Bytes that are no UTF-8 are replaced.
+/// The worker that failed first: the smallest `moment` of those that failed by themselves, of equal
+/// ones the lowest rank. Nothing where none did.
+std::optional<std::size_t> first_failure(const std::vector<WorkerReport>& workers);
+
+/// One line of JSON for the store, of at most 8 MiB. Bytes that are no UTF-8 are replaced, long
+/// texts are cut, and those of many workers left out except for the first failure's.
 std::string encode(const MachineReport& report);
 
 /// Throws Error(protocol) for what `encode` did not write.

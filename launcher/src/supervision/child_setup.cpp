@@ -15,8 +15,7 @@ namespace {
 
 constexpr std::size_t kBitsOfWord = sizeof(unsigned long) * CHAR_BIT;
 
-/// Boost 1.81's own closing misses every descriptor below its error pipe (whitelist[idx] is taken
-/// for both ends of a gap), and Asio's sockets are not close-on-exec.
+/// Asio's sockets are not close-on-exec.
 void close_on_exec_from(int first) noexcept {
   if (::syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_CLOEXEC) != 0) {
     for (int fd = first; fd < ::getdtablesize(); ++fd) {  // before Linux 5.11
@@ -37,10 +36,11 @@ std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
 
 }  // namespace
 
-ChildSetup::ChildSetup(const WorkerSpec& spec)
+ChildSetup::ChildSetup(const WorkerSpec& spec, const std::optional<rlimit>& descriptors)
     : parent_(::getpid()),
       takes_terminal_(spec.inherits_stdin && ::isatty(STDIN_FILENO) == 1),
       numa_node_(spec.numa_node),
+      descriptors_(descriptors),
       core_mask_(mask_of(spec.cores)) {}
 
 void ChildSetup::become_worker() const noexcept {
@@ -54,6 +54,9 @@ void ChildSetup::become_worker() const noexcept {
   }
   bind();
   close_on_exec_from(STDERR_FILENO + 1);
+  if (descriptors_) {
+    ::setrlimit(RLIMIT_NOFILE, &*descriptors_);
+  }
   std::signal(SIGPIPE, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);

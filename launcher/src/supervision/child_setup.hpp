@@ -3,8 +3,9 @@
 #include "supervision/worker_process.hpp"
 
 #include <boost/process/v2/posix/default_launcher.hpp>
-#include <unistd.h>
+#include <sys/resource.h>
 
+#include <optional>
 #include <vector>
 
 namespace acc::launcher {
@@ -13,19 +14,14 @@ namespace acc::launcher {
 /// of Boost.Process. Refers to the WorkerSpec it was made from.
 class ChildSetup {
  public:
-  explicit ChildSetup(const WorkerSpec& spec);
+  /// `descriptors`: the worker's limit on them; empty: the launcher's.
+  ChildSetup(const WorkerSpec& spec, const std::optional<rlimit>& descriptors);
 
   boost::process::v2::error_code on_exec_setup(boost::process::v2::posix::default_launcher&,
                                                const boost::process::v2::filesystem::path&,
                                                const char* const*) const noexcept {
     become_worker();
     return {};
-  }
-
-  /// Boost would call exit(), which runs the launcher's own atexit functions in the child.
-  template <typename... Arguments>
-  [[noreturn]] void on_exec_error(Arguments&&...) const {
-    ::_exit(127);
   }
 
  private:
@@ -35,6 +31,7 @@ class ChildSetup {
   pid_t parent_;
   bool takes_terminal_;
   int numa_node_;
+  std::optional<rlimit> descriptors_;
   std::vector<unsigned long> core_mask_;  ///< a bit a core; empty: not bound
 };
 

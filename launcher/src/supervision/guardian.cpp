@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "supervision/descendants.hpp"
+#include "supervision/descriptors.hpp"
 #include "supervision/process_end.hpp"
 #include "supervision/signals.hpp"
 
@@ -92,6 +93,7 @@ void leave_to_guardian(int guardian, const std::string& folder) {
 }
 
 int run_guarded(int argc, char** argv, const std::function<int(UniqueFd)>& body) {
+  fill_standard_streams();
   const sigset_t signals = handled_signals();
   std::signal(SIGCHLD, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);

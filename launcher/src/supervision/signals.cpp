@@ -1,5 +1,7 @@
 #include "supervision/signals.hpp"
 
+#include <sys/prctl.h>
+
 #include <initializer_list>
 
 namespace acc::launcher {
@@ -24,9 +26,11 @@ UsualSignals::UsualSignals() noexcept {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, &blocked_);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
 UsualSignals::~UsualSignals() {
+  ::prctl(PR_SET_PDEATHSIG, 0);
   ::sigprocmask(SIG_SETMASK, &blocked_, nullptr);
 }
 

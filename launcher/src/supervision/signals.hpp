@@ -9,7 +9,7 @@ namespace acc::launcher {
 sigset_t handled_signals() noexcept;
 
 /// While it lives, signals have their usual effect on this process, which has nothing yet to end
-/// with it. Those that came before have it at once.
+/// with it, and it ends with its parent. Signals that came before have their effect at once.
 class UsualSignals {
  public:
   UsualSignals() noexcept;

@@ -1,6 +1,7 @@
 #include "supervision/supervisor.hpp"
 
 #include "supervision/descendants.hpp"
+#include "supervision/descriptors.hpp"
 
 #include <boost/asio/co_spawn.hpp>
 #include <unistd.h>
@@ -52,13 +53,15 @@ asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
 }
 
 void Supervisor::start(const std::vector<WorkerSpec>& specs) {
+  require_descriptors(descriptors_for(specs) + options_.other_descriptors, specs.size());
   processes_.reserve(specs.size());
   for (const WorkerSpec& spec : specs) {
     if (spec.inherits_output) {
-      processes_.emplace_back(executor_, spec, STDOUT_FILENO, STDERR_FILENO);
+      processes_.emplace_back(executor_, spec, STDOUT_FILENO, STDERR_FILENO, options_.surroundings);
     } else {
       const OutputMux::WorkerEnds ends = output_.add_worker({spec.rank, spec.prefix, spec.targets});
-      processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get());
+      processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get(),
+                              options_.surroundings);
     }
     WorkerRecord& worker = outcome_.workers.emplace_back();
     worker.rank = spec.rank;
@@ -75,6 +78,7 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   const ProcessEnd end = co_await processes_[index].wait();
   WorkerRecord& worker = outcome_.workers[index];
   worker.end = end;
+  worker.peak_memory = processes_[index].peak_memory();
   worker.ended_at = std::chrono::system_clock::now();
   worker.died_at = std::chrono::steady_clock::now();
   worker.told_to_end = state_ != JobState::running;

@@ -34,6 +34,8 @@ class Supervisor {
  public:
   struct Options {
     std::chrono::milliseconds shutdown_timeout{30'000};
+    WorkerSurroundings surroundings;
+    std::size_t other_descriptors = 0;  ///< that the job will need here: clients of its store
     /// Called at the moment of the first failure, before the others have ended.
     std::function<void(const WorkerRecord&)> on_first_failure;
   };
@@ -41,7 +43,8 @@ class Supervisor {
   Supervisor(boost::asio::any_io_executor executor, OutputMux& output, Options options);
 
   /// Starts all workers and completes when all have ended and no descendant of theirs is left.
-  /// Once. Throws Error(process) when a process cannot be had; the others are then killed.
+  /// Once. Throws Error(config) where too few descriptors are allowed, before anything is started;
+  /// Error(process) when a process cannot be had, and the others are then killed.
   boost::asio::awaitable<JobOutcome> run(std::vector<WorkerSpec> specs);
 
   /// Hands a signal on to the workers. SIGCHLD reaps orphans that came to this process, their

@@ -3,14 +3,12 @@
 #include "acc/base/error.hpp"
 #include "supervision/child_setup.hpp"
 #include "supervision/process_watch.hpp"
+#include "supervision/worker_launcher.hpp"
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/detail/throw_error.hpp>  // Boost.Process 1.81 forgets it
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/process/v2/posix/default_launcher.hpp>
-#include <boost/process/v2/process.hpp>
+#include <boost/process/v2/detail/last_error.hpp>  // Boost.Process 1.81 forgets it
 #include <boost/process/v2/start_dir.hpp>
 #include <boost/process/v2/stdio.hpp>
 #include <fcntl.h>
@@ -18,6 +16,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <utility>
 
 namespace acc::launcher {
@@ -35,40 +34,35 @@ std::vector<std::string> environment_strings(const WorkerSpec& spec) {
   return strings;
 }
 
-struct Started {
-  pid_t pid;
-  process::error_code error;
-};
-
 /// A child that could not become the program is left to be reaped.
-Started start(const WorkerSpec& spec, process::process_stdio streams) {
+WorkerLauncher::Child start(const WorkerSpec& spec, process::process_stdio streams,
+                            const WorkerSurroundings& surroundings) {
   const std::vector<std::string> environment = environment_strings(spec);
   std::vector<const char*> environment_pointers;
+  environment_pointers.reserve(environment.size() + 1);
   for (const std::string& entry : environment) {
     environment_pointers.push_back(entry.c_str());
   }
   environment_pointers.push_back(nullptr);
-  const std::string directory = spec.working_directory.empty() ? "." : spec.working_directory;
-
-  // Boost tells the executor's context of the fork, and Asio then registers every descriptor anew
-  // in the child, which costs time and throws for a file. A context of its own has none.
-  asio::io_context for_fork(1);
-  process::posix::default_launcher launcher;
-  launcher.env = environment_pointers.data();
-  process::error_code error;
-  process::process started =
-      launcher(asio::any_io_executor(for_fork.get_executor()), error, spec.command.front(),
-               std::vector<std::string>(spec.command.begin() + 1, spec.command.end()), streams,
-               ChildSetup(spec), process::process_start_dir(directory));
-  started.detach();
-  return {launcher.pid, error};
+  return WorkerLauncher(surroundings.cgroup)
+      .start(spec.command.front(),
+             std::vector<std::string>(spec.command.begin() + 1, spec.command.end()),
+             environment_pointers, streams, ChildSetup(spec, surroundings.descriptors),
+             process::process_start_dir(spec.working_directory.empty() ? "."
+                                                                       : spec.working_directory));
 }
 
-bool reap(pid_t pid, int& wait_status) noexcept {
+bool reap(pid_t pid, int& wait_status, rusage& usage) noexcept {
   pid_t reaped = 0;
-  while ((reaped = ::waitpid(pid, &wait_status, 0)) < 0 && errno == EINTR) {
+  while ((reaped = ::wait4(pid, &wait_status, 0, &usage)) < 0 && errno == EINTR) {
   }
   return reaped == pid;
+}
+
+void reap(pid_t pid) noexcept {
+  int ignored = 0;
+  rusage unused{};
+  reap(pid, ignored, unused);
 }
 
 }  // namespace
@@ -81,8 +75,7 @@ struct WorkerProcess::Process {
   ~Process() {
     if (!reaped) {
       ::kill(pid, SIGKILL);
-      int ignored = 0;
-      reap(pid, ignored);
+      reap(pid);
     }
   }
 
@@ -92,25 +85,24 @@ struct WorkerProcess::Process {
 };
 
 WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const WorkerSpec& spec, int out,
-                             int err) {
+                             int err, const WorkerSurroundings& surroundings) {
   process::process_stdio streams{{}, {out}, {err}};
   UniqueFd nothing;
   if (!spec.inherits_stdin) {
     nothing.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     streams.in.fd = nothing.get();
   }
-  const Started started = start(spec, std::move(streams));
-  pid_ = started.pid;
+  const WorkerLauncher::Child child = start(spec, std::move(streams), surroundings);
+  pid_ = child.pid;
   if (pid_ < 0) {
     throw Error(Errc::process,
                 "cannot start a process for rank " + std::to_string(spec.rank) + ": " +
-                    started.error.message(),
+                    std::strerror(child.error),
                 spec.rank);
   }
-  if (started.error) {
-    exec_error_ = started.error.value();
-    int ignored = 0;
-    reap(pid_, ignored);
+  if (child.error != 0) {
+    exec_error_ = child.error;
+    reap(pid_);
     return;
   }
   process_ = std::make_unique<Process>(executor, pid_);
@@ -130,11 +122,13 @@ asio::awaitable<ProcessEnd> WorkerProcess::wait() {
                 "waiting for process " + std::to_string(pid_) + " failed: " + error.message());
   }
   int wait_status = 0;
-  const bool status_is_known = reap(pid_, wait_status);
+  rusage usage{};
+  const bool status_is_known = reap(pid_, wait_status, usage);
   process_->reaped = true;
   if (!status_is_known) {
     co_return ProcessEnd{ProcessEnd::Kind::killed, SIGKILL};  // end_descendants() was faster
   }
+  peak_memory_ = static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
   co_return ProcessEnd::from_wait_status(wait_status);
 }
 

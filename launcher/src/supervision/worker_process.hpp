@@ -2,14 +2,18 @@
 
 #include "acc/base/unique_fd.hpp"
 #include "output/output_mux.hpp"
+#include "supervision/cgroup.hpp"
 #include "supervision/process_end.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <sys/resource.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +34,12 @@ struct WorkerSpec {
   int numa_node = -1;             ///< that its memory is taken from first; -1: any
 };
 
+/// What the workers of a job share.
+struct WorkerSurroundings {
+  const Cgroup* cgroup = nullptr;     ///< in which they begin; null: the launcher's
+  std::optional<rlimit> descriptors;  ///< their limit on them; empty: the launcher's
+};
+
 /// One running worker: leader of its own process group, which dies with the thread that started it
 /// (PDEATHSIG), has an empty signal mask and no descriptor besides 0, 1 and 2.
 class WorkerProcess {
@@ -38,11 +48,15 @@ class WorkerProcess {
   /// is no exception: `wait()` tells. Throws Error(process) when there is no process to be
   /// had.
   WorkerProcess(const boost::asio::any_io_executor& executor, const WorkerSpec& spec, int out,
-                int err);
+                int err, const WorkerSurroundings& surroundings = {});
   WorkerProcess(WorkerProcess&&) noexcept;
   ~WorkerProcess();  ///< kills and reaps the process if it still runs
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+
+  /// Bytes resident at most, its own children's that it waited for included; 0 until `wait()` has
+  /// completed, or where it is not known.
+  [[nodiscard]] std::int64_t peak_memory() const noexcept { return peak_memory_; }
 
   /// Completes when the process has ended. Not more than once.
   boost::asio::awaitable<ProcessEnd> wait();
@@ -55,6 +69,7 @@ class WorkerProcess {
   std::unique_ptr<Process> process_;
   pid_t pid_ = -1;
   int exec_error_ = 0;
+  std::int64_t peak_memory_ = 0;
 };
 
 }  // namespace acc::launcher

@@ -11,6 +11,7 @@ using test::Coroutines;
 using test::error_of;
 using test::kSoon;
 using Milliseconds = AsyncClient::Milliseconds;
+using Cause = AttemptEnd::Cause;
 using namespace std::chrono_literals;
 
 struct Fixture {
@@ -35,13 +36,14 @@ TEST_CASE_FIXTURE(Fixture, "the first end is everybody's end") {
     clients.emplace_back(run.io.get_executor());
   }
   const auto heard = run.spawn(wait_for_end(clients[0], server.port()));
-  const auto first = run.spawn(end_attempt(
-      clients[1], server.port(), 0, {1, 137, false, "rank 3 on host1\nwas killed by signal 9"}));
+  const auto first = run.spawn(
+      end_attempt(clients[1], server.port(), 0,
+                  {1, 137, false, Cause::worker, "rank 3 on host1\nwas killed by signal 9"}));
   run.run();
-  const auto second =
-      run.spawn(end_attempt(clients[2], server.port(), 0, {0, 1, false, "rank 0 lost its peer"}));
+  const auto second = run.spawn(end_attempt(clients[2], server.port(), 0,
+                                            {0, 1, false, Cause::machine, "rank 0 lost its peer"}));
   run.run();
-  const AttemptEnd expected{1, 137, false, "rank 3 on host1 was killed by signal 9"};
+  const AttemptEnd expected{1, 137, false, Cause::worker, "rank 3 on host1 was killed by signal 9"};
   CHECK(heard->get() == expected);
   CHECK(first->get() == expected);
   CHECK(second->get() == expected);
@@ -83,8 +85,8 @@ TEST_CASE_FIXTURE(Fixture, "the end of the job that finds a restart ends the nex
   AsyncClient failed(run.io.get_executor());
   AsyncClient stopped(run.io.get_executor());
   AsyncClient third(run.io.get_executor());
-  const AttemptEnd failure{0, 9, true, "rank 0 failed"};
-  const AttemptEnd stop{1, 143, false, "stopped by SIGTERM"};
+  const AttemptEnd failure{0, 9, true, Cause::worker, "rank 0 failed"};
+  const AttemptEnd stop{1, 143, false, Cause::stop, "stopped by SIGTERM"};
   const auto first = run.spawn(end_attempt(failed, server.port(), 0, failure));
   run.run();
   const auto second = run.spawn(end_attempt(stopped, server.port(), 0, stop));
@@ -97,25 +99,44 @@ TEST_CASE_FIXTURE(Fixture, "the end of the job that finds a restart ends the nex
 
 using End = std::optional<AttemptEnd>;
 
-awaitable<End> end_workers(AsyncClient& client, std::uint16_t port, End announced) {
+awaitable<Settlement> end_workers(AsyncClient& client, std::uint16_t port, int machine,
+                                  End announced) {
   co_await client.connect("127.0.0.1", port, kSoon);
   if (announced) {
     co_await announce_end(client, "run", 0, *announced);
   }
-  co_return co_await await_all_ended(client, "run", 0, 2);
+  std::string report = "report of " + std::to_string(machine);
+  co_return co_await settle(client, "run", 0, machine, 2, std::move(report));
 }
 
 TEST_CASE_FIXTURE(Fixture, "machines whose workers have ended learn how the attempt ended") {
-  for (const End& expected : {End(), End({1, 9, true, "rank 2 failed"})}) {
+  for (const End& expected : {End(), End({1, 9, true, Cause::worker, "rank 2 failed"})}) {
     Server store(run.io, "127.0.0.1", 0);
     AsyncClient own(run.io.get_executor());
     AsyncClient other(run.io.get_executor());
-    const auto first = run.spawn(end_workers(own, store.port(), std::nullopt));
-    const auto second = run.spawn(end_workers(other, store.port(), expected));
+    const auto first = run.spawn(end_workers(own, store.port(), 0, std::nullopt));
+    const auto second = run.spawn(end_workers(other, store.port(), 1, expected));
     run.run();
-    CHECK(first->get() == expected);
-    CHECK(second->get() == expected);
+    for (const auto& settled : {first->get(), second->get()}) {
+      CHECK(settled.end == expected);
+      CHECK(settled.reports == std::vector<std::string>{"report of 0", "report of 1"});
+    }
   }
+}
+
+TEST_CASE_FIXTURE(Fixture, "nobody waits for the report of a machine that is gone") {
+  AsyncClient own(run.io.get_executor());
+  report_nothing(server, "run", 0, 1);
+  const auto settled = run.spawn(end_workers(own, server.port(), 0, std::nullopt));
+  run.run();
+  CHECK(settled->get().reports == std::vector<std::string>{"report of 0", ""});
+  report_nothing(server, "run", 0, 0);  // it had reported before it went
+  const auto so_far = [&](AsyncClient& client) -> awaitable<Settlement> {
+    co_return co_await settled_so_far(client, "run", 0, 2);
+  };
+  const auto later = run.spawn(so_far(own));
+  run.run();
+  CHECK(later->get().reports == std::vector<std::string>{"report of 0", ""});
 }
 
 awaitable<std::vector<std::string>> values_after_restart(AsyncClient& launcher, AsyncClient& worker,

@@ -50,7 +50,7 @@ Mode mode_of_file(const std::string& distributed_type) {
 /// Flags that do nothing in this mode.
 void notice_flags_of_other_modes(AccelerateDraft& draft) {
   for (const Flags::Value& value : draft.flags.values) {
-    const Section section = plugins::find_setting(value.key)->section;
+    const Section section = plugins::find_setting(value.key, draft.settings.table())->section;
     if (section == Section::fsdp && draft.plan.mode != Mode::fsdp) {
       draft.notice(value.written + " has no effect without --use_fsdp");
     } else if (section == Section::deepspeed && draft.plan.mode != Mode::deepspeed) {

@@ -30,7 +30,7 @@ bool has_exact_words(const SettingRow& row) {
 }
 
 void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
-  const SettingRow& row = *plugins::find_setting(value.key);
+  const SettingRow& row = *plugins::find_setting(value.key, draft.settings.table());
   draft.settings.set(value.key,
                      row.type == plugins::Type::real ? float_text(value.text) : value.text,
                      {Source::Kind::flag, value.written});

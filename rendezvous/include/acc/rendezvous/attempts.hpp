@@ -12,12 +12,21 @@
 /// serves. Attempts count from 0, as TORCHELASTIC_RESTART_COUNT does.
 namespace acc::rendezvous {
 
+class Server;
+
 /// Why an attempt was ended, in the words of the machine where that happened first.
 struct AttemptEnd {
+  enum class Cause {
+    worker,   ///< one failed; the machines' reports say which was the first
+    machine,  ///< one is gone, or its launcher cannot go on
+    stop,     ///< somebody wanted the end
+  };
+
   int machine_rank = 0;
   int exit_status = 0;
   bool restarts = false;  ///< another attempt follows; else the job ends with it
-  std::string reason;     ///< one line
+  Cause cause = Cause::worker;
+  std::string reason;  ///< one line
 
   bool operator==(const AttemptEnd&) const = default;
 };
@@ -31,12 +40,24 @@ boost::asio::awaitable<AttemptEnd> announce_end(AsyncClient& client, std::string
 /// own, and close that to stop waiting.
 boost::asio::awaitable<AttemptEnd> await_end(AsyncClient& client, std::string run_id, int attempt);
 
-/// Says that all workers of this machine have ended and waits until all machines have said so. Then
-/// returns the attempt's end, or nothing when every worker succeeded. Announce the end of a failed
-/// attempt before. No limit, as for await_end.
-boost::asio::awaitable<std::optional<AttemptEnd>> await_all_ended(AsyncClient& client,
-                                                                  std::string run_id, int attempt,
-                                                                  int num_machines);
+/// What all machines say when their workers have ended.
+struct Settlement {
+  std::optional<AttemptEnd> end;     ///< nothing when every worker succeeded
+  std::vector<std::string> reports;  ///< by machine rank; "" where there is none
+};
+
+/// Says in `report`, which is not empty, how the workers of this machine have ended, and waits
+/// until all machines have said so or are gone. Announce the end of a failed attempt before. No
+/// limit, as for await_end.
+boost::asio::awaitable<Settlement> settle(AsyncClient& client, std::string run_id, int attempt,
+                                          int machine_rank, int num_machines, std::string report);
+
+/// What is known of that by now.
+boost::asio::awaitable<Settlement> settled_so_far(AsyncClient& client, std::string run_id,
+                                                  int attempt, int num_machines);
+
+/// Machine 0, about one that is gone: it will not report, unless it has.
+void report_nothing(Server& server, const std::string& run_id, int attempt, int machine_rank);
 
 /// Ties this machine to the store by the connection of `client`: Server::on_machine_gone tells when
 /// that ends.

@@ -45,6 +45,8 @@ class Server {
 
   /// Stores it at once, as a client's SET does.
   void set(const std::string& key, std::string value);
+  /// The same, unless there is such a key.
+  void set_if_absent(const std::string& key, std::string value);
 
   /// For the workers' next attempt, once the last ones have ended: forgets every key but those of
   /// the launchers (meeting.hpp), and closes each connection that never named one of these, so

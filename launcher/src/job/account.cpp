@@ -1,0 +1,65 @@
+#include "job/account.hpp"
+
+#include "acc/base/error.hpp"
+#include "report/error_file.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace acc::launcher {
+namespace {
+
+WorkerReport worker_report(const WorkerRecord& worker, const AttemptEvidence& evidence) {
+  using std::chrono::duration_cast;
+  const auto now = std::chrono::steady_clock::now();
+  const auto died_at = worker.end ? worker.died_at : now;
+  WorkerReport report{
+      .rank = worker.rank,
+      .local_rank = worker.local_rank,
+      .machine_rank = evidence.machine_rank,
+      .host = evidence.host,
+      .pid = worker.pid,
+      .end = worker.end,
+      .told_to_end = worker.told_to_end,
+      .moment = duration_cast<std::chrono::microseconds>(died_at - evidence.learned_at),
+      .ended_at = worker.ended_at,
+      .ran_for = duration_cast<std::chrono::milliseconds>(died_at - evidence.started_at)};
+  if (!worker.end || !worker.end->ok()) {
+    report.cause = evidence.kernel.cause(worker, evidence.working_directory);
+  }
+  if (report.failed()) {
+    ErrorFile file = read_error_file(evidence.logs.error_file(evidence.attempt, worker.local_rank));
+    report.error_message = std::move(file.message);
+    report.traceback = std::move(file.traceback);
+    report.last_stderr_lines = evidence.output.last_stderr_lines(worker.rank);
+  }
+  return report;
+}
+
+}  // namespace
+
+MachineReport machine_report(const JobOutcome& outcome, const AttemptEvidence& evidence) {
+  MachineReport report{.machine_rank = evidence.machine_rank, .host = evidence.host, .workers = {}};
+  for (const WorkerRecord& worker : outcome.workers) {
+    report.workers.push_back(worker_report(worker, evidence));
+  }
+  return report;
+}
+
+JobReport job_report(const std::vector<std::string>& reports,
+                     const std::vector<std::string>& names) {
+  JobReport job;
+  for (std::size_t machine = 0; machine < reports.size(); ++machine) {
+    try {
+      MachineReport report = decode_machine_report(reports[machine]);
+      std::ranges::move(report.workers, std::back_inserter(job.workers));
+    } catch (const Error&) {  // silent, or a launcher of another version
+      job.silent_machines.push_back(names[machine]);
+    }
+  }
+  std::ranges::stable_sort(job.workers, {}, &WorkerReport::rank);
+  job.first_failure = first_failure(job.workers);
+  return job;
+}
+
+}  // namespace acc::launcher

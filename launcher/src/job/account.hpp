@@ -1,0 +1,40 @@
+#pragma once
+
+#include "acc/launcher/launch_plan.hpp"
+#include "acc/rendezvous/attempts.hpp"
+#include "job/log_folder.hpp"
+#include "output/output_mux.hpp"
+#include "report/job_report.hpp"
+#include "report/kernel_facts.hpp"
+#include "supervision/supervisor.hpp"
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace acc::launcher {
+
+/// What is at hand when an attempt of this machine's workers has ended.
+struct AttemptEvidence {
+  int attempt = 0;
+  int machine_rank = 0;
+  std::string host;
+  std::string working_directory;
+  /// When all machines learned of the end.
+  std::chrono::steady_clock::time_point learned_at;
+  std::chrono::steady_clock::time_point started_at;
+  const LogFolder& logs;
+  const OutputMux& output;
+  const KernelFacts& kernel;
+};
+
+/// How the workers of this machine ended. Reads the error files and last lines of those that
+/// failed.
+MachineReport machine_report(const JobOutcome& outcome, const AttemptEvidence& evidence);
+
+/// What all machines say together; the text of one that says nothing is empty, and its name is
+/// taken from `names`.
+JobReport job_report(const std::vector<std::string>& reports,
+                     const std::vector<std::string>& names);
+
+}  // namespace acc::launcher

@@ -1,0 +1,136 @@
+#include "acc/base/error.hpp"
+#include "job/running_job.hpp"
+#include "supervision/descendants.hpp"
+#include "supervision/guardian.hpp"
+#include "supervision/signals.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+namespace acc::launcher {
+namespace asio = boost::asio;
+using rendezvous::AttemptEnd;
+using Cause = AttemptEnd::Cause;
+
+asio::awaitable<void> Job::watch_guardian() {
+  co_await guardian_.async_wait(asio::posix::stream_descriptor::wait_read,
+                                asio::as_tuple(asio::use_awaitable));
+  if (!guardian_.is_open()) {
+    co_return;  // the job is over
+  }
+  if (peers_) {
+    peers_->announce(Cause::machine, 128 + SIGKILL, "acclaunch on " + host_ + " is gone");
+  } else if (phase_ == Phase::meeting) {
+    asio::co_spawn(io_, meeting_.leave(), asio::detached);
+  }
+  end_descendants();
+  if (peers_ || phase_ == Phase::meeting) {  // time for that one message
+    asio::steady_timer moment(io_, std::chrono::milliseconds(500));
+    co_await moment.async_wait(asio::use_awaitable);
+    end_descendants();  // work() may have started workers in that moment
+  }
+  logs_.remove();
+  ::_exit(128 + SIGKILL);
+}
+
+void Job::on_signal(int signal) {
+  if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
+    stop({128 + signal, signal, "stopped by " + signal_name(signal), true});
+  } else if (phase_ == Phase::running && (signal == SIGCHLD || !is_own_signal(signal))) {
+    supervisor_->on_signal(signal);
+  }
+}
+
+/// Ends the job when its time is over.
+void Job::stop_in_time() {
+  if (plan_.time_limit.count() == 0) {
+    return;
+  }
+  time_limit_.expires_after(plan_.time_limit);
+  time_limit_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) {
+      stop({124, SIGTERM,
+            "the time limit of " + std::to_string(plan_.time_limit.count()) + " s is over", false});
+    }
+  });
+}
+
+void Job::stop(const StopRequest& request) {
+  if (stop_ && !request.insists) {
+    return;
+  }
+  stop_ = stop_ ? stop_ : request;
+  if (peers_ && phase_ != Phase::tying) {
+    peers_->announce(Cause::stop, request.exit_status, request.reason);
+  }
+  restarting_ = false;
+  if (phase_ != Phase::running) {
+    stop_outside_of_attempt(request);
+    return;
+  }
+  say(request.reason + (std::exchange(stopping_, true) ? " while ending: killing the workers"
+                                                       : ": ending the workers"));
+  supervisor_->stop(request.signal);
+}
+
+void Job::stop_outside_of_attempt(const StopRequest& request) {
+  switch (std::exchange(phase_, Phase::idle)) {
+    case Phase::meeting: asio::co_spawn(io_, leave_meeting(), asio::detached); break;
+    case Phase::tying: return;  // work() goes on, and sees it
+    case Phase::settling:
+      if (peers_) {
+        peers_->hurry();
+      }
+      pause_.cancel();
+      return;
+    default: io_.stop(); break;
+  }
+  status_ = request.exit_status;
+}
+
+void Job::on_first_failure(const WorkerRecord& worker) {
+  stopping_ = true;
+  restarting_ = attempt_ < plan_.max_restarts && worker.end->kind != ProcessEnd::Kind::not_executed;
+  const std::string line = failure_line(worker, host_);
+  if (plan_.local_world_size > 1) {
+    say(line + "; ending the others");
+  }
+  if (peers_) {
+    peers_->announce(Cause::worker, worker.end->shell_status(), line, restarting_);
+  }
+}
+
+/// A launcher that cannot go on ends the job on all machines.
+void Job::on_fault(const std::exception& error) {
+  phase_ = Phase::idle;
+  supervisor_.reset();
+  if (peers_) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    peers_->announce(Cause::machine, known != nullptr ? acc::exit_status(*known) : 1,
+                     "acclaunch on " + host_ + ": " + error.what());
+  }
+}
+
+void Job::on_attempt_end(const AttemptEnd& end) {
+  if (end.machine_rank != meeting_.machine_rank()) {
+    knows_why_ = !end.restarts;
+    say(peers_->name_of(end.machine_rank) +
+        (end.restarts ? " ended the attempt: " : " ended the job: ") + end.reason);
+  }
+  stopping_ = true;
+  if (phase_ == Phase::running) {
+    supervisor_->on_peer_failure();
+  }
+  if (!end.restarts) {
+    pause_.cancel();
+  }
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,116 @@
+#pragma once
+
+#include "job/account.hpp"
+#include "job/log_folder.hpp"
+#include "job/meeting.hpp"
+#include "job/peers.hpp"
+#include "job/restart_pauses.hpp"
+#include "job/signal_watch.hpp"
+#include "output/output_mux.hpp"
+#include "report/job_report.hpp"
+#include "report/kernel_facts.hpp"
+#include "supervision/descriptors.hpp"
+#include "supervision/supervisor.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace acc::launcher {
+
+/// Somebody wants the end of the job.
+struct StopRequest {
+  int exit_status;
+  int signal;  ///< that the workers get
+  std::string reason;
+  bool insists;  ///< a second one of these kills
+};
+
+/// A job on this machine: its way from the meeting to the last message is in job.cpp, what may
+/// happen on that way in job_events.cpp. The loop's thread only.
+class Job {
+ public:
+  Job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian);
+  int run();
+
+ private:
+  // The way of a job.
+  boost::asio::awaitable<void> work();
+  boost::asio::awaitable<bool> meet();
+  boost::asio::awaitable<void> tie_to_machines();
+  boost::asio::awaitable<void> run_attempts();
+  boost::asio::awaitable<bool> run_attempt();
+  boost::asio::awaitable<JobOutcome> run_workers();
+  boost::asio::awaitable<rendezvous::Settlement> settle(const JobOutcome& outcome);
+  boost::asio::awaitable<bool> restart(std::chrono::milliseconds pause);
+  boost::asio::awaitable<void> part_from_machines();
+  boost::asio::awaitable<void> leave_meeting();
+  void close();
+
+  // What may happen on it.
+  boost::asio::awaitable<void> watch_guardian();
+  void on_signal(int signal);
+  void on_first_failure(const WorkerRecord& worker);
+  void on_fault(const std::exception& error);
+  void on_attempt_end(const rendezvous::AttemptEnd& end);
+  void stop(const StopRequest& request);
+  void stop_outside_of_attempt(const StopRequest& request);
+  void stop_in_time();
+
+  std::vector<WorkerSpec> worker_specs() const;
+  std::size_t store_clients() const;
+  JobReport report_of(const JobOutcome& outcome, const rendezvous::Settlement& settlement);
+  void decide_with_machines(const std::optional<rendezvous::AttemptEnd>& end,
+                            JobReport& report) const;
+  void publish(const JobReport& report);
+  std::vector<std::string> machine_names() const;
+  int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
+
+  /// What a request to stop finds.
+  enum class Phase {
+    idle,      ///< nothing is there yet, or only the last messages are outstanding
+    meeting,   ///< the other machines count on this one
+    leaving,   ///< they are being told that they should not
+    tying,     ///< all have met; nobody can be told yet
+    running,   ///< the workers
+    settling,  ///< the machines say how an attempt ended, and decide what follows
+  };
+
+  /// One line of the launcher's own on stderr, whole among the workers' lines.
+  void say(const std::string& line) { output_.write_stderr("acclaunch: " + line + "\n"); }
+
+  const LaunchPlan& plan_;
+  const plugins::Environment& environment_;
+  const std::string host_;
+  const bool alone_;  ///< one worker in all
+  DescriptorLimit descriptors_;
+  boost::asio::io_context io_{1};
+  boost::asio::posix::stream_descriptor guardian_;
+  SignalWatch signals_;
+  OutputMux output_;
+  LogFolder logs_;
+  Meeting meeting_;
+  std::optional<Peers> peers_;
+  std::optional<KernelFacts> kernel_;
+  std::optional<Supervisor> supervisor_;
+  std::chrono::steady_clock::time_point attempt_started_at_;
+  boost::asio::steady_timer time_limit_;
+  boost::asio::steady_timer pause_;
+  RestartPauses pauses_;
+  int attempt_ = 0;
+  Phase phase_ = Phase::idle;
+  bool stopping_ = false;    ///< the attempt's workers are being ended
+  bool restarting_ = false;  ///< and will be started again
+  bool gave_up_ = false;
+  bool knows_why_ = false;           ///< the user, where another machine ended the job
+  std::optional<StopRequest> stop_;  ///< the first one
+  int status_ = 0;
+};
+
+}  // namespace acc::launcher

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include <functional>
+
+namespace acc::launcher {
+
+/// Reads the signals that the supervisor blocks, one by one, in the loop.
+class SignalWatch {
+ public:
+  /// `on_signal` is called until `close`.
+  SignalWatch(const boost::asio::any_io_executor& executor, std::function<void(int)> on_signal);
+
+  void close() { signals_.close(); }
+
+ private:
+  boost::asio::awaitable<void> watch();
+
+  boost::asio::posix::stream_descriptor signals_;
+  std::function<void(int)> on_signal_;
+};
+
+}  // namespace acc::launcher

@@ -1,0 +1,100 @@
+#include "report/machine_report.hpp"
+
+#include "acc/base/error.hpp"
+#include "report/plain_text.hpp"
+#include "report/worker_json.hpp"
+
+#include <algorithm>
+
+namespace acc::launcher {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMaxMessage = 4000;  // bytes
+constexpr std::size_t kMaxLine = 1000;
+constexpr std::size_t kMaxStderrLines = 20;
+constexpr std::size_t kMaxTraceback = 50;
+constexpr std::size_t kMaxReport = std::size_t{4} << 20;  // the store takes values of up to 8 MiB
+
+/// The last `count`, since a traceback's end says most.
+std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::size_t count) {
+  std::vector<std::string> kept;
+  for (std::size_t i = lines.size() - std::min(count, lines.size()); i < lines.size(); ++i) {
+    kept.push_back(clipped(lines[i], kMaxLine));
+  }
+  return kept;
+}
+
+WorkerReport bounded(WorkerReport worker) {
+  worker.host = clipped(worker.host, kMaxLine);
+  worker.cause = clipped(worker.cause, kMaxLine);
+  worker.error_message = clipped(worker.error_message, kMaxMessage);
+  worker.traceback = last_lines(worker.traceback, kMaxTraceback);
+  worker.last_stderr_lines = last_lines(worker.last_stderr_lines, kMaxStderrLines);
+  return worker;
+}
+
+/// What is left where there are so many workers that all their texts would be too much.
+WorkerReport lean(WorkerReport worker) {
+  worker.error_message = clipped(worker.error_message, 200);
+  worker.traceback.clear();
+  worker.last_stderr_lines.clear();
+  return worker;
+}
+
+std::string dump(const MachineReport& report) {
+  Json workers = Json::array();
+  for (const WorkerReport& worker : report.workers) {
+    workers.push_back(worker_json(worker));
+  }
+  const Json json = {{"machine_rank", report.machine_rank},
+                     {"host", clipped(report.host, kMaxLine)},
+                     {"workers", std::move(workers)}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::optional<std::size_t> first_failure(const std::vector<WorkerReport>& workers) {
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    const bool sooner =
+        workers[i].failed() && (!first || workers[i].moment < workers[*first].moment);
+    first = sooner ? i : first;
+  }
+  return first;
+}
+
+std::string encode(const MachineReport& report) {
+  MachineReport sent = report;
+  std::ranges::transform(sent.workers, sent.workers.begin(), bounded);
+  std::string text = dump(sent);
+  if (text.size() > kMaxReport) {
+    const std::optional<std::size_t> first = first_failure(sent.workers);
+    for (std::size_t i = 0; i < sent.workers.size(); ++i) {
+      sent.workers[i] = i == first ? sent.workers[i] : lean(std::move(sent.workers[i]));
+    }
+    text = dump(sent);
+  }
+  return text;
+}
+
+MachineReport decode_machine_report(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    throw Error(Errc::protocol, "the report of another machine must be JSON, it is \"" +
+                                    harmless(clipped(text, 80)) + "\"");
+  }
+  const ReportFields fields(json, "the report of another machine");
+  MachineReport report{
+      .machine_rank = fields.number("machine_rank", 0), .host = fields.text("host"), .workers = {}};
+  for (const Json& worker : fields.array("workers")) {
+    const std::string where = "the report of machine " + std::to_string(report.machine_rank) +
+                              ", worker " + std::to_string(report.workers.size());
+    report.workers.push_back(worker_report(ReportFields(worker, where)));
+  }
+  return report;
+}
+
+}  // namespace acc::launcher

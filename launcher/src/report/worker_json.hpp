@@ -1,0 +1,41 @@
+#pragma once
+
+#include "report/machine_report.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+
+namespace acc::launcher {
+
+/// A worker's end as in docs/report.md.
+nlohmann::ordered_json worker_json(const WorkerReport& worker);
+
+/// An object of another machine's report, whose fields are taken only where they are what they
+/// should be. Throws Error(protocol) that names the field, after `where`.
+class ReportFields {
+ public:
+  ReportFields(const nlohmann::ordered_json& object, std::string where);
+
+  [[nodiscard]] std::int64_t integer(const char* name, std::int64_t min, std::int64_t max) const;
+  [[nodiscard]] int number(const char* name, int min) const;
+  [[nodiscard]] bool boolean(const char* name) const;
+  [[nodiscard]] std::string text(const char* name) const;
+  [[nodiscard]] std::vector<std::string> texts(const char* name) const;
+  [[nodiscard]] const nlohmann::ordered_json& array(const char* name) const;
+  /// Empty where the field is null.
+  [[nodiscard]] std::optional<ReportFields> object(const char* name) const;
+
+  [[noreturn]] void refuse(const std::string& name, const std::string& expected) const;
+
+ private:
+  [[nodiscard]] const nlohmann::ordered_json& field(const char* name) const;
+
+  const nlohmann::ordered_json* object_;
+  std::string where_;
+};
+
+/// What `worker_json` wrote. Throws Error(protocol).
+WorkerReport worker_report(const ReportFields& fields);
+
+}  // namespace acc::launcher

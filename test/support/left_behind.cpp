@@ -1,0 +1,63 @@
+#include "support/left_behind.hpp"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace acc::test {
+namespace {
+
+std::vector<pid_t> running_children() {
+  while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
+  const std::string self = std::to_string(::getpid());
+  std::ifstream children("/proc/" + self + "/task/" + self + "/children");
+  std::vector<pid_t> pids;
+  for (pid_t pid = 0; children >> pid;) {
+    pids.push_back(pid);
+  }
+  return pids;
+}
+
+std::string name_of(pid_t pid) {
+  std::string name;
+  std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/comm"), name);
+  return "process " + name;
+}
+
+}  // namespace
+
+JobPlace::JobPlace() {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+std::string JobPlace::left() const {
+  std::string found;
+  for (const pid_t pid : running_children()) {
+    found += name_of(pid) + ", ";
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+    found += entry.path().filename().string() + ", ";
+  }
+  if (port_.has_listener()) {
+    found += "a listening socket, ";
+  }
+  return found.empty() ? "nothing" : found.substr(0, found.size() - 2);
+}
+
+std::string JobPlace::left_at_last() const {
+  bool ended = true;
+  for (auto pids = running_children(); ended && !pids.empty(); pids = running_children()) {
+    Watched orphans;
+    for (const pid_t pid : pids) {
+      orphans.add(pid);
+    }
+    ended = orphans.all_end();
+  }
+  return left();
+}
+
+}  // namespace acc::test
