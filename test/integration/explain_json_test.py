@@ -11,57 +11,10 @@ import tempfile
 from pathlib import Path
 
 ACCLAUNCH, SOURCE = os.path.abspath(sys.argv[1]), Path(sys.argv[2]).absolute()
-SCHEMA = json.loads((SOURCE / "docs/explain.schema.json").read_text())
+sys.path.insert(0, str(SOURCE / "test/support"))
+from json_schema import Schema
 
-TYPES = {
-    "object": lambda v: isinstance(v, dict),
-    "array": lambda v: isinstance(v, list),
-    "string": lambda v: isinstance(v, str),
-    "boolean": lambda v: isinstance(v, bool),
-    "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
-    "null": lambda v: v is None,
-}
-# Every keyword that the schema uses; an unknown one must not go unchecked.
-KEYWORDS = {"$schema", "$defs", "title", "$ref", "oneOf", "type", "enum", "const", "minimum",
-            "maximum", "minItems", "maxItems", "items", "properties", "required",
-            "additionalProperties"}
-
-
-def faults(value, schema, at="$"):
-    """Where `value` is not what `schema` says: a list of texts."""
-    assert schema.keys() <= KEYWORDS, schema.keys() - KEYWORDS
-    if "$ref" in schema:
-        return faults(value, SCHEMA["$defs"][schema["$ref"].rsplit("/", 1)[1]], at)
-    if "oneOf" in schema:
-        tried = [faults(value, one, at) for one in schema["oneOf"]]
-        return [] if tried.count([]) == 1 else [f for one in tried for f in one]
-    types = schema.get("type", [])
-    types = [types] if isinstance(types, str) else types
-    if types and not any(TYPES[t](value) for t in types):
-        return [f"{at} is no {types}: {value!r}"]
-    found = []
-    if "enum" in schema and value not in schema["enum"]:
-        found.append(f"{at} is none of {schema['enum']}: {value!r}")
-    if "const" in schema and value != schema["const"]:
-        found.append(f"{at} is not {schema['const']!r}: {value!r}")
-    if isinstance(value, int) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
-        found.append(f"{at} is out of range: {value!r}")
-    if isinstance(value, list):
-        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
-            found.append(f"{at} has {len(value)} items")
-        for i, item in enumerate(value):
-            found += faults(item, schema.get("items", {}), f"{at}[{i}]")
-    if isinstance(value, dict):
-        found += [f"{at} lacks {name}" for name in schema.get("required", []) if name not in value]
-        for name, item in value.items():
-            rest = schema.get("additionalProperties", {})
-            if name in schema.get("properties", {}):
-                found += faults(item, schema["properties"][name], f"{at}.{name}")
-            elif rest is False:
-                found.append(f"{at} has the unknown field {name}")
-            else:
-                found += faults(item, rest, f"{at}.{name}")
-    return found
+SCHEMA = Schema(SOURCE / "docs/explain.schema.json")
 
 
 def explain(words, folder, status=0, **variables):
@@ -72,7 +25,7 @@ def explain(words, folder, status=0, **variables):
     assert ran.returncode == status, (words, ran.returncode, ran.stdout, ran.stderr)
     assert not ran.stderr, ran.stderr
     plan = json.loads(ran.stdout)
-    assert faults(plan, SCHEMA) == [], (words, faults(plan, SCHEMA))
+    assert SCHEMA.faults(plan) == [], (words, SCHEMA.faults(plan))
     assert "hush" not in ran.stdout, words
     return plan
 
@@ -80,11 +33,11 @@ def explain(words, folder, status=0, **variables):
 def check_schema_itself(plan):
     """A schema that lets anything pass would prove nothing."""
     for name in list(plan):
-        assert faults({k: v for k, v in plan.items() if k != name}, SCHEMA), name
-    assert faults({**plan, "mode": "fast"}, SCHEMA)
-    assert faults({**plan, "more": 1}, SCHEMA)
-    assert faults({**plan, "faults": ["a plan has none"]}, SCHEMA)
-    assert faults({**plan, "ranks": {**plan["ranks"], "first": "0"}}, SCHEMA)
+        assert SCHEMA.faults({k: v for k, v in plan.items() if k != name}), name
+    assert SCHEMA.faults({**plan, "mode": "fast"})
+    assert SCHEMA.faults({**plan, "more": 1})
+    assert SCHEMA.faults({**plan, "faults": ["a plan has none"]})
+    assert SCHEMA.faults({**plan, "ranks": {**plan["ranks"], "first": "0"}})
 
 
 def check_configs(folder):

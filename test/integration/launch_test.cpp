@@ -84,7 +84,7 @@ TEST_CASE("launch: kill -9 of one worker is reported with rank and signal") {
   CHECK(job.wait() == 128 + SIGKILL);
   CHECK(contains(job.err(), "the job failed: rank 2: killed by SIGKILL (signal 9)\n"));
   CHECK(contains(job.err(), "  pid       " + std::to_string(worker[0]) + "\n"));
-  CHECK(contains(job.err(), "ranks 0, 1: ended by acclaunch, killed by SIGTERM (signal 15)\n"));
+  CHECK(contains(job.err(), "ranks 0-1: ended by acclaunch, killed by SIGTERM (signal 15)\n"));
 }
 
 TEST_CASE("launch: what a worker wrote to its error file is in the report") {
@@ -92,7 +92,7 @@ TEST_CASE("launch: what a worker wrote to its error file is in the report") {
     [ $RANK = 0 ] && exec sleep 1000
     echo '{"message": {"message": "ValueError: bad batch"}}' > $TORCHELASTIC_ERROR_FILE; exit 4)"));
   CHECK(job.wait() == 4);
-  CHECK(contains(job.err(), "    | ValueError: bad batch\n"));
+  CHECK(contains(job.err(), "  error     ValueError: bad batch\n"));
 }
 
 TEST_CASE("launch: kill -9 of acclaunch leaves no worker, no grandchild and no supervisor") {
@@ -175,6 +175,40 @@ TEST_CASE("launch: a worker that ignores SIGTERM is killed after the shutdown ti
   CHECK(contains(job.err(), "rank 0: ended by acclaunch, killed by SIG"));
 }
 
+TEST_CASE("launch: a job whose time is over ends with status 124") {
+  for (const char* script : {"exec sleep 1000", "trap 'exit 0' TERM; sleep 1000 & wait"}) {
+    CAPTURE(script);
+    Program job(acclaunch({"--cpu", "--num_processes", "2", "--timeout", "1"}, script));
+    CHECK(job.wait() == 124);
+    CHECK(contains(job.err(), "the time limit of 1 s is over: ending the workers\n"));
+    CHECK_FALSE(contains(job.err(), "failed"));
+  }
+  Program quick(acclaunch({"--cpu", "--num_processes", "2", "--timeout", "1000"}, "exit 0"));
+  CHECK(quick.wait() == 0);
+}
+
+TEST_CASE("launch: a failed job leaves its report, and its first failure where torchrun does") {
+  const TemporaryFolder folder;
+  const std::string logs = (folder.path() / "logs").string();
+  const std::string own = (folder.path() / "error.json").string();
+  Program job(acclaunch({"--cpu", "--num_processes", "2", "--log_dir", logs},
+                        R"([ $RANK = 1 ] && {
+                             echo '{"message": {"message": "ValueError: bad batch"}}' \
+                               > $TORCHELASTIC_ERROR_FILE
+                             exit 7; }
+                           exec sleep 1000)"),
+              {{"TORCHELASTIC_ERROR_FILE", own}});
+  CHECK(job.wait() == 7);
+  CHECK(contains(job.err(), "ValueError: bad batch\n"));
+  const std::string mark = "  report    ";
+  const std::size_t begin = job.err().find(mark) + mark.size();
+  const std::string report =
+      file_text(job.err().substr(begin, job.err().find('\n', begin) - begin));
+  CHECK(contains(report, "\"error_message\": \"ValueError: bad batch\""));
+  CHECK(contains(report, "\"exit_status\": 7"));
+  CHECK(contains(file_text(own), "\"errorCode\":7"));
+}
+
 TEST_CASE("launch: a second signal kills at once") {
   Program job(acclaunch({"--cpu", "--num_processes", "2", "--shutdown_timeout", "1000"},
                         "trap '' TERM; echo worker-up; while :; do sleep 1000; done"));
@@ -223,11 +257,17 @@ TEST_CASE("launch: nohup is respected") {
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("launch: a job whose reader has gone ends as its workers do") {
-  Program job({"/bin/sh", "-c", ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 yes | head -n 1"});
-  CHECK(job.wait() == 0);
-  CHECK(contains(job.out(), "] y\n"));
-  CHECK(contains(job.err(), "killed by SIGPIPE (signal 13)"));
+TEST_CASE("launch: a job whose reader has gone ends, whether its workers write or not") {
+  for (const std::string worker : {"yes", "sh -c 'echo y; exec sleep 1000'"}) {
+    CAPTURE(worker);
+    Program job({"/bin/sh", "-c",
+                 "{ " ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 " + worker +
+                     "; echo status $? >&2; } | head -n 1"});
+    CHECK(job.wait() == 0);
+    CHECK(contains(job.out(), "] y\n"));
+    CHECK(contains(job.err(), "the reader of stdout has gone: ending the workers\n"));
+    CHECK(contains(job.err(), "status 141\n"));
+  }
 }
 
 TEST_CASE("launch: no error folder is left behind") {

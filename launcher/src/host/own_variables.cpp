@@ -19,6 +19,7 @@ std::span<const OwnVariable> own_variables() noexcept {
                                       shutdown_timeout,
                                       stuck_timeout,
                                       log_line_prefix_template,
+                                      error_file,
                                       deepspeed_environment_file,
                                       python,
                                       python_path,

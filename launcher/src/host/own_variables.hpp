@@ -39,6 +39,8 @@ inline constexpr OwnVariable stuck_timeout{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_T
                                            "as `--stuck-timeout`, in seconds"};
 inline constexpr OwnVariable log_line_prefix_template{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
                                                       "as `--log-line-prefix-template`"};
+inline constexpr OwnVariable error_file{
+    "TORCHELASTIC_ERROR_FILE", "where a failed job leaves its first failure, as torchrun does"};
 inline constexpr OwnVariable deepspeed_environment_file{
     "DS_ENV_FILE", "name of the file with variables for all machines, if not .deepspeed_env"};
 inline constexpr OwnVariable python{"PYTHON_EXEC", "the Python of Python programs, if not python3"};

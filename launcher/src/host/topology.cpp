@@ -1,6 +1,7 @@
 #include "host/topology.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 
 #include <hwloc.h>
 
@@ -117,28 +118,12 @@ std::vector<std::vector<Cpu>> grouped(const std::vector<Cpu>& cpus, int Cpu::*ke
   return groups;
 }
 
-std::string cpu_list(const std::vector<int>& numbers) {
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size();) {
-    std::size_t last = i;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) {
-      ++last;
-    }
-    text += (i == 0 ? "" : ",") + std::to_string(numbers[i]);
-    if (last > i) {
-      text += "-" + std::to_string(numbers[last]);
-    }
-    i = last + 1;
-  }
-  return text;
-}
-
 std::string cpu_list(const std::vector<Cpu>& cpus) {
   std::vector<int> numbers;
   for (const Cpu& cpu : cpus) {
     numbers.push_back(cpu.id);
   }
-  return cpu_list(numbers);
+  return number_list(numbers);
 }
 
 }  // namespace acc::launcher

@@ -15,8 +15,7 @@ std::vector<Cpu> detect_cpus();
 /// CPUs in groups of equal `key`, in the order in which the groups begin.
 std::vector<std::vector<Cpu>> grouped(const std::vector<Cpu>& cpus, int Cpu::*key);
 
-/// Rising numbers as the kernel writes them: "0-3,8,10-11".
-std::string cpu_list(const std::vector<int>& numbers);
+/// Their numbers as the kernel writes them: "0-3,8,10-11".
 std::string cpu_list(const std::vector<Cpu>& cpus);
 
 }  // namespace acc::launcher

@@ -23,8 +23,8 @@ class LogFolder {
 
   [[nodiscard]] WorkerTargets targets(int attempt, int local_rank) const;
   [[nodiscard]] std::string error_file(int attempt, int local_rank) const;
-  /// Of all workers together; empty: nobody asked for files.
-  [[nodiscard]] std::string report_file(int attempt) const;
+  /// The attempt's folder, if it stays; else empty.
+  [[nodiscard]] std::string kept_folder(int attempt) const;
 
   /// From now on it may hold what the user wants.
   void keep() { was_used_ = true; }

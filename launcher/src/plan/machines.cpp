@@ -1,5 +1,6 @@
 #include "plan/machines.hpp"
 
+#include "acc/base/text.hpp"
 #include "acc/plugins/settings_table.hpp"
 
 #include <algorithm>
@@ -31,19 +32,6 @@ std::string kept_flags(const Flags& flags) {
 }
 
 }  // namespace
-
-std::string shell_quoted(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
-    return word;
-  }
-  std::string quoted = "'";
-  for (const char c : word) {
-    quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  }
-  return quoted + "'";
-}
 
 std::string quoted_program(const Flags& flags) {
   std::string text = " " + shell_quoted(flags.program.empty() ? "PROGRAM" : flags.program);

@@ -14,7 +14,4 @@ std::string machines_hint(const Flags& flags, int num_machines, const std::strin
 /// The program and its arguments as they stood on the command line, after a blank.
 std::string quoted_program(const Flags& flags);
 
-/// A word as a POSIX shell reads it back.
-std::string shell_quoted(const std::string& word);
-
 }  // namespace acc::launcher

@@ -1,25 +1,42 @@
+#include "acc/base/text.hpp"
 #include "report/job_report.hpp"
+#include "report/other_workers.hpp"
+#include "report/plain_text.hpp"
+#include "report/words.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 
 namespace acc::launcher {
 namespace {
 
 constexpr std::size_t kWidth = 72;
+constexpr std::size_t kMaxCommand = 1000;
 
+/// A value goes on below itself: a line of it never looks like a field.
 void field(std::string& out, std::string_view name, std::string_view value) {
-  fmt::format_to(std::back_inserter(out), "  {:<9} {}\n", name, value);
+  if (value.empty()) {
+    return;
+  }
+  for (std::size_t end = 0; !value.empty(); value.remove_prefix(std::min(end + 1, value.size()))) {
+    end = std::min(value.find('\n'), value.size());
+    fmt::format_to(std::back_inserter(out), "  {:<9} {}\n", name, value.substr(0, end));
+    name = "";
+  }
 }
 
-void indented(std::string& out, std::string_view text) {
-  for (std::size_t end = 0; !text.empty(); text.remove_prefix(std::min(end + 1, text.size()))) {
-    end = std::min(text.find('\n'), text.size());
-    fmt::format_to(std::back_inserter(out), "    | {}\n", text.substr(0, end));
+void quoted_lines(std::string& out, std::string_view heading,
+                  const std::vector<std::string>& lines) {
+  if (lines.empty()) {
+    return;
+  }
+  fmt::format_to(std::back_inserter(out), "  {}:\n", heading);
+  for (std::string line : lines) {
+    std::ranges::replace(line, '\n', ' ');
+    out += line.empty() ? "    |\n" : "    | " + line + "\n";
   }
 }
 
@@ -30,54 +47,48 @@ std::string time_of_day(std::chrono::system_clock::time_point when) {
                      fmt::localtime(seconds.time_since_epoch().count()), millis.count());
 }
 
-std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end) {
-  if (!end) {
-    return "could not be killed and is still there";
+std::string command_line(const std::vector<std::string>& command) {
+  std::string line;
+  for (const std::string& word : command) {
+    line += (line.empty() ? "" : " ") + shell_quoted(word);
   }
-  return (told_to_end ? "ended by acclaunch, " : "") + end->describe();
+  return clipped(line, kMaxCommand);
+}
+
+/// Python prints the traceback on stderr too; what is there already is not shown twice.
+bool is_on_stderr(const WorkerReport& worker) {
+  return !worker.traceback.empty() &&
+         std::ranges::count(worker.last_stderr_lines, worker.traceback.back()) > 0;
 }
 
 void add_worker(std::string& out, const WorkerReport& worker, const JobReport& report) {
   field(out, "rank", fmt::format("{} (local rank {})", worker.rank, worker.local_rank));
+  field(out, "host",
+        has_several_machines(report)
+            ? fmt::format("{} (machine {})", worker.host, worker.machine_rank)
+            : worker.host);
+  field(out, "pid", std::to_string(worker.pid));
+  field(out, "time",
+        fmt::format("{}, {} after the start", time_of_day(worker.ended_at),
+                    time_span(worker.ran_for)));
   if (report.max_restarts > 0) {
     field(out, "attempt", fmt::format("{}, of 0 to {}", report.attempt, report.max_restarts));
   }
-  field(out, "host", worker.host);
-  field(out, "pid", std::to_string(worker.pid));
-  field(out, "time",
-        fmt::format("{}, {:.3f} s after the start", time_of_day(worker.ended_at),
-                    static_cast<double>(worker.ran_for.count()) / 1000.0));
-  if (!worker.cause.empty()) {
-    field(out, "cause", worker.cause);
+  field(out, "cause", worker.cause);
+  field(out, "error", worker.error_message);
+  if (!is_on_stderr(worker)) {
+    quoted_lines(out, "traceback, from its error file", worker.traceback);
   }
-  if (!worker.error_message.empty()) {
-    out += "  its error file says:\n";
-    indented(out, worker.error_message);
-  }
-  if (!worker.last_stderr_lines.empty()) {
-    out += "  its last lines on stderr:\n";
-    for (const std::string& line : worker.last_stderr_lines) {
-      indented(out, line.empty() ? "\n" : line);
-    }
-  }
+  quoted_lines(out, "its last lines on stderr", worker.last_stderr_lines);
 }
 
-/// A line for each way to end, with all ranks that ended so.
-void add_others(std::string& out, const JobReport& report) {
-  std::map<std::string, std::vector<int>> ranks_by_end;
-  for (std::size_t i = 0; i < report.workers.size(); ++i) {
-    if (i != report.first_failure) {
-      const WorkerReport& other = report.workers[i];
-      ranks_by_end[how_it_ended(other.end, other.told_to_end)].push_back(other.rank);
-    }
+std::string what_follows(const JobReport& report) {
+  if (!report.restarts_after) {
+    return fmt::format("the job ends with exit status {}", report.exit_status);
   }
-  if (!ranks_by_end.empty()) {
-    out += "  the other workers:\n";
-  }
-  for (const auto& [end, ranks] : ranks_by_end) {
-    fmt::format_to(std::back_inserter(out), "    {} {}: {}\n", ranks.size() == 1 ? "rank" : "ranks",
-                   fmt::join(ranks, ", "), end);
-  }
+  const auto delay = *report.restarts_after;
+  return fmt::format("restart {} of {}", report.attempt + 1, report.max_restarts) +
+         (delay.count() > 0 ? " in " + time_span(delay) : "");
 }
 
 }  // namespace
@@ -94,16 +105,18 @@ std::string format_report(const JobReport& report) {
     const WorkerReport& worker = report.workers[*report.first_failure];
     what = fmt::format("rank {}: {}", worker.rank, how_it_ended(worker.end, worker.told_to_end));
   }
-  std::string out = rule + "\n";
-  fmt::format_to(std::back_inserter(out), "acclaunch: {} failed: {}\n",
-                 report.restarts_after ? fmt::format("attempt {}", report.attempt) : "the job",
-                 what);
-  field(out, "command", fmt::format("{}", fmt::join(report.command, " ")));
+  std::string out = fmt::format(
+      "{}\nacclaunch: {} failed: {}\n", rule,
+      report.restarts_after ? fmt::format("attempt {}", report.attempt) : "the job", what);
+  field(out, "command", command_line(report.command));
   if (report.first_failure) {
-    add_worker(out, report.workers[*report.first_failure], report);
+    add_worker(out, bounded(report.workers[*report.first_failure]), report);
   }
-  add_others(out, report);
-  return out + rule + "\n";
+  out += other_workers(report);
+  field(out, "then", what_follows(report));
+  field(out, "logs", report.log_folder);
+  field(out, "report", report.report_file);
+  return harmless(out + rule + "\n");
 }
 
 }  // namespace acc::launcher

@@ -23,6 +23,8 @@ struct JobReport {
   std::optional<std::size_t> first_failure;  ///< index of a worker
   std::vector<WorkerReport> workers;         ///< by rank
   std::vector<std::string> silent_machines;  ///< that could not say how their workers ended
+  std::string log_folder;                    ///< of the attempt; empty: nothing is kept
+  std::string report_file;                   ///< where `report_json` is written; empty: nowhere
 };
 
 /// One line for the moment of the failure: "rank 1 (pid 4711 on node1): killed by SIGKILL (signal
@@ -30,7 +32,8 @@ struct JobReport {
 std::string failure_line(const WorkerRecord& worker, const std::string& host);
 
 /// The block that closes a failed job or attempt, for stderr: the first failure with all that is
-/// known about it, a line for each other one, then how the rest ended.
+/// known about it, a line for each other one, how the rest ended, and what follows. Whatever the
+/// workers wrote, nothing in it moves a terminal's cursor.
 std::string format_report(const JobReport& report);
 
 /// The same for programs: docs/report.md.

@@ -26,15 +26,6 @@ std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::
   return kept;
 }
 
-WorkerReport bounded(WorkerReport worker) {
-  worker.host = clipped(worker.host, kMaxLine);
-  worker.cause = clipped(worker.cause, kMaxLine);
-  worker.error_message = clipped(worker.error_message, kMaxMessage);
-  worker.traceback = last_lines(worker.traceback, kMaxTraceback);
-  worker.last_stderr_lines = last_lines(worker.last_stderr_lines, kMaxStderrLines);
-  return worker;
-}
-
 /// What is left where there are so many workers that all their texts would be too much.
 WorkerReport lean(WorkerReport worker) {
   worker.error_message = clipped(worker.error_message, 200);
@@ -64,6 +55,15 @@ std::optional<std::size_t> first_failure(const std::vector<WorkerReport>& worker
     first = sooner ? i : first;
   }
   return first;
+}
+
+WorkerReport bounded(WorkerReport worker) {
+  worker.host = clipped(worker.host, kMaxLine);
+  worker.cause = clipped(worker.cause, kMaxLine);
+  worker.error_message = clipped(worker.error_message, kMaxMessage);
+  worker.traceback = last_lines(worker.traceback, kMaxTraceback);
+  worker.last_stderr_lines = last_lines(worker.last_stderr_lines, kMaxStderrLines);
+  return worker;
 }
 
 std::string encode(const MachineReport& report) {

@@ -51,6 +51,9 @@ struct MachineReport {
 /// ones the lowest rank. Nothing where none did.
 std::optional<std::size_t> first_failure(const std::vector<WorkerReport>& workers);
 
+/// The report with its texts cut to what a person reads: 50 lines of traceback, 20 of stderr.
+WorkerReport bounded(WorkerReport worker);
+
 /// One line of JSON for the store, of at most 8 MiB. Bytes that are no UTF-8 are replaced, long
 /// texts are cut, and those of many workers left out except for the first failure's.
 std::string encode(const MachineReport& report);

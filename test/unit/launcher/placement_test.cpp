@@ -1,6 +1,7 @@
 #include "acc/launcher/placement.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "synthetic_machine.hpp"
 
 #include <doctest/doctest.h>
@@ -34,7 +35,7 @@ HostFacts without(HostFacts facts, const Numbers& cpus) {
 Lists lists(const Placements& placed) {
   Lists result;
   for (const Placement& worker : placed.workers) {
-    result.push_back(cpu_list(worker.cpus));
+    result.push_back(number_list(worker.cpus));
   }
   return result;
 }

@@ -1,6 +1,6 @@
+#include "acc/base/text.hpp"
 #include "acc/launcher/explain.hpp"
 #include "commands/explain/plan_view.hpp"
-#include "host/topology.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -108,7 +108,7 @@ Json workers_of(const LaunchPlan& plan) {
         {{"local_rank", local_rank},
          {"rank", known_if(knows_ranks(plan), planned_assignment(plan, 0).first_rank + local_rank)},
          {"gpu", known_if(placement.gpu >= 0, placement.gpu)},
-         {"cpus", known_if(!placement.cpus.empty(), cpu_list(placement.cpus))},
+         {"cpus", known_if(!placement.cpus.empty(), number_list(placement.cpus))},
          {"numa_node", known_if(placement.numa_node >= 0, placement.numa_node)},
          {"to_console", streams(plan.output.to_console, i, 3)},
          {"to_file", streams(plan.output.to_file, i, 0)}});

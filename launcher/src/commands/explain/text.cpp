@@ -1,7 +1,6 @@
+#include "acc/base/text.hpp"
 #include "acc/launcher/explain.hpp"
 #include "commands/explain/plan_view.hpp"
-#include "host/topology.hpp"
-#include "plan/machines.hpp"
 
 #include <algorithm>
 #include <array>
@@ -109,7 +108,7 @@ Lines workers_of(const LaunchPlan& plan) {
     }
     std::string line = "local rank " + std::to_string(&worker - plan.placements.data());
     line += worker.gpu < 0 ? "" : " on GPU " + std::to_string(worker.gpu);
-    line += worker.cpus.empty() ? ", not bound" : ", CPUs " + cpu_list(worker.cpus);
+    line += worker.cpus.empty() ? ", not bound" : ", CPUs " + number_list(worker.cpus);
     line += worker.numa_node < 0 ? "" : " of NUMA node " + std::to_string(worker.numa_node);
     lines.push_back(line);
   }

@@ -1,5 +1,6 @@
 #include "faces/deepspeed/choose_hosts.hpp"
 
+#include "acc/base/text.hpp"
 #include "acc/plugins/faults.hpp"
 #include "host/own_variables.hpp"
 #include "plan/gpu_checks.hpp"

@@ -1,0 +1,34 @@
+#include "report/job_report.hpp"
+#include "report/worker_json.hpp"
+
+namespace acc::launcher {
+
+using Json = nlohmann::ordered_json;
+
+std::string report_json(const JobReport& report) {
+  Json workers = Json::array();
+  for (const WorkerReport& worker : report.workers) {
+    workers.push_back(worker_json(bounded(worker)));
+  }
+  Json json = {{"format", 1},
+               {"command", report.command},
+               {"run_id", report.run_id},
+               {"attempt", report.attempt},
+               {"max_restarts", report.max_restarts},
+               {"restarts_after_ms", nullptr},
+               {"exit_status", report.exit_status},
+               {"reason", report.reason},
+               {"first_failure", nullptr},
+               {"workers", std::move(workers)},
+               {"silent_machines", report.silent_machines},
+               {"log_folder", report.log_folder}};
+  if (report.restarts_after) {
+    json["restarts_after_ms"] = report.restarts_after->count();
+  }
+  if (report.first_failure) {
+    json["first_failure"] = report.workers[*report.first_failure].rank;
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,47 @@
+#include "report/words.hpp"
+
+#include "acc/base/text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace acc::launcher {
+
+std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end) {
+  if (!end) {
+    return "could not be killed and is still there";
+  }
+  return (told_to_end ? "ended by acclaunch, " : "") + end->describe();
+}
+
+bool has_several_machines(const JobReport& report) {
+  const auto elsewhere = [&](const WorkerReport& worker) {
+    return worker.machine_rank != report.workers.front().machine_rank;
+  };
+  return !report.silent_machines.empty() || std::ranges::any_of(report.workers, elsewhere);
+}
+
+std::string numbered(const std::string& noun, const std::vector<int>& numbers) {
+  return noun + (numbers.size() == 1 ? " " : "s ") + number_list(numbers);
+}
+
+std::string time_span(std::chrono::microseconds time) {
+  const double seconds = static_cast<double>(time.count()) / 1e6;
+  if (seconds < 1) {
+    return fmt::format("{:.3g} ms", seconds * 1e3);
+  }
+  if (seconds < 60) {
+    return fmt::format("{:.4g} s", seconds);
+  }
+  const auto whole = static_cast<std::int64_t>(seconds);
+  return whole < 3600 ? fmt::format("{} min {} s", whole / 60, whole % 60)
+                      : fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
+}
+
+std::string binary_size(std::int64_t bytes) {
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  return mib < 1024 ? fmt::format("{:.3g} MiB", mib) : fmt::format("{:.3g} GiB", mib / 1024);
+}
+
+}  // namespace acc::launcher

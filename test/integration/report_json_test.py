@@ -1,0 +1,77 @@
+"""The report.json of failed attempts is what docs/report.schema.json says.
+
+    report_json_test.py ACCLAUNCH SOURCE_FOLDER
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ACCLAUNCH, SOURCE = os.path.abspath(sys.argv[1]), Path(sys.argv[2]).absolute()
+sys.path.insert(0, str(SOURCE / "test/support"))
+from json_schema import Schema
+
+SCHEMA = Schema(SOURCE / "docs/report.schema.json")
+
+WORKER = r"""
+[ $RANK = 0 ] && exec sleep 1000
+printf 'about to fail \377\033[31m\n' >&2
+echo '{"message": {"message": "ValueError: bad", "extraInfo":
+       {"py_callstack": "Traceback\n  there\nValueError: bad\n"}}}' > $TORCHELASTIC_ERROR_FILE
+exit 3
+"""
+
+
+def reports(folder, flags, script, status):
+    ran = subprocess.run([ACCLAUNCH, "--cpu", "--log_dir", str(folder), *flags, "--no_python",
+                          "sh", "-c", script], capture_output=True)
+    assert ran.returncode == status, (ran.returncode, ran.stderr)
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*/attempt_*/report.json"))]
+    for report in found:
+        assert SCHEMA.faults(report) == [], SCHEMA.faults(report)
+    return found
+
+
+def check_schema_itself(report):
+    """A schema that lets anything pass would prove nothing."""
+    for name in report:
+        assert SCHEMA.faults({k: v for k, v in report.items() if k != name}), name
+    worker = report["workers"][0]
+    for name in worker:
+        less = {k: v for k, v in worker.items() if k != name}
+        assert SCHEMA.faults({**report, "workers": [less]}), name
+    assert SCHEMA.faults({**report, "more": 1})
+    assert SCHEMA.faults({**report, "exit_status": 256})
+    assert SCHEMA.faults({**report, "workers": [{**worker, "end": {}}]})
+
+
+def check_failure(folder):
+    [report] = reports(folder, ["--num_processes", "2"], WORKER, 3)
+    check_schema_itself(report)
+    assert report["exit_status"] == 3 and report["first_failure"] == 1, report
+    ended, failed = report["workers"]
+    assert failed["end"] == {"kind": "exited", "value": 3, "signal": None, "core_dumped": False,
+                             "exit_status": 3}, failed
+    assert failed["error_message"] == "ValueError: bad", failed
+    assert failed["traceback"] == ["Traceback", "  there", "ValueError: bad"], failed
+    assert failed["last_stderr_lines"] == ["about to fail \ufffd\x1b[31m"], failed
+    assert not failed["told_to_end"] and ended["told_to_end"], report
+    assert ended["end"]["signal"] == "SIGTERM" and ended["moment_us"] > failed["moment_us"], report
+
+
+def check_restarts(folder):
+    first, last = reports(folder, ["--num_processes", "1", "--max_restarts", "1"], "kill -9 $$", 137)
+    assert (first["attempt"], last["attempt"]) == (0, 1)
+    assert first["restarts_after_ms"] is not None and last["restarts_after_ms"] is None
+    assert last["workers"][0]["end"]["signal"] == "SIGKILL"
+
+
+def main():
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        check_failure(Path(one))
+        check_restarts(Path(other))
+
+
+main()
