@@ -130,13 +130,3 @@ TEST_CASE("log files: a job that does not come together leaves no folder") {
   CHECK(contains(job.err(), port.text()));
   CHECK(fs::is_empty(folder.path()));
 }
-
-TEST_CASE("log files: a folder that cannot be made is an error before anything is started") {
-  TemporaryFolder folder;
-  const std::string file = (folder.path() / "file").string();
-  std::ofstream{file};
-  Program job(torchrun({"-r", "3", "--log-dir", file + "/logs"}, "echo started"));
-  CHECK(job.wait() == 2);
-  CHECK(contains(job.err(), "cannot make the log folder " + file + "/logs/"));
-  CHECK(job.out().empty());
-}
