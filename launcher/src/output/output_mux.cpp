@@ -365,7 +365,7 @@ void OutputMux::set_status(const JobStatus& status) {
 }
 
 void OutputMux::show_status() {
-  err_->show_status(status_text(*status_, Clock::now()));
+  err_->show_status(status_text(*status_, Clock::now()), options_.foreground_group);
 }
 
 asio::awaitable<void> OutputMux::keep_clock() {

@@ -34,9 +34,9 @@ short events_of(int fd, short wanted) {
   return ::poll(&polled, 1, 0) == 1 ? polled.revents : short{0};
 }
 
-bool in_background(int terminal) {
+bool is_background(pid_t group, int terminal) {
   const pid_t foreground = ::tcgetpgrp(terminal);  // -1: not the terminal that controls us
-  return foreground != -1 && foreground != ::getpgrp();
+  return group != 0 && foreground != -1 && foreground != group;
 }
 
 std::string cut_to_width(const std::string& text, int terminal) {
@@ -98,7 +98,7 @@ asio::awaitable<void> OutputSink::below(std::size_t limit) {
 }
 
 void OutputSink::write(std::string_view block) {
-  if (is_lost_) {
+  if (is_lost_ || block.empty()) {
     return;
   }
   if (is_terminal_) {
@@ -109,7 +109,7 @@ void OutputSink::write(std::string_view block) {
 }
 
 void OutputSink::put(std::string_view bytes) {
-  if (!pending_.empty()) {
+  if (!pending_.empty()) {  // a coroutine waits to write it
     pending_.append(bytes);
     return;
   }
@@ -120,13 +120,13 @@ void OutputSink::put(std::string_view bytes) {
   }
 }
 
-void OutputSink::show_status(const std::string& text) {
+void OutputSink::show_status(const std::string& text, pid_t group) {
   if (is_lost_) {
     return;
   }
   const int terminal = out_.native_handle();
-  status_.set(in_background(terminal) ? "" : cut_to_width(text, terminal));
-  write("");
+  status_.set(is_background(group, terminal) ? "" : cut_to_width(text, terminal));
+  put(status_.around(""));
 }
 
 ssize_t OutputSink::write_some(std::string_view bytes) {

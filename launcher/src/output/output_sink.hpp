@@ -7,6 +7,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <sys/types.h>
 
 #include <functional>
 #include <memory>
@@ -46,9 +47,9 @@ class OutputSink : public std::enable_shared_from_this<OutputSink> {
   /// Never tears a block apart: blocks go out one after the other.
   void write(std::string_view block);
 
-  /// A terminal's last line, cut to its width; empty: none. Not shown while the launcher is in the
-  /// background.
-  void show_status(const std::string& text);
+  /// A terminal's last line, cut to its width; empty: none. Not shown while another process group
+  /// than `group` has the terminal; 0: any may.
+  void show_status(const std::string& text, pid_t group);
 
   /// Drops what has not been written.
   void close();
