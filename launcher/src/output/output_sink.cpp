@@ -75,17 +75,22 @@ void OutputSink::open(int fd) {
 }
 
 void OutputSink::watch() {
-  if (!is_lost_) {
-    asio::co_spawn(out_.get_executor(), watch_reader(), asio::detached);
+  if (is_lost_) {
+    return;
   }
+  const int fd = out_.native_handle();
+  const int flags = ::fcntl(fd, F_GETFL);
+  out_.async_wait(asio::posix::stream_descriptor::wait_error,
+                  [self = shared_from_this()](const boost::system::error_code& error) {
+                    if (!error) {
+                      self->look_for_reader();
+                    }
+                  });
+  ::fcntl(fd, F_SETFL, flags);  // Asio's first wait has added O_NONBLOCK
 }
 
-asio::awaitable<void> OutputSink::watch_reader() {
-  const auto self = shared_from_this();
-  const auto [error] = co_await out_.async_wait(asio::posix::stream_descriptor::wait_error,
-                                                asio::as_tuple(asio::use_awaitable));
-  // A file cannot be watched, nor lose its reader.
-  if (!error && out_.is_open() && (events_of(out_.native_handle(), 0) & (POLLERR | POLLHUP)) != 0) {
+void OutputSink::look_for_reader() {
+  if (out_.is_open() && (events_of(out_.native_handle(), 0) & (POLLERR | POLLHUP)) != 0) {
     lose(is_terminal_ ? EIO : EPIPE);
   }
 }

@@ -34,7 +34,8 @@ class OutputSink : public std::enable_shared_from_this<OutputSink> {
   /// True when the reader has gone.
   [[nodiscard]] bool is_closed() const noexcept { return is_closed_; }
 
-  /// Notices from now on that the reader has gone though nothing is written.
+  /// Notices from now on that the reader has gone though nothing is written. To be called first; a
+  /// file has no reader.
   void watch();
   /// Ends `watch`, which keeps the loop busy.
   void stop_watching();
@@ -60,7 +61,7 @@ class OutputSink : public std::enable_shared_from_this<OutputSink> {
 
   void open(int fd);
   boost::asio::awaitable<void> below(std::size_t limit);
-  boost::asio::awaitable<void> watch_reader();
+  void look_for_reader();
   boost::asio::awaitable<void> write_when_ready();
   void put(std::string_view bytes);
   std::size_t write_now(std::string_view bytes);
