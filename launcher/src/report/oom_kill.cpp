@@ -146,7 +146,7 @@ std::string OomKills::cause(pid_t pid, std::int64_t peak_memory) const {
     kill = counted_kill(peak_memory);
   }
   if (kill.empty() && (cgroup_kills_before_ || machine_kills_before_)) {
-    return "neither acclaunch nor the kernel for want of memory: somebody else's SIGKILL";
+    return "SIGKILL came neither from acclaunch nor from the kernel for want of memory";
   }
   return kill;
 }

@@ -84,7 +84,7 @@ WorkerRecord killed_by(int signal, bool core_dumped = false) {
 }
 
 const std::string kNotForMemory =
-    "neither acclaunch nor the kernel for want of memory: somebody else's SIGKILL";
+    "SIGKILL came neither from acclaunch nor from the kernel for want of memory";
 
 }  // namespace
 
