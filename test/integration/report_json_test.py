@@ -18,8 +18,8 @@ SCHEMA = Schema(SOURCE / "docs/report.schema.json")
 WORKER = r"""
 [ $RANK = 0 ] && exec sleep 1000
 printf 'about to fail \377\033[31m\n' >&2
-echo '{"message": {"message": "ValueError: bad", "extraInfo":
-       {"py_callstack": "Traceback\n  there\nValueError: bad\n"}}}' > $TORCHELASTIC_ERROR_FILE
+printf %s '{"message": {"message": "ValueError: bad", "extraInfo":
+            {"py_callstack": "Traceback\n  there\nValueError: bad\n"}}}' > $TORCHELASTIC_ERROR_FILE
 exit 3
 """
 

@@ -126,7 +126,8 @@ std::string OomKills::counted_kill(std::int64_t peak_memory) const {
     return now && before ? *now - *before : 0;
   };
   const std::int64_t in_cgroup = growth(cgroup_.oom_kills(), cgroup_kills_before_);
-  const std::int64_t in_machine = growth(machine_kills(), machine_kills_before_);
+  // Where the log can be read it would have told of a kill elsewhere.
+  const std::int64_t in_machine = log_file_ ? 0 : growth(machine_kills(), machine_kills_before_);
   if (in_cgroup <= 0 && in_machine <= 0) {
     return {};
   }

@@ -94,6 +94,7 @@ TEST_CASE("a kill for want of memory that the kernel's log tells of") {
   root.add_cgroup1("/job/limited", 0, "8589934592");
   root.add_log(kFirstPidNamespace);
   const KernelFacts facts(root.path());
+  root.write("proc/vmstat", "oom_kill 8\n");                    // of another job's process
   CHECK(facts.cause(killed_by(SIGKILL), "") == kNotForMemory);  // the old one was before
   root.append(
       "dev/kmsg",
