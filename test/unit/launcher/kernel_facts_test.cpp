@@ -112,6 +112,12 @@ TEST_CASE("a kill for want of memory that the kernel's log tells of") {
   other.pid = 47110;
   CHECK(facts.cause(other, "") ==
         "killed by the kernel for want of memory: 2 GiB resident, the machine has 16 GiB");
+  root.append("dev/kmsg",
+              "3,5,5,-;Memory cgroup out of memory: Killed process 4800 (python3) total-vm:1kB, "
+              "anon-rss:1048576kB, file-rss:0kB, shmem-rss:0kB, UID:0\n");  // no line before it
+  other.pid = 4800;
+  CHECK(facts.cause(other, "") ==
+        "killed by the kernel for want of memory: 1 GiB resident, all that its cgroup may have");
   other.pid = 471;
   CHECK(facts.cause(other, "") == kNotForMemory);
   WorkerRecord ours = killed_by(SIGKILL);
