@@ -1,11 +1,12 @@
 // acclaunch with real processes: what they get, how they end, and that nothing of them is left.
+#include "support/acclaunch.hpp"
+#include "support/gate.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 #include "support/worker_family.hpp"
 
 #include <doctest/doctest.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <csignal>
@@ -18,20 +19,6 @@ using namespace acc::test;
 namespace {
 
 using Flags = std::vector<std::string>;
-
-/// acclaunch [flags] /bin/sh -c script
-Flags acclaunch(Flags flags, const std::string& script) {
-  Flags command = {ACC_BIN_DIR "/acclaunch"};
-  command.insert(command.end(), flags.begin(), flags.end());
-  command.insert(command.end(), {"/bin/sh", "-c", script});
-  return command;
-}
-
-std::string temporary_folder() {
-  std::string name = "/tmp/acc_launch_XXXXXX";
-  REQUIRE(::mkdtemp(name.data()) != nullptr);
-  return name;
-}
 
 }  // namespace
 
@@ -61,18 +48,11 @@ TEST_CASE("launch: workers see who they are") {
   CHECK(contains(job.out(), "[1] error folder\n"));
 }
 
-TEST_CASE("launch: the failed worker's exit code is acclaunch's") {
-  for (const int code : {1, 2, 77, 126, 127, 255}) {
-    CAPTURE(code);
-    const std::string text = std::to_string(code);
-    Program job(
-        acclaunch({"--cpu", "--num_processes", "2"},
-                  "[ $RANK = 1 ] && { echo last words >&2; exit " + text + "; }; exec sleep 1000"));
-    CHECK(job.wait() == code);
-    CHECK(contains(job.err(), "the job failed: rank 1: exited with code " + text + "\n"));
-    CHECK(contains(job.err(), "    | last words\n"));
-    CHECK(contains(job.err(), "rank 0: ended by acclaunch, killed by SIGTERM (signal 15)\n"));
-  }
+TEST_CASE("launch: the report has the failed worker's last lines") {
+  Program job(acclaunch({"--cpu", "--num_processes", "2"},
+                        "[ $RANK = 1 ] && { echo last words >&2; exit 77; }; exec sleep 1000"));
+  CHECK(job.wait() == 77);
+  CHECK(contains(job.err(), "    | last words\n"));
 }
 
 TEST_CASE("launch: kill -9 of one worker is reported with rank and signal") {
@@ -93,18 +73,6 @@ TEST_CASE("launch: what a worker wrote to its error file is in the report") {
     echo '{"message": {"message": "ValueError: bad batch"}}' > $TORCHELASTIC_ERROR_FILE; exit 4)"));
   CHECK(job.wait() == 4);
   CHECK(contains(job.err(), "  error     ValueError: bad batch\n"));
-}
-
-TEST_CASE("launch: kill -9 of acclaunch leaves no worker, no grandchild and no supervisor") {
-  Program job(acclaunch({"--cpu", "--num_processes", "2"}, kFamily));
-  job.wait_for_text(" end", 2 * kFamilySize);
-  const Watched family(job.out(), "pid=");
-  REQUIRE(family.size() == 2 * kFamilySize);
-  const Watched supervisor("pid=" + std::to_string(supervisor_of(job)), "pid=");
-  job.signal(SIGKILL);
-  CHECK(job.wait() == 128 + SIGKILL);
-  CHECK(family.all_end());
-  CHECK(supervisor.all_end());
 }
 
 TEST_CASE("launch: kill -9 of the supervisor leaves no worker, no grandchild and no folder") {
@@ -141,19 +109,6 @@ TEST_CASE("launch: supervisor and guardian have different names") {
   CHECK_FALSE(contains(title, "acclaunch"));
 }
 
-TEST_CASE("launch: each stop signal ends the job with 128 + n") {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
-    CAPTURE(signal);
-    Program job(acclaunch({"--cpu", "--num_processes", "2"}, kFamily));
-    job.wait_for_text(" end", 2 * kFamilySize);
-    const Watched family(job.out(), "pid=");
-    job.signal(signal);
-    CHECK(job.wait() == 128 + signal);
-    CHECK(family.all_end());
-    CHECK_FALSE(contains(job.err(), "failed"));
-  }
-}
-
 TEST_CASE("launch: a worker that cleans up on SIGTERM has the time for it") {
   Program job(
       acclaunch({"--cpu", "--num_processes", "2"},
@@ -164,15 +119,6 @@ TEST_CASE("launch: a worker that cleans up on SIGTERM has the time for it") {
   CHECK(job.wait() == 128 + SIGTERM);
   CHECK(contains(job.out(), "[0] saved 0\n"));
   CHECK(contains(job.out(), "[1] saved 1\n"));
-}
-
-TEST_CASE("launch: a worker that ignores SIGTERM is killed after the shutdown timeout") {
-  Program job(acclaunch({"--cpu", "--num_processes", "2", "--shutdown_timeout", "1"},
-                        "[ $RANK = 1 ] && { read -r line < $FIFO; exit 5; }\n"
-                        "trap '' TERM; echo worker-up; while :; do sleep 1000; done"),
-              {{"FIFO", "/dev/null"}});
-  CHECK(job.wait() == 5);
-  CHECK(contains(job.err(), "rank 0: ended by acclaunch, killed by SIG"));
 }
 
 TEST_CASE("launch: a job whose time is over ends with status 124") {
@@ -209,29 +155,6 @@ TEST_CASE("launch: a failed job leaves its report, and its first failure where t
   CHECK(contains(file_text(own), "\"errorCode\":7"));
 }
 
-TEST_CASE("launch: a second signal kills at once") {
-  Program job(acclaunch({"--cpu", "--num_processes", "2", "--shutdown_timeout", "1000"},
-                        "trap '' TERM; echo worker-up; while :; do sleep 1000; done"));
-  job.wait_for_text("worker-up", 2);
-  job.signal(SIGTERM);
-  job.wait_for_text("SIGTERM: ending the workers");
-  job.signal(SIGTERM);
-  CHECK(job.wait() == 128 + SIGTERM);
-}
-
-TEST_CASE("launch: a stop signal ends acclaunch while it still reads its files") {
-  const std::string folder = temporary_folder();
-  const std::string pipe = folder + "/config.yaml";
-  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  for (const int signal : {SIGINT, SIGTERM}) {
-    Program job(acclaunch({"--config_file", pipe}, "true"));
-    const std::ofstream writer(pipe);  // opened once acclaunch has opened it, which then waits
-    job.signal(signal);
-    CHECK(job.wait() == 128 + signal);
-  }
-  std::filesystem::remove_all(folder);
-}
-
 TEST_CASE("launch: other signals are passed on to the workers") {
   Program job(acclaunch({"--cpu", "--num_processes", "2"},
                         "trap 'echo got it; exit 0' USR1; echo worker-up; while :; do sleep 1000 & "
@@ -242,34 +165,25 @@ TEST_CASE("launch: other signals are passed on to the workers") {
   job.wait_for_text("got it", 2);
 }
 
-TEST_CASE("launch: nohup is respected") {
-  Flags command =
-      acclaunch({"--cpu", "--num_processes", "1"}, "echo worker-up; read -r line < $FIFO");
-  const std::string folder = temporary_folder();
-  const std::string fifo = folder + "/fifo";
-  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
-  command.insert(command.begin(), "/usr/bin/nohup");
-  Program job(command, {{"FIFO", fifo}});
-  job.wait_for_text("worker-up");
-  job.signal(SIGHUP);
-  std::ofstream(fifo) << "go on\n";
-  CHECK(job.wait() == 0);
-  std::filesystem::remove_all(folder);
-}
-
-TEST_CASE("launch: a job whose reader has gone ends as its workers do") {
-  Program job({"/bin/sh", "-c", ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 yes | head -n 1"});
-  CHECK(job.wait() == 0);
-  CHECK(contains(job.out(), "] y\n"));
-  CHECK(contains(job.err(), "killed by SIGPIPE (signal 13)"));
+TEST_CASE("launch: a job whose reader has gone ends, whether its workers write or not") {
+  for (const std::string worker : {"yes", "sh -c 'echo y; exec sleep 1000'"}) {
+    CAPTURE(worker);
+    Program job({"/bin/sh", "-c",
+                 "{ " ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 " + worker +
+                     "; echo status $? >&2; } | head -n 1"});
+    CHECK(job.wait() == 0);
+    CHECK(contains(job.out(), "] y\n"));
+    CHECK(contains(job.err(), "the reader of stdout has gone: ending the workers\n"));
+    CHECK(contains(job.err(), "status 141\n"));
+  }
 }
 
 TEST_CASE("launch: no error folder is left behind") {
-  const std::string folder = temporary_folder();
-  Program job(acclaunch({"--cpu", "--num_processes", "2"}, "exit $RANK"), {{"TMPDIR", folder}});
+  const TemporaryFolder folder;
+  Program job(acclaunch({"--cpu", "--num_processes", "2"}, "exit $RANK"),
+              {{"TMPDIR", folder.path().string()}});
   CHECK(job.wait() == 1);
-  CHECK(std::filesystem::is_empty(folder));
-  std::filesystem::remove_all(folder);
+  CHECK(std::filesystem::is_empty(folder.path()));
 }
 
 TEST_CASE("launch: bad input ends with status 2 before anything is started") {
@@ -281,37 +195,6 @@ TEST_CASE("launch: bad input ends with status 2 before anything is started") {
     CHECK(job.err().starts_with("acclaunch: "));
     CHECK(job.out().empty());
   }
-}
-
-TEST_CASE("launch: a program that cannot be started is 127 or 126, and nothing is started") {
-  const std::string folder = temporary_folder();
-  const std::string script = folder + "/script";
-  std::ofstream(script) << "#!/no/such/interpreter\n";
-  const std::pair<std::string, int> cases[] = {
-      {"no_such_program_anywhere", 127}, {folder, 126}, {script, 126}};
-  std::filesystem::permissions(script, std::filesystem::perms::all);
-  for (const auto& [program, status] : cases) {
-    CAPTURE(program);
-    for (const Flags& face : {Flags{"launch", "--cpu"}, Flags{"torchrun", "--nproc-per-node=2"}}) {
-      Program job({ACC_BIN_DIR "/acclaunch", face[0], face[1], "--no_python", program});
-      CHECK(job.wait() == status);
-      CHECK(contains(job.err(), program));
-    }
-  }
-  std::filesystem::remove_all(folder);
-}
-
-TEST_CASE("launch: a program that only its exec finds bad is reported, and not started again") {
-  const std::string folder = temporary_folder();
-  const std::string script = folder + "/script";
-  std::ofstream(script) << "no interpreter\n";
-  std::filesystem::permissions(script, std::filesystem::perms::all);
-  Program job(
-      {ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "--max_restarts", "3", script});
-  CHECK(job.wait() == 126);
-  CHECK(contains(job.err(), "could not be executed: Exec format error"));
-  CHECK_FALSE(contains(job.err(), "restart 1"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("launch: a single plain process has the launcher's own stdout and stderr") {
@@ -365,12 +248,10 @@ TEST_CASE("launch: several machines need their port, also the default one") {
 }
 
 TEST_CASE("launch: two jobs beside each other each get a port") {
-  const std::string script = "echo port=$MASTER_PORT end; read -r line < $FIFO";
-  const std::string folder = temporary_folder();
-  const std::string fifo = folder + "/fifo";
-  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
-  Program one(acclaunch({"--cpu", "--num_processes", "2"}, script), {{"FIFO", fifo}});
-  Program two(acclaunch({"--cpu", "--num_processes", "2"}, script), {{"FIFO", fifo}});
+  const std::string script = "echo port=$MASTER_PORT end; read -r line < $GATE";
+  const Gate gate;
+  Program one(acclaunch({"--cpu", "--num_processes", "2"}, script), {{"GATE", gate.path()}});
+  Program two(acclaunch({"--cpu", "--num_processes", "2"}, script), {{"GATE", gate.path()}});
   one.wait_for_text(" end", 2);
   two.wait_for_text(" end", 2);
   CHECK(Watched(one.out(), "port=")[0] != Watched(two.out(), "port=")[0]);
@@ -378,5 +259,4 @@ TEST_CASE("launch: two jobs beside each other each get a port") {
   two.signal(SIGTERM);
   CHECK(one.wait() == 128 + SIGTERM);
   CHECK(two.wait() == 128 + SIGTERM);
-  std::filesystem::remove_all(folder);
 }

@@ -1,4 +1,5 @@
 // Workers that fail and are started again, on one machine and on several.
+#include "support/gate.hpp"
 #include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
@@ -6,7 +7,6 @@
 #include "support/worker_family.hpp"
 
 #include <doctest/doctest.h>
-#include <sys/stat.h>
 
 #include <csignal>
 #include <fstream>
@@ -14,19 +14,6 @@
 using namespace acc::test;
 
 namespace {
-
-/// A named pipe by which workers wait for each other, or for the test.
-class Fifo {
- public:
-  Fifo() : path_((folder_.path() / "fifo").string()) {
-    REQUIRE(::mkfifo(path_.c_str(), 0600) == 0);
-  }
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  TemporaryFolder folder_;
-  std::string path_;
-};
 
 constexpr const char* kAttempt = "attempt=$TORCHELASTIC_RESTART_COUNT";
 
@@ -62,7 +49,7 @@ TEST_CASE("restart: when none is left the job fails with its worker's status") {
 }
 
 TEST_CASE("restart: children of the attempt before have ended") {
-  const Fifo fifo;
+  const Gate fifo;
   Program job(torchrun({"--max-restarts", "1"}, R"(
     [ $TORCHELASTIC_RESTART_COUNT = 1 ] && { echo again; exec sleep 1000; }
     setsid sh -c 'echo pid=$$ end; echo go > $FIFO; exec sleep 1000' &
@@ -86,7 +73,7 @@ TEST_CASE("restart: a stop signal is no failure") {
 }
 
 TEST_CASE("restart: a stop signal while the workers end for it stops the job") {
-  const Fifo fifo;
+  const Gate fifo;
   Program job(torchrun({"--nproc-per-node", "2", "--max-restarts", "3"}, R"(
     [ $RANK = 0 ] && { read -r line < $FIFO; exit 9; }
     trap 'echo stopping' TERM
@@ -140,7 +127,7 @@ TEST_CASE("restart: a failure on either machine restarts both") {
 TEST_CASE("restart: machines whose workers have already succeeded start again too") {
   for (const Way way : {Way::fixed, Way::c10d}) {
     CAPTURE(way_name(way));
-    const Fifo fifo;
+    const Gate fifo;
     const ReservedPort port;
     TwoMachines machines(way, port, {"--max-restarts", "1"},
                          "echo $RANK in $TORCHELASTIC_RESTART_COUNT; "

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -32,6 +33,15 @@ std::string name_of(pid_t pid) {
 
 JobPlace::JobPlace() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+JobPlace::~JobPlace() {
+  for (auto pids = running_children(); !pids.empty(); pids = running_children()) {
+    for (const pid_t pid : pids) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
 }
 
 std::string JobPlace::left() const {

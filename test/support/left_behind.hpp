@@ -14,6 +14,9 @@ namespace acc::test {
 class JobPlace {
  public:
   JobPlace();
+  JobPlace(const JobPlace&) = delete;
+  JobPlace& operator=(const JobPlace&) = delete;
+  ~JobPlace();  ///< kills what is left, so that only this job's test fails
 
   [[nodiscard]] std::string folder() const { return folder_.path().string(); }  ///< its TMPDIR
   [[nodiscard]] std::string port() const { return port_.text(); }  ///< its store's, for a flag

@@ -1,0 +1,190 @@
+// Streams and signals that the launcher was started with, and what workers do to theirs.
+#include "support/acclaunch.hpp"
+#include "support/gate.hpp"
+#include "support/left_behind.hpp"
+#include "support/program.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <map>
+
+using namespace acc::test;
+
+namespace {
+
+const std::string kAcclaunch = ACC_BIN_DIR "/acclaunch --cpu --num_processes ";
+
+std::map<std::string, std::string> variables_of(const JobPlace& place, const std::string& script) {
+  return {{"TMPDIR", place.folder()}, {"SCRIPT", script}};
+}
+
+/// A shell that starts a job of `script`, its streams as `redirections` say.
+std::vector<std::string> shell(const std::string& workers, const std::string& redirections) {
+  return {"/bin/sh", "-c",
+          "exec " + kAcclaunch + workers + " /bin/sh -c \"$SCRIPT\" " + redirections};
+}
+
+}  // namespace
+
+TEST_CASE("streams: any of the launcher's three may be closed") {
+  const std::string script =
+      "for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] || exit 9; done\n"
+      "echo out; echo err >&2; exit 3";
+  for (const std::string workers : {"1", "2"}) {
+    for (unsigned closed = 0; closed < 8; ++closed) {
+      std::string redirections;
+      redirections += (closed & 1U) != 0 ? "0<&- " : "";
+      redirections += (closed & 2U) != 0 ? "1>&- " : "";
+      redirections += (closed & 4U) != 0 ? "2>&- " : "";
+      CAPTURE(workers);
+      CAPTURE(redirections);
+      const JobPlace place;
+      Program job(shell(workers, redirections), variables_of(place, script));
+      CHECK(job.wait() == 3);
+      CHECK(contains(job.out(), "out\n") == ((closed & 2U) == 0));
+      CHECK(contains(job.err(), "err\n") == ((closed & 4U) == 0));
+      CHECK(contains(job.err(), "exited with code 3") == ((closed & 4U) == 0));
+      CHECK(place.left() == "nothing");
+    }
+  }
+}
+
+TEST_CASE("streams: a job whose reader has gone ends with 141") {
+  for (const std::string workers : {"1", "2"}) {
+    for (const std::string script :
+         {"exec yes", "trap '' PIPE; while :; do echo y; sleep 0.01; done",
+          "echo y; sleep 0.2; echo y; exec sleep 1000"}) {
+      if (workers == "1" && script != "exec yes") {
+        continue;  // its stdout is the worker's own
+      }
+      CAPTURE(workers);
+      CAPTURE(script);
+      const JobPlace place;
+      Program job({"/bin/sh", "-c",
+                   "{ " + kAcclaunch + workers +
+                       " /bin/sh -c \"$SCRIPT\"; echo status=$? >&2; } | head -n 1"},
+                  variables_of(place, script));
+      CHECK(job.wait() == 0);
+      CHECK(contains(job.err(), "status=141\n"));
+      CHECK(place.left() == "nothing");
+    }
+  }
+}
+
+TEST_CASE("streams: a job does not wait for processes that hold a worker's pipe") {
+  const std::string kHolders[] = {
+      "sleep 1000 &",
+      "setsid sleep 1000 &",
+      "setsid sh -c 'setsid sleep 1000 &' &",
+      "setsid sh -c 'trap \"\" TERM HUP INT; sleep 1000; sleep 1000' &",
+  };
+  for (const std::string workers : {"1", "2"}) {
+    for (const std::string& holder : kHolders) {
+      for (const int status : {0, 6}) {
+        CAPTURE(workers);
+        CAPTURE(holder);
+        const JobPlace place;
+        Program job(shell(workers, ""), variables_of(place, holder + "\necho last words; exit " +
+                                                                std::to_string(status)));
+        CHECK(job.wait() == status);
+        CHECK(contains(job.out(), "last words\n"));
+        CHECK(place.left() == "nothing");
+      }
+    }
+  }
+}
+
+TEST_CASE("streams: a worker may close its own") {
+  for (const std::string closes : {"exec >&-", "exec 2>&-", "exec >&- 2>&-", "exec <&- >&- 2>&-"}) {
+    CAPTURE(closes);
+    const JobPlace place;
+    Gate gate;
+    auto variables = variables_of(place, std::string("echo worker-up; echo worker-up >&2\n") +
+                                             closes + "\nread -r line < $GATE; exit 4");
+    variables["GATE"] = gate.path();
+    Program job(shell("2", ""), variables);
+    job.wait_for_text("worker-up", 4);
+    gate.open(2);
+    CHECK(job.wait() == 4);
+    CHECK(contains(job.err(), "exited with code 4"));
+    CHECK(place.left() == "nothing");
+  }
+}
+
+TEST_CASE("streams: a megabyte without a newline arrives, though its worker is killed") {
+  constexpr int kBytes = 1000000;
+  for (const std::string stream : {"", ">&2"}) {
+    for (const std::string workers : {"1", "2"}) {
+      CAPTURE(stream);
+      CAPTURE(workers);
+      const JobPlace place;
+      Program job(shell(workers, ""),
+                  variables_of(place, std::string("[ $RANK = 0 ] || exec sleep 1000\n") +
+                                          "head -c 1000000 /dev/zero | tr '\\0' '~' " + stream +
+                                          "; kill -9 $$"));
+      CHECK(job.wait() == 128 + SIGKILL);
+      const std::string& text = stream.empty() ? job.out() : job.err();
+      CHECK(std::ranges::count(text, '~') >= kBytes);  // the report shows the last of it again
+      CHECK(contains(job.err(), "killed by SIGKILL"));
+      CHECK(place.left() == "nothing");
+    }
+  }
+}
+
+TEST_CASE("streams: bytes of any kind pass through unchanged") {
+  const JobPlace place;
+  Program job(shell("2", ""), variables_of(place, R"([ $RANK = 0 ] || exit 0
+    printf 'a\000b\377\376\001\033c\n')"));
+  CHECK(job.wait() == 0);
+  CHECK(job.out() == std::string("[0] a\0b\377\376\001\033c\n", 13));
+}
+
+TEST_CASE("signals: what was ignored when the launcher was started stays so") {
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGQUIT, SIGUSR1}) {
+    CAPTURE(signal);
+    const JobPlace place;
+    Gate gate;
+    auto variables = variables_of(place, "echo worker-up; read -r line < $GATE");
+    variables["GATE"] = gate.path();
+    auto command = shell("2", "");
+    command[2] = "trap '' " + std::string(::sigabbrev_np(signal)) + "; " + command[2];
+    Program job(command, variables);
+    job.wait_for_text("worker-up", 2);
+    job.signal(signal);
+    gate.open(2);
+    CHECK(job.wait() == 0);
+    CHECK(place.left() == "nothing");
+  }
+}
+
+TEST_CASE("signals: the launcher works whatever its parent blocked or ignored") {
+  const std::string script =
+      "grep -q 'SigBlk:.0*$' /proc/$$/status || exit 9\n"
+      "echo worker-up; read -r line < $GATE; exit 7";
+  for (const std::string option : {"--ignore-signal=CHLD", "--ignore-signal=PIPE", "--block-signal",
+                                   "--ignore-signal=TTOU --block-signal=CHLD"}) {
+    for (const bool stops : {false, true}) {
+      CAPTURE(option);
+      CAPTURE(stops);
+      const JobPlace place;
+      Gate gate;
+      auto variables = variables_of(place, script);
+      variables["GATE"] = gate.path();
+      auto command = shell("2", "");
+      command[2].replace(0, 5, "exec env " + option + " ");
+      Program job(command, variables);
+      job.wait_for_text("worker-up", 2);
+      if (stops) {
+        job.signal(SIGTERM);
+      } else {
+        gate.open(2);
+      }
+      CHECK(job.wait() == (stops ? 128 + SIGTERM : 7));
+      CHECK(place.left() == "nothing");
+    }
+  }
+}

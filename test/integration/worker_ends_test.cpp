@@ -1,0 +1,148 @@
+// How a worker ends is how the job ends: every exit code, every fatal signal, every answer to a
+// stop signal.
+#include "support/acclaunch.hpp"
+#include "support/left_behind.hpp"
+#include "support/program.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <memory>
+
+using namespace acc::test;
+
+namespace {
+
+/// Jobs that run beside each other.
+constexpr int kAtOnce = 16;
+
+struct Ended {
+  int status;
+  std::string report;
+};
+
+/// What becomes of jobs of which rank 1 runs each of the scripts, while rank 0 waits.
+std::vector<Ended> run_all(const std::vector<std::string>& scripts) {
+  std::vector<Ended> ended;
+  for (std::size_t first = 0; first < scripts.size(); first += kAtOnce) {
+    std::vector<std::unique_ptr<Program>> jobs;
+    for (std::size_t i = first; i < std::min(first + kAtOnce, scripts.size()); ++i) {
+      jobs.push_back(std::make_unique<Program>(
+          acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", "0"},
+                    "[ $RANK = 1 ] || exec sleep 1000\nulimit -c 0\n" + scripts[i])));
+    }
+    for (const auto& job : jobs) {
+      const int status = job->wait();
+      ended.push_back({status, job->err()});
+    }
+  }
+  return ended;
+}
+
+/// 32 and 33 are the C library's own: a program that posix_spawn started ignores them.
+bool is_fatal(int signal) {
+  constexpr int kOthers[] = {SIGCHLD, SIGCONT, SIGSTOP,  SIGTSTP, SIGTTIN,
+                             SIGTTOU, SIGURG,  SIGWINCH, 32,      33};
+  return std::ranges::count(kOthers, signal) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("worker ends: each exit code is the launcher's, and in the report") {
+  std::vector<std::string> scripts;
+  for (int code = 1; code < 256; ++code) {
+    scripts.push_back("exit " + std::to_string(code));
+  }
+  const std::vector<Ended> ended = run_all(scripts);
+  for (std::size_t i = 0; i < ended.size(); ++i) {
+    const int code = static_cast<int>(i) + 1;
+    CAPTURE(code);
+    CHECK(ended[i].status == code);
+    CHECK(contains(ended[i].report, "rank 1: exited with code " + std::to_string(code) + "\n"));
+    CHECK(contains(ended[i].report, "rank 0: ended by acclaunch, killed by SIGTERM (signal 15)\n"));
+  }
+}
+
+TEST_CASE("worker ends: each fatal signal is the launcher's 128 + n, and in the report") {
+  std::vector<int> signals;
+  std::vector<std::string> scripts;
+  for (int signal = 1; signal <= 64; ++signal) {
+    if (is_fatal(signal)) {
+      signals.push_back(signal);
+      scripts.push_back("kill -" + std::to_string(signal) + " $$");
+    }
+  }
+  const std::vector<Ended> ended = run_all(scripts);
+  for (std::size_t i = 0; i < ended.size(); ++i) {
+    const int signal = signals[i];
+    CAPTURE(signal);
+    CHECK(ended[i].status == 128 + signal);
+    const char* name = ::sigabbrev_np(signal);
+    const std::string end = name != nullptr ? std::string("SIG") + name : "signal";
+    CHECK(contains(ended[i].report, "rank 1: killed by " + end + " "));
+    CHECK(contains(ended[i].report, "signal " + std::to_string(signal)));
+  }
+}
+
+TEST_CASE("worker ends: a job that was stopped is 128 + n, whatever its workers return") {
+  struct Answer {
+    std::string what;
+    std::string script;
+    std::string shutdown_timeout;
+  };
+  const Answer kAnswers[] = {
+      {"as usual", "", "1000"},
+      {"success", "trap 'exit 0' TERM INT HUP QUIT", "1000"},
+      {"a code of its own", "trap 'exit 7' TERM INT HUP QUIT", "1000"},
+      {"a signal of its own", "trap 'kill -9 $$' TERM INT HUP QUIT", "1000"},
+      {"one succeeds, one fails", "trap 'exit $RANK' TERM INT HUP QUIT", "1000"},
+      {"nothing", "trap '' TERM INT HUP QUIT", "0"},
+  };
+  for (const Answer& answer : kAnswers) {
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+      CAPTURE(answer.what);
+      CAPTURE(signal);
+      const JobPlace place;
+      Program job(acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", place.port(),
+                             "--shutdown_timeout", answer.shutdown_timeout},
+                            "ulimit -c 0\n" + answer.script +
+                                "\necho worker-up; while :; do sleep 1000 & wait; done"),
+                  {{"TMPDIR", place.folder()}});
+      job.wait_for_text("worker-up", 2);
+      job.signal(signal);
+      CHECK(job.wait() == 128 + signal);
+      CHECK(place.left() == "nothing");
+    }
+  }
+}
+
+TEST_CASE("worker ends: a second stop signal kills those that ignore the first") {
+  for (const int second : {SIGTERM, SIGINT, SIGQUIT}) {
+    CAPTURE(second);
+    const JobPlace place;
+    Program job(acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", place.port(),
+                           "--shutdown_timeout", "1000"},
+                          "trap '' TERM INT QUIT; echo worker-up; while :; do sleep 1000; done"),
+                {{"TMPDIR", place.folder()}});
+    job.wait_for_text("worker-up", 2);
+    job.signal(SIGTERM);
+    job.wait_for_text("SIGTERM: ending the workers");
+    job.signal(second);
+    CHECK(job.wait() == 128 + SIGTERM);
+    CHECK(place.left() == "nothing");
+  }
+}
+
+TEST_CASE("worker ends: those that ignore SIGTERM after a failure are killed in the end") {
+  const JobPlace place;
+  Program job(acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", place.port(),
+                         "--shutdown_timeout", "0"},
+                        "[ $RANK = 1 ] && exit 5; trap '' TERM; while :; do sleep 1000; done"),
+              {{"TMPDIR", place.folder()}});
+  CHECK(job.wait() == 5);
+  CHECK(contains(job.err(), "rank 0: ended by acclaunch, killed by SIG"));
+  CHECK(place.left() == "nothing");
+}
