@@ -226,6 +226,21 @@ TEST_CASE("where a core dump is") {
   CHECK(cause() == "core dump handed to /bin/crash");
 }
 
+TEST_CASE("signals that have a usual reason") {
+  const FakeRoot root;
+  const KernelFacts facts(root.path());
+  const auto cause = [&](int signal) { return facts.cause(killed_by(signal, true), ""); };
+  CHECK(cause(SIGXCPU).starts_with("its limit of CPU time (ulimit -t) is over; core dump "));
+  CHECK(cause(SIGSYS).starts_with("it made a system call that a filter forbids (seccomp); "));
+  CHECK(cause(SIGBUS).starts_with("core dump "));  // there is no /dev/shm
+  fs::create_directories(root.path("dev/shm"));
+  CHECK(cause(SIGBUS).starts_with("perhaps /dev/shm was full, which holds "));
+  CHECK(cause(SIGTERM).empty());
+  WorkerRecord ours = killed_by(SIGABRT, true);
+  ours.told_to_end = true;
+  CHECK(facts.cause(ours, "").empty());
+}
+
 TEST_CASE("why there is no core dump") {
   const FakeRoot root;
   const KernelFacts facts(root.path());
