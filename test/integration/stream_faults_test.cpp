@@ -123,7 +123,7 @@ TEST_CASE("streams: a megabyte without a newline arrives, though its worker is k
       CAPTURE(workers);
       const JobPlace place;
       Program job(shell(workers, ""),
-                  variables_of(place, std::string("[ $RANK = 0 ] || exec sleep 1000\n") +
+                  variables_of(place, std::string("[ ${RANK:-0} = 0 ] || exec sleep 1000\n") +
                                           "head -c 1000000 /dev/zero | tr '\\0' '~' " + stream +
                                           "; kill -9 $$"));
       CHECK(job.wait() == 128 + SIGKILL);
@@ -163,7 +163,7 @@ TEST_CASE("signals: what was ignored when the launcher was started stays so") {
 
 TEST_CASE("signals: the launcher works whatever its parent blocked or ignored") {
   const std::string script =
-      "grep -q 'SigBlk:.0*$' /proc/$$/status || exit 9\n"
+      "grep -q 'SigBlk:.0*$' /proc/self/status || exit 9\n"
       "echo worker-up; read -r line < $GATE; exit 7";
   for (const std::string option : {"--ignore-signal=CHLD", "--ignore-signal=PIPE", "--block-signal",
                                    "--ignore-signal=TTOU --block-signal=CHLD"}) {
