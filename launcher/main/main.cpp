@@ -72,12 +72,12 @@ LaunchPlan make_plan(const Face& face, const Flags& flags,
 }
 
 /// In the supervisor process.
-int launch(const Face& face, const Flags& flags, acc::UniqueFd guardian) {
+int launch(const Face& face, const Flags& flags, Guard guard) {
   try {
     const auto environment = acc::plugins::current_environment();
     const LaunchPlan plan = make_plan(face, flags, environment);
     append_file(plan);
-    const int status = run_job(plan, environment, std::move(guardian));
+    const int status = run_job(plan, environment, std::move(guard));
     return status == 0 && !plan.success.empty() ? print(plan.success + "\n") : status;
   } catch (...) {
     return say_why_not(std::current_exception());
@@ -98,8 +98,8 @@ int run(int argc, char** argv) {
   if (flags.wants_help) {
     return answered(print(help_text(face) + "\n" + sub_commands_help()));
   }
-  return run_guarded(
-      argc, argv, [&](acc::UniqueFd guardian) { return launch(face, flags, std::move(guardian)); });
+  return run_guarded(argc, argv,
+                     [&](Guard guard) { return launch(face, flags, std::move(guard)); });
 }
 
 }  // namespace

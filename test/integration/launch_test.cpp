@@ -165,6 +165,19 @@ TEST_CASE("launch: other signals are passed on to the workers") {
   job.wait_for_text("got it", 2);
 }
 
+TEST_CASE("launch: a job whose reader has gone ends, whether its workers write or not") {
+  for (const std::string worker : {"yes", "sh -c 'echo y; exec sleep 1000'"}) {
+    CAPTURE(worker);
+    Program job({"/bin/sh", "-c",
+                 "{ " ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 " + worker +
+                     "; echo status $? >&2; } | head -n 1"});
+    CHECK(job.wait() == 0);
+    CHECK(contains(job.out(), "] y\n"));
+    CHECK(contains(job.err(), "the reader of stdout has gone: ending the workers\n"));
+    CHECK(contains(job.err(), "status 141\n"));
+  }
+}
+
 TEST_CASE("launch: no error folder is left behind") {
   const TemporaryFolder folder;
   Program job(acclaunch({"--cpu", "--num_processes", "2"}, "exit $RANK"),

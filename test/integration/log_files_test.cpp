@@ -54,16 +54,36 @@ TEST_CASE("log files: a stream goes to its file, to the console, or to both") {
   CHECK_FALSE(contains(job.err(), "err 0"));
 }
 
+TEST_CASE("log files: lines with one of the words also go to a file of all ranks") {
+  TemporaryFolder folder;
+  Program job(
+      torchrun({"--nproc-per-node", "2", "-t", "1", "--duplicate-stdout-filters", "loss,a,,b",
+                "--duplicate-stderr-filters", "x", "--log-dir", folder.path().string()},
+               "echo loss $RANK; echo other; echo a,b; echo x >&2"));
+  CHECK(job.wait() == 0);
+  const Files files = files_below(folder.path());
+  REQUIRE(files.contains("attempt_0/filtered_stdout.log"));
+  const std::string& filtered = files.at("attempt_0/filtered_stdout.log");
+  for (const char* line : {"[0] loss 0\n", "[1] loss 1\n", "[0] a,b\n", "[1] a,b\n"}) {
+    CHECK(contains(filtered, line));
+  }
+  CHECK_FALSE(contains(filtered, "other"));
+  CHECK_FALSE(files.contains("attempt_0/filtered_stderr.log"));  // stderr is not tee'd
+}
+
 TEST_CASE("log files: each attempt has its own") {
   TemporaryFolder folder;
   Program job(torchrun({"-r", "3", "--max-restarts", "1", "--log-dir", folder.path().string()},
                        "echo in $TORCHELASTIC_RESTART_COUNT; exit $((1 - "
                        "TORCHELASTIC_RESTART_COUNT))"));
   CHECK(job.wait() == 0);
-  CHECK(files_below(folder.path()) == Files{{"attempt_0/0/stdout.log", "in 0\n"},
-                                            {"attempt_0/0/stderr.log", ""},
-                                            {"attempt_1/0/stdout.log", "in 1\n"},
-                                            {"attempt_1/0/stderr.log", ""}});
+  Files files = files_below(folder.path());
+  CHECK(contains(files["attempt_0/report.json"], "\"restarts_after_ms\": 0"));
+  files.erase("attempt_0/report.json");
+  CHECK(files == Files{{"attempt_0/0/stdout.log", "in 0\n"},
+                       {"attempt_0/0/stderr.log", ""},
+                       {"attempt_1/0/stdout.log", "in 1\n"},
+                       {"attempt_1/0/stderr.log", ""}});
 }
 
 TEST_CASE("log files: the report has the last lines of a redirected stderr") {

@@ -8,6 +8,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <optional>
 
 using namespace acc::test;
 
@@ -21,7 +23,93 @@ std::vector<std::string> in_shell(const std::string& before, const std::string& 
           script};
 }
 
+/// A job of two workers with children and grandchildren, and the processes above them.
+class FamilyJob {
+ public:
+  explicit FamilyJob(const std::string& flags = "--num_processes 2")
+      : job_(in_shell("true", flags, kFamily), {{"TMPDIR", folder_.path().string()}}) {
+    job_.wait_for_text(" end", 2 * kFamilySize);
+    family_.emplace(job_.out(), "pid=");
+    above_ = {job_.pid(), keeper_of(job_), supervisor_of(job_)};
+    upper_.emplace("pid=" + std::to_string(above_[1]) + " pid=" + std::to_string(above_[2]),
+                   "pid=");
+    group_ = control_group();
+  }
+
+  Program& program() { return job_; }
+  [[nodiscard]] pid_t guardian() const { return above_[0]; }
+  [[nodiscard]] pid_t keeper() const { return above_[1]; }
+  [[nodiscard]] pid_t supervisor() const { return above_[2]; }
+  [[nodiscard]] const std::filesystem::path& group() const { return group_; }
+
+  /// Those who are killed can do nothing any more when the first one dies.
+  void kill_at_once(const std::vector<pid_t>& pids) const {
+    for (const int signal : {SIGSTOP, SIGKILL}) {
+      for (const pid_t pid : pids) {
+        ::kill(pid, signal);
+      }
+    }
+  }
+
+  void check_that_nothing_is_left() {
+    CHECK(family_->all_end());
+    CHECK(upper_->all_end());
+    CHECK(std::filesystem::is_empty(folder_.path()));
+    CHECK_FALSE((!group_.empty() && std::filesystem::exists(group_)));
+  }
+
+ private:
+  /// Of a worker, if it has one of its own.
+  std::filesystem::path control_group() const {
+    std::ifstream lines("/proc/" + std::to_string((*family_)[0]) + "/cgroup");
+    for (std::string line; std::getline(lines, line);) {
+      if (contains(line, "/acclaunch-" + std::to_string(job_.pid()))) {
+        for (const char* mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
+          if (std::filesystem::path path = mount + line.substr(3); std::filesystem::exists(path)) {
+            return path;
+          }
+        }
+      }
+    }
+    return {};
+  }
+
+  TemporaryFolder folder_;
+  Program job_;
+  std::optional<Watched> family_;
+  std::optional<Watched> upper_;
+  std::vector<pid_t> above_;
+  std::filesystem::path group_;
+};
+
 }  // namespace
+
+TEST_CASE("processes: a SIGKILL of one or two of guardian, keeper and supervisor leaves nothing") {
+  for (int round = 0; round < 5; ++round) {
+    for (unsigned killed = 1; killed < 7; ++killed) {
+      CAPTURE(killed);  // bit 0: the guardian, 1: the keeper, 2: the supervisor
+      FamilyJob job;
+      std::vector<pid_t> pids;
+      for (unsigned who = 0; who < 3; ++who) {
+        if ((killed >> who & 1U) != 0) {
+          pids.push_back(std::vector{job.guardian(), job.keeper(), job.supervisor()}[who]);
+        }
+      }
+      job.kill_at_once(pids);
+      CHECK(job.program().wait() == 128 + SIGKILL);
+      job.check_that_nothing_is_left();
+    }
+  }
+}
+
+TEST_CASE("processes: guardian and supervisor killed at the same moment, 20 times") {
+  for (int round = 0; round < 20; ++round) {
+    FamilyJob job;
+    job.kill_at_once({job.guardian(), job.supervisor()});
+    CHECK(job.program().wait() == 128 + SIGKILL);
+    job.check_that_nothing_is_left();
+  }
+}
 
 TEST_CASE("processes: 32 workers under a soft limit of 64 descriptors, which they see") {
   Program job(in_shell("ulimit -Sn 64", "--num_processes 32", "echo limit=$(ulimit -Sn) end"));

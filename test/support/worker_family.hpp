@@ -16,13 +16,21 @@ inline const std::string kFamily = R"(
   wait)";
 inline constexpr int kFamilySize = 3;
 
-/// The only child of a guardian.
-inline pid_t supervisor_of(const Program& guardian) {
-  const std::string pid = std::to_string(guardian.pid());
+/// The only child of a process.
+inline pid_t child_of(pid_t parent) {
+  const std::string pid = std::to_string(parent);
   std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
   pid_t child = 0;
   children >> child;
   return child;
+}
+
+inline pid_t keeper_of(const Program& guardian) {
+  return child_of(guardian.pid());
+}
+
+inline pid_t supervisor_of(const Program& guardian) {
+  return child_of(keeper_of(guardian));
 }
 
 }  // namespace acc::test

@@ -3,8 +3,8 @@
 #include "acc/base/atomic_file.hpp"
 #include "host/own_variables.hpp"
 #include "job/running_job.hpp"
+#include "output/line_prefix.hpp"
 #include "report/error_file.hpp"
-#include "supervision/guardian.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -33,15 +33,16 @@ std::string host_name() {
 
 }  // namespace
 
-Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian)
+Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard)
     : plan_(plan),
       environment_(environment),
       host_(host_name()),
       alone_(plan.local_world_size == 1 &&
              (plan.num_machines == 1 || plan.identity == Identity::none)),
-      guardian_(io_, guardian.release()),
+      remains_(std::move(guard.remains)),
+      guardian_(io_, guard.alive.release()),
       signals_(io_.get_executor(), [this](int signal) { on_signal(signal); }),
-      output_(io_.get_executor(), {.prefix = !alone_}),
+      output_(io_.get_executor(), output_options()),
       logs_(plan.output, plan.identity == Identity::none ? 0 : plan.local_world_size),
       meeting_(io_, plan, host_, [this](const std::string& line) { say(line); }),
       time_limit_(io_),
@@ -64,7 +65,7 @@ asio::awaitable<void> Job::work() {
   for (const std::string& notice : plan_.notices) {
     say(notice);
   }
-  leave_to_guardian(guardian_.native_handle(), logs_.scratch());
+  remains_.add_folder(logs_.scratch());
   logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
   const bool begins = co_await meet();
   std::exception_ptr fault;
@@ -130,7 +131,7 @@ asio::awaitable<bool> Job::run_attempt() {
   const JobOutcome outcome = co_await run_workers();
   gave_up_ = outcome.gave_up;
   phase_ = Phase::settling;
-  co_await output_.drain();
+  output_.drain();
   const Settlement settlement = co_await settle(outcome);
   const JobReport report = report_of(outcome, settlement);
   status_ = report.exit_status;
@@ -151,14 +152,31 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
+  options.surroundings.cgroup = remains_.cgroup();
   options.surroundings.descriptors = descriptors_.original();
   options.other_descriptors = store_clients();
+  options.on_running = [this](int running) { show_status(running); };
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
   supervisor_.emplace(io_.get_executor(), output_, std::move(options));
   phase_ = Phase::running;
   logs_.keep();
   JobOutcome outcome = co_await supervisor_->run(worker_specs());
   co_return outcome;
+}
+
+OutputMux::Options Job::output_options() {
+  OutputMux::Options options;
+  options.folds_lines = plan_.output.folds_lines;
+  options.status_line = plan_.output.status_line;
+  if (plan_.identity !=
+      Identity::none) {  // else the program sees by itself that its reader is gone
+    options.on_lost = [this](const Lost& lost) { on_lost(lost); };
+  }
+  return options;
+}
+
+void Job::show_status(int running) {
+  output_.set_status({running, plan_.local_world_size, attempt_, started_at_});
 }
 
 std::vector<WorkerSpec> Job::worker_specs() const {
@@ -174,6 +192,10 @@ std::vector<WorkerSpec> Job::worker_specs() const {
     spec.inherits_stdin = alone_;
     spec.inherits_output = plan_.identity == Identity::none;
     spec.targets = logs_.targets(attempt_, local_rank);
+    if (!alone_ || !plan_.output.line_prefix.empty()) {
+      spec.prefix = line_prefix(plan_.output.line_prefix,
+                                {plan_.role, spec.rank, local_rank, host_}, plan_.num_machines);
+    }
     const Placement& placement = plan_.placements[static_cast<std::size_t>(local_rank)];
     spec.cores = placement.cpus;
     spec.numa_node = placement.numa_node;
@@ -338,8 +360,8 @@ void Job::close() {
   guardian_.close();
 }
 
-int run_job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian) {
-  return Job(plan, environment, std::move(guardian)).run();
+int run_job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard) {
+  return Job(plan, environment, std::move(guard)).run();
 }
 
 }  // namespace acc::launcher

@@ -6,9 +6,9 @@
 namespace acc::launcher {
 
 /// Starts what the plan says and stays until all of it has ended: the store, the meeting with the
-/// other machines, the workers, the report. Runs in the supervisor process. `guardian` is watched:
-/// when it is gone, everything below this process is killed and the process exits at once.
+/// other machines, the workers, the report. Runs in the supervisor process. When the processes
+/// above it are gone (`Guard`), everything below this process is killed and it exits at once.
 /// Returns the exit status for the shell. Throws Error for what the user has to change.
-int run_job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian);
+int run_job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
 
 }  // namespace acc::launcher

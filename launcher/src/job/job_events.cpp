@@ -1,7 +1,6 @@
 #include "acc/base/error.hpp"
 #include "job/running_job.hpp"
 #include "supervision/descendants.hpp"
-#include "supervision/guardian.hpp"
 #include "supervision/signals.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <utility>
 
@@ -30,12 +30,12 @@ asio::awaitable<void> Job::watch_guardian() {
   } else if (phase_ == Phase::meeting) {
     asio::co_spawn(io_, meeting_.leave(), asio::detached);
   }
-  end_descendants();
+  end_descendants(remains_.cgroup());
   if (peers_ || phase_ == Phase::meeting) {  // time for that one message
     asio::steady_timer moment(io_, std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
-    end_descendants();  // work() may have started workers in that moment
   }
+  remains_.clean_up();  // work() may have started workers in that moment
   logs_.remove();
   ::_exit(128 + SIGKILL);
 }
@@ -104,6 +104,14 @@ void Job::on_first_failure(const WorkerRecord& worker) {
   }
   if (peers_) {
     peers_->announce(Cause::worker, worker.end->shell_status(), line, restarting_);
+  }
+}
+
+/// As for any program, the end of who reads its output is its own.
+void Job::on_lost(const Lost& lost) {
+  if (lost.error == EPIPE && phase_ != Phase::idle) {
+    const std::string stream = lost.is_stderr ? "stderr" : "stdout";
+    stop({128 + SIGPIPE, SIGTERM, "the reader of " + stream + " has gone", false});
   }
 }
 

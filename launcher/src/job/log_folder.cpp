@@ -40,8 +40,17 @@ WorkerTargets LogFolder::targets(int attempt, int local_rank) const {
   const OutputPlan::Streams files = of_worker(plan_.to_file, local_rank, 0);
   const OutputPlan::Streams console = of_worker(plan_.to_console, local_rank, kBoth);
   const std::string folder = worker_folder(plan_, attempt, local_rank);
-  return {.out = {(files & kOut) != 0 ? folder + "/stdout.log" : "", (console & kOut) != 0},
-          .err = {(files & kErr) != 0 ? folder + "/stderr.log" : "", (console & kErr) != 0}};
+  const auto target = [&](OutputPlan::Streams stream, const std::string& name,
+                          const std::vector<std::string>& words) {
+    StreamTarget result{.file = (files & stream) != 0 ? folder + "/" + name : "",
+                        .console = (console & stream) != 0};
+    if (!result.file.empty() && !words.empty()) {  // of all ranks together
+      result.filter = {words, fs::path(folder).parent_path() / ("filtered_" + name)};
+    }
+    return result;
+  };
+  return {.out = target(kOut, "stdout.log", plan_.stdout_filters),
+          .err = target(kErr, "stderr.log", plan_.stderr_filters)};
 }
 
 std::string LogFolder::error_file(int attempt, int local_rank) const {

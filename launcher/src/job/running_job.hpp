@@ -10,6 +10,7 @@
 #include "report/job_report.hpp"
 #include "report/kernel_facts.hpp"
 #include "supervision/descriptors.hpp"
+#include "supervision/guardian.hpp"
 #include "supervision/supervisor.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -36,7 +37,7 @@ struct StopRequest {
 /// happen on that way in job_events.cpp. The loop's thread only.
 class Job {
  public:
-  Job(const LaunchPlan& plan, const plugins::Environment& environment, UniqueFd guardian);
+  Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
   int run();
 
  private:
@@ -57,12 +58,15 @@ class Job {
   boost::asio::awaitable<void> watch_guardian();
   void on_signal(int signal);
   void on_first_failure(const WorkerRecord& worker);
+  void on_lost(const Lost& lost);
   void on_fault(const std::exception& error);
   void on_attempt_end(const rendezvous::AttemptEnd& end);
   void stop(const StopRequest& request);
   void stop_outside_of_attempt(const StopRequest& request);
   void stop_in_time();
 
+  OutputMux::Options output_options();
+  void show_status(int running);
   std::vector<WorkerSpec> worker_specs() const;
   std::size_t store_clients() const;
   JobReport report_of(const JobOutcome& outcome, const rendezvous::Settlement& settlement);
@@ -92,6 +96,7 @@ class Job {
   const bool alone_;  ///< one worker in all
   DescriptorLimit descriptors_;
   boost::asio::io_context io_{1};
+  Remains remains_;
   boost::asio::posix::stream_descriptor guardian_;
   SignalWatch signals_;
   OutputMux output_;
@@ -100,6 +105,7 @@ class Job {
   std::optional<Peers> peers_;
   std::optional<KernelFacts> kernel_;
   std::optional<Supervisor> supervisor_;
+  const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point attempt_started_at_;
   boost::asio::steady_timer time_limit_;
   boost::asio::steady_timer pause_;

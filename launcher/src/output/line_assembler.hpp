@@ -1,51 +1,106 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace acc::launcher {
 
-/// Cuts one stream of bytes into lines and puts a prefix before each, so that the lines of several
-/// streams can share an output. A line ends at "\n", or at a lone "\r" (progress bars). Any other
-/// byte passes unchanged. With an empty prefix bytes pass through as they come.
+/// Cuts one stream of bytes into lines. A line ends at "\n", or at a lone "\r" (progress bars). Any
+/// other byte passes unchanged. Lines that arrive whole are not copied.
 class LineAssembler {
  public:
   /// A longer line is broken with "\n", so that memory is bounded.
   static constexpr std::size_t kMaxLine = std::size_t{1} << 20;
 
-  explicit LineAssembler(std::string prefix) : prefix_(std::move(prefix)) {}
+  /// Calls `take` with each line that `bytes` completes, its end included. The text is valid during
+  /// that call.
+  template <typename Take>
+  void feed(std::string_view bytes, const Take& take);
 
-  /// Appends the lines that `bytes` completes to `out`.
-  void feed(std::string_view bytes, std::string& out);
-
-  /// The end of the stream: appends what is left, with "\n" added.
-  void finish(std::string& out);
+  /// The end of the stream: `take` gets what is left, with "\n" added.
+  template <typename Take>
+  void finish(const Take& take);
 
  private:
-  void emit(std::string_view end_of_line, std::string& out);
+  class Scanner;
 
-  std::string prefix_;
+  template <typename Take>
+  void take_partial(std::string_view end_of_line, const Take& take);
+
   std::string partial_;
 };
 
-/// Keeps the last lines of a stream of bytes. A line that overwrote itself with "\r" counts as it
-/// was seen last; long ones are cut.
-class LastLines {
+/// Finds the lines of a block one after the other. A "\r" ends a line once it is known not to be
+/// half of "\r\n".
+class LineAssembler::Scanner {
  public:
-  static constexpr std::size_t kLines = 20;
-  static constexpr std::size_t kLineLength = 1000;
+  explicit Scanner(std::string_view bytes) : bytes_(bytes), return_(bytes.find('\r')) {}
 
-  void feed(std::string_view bytes);
+  /// With its end; empty when no further line is complete.
+  std::string_view next() {
+    std::size_t end = bytes_.find('\n', begin_);
+    while (return_ < end) {
+      const std::size_t after = return_ + 1;
+      const bool ends_line = after != end && after != bytes_.size();
+      end = ends_line ? return_ : end;
+      return_ = bytes_.find('\r', after);
+    }
+    if (end == std::string_view::npos) {
+      return {};
+    }
+    const std::string_view line = bytes_.substr(begin_, end + 1 - begin_);
+    begin_ = end + 1;
+    return line;
+  }
 
-  /// Oldest first, the unfinished last line included.
-  [[nodiscard]] std::vector<std::string> lines() const;
+  [[nodiscard]] std::string_view rest() const { return bytes_.substr(begin_); }
 
  private:
-  std::deque<std::string> complete_;
-  std::string partial_;
+  std::string_view bytes_;
+  std::size_t begin_ = 0;
+  std::size_t return_;  ///< the next "\r" not yet looked at
 };
+
+template <typename Take>
+void LineAssembler::feed(std::string_view bytes, const Take& take) {
+  if (partial_.ends_with('\r') && !bytes.empty() && bytes.front() != '\n') {
+    take_partial("", take);
+  }
+  Scanner lines(bytes);
+  for (std::string_view line = lines.next(); !line.empty(); line = lines.next()) {
+    if (partial_.empty()) {
+      take(line);
+    } else {
+      take_partial(line, take);
+    }
+  }
+  std::string_view rest = lines.rest();
+  while (partial_.size() + rest.size() > kMaxLine) {
+    const std::size_t part = kMaxLine - partial_.size();
+    partial_.append(rest.substr(0, part));
+    rest.remove_prefix(part);
+    take_partial("\n", take);
+  }
+  partial_.append(rest);
+}
+
+template <typename Take>
+void LineAssembler::finish(const Take& take) {
+  if (!partial_.empty()) {
+    take_partial("\n", take);
+  }
+}
+
+template <typename Take>
+void LineAssembler::take_partial(std::string_view end_of_line, const Take& take) {
+  constexpr std::size_t kKept = std::size_t{4} << 10;
+  partial_.append(end_of_line);
+  take(std::string_view(partial_));
+  partial_.clear();
+  if (partial_.capacity() > kKept) {
+    partial_.shrink_to_fit();
+  }
+}
 
 }  // namespace acc::launcher

@@ -1,30 +1,36 @@
 #include "output/output_mux.hpp"
 
 #include "acc/base/error.hpp"
+#include "output/last_lines.hpp"
+#include "output/line_assembler.hpp"
+#include "output/line_prefix.hpp"
+#include "output/log_file.hpp"
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 namespace acc::launcher {
 namespace asio = boost::asio;
+using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::size_t kChunk = std::size_t{64} << 10;  // what a pipe holds by default
+constexpr std::size_t kChunk = std::size_t{256} << 10;
 
 bool same_file(int a, int b) {
   struct stat of_a {};
@@ -33,14 +39,15 @@ bool same_file(int a, int b) {
          of_a.st_ino == of_b.st_ino;
 }
 
-std::string prefix_of(int rank, bool coloured) {
-  const std::string plain = "[" + std::to_string(rank) + "] ";
+bool draws_status_line(const OutputSink& err) {
+  const char* terminal = std::getenv("TERM");
+  return err.is_terminal() && terminal != nullptr && terminal != std::string_view("dumb");
+}
+
+std::string coloured(const std::string& prefix, int rank) {
   constexpr std::array<int, 6> kColours = {36, 33, 32, 35, 34, 31};
-  if (!coloured) {
-    return plain;
-  }
   const int colour = kColours[static_cast<std::size_t>(rank) % kColours.size()];
-  return "\033[" + std::to_string(colour) + "m" + plain + "\033[0m";
+  return "\033[" + std::to_string(colour) + "m" + prefix + "\033[0m";
 }
 
 /// The end of a file that a worker wrote by itself.
@@ -54,145 +61,283 @@ LastLines last_lines_of(const std::string& path) {
   return last;
 }
 
-UniqueFd open_for_writing(const std::string& path) {
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (!file) {
-    throw Error(Errc::config, "cannot write " + path + ": " + std::strerror(errno));
-  }
-  return file;
-}
-
 }  // namespace
+
+/// One of the launcher's own streams, on the way to its sink.
+struct OutputMux::Console {
+  Console(const asio::any_io_executor& executor, bool of_stderr, std::shared_ptr<OutputSink> to)
+      : is_stderr(of_stderr), sink(std::move(to)), fold_clock(executor) {}
+
+  bool is_stderr;
+  std::shared_ptr<OutputSink> sink;
+  LineFolder folder;
+  std::map<int, std::string> prefixes;  ///< by rank, of lines that nobody else has written
+  asio::steady_timer fold_clock;
+  bool clock_runs = false;
+};
 
 struct OutputMux::Stream {
   int rank;
-  bool is_stderr;
-  OutputSink& sink;
+  Console& console;
   asio::posix::stream_descriptor pipe;
-  LineAssembler lines;
-  std::string path;  ///< of `file`
-  UniqueFd file;     ///< gets a copy, if there is one
+  std::string prefix;                    ///< on the console
+  std::shared_ptr<LogFile> file;         ///< gets a copy, if there is one
+  std::vector<std::string> words;        ///< that the filter looks for
+  std::shared_ptr<LogFile> filter_file;  ///< for lines with one of them
+  std::string filter_prefix;
+  LineAssembler lines = {};
   LastLines last = {};
+
+  [[nodiscard]] bool is_wanted() const {
+    return !console.sink->is_closed() || file != nullptr || filter_file != nullptr;
+  }
 };
 
-OutputMux::OutputMux(const asio::any_io_executor& executor, const Options& options)
+OutputMux::OutputMux(const asio::any_io_executor& executor, Options options)
     : executor_(executor),
-      prefix_(options.prefix),
-      out_(std::make_shared<OutputSink>(executor, options.out)),
-      err_(same_file(options.out, options.err)
+      options_(std::move(options)),
+      out_(std::make_shared<OutputSink>(executor, options_.out,
+                                        [this](int error) {
+                                          on_lost({false, error});
+                                        })),
+      err_(same_file(options_.out, options_.err)
                ? out_
-               : std::make_shared<OutputSink>(executor, options.err)),
-      all_ended_(executor) {}
-
-OutputMux::~OutputMux() = default;
-
-OutputMux::WorkerEnds OutputMux::add_worker(int rank, const WorkerTargets& targets) {
-  std::erase_if(streams_, [rank](const auto& stream) {  // of its earlier attempt
-    return stream->rank == rank && !stream->pipe.is_open();
-  });
-  stderr_files_.erase(rank);
-  return {add_stream(rank, false, targets.out), add_stream(rank, true, targets.err)};
+               : std::make_shared<OutputSink>(executor, options_.err,
+                                              [this](int error) {
+                                                on_lost({true, error});
+                                              })),
+      consoles_{std::make_unique<Console>(executor, false, out_),
+                std::make_unique<Console>(executor, true, err_)},
+      chunk_(kChunk, '\0'),
+      clock_(executor) {
+  options_.status_line = options_.status_line && draws_status_line(*err_);
+  out_->watch();
+  if (err_ != out_) {
+    err_->watch();
+  }
 }
 
-UniqueFd OutputMux::add_stream(int rank, bool is_stderr, const StreamTarget& target) {
+OutputMux::~OutputMux() {
+  for (const auto& stream : streams_) {
+    stream->pipe.close();
+  }
+  if (status_) {
+    hide_status();
+  }
+  out_->close();
+  err_->close();
+}
+
+OutputMux::WorkerEnds OutputMux::add_worker(const WorkerOutput& worker) {
+  std::erase_if(streams_, [&worker](const auto& stream) {  // of its earlier attempt
+    return stream->rank == worker.rank && !stream->pipe.is_open();
+  });
+  stderr_files_.erase(worker.rank);
+  return {add_stream(worker, *consoles_[0], worker.targets.out),
+          add_stream(worker, *consoles_[1], worker.targets.err)};
+}
+
+UniqueFd OutputMux::add_stream(const WorkerOutput& worker, Console& console,
+                               const StreamTarget& target) {
   if (target.console) {
-    return add_pipe(rank, is_stderr, target);
+    return add_pipe(worker, console, target);
   }
   if (target.file.empty()) {
     return UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   }
-  if (is_stderr) {
-    stderr_files_[rank] = target.file;
+  if (console.is_stderr) {
+    stderr_files_[worker.rank] = target.file;
   }
-  return open_for_writing(target.file);
+  return open_log(target.file);
 }
 
-UniqueFd OutputMux::add_pipe(int rank, bool is_stderr, const StreamTarget& target) {
-  UniqueFd file = target.file.empty() ? UniqueFd() : open_for_writing(target.file);
+UniqueFd OutputMux::add_pipe(const WorkerOutput& worker, Console& console,
+                             const StreamTarget& target) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     throw Error(Errc::process, std::string("cannot make a pipe for the output of rank ") +
-                                   std::to_string(rank) + ": " + std::strerror(errno));
+                                   std::to_string(worker.rank) + ": " + std::strerror(errno));
   }
-  OutputSink& sink = is_stderr ? *err_ : *out_;
-  const bool coloured = sink.is_terminal() && std::getenv("NO_COLOR") == nullptr;
-  streams_.push_back(std::make_unique<Stream>(Stream{
-      rank, is_stderr, sink, asio::posix::stream_descriptor(executor_, ends[0]),
-      LineAssembler(prefix_ ? prefix_of(rank, coloured) : ""), target.file, std::move(file)}));
-  ++open_streams_;
-  asio::co_spawn(executor_, pump(*streams_.back()), asio::detached);
-  return UniqueFd(ends[1]);
+  UniqueFd write_end(ends[1]);
+  const auto stream = std::make_shared<Stream>(Stream{
+      worker.rank, console, asio::posix::stream_descriptor(executor_, ends[0]), worker.prefix,
+      target.file.empty() ? nullptr : std::make_shared<LogFile>(target.file), target.filter.words,
+      target.filter.words.empty() ? nullptr : shared_file(target.filter.file), worker.prefix});
+  stream->pipe.non_blocking(true);
+  if (!worker.prefix.empty() && console.sink->is_terminal() && std::getenv("NO_COLOR") == nullptr) {
+    stream->prefix = coloured(worker.prefix, worker.rank);
+  }
+  if (options_.folds_lines && !worker.prefix.empty()) {
+    console.folder.join(worker.rank);
+    console.prefixes[worker.rank] = stream->prefix;
+  }
+  streams_.push_back(stream);
+  asio::co_spawn(executor_, pump(stream), asio::detached);
+  return write_end;
 }
 
-asio::awaitable<void> OutputMux::pump(Stream& stream) {
-  std::string chunk(kChunk, '\0');
-  std::string block;
-  stream.pipe.non_blocking(true);
-  while (!stream.sink.is_closed()) {
-    co_await stream.sink.room();
-    if (!draining_) {  // a turn of the loop for each chunk, so that no stream keeps the others off
-      co_await stream.pipe.async_wait(asio::posix::stream_descriptor::wait_read,
-                                      asio::as_tuple(asio::use_awaitable));
-    }
-    boost::system::error_code error;
-    const std::size_t count = stream.pipe.read_some(asio::buffer(chunk), error);
-    if (error == asio::error::would_block && !draining_) {
-      continue;
-    }
-    if (error) {
-      break;  // end of file; or nothing more while draining
-    }
-    const std::string_view bytes(chunk.data(), count);
-    if (stream.is_stderr) {
-      stream.last.feed(bytes);
-    }
-    if (stream.file) {
-      write_file(stream, bytes);
-    }
-    block.clear();
-    stream.lines.feed(bytes, block);
-    stream.sink.write(block);
+std::shared_ptr<LogFile> OutputMux::shared_file(const std::string& path) {
+  std::shared_ptr<LogFile> file = shared_files_[path].lock();
+  if (!file) {
+    file = std::make_shared<LogFile>(path);
+    shared_files_[path] = file;
   }
-  block.clear();
-  stream.lines.finish(block);
-  stream.sink.write(block);
+  return file;
+}
+
+/// One chunk a turn of the loop, so that no stream keeps the others off. Once the pipe is closed
+/// the mux may be gone.
+asio::awaitable<void> OutputMux::pump(std::shared_ptr<Stream> stream) {
+  while (stream->pipe.is_open()) {
+    co_await stream->console.sink->room();
+    if (!stream->pipe.is_open()) {
+      co_return;
+    }
+    co_await stream->pipe.async_wait(asio::posix::stream_descriptor::wait_read,
+                                     asio::as_tuple(asio::use_awaitable));
+    if (stream->pipe.is_open()) {
+      take(*stream);
+    }
+  }
+}
+
+/// Reads once. False: there is nothing more for now, or for ever.
+bool OutputMux::take(Stream& stream) {
+  const ssize_t count = ::read(stream.pipe.native_handle(), chunk_.data(), chunk_.size());
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return errno == EINTR;
+  }
+  if (count > 0) {
+    pass_on(stream, std::string_view(chunk_.data(), static_cast<std::size_t>(count)));
+  }
+  if (count <= 0 || !stream.is_wanted()) {
+    end(stream);
+    return false;
+  }
+  return static_cast<std::size_t>(count) == chunk_.size();
+}
+
+void OutputMux::pass_on(Stream& stream, std::string_view bytes) {
+  if (stream.console.is_stderr) {
+    stream.last.feed(bytes);
+  }
+  if (stream.file) {
+    write_file(*stream.file, bytes);
+  }
+  if (stream.prefix.empty()) {
+    stream.console.sink->write(bytes);
+  }
+  if (!stream.prefix.empty() || stream.filter_file) {
+    stream.lines.feed(bytes, [&](std::string_view line) { add_line(stream, line); });
+    write_blocks(stream);
+  }
+}
+
+void OutputMux::add_line(Stream& stream, std::string_view line) {
+  if (options_.folds_lines && !stream.prefix.empty()) {
+    stream.console.folder.add(stream.rank, line, Clock::now());
+  } else if (!stream.prefix.empty()) {
+    block_.append(stream.prefix).append(line);
+  }
+  if (stream.filter_file && std::ranges::any_of(stream.words, [line](const std::string& word) {
+        return line.find(word) != std::string_view::npos;
+      })) {
+    filtered_.append(stream.filter_prefix).append(line);
+  }
+}
+
+void OutputMux::write_blocks(Stream& stream) {
+  stream.console.sink->write(block_);
+  block_.clear();
+  if (!filtered_.empty()) {
+    write_file(*stream.filter_file, filtered_);
+    filtered_.clear();
+  }
+  if (options_.folds_lines) {
+    write_folded(stream.console);
+  }
+}
+
+void OutputMux::write_folded(Console& console) {
+  while (const auto line = console.folder.take(Clock::now())) {
+    const int first = *line->ranks.begin();
+    block_.append(line->ranks.size() == 1
+                      ? console.prefixes[first]
+                      : prefix_of_ranks({line->ranks.begin(), line->ranks.end()}));
+    block_.append(line->text);
+  }
+  console.sink->write(block_);
+  block_.clear();
+  if (const auto due = console.folder.due(); due && !std::exchange(console.clock_runs, true)) {
+    console.fold_clock.expires_at(*due);
+    console.fold_clock.async_wait([this, &console, lives = std::weak_ptr(lives_)](auto error) {
+      if (!error && !lives.expired()) {
+        console.clock_runs = false;
+        write_folded(console);
+      }
+    });
+  }
+}
+
+void OutputMux::end(Stream& stream) {
+  stream.lines.finish([&](std::string_view line) { add_line(stream, line); });
+  stream.console.folder.leave(stream.rank);
+  write_blocks(stream);
   stream.pipe.close();
-  if (--open_streams_ == 0 && draining_) {
-    all_ended_.open();
+  stream.file.reset();
+  stream.filter_file.reset();
+}
+
+void OutputMux::write_file(LogFile& file, std::string_view bytes) {
+  if (const int error = file.write(bytes); error != 0) {
+    write_stderr("acclaunch: cannot write " + file.path() + ": " + std::strerror(error) +
+                 "; it ends here\n");
   }
 }
 
-void OutputMux::write_file(Stream& stream, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(stream.file.get(), bytes.data(), bytes.size());
-    if (count >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(count));
-    } else if (errno != EINTR) {
-      write_stderr("acclaunch: cannot write " + stream.path + ": " + std::strerror(errno) +
-                   "; it ends here\n");
-      stream.file.reset();
+void OutputMux::on_lost(const Lost& lost) {
+  asio::post(executor_, [this, lost, lives = std::weak_ptr(lives_)] {
+    if (lives.expired()) {
       return;
     }
-  }
+    if (lost.error != EPIPE) {
+      (lost.is_stderr ? out_ : err_)
+          ->write(std::string("acclaunch: cannot write to ") +
+                  (lost.is_stderr ? "stderr: " : "stdout: ") + std::strerror(lost.error) +
+                  "; what follows is dropped\n");
+    }
+    if (options_.on_lost) {
+      options_.on_lost(lost);
+    }
+  });
 }
 
-asio::awaitable<void> OutputMux::drain() {
-  draining_ = true;
-  all_ended_.close();
+void OutputMux::drain() {
   for (const auto& stream : streams_) {
+    // A stranger may write on and on: no more than the pipe can hold.
+    const int size =
+        stream->pipe.is_open() ? ::fcntl(stream->pipe.native_handle(), F_GETPIPE_SZ) : 0;
+    for (std::size_t taken = 0; taken < static_cast<std::size_t>(size); taken += chunk_.size()) {
+      if (!take(*stream)) {
+        break;
+      }
+    }
     if (stream->pipe.is_open()) {
-      stream->pipe.cancel();
+      end(*stream);
     }
   }
-  if (open_streams_ != 0) {
-    co_await all_ended_.passed();
-  }
-  draining_ = false;
 }
 
 asio::awaitable<void> OutputMux::flushed() {
+  if (status_) {
+    status_.reset();
+    hide_status();
+  }
+  clock_.cancel();
   co_await out_->flushed();
   co_await err_->flushed();
+  out_->stop_watching();
+  err_->stop_watching();
 }
 
 std::vector<std::string> OutputMux::last_stderr_lines(int rank) const {
@@ -200,11 +345,36 @@ std::vector<std::string> OutputMux::last_stderr_lines(int rank) const {
     return last_lines_of(file->second).lines();
   }
   for (const auto& stream : streams_) {
-    if (stream->rank == rank && stream->is_stderr) {
+    if (stream->rank == rank && stream->console.is_stderr) {
       return stream->last.lines();
     }
   }
   return {};
+}
+
+void OutputMux::set_status(const JobStatus& status) {
+  if (!options_.status_line || status.workers < 2) {
+    return;
+  }
+  const bool starts = !status_;
+  status_ = status;
+  show_status();
+  if (starts) {
+    asio::co_spawn(executor_, keep_clock(), asio::detached);
+  }
+}
+
+void OutputMux::show_status() {
+  err_->show_status(status_text(*status_, Clock::now()));
+}
+
+asio::awaitable<void> OutputMux::keep_clock() {
+  const std::weak_ptr lives(lives_);
+  while (!lives.expired() && status_) {
+    show_status();
+    clock_.expires_after(std::chrono::seconds(1));
+    co_await clock_.async_wait(asio::as_tuple(asio::use_awaitable));
+  }
 }
 
 }  // namespace acc::launcher

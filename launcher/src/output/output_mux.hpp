@@ -1,40 +1,73 @@
 #pragma once
 
 #include "acc/base/unique_fd.hpp"
-#include "gate.hpp"
-#include "output/line_assembler.hpp"
+#include "output/line_folder.hpp"
 #include "output/output_sink.hpp"
+#include "output/status_line.hpp"
 
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <array>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace acc::launcher {
 
+class LogFile;
+
+/// Lines with one of the words also go to a file, with their prefix. Workers and streams may share
+/// it. No words: no line.
+struct LineFilter {
+  std::vector<std::string> words = {};
+  std::string file = {};
+};
+
 /// Where one output stream of a worker goes; nowhere is possible too.
 struct StreamTarget {
-  std::string file;     ///< empty: none
-  bool console = true;  ///< the launcher's own stream, with the rank before each line
+  std::string file = {};   ///< empty: none
+  bool console = true;     ///< the launcher's own stream, with the prefix before each line
+  LineFilter filter = {};  ///< of what goes to the console
 };
 
 struct WorkerTargets {
-  StreamTarget out;
-  StreamTarget err;
+  StreamTarget out = {};
+  StreamTarget err = {};
+};
+
+struct WorkerOutput {
+  int rank = 0;
+  std::string prefix = {};  ///< as it stands before each line; empty: bytes pass as they come
+  WorkerTargets targets = {};
+};
+
+/// One of the launcher's own streams cannot be written any more.
+struct Lost {
+  bool is_stderr = false;  ///< false too where both are one file
+  int error = 0;           ///< EPIPE: its reader has gone
 };
 
 /// Brings the output of several workers onto the launcher's stdout and stderr, line by line. A
 /// reader that is slow slows the workers down, and one that has gone is a closed pipe for them too,
-/// as if they wrote to it themselves. The loop's thread only.
+/// as if they wrote to it themselves. A disk that is full, or gone, is named on the other stream,
+/// and what does not fit is dropped. The loop's thread only.
 class OutputMux {
  public:
   struct Options {
     int out = 1;
     int err = 2;
-    bool prefix = true;  ///< "[rank] " before each line; else bytes pass as they come
+    bool folds_lines = false;  ///< what several ranks write alike is shown once
+    bool status_line = false;  ///< below the output, where stderr is a terminal
+    std::function<void(const Lost&)> on_lost = {};  ///< once a stream; called by the loop
   };
 
-  OutputMux(const boost::asio::any_io_executor& executor, const Options& options);
+  OutputMux(const boost::asio::any_io_executor& executor, Options options);
   OutputMux(const OutputMux&) = delete;
   OutputMux& operator=(const OutputMux&) = delete;
   ~OutputMux();
@@ -46,14 +79,15 @@ class OutputMux {
     UniqueFd out;
     UniqueFd err;
   };
-  WorkerEnds add_worker(int rank, const WorkerTargets& targets = {});
+  WorkerEnds add_worker(const WorkerOutput& worker);
 
-  /// Takes what the workers have written until now, unfinished lines included. Does not wait for a
-  /// pipe that some stranger still holds open. To be called after all workers have ended; others
-  /// may be added then.
-  boost::asio::awaitable<void> drain();
+  /// Takes what the workers have written until now, unfinished lines included, and waits neither
+  /// for a reader nor for a pipe that some stranger still holds open. To be called after all
+  /// workers have ended; others may be added then.
+  void drain();
 
-  /// Completes when everything has gone out.
+  /// Removes the status line and completes when everything has gone out. The end: readers are not
+  /// watched any more.
   boost::asio::awaitable<void> flushed();
 
   /// The last lines that `rank` wrote to stderr, oldest first; of its last attempt.
@@ -62,23 +96,44 @@ class OutputMux {
   /// Lines of the launcher's own, kept apart from the workers' lines.
   void write_stderr(std::string_view text) { err_->write(text); }
 
+  /// Shows the status line, with more than one worker, and keeps its clock going.
+  void set_status(const JobStatus& status);
+  /// Until the next second or `set_status`: before the launcher stops itself.
+  void hide_status() { err_->show_status(""); }
+
  private:
+  struct Console;
   struct Stream;
 
-  boost::asio::awaitable<void> pump(Stream& stream);
-  UniqueFd add_stream(int rank, bool is_stderr, const StreamTarget& target);
-  UniqueFd add_pipe(int rank, bool is_stderr, const StreamTarget& target);
-  void write_file(Stream& stream, std::string_view bytes);
+  boost::asio::awaitable<void> pump(std::shared_ptr<Stream> stream);
+  boost::asio::awaitable<void> keep_clock();
+  UniqueFd add_stream(const WorkerOutput& worker, Console& console, const StreamTarget& target);
+  UniqueFd add_pipe(const WorkerOutput& worker, Console& console, const StreamTarget& target);
+  std::shared_ptr<LogFile> shared_file(const std::string& path);
+  bool take(Stream& stream);
+  void pass_on(Stream& stream, std::string_view bytes);
+  void add_line(Stream& stream, std::string_view line);
+  void end(Stream& stream);
+  void write_blocks(Stream& stream);
+  void write_folded(Console& console);
+  void write_file(LogFile& file, std::string_view bytes);
+  void on_lost(const Lost& lost);
+  void show_status();
 
   boost::asio::any_io_executor executor_;
-  bool prefix_;
+  Options options_;
   std::shared_ptr<OutputSink> out_;
   std::shared_ptr<OutputSink> err_;  ///< the same as out_ where both are one file
-  std::vector<std::unique_ptr<Stream>> streams_;
-  std::map<int, std::string> stderr_files_;  ///< by rank, where it is on no console
-  std::size_t open_streams_ = 0;
-  bool draining_ = false;
-  Gate all_ended_;
+  std::array<std::unique_ptr<Console>, 2> consoles_;
+  std::vector<std::shared_ptr<Stream>> streams_;
+  std::map<int, std::string> stderr_files_;                     ///< by rank, if on no console
+  std::map<std::string, std::weak_ptr<LogFile>> shared_files_;  ///< by path
+  std::string chunk_;     ///< what was just read; of all streams, since the loop is one thread
+  std::string block_;     ///< the lines made of it
+  std::string filtered_;  ///< those that a filter picked
+  std::optional<JobStatus> status_;
+  boost::asio::steady_timer clock_;
+  std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  ///< for what the loop still holds
 };
 
 }  // namespace acc::launcher

@@ -5,10 +5,16 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <termios.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <utility>
 
 namespace acc::launcher {
@@ -17,84 +23,173 @@ namespace asio = boost::asio;
 namespace {
 
 /// O_NONBLOCK belongs to the open file that the shell and others share, so a pipe or terminal is
-/// opened anew. Where that is not allowed the result is empty and writes block.
+/// opened anew. Empty where that is not allowed: a pipe of another user.
 UniqueFd reopen_nonblocking(int fd) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   return UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
 }
 
+short events_of(int fd, short wanted) {
+  pollfd polled{fd, wanted, 0};
+  return ::poll(&polled, 1, 0) == 1 ? polled.revents : short{0};
+}
+
+bool in_background(int terminal) {
+  const pid_t foreground = ::tcgetpgrp(terminal);  // -1: not the terminal that controls us
+  return foreground != -1 && foreground != ::getpgrp();
+}
+
+std::string cut_to_width(const std::string& text, int terminal) {
+  winsize size{};
+  const bool known = ::ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col != 0;
+  return text.substr(0, known ? size.ws_col - 1U : 79U);
+}
+
 }  // namespace
 
-OutputSink::OutputSink(const asio::any_io_executor& executor, int fd)
-    : is_terminal_(::isatty(fd) == 1), out_(executor), progress_(executor) {
+OutputSink::OutputSink(const asio::any_io_executor& executor, int fd, OnLost on_lost)
+    : is_terminal_(::isatty(fd) == 1),
+      on_lost_(std::move(on_lost)),
+      out_(executor),
+      progress_(executor, asio::steady_timer::time_point::max()) {
+  open(fd);
+}
+
+void OutputSink::open(int fd) {
   struct stat status {};
-  ::fstat(fd, &status);
+  if (::fstat(fd, &status) != 0) {
+    is_lost_ = true;
+    return;
+  }
   UniqueFd target;
   if (S_ISSOCK(status.st_mode)) {
     kind_ = Kind::socket;
   } else if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) {
     target = reopen_nonblocking(fd);
-    kind_ = target ? Kind::polled : Kind::file;
+    kind_ = target ? Kind::polled : Kind::shared;
   }
   if (!target) {
     target.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   }
-  closed_ = !target;  // the launcher was started without this stream
-  if (target) {
-    out_.assign(target.release());
+  out_.assign(target.release());
+}
+
+void OutputSink::watch() {
+  if (!is_lost_) {
+    asio::co_spawn(out_.get_executor(), watch_reader(), asio::detached);
   }
-  progress_.expires_at(asio::steady_timer::time_point::max());
+}
+
+asio::awaitable<void> OutputSink::watch_reader() {
+  const auto self = shared_from_this();
+  const auto [error] = co_await out_.async_wait(asio::posix::stream_descriptor::wait_error,
+                                                asio::as_tuple(asio::use_awaitable));
+  // A file cannot be watched, nor lose its reader.
+  if (!error && out_.is_open() && (events_of(out_.native_handle(), 0) & (POLLERR | POLLHUP)) != 0) {
+    lose(is_terminal_ ? EIO : EPIPE);
+  }
 }
 
 asio::awaitable<void> OutputSink::below(std::size_t limit) {
+  const auto self = shared_from_this();
   while (pending_.size() - written_ >= limit) {
     co_await progress_.async_wait(asio::as_tuple(asio::use_awaitable));
   }
 }
 
 void OutputSink::write(std::string_view block) {
-  if (closed_) {
+  if (is_lost_) {
     return;
   }
-  pending_.append(block);
-  if (!waiting_) {
-    write_now();
+  if (is_terminal_) {
+    put(status_.around(block));
+  } else {
+    put(block);
   }
 }
 
-ssize_t OutputSink::write_some() const {
-  const char* data = pending_.data() + written_;
-  const std::size_t size = pending_.size() - written_;
-  const int fd = const_cast<asio::posix::stream_descriptor&>(out_).native_handle();
-  return kind_ == Kind::socket ? ::send(fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL)
-                               : ::write(fd, data, size);
+void OutputSink::put(std::string_view bytes) {
+  if (!pending_.empty()) {
+    pending_.append(bytes);
+    return;
+  }
+  bytes.remove_prefix(write_now(bytes));
+  if (!bytes.empty()) {
+    pending_.assign(bytes);
+    asio::co_spawn(out_.get_executor(), write_when_ready(), asio::detached);
+  }
 }
 
-void OutputSink::write_now() {
-  while (written_ < pending_.size()) {
-    const ssize_t count = write_some();
+void OutputSink::show_status(const std::string& text) {
+  if (is_lost_) {
+    return;
+  }
+  const int terminal = out_.native_handle();
+  status_.set(in_background(terminal) ? "" : cut_to_width(text, terminal));
+  write("");
+}
+
+ssize_t OutputSink::write_some(std::string_view bytes) {
+  const int fd = out_.native_handle();
+  if (kind_ == Kind::socket) {
+    return ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  if (kind_ == Kind::shared) {  // so much can be written at once where anything can
+    if (events_of(fd, POLLOUT) == 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+    bytes = bytes.substr(0, PIPE_BUF);
+  }
+  return ::write(fd, bytes.data(), bytes.size());
+}
+
+/// Returns how much of `bytes` needs no more care.
+std::size_t OutputSink::write_now(std::string_view bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = write_some(bytes.substr(done));
     if (count >= 0) {
-      written_ += static_cast<std::size_t>(count);
+      done += static_cast<std::size_t>(count);
     } else if (errno == EAGAIN) {
-      waiting_ = true;
-      asio::co_spawn(out_.get_executor(), write_when_ready(), asio::detached);
-      return;
+      return done;
     } else if (errno != EINTR) {
-      closed_ = true;  // EPIPE, ENOSPC, EIO
-      break;
+      lose(errno);
+      return bytes.size();
     }
   }
-  pending_.clear();
-  written_ = 0;
+  return done;
 }
 
 asio::awaitable<void> OutputSink::write_when_ready() {
-  co_await out_.async_wait(asio::posix::stream_descriptor::wait_write,
-                           asio::as_tuple(asio::use_awaitable));
-  waiting_ = false;
-  pending_.erase(0, std::exchange(written_, 0));
-  write_now();
-  progress_.cancel();
+  const auto self = shared_from_this();
+  while (!pending_.empty()) {
+    co_await out_.async_wait(asio::posix::stream_descriptor::wait_write,
+                             asio::as_tuple(asio::use_awaitable));
+    written_ += write_now(std::string_view(pending_).substr(written_));
+    if (written_ >= pending_.size() || written_ >= kEnough) {
+      pending_.erase(0, std::exchange(written_, 0));
+    }
+    progress_.cancel();
+  }
+}
+
+void OutputSink::lose(int error) {
+  if (!std::exchange(is_lost_, true)) {
+    is_closed_ = error == EPIPE;
+    on_lost_(error);
+  }
+}
+
+void OutputSink::stop_watching() {
+  boost::system::error_code ignored;
+  out_.cancel(ignored);
+}
+
+void OutputSink::close() {
+  is_lost_ = true;
+  boost::system::error_code ignored;
+  out_.close(ignored);
 }
 
 }  // namespace acc::launcher

@@ -39,4 +39,9 @@ std::string time_span(std::chrono::microseconds time) {
                       : fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
 }
 
+std::string binary_size(std::int64_t bytes) {
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  return mib < 1024 ? fmt::format("{:.3g} MiB", mib) : fmt::format("{:.3g} GiB", mib / 1024);
+}
+
 }  // namespace acc::launcher

@@ -3,6 +3,7 @@
 #include "report/job_report.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -19,5 +20,8 @@ std::string numbered(const std::string& noun, const std::vector<int>& numbers);
 
 /// "0.8 ms", "12.34 s", "3 min 4 s", "26 h 3 min".
 std::string time_span(std::chrono::microseconds time);
+
+/// "63.8 MiB", "7.9 GiB".
+std::string binary_size(std::int64_t bytes);
 
 }  // namespace acc::launcher

@@ -21,29 +21,25 @@ struct Mount {
   std::string point;
 };
 
-/// The version 2 file system, alone or beside that of version 1.
-std::optional<Mount> cgroup2_mount(const fs::path& mountinfo) {
+/// Whether `word` is in the list "cpu,cpuacct".
+bool lists(const std::string& list, const std::string& word) {
+  return ("," + list + ",").find("," + word + ",") != std::string::npos;
+}
+
+/// The file system of version 2, alone or beside those of version 1, or that of the controller.
+std::optional<Mount> cgroup_mount(const fs::path& mountinfo, const std::string& controller) {
+  const std::string type = controller.empty() ? " - cgroup2 " : " - cgroup ";
   std::ifstream lines(mountinfo);
   for (std::string line; std::getline(lines, line);) {
     std::string skipped;
     Mount mount;
     std::istringstream(line) >> skipped >> skipped >> skipped >> mount.root >> mount.point;
-    if (line.find(" - cgroup2 ") != std::string::npos) {
+    if (line.find(type) != std::string::npos &&
+        (controller.empty() || lists(line.substr(line.rfind(' ') + 1), controller))) {
       return mount;
     }
   }
   return std::nullopt;
-}
-
-/// The group as /proc names it: the line "0::/user.slice".
-std::string group_name(const fs::path& cgroup) {
-  std::ifstream lines(cgroup);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("0::/")) {
-      return line.substr(3);
-    }
-  }
-  return {};
 }
 
 bool made(const fs::path& folder) noexcept {
@@ -68,9 +64,22 @@ bool remove_tree(const fs::path& folder) {
 
 }  // namespace
 
-fs::path cgroup_folder(const fs::path& mountinfo, const fs::path& cgroup) {
-  const std::optional<Mount> mount = cgroup2_mount(mountinfo);
-  std::string name = group_name(cgroup);
+std::string cgroup_name(const fs::path& cgroup, const std::string& controller) {
+  std::ifstream lines(cgroup);
+  for (std::string line; std::getline(lines, line);) {  // "4:memory:/job", "0::/user.slice"
+    const std::size_t list = line.find(':') + 1;
+    const std::size_t name = line.find(':', list) + 1;
+    if (list != 0 && name != 0 &&
+        (controller.empty() ? line.starts_with("0::")
+                            : lists(line.substr(list, name - 1 - list), controller))) {
+      return line.substr(name);
+    }
+  }
+  return {};
+}
+
+fs::path cgroup_folder(const fs::path& mountinfo, std::string name, const std::string& controller) {
+  const std::optional<Mount> mount = cgroup_mount(mountinfo, controller);
   if (!mount || name.empty()) {
     return {};
   }
@@ -84,7 +93,7 @@ fs::path cgroup_folder(const fs::path& mountinfo, const fs::path& cgroup) {
 }
 
 std::optional<Cgroup> Cgroup::make(const std::string& name) {
-  const fs::path own = cgroup_folder("/proc/self/mountinfo", "/proc/self/cgroup");
+  const fs::path own = cgroup_folder("/proc/self/mountinfo", cgroup_name("/proc/self/cgroup"));
   if (own.empty() || !made(own / name)) {
     return std::nullopt;
   }

@@ -39,9 +39,12 @@ class Cgroup {
   UniqueFd directory_;
 };
 
-/// Where the group of a process is in the file system, from its /proc/PID/mountinfo and
-/// /proc/PID/cgroup; empty: nowhere.
-std::filesystem::path cgroup_folder(const std::filesystem::path& mountinfo,
-                                    const std::filesystem::path& cgroup);
+/// The name of a process's group, "/user.slice", as its /proc/PID/cgroup has it: that of version 2,
+/// or of version 1 with this controller. Empty: it has none.
+std::string cgroup_name(const std::filesystem::path& cgroup, const std::string& controller = "");
+
+/// Where the group of that name is in the file system, by /proc/PID/mountinfo; empty: nowhere.
+std::filesystem::path cgroup_folder(const std::filesystem::path& mountinfo, std::string name,
+                                    const std::string& controller = "");
 
 }  // namespace acc::launcher

@@ -80,7 +80,10 @@ std::vector<pid_t> descendants(pid_t ancestor, const fs::path& proc) {
   return pids;
 }
 
-void kill_descendants() noexcept {
+void kill_descendants(const Cgroup* cgroup) noexcept {
+  if (cgroup != nullptr) {
+    cgroup->kill();
+  }
   for (const pid_t pid : descendants(::getpid())) {
     ::kill(pid, SIGKILL);
   }
@@ -96,13 +99,13 @@ void reap_orphans(std::span<const pid_t> workers) noexcept {
   }
 }
 
-bool end_descendants(std::chrono::milliseconds limit) noexcept {
+bool end_descendants(const Cgroup* cgroup, std::chrono::milliseconds limit) noexcept {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   sigset_t child_ended;
   sigemptyset(&child_ended);
   sigaddset(&child_ended, SIGCHLD);
   while (reap_ended_children()) {
-    kill_descendants();
+    kill_descendants(cgroup);
     if (std::chrono::steady_clock::now() >= deadline) {
       return false;
     }

@@ -1,7 +1,6 @@
 #include "supervision/guardian.hpp"
 
 #include "acc/base/error.hpp"
-#include "supervision/descendants.hpp"
 #include "supervision/descriptors.hpp"
 #include "supervision/process_end.hpp"
 #include "supervision/signals.hpp"
@@ -13,46 +12,51 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace acc::launcher {
 namespace {
 
-constexpr const char* kSupervisorName = "acc-supervisor";
+using Body = std::function<int(Guard)>;
+
+/// Where ps and `pkill -f` look: the strings of argv.
+struct Title {
+  char* begin;
+  char* end;
+
+  Title(int argc, char** argv)
+      : begin(argv[0]), end(argv[argc - 1] + std::strlen(argv[argc - 1])) {}
+
+  /// Names the process too.
+  void set(const char* name) const noexcept {
+    ::prctl(PR_SET_NAME, name);
+    std::fill(begin, end, '\0');
+    std::copy_n(name, std::min(std::strlen(name), static_cast<std::size_t>(end - begin)), begin);
+  }
+};
 
 Error failed(const char* what) {
   return {Errc::process, std::string(what) + " failed: " + std::strerror(errno)};
 }
 
-/// Writes `title` over the strings of argv, where ps and `pkill -f` look.
-void retitle(int argc, char** argv, std::string_view title) {
-  char* const begin = argv[0];
-  char* const end = argv[argc - 1] + std::strlen(argv[argc - 1]);
-  std::fill(begin, end, '\0');
-  std::copy_n(title.begin(), std::min(title.size(), static_cast<std::size_t>(end - begin)), begin);
+pid_t forked() {
+  const pid_t pid = ::fork();
+  if (pid < 0) {
+    throw failed("fork");
+  }
+  return pid;
 }
 
-[[noreturn]] void become_supervisor(int argc, char** argv, UniqueFd guardian,
-                                    const std::function<int(UniqueFd)>& body) {
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  ::prctl(PR_SET_NAME, kSupervisorName);
-  std::signal(SIGPIPE, SIG_IGN);
-  retitle(argc, argv, kSupervisorName);
-  std::exit(body(std::move(guardian)));
-}
-
-/// Reaps all that has ended; the wait status of `supervisor` goes to `wait_status`.
-bool supervisor_ended(pid_t supervisor, int& wait_status) {
+/// Reaps all that has ended; the wait status of `child` goes to `wait_status`.
+bool has_ended(pid_t child, int& wait_status) {
   bool ended = false;
   int status = 0;
   for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-    if (pid == supervisor) {
+    if (pid == child) {
       wait_status = status;
       ended = true;
     }
@@ -60,70 +64,96 @@ bool supervisor_ended(pid_t supervisor, int& wait_status) {
   return ended;
 }
 
-int wait_and_forward(pid_t supervisor, const sigset_t& signals) {
+/// Waits for the end of `child`, and passes signals on to it. `on_any_end` is called whenever a
+/// process has ended, `on_passed` with every signal that was passed on.
+template <typename OnAnyEnd, typename OnPassed>
+ProcessEnd await(pid_t child, const sigset_t& signals, OnAnyEnd on_any_end, OnPassed on_passed) {
   for (int wait_status = 0;;) {
     const int signal = ::sigwaitinfo(&signals, nullptr);
     if (signal == SIGCHLD) {
-      if (supervisor_ended(supervisor, wait_status)) {
-        return wait_status;
+      if (has_ended(child, wait_status)) {
+        return ProcessEnd::from_wait_status(wait_status);
       }
+      on_any_end();
     } else if (signal > 0 && !is_own_signal(signal)) {
-      ::kill(supervisor, signal);
-      if (signal == SIGTSTP) {
-        ::raise(SIGSTOP);  // the shell looks at this process; SIGCONT is passed on like any other
-      }
+      ::kill(child, signal);
+      on_passed(signal);
     }
   }
 }
 
-void remove_what_is_left(int supervisor) {
-  std::array<char, PATH_MAX> folder{};
-  if (::recv(supervisor, folder.data(), folder.size() - 1, MSG_DONTWAIT) > 0) {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder.data(), ignored);
+/// All that is left of the job is that of a child which could not end by itself.
+int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, const Remains& remains) {
+  if (!remains.clean_up()) {
+    std::fprintf(stderr, "acclaunch: some processes of the job could not be killed\n");
   }
+  if (end.kind == ProcessEnd::Kind::killed) {
+    std::fprintf(stderr, "acclaunch: its %s (pid %d) was %s; the workers were ended\n", name,
+                 static_cast<int>(pid), end.describe().c_str());
+  }
+  return end.shell_status();
 }
 
-}  // namespace
-
-void leave_to_guardian(int guardian, const std::string& folder) {
-  if (folder.size() < PATH_MAX) {
-    ::send(guardian, folder.data(), folder.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  }
-}
-
-int run_guarded(int argc, char** argv, const std::function<int(UniqueFd)>& body) {
-  fill_standard_streams();
-  const sigset_t signals = handled_signals();
-  std::signal(SIGCHLD, SIG_DFL);
-  ::sigprocmask(SIG_SETMASK, &signals, nullptr);
+[[noreturn]] void become_supervisor(const Title& title, Guard guard, const Body& body) {
+  ::setpgid(0, 0);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  // The supervisor sees the end of this stream when the guardian is gone, in whatever way.
+  std::signal(SIGPIPE, SIG_IGN);
+  title.set("acc-supervisor");
+  std::exit(body(std::move(guard)));
+}
+
+[[noreturn]] void become_keeper(const Title& title, pid_t guardian, const sigset_t& signals,
+                                Remains remains, const Body& body) {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::prctl(PR_SET_PDEATHSIG, SIGCHLD);  // the guardian's end is told like any other
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw failed("socketpair");
   }
   UniqueFd watched(ends[0]);
-  UniqueFd held(ends[1]);
-  const pid_t supervisor = ::fork();
-  if (supervisor < 0) {
-    throw failed("fork");
-  }
+  UniqueFd held(ends[1]);  // the supervisor sees its end, in whatever way it comes
+  const pid_t supervisor = forked();
   if (supervisor == 0) {
     held.reset();
-    become_supervisor(argc, argv, std::move(watched), body);
+    become_supervisor(title, {std::move(watched), std::move(remains)}, body);
   }
   watched.reset();
-  const ProcessEnd end = ProcessEnd::from_wait_status(wait_and_forward(supervisor, signals));
-  if (!end_descendants()) {
-    std::fprintf(stderr, "acclaunch: some processes of the job could not be killed\n");
+  ::setsid();  // not before: the workers stay in the terminal's session
+  title.set("acc-keeper");
+  const auto look_after_guardian = [&] {
+    if (held && ::getppid() != guardian) {
+      held.reset();
+      ::kill(supervisor, SIGCONT);  // it might be stopped
+    }
+  };
+  look_after_guardian();
+  const ProcessEnd end = await(supervisor, signals, look_after_guardian, [](int) {});
+  ::_exit(clean_up_after("supervisor", supervisor, end, remains));
+}
+
+}  // namespace
+
+int run_guarded(int argc, char** argv, const Body& body) {
+  fill_standard_streams();
+  const sigset_t signals = handled_signals();
+  std::signal(SIGCHLD, SIG_DFL);
+  ::sigprocmask(SIG_SETMASK, &signals, nullptr);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const pid_t guardian = ::getpid();
+  Remains remains("acclaunch-" + std::to_string(guardian));
+  const pid_t keeper = forked();
+  if (keeper == 0) {
+    become_keeper(Title(argc, argv), guardian, signals, std::move(remains), body);
   }
-  remove_what_is_left(held.get());
-  if (end.kind == ProcessEnd::Kind::killed) {
-    std::fprintf(stderr, "acclaunch: its supervisor (pid %d) was %s; the workers were ended\n",
-                 static_cast<int>(supervisor), end.describe().c_str());
-  }
-  return end.shell_status();
+  const ProcessEnd end = await(
+      keeper, signals, [] {},
+      [](int signal) {
+        if (signal == SIGTSTP) {
+          ::raise(SIGSTOP);  // the shell looks at this process; SIGCONT is passed on too
+        }
+      });
+  return end.kind == ProcessEnd::Kind::killed ? clean_up_after("keeper", keeper, end, remains)
+                                              : end.shell_status();
 }
 
 }  // namespace acc::launcher

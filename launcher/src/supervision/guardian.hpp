@@ -1,25 +1,29 @@
 #pragma once
 
 #include "acc/base/unique_fd.hpp"
+#include "supervision/remains.hpp"
 
 #include <functional>
-#include <string>
 
 namespace acc::launcher {
 
-/// Splits the program in two so that a SIGKILL of either leaves nothing behind.
-///
-/// `body` runs in a child, the supervisor: in its own process group, as a subreaper, with all of
-/// `handled_signals()` blocked, under another process name and title, so that `pkill acclaunch`
-/// hits one of the two only. It has to watch the descriptor that it gets, which is readable when
-/// the guardian is gone, and to end its descendants then (`end_descendants`). This process stays
-/// behind as the guardian: it passes signals on, waits, then kills and reaps whatever the
-/// supervisor left, and returns the supervisor's exit status, or 128 + n when signal n killed it.
-/// Call it before any thread is started.
-int run_guarded(int argc, char** argv, const std::function<int(UniqueFd)>& body);
+/// What the supervisor has from the processes above it.
+struct Guard {
+  UniqueFd alive;   ///< readable when the guardian or the keeper is gone
+  Remains remains;  ///< of the job: the supervisor's to fill, and to clean up when they are gone
+};
 
-/// Has the guardian, of which the supervisor's descriptor is given, remove `folder` and all that is
-/// in it when the supervisor has ended. Once; nothing happens for an empty name.
-void leave_to_guardian(int guardian, const std::string& folder);
+/// Splits the program in three, each the child of the one before, so that a SIGKILL of any one or
+/// two of them leaves nothing behind.
+///
+/// The guardian is this process, which the user started: it passes signals on and returns the
+/// supervisor's exit status, or 128 + n when signal n killed it. The keeper, in a session of its
+/// own, does nothing but to wait: orphans come to it when the supervisor is gone. The supervisor
+/// runs `body`, in its own process group, with all of `handled_signals()` blocked. All three are
+/// subreapers and have different names and titles, so that `pkill acclaunch` hits the first only.
+/// `body` has to watch `Guard::alive`, and to call `Remains::clean_up` and end when that is
+/// readable. Whoever sees the one below it end cleans up after it.
+/// Call it before any thread is started.
+int run_guarded(int argc, char** argv, const std::function<int(Guard)>& body);
 
 }  // namespace acc::launcher

@@ -47,7 +47,7 @@ asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
   }
   outcome_.gave_up = remaining_ != 0;
   if (!outcome_.gave_up) {
-    end_descendants();
+    end_descendants(options_.surroundings.cgroup);
   }
   co_return std::move(outcome_);
 }
@@ -59,7 +59,7 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
     if (spec.inherits_output) {
       processes_.emplace_back(executor_, spec, STDOUT_FILENO, STDERR_FILENO, options_.surroundings);
     } else {
-      const OutputMux::WorkerEnds ends = output_.add_worker(spec.rank, spec.targets);
+      const OutputMux::WorkerEnds ends = output_.add_worker({spec.rank, spec.prefix, spec.targets});
       processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get(),
                               options_.surroundings);
     }
@@ -69,8 +69,15 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
     worker.pid = processes_.back().pid();
   }
   remaining_ = specs.size();
+  tell_running();
   for (std::size_t index = 0; index < specs.size(); ++index) {
     asio::co_spawn(executor_, watch(index), rethrow);
+  }
+}
+
+void Supervisor::tell_running() const {
+  if (options_.on_running) {
+    options_.on_running(static_cast<int>(remaining_));
   }
 }
 
@@ -83,6 +90,7 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   worker.died_at = std::chrono::steady_clock::now();
   worker.told_to_end = state_ != JobState::running;
   --remaining_;
+  tell_running();
   if (!end.ok() && state_ == JobState::running) {
     outcome_.first_failure = index;
     outcome_.ran_for = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -153,7 +161,7 @@ void Supervisor::stop_workers() {
 
 void Supervisor::kill_workers() {
   signal_running(SIGKILL);
-  kill_descendants();
+  kill_descendants(options_.surroundings.cgroup);
   start_clock();
 }
 

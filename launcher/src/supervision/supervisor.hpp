@@ -36,6 +36,8 @@ class Supervisor {
     std::chrono::milliseconds shutdown_timeout{30'000};
     WorkerSurroundings surroundings;
     std::size_t other_descriptors = 0;  ///< that the job will need here: clients of its store
+    /// Called when all have started, and whenever one has ended.
+    std::function<void(int running)> on_running;
     /// Called at the moment of the first failure, before the others have ended.
     std::function<void(const WorkerRecord&)> on_first_failure;
   };
@@ -60,6 +62,7 @@ class Supervisor {
  private:
   void start(const std::vector<WorkerSpec>& specs);
   boost::asio::awaitable<void> watch(std::size_t index);
+  void tell_running() const;
   void handle(JobEvent event);
   void signal_running(int signal);
   void stop_workers();

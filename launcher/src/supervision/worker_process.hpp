@@ -28,7 +28,8 @@ struct WorkerSpec {
   std::string working_directory;  ///< empty: the launcher's
   bool inherits_stdin = false;    ///< else it reads from /dev/null
   bool inherits_output = false;   ///< stdout and stderr are the launcher's own
-  WorkerTargets targets;          ///< else
+  std::string prefix;             ///< else: of its lines on the console
+  WorkerTargets targets;          ///< and where they go
   std::vector<int> cores;         ///< that it is bound to; empty: the launcher's
   int numa_node = -1;             ///< that its memory is taken from first; -1: any
 };

@@ -2,20 +2,20 @@
 
 #include <doctest/doctest.h>
 
-using acc::launcher::LastLines;
 using acc::launcher::LineAssembler;
 using namespace std::string_literals;
 
 namespace {
 
 /// What comes out when `bytes` arrive in pieces of `piece` bytes.
-std::string assembled(const std::string& prefix, std::string_view bytes, std::size_t piece) {
-  LineAssembler lines(prefix);
+std::string assembled(std::string_view bytes, std::size_t piece) {
+  LineAssembler lines;
   std::string out;
+  const auto take = [&out](std::string_view line) { out.append("[0] ").append(line); };
   for (std::size_t at = 0; at < bytes.size(); at += piece) {
-    lines.feed(bytes.substr(at, piece), out);
+    lines.feed(bytes.substr(at, piece), take);
   }
-  lines.finish(out);
+  lines.finish(take);
   return out;
 }
 
@@ -38,62 +38,16 @@ TEST_CASE("lines get their prefix however the bytes are torn") {
     for (const std::size_t piece : {1U, 2U, 3U, 5U, 1000U}) {
       CAPTURE(bytes);
       CAPTURE(piece);
-      CHECK(assembled("[0] ", bytes, piece) == expected);
+      CHECK(assembled(bytes, piece) == expected);
     }
   }
-}
-
-TEST_CASE("without a prefix bytes pass as they come") {
-  LineAssembler lines("");
-  std::string out;
-  lines.feed("50%", out);
-  CHECK(out == "50%");
-  lines.feed("\rpartial", out);
-  lines.finish(out);
-  CHECK(out == "50%\rpartial");
 }
 
 TEST_CASE("a line without an end is broken at the limit, and no byte is lost") {
   constexpr std::size_t kMax = LineAssembler::kMaxLine;
   const std::string endless(2 * kMax + 10, 'x');
-  const std::string expected = ">" + std::string(kMax, 'x') + "\n>" + std::string(kMax, 'x') +
-                               "\n>" + std::string(10, 'x') + "\n";
-  CHECK((assembled(">", endless, 65536) == expected));
-  CHECK((assembled(">", endless, endless.size()) == expected));
-}
-
-TEST_CASE("the last lines are kept") {
-  std::string text;
-  for (int i = 0; i < 1000; ++i) {
-    text += "line " + std::to_string(i) + "\n";
-  }
-  for (const std::size_t piece : {std::size_t{1}, std::size_t{7}, std::size_t{100}, text.size()}) {
-    CAPTURE(piece);
-    LastLines last;
-    for (std::size_t at = 0; at < text.size(); at += piece) {
-      last.feed(std::string_view(text).substr(at, piece));
-    }
-    auto lines = last.lines();
-    REQUIRE(lines.size() == LastLines::kLines);
-    CHECK(lines.front() == "line 980");
-    CHECK(lines.back() == "line 999");
-
-    last.feed("Error: no newline");
-    lines = last.lines();
-    CHECK(lines.size() == LastLines::kLines);
-    CHECK(lines.front() == "line 981");
-    CHECK(lines.back() == "Error: no newline");
-  }
-}
-
-TEST_CASE("last lines: few, overwritten and long ones") {
-  LastLines last;
-  CHECK(last.lines().empty());
-  last.feed("first\n 10%\r 20%\r 30%\r\n");
-  last.feed(std::string(100'000, 'y'));
-  const auto lines = last.lines();
-  REQUIRE(lines.size() == 3);
-  CHECK(lines[0] == "first");
-  CHECK(lines[1] == " 30%");
-  CHECK(lines[2] == std::string(LastLines::kLineLength, 'y'));
+  const std::string expected = "[0] " + std::string(kMax, 'x') + "\n[0] " + std::string(kMax, 'x') +
+                               "\n[0] " + std::string(10, 'x') + "\n";
+  CHECK((assembled(endless, 65536) == expected));
+  CHECK((assembled(endless, endless.size()) == expected));
 }

@@ -27,7 +27,7 @@
 
 namespace asio = boost::asio;
 using acc::UniqueFd;
-using acc::launcher::OutputMux;
+using namespace acc::launcher;
 using namespace std::string_literals;
 
 namespace {
@@ -66,8 +66,13 @@ std::string text_of(const std::string& path) {
 }
 
 asio::awaitable<void> end_of(OutputMux& mux) {
-  co_await mux.drain();
+  mux.drain();
   co_await mux.flushed();
+}
+
+/// A worker with a prefix.
+WorkerOutput worker(int rank, const WorkerTargets& targets = {}) {
+  return {rank, "[" + std::to_string(rank) + "] ", targets};
 }
 
 /// A mux between pipes of the test: `out` and `err` are the launcher's, read by threads.
@@ -79,11 +84,11 @@ struct Fixture {
   asio::io_context io{1};
   std::optional<OutputMux> mux;
 
-  explicit Fixture(bool prefix = true, bool read_out = true) {
+  explicit Fixture(bool read_out = true) {
     if (read_out) {
       seen_out = std::async(std::launch::async, read_all, out.read.get());
     }
-    mux.emplace(io.get_executor(), OutputMux::Options{out.write.get(), err.write.get(), prefix});
+    mux.emplace(io.get_executor(), OutputMux::Options{out.write.get(), err.write.get()});
   }
 
   ~Fixture() { close(); }  // else the readers would wait for ever
@@ -100,14 +105,25 @@ struct Fixture {
     io.run();
     close();
   }
+
+  /// The same once `writers_end`, which another thread waits for, has returned.
+  template <typename WritersEnd>
+  void drain_after(const WritersEnd& writers_end) {
+    const std::jthread waiter([this, &writers_end] {
+      writers_end();
+      asio::co_spawn(io, end_of(*mux), asio::detached);
+    });
+    io.run();
+    close();
+  }
 };
 
 }  // namespace
 
 TEST_CASE("output mux: streams stay apart, partial and binary lines come out whole") {
   Fixture f;
-  OutputMux::WorkerEnds zero = f.mux->add_worker(0);
-  OutputMux::WorkerEnds twelve = f.mux->add_worker(12);
+  OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0));
+  OutputMux::WorkerEnds twelve = f.mux->add_worker(worker(12));
   write_all(zero.out.get(), "hello\n\0\xff binary\nno newline"s);
   write_all(zero.err.get(), "trouble\nlast words");
   write_all(twelve.out.get(), "from twelve\n");
@@ -122,8 +138,8 @@ TEST_CASE("output mux: streams stay apart, partial and binary lines come out who
 }
 
 TEST_CASE("output mux: one worker's bytes pass unchanged") {
-  Fixture f(/*prefix=*/false);
-  OutputMux::WorkerEnds ends = f.mux->add_worker(0);
+  Fixture f;
+  OutputMux::WorkerEnds ends = f.mux->add_worker({.rank = 0});
   write_all(ends.out.get(), "10%\r20%\nend");
   ends = {};
   f.drain();
@@ -136,7 +152,7 @@ TEST_CASE("output mux: 8 writers with 100,000 lines each, none torn, lost or out
   Fixture f;
   std::vector<std::jthread> writers;
   for (int rank = 0; rank < kWriters; ++rank) {
-    writers.emplace_back([ends = f.mux->add_worker(rank), rank] {
+    writers.emplace_back([ends = f.mux->add_worker(worker(rank)), rank] {
       std::string block;
       for (int line = 0; line < kLines; ++line) {
         block += "rank " + std::to_string(rank) + " line " + std::to_string(line) + "\n";
@@ -148,9 +164,7 @@ TEST_CASE("output mux: 8 writers with 100,000 lines each, none torn, lost or out
       write_all(ends.out.get(), block);
     });
   }
-  f.io.run();  // all streams end when the writers do
-  f.io.restart();
-  f.drain();
+  f.drain_after([&writers] { writers.clear(); });
   std::istringstream out(f.seen_out.get());
   std::map<int, int> next;
   int wrong = 0;
@@ -171,17 +185,17 @@ TEST_CASE("output mux: 8 writers with 100,000 lines each, none torn, lost or out
 
 TEST_CASE("output mux: a pipe that somebody still holds does not hold up the end") {
   Fixture f;
-  const OutputMux::WorkerEnds held = f.mux->add_worker(3);
+  const OutputMux::WorkerEnds held = f.mux->add_worker(worker(3));
   write_all(held.err.get(), "before the end");
   f.drain();
   CHECK(f.seen_err.get() == "[3] before the end\n");
 }
 
 TEST_CASE("output mux: a reader that has gone away is a closed pipe for the workers") {
-  Fixture f(/*prefix=*/true, /*read_out=*/false);
+  Fixture f(/*read_out=*/false);
   const auto pipe_before = std::signal(SIGPIPE, SIG_IGN);
   f.out.read.reset();
-  OutputMux::WorkerEnds ends = f.mux->add_worker(0);
+  OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
   std::jthread writer([&ends] {
     const std::string line(1000, '\n');
     ssize_t count = 0;
@@ -190,11 +204,8 @@ TEST_CASE("output mux: a reader that has gone away is a closed pipe for the work
     write_all(ends.err.get(), errno == EPIPE ? "closed\n" : "no error\n");
     ends = {};
   });
-  f.io.run();
-  writer.join();
+  f.drain_after([&writer] { writer.join(); });
   std::signal(SIGPIPE, pipe_before);
-  f.io.restart();
-  f.drain();
   CHECK(f.seen_err.get() == "[0] closed\n");
 }
 
@@ -205,8 +216,8 @@ TEST_CASE("output mux: a stopped reader stalls the writers, not the loop") {
   std::future<std::string> seen;
   {
     asio::io_context io(1);
-    OutputMux mux(io.get_executor(), {out.write.get(), err.write.get(), true});
-    OutputMux::WorkerEnds ends = mux.add_worker(0);
+    OutputMux mux(io.get_executor(), {out.write.get(), err.write.get()});
+    OutputMux::WorkerEnds ends = mux.add_worker(worker(0));
     const std::string line = std::string(999, 'x') + "\n";
     // Nobody reads `out`: sooner or later the worker's pipe stays full although the loop turns.
     for (pollfd worker{ends.out.get(), POLLOUT, 0}; ::poll(&worker, 1, 0) == 1; io.poll()) {
@@ -234,8 +245,8 @@ TEST_CASE("output mux: sockets and files as output") {
   REQUIRE(file != nullptr);
   {
     asio::io_context io(1);
-    OutputMux mux(io.get_executor(), {socket.get(), ::fileno(file), true});
-    OutputMux::WorkerEnds ends = mux.add_worker(1);
+    OutputMux mux(io.get_executor(), {socket.get(), ::fileno(file)});
+    OutputMux::WorkerEnds ends = mux.add_worker(worker(1));
     write_all(ends.out.get(), "to the socket\n");
     write_all(ends.err.get(), "to the file\n");
     ends = {};
@@ -254,8 +265,9 @@ TEST_CASE("output mux: a stream goes to its file, to the console, or to both") {
   const std::string both = (folder.path() / "both").string();
   const std::string alone = (folder.path() / "alone").string();
   Fixture f;
-  OutputMux::WorkerEnds zero = f.mux->add_worker(0, {.out = {both, true}, .err = {alone, false}});
-  OutputMux::WorkerEnds one = f.mux->add_worker(1, {.out = {"", false}, .err = {"", true}});
+  OutputMux::WorkerEnds zero =
+      f.mux->add_worker(worker(0, {.out = {both, true}, .err = {alone, false}}));
+  OutputMux::WorkerEnds one = f.mux->add_worker(worker(1, {.out = {"", false}, .err = {"", true}}));
   write_all(zero.out.get(), "half a ");
   write_all(zero.out.get(), "line\n");
   write_all(zero.err.get(), "first\nlast\n");
@@ -273,7 +285,7 @@ TEST_CASE("output mux: a stream goes to its file, to the console, or to both") {
 TEST_CASE("output mux: workers may come again, and only their last words count") {
   Fixture f;
   for (const char* words : {"first attempt\n", "second attempt\n"}) {
-    OutputMux::WorkerEnds ends = f.mux->add_worker(3);
+    OutputMux::WorkerEnds ends = f.mux->add_worker(worker(3));
     write_all(ends.err.get(), words);
     ends = {};
     asio::co_spawn(f.io, end_of(*f.mux), asio::detached);
@@ -288,6 +300,6 @@ TEST_CASE("output mux: workers may come again, and only their last words count")
 
 TEST_CASE("output mux: a file that cannot be written is an error") {
   Fixture f;
-  CHECK_THROWS_WITH_AS(f.mux->add_worker(0, {.out = {"/no/such/folder/file", false}, .err = {}}),
+  CHECK_THROWS_WITH_AS(f.mux->add_worker(worker(0, {.out = {"/no/such/folder/file", false}})),
                        "cannot write /no/such/folder/file: No such file or directory", acc::Error);
 }

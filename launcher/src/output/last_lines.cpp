@@ -1,21 +1,9 @@
-#include "output/line_assembler.hpp"
+#include "output/last_lines.hpp"
 
 #include <algorithm>
 
 namespace acc::launcher {
 namespace {
-
-/// Position of the character that ends the first line of `bytes`. A "\r" counts once it is known
-/// not to be half of "\r\n".
-std::size_t line_end(std::string_view bytes) {
-  const std::size_t newline = bytes.find('\n');
-  const std::size_t carriage_return = bytes.substr(0, newline).find('\r');
-  if (carriage_return == std::string_view::npos || carriage_return + 1 == bytes.size() ||
-      carriage_return + 1 == newline) {
-    return newline;
-  }
-  return carriage_return;
-}
 
 std::string_view as_seen_last(std::string_view line) {
   while (line.ends_with('\r')) {
@@ -25,38 +13,6 @@ std::string_view as_seen_last(std::string_view line) {
 }
 
 }  // namespace
-
-void LineAssembler::emit(std::string_view end_of_line, std::string& out) {
-  out.append(prefix_).append(partial_).append(end_of_line);
-  partial_.clear();
-}
-
-void LineAssembler::feed(std::string_view bytes, std::string& out) {
-  if (prefix_.empty()) {
-    out.append(bytes);
-    return;
-  }
-  if (partial_.ends_with('\r') && !bytes.empty() && bytes.front() != '\n') {
-    emit("", out);
-  }
-  for (std::size_t end = line_end(bytes); end != std::string_view::npos; end = line_end(bytes)) {
-    emit(bytes.substr(0, end + 1), out);
-    bytes.remove_prefix(end + 1);
-  }
-  while (partial_.size() + bytes.size() > kMaxLine) {
-    const std::size_t part = kMaxLine - partial_.size();
-    partial_.append(bytes.substr(0, part));
-    bytes.remove_prefix(part);
-    emit("\n", out);
-  }
-  partial_.append(bytes);
-}
-
-void LineAssembler::finish(std::string& out) {
-  if (!partial_.empty()) {
-    emit("\n", out);
-  }
-}
 
 void LastLines::feed(std::string_view bytes) {
   // Only the last lines of a large block are looked at.

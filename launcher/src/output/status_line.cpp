@@ -1,0 +1,47 @@
+#include "output/status_line.hpp"
+
+#include <array>
+#include <cstdio>
+
+namespace acc::launcher {
+namespace {
+
+std::string clock_text(std::chrono::seconds time) {
+  const long long total = time.count();
+  std::array<char, 64> text{};
+  if (total < 3600) {
+    std::snprintf(text.data(), text.size(), "%lld:%02lld", total / 60, total % 60);
+  } else {
+    std::snprintf(text.data(), text.size(), "%lld:%02lld:%02lld", total / 3600, total / 60 % 60,
+                  total % 60);
+  }
+  return text.data();
+}
+
+}  // namespace
+
+std::string status_text(const JobStatus& status, std::chrono::steady_clock::time_point now) {
+  std::string text = "acclaunch: " + std::to_string(status.running) + " of " +
+                     std::to_string(status.workers) + " workers, ";
+  if (status.restarts != 0) {
+    text += std::to_string(status.restarts) + (status.restarts == 1 ? " restart, " : " restarts, ");
+  }
+  return text +
+         clock_text(std::chrono::duration_cast<std::chrono::seconds>(now - status.started_at));
+}
+
+std::string StatusLine::around(std::string_view block) {
+  std::string bytes;
+  if (is_shown_) {
+    bytes = "\r\033[K";
+  }
+  bytes.append(block);
+  at_line_start_ = block.empty() ? at_line_start_ : block.ends_with('\n');
+  is_shown_ = at_line_start_ && !text_.empty();
+  if (is_shown_) {
+    bytes.append(text_);
+  }
+  return bytes;
+}
+
+}  // namespace acc::launcher

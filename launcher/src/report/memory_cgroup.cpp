@@ -1,0 +1,76 @@
+#include "report/memory_cgroup.hpp"
+
+#include "supervision/cgroup.hpp"
+
+#include <fstream>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kController = "memory";
+constexpr std::int64_t kNoLimit = std::int64_t{1} << 62;  // version 1 writes a number above it
+
+/// Below `root` what /proc/self/mountinfo there calls the group.
+fs::path folder_of(const fs::path& root, const std::string& name, const std::string& controller) {
+  const fs::path folder = cgroup_folder(root / "proc/self/mountinfo", name, controller);
+  return folder.empty() ? fs::path() : root / folder.relative_path();
+}
+
+/// The number after `word` in a file of lines "word number"; of the first line without a word.
+std::optional<std::int64_t> number_in(const fs::path& file, const std::string& word) {
+  std::ifstream words(file);
+  std::int64_t number = 0;
+  if (word.empty()) {
+    return words >> number ? std::optional(number) : std::nullopt;
+  }
+  for (std::string name; words >> name;) {
+    if (name == word) {
+      return words >> number ? std::optional(number) : std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+/// That of the nearest group that has it. The groups below a folder of control groups end where
+/// there are no processes to be listed.
+std::optional<std::int64_t> nearest(fs::path folder, std::initializer_list<const char*> files,
+                                    const std::string& word) {
+  std::error_code ignored;
+  for (; fs::exists(folder / "cgroup.procs", ignored); folder = folder.parent_path()) {
+    for (const char* file : files) {
+      const auto number = number_in(folder / file, word);
+      if (number && *number < kNoLimit) {
+        return number;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+MemoryCgroup::MemoryCgroup(const fs::path& root)
+    : folder_(folder_of(root, cgroup_name(root / "proc/self/cgroup"), "")) {
+  if (!oom_kills()) {  // version 2 is there for other controllers at most
+    folder_ = folder_of(root, cgroup_name(root / "proc/self/cgroup", kController), kController);
+  }
+}
+
+MemoryCgroup::MemoryCgroup(const fs::path& root, const std::string& name)
+    : folder_(folder_of(root, name, "")) {
+  if (!oom_kills()) {
+    folder_ = folder_of(root, name, kController);
+  }
+}
+
+std::optional<std::int64_t> MemoryCgroup::oom_kills() const {
+  return nearest(folder_, {"memory.events", "memory.oom_control"}, "oom_kill");
+}
+
+std::optional<std::int64_t> MemoryCgroup::limit() const {
+  return nearest(folder_, {"memory.max", "memory.limit_in_bytes"}, "");
+}
+
+}  // namespace acc::launcher

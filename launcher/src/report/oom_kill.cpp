@@ -1,0 +1,154 @@
+#include "report/oom_kill.hpp"
+
+#include "report/words.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <fstream>
+#include <string_view>
+#include <utility>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kKilled = "killed by the kernel for want of memory";
+constexpr std::size_t kMaxLog = std::size_t{4} << 20;
+constexpr const char* kFirstPidNamespace = "pid:[4026531836]";  // PROC_PID_INIT_INO
+
+/// The end of the log, where it names processes by the numbers that we see.
+UniqueFd open_log(const fs::path& root) {
+  std::error_code ignored;
+  if (fs::read_symlink(root / "proc/self/ns/pid", ignored) != kFirstPidNamespace) {
+    return {};
+  }
+  UniqueFd file(::open((root / "dev/kmsg").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (file && ::lseek(file.get(), 0, SEEK_END) < 0) {
+    file.reset();
+  }
+  return file;
+}
+
+/// The text after `name`, up to one of `ends`.
+std::string_view after(std::string_view text, std::string_view name, std::string_view ends) {
+  const std::size_t at = text.find(name);
+  if (at == std::string_view::npos) {
+    return {};
+  }
+  text.remove_prefix(at + name.size());
+  return text.substr(0, text.find_first_of(ends));
+}
+
+/// Bytes of a field as in "anon-rss:65280kB".
+std::int64_t field(std::string_view line, std::string_view name) {
+  const std::string digits(after(line, name, "k "));
+  return std::strtoll(digits.c_str(), nullptr, 10) * 1024;
+}
+
+/// The last line that holds `mark`; empty: none.
+std::string_view last_line_with(std::string_view text, std::string_view mark) {
+  const std::size_t at = text.rfind(mark);
+  if (at == std::string_view::npos) {
+    return {};
+  }
+  text.remove_prefix(text.rfind('\n', at) + 1);
+  return text.substr(0, text.find('\n'));
+}
+
+/// The kernel's line "Memory: 16331 kB" of a file of such lines, or a bare number.
+std::optional<std::int64_t> value_of(const fs::path& file, const std::string& name) {
+  std::ifstream lines(file);
+  std::int64_t value = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(name)) {
+      value = std::strtoll(line.c_str() + name.size(), nullptr, 10);
+      return value;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+OomKills::OomKills(fs::path root)
+    : root_(std::move(root)),
+      log_file_(open_log(root_)),
+      cgroup_(root_),
+      cgroup_kills_before_(cgroup_.oom_kills()),
+      machine_kills_before_(machine_kills()) {}
+
+std::optional<std::int64_t> OomKills::machine_kills() const {
+  return value_of(root_ / "proc/vmstat", "oom_kill ");
+}
+
+const std::string& OomKills::log() const {
+  std::array<char, 8192> record{};  // longer than any that the kernel gives at once
+  while (log_file_ && log_.size() < kMaxLog) {
+    const ssize_t count = ::read(log_file_.get(), record.data(), record.size());
+    if (count > 0) {
+      log_.append(record.data(), static_cast<std::size_t>(count));
+    } else if (count == 0 || (errno != EPIPE && errno != EINTR)) {  // EPIPE: some was overwritten
+      break;
+    }
+  }
+  return log_;
+}
+
+std::string OomKills::limit_of(const std::string& cgroup) const {
+  if (cgroup.empty()) {
+    const auto total = value_of(root_ / "proc/meminfo", "MemTotal:");
+    return total ? ", the machine has " + binary_size(*total * 1024) : "";
+  }
+  const auto limit = MemoryCgroup(root_, cgroup).limit();
+  return limit ? fmt::format(", the limit of cgroup {} is {}", cgroup, binary_size(*limit)) : "";
+}
+
+// oom-kill:constraint=CONSTRAINT_MEMCG,...,oom_memcg=/job,task_memcg=/job,task=python3,pid=4711,uid=0
+// Memory cgroup out of memory: Killed process 4711 (python3) total-vm:..kB, anon-rss:65280kB, ...
+std::string OomKills::logged_kill(pid_t pid) const {
+  const std::string_view line = last_line_with(log(), fmt::format("Killed process {} (", pid));
+  if (line.empty()) {
+    return {};
+  }
+  const std::string_view why = last_line_with(log(), fmt::format(",pid={},", pid));
+  const std::int64_t resident = field(line, "anon-rss:") + field(line, "shmem-rss:");
+  return fmt::format("{}: {} resident{}", kKilled, binary_size(resident),
+                     limit_of(std::string(after(why, "oom_memcg=", ","))));
+}
+
+std::string OomKills::counted_kill(std::int64_t peak_memory) const {
+  const auto growth = [](std::optional<std::int64_t> now, std::optional<std::int64_t> before) {
+    return now && before ? *now - *before : 0;
+  };
+  const std::int64_t in_cgroup = growth(cgroup_.oom_kills(), cgroup_kills_before_);
+  const std::int64_t in_machine = growth(machine_kills(), machine_kills_before_);
+  if (in_cgroup <= 0 && in_machine <= 0) {
+    return {};
+  }
+  const auto limit = cgroup_.limit();
+  return fmt::format(
+      "{} {} ({} {} more such kill{} since the start){}{}", in_cgroup > 0 ? "probably" : "perhaps",
+      kKilled, in_cgroup > 0 ? "its cgroup counts" : "the machine counts",
+      in_cgroup > 0 ? in_cgroup : in_machine,
+      (in_cgroup > 0 ? in_cgroup : in_machine) == 1 ? "" : "s",
+      peak_memory > 0 ? "; it had " + binary_size(peak_memory) : "",
+      in_cgroup > 0 && limit ? "; the limit of its cgroup is " + binary_size(*limit) : "");
+}
+
+std::string OomKills::cause(pid_t pid, std::int64_t peak_memory) const {
+  std::string kill = logged_kill(pid);
+  if (kill.empty()) {
+    kill = counted_kill(peak_memory);
+  }
+  if (kill.empty() && (cgroup_kills_before_ || machine_kills_before_)) {
+    return "neither acclaunch nor the kernel for want of memory: somebody else's SIGKILL";
+  }
+  return kill;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,46 @@
+#include "supervision/remains.hpp"
+
+#include "acc/base/error.hpp"
+#include "supervision/descendants.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <filesystem>
+
+namespace acc::launcher {
+
+Remains::Remains(const std::string& name)
+    : cgroup_(Cgroup::make(name)),
+      folder_(static_cast<char*>(
+          ::mmap(nullptr, PATH_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+  if (folder_ == MAP_FAILED) {
+    throw Error(Errc::process, std::string("mmap failed: ") + std::strerror(errno));
+  }
+}
+
+void Remains::add_folder(const std::string& folder) const noexcept {
+  if (!folder.empty() && folder.size() < PATH_MAX) {
+    // The first character comes last: the writer may be killed in between.
+    std::copy(folder.begin() + 1, folder.end(), folder_ + 1);
+    std::atomic_ref(*folder_).store(folder.front(), std::memory_order_release);
+  }
+}
+
+bool Remains::clean_up() const noexcept {
+  const bool all_ended = end_descendants(cgroup());
+  if (cgroup_) {
+    cgroup_->remove();
+  }
+  if (std::atomic_ref(*folder_).load(std::memory_order_acquire) != '\0') {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  return all_ended;
+}
+
+}  // namespace acc::launcher
