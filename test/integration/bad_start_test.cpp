@@ -145,7 +145,7 @@ TEST_CASE("bad start: too few descriptors") {
           "ulimit -n 64; exec " ACC_BIN_DIR
           "/acclaunch --cpu --num_processes 32 /bin/sh -c 'echo started'"},
          2,
-         "ulimit -n"});
+         "file descriptors, but the hard limit is 64"});
 }
 
 TEST_CASE("bad start: an environment that is too large for the workers") {
