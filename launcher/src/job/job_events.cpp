@@ -41,6 +41,9 @@ asio::awaitable<void> Job::watch_guardian() {
 }
 
 void Job::on_signal(int signal) {
+  if (signal == SIGTSTP) {
+    output_.hide_status();  // the shell's prompt is next
+  }
   if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
     stop({128 + signal, signal, "stopped by " + signal_name(signal), true});
   } else if (phase_ == Phase::running && (signal == SIGCHLD || !is_own_signal(signal))) {

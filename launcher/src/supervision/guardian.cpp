@@ -117,6 +117,7 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
 }
 
 [[noreturn]] void become_supervisor(const Title& title, Guard guard, const Body& body) {
+  guard.process_group = ::getpgrp();
   ::setpgid(0, 0);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   std::signal(SIGPIPE, SIG_IGN);
@@ -137,7 +138,7 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
   const pid_t supervisor = forked();
   if (supervisor == 0) {
     held.reset();
-    become_supervisor(title, {std::move(watched), std::move(remains)}, body);
+    become_supervisor(title, {std::move(watched), std::move(remains), 0}, body);
   }
   watched.reset();
   ::setsid();  // not before: the workers stay in the terminal's session

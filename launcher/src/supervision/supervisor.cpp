@@ -15,6 +15,9 @@ namespace asio = boost::asio;
 
 namespace {
 
+/// From SIGKILL until a worker counts as one that cannot be killed, at least.
+constexpr std::chrono::milliseconds kTimeToDie{10'000};
+
 /// A coroutine nobody awaits: its error leaves through io_context::run().
 void rethrow(const std::exception_ptr& error) {
   if (error) {
@@ -228,17 +231,17 @@ void Supervisor::stop_workers() {
   // As torchrun does: the user's signal as it came; SIGTERM when a failure is the reason.
   signal_running(signal_for_stop_ != 0 ? signal_for_stop_ : SIGTERM);
   signal_running(SIGCONT);  // a stopped worker would not see it
-  start_clock();
+  start_clock(options_.shutdown_timeout);
 }
 
 void Supervisor::kill_workers() {
   signal_running(SIGKILL);
   kill_descendants(options_.surroundings.cgroup);
-  start_clock();
+  start_clock(std::max(options_.shutdown_timeout, kTimeToDie));
 }
 
-void Supervisor::start_clock() {
-  clock_.expires_after(options_.shutdown_timeout);  // cancels the one that runs
+void Supervisor::start_clock(std::chrono::milliseconds limit) {
+  clock_.expires_after(limit);  // cancels the one that runs
   clock_.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
       handle(JobEvent::time_is_over);

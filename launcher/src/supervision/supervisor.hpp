@@ -78,7 +78,7 @@ class Supervisor {
   void signal_running(int signal);
   void stop_workers();
   void kill_workers();
-  void start_clock();
+  void start_clock(std::chrono::milliseconds limit);
 
   boost::asio::any_io_executor executor_;
   OutputMux& output_;

@@ -1,124 +1,23 @@
-#include "output/output_mux.hpp"
-
 #include "acc/base/error.hpp"
+#include "output_fixture.hpp"
 #include "support/temporary_folder.hpp"
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
-#include <boost/asio/io_context.hpp>
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
-#include <future>
-#include <iterator>
 #include <map>
-#include <optional>
 #include <sstream>
-#include <thread>
 
 namespace asio = boost::asio;
-using acc::UniqueFd;
 using namespace acc::launcher;
+using namespace acc::test;
+using acc::UniqueFd;
 using namespace std::string_literals;
-
-namespace {
-
-struct Pipe {
-  UniqueFd read;
-  UniqueFd write;
-  Pipe() {
-    std::array<int, 2> ends{};
-    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
-    read.reset(ends[0]);
-    write.reset(ends[1]);
-  }
-};
-
-void write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
-    REQUIRE(count > 0);
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
-}
-
-std::string read_all(int fd) {
-  std::string all;
-  std::array<char, 65536> chunk{};
-  for (ssize_t count = 0; (count = ::read(fd, chunk.data(), chunk.size())) > 0;) {
-    all.append(chunk.data(), static_cast<std::size_t>(count));
-  }
-  return all;
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-asio::awaitable<void> end_of(OutputMux& mux) {
-  mux.drain();
-  co_await mux.flushed();
-}
-
-/// A worker with a prefix.
-WorkerOutput worker(int rank, const WorkerTargets& targets = {}) {
-  return {rank, "[" + std::to_string(rank) + "] ", targets};
-}
-
-/// A mux between pipes of the test: `out` and `err` are the launcher's, read by threads.
-struct Fixture {
-  Pipe out;
-  Pipe err;
-  std::future<std::string> seen_out;
-  std::future<std::string> seen_err = std::async(std::launch::async, read_all, err.read.get());
-  asio::io_context io{1};
-  std::optional<OutputMux> mux;
-
-  explicit Fixture(bool read_out = true) {
-    if (read_out) {
-      seen_out = std::async(std::launch::async, read_all, out.read.get());
-    }
-    mux.emplace(io.get_executor(), OutputMux::Options{out.write.get(), err.write.get()});
-  }
-
-  ~Fixture() { close(); }  // else the readers would wait for ever
-
-  void close() {
-    mux.reset();
-    out.write.reset();
-    err.write.reset();
-  }
-
-  /// All writers are done: lets the loop run until everything has come out.
-  void drain() {
-    asio::co_spawn(io, end_of(*mux), asio::detached);
-    io.run();
-    close();
-  }
-
-  /// The same once `writers_end`, which another thread waits for, has returned.
-  template <typename WritersEnd>
-  void drain_after(const WritersEnd& writers_end) {
-    const std::jthread waiter([this, &writers_end] {
-      writers_end();
-      asio::co_spawn(io, end_of(*mux), asio::detached);
-    });
-    io.run();
-    close();
-  }
-};
-
-}  // namespace
 
 TEST_CASE("output mux: streams stay apart, partial and binary lines come out whole") {
   Fixture f;
@@ -192,7 +91,7 @@ TEST_CASE("output mux: a pipe that somebody still holds does not hold up the end
 }
 
 TEST_CASE("output mux: a reader that has gone away is a closed pipe for the workers") {
-  Fixture f(/*read_out=*/false);
+  Fixture f({}, /*read_out=*/false);
   const auto pipe_before = std::signal(SIGPIPE, SIG_IGN);
   f.out.read.reset();
   OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
@@ -210,30 +109,41 @@ TEST_CASE("output mux: a reader that has gone away is a closed pipe for the work
 }
 
 TEST_CASE("output mux: a stopped reader stalls the writers, not the loop") {
-  Pipe out;
-  Pipe err;
-  std::string expected;
-  std::future<std::string> seen;
-  {
-    asio::io_context io(1);
-    OutputMux mux(io.get_executor(), {out.write.get(), err.write.get()});
-    OutputMux::WorkerEnds ends = mux.add_worker(worker(0));
-    const std::string line = std::string(999, 'x') + "\n";
-    // Nobody reads `out`: sooner or later the worker's pipe stays full although the loop turns.
-    for (pollfd worker{ends.out.get(), POLLOUT, 0}; ::poll(&worker, 1, 0) == 1; io.poll()) {
-      REQUIRE(expected.size() < 10'000'000);
-      write_all(ends.out.get(), line);
-      expected += "[0] " + line;
+  for (const bool is_own : {true, false}) {
+    CAPTURE(is_own);
+    Pipe out;
+    Pipe err;
+    std::string expected;
+    std::future<std::string> seen;
+    {
+      asio::io_context io(1);
+      bool lost = false;
+      const OutputMux::Options options{.out = out.write.get(),
+                                       .err = err.write.get(),
+                                       .on_lost = [&lost](const Lost&) { lost = true; }};
+      // A pipe of somebody else cannot be opened anew, where the test may be somebody else.
+      const bool changed = !is_own && ::seteuid(65534) == 0;
+      OutputMux mux(io.get_executor(), options);
+      REQUIRE((!changed || ::seteuid(0) == 0));
+      OutputMux::WorkerEnds ends = mux.add_worker(worker(0));
+      const std::string line = std::string(999, 'x') + "\n";
+      // Nobody reads `out`: sooner or later the worker's pipe stays full although the loop turns.
+      for (pollfd pipe{ends.out.get(), POLLOUT, 0}; ::poll(&pipe, 1, 0) == 1; io.poll()) {
+        REQUIRE(expected.size() < 10'000'000);
+        write_all(ends.out.get(), line);
+        expected += "[0] " + line;
+      }
+      CHECK(expected.size() > 100'000);
+      CHECK_FALSE(lost);
+      CHECK((::fcntl(out.write.get(), F_GETFL) & O_NONBLOCK) == 0);  // others share that flag
+      ends = {};
+      seen = std::async(std::launch::async, read_all, out.read.get());
+      asio::co_spawn(io, end_of(mux), asio::detached);
+      io.run();
     }
-    CHECK(expected.size() > 100'000);
-    CHECK((::fcntl(out.write.get(), F_GETFL) & O_NONBLOCK) == 0);  // others share that flag
-    ends = {};
-    seen = std::async(std::launch::async, read_all, out.read.get());
-    asio::co_spawn(io, end_of(mux), asio::detached);
-    io.run();
+    out.write.reset();
+    CHECK((seen.get() == expected));
   }
-  out.write.reset();
-  CHECK((seen.get() == expected));
 }
 
 TEST_CASE("output mux: sockets and files as output") {
@@ -253,6 +163,7 @@ TEST_CASE("output mux: sockets and files as output") {
     asio::co_spawn(io, end_of(mux), asio::detached);
     io.run();
   }
+  CHECK((::fcntl(socket.get(), F_GETFL) & O_NONBLOCK) == 0);
   socket.reset();
   CHECK(read_all(peer.get()) == "[1] to the socket\n");
   ::lseek(::fileno(file), 0, SEEK_SET);

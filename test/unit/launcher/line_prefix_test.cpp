@@ -1,0 +1,41 @@
+#include "output/line_prefix.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace acc::launcher;
+
+TEST_CASE("line prefix: macros are replaced, everything else stays") {
+  struct Case {
+    const char* pattern;
+    int num_machines;
+    const char* prefix;
+  };
+  const LineSource source{.role_name = "trainer", .rank = 13, .local_rank = 5, .host = "node1"};
+  const Case cases[] = {
+      {"", 1, "[13] "},
+      {"", 2, "[node1 13] "},
+      {"[${role_name}${local_rank}]:", 1, "[trainer5]:"},
+      {"${host}/${rank} ${rank}", 1, "node1/13 13"},
+      {"no macro ", 4, "no macro "},
+      {"$rank $$ ${other} ${rank", 1, "$rank $$ ${other} ${rank"},
+      {"$${rank}", 1, "$13"},
+      {"r\xc3\xa4ng ${rank}\t", 1, "r\xc3\xa4ng 13\t"},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.pattern);
+    CHECK(line_prefix(c.pattern, source, c.num_machines) == c.prefix);
+  }
+  CHECK(line_prefix("${role_name}", {"${rank}", 0, 0, ""}, 1) == "${rank}");
+}
+
+TEST_CASE("line prefix: ranks as ranges") {
+  const std::pair<std::vector<int>, const char*> cases[] = {
+      {{0}, "[0] "},
+      {{0, 2}, "[0,2] "},
+      {{0, 1, 2, 3}, "[0-3] "},
+      {{1, 2, 4, 8, 9, 10, 100}, "[1-2,4,8-10,100] "},
+  };
+  for (const auto& [ranks, prefix] : cases) {
+    CHECK(prefix_of_ranks(ranks) == prefix);
+  }
+}

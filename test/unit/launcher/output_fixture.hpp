@@ -1,0 +1,113 @@
+#pragma once
+
+#include "acc/base/unique_fd.hpp"
+#include "output/output_mux.hpp"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <future>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+namespace acc::test {
+
+struct Pipe {
+  UniqueFd read;
+  UniqueFd write;
+  Pipe() {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+    read.reset(ends[0]);
+    write.reset(ends[1]);
+  }
+};
+
+inline void write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
+    REQUIRE(count > 0);
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+inline std::string read_all(int fd) {
+  std::string all;
+  std::array<char, 65536> chunk{};
+  for (ssize_t count = 0; (count = ::read(fd, chunk.data(), chunk.size())) > 0;) {
+    all.append(chunk.data(), static_cast<std::size_t>(count));
+  }
+  return all;
+}
+
+inline std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline boost::asio::awaitable<void> end_of(launcher::OutputMux& mux) {
+  mux.drain();
+  co_await mux.flushed();
+}
+
+/// A worker with a prefix.
+inline launcher::WorkerOutput worker(int rank, const launcher::WorkerTargets& targets = {}) {
+  return {rank, "[" + std::to_string(rank) + "] ", targets};
+}
+
+/// A mux between pipes of the test: `out` and `err` are the launcher's unless the options say
+/// otherwise, and read by threads.
+struct Fixture {
+  Pipe out;
+  Pipe err;
+  std::future<std::string> seen_out;
+  std::future<std::string> seen_err = std::async(std::launch::async, read_all, err.read.get());
+  boost::asio::io_context io{1};
+  std::optional<launcher::OutputMux> mux;
+
+  explicit Fixture(launcher::OutputMux::Options options = {}, bool read_out = true) {
+    if (read_out) {
+      seen_out = std::async(std::launch::async, read_all, out.read.get());
+    }
+    options.out = options.out == STDOUT_FILENO ? out.write.get() : options.out;
+    options.err = options.err == STDERR_FILENO ? err.write.get() : options.err;
+    mux.emplace(io.get_executor(), options);
+  }
+
+  ~Fixture() { close(); }  // else the readers would wait for ever
+
+  void close() {
+    mux.reset();
+    out.write.reset();
+    err.write.reset();
+  }
+
+  /// All writers are done: lets the loop run until everything has come out.
+  void drain() {
+    boost::asio::co_spawn(io, end_of(*mux), boost::asio::detached);
+    io.run();
+    close();
+  }
+
+  /// The same once `writers_end`, which another thread waits for, has returned.
+  template <typename WritersEnd>
+  void drain_after(const WritersEnd& writers_end) {
+    const std::jthread waiter([this, &writers_end] {
+      writers_end();
+      boost::asio::co_spawn(io, end_of(*mux), boost::asio::detached);
+    });
+    io.run();
+    close();
+  }
+};
+
+}  // namespace acc::test

@@ -1,0 +1,165 @@
+// Colours and the status line, on a pseudo-terminal as a user would see them.
+#include "output_fixture.hpp"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+
+#include <vector>
+
+using namespace acc::launcher;
+using namespace acc::test;
+using acc::UniqueFd;
+
+namespace {
+
+/// A terminal of `columns` that changes no byte; what is written to it can be had at the end.
+class Terminal {
+ public:
+  explicit Terminal(unsigned short columns = 80)
+      : screen_(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
+    REQUIRE(::grantpt(screen_.get()) == 0);
+    REQUIRE(::unlockpt(screen_.get()) == 0);
+    program_.reset(::open(::ptsname(screen_.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+    REQUIRE(program_);
+    termios mode{};
+    ::tcgetattr(program_.get(), &mode);
+    ::cfmakeraw(&mode);
+    ::tcsetattr(program_.get(), TCSANOW, &mode);
+    const winsize size{.ws_row = 25, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    ::ioctl(program_.get(), TIOCSWINSZ, &size);
+    bytes_ = std::async(std::launch::async, read_all, screen_.get());
+  }
+
+  [[nodiscard]] int fd() const { return program_.get(); }
+
+  std::string bytes() {
+    program_.reset();  // the other end then reads an end of file
+    return bytes_.get();
+  }
+
+ private:
+  UniqueFd screen_;
+  UniqueFd program_;
+  std::future<std::string> bytes_;
+};
+
+/// What stands on a terminal after `bytes`; colours are left out.
+std::string shown(const std::string& bytes) {
+  std::string done;
+  std::string line;
+  std::size_t column = 0;
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    if (bytes[at] == '\033') {
+      const std::size_t end = bytes.find_first_of("mK", at);
+      line.resize(bytes[end] == 'K' ? column : line.size());
+      at = end;
+    } else if (bytes[at] == '\n') {
+      done += line + "\n";
+      line.clear();
+      column = 0;
+    } else if (bytes[at] == '\r') {
+      column = 0;
+    } else {
+      line.replace(column, 1, 1, bytes[at]);
+      ++column;
+    }
+  }
+  return done + line;
+}
+
+struct Variable {
+  Variable(const char* its_name, const char* value) : name(its_name) { ::setenv(name, value, 1); }
+  ~Variable() { ::unsetenv(name); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  const char* name;
+};
+
+JobStatus status(int running, int workers) {
+  return {running, workers, 0, std::chrono::steady_clock::now()};
+}
+
+}  // namespace
+
+TEST_CASE("terminal: colours there alone, and not where the user wants none") {
+  for (const bool wanted : {true, false}) {
+    std::optional<Variable> no_colour;
+    if (!wanted) {
+      no_colour.emplace("NO_COLOR", "1");
+    }
+    Terminal terminal;
+    Fixture f({.out = terminal.fd()});
+    OutputMux::WorkerEnds ends = f.mux->add_worker(worker(1));
+    write_all(ends.out.get(), "hello\n");
+    write_all(ends.err.get(), "trouble\n");
+    ends = {};
+    f.drain();
+    CHECK(terminal.bytes() == (wanted ? "\033[33m[1] \033[0mhello\n" : "[1] hello\n"));
+    CHECK(f.seen_err.get() == "[1] trouble\n");
+  }
+}
+
+TEST_CASE("terminal: a status line below the output, which leaves no trace") {
+  const Variable kind("TERM", "xterm");
+  Terminal terminal;
+  Fixture f({.out = terminal.fd(), .err = terminal.fd(), .status_line = true});
+  OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0));
+  OutputMux::WorkerEnds one = f.mux->add_worker(worker(1));
+  f.mux->set_status(status(2, 2));
+  write_all(zero.out.get(), "first\n");
+  f.io.poll();
+  write_all(one.err.get(), "second\n");
+  f.io.poll();
+  one = {};
+  f.mux->set_status(status(1, 2));
+  write_all(zero.out.get(), "10%\r");
+  write_all(zero.out.get(), "20%\r");
+  f.io.poll();
+  zero = {};
+  f.drain();
+  const std::string bytes = terminal.bytes();
+  const std::size_t both = bytes.find("acclaunch: 2 of 2 workers, 0:0");
+  const std::size_t first = bytes.find("first");
+  const std::size_t one_left = bytes.find("acclaunch: 1 of 2 workers, 0:0");
+  REQUIRE(one_left != std::string::npos);
+  CHECK(both < first);
+  CHECK(first < one_left);
+  CHECK(shown(bytes.substr(0, one_left)).ends_with("[0] first\n[1] second\n"));
+  CHECK(bytes.find("acclaunch", bytes.find("10%")) > bytes.find("20%\r\n"));
+  CHECK(shown(bytes) == "[0] first\n[1] second\n[0] 20%\n");
+}
+
+TEST_CASE("terminal: the status line stands below each line that comes") {
+  const Variable kind("TERM", "xterm");
+  Terminal terminal(/*columns=*/21);
+  Fixture f({.err = terminal.fd(), .status_line = true});
+  f.mux->set_status(status(2, 2));
+  f.mux->write_stderr("acclaunch: a notice\n");
+  f.mux->hide_status();
+  f.mux->write_stderr("acclaunch: stopped\n");
+  f.mux->set_status(status(2, 2));
+  f.mux.reset();  // as after an error
+  const std::string bytes = terminal.bytes();
+  CHECK(bytes ==
+        "acclaunch: 2 of 2 wo\r\033[Kacclaunch: a notice\nacclaunch: 2 of 2 wo\r\033[K"
+        "acclaunch: stopped\nacclaunch: 2 of 2 wo\r\033[K");
+  CHECK(shown(bytes) == "acclaunch: a notice\nacclaunch: stopped\n");
+}
+
+TEST_CASE("terminal: no status line where it would disturb") {
+  struct Case {
+    const char* terminal;
+    bool wanted;
+    int workers;
+  };
+  for (const Case& c : {Case{"dumb", true, 2}, {"xterm", false, 2}, {"xterm", true, 1}}) {
+    const Variable kind("TERM", c.terminal);
+    Terminal terminal;
+    Fixture f({.err = terminal.fd(), .status_line = c.wanted});
+    f.mux->set_status(status(c.workers, c.workers));
+    f.drain();
+    CHECK(terminal.bytes().empty());
+  }
+}
