@@ -227,7 +227,9 @@ TEST_CASE("processes: a worker that cannot be killed is given up, and said to be
   job.wait_for_text(" end", 2);
   const Watched workers(job.out(), "pid=");
   const bool rank_0_first = job.out().find("[0]") < job.out().find("[1]");
-  freezer.freeze(workers[rank_0_first ? 0 : 1]);
+  const pid_t frozen = workers[rank_0_first ? 0 : 1];
+  const auto group = job_group("/proc/" + std::to_string(frozen) + "/cgroup", job.pid());
+  freezer.freeze(frozen);
   std::ofstream(freezer.fifo()) << "go on\n";
   CHECK(job.wait() == 5);
   CHECK(contains(job.err(), "in uninterruptible sleep"));
@@ -235,6 +237,32 @@ TEST_CASE("processes: a worker that cannot be killed is given up, and said to be
   CHECK_FALSE(contains(job.err(), "restart 1"));
   freezer.thaw();
   CHECK(workers.all_end());
+  std::filesystem::remove(group);  // nobody else can now
+}
+
+TEST_CASE("processes: a worker's child that cannot be killed is named, and no restart is tried") {
+  Freezer freezer;
+  if (!freezer) {
+    MESSAGE("skipped: no freezer of cgroup version 1 can be had here");
+    return;
+  }
+  Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "--shutdown_timeout", "1",
+               "--max_restarts", "3", "/bin/sh", "-c",
+               "[ $RANK = 1 ] && exec sleep 1000; setsid sleep 1000 & echo pid=$! end; read -r "
+               "line < $FIFO; exit 5"},
+              {{"FIFO", freezer.fifo()}});
+  job.wait_for_text(" end");
+  const Watched child(job.out(), "pid=");
+  const auto group = job_group("/proc/" + std::to_string(child[0]) + "/cgroup", job.pid());
+  freezer.freeze(child[0]);
+  std::ofstream(freezer.fifo()) << "go on\n";
+  CHECK(job.wait() == 5);
+  CHECK(contains(job.err(), "cannot be killed: pid " + std::to_string(child[0]) +
+                                " (sleep), in uninterruptible sleep"));
+  CHECK_FALSE(contains(job.err(), "restart 1"));
+  freezer.thaw();
+  CHECK(child.all_end());
+  std::filesystem::remove(group);
 }
 
 TEST_CASE("processes: deaths while the supervisor was stopped are told in their order") {
@@ -309,9 +337,10 @@ TEST_CASE("processes: no control group stays, however the job ends") {
   for (const char* how : {"exit 0", "exit 3", "kill -9 $$"}) {
     CAPTURE(how);
     const TemporaryFolder folder;
-    Program job(in_shell("true", "--num_processes 2",
-                         "cp /proc/self/cgroup $FOLDER/$RANK; " + std::string(how)),
-                {{"FOLDER", folder.path().string()}});
+    Program job(
+        in_shell("true", "--num_processes 2",
+                 "[ $RANK = 1 ] && exit 0; cp /proc/self/cgroup $FOLDER/0; " + std::string(how)),
+        {{"FOLDER", folder.path().string()}});
     job.wait();
     const std::filesystem::path group = job_group(folder.path() / "0", job.pid());
     if (group.empty()) {
@@ -343,6 +372,30 @@ TEST_CASE("processes: a hard limit of 64 descriptors is enough for few, and refu
     CHECK(contains(job.err(), std::string("the hard limit is ") + limit));
     CHECK(contains(job.err(), "ulimit -Hn"));
     CHECK(job.out().empty());
+  }
+}
+
+TEST_CASE("processes: as many descriptors as the refusal names are enough") {
+  for (const std::string flags : {"", "-t 3", "-r 3", "-t 1 -r 2 --duplicate-stdout-filters a,b"}) {
+    CAPTURE(flags);
+    const TemporaryFolder folder;
+    const auto command = [&](const std::string& limit) {
+      return std::vector<std::string>{
+          "/bin/sh", "-c",
+          "ulimit -n " + limit + "; exec " ACC_BIN_DIR "/acclaunch torchrun --nproc-per-node 24 " +
+              flags + " --log-dir " + folder.path().string() + " --no-python /bin/sh -c \"$0\"",
+          "echo a word; echo a word >&2; sleep 0.1; exit $((RANK == 23 ? 7 : 0))"};
+    };
+    Program refused(command("30"));
+    CHECK(refused.wait() == 2);
+    const std::string mark = "24 workers needs ";
+    REQUIRE(contains(refused.err(), mark));
+    const Watched needed(refused.err(), mark);
+    Program job(command(std::to_string(needed[0])));
+    CHECK(job.wait() == 7);
+    CHECK_FALSE(contains(job.err(), "Too many open files"));
+    Program refused_again(command(std::to_string(needed[0] - 1)));
+    CHECK(refused_again.wait() == 2);
   }
 }
 

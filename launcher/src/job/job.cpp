@@ -130,6 +130,9 @@ asio::awaitable<void> Job::run_attempts() {
 asio::awaitable<bool> Job::run_attempt() {
   const JobOutcome outcome = co_await run_workers();
   gave_up_ = outcome.gave_up;
+  for (const std::string& process : outcome.left_behind) {
+    say("cannot be killed: " + process);
+  }
   phase_ = Phase::settling;
   output_.drain();
   const Settlement settlement = co_await settle(outcome);
@@ -291,7 +294,7 @@ std::vector<std::string> Job::machine_names() const {
 
 void Job::publish(JobReport report) {
   if (gave_up_) {
-    say("some workers could not be killed and are still there");
+    say("some processes could not be killed and are still there");
   }
   if (!report.first_failure && report.reason.empty()) {
     return;

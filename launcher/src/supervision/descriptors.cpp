@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <set>
 #include <string>
 
 namespace acc::launcher {
@@ -65,12 +67,18 @@ DescriptorLimit::~DescriptorLimit() {
 
 std::size_t descriptors_for(const std::vector<WorkerSpec>& workers) {
   std::size_t sum = workers.size() + kOfStart + kInPassing;  // each worker's end is watched
+  std::set<std::string> shared_files;
   for (const WorkerSpec& worker : workers) {
     if (!worker.inherits_output) {
-      sum += of_stream(worker.targets.out) + of_stream(worker.targets.err);
+      for (const StreamTarget& target : {worker.targets.out, worker.targets.err}) {
+        sum += of_stream(target);
+        if (!target.filter.words.empty()) {
+          shared_files.insert(target.filter.file);
+        }
+      }
     }
   }
-  return sum;
+  return sum + shared_files.size();
 }
 
 void require_descriptors(std::size_t more, std::size_t num_workers) {

@@ -25,6 +25,9 @@ void rethrow(const std::exception_ptr& error) {
   }
 }
 
+// For what the workers leave behind to end by SIGKILL. The loop stands still meanwhile.
+constexpr std::chrono::milliseconds kShortestLimit{1000};
+constexpr std::chrono::milliseconds kLongestLimit{10'000};
 constexpr std::chrono::milliseconds kLongestPause{1000};  // of looks at the workers' states
 
 std::chrono::milliseconds time_since(std::chrono::steady_clock::time_point start) {
@@ -72,7 +75,8 @@ asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
 /// What the workers have started and left running.
 void Supervisor::end_stragglers() {
   Cgroup* const cgroup = options_.surroundings.cgroup;
-  outcome_.gave_up = !end_descendants(cgroup);
+  const auto limit = std::clamp(options_.shutdown_timeout, kShortestLimit, kLongestLimit);
+  outcome_.gave_up = !end_descendants(cgroup, limit);
   if (!outcome_.gave_up && cgroup != nullptr) {
     cgroup->remove();
   }

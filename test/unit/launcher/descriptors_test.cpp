@@ -36,6 +36,11 @@ TEST_CASE("descriptors: what a job needs follows from where its output goes") {
   CHECK(each(with_targets(both, both)) == 5);
   CHECK(each(with_targets(file, console)) == 2);
   CHECK(each(with_targets(file, file)) == 1);
+  StreamTarget filtered = console;
+  filtered.filter = {{"word"}, "filtered.log"};
+  CHECK(each(with_targets(filtered, filtered)) == 3);  // the workers share that file
+  CHECK(descriptors_for({with_targets(filtered, filtered)}) ==
+        descriptors_for({with_targets(console, console)}) + 1);
   WorkerSpec inherits;
   inherits.inherits_output = true;
   CHECK(each(inherits) == 1);
