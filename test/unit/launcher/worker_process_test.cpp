@@ -35,16 +35,17 @@ WorkerSpec shell(const std::string& script) {
 struct Ran {
   ProcessEnd end;
   std::string out;
+  std::int64_t peak_memory = 0;
 };
 
 /// Runs one worker to its end; its output has to fit into a pipe.
-Ran run(const WorkerSpec& spec) {
+Ran run(const WorkerSpec& spec, const WorkerSurroundings& surroundings = {}) {
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
   const UniqueFd read(pipe[0]);
   UniqueFd write(pipe[1]);
   asio::io_context io(1);
-  WorkerProcess worker(io.get_executor(), spec, write.get(), write.get());
+  WorkerProcess worker(io.get_executor(), spec, write.get(), write.get(), surroundings);
   write.reset();
   Ran ran;
   asio::co_spawn(io, worker.wait(), [&](const std::exception_ptr& error, ProcessEnd end) {
@@ -52,6 +53,7 @@ Ran run(const WorkerSpec& spec) {
     ran.end = end;
   });
   io.run();
+  ran.peak_memory = worker.peak_memory();
   std::array<char, 65536> text{};
   ran.out.assign(text.data(), static_cast<std::size_t>(
                                   std::max<ssize_t>(0, ::read(read.get(), text.data(), 65536))));
@@ -126,6 +128,26 @@ TEST_CASE("worker: a clean start") {
   CHECK(std::sscanf(stat.c_str(), "%d %*s %*c %*d %d", &pid, &group) == 2);
   CHECK(pid == group);
   CHECK(input == "/dev/null\n");
+}
+
+TEST_CASE("worker: its peak memory counts what it and its children held") {
+  constexpr std::int64_t kHeld = 40'000'000;
+  const std::string bytes = std::to_string(kHeld);
+  const std::int64_t none = run(program({"/bin/true"})).peak_memory;
+  const std::int64_t much =
+      run(shell("head -c " + bytes + " /dev/zero | tail -c " + bytes + " > /dev/null")).peak_memory;
+  CHECK(none > 0);
+  CHECK(none < kHeld);
+  CHECK(much >= kHeld);
+}
+
+TEST_CASE("worker: has the limit on descriptors that it is given, else the launcher's") {
+  rlimit own{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &own) == 0);
+  WorkerSurroundings given;
+  given.descriptors = rlimit{own.rlim_cur / 2, own.rlim_max};
+  CHECK(run(shell("ulimit -Sn")).out == std::to_string(own.rlim_cur) + "\n");
+  CHECK(run(shell("ulimit -Sn"), given).out == std::to_string(own.rlim_cur / 2) + "\n");
 }
 
 TEST_CASE("worker: runs on the cores it is bound to") {
