@@ -54,8 +54,8 @@ class WorkerProcess {
 
   [[nodiscard]] pid_t pid() const noexcept;
 
-  /// Bytes resident at most, its own children's that it waited for included; 0 until `wait()` has
-  /// completed, or where it is not known.
+  /// Bytes resident at most, its own children's that it waited for included, and no less than the
+  /// launcher's when it was forked; 0 until `wait()` has completed, or where it is not known.
   [[nodiscard]] std::int64_t peak_memory() const noexcept { return peak_memory_; }
 
   /// Completes when the process has ended. Not more than once.

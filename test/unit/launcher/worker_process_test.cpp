@@ -131,7 +131,7 @@ TEST_CASE("worker: a clean start") {
 }
 
 TEST_CASE("worker: its peak memory counts what it and its children held") {
-  constexpr std::int64_t kHeld = 40'000'000;
+  constexpr std::int64_t kHeld = 200'000'000;
   const std::string bytes = std::to_string(kHeld);
   const std::int64_t none = run(program({"/bin/true"})).peak_memory;
   const std::int64_t much =
