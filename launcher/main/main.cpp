@@ -59,8 +59,8 @@ void append_file(const LaunchPlan& plan) {
 
 /// Reads files and asks the driver, either of which may hang.
 LaunchPlan make_plan(const Face& face, const Flags& flags,
-                     const acc::plugins::Environment& environment) {
-  const UsualSignals until_something_runs;
+                     const acc::plugins::Environment& environment, int guardian) {
+  const UsualSignals until_something_runs(guardian);
   try {
     return face.plan(flags, environment, detect_host_facts(environment));
   } catch (const acc::Error& error) {
@@ -75,7 +75,7 @@ LaunchPlan make_plan(const Face& face, const Flags& flags,
 int launch(const Face& face, const Flags& flags, Guard guard) {
   try {
     const auto environment = acc::plugins::current_environment();
-    const LaunchPlan plan = make_plan(face, flags, environment);
+    const LaunchPlan plan = make_plan(face, flags, environment, guard.alive.get());
     append_file(plan);
     const int status = run_job(plan, environment, std::move(guard));
     return status == 0 && !plan.success.empty() ? print(plan.success + "\n") : status;

@@ -44,7 +44,7 @@ void check(const Refusal& refusal) {
   CHECK_FALSE(contains(job.err(), "internal error"));
   CHECK_FALSE(contains(job.err(), "restart 1"));
   CHECK(job.out().empty());
-  CHECK(place.left() == "nothing");
+  CHECK(place.left(job) == "nothing");
 }
 
 /// Starts `command` in a mount namespace where `folder` is a small file system of its own.
@@ -136,7 +136,7 @@ TEST_CASE("bad start: a full disk ends the files, not the job") {
   CHECK(contains(job.err(), "stdout.log: No space left on device"));
   CHECK(contains(job.out(), "[0] end\n"));
   CHECK(contains(job.out(), "[1] end\n"));
-  CHECK(job_place.left() == "nothing");
+  CHECK(job_place.left(job) == "nothing");
 }
 
 TEST_CASE("bad start: too few descriptors") {
@@ -145,7 +145,7 @@ TEST_CASE("bad start: too few descriptors") {
           "ulimit -n 64; exec " ACC_BIN_DIR
           "/acclaunch --cpu --num_processes 32 /bin/sh -c 'echo started'"},
          2,
-         "ulimit -n"});
+         "file descriptors, but the hard limit is 64"});
 }
 
 TEST_CASE("bad start: an environment that is too large for the workers") {
@@ -176,7 +176,7 @@ TEST_CASE("bad start: an environment that is too large for the workers") {
   CHECK(job.wait() == 126);
   CHECK(contains(job.err(), "Argument list too long"));
   CHECK(job.out().empty());
-  CHECK(place.left() == "nothing");
+  CHECK(place.left(job) == "nothing");
 }
 
 TEST_CASE("bad start: a working folder that is gone") {
@@ -190,5 +190,5 @@ TEST_CASE("bad start: a working folder that is gone") {
   job.wait();
   CHECK_FALSE(contains(job.err(), "internal error"));
   CHECK_FALSE(contains(job.err(), "terminate"));
-  CHECK(place.left() == "nothing");
+  CHECK(place.left(job) == "nothing");
 }

@@ -21,7 +21,8 @@ namespace {
 
 enum class Who {
   acclaunch,   ///< the process that the user started
-  supervisor,  ///< its child, the workers' parent
+  keeper,      ///< its child
+  supervisor,  ///< the keeper's child, the workers' parent
   worker,
   workers,  ///< all of them
   child,    ///< of a worker
@@ -43,7 +44,8 @@ struct Fault {
   int status;
 };
 
-constexpr const char* kWho[] = {"acclaunch", "supervisor", "worker", "workers", "child", "session"};
+constexpr const char* kWho[] = {"acclaunch", "keeper", "supervisor", "worker",
+                                "workers",   "child",  "session"};
 constexpr const char* kWhen[] = {"reading", "starting", "running", "ending", "pausing"};
 
 /// Two workers with a child each, and one in a session of its own; they wait at the gate.
@@ -61,8 +63,9 @@ constexpr const char* kEnding = R"(
 
 constexpr const char* kStarting = R"(
   if [ $RANK = 0 ]; then
-    read -r _ _ _ acclaunch _ < /proc/$PPID/stat
     supervisor=$PPID
+    read -r _ _ _ keeper _ < /proc/$supervisor/stat
+    read -r _ _ _ acclaunch _ < /proc/$keeper/stat
     worker=$$
     eval target=\$$TARGET
     { kill -$SIGNAL $target; [ $SIGNAL = 19 ] && kill -18 $target; } &
@@ -105,6 +108,7 @@ Watched targets(Who who, const Program& job) {
   Watched found;
   switch (who) {
     case Who::acclaunch: found.add(job.pid()); break;
+    case Who::keeper: found.add(keeper_of(job)); break;
     case Who::supervisor: found.add(supervisor_of(job)); break;
     case Who::worker: found.add(Watched(job.out(), "worker=")[0]); break;
     case Who::workers: found = Watched(job.out(), "worker="); break;
@@ -159,7 +163,7 @@ Ending run(When when, const Fault& fault) {
   }
   const int status = job.wait();
   const bool died = fault.who == Who::acclaunch && status == 128 + fault.signal;
-  return {status, died ? place.left_at_last() : place.left()};
+  return {status, died ? place.left_at_last(job) : place.left(job)};
 }
 
 void check(When when, std::span<const Fault> faults) {
@@ -183,6 +187,10 @@ constexpr Fault kWhileReading[] = {
     {Who::acclaunch, SIGHUP, 128 + SIGHUP}, {Who::acclaunch, SIGQUIT, 128 + SIGQUIT},
     {Who::acclaunch, SIGKILL, 128 + SIGKILL}, {Who::acclaunch, SIGSEGV, 128 + SIGSEGV},
     {Who::acclaunch, SIGABRT, 128 + SIGABRT},
+    {Who::keeper, SIGTERM, 128 + SIGTERM}, {Who::keeper, SIGINT, 128 + SIGINT},
+    {Who::keeper, SIGHUP, 128 + SIGHUP}, {Who::keeper, SIGQUIT, 128 + SIGQUIT},
+    {Who::keeper, SIGKILL, 128 + SIGKILL}, {Who::keeper, SIGSEGV, 128 + SIGSEGV},
+    {Who::keeper, SIGABRT, 128 + SIGABRT},
     {Who::supervisor, SIGTERM, 128 + SIGTERM}, {Who::supervisor, SIGINT, 128 + SIGINT},
     {Who::supervisor, SIGHUP, 128 + SIGHUP}, {Who::supervisor, SIGQUIT, 128 + SIGQUIT},
     {Who::supervisor, SIGKILL, 128 + SIGKILL}, {Who::supervisor, SIGSEGV, 128 + SIGSEGV},
@@ -194,6 +202,8 @@ constexpr Fault kWhileStarting[] = {
     {Who::acclaunch, SIGKILL, 128 + SIGKILL}, {Who::acclaunch, SIGSEGV, 128 + SIGSEGV},
     {Who::acclaunch, SIGABRT, 128 + SIGABRT},
     {Who::acclaunch, SIGPIPE, 0}, {Who::acclaunch, SIGSTOP, 0},
+    {Who::keeper, SIGTERM, 128 + SIGTERM}, {Who::keeper, SIGKILL, 128 + SIGKILL},
+    {Who::keeper, SIGSEGV, 128 + SIGSEGV}, {Who::keeper, SIGABRT, 128 + SIGABRT},
     {Who::supervisor, SIGTERM, 128 + SIGTERM}, {Who::supervisor, SIGINT, 128 + SIGINT},
     {Who::supervisor, SIGHUP, 128 + SIGHUP}, {Who::supervisor, SIGQUIT, 128 + SIGQUIT},
     {Who::supervisor, SIGKILL, 128 + SIGKILL}, {Who::supervisor, SIGSEGV, 128 + SIGSEGV},
@@ -215,6 +225,11 @@ constexpr Fault kWhileRunning[] = {
    
     {Who::acclaunch, SIGPIPE, 0}, {Who::acclaunch, SIGCHLD, 0}, {Who::acclaunch, SIGTTIN, 0},
     {Who::acclaunch, SIGWINCH, 0}, {Who::acclaunch, SIGSTOP, 0}, {Who::acclaunch, SIGTSTP, 0},
+    {Who::keeper, SIGPIPE, 0}, {Who::keeper, SIGSTOP, 0},
+    {Who::keeper, SIGTERM, 128 + SIGTERM}, {Who::keeper, SIGINT, 128 + SIGINT},
+    {Who::keeper, SIGHUP, 128 + SIGHUP}, {Who::keeper, SIGQUIT, 128 + SIGQUIT},
+    {Who::keeper, SIGKILL, 128 + SIGKILL}, {Who::keeper, SIGSEGV, 128 + SIGSEGV},
+    {Who::keeper, SIGABRT, 128 + SIGABRT}, {Who::keeper, SIGUSR1, 128 + SIGUSR1},
     {Who::supervisor, SIGTERM, 128 + SIGTERM}, {Who::supervisor, SIGINT, 128 + SIGINT},
     {Who::supervisor, SIGHUP, 128 + SIGHUP}, {Who::supervisor, SIGQUIT, 128 + SIGQUIT},
     {Who::supervisor, SIGKILL, 128 + SIGKILL}, {Who::supervisor, SIGSEGV, 128 + SIGSEGV},
@@ -243,6 +258,9 @@ constexpr Fault kWhileEnding[] = {
     {Who::acclaunch, SIGKILL, 128 + SIGKILL}, {Who::acclaunch, SIGSEGV, 128 + SIGSEGV},
     {Who::acclaunch, SIGABRT, 128 + SIGABRT},
     {Who::acclaunch, SIGUSR1, 128 + SIGTERM},
+    {Who::keeper, SIGKILL, 128 + SIGKILL}, {Who::keeper, SIGSEGV, 128 + SIGSEGV},
+    {Who::keeper, SIGABRT, 128 + SIGABRT},
+    {Who::keeper, SIGTERM, 128 + SIGTERM}, {Who::keeper, SIGINT, 128 + SIGTERM},
     {Who::supervisor, SIGTERM, 128 + SIGTERM}, {Who::supervisor, SIGINT, 128 + SIGTERM},
     {Who::supervisor, SIGKILL, 128 + SIGKILL}, {Who::supervisor, SIGSEGV, 128 + SIGSEGV},
     {Who::supervisor, SIGABRT, 128 + SIGABRT},
@@ -253,6 +271,8 @@ constexpr Fault kInThePause[] = {
     {Who::acclaunch, SIGTERM, 128 + SIGTERM}, {Who::acclaunch, SIGINT, 128 + SIGINT},
     {Who::acclaunch, SIGHUP, 128 + SIGHUP}, {Who::acclaunch, SIGQUIT, 128 + SIGQUIT},
     {Who::acclaunch, SIGKILL, 128 + SIGKILL}, {Who::acclaunch, SIGSEGV, 128 + SIGSEGV},
+    {Who::keeper, SIGTERM, 128 + SIGTERM}, {Who::keeper, SIGKILL, 128 + SIGKILL},
+    {Who::keeper, SIGSEGV, 128 + SIGSEGV},
     {Who::supervisor, SIGTERM, 128 + SIGTERM}, {Who::supervisor, SIGKILL, 128 + SIGKILL},
     {Who::supervisor, SIGSEGV, 128 + SIGSEGV},
     {Who::acclaunch, SIGSTOP, 3}, {Who::acclaunch, SIGUSR1, 3},
@@ -295,7 +315,7 @@ TEST_CASE("faults: a stop signal finds stopped workers") {
     }
     job.signal(SIGTERM);
     CHECK(job.wait() == 128 + SIGTERM);
-    CHECK(place.left() == "nothing");
+    CHECK(place.left(job) == "nothing");
   }
 }
 
@@ -313,5 +333,5 @@ TEST_CASE("faults: Ctrl-Z stops the workers, fg continues them") {
   job.signal(SIGCONT);
   gate.open(kWorkers);
   CHECK(job.wait() == 0);
-  CHECK(place.left() == "nothing");
+  CHECK(place.left(job) == "nothing");
 }

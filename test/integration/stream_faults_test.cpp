@@ -48,7 +48,7 @@ TEST_CASE("streams: any of the launcher's three may be closed") {
       CHECK(contains(job.out(), "out\n") == ((closed & 2U) == 0));
       CHECK(contains(job.err(), "err\n") == ((closed & 4U) == 0));
       CHECK(contains(job.err(), "exited with code 3") == ((closed & 4U) == 0));
-      CHECK(place.left() == "nothing");
+      CHECK(place.left(job) == "nothing");
     }
   }
 }
@@ -70,7 +70,7 @@ TEST_CASE("streams: a job whose reader has gone ends with 141") {
                   variables_of(place, script));
       CHECK(job.wait() == 0);
       CHECK(contains(job.err(), "status=141\n"));
-      CHECK(place.left() == "nothing");
+      CHECK(place.left(job) == "nothing");
     }
   }
 }
@@ -92,7 +92,7 @@ TEST_CASE("streams: a job does not wait for processes that hold a worker's pipe"
                                                                 std::to_string(status)));
         CHECK(job.wait() == status);
         CHECK(contains(job.out(), "last words\n"));
-        CHECK(place.left() == "nothing");
+        CHECK(place.left(job) == "nothing");
       }
     }
   }
@@ -111,7 +111,7 @@ TEST_CASE("streams: a worker may close its own") {
     gate.open(2);
     CHECK(job.wait() == 4);
     CHECK(contains(job.err(), "exited with code 4"));
-    CHECK(place.left() == "nothing");
+    CHECK(place.left(job) == "nothing");
   }
 }
 
@@ -123,14 +123,14 @@ TEST_CASE("streams: a megabyte without a newline arrives, though its worker is k
       CAPTURE(workers);
       const JobPlace place;
       Program job(shell(workers, ""),
-                  variables_of(place, std::string("[ $RANK = 0 ] || exec sleep 1000\n") +
+                  variables_of(place, std::string("[ ${RANK:-0} = 0 ] || exec sleep 1000\n") +
                                           "head -c 1000000 /dev/zero | tr '\\0' '~' " + stream +
                                           "; kill -9 $$"));
       CHECK(job.wait() == 128 + SIGKILL);
       const std::string& text = stream.empty() ? job.out() : job.err();
       CHECK(std::ranges::count(text, '~') >= kBytes);  // the report shows the last of it again
       CHECK(contains(job.err(), "killed by SIGKILL"));
-      CHECK(place.left() == "nothing");
+      CHECK(place.left(job) == "nothing");
     }
   }
 }
@@ -157,13 +157,13 @@ TEST_CASE("signals: what was ignored when the launcher was started stays so") {
     job.signal(signal);
     gate.open(2);
     CHECK(job.wait() == 0);
-    CHECK(place.left() == "nothing");
+    CHECK(place.left(job) == "nothing");
   }
 }
 
 TEST_CASE("signals: the launcher works whatever its parent blocked or ignored") {
   const std::string script =
-      "grep -q 'SigBlk:.0*$' /proc/$$/status || exit 9\n"
+      "grep -q 'SigBlk:.0*$' /proc/self/status || exit 9\n"
       "echo worker-up; read -r line < $GATE; exit 7";
   for (const std::string option : {"--ignore-signal=CHLD", "--ignore-signal=PIPE", "--block-signal",
                                    "--ignore-signal=TTOU --block-signal=CHLD"}) {
@@ -184,7 +184,7 @@ TEST_CASE("signals: the launcher works whatever its parent blocked or ignored") 
         gate.open(2);
       }
       CHECK(job.wait() == (stops ? 128 + SIGTERM : 7));
-      CHECK(place.left() == "nothing");
+      CHECK(place.left(job) == "nothing");
     }
   }
 }

@@ -114,7 +114,7 @@ TEST_CASE("worker ends: a job that was stopped is 128 + n, whatever its workers 
       job.wait_for_text("worker-up", 2);
       job.signal(signal);
       CHECK(job.wait() == 128 + signal);
-      CHECK(place.left() == "nothing");
+      CHECK(place.left(job) == "nothing");
     }
   }
 }
@@ -132,7 +132,7 @@ TEST_CASE("worker ends: a second stop signal kills those that ignore the first")
     job.wait_for_text("SIGTERM: ending the workers");
     job.signal(second);
     CHECK(job.wait() == 128 + SIGTERM);
-    CHECK(place.left() == "nothing");
+    CHECK(place.left(job) == "nothing");
   }
 }
 
@@ -144,5 +144,5 @@ TEST_CASE("worker ends: those that ignore SIGTERM after a failure are killed in 
               {{"TMPDIR", place.folder()}});
   CHECK(job.wait() == 5);
   CHECK(contains(job.err(), "rank 0: ended by acclaunch, killed by SIG"));
-  CHECK(place.left() == "nothing");
+  CHECK(place.left(job) == "nothing");
 }

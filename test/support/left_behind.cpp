@@ -29,6 +29,23 @@ std::string name_of(pid_t pid) {
   return "process " + name;
 }
 
+/// Below one of the test's own, wherever those are mounted.
+bool has_control_group(pid_t launcher) {
+  const std::string name = "/acclaunch-" + std::to_string(launcher);
+  std::ifstream own("/proc/self/cgroup");
+  for (std::string line; std::getline(own, line);) {  // "4:memory:/job", "0::/job"
+    const std::size_t controller = line.find(':') + 1;
+    const std::size_t group = line.find(':', controller);
+    for (const std::string& mount : {std::string(), std::string("/unified"),
+                                     "/" + line.substr(controller, group - controller)}) {
+      if (std::filesystem::exists("/sys/fs/cgroup" + mount + line.substr(group + 1) + name)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 JobPlace::JobPlace() {
@@ -44,7 +61,7 @@ JobPlace::~JobPlace() {
   }
 }
 
-std::string JobPlace::left() const {
+std::string JobPlace::left(const Program& launcher) const {
   std::string found;
   for (const pid_t pid : running_children()) {
     found += name_of(pid) + ", ";
@@ -52,13 +69,16 @@ std::string JobPlace::left() const {
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
     found += entry.path().filename().string() + ", ";
   }
+  if (has_control_group(launcher.pid())) {
+    found += "a control group, ";
+  }
   if (port_.has_listener()) {
     found += "a listening socket, ";
   }
   return found.empty() ? "nothing" : found.substr(0, found.size() - 2);
 }
 
-std::string JobPlace::left_at_last() const {
+std::string JobPlace::left_at_last(const Program& launcher) const {
   bool ended = true;
   for (auto pids = running_children(); ended && !pids.empty(); pids = running_children()) {
     Watched orphans;
@@ -67,7 +87,7 @@ std::string JobPlace::left_at_last() const {
     }
     ended = orphans.all_end();
   }
-  return left();
+  return left(launcher);
 }
 
 }  // namespace acc::test

@@ -7,7 +7,8 @@
 
 namespace acc::test {
 
-/// A place for one job, and what the job leaves there: processes, files, a listening socket.
+/// A place for one job, and what the job leaves there: processes, files, a control group, a
+/// listening socket.
 ///
 /// The test adopts whatever loses its parents (PR_SET_CHILD_SUBREAPER), so that no process of a job
 /// gets away unseen. Therefore the job is the only one of its test program while it runs.
@@ -21,10 +22,10 @@ class JobPlace {
   [[nodiscard]] std::string folder() const { return folder_.path().string(); }  ///< its TMPDIR
   [[nodiscard]] std::string port() const { return port_.text(); }  ///< its store's, for a flag
 
-  /// "nothing", or what there is, when the launcher has ended.
-  [[nodiscard]] std::string left() const;
+  /// "nothing", or what there is when the launcher has ended.
+  [[nodiscard]] std::string left(const Program& launcher) const;
   /// The same when the supervisor of a launcher that was killed has ended, too.
-  [[nodiscard]] std::string left_at_last() const;
+  [[nodiscard]] std::string left_at_last(const Program& launcher) const;
 
  private:
   TemporaryFolder folder_;

@@ -152,7 +152,8 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
-  options.surroundings.cgroup = remains_.cgroup();
+  options.stuck_timeout = plan_.stuck_timeout;
+  options.surroundings.cgroup = &remains_.cgroup();
   options.surroundings.descriptors = descriptors_.original();
   options.other_descriptors = store_clients();
   options.on_running = [this](int running) { show_status(running); };

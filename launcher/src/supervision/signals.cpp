@@ -1,6 +1,8 @@
 #include "supervision/signals.hpp"
 
-#include <sys/prctl.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <initializer_list>
 
@@ -22,15 +24,20 @@ sigset_t handled_signals() noexcept {
   return signals;
 }
 
-UsualSignals::UsualSignals() noexcept {
+UsualSignals::UsualSignals(int guardian) noexcept : guardian_(guardian) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, &blocked_);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::fcntl(guardian_, F_SETOWN, ::getpid());
+  ::fcntl(guardian_, F_SETSIG, SIGTERM);
+  ::fcntl(guardian_, F_SETFL, ::fcntl(guardian_, F_GETFL) | O_ASYNC);
+  if (pollfd gone{guardian_, POLLIN, 0}; ::poll(&gone, 1, 0) == 1) {
+    ::raise(SIGTERM);
+  }
 }
 
 UsualSignals::~UsualSignals() {
-  ::prctl(PR_SET_PDEATHSIG, 0);
+  ::fcntl(guardian_, F_SETFL, ::fcntl(guardian_, F_GETFL) & ~O_ASYNC);
   ::sigprocmask(SIG_SETMASK, &blocked_, nullptr);
 }
 

@@ -9,15 +9,17 @@ namespace acc::launcher {
 sigset_t handled_signals() noexcept;
 
 /// While it lives, signals have their usual effect on this process, which has nothing yet to end
-/// with it, and it ends with its parent. Signals that came before have their effect at once.
+/// with it, and SIGTERM comes as soon as `guardian`, a socket, can be read from. What came before
+/// has its effect at once.
 class UsualSignals {
  public:
-  UsualSignals() noexcept;
+  explicit UsualSignals(int guardian) noexcept;
   ~UsualSignals();
   UsualSignals(const UsualSignals&) = delete;
   UsualSignals& operator=(const UsualSignals&) = delete;
 
  private:
+  int guardian_;
   sigset_t blocked_{};
 };
 
