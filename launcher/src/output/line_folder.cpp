@@ -1,15 +1,24 @@
 #include "output/line_folder.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
 namespace acc::launcher {
+namespace {
+
+std::size_t hash_of(std::string_view text) {
+  return std::hash<std::string_view>()(text);
+}
+
+}  // namespace
 
 void LineFolder::add(int rank, std::string_view text, Time now) {
-  const auto same = find_same(rank, text);
+  const auto same = hashes_.contains(hash_of(text)) ? find_same(rank, text) : pending_.end();
   if (same == pending_.end()) {
     pending_.push_back({{{rank}, std::string(text)}, now + kWindow});
+    hashes_.insert(hash_of(text));
     bytes_ += text.size();
     return;
   }
@@ -38,6 +47,7 @@ void LineFolder::move_lines_of(int rank, Lines::iterator same) {
   for (auto line = std::next(same); line != pending_.end();) {
     const auto current = line++;
     if (current->line.ranks.contains(rank)) {
+      current->due = std::min(current->due, same->due);  // nothing waits longer for it
       pending_.splice(same, pending_, current);
     }
   }
@@ -49,6 +59,7 @@ std::optional<LineFolder::Line> LineFolder::take(Time now) {
   }
   Line line = std::move(pending_.front().line);
   pending_.pop_front();
+  hashes_.erase(hashes_.find(hash_of(line.text)));
   bytes_ -= line.text.size();
   return line;
 }

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <unordered_set>
 
 namespace acc::launcher {
 
@@ -55,7 +55,8 @@ class LineFolder {
 
   std::set<int> running_;
   Lines pending_;
-  std::size_t bytes_ = 0;  ///< of the texts in pending_
+  std::unordered_multiset<std::size_t> hashes_;  ///< of their texts: most lines are like none
+  std::size_t bytes_ = 0;                        ///< of their texts
 };
 
 }  // namespace acc::launcher

@@ -95,6 +95,17 @@ TEST_CASE("line folder: nobody waits for a rank that has left") {
   CHECK_FALSE(folder.due().has_value());
 }
 
+TEST_CASE("line folder: no line waits longer for those that were put before it") {
+  LineFolder folder = folder_of(3);
+  folder.add(0, "shared", LineFolder::Time(0ms));
+  folder.add(1, "own", LineFolder::Time(150ms));
+  folder.add(1, "shared", LineFolder::Time(150ms));
+  CHECK(folder.due() == LineFolder::Time(LineFolder::kWindow));
+  std::vector<Folded> out;
+  take_ready(folder, LineFolder::Time(LineFolder::kWindow), out);
+  CHECK(out == std::vector<Folded>{{{1}, "own"}, {{0, 1}, "shared"}});
+}
+
 TEST_CASE("line folder: what waits is bounded, by lines and by bytes") {
   const std::pair<std::size_t, std::size_t> cases[] = {{LineFolder::kMaxLines, 10}, {10, 100'000}};
   for (const auto& [room, length] : cases) {

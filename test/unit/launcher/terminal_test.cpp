@@ -1,5 +1,6 @@
 // Colours and the status line, on a pseudo-terminal as a user would see them.
 #include "output_fixture.hpp"
+#include "support/screen.hpp"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>
@@ -44,30 +45,6 @@ class Terminal {
   UniqueFd program_;
   std::future<std::string> bytes_;
 };
-
-/// What stands on a terminal after `bytes`; colours are left out.
-std::string shown(const std::string& bytes) {
-  std::string done;
-  std::string line;
-  std::size_t column = 0;
-  for (std::size_t at = 0; at < bytes.size(); ++at) {
-    if (bytes[at] == '\033') {
-      const std::size_t end = bytes.find_first_of("mK", at);
-      line.resize(bytes[end] == 'K' ? column : line.size());
-      at = end;
-    } else if (bytes[at] == '\n') {
-      done += line + "\n";
-      line.clear();
-      column = 0;
-    } else if (bytes[at] == '\r') {
-      column = 0;
-    } else {
-      line.replace(column, 1, 1, bytes[at]);
-      ++column;
-    }
-  }
-  return done + line;
-}
 
 struct Variable {
   Variable(const char* its_name, const char* value) : name(its_name) { ::setenv(name, value, 1); }

@@ -1,0 +1,63 @@
+// acclaunch on a terminal: the status line is there, and then it is not.
+#include "support/screen.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+
+using namespace acc::test;
+
+namespace {
+
+/// What a script writes to the terminal that it is started on; its exit status.
+struct Session {
+  explicit Session(const std::string& script) {
+    int terminal = -1;
+    const pid_t shell = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+    REQUIRE(shell >= 0);
+    if (shell == 0) {
+      ::setenv("TERM", "xterm", 1);
+      ::execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
+      ::_exit(127);
+    }
+    std::array<char, 4096> chunk{};
+    for (ssize_t count = 0; (count = ::read(terminal, chunk.data(), chunk.size())) > 0;) {
+      bytes.append(chunk.data(), static_cast<std::size_t>(count));
+    }
+    int wait_status = 0;
+    ::waitpid(shell, &wait_status, 0);
+    ::close(terminal);
+    status = WEXITSTATUS(wait_status);
+  }
+
+  std::string bytes;
+  int status = -1;
+};
+
+const std::string kJob = ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 /bin/sh -c 'echo hello'";
+
+}  // namespace
+
+TEST_CASE("terminal: the status line is erased before output, and at the end") {
+  const Session session("exec " + kJob);
+  CHECK(session.status == 0);
+  CHECK(contains(session.bytes, "acclaunch: 2 of 2 workers, 0:0"));
+  CHECK(contains(session.bytes, "\033[36m[0] \033[0mhello\r\n"));
+  const std::string screen = shown(session.bytes);
+  CHECK(contains(screen, "[0] hello\n"));
+  CHECK(contains(screen, "[1] hello\n"));
+  CHECK_FALSE(contains(screen, "of 2 workers"));
+  CHECK(screen.ends_with("\n"));
+}
+
+TEST_CASE("terminal: no status line of a job in the background") {
+  const Session session("set -m; " + kJob + " & wait $!");
+  CHECK(session.status == 0);
+  CHECK_FALSE(contains(session.bytes, "of 2 workers"));
+  CHECK(contains(shown(session.bytes), "[0] hello\n"));
+}
