@@ -5,11 +5,17 @@
 #include "support/worker_family.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
+#include <thread>
 
 using namespace acc::test;
 
@@ -23,6 +29,76 @@ std::vector<std::string> in_shell(const std::string& before, const std::string& 
           script};
 }
 
+std::string first_line(const std::filesystem::path& file) {
+  std::string line;
+  std::getline(std::ifstream(file), line);
+  return line;
+}
+
+/// The job's control group, by a worker's /proc/PID/cgroup; empty where there is none.
+std::filesystem::path job_group(const std::filesystem::path& of_worker, pid_t guardian) {
+  std::ifstream lines(of_worker);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with("/acclaunch-" + std::to_string(guardian))) {
+      for (const std::filesystem::path mount : {"/sys/fs/cgroup/unified", "/sys/fs/cgroup"}) {
+        if (std::filesystem::exists(mount / "cgroup.procs")) {
+          return mount.string() + line.substr(3);
+        }
+      }
+    }
+  }
+  return {};
+}
+
+/// Returns when the process has stopped, or has gone.
+void wait_until_stopped(pid_t pid) {
+  const std::string stat = "/proc/" + std::to_string(pid) + "/stat";
+  for (std::string line = first_line(stat); !line.empty() && !contains(line, ") T ");) {
+    std::this_thread::yield();
+    line = first_line(stat);
+  }
+}
+
+void stop_and_wait(pid_t pid) {
+  ::kill(pid, SIGSTOP);
+  wait_until_stopped(pid);
+}
+
+/// Makes a process immune to SIGKILL for a while: frozen by cgroup version 1.
+class Freezer {
+ public:
+  Freezer() {
+    std::error_code refused;
+    usable_ = std::filesystem::create_directory(group_, refused) &&
+              std::filesystem::exists(group_ / "freezer.state") &&
+              ::mkfifo(fifo().c_str(), 0600) == 0;
+  }
+  ~Freezer() {
+    thaw();
+    std::error_code ignored;
+    std::filesystem::remove(group_, ignored);
+  }
+  Freezer(const Freezer&) = delete;
+  Freezer& operator=(const Freezer&) = delete;
+
+  explicit operator bool() const { return usable_; }
+  [[nodiscard]] std::string fifo() const { return (folder_.path() / "fifo").string(); }
+
+  void freeze(pid_t pid) const {
+    std::ofstream(group_ / "cgroup.procs") << pid << std::flush;
+    std::ofstream(group_ / "freezer.state") << "FROZEN" << std::flush;
+    while (first_line(group_ / "freezer.state") != "FROZEN") {
+      std::this_thread::yield();
+    }
+  }
+  void thaw() const { std::ofstream(group_ / "freezer.state") << "THAWED" << std::flush; }
+
+ private:
+  TemporaryFolder folder_;
+  std::filesystem::path group_ = "/sys/fs/cgroup/freezer/acc-test-" + std::to_string(::getpid());
+  bool usable_ = false;
+};
+
 /// A job of two workers with children and grandchildren, and the processes above them.
 class FamilyJob {
  public:
@@ -33,14 +109,13 @@ class FamilyJob {
     above_ = {job_.pid(), keeper_of(job_), supervisor_of(job_)};
     upper_.emplace("pid=" + std::to_string(above_[1]) + " pid=" + std::to_string(above_[2]),
                    "pid=");
-    group_ = control_group();
+    group_ = job_group("/proc/" + std::to_string((*family_)[0]) + "/cgroup", job_.pid());
   }
 
   Program& program() { return job_; }
   [[nodiscard]] pid_t guardian() const { return above_[0]; }
   [[nodiscard]] pid_t keeper() const { return above_[1]; }
   [[nodiscard]] pid_t supervisor() const { return above_[2]; }
-  [[nodiscard]] const std::filesystem::path& group() const { return group_; }
 
   /// Those who are killed can do nothing any more when the first one dies.
   void kill_at_once(const std::vector<pid_t>& pids) const {
@@ -59,21 +134,6 @@ class FamilyJob {
   }
 
  private:
-  /// Of a worker, if it has one of its own.
-  std::filesystem::path control_group() const {
-    std::ifstream lines("/proc/" + std::to_string((*family_)[0]) + "/cgroup");
-    for (std::string line; std::getline(lines, line);) {
-      if (contains(line, "/acclaunch-" + std::to_string(job_.pid()))) {
-        for (const char* mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
-          if (std::filesystem::path path = mount + line.substr(3); std::filesystem::exists(path)) {
-            return path;
-          }
-        }
-      }
-    }
-    return {};
-  }
-
   TemporaryFolder folder_;
   Program job_;
   std::optional<Watched> family_;
@@ -108,6 +168,158 @@ TEST_CASE("processes: guardian and supervisor killed at the same moment, 20 time
     job.kill_at_once({job.guardian(), job.supervisor()});
     CHECK(job.program().wait() == 128 + SIGKILL);
     job.check_that_nothing_is_left();
+  }
+}
+
+TEST_CASE("processes: what forks all the time is ended too") {
+  // Each of a chain of short-lived processes starts the next one before it ends; all hold the fifo.
+  const std::string chain = R"(
+    exec 9> $FOLDER/fifo
+    export LINKS=0
+    cat > $FOLDER/link.$RANK <<'END'
+    LINKS=$((LINKS + 1))
+    [ $LINKS -ge 1000 ] || setsid sh $FOLDER/link.$RANK &
+END
+    for i in 1 2 3 4; do sh $FOLDER/link.$RANK & done
+    [ $RANK = 1 ] && { sleep 0.05; exit 3; }
+    exec sleep 1000)";
+  const TemporaryFolder folder;
+  const std::string fifo = folder.path() / "fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  const acc::UniqueFd reader(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  Program job(in_shell("true", "--num_processes 2", chain), {{"FOLDER", folder.path().string()}});
+  CHECK(job.wait() == 3);
+  pollfd writers{reader.get(), 0, 0};
+  CHECK(::poll(&writers, 1, 0) == 1);
+  CHECK(writers.revents == POLLHUP);  // there is none any more
+}
+
+TEST_CASE("processes: a worker in uninterruptible sleep ends the job, and no restart is tried") {
+  Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "--stuck_timeout", "1",
+               "--max_restarts", "3", "/bin/sh", "-c", "[ $RANK = 1 ] && exec $0; exec sleep 1000",
+               ACC_UNINTERRUPTIBLE});
+  CHECK(job.wait() == 124);
+  CHECK(contains(job.out(), "[1] asleep\n"));
+  CHECK(contains(job.err(), "rank 1 (pid "));
+  CHECK(contains(job.err(), "in uninterruptible sleep"));
+  CHECK_FALSE(contains(job.err(), "restart 1"));
+}
+
+TEST_CASE("processes: without a limit uninterruptible sleep is nobody's business") {
+  Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "/bin/sh", "-c",
+               "[ $RANK = 1 ] && exec $0; exec sleep 1000", ACC_UNINTERRUPTIBLE});
+  job.wait_for_text("asleep");
+  job.signal(SIGTERM);
+  CHECK(job.wait() == 128 + SIGTERM);
+}
+
+TEST_CASE("processes: a worker that cannot be killed is given up, and said to be there") {
+  Freezer freezer;
+  if (!freezer) {
+    MESSAGE("skipped: no freezer of cgroup version 1 can be had here");
+    return;
+  }
+  Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "--shutdown_timeout", "1",
+               "--max_restarts", "3", "/bin/sh", "-c",
+               "echo pid=$$ end; [ $RANK = 1 ] && { read -r line < $FIFO; exit 5; }; exec sleep "
+               "1000"},
+              {{"FIFO", freezer.fifo()}});
+  job.wait_for_text(" end", 2);
+  const Watched workers(job.out(), "pid=");
+  const bool rank_0_first = job.out().find("[0]") < job.out().find("[1]");
+  freezer.freeze(workers[rank_0_first ? 0 : 1]);
+  std::ofstream(freezer.fifo()) << "go on\n";
+  CHECK(job.wait() == 5);
+  CHECK(contains(job.err(), "in uninterruptible sleep"));
+  CHECK(contains(job.err(), "could not be killed"));
+  CHECK_FALSE(contains(job.err(), "restart 1"));
+  freezer.thaw();
+  CHECK(workers.all_end());
+}
+
+TEST_CASE("processes: deaths while the supervisor was stopped are told in their order") {
+  for (int round = 0; round < 10; ++round) {
+    for (const std::vector<int>& order : std::vector<std::vector<int>>{
+             {2, 0, 1}, {0, 1, 2}, {1, 2, 0}, {2, 1, 0}, {1, 0, 2}, {0, 2, 1}}) {
+      CAPTURE(order.front());
+      Program job(in_shell("true", "--num_processes 4",
+                           "echo $RANK >/dev/null; echo r$RANK=$$ end; exec sleep 1000"));
+      job.wait_for_text(" end", 4);
+      stop_and_wait(supervisor_of(job));
+      for (const int rank : order) {
+        const Watched worker(job.out(), "r" + std::to_string(rank) + "=");
+        ::kill(worker[0], SIGKILL);
+        CHECK(worker.all_end());
+      }
+      ::kill(supervisor_of(job), SIGCONT);
+      CHECK(job.wait() == 128 + SIGKILL);
+      CHECK(contains(job.err(), "the job failed: rank " + std::to_string(order.front()) + ": "));
+    }
+  }
+}
+
+TEST_CASE("processes: whoever is stopped, and goes on, the job ends") {
+  const auto guardian = [](const FamilyJob& job) { return job.guardian(); };
+  const auto keeper = [](const FamilyJob& job) { return job.keeper(); };
+  const auto supervisor = [](const FamilyJob& job) { return job.supervisor(); };
+  for (const auto& who :
+       std::vector<std::function<pid_t(const FamilyJob&)>>{guardian, keeper, supervisor}) {
+    FamilyJob job;
+    stop_and_wait(who(job));
+    job.program().signal(SIGTERM);
+    ::kill(who(job), SIGCONT);
+    CHECK(job.program().wait() == 128 + SIGTERM);
+    job.check_that_nothing_is_left();
+  }
+}
+
+TEST_CASE("processes: a stopped supervisor ends with its guardian") {
+  FamilyJob job;
+  stop_and_wait(job.supervisor());
+  ::kill(job.guardian(), SIGKILL);
+  CHECK(job.program().wait() == 128 + SIGKILL);
+  job.check_that_nothing_is_left();
+}
+
+TEST_CASE("processes: a stopped worker ends with the job, by a signal and by a failure") {
+  for (const bool by_signal : {true, false}) {
+    CAPTURE(by_signal);
+    Program job(in_shell("true", "--num_processes 2", "echo r$RANK=$$ end; exec sleep 1000"));
+    job.wait_for_text(" end", 2);
+    const Watched first(job.out(), "r0=");
+    const Watched second(job.out(), "r1=");
+    stop_and_wait(first[0]);
+    by_signal ? job.signal(SIGTERM) : static_cast<void>(::kill(second[0], SIGKILL));
+    CHECK(job.wait() == 128 + (by_signal ? SIGTERM : SIGKILL));
+    CHECK(first.all_end());
+  }
+}
+
+TEST_CASE("processes: Ctrl-Z stops the workers, and SIGCONT lets all go on") {
+  FamilyJob job;
+  job.program().signal(SIGTSTP);
+  wait_until_stopped(job.guardian());
+  job.program().signal(SIGCONT);
+  job.program().signal(SIGTERM);
+  CHECK(job.program().wait() == 128 + SIGTERM);
+  job.check_that_nothing_is_left();
+}
+
+TEST_CASE("processes: no control group stays, however the job ends") {
+  for (const char* how : {"exit 0", "exit 3", "kill -9 $$"}) {
+    CAPTURE(how);
+    const TemporaryFolder folder;
+    Program job(in_shell("true", "--num_processes 2",
+                         "cp /proc/self/cgroup $FOLDER/$RANK; " + std::string(how)),
+                {{"FOLDER", folder.path().string()}});
+    job.wait();
+    const std::filesystem::path group = job_group(folder.path() / "0", job.pid());
+    if (group.empty()) {
+      MESSAGE("skipped: no control group can be made here");
+      return;
+    }
+    CHECK(std::filesystem::exists(group.parent_path()));
+    CHECK_FALSE(std::filesystem::exists(group));
   }
 }
 

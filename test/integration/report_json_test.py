@@ -18,8 +18,8 @@ SCHEMA = Schema(SOURCE / "docs/report.schema.json")
 WORKER = r"""
 [ $RANK = 0 ] && exec sleep 1000
 printf 'about to fail \377\033[31m\n' >&2
-echo '{"message": {"message": "ValueError: bad", "extraInfo":
-       {"py_callstack": "Traceback\n  there\nValueError: bad\n"}}}' > $TORCHELASTIC_ERROR_FILE
+printf %s '{"message": {"message": "ValueError: bad", "extraInfo":
+            {"py_callstack": "Traceback\n  there\nValueError: bad\n"}}}' > $TORCHELASTIC_ERROR_FILE
 exit 3
 """
 
@@ -62,10 +62,10 @@ def check_failure(folder):
 
 
 def check_restarts(folder):
-    first, last = reports(folder, ["--num_processes", "1", "--max_restarts", "1"], "kill -9 $$", 137)
+    first, last = reports(folder, ["--num_processes", "2", "--max_restarts", "1"], "kill -9 $$", 137)
     assert (first["attempt"], last["attempt"]) == (0, 1)
     assert first["restarts_after_ms"] is not None and last["restarts_after_ms"] is None
-    assert last["workers"][0]["end"]["signal"] == "SIGKILL"
+    assert last["workers"][last["first_failure"]]["end"]["signal"] == "SIGKILL"
 
 
 def main():

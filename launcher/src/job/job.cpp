@@ -42,7 +42,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
       remains_(std::move(guard.remains)),
       guardian_(io_, guard.alive.release()),
       signals_(io_.get_executor(), [this](int signal) { on_signal(signal); }),
-      output_(io_.get_executor(), output_options()),
+      output_(io_.get_executor(), output_options(guard.process_group)),
       logs_(plan.output, plan.identity == Identity::none ? 0 : plan.local_world_size),
       meeting_(io_, plan, host_, [this](const std::string& line) { say(line); }),
       time_limit_(io_),
@@ -152,7 +152,8 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
-  options.surroundings.cgroup = remains_.cgroup();
+  options.stuck_timeout = plan_.stuck_timeout;
+  options.surroundings.cgroup = &remains_.cgroup();
   options.surroundings.descriptors = descriptors_.original();
   options.other_descriptors = store_clients();
   options.on_running = [this](int running) { show_status(running); };
@@ -164,10 +165,11 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   co_return outcome;
 }
 
-OutputMux::Options Job::output_options() {
+OutputMux::Options Job::output_options(pid_t process_group) {
   OutputMux::Options options;
   options.folds_lines = plan_.output.folds_lines;
   options.status_line = plan_.output.status_line;
+  options.foreground_group = process_group;
   if (plan_.identity !=
       Identity::none) {  // else the program sees by itself that its reader is gone
     options.on_lost = [this](const Lost& lost) { on_lost(lost); };

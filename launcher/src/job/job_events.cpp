@@ -30,7 +30,7 @@ asio::awaitable<void> Job::watch_guardian() {
   } else if (phase_ == Phase::meeting) {
     asio::co_spawn(io_, meeting_.leave(), asio::detached);
   }
-  end_descendants(remains_.cgroup());
+  end_descendants(&remains_.cgroup());
   if (peers_ || phase_ == Phase::meeting) {  // time for that one message
     asio::steady_timer moment(io_, std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
@@ -41,6 +41,9 @@ asio::awaitable<void> Job::watch_guardian() {
 }
 
 void Job::on_signal(int signal) {
+  if (signal == SIGTSTP) {
+    output_.hide_status();  // the shell's prompt is next
+  }
   if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
     stop({128 + signal, signal, "stopped by " + signal_name(signal), true});
   } else if (phase_ == Phase::running && (signal == SIGCHLD || !is_own_signal(signal))) {
@@ -97,13 +100,15 @@ void Job::stop_outside_of_attempt(const StopRequest& request) {
 
 void Job::on_first_failure(const WorkerRecord& worker) {
   stopping_ = true;
-  restarting_ = attempt_ < plan_.max_restarts && worker.end->kind != ProcessEnd::Kind::not_executed;
+  restarting_ = attempt_ < plan_.max_restarts && worker.end &&
+                worker.end->kind != ProcessEnd::Kind::not_executed;
   const std::string line = failure_line(worker, host_);
   if (plan_.local_world_size > 1) {
     say(line + "; ending the others");
   }
-  if (peers_) {
-    peers_->announce(Cause::worker, worker.end->shell_status(), line, restarting_);
+  if (peers_) {  // 124: stuck for too long
+    const int status = worker.end ? worker.end->shell_status() : 124;
+    peers_->announce(Cause::worker, status, line, restarting_);
   }
 }
 

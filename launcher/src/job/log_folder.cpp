@@ -58,8 +58,9 @@ std::string LogFolder::error_file(int attempt, int local_rank) const {
 }
 
 std::string LogFolder::kept_folder(int attempt) const {
-  return plan_.keeps_directory ? fs::path(worker_folder(plan_, attempt, 0)).parent_path().string()
-                               : "";
+  return plan_.keeps_directory && local_world_size_ > 0
+             ? fs::path(worker_folder(plan_, attempt, 0)).parent_path().string()
+             : "";
 }
 
 void LogFolder::remove() const noexcept {

@@ -65,7 +65,7 @@ class Job {
   void stop_outside_of_attempt(const StopRequest& request);
   void stop_in_time();
 
-  OutputMux::Options output_options();
+  OutputMux::Options output_options(pid_t process_group);
   void show_status(int running);
   std::vector<WorkerSpec> worker_specs() const;
   std::size_t store_clients() const;

@@ -1,20 +1,46 @@
 #include "output/line_folder.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace acc::launcher {
 
 void LineFolder::add(int rank, std::string_view text, Time now) {
-  std::set<std::size_t>& same = by_text_[std::string(text)];
-  auto joined = same.lower_bound(next_[rank]);
-  if (joined == same.end()) {
-    joined = same.insert(first_ + pending_.size()).first;
-    pending_.push_back({{{}, std::string(text)}, now + kWindow});
+  const auto same = find_same(rank, text);
+  if (same == pending_.end()) {
+    pending_.push_back({{{rank}, std::string(text)}, now + kWindow});
     bytes_ += text.size();
+    return;
   }
-  pending_[*joined - first_].line.ranks.insert(rank);
-  next_[rank] = *joined + 1;
+  move_lines_of(rank, same);
+  same->line.ranks.insert(rank);
+}
+
+/// The earliest line that `rank` may join. It keeps its order with the lines that it shares with
+/// others; those that it alone has written can be moved.
+LineFolder::Lines::iterator LineFolder::find_same(int rank, std::string_view text) {
+  auto same = pending_.end();
+  for (auto line = pending_.end(); line != pending_.begin();) {
+    --line;
+    const bool is_its_own = line->line.ranks.contains(rank);
+    if (is_its_own && line->line.ranks.size() > 1) {
+      break;
+    }
+    if (!is_its_own && line->line.text == text) {
+      same = line;
+    }
+  }
+  return same;
+}
+
+void LineFolder::move_lines_of(int rank, Lines::iterator same) {
+  for (auto line = std::next(same); line != pending_.end();) {
+    const auto current = line++;
+    if (current->line.ranks.contains(rank)) {
+      pending_.splice(same, pending_, current);
+    }
+  }
 }
 
 std::optional<LineFolder::Line> LineFolder::take(Time now) {
@@ -24,11 +50,6 @@ std::optional<LineFolder::Line> LineFolder::take(Time now) {
   Line line = std::move(pending_.front().line);
   pending_.pop_front();
   bytes_ -= line.text.size();
-  const auto same = by_text_.find(line.text);
-  same->second.erase(first_++);
-  if (same->second.empty()) {
-    by_text_.erase(same);
-  }
   return line;
 }
 

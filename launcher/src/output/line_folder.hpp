@@ -2,18 +2,19 @@
 
 #include <chrono>
 #include <cstddef>
-#include <deque>
+#include <list>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 namespace acc::launcher {
 
-/// Makes one line of those that several ranks write alike within a short time. Lines go out in the
-/// order in which they came first, and each rank's own lines in the order in which it wrote them.
+/// Makes one line of those that several ranks write alike within a short time. Each rank's own
+/// lines go out in the order in which it wrote them; those of different ranks in about the order in
+/// which they came first: a line that one rank alone has written gives way to one that several
+/// share.
 class LineFolder {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -46,14 +47,15 @@ class LineFolder {
     Time due;
   };
 
+  using Lines = std::list<Pending>;
+
   [[nodiscard]] bool is_ready(const Pending& pending, Time now) const;
+  Lines::iterator find_same(int rank, std::string_view text);
+  void move_lines_of(int rank, Lines::iterator same);
 
   std::set<int> running_;
-  std::deque<Pending> pending_;
-  std::size_t first_ = 0;  ///< number of pending_.front(); numbers count all lines
+  Lines pending_;
   std::size_t bytes_ = 0;  ///< of the texts in pending_
-  std::unordered_map<std::string, std::set<std::size_t>> by_text_;  ///< numbers, of those pending
-  std::unordered_map<int, std::size_t> next_;  ///< by rank: the number after that of its last line
 };
 
 }  // namespace acc::launcher

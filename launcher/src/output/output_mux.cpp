@@ -30,7 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::size_t kChunk = std::size_t{256} << 10;
+constexpr std::size_t kChunk = std::size_t{64} << 10;  // what a pipe holds by default
 
 bool same_file(int a, int b) {
   struct stat of_a {};
@@ -365,7 +365,7 @@ void OutputMux::set_status(const JobStatus& status) {
 }
 
 void OutputMux::show_status() {
-  err_->show_status(status_text(*status_, Clock::now()));
+  err_->show_status(status_text(*status_, Clock::now()), options_.foreground_group);
 }
 
 asio::awaitable<void> OutputMux::keep_clock() {

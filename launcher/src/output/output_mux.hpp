@@ -8,6 +8,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <sys/types.h>
 
 #include <array>
 #include <functional>
@@ -62,8 +63,9 @@ class OutputMux {
   struct Options {
     int out = 1;
     int err = 2;
-    bool folds_lines = false;  ///< what several ranks write alike is shown once
-    bool status_line = false;  ///< below the output, where stderr is a terminal
+    bool folds_lines = false;    ///< what several ranks write alike is shown once
+    bool status_line = false;    ///< below the output, where stderr is a terminal
+    pid_t foreground_group = 0;  ///< no status line while the terminal is another group's; 0: any
     std::function<void(const Lost&)> on_lost = {};  ///< once a stream; called by the loop
   };
 
@@ -99,7 +101,7 @@ class OutputMux {
   /// Shows the status line, with more than one worker, and keeps its clock going.
   void set_status(const JobStatus& status);
   /// Until the next second or `set_status`: before the launcher stops itself.
-  void hide_status() { err_->show_status(""); }
+  void hide_status() { err_->show_status("", options_.foreground_group); }
 
  private:
   struct Console;

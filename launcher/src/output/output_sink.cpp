@@ -34,9 +34,9 @@ short events_of(int fd, short wanted) {
   return ::poll(&polled, 1, 0) == 1 ? polled.revents : short{0};
 }
 
-bool in_background(int terminal) {
+bool is_background(pid_t group, int terminal) {
   const pid_t foreground = ::tcgetpgrp(terminal);  // -1: not the terminal that controls us
-  return foreground != -1 && foreground != ::getpgrp();
+  return group != 0 && foreground != -1 && foreground != group;
 }
 
 std::string cut_to_width(const std::string& text, int terminal) {
@@ -75,17 +75,22 @@ void OutputSink::open(int fd) {
 }
 
 void OutputSink::watch() {
-  if (!is_lost_) {
-    asio::co_spawn(out_.get_executor(), watch_reader(), asio::detached);
+  if (is_lost_) {
+    return;
   }
+  const int fd = out_.native_handle();
+  const int flags = ::fcntl(fd, F_GETFL);
+  out_.async_wait(asio::posix::stream_descriptor::wait_error,
+                  [self = shared_from_this()](const boost::system::error_code& error) {
+                    if (!error) {
+                      self->look_for_reader();
+                    }
+                  });
+  ::fcntl(fd, F_SETFL, flags);  // Asio's first wait has added O_NONBLOCK
 }
 
-asio::awaitable<void> OutputSink::watch_reader() {
-  const auto self = shared_from_this();
-  const auto [error] = co_await out_.async_wait(asio::posix::stream_descriptor::wait_error,
-                                                asio::as_tuple(asio::use_awaitable));
-  // A file cannot be watched, nor lose its reader.
-  if (!error && out_.is_open() && (events_of(out_.native_handle(), 0) & (POLLERR | POLLHUP)) != 0) {
+void OutputSink::look_for_reader() {
+  if (out_.is_open() && (events_of(out_.native_handle(), 0) & (POLLERR | POLLHUP)) != 0) {
     lose(is_terminal_ ? EIO : EPIPE);
   }
 }
@@ -98,7 +103,7 @@ asio::awaitable<void> OutputSink::below(std::size_t limit) {
 }
 
 void OutputSink::write(std::string_view block) {
-  if (is_lost_) {
+  if (is_lost_ || block.empty()) {
     return;
   }
   if (is_terminal_) {
@@ -109,7 +114,7 @@ void OutputSink::write(std::string_view block) {
 }
 
 void OutputSink::put(std::string_view bytes) {
-  if (!pending_.empty()) {
+  if (!pending_.empty()) {  // a coroutine waits to write it
     pending_.append(bytes);
     return;
   }
@@ -120,13 +125,13 @@ void OutputSink::put(std::string_view bytes) {
   }
 }
 
-void OutputSink::show_status(const std::string& text) {
+void OutputSink::show_status(const std::string& text, pid_t group) {
   if (is_lost_) {
     return;
   }
   const int terminal = out_.native_handle();
-  status_.set(in_background(terminal) ? "" : cut_to_width(text, terminal));
-  write("");
+  status_.set(is_background(group, terminal) ? "" : cut_to_width(text, terminal));
+  put(status_.around(""));
 }
 
 ssize_t OutputSink::write_some(std::string_view bytes) {

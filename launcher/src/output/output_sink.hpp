@@ -7,6 +7,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <sys/types.h>
 
 #include <functional>
 #include <memory>
@@ -33,7 +34,8 @@ class OutputSink : public std::enable_shared_from_this<OutputSink> {
   /// True when the reader has gone.
   [[nodiscard]] bool is_closed() const noexcept { return is_closed_; }
 
-  /// Notices from now on that the reader has gone though nothing is written.
+  /// Notices from now on that the reader has gone though nothing is written. To be called first; a
+  /// file has no reader.
   void watch();
   /// Ends `watch`, which keeps the loop busy.
   void stop_watching();
@@ -46,9 +48,9 @@ class OutputSink : public std::enable_shared_from_this<OutputSink> {
   /// Never tears a block apart: blocks go out one after the other.
   void write(std::string_view block);
 
-  /// A terminal's last line, cut to its width; empty: none. Not shown while the launcher is in the
-  /// background.
-  void show_status(const std::string& text);
+  /// A terminal's last line, cut to its width; empty: none. Not shown while another process group
+  /// than `group` has the terminal; 0: any may.
+  void show_status(const std::string& text, pid_t group);
 
   /// Drops what has not been written.
   void close();
@@ -59,7 +61,7 @@ class OutputSink : public std::enable_shared_from_this<OutputSink> {
 
   void open(int fd);
   boost::asio::awaitable<void> below(std::size_t limit);
-  boost::asio::awaitable<void> watch_reader();
+  void look_for_reader();
   boost::asio::awaitable<void> write_when_ready();
   void put(std::string_view bytes);
   std::size_t write_now(std::string_view bytes);

@@ -31,17 +31,14 @@ std::string status_text(const JobStatus& status, std::chrono::steady_clock::time
 }
 
 std::string StatusLine::around(std::string_view block) {
-  std::string bytes;
-  if (is_shown_) {
-    bytes = "\r\033[K";
+  if (block.empty() && shown_ == text_) {
+    return {};
   }
+  std::string bytes = shown_.empty() ? "" : "\r\033[K";
   bytes.append(block);
   at_line_start_ = block.empty() ? at_line_start_ : block.ends_with('\n');
-  is_shown_ = at_line_start_ && !text_.empty();
-  if (is_shown_) {
-    bytes.append(text_);
-  }
-  return bytes;
+  shown_ = at_line_start_ ? text_ : "";
+  return bytes + shown_;
 }
 
 }  // namespace acc::launcher

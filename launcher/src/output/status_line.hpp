@@ -30,7 +30,7 @@ class StatusLine {
 
  private:
   std::string text_;
-  bool is_shown_ = false;
+  std::string shown_;  ///< what stands below the output; empty: nothing
   bool at_line_start_ = true;
 };
 

@@ -94,8 +94,9 @@ std::string what_follows(const JobReport& report) {
 }  // namespace
 
 std::string failure_line(const WorkerRecord& worker, const std::string& host) {
+  const bool is_there = !worker.end && !worker.stuck.empty();
   return fmt::format("rank {} (pid {} on {}): {}", worker.rank, worker.pid, host,
-                     how_it_ended(worker.end, worker.told_to_end));
+                     is_there ? worker.stuck : how_it_ended(worker.end, worker.told_to_end));
 }
 
 std::string format_report(const JobReport& report) {

@@ -15,7 +15,7 @@ namespace acc::launcher {
 class KernelFacts {
  public:
   explicit KernelFacts(const std::filesystem::path& root = "/")
-      : oom_kills_(root), core_dumps_(root) {}
+      : root_(root), oom_kills_(root), core_dumps_(root) {}
 
   /// Why a worker that was killed had to go, where its core dump is or why there is none, where one
   /// that cannot be killed waits; empty: nothing is known. `working_directory` empty: the
@@ -24,6 +24,7 @@ class KernelFacts {
                                   const std::string& working_directory) const;
 
  private:
+  std::filesystem::path root_;
   OomKills oom_kills_;
   CoreDumps core_dumps_;
 };

@@ -5,6 +5,8 @@
 #include "report/worker_json.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 namespace acc::launcher {
 namespace {
@@ -15,7 +17,8 @@ constexpr std::size_t kMaxMessage = 4000;  // bytes
 constexpr std::size_t kMaxLine = 1000;
 constexpr std::size_t kMaxStderrLines = 20;
 constexpr std::size_t kMaxTraceback = 50;
-constexpr std::size_t kMaxReport = std::size_t{4} << 20;  // the store takes values of up to 8 MiB
+// JSON makes up to six bytes of one, and the store takes values of up to 8 MiB.
+constexpr std::size_t kMaxTexts = std::size_t{1} << 20;
 
 /// The last `count`, since a traceback's end says most.
 std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::size_t count) {
@@ -28,10 +31,22 @@ std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::
 
 /// What is left where there are so many workers that all their texts would be too much.
 WorkerReport lean(WorkerReport worker) {
+  worker.host = clipped(worker.host, 100);
+  worker.cause = clipped(worker.cause, 200);
   worker.error_message = clipped(worker.error_message, 200);
   worker.traceback.clear();
   worker.last_stderr_lines.clear();
   return worker;
+}
+
+std::size_t text_bytes(const WorkerReport& worker) {
+  std::size_t bytes = worker.host.size() + worker.cause.size() + worker.error_message.size();
+  for (const auto* lines : {&worker.traceback, &worker.last_stderr_lines}) {
+    for (const std::string& line : *lines) {
+      bytes += line.size();
+    }
+  }
+  return bytes;
 }
 
 std::string dump(const MachineReport& report) {
@@ -69,15 +84,14 @@ WorkerReport bounded(WorkerReport worker) {
 std::string encode(const MachineReport& report) {
   MachineReport sent = report;
   std::ranges::transform(sent.workers, sent.workers.begin(), bounded);
-  std::string text = dump(sent);
-  if (text.size() > kMaxReport) {
+  if (std::transform_reduce(sent.workers.begin(), sent.workers.end(), std::size_t{0}, std::plus(),
+                            text_bytes) > kMaxTexts) {
     const std::optional<std::size_t> first = first_failure(sent.workers);
     for (std::size_t i = 0; i < sent.workers.size(); ++i) {
       sent.workers[i] = i == first ? sent.workers[i] : lean(std::move(sent.workers[i]));
     }
-    text = dump(sent);
   }
-  return text;
+  return dump(sent);
 }
 
 MachineReport decode_machine_report(std::string_view text) {

@@ -99,26 +99,29 @@ const std::string& OomKills::log() const {
   return log_;
 }
 
-std::string OomKills::limit_of(const std::string& cgroup) const {
-  if (cgroup.empty()) {
+/// The end of the sentence. `reason`: the kernel's line about why it had to kill, which it leaves
+/// out where it would be too many.
+std::string OomKills::limit_of(std::string_view kill, std::string_view reason) const {
+  if (kill.find("Memory cgroup out of memory") == std::string_view::npos) {
     const auto total = value_of(root_ / "proc/meminfo", "MemTotal:");
     return total ? ", the machine has " + binary_size(*total * 1024) : "";
   }
+  const std::string cgroup(after(reason, "oom_memcg=", ","));
   const auto limit = MemoryCgroup(root_, cgroup).limit();
-  return limit ? fmt::format(", the limit of cgroup {} is {}", cgroup, binary_size(*limit)) : "";
+  return limit ? fmt::format(", the limit of cgroup {} is {}", cgroup, binary_size(*limit))
+               : ", all that its cgroup may have";
 }
 
 // oom-kill:constraint=CONSTRAINT_MEMCG,...,oom_memcg=/job,task_memcg=/job,task=python3,pid=4711,uid=0
 // Memory cgroup out of memory: Killed process 4711 (python3) total-vm:..kB, anon-rss:65280kB, ...
 std::string OomKills::logged_kill(pid_t pid) const {
-  const std::string_view line = last_line_with(log(), fmt::format("Killed process {} (", pid));
-  if (line.empty()) {
+  const std::string_view kill = last_line_with(log(), fmt::format("Killed process {} (", pid));
+  if (kill.empty()) {
     return {};
   }
-  const std::string_view why = last_line_with(log(), fmt::format(",pid={},", pid));
-  const std::int64_t resident = field(line, "anon-rss:") + field(line, "shmem-rss:");
-  return fmt::format("{}: {} resident{}", kKilled, binary_size(resident),
-                     limit_of(std::string(after(why, "oom_memcg=", ","))));
+  const std::string_view reason = last_line_with(log(), fmt::format(",pid={},", pid));
+  const std::int64_t resident = field(kill, "anon-rss:") + field(kill, "shmem-rss:");
+  return fmt::format("{}: {} resident{}", kKilled, binary_size(resident), limit_of(kill, reason));
 }
 
 std::string OomKills::counted_kill(std::int64_t peak_memory) const {
@@ -126,7 +129,8 @@ std::string OomKills::counted_kill(std::int64_t peak_memory) const {
     return now && before ? *now - *before : 0;
   };
   const std::int64_t in_cgroup = growth(cgroup_.oom_kills(), cgroup_kills_before_);
-  const std::int64_t in_machine = growth(machine_kills(), machine_kills_before_);
+  // Where the log can be read it would have told of a kill elsewhere.
+  const std::int64_t in_machine = log_file_ ? 0 : growth(machine_kills(), machine_kills_before_);
   if (in_cgroup <= 0 && in_machine <= 0) {
     return {};
   }
@@ -146,7 +150,7 @@ std::string OomKills::cause(pid_t pid, std::int64_t peak_memory) const {
     kill = counted_kill(peak_memory);
   }
   if (kill.empty() && (cgroup_kills_before_ || machine_kills_before_)) {
-    return "neither acclaunch nor the kernel for want of memory: somebody else's SIGKILL";
+    return "SIGKILL came neither from acclaunch nor from the kernel for want of memory";
   }
   return kill;
 }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace acc::launcher {
 
@@ -27,7 +28,7 @@ class OomKills {
   [[nodiscard]] std::string logged_kill(pid_t pid) const;
   [[nodiscard]] std::string counted_kill(std::int64_t peak_memory) const;
   [[nodiscard]] std::optional<std::int64_t> machine_kills() const;
-  [[nodiscard]] std::string limit_of(const std::string& cgroup) const;
+  [[nodiscard]] std::string limit_of(std::string_view kill, std::string_view reason) const;
 
   std::filesystem::path root_;
   UniqueFd

@@ -6,9 +6,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
-#include <ranges>
+#include <set>
+#include <string_view>
+#include <utility>
 
 namespace acc::launcher {
 namespace {
@@ -37,9 +40,19 @@ std::string one_worker(const WorkerReport& worker) {
                      how_it_ended(worker.end, worker.told_to_end), why(worker));
 }
 
-void add_remaining(std::string& out, const Workers& workers) {
-  if (workers.size() > kMaxLines) {
-    const Workers rest(workers.begin() + kMaxLines, workers.end());
+/// One line for each, up to a number that can be read.
+void add_list(std::string& out, std::string_view heading, const Workers& workers,
+              const std::function<std::string(const WorkerReport&)>& line) {
+  if (workers.empty()) {
+    return;
+  }
+  fmt::format_to(std::back_inserter(out), "  {}:\n", heading);
+  const auto shown = static_cast<Workers::difference_type>(std::min(workers.size(), kMaxLines));
+  for (const WorkerReport* worker : Workers(workers.begin(), workers.begin() + shown)) {
+    out += "    " + line(*worker);
+  }
+  const Workers rest(workers.begin() + shown, workers.end());
+  if (!rest.empty()) {
     fmt::format_to(std::back_inserter(out), "    and {} more: {}\n", rest.size(),
                    numbered("rank", ranks_of(rest)));
   }
@@ -52,23 +65,11 @@ void add_failures(std::string& out, Workers failures, const JobReport& report) {
   std::ranges::stable_sort(failures, {}, &WorkerReport::moment);
   const auto first = report.first_failure ? report.workers[*report.first_failure].moment
                                           : failures.front()->moment;
-  out += report.first_failure ? "  other failures:\n" : "  failures:\n";
-  for (const WorkerReport* worker : failures | std::views::take(kMaxLines)) {
-    fmt::format_to(std::back_inserter(out), "    {:>10} later, {}",
-                   time_span(worker->moment - first), one_worker(*worker));
-  }
-  add_remaining(out, failures);
-}
-
-void add_stuck(std::string& out, const Workers& stuck) {
-  if (stuck.empty()) {
-    return;
-  }
-  out += "  still there:\n";
-  for (const WorkerReport* worker : stuck | std::views::take(kMaxLines)) {
-    out += "    " + one_worker(*worker);
-  }
-  add_remaining(out, stuck);
+  add_list(out, report.first_failure ? "other failures" : "failures", failures,
+           [first](const WorkerReport& worker) {
+             return fmt::format("{:>10} later, {}", time_span(worker.moment - first),
+                                one_worker(worker));
+           });
 }
 
 /// Machines whose workers ended in the same ways, and who ended how.
@@ -77,34 +78,36 @@ struct Fate {
   std::map<std::string, std::vector<int>> ranks_by_end;
 };
 
+/// By the lowest machine.
 std::vector<Fate> fates(const Workers& workers) {
-  std::map<int, Fate> machines;
+  const auto how = [](const WorkerReport* worker) {
+    return how_it_ended(worker->end, worker->told_to_end);
+  };
+  std::map<int, std::set<std::string>> ways;  // of each machine
   for (const WorkerReport* worker : workers) {
-    Fate& machine = machines[worker->machine_rank];
-    machine.machines = {{worker->machine_rank, worker->host}};
-    machine.ranks_by_end[how_it_ended(worker->end, worker->told_to_end)].push_back(worker->rank);
+    ways[worker->machine_rank].insert(how(worker));
   }
-  std::vector<Fate> merged;
-  for (auto& [rank, machine] : machines) {
-    const auto same = std::ranges::find_if(merged, [&](const Fate& fate) {
-      return std::ranges::equal(fate.ranks_by_end | std::views::keys,
-                                machine.ranks_by_end | std::views::keys);
-    });
-    if (same == merged.end()) {
-      merged.push_back(std::move(machine));
-      continue;
-    }
-    same->machines.merge(machine.machines);
-    for (const auto& [end, ranks] : machine.ranks_by_end) {
-      std::ranges::copy(ranks, std::back_inserter(same->ranks_by_end[end]));
-    }
+  std::map<std::set<std::string>, Fate> by_ways;
+  for (const WorkerReport* worker : workers) {
+    Fate& fate = by_ways[ways[worker->machine_rank]];
+    fate.machines[worker->machine_rank] = worker->host;
+    fate.ranks_by_end[how(worker)].push_back(worker->rank);
   }
-  return merged;
+  std::vector<Fate> sorted;
+  sorted.reserve(by_ways.size());
+  for (auto& [_, fate] : by_ways) {
+    sorted.push_back(std::move(fate));
+  }
+  std::ranges::sort(sorted, {}, [](const Fate& fate) { return fate.machines.begin()->first; });
+  return sorted;
 }
 
 std::string machine_names(const std::map<int, std::string>& machines) {
   std::vector<int> ranks;
-  std::ranges::copy(machines | std::views::keys, std::back_inserter(ranks));
+  ranks.reserve(machines.size());
+  for (const auto& [rank, _] : machines) {
+    ranks.push_back(rank);
+  }
   return numbered("machine", ranks) +
          (machines.size() == 1 ? " (" + machines.begin()->second + ")" : "");
 }
@@ -140,7 +143,7 @@ std::string other_workers(const JobReport& report) {
   }
   std::string out;
   add_failures(out, std::move(failures), report);
-  add_stuck(out, stuck);
+  add_list(out, "still there", stuck, one_worker);
   add_rest(out, rest, has_several_machines(report), !report.first_failure);
   for (const std::string& machine : report.silent_machines) {
     out += "  " + machine + " did not say how its workers ended\n";

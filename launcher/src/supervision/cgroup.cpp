@@ -8,7 +8,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 namespace acc::launcher {
@@ -46,12 +48,20 @@ bool made(const fs::path& folder) noexcept {
   if (::mkdir(folder.c_str(), 0755) == 0) {
     return true;
   }
-  // Left by a process of the same number, all of whose job was killed at once.
+  // Left by a job of the same number, all of whose processes were killed at once.
   return errno == EEXIST && ::rmdir(folder.c_str()) == 0 && ::mkdir(folder.c_str(), 0755) == 0;
 }
 
+/// A process that was reaped may still be leaving its group.
+void remove_empty(const fs::path& folder) noexcept {
+  constexpr timespec kMoment{0, 1'000'000};
+  for (int tries = 0; ::rmdir(folder.c_str()) != 0 && errno == EBUSY && tries < 20; ++tries) {
+    ::nanosleep(&kMoment, nullptr);
+  }
+}
+
 /// Groups that the workers made come first.
-bool remove_tree(const fs::path& folder) {
+void remove_tree(const fs::path& folder) {
   std::error_code gone;
   for (fs::directory_iterator entry(folder, gone), end; !gone && entry != end;
        entry.increment(gone)) {
@@ -59,7 +69,7 @@ bool remove_tree(const fs::path& folder) {
       remove_tree(entry->path());
     }
   }
-  return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;
+  remove_empty(folder);
 }
 
 }  // namespace
@@ -92,13 +102,17 @@ fs::path cgroup_folder(const fs::path& mountinfo, std::string name, const std::s
   return mount->point + name;
 }
 
-std::optional<Cgroup> Cgroup::make(const std::string& name) {
-  const fs::path own = cgroup_folder("/proc/self/mountinfo", cgroup_name("/proc/self/cgroup"));
-  if (own.empty() || !made(own / name)) {
-    return std::nullopt;
+Cgroup::Cgroup(const std::string& name)
+    : path_(cgroup_folder("/proc/self/mountinfo", cgroup_name("/proc/self/cgroup"))) {
+  if (!path_.empty()) {
+    path_ /= name;
   }
-  const fs::path path = own / name;
-  return Cgroup(path, UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+}
+
+void Cgroup::make() noexcept {
+  if (!path_.empty() && made(path_)) {
+    directory_.reset(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  }
 }
 
 // A process that is moved into a group waits for all processors to pass a quiescent state, 6 to
@@ -113,7 +127,10 @@ pid_t Cgroup::fork_into() const noexcept {
 }
 
 void Cgroup::kill() const noexcept {
-  const UniqueFd all(::openat(directory_.get(), "cgroup.kill", O_WRONLY | O_CLOEXEC));
+  if (path_.empty()) {
+    return;
+  }
+  const UniqueFd all(::open((path_ / "cgroup.kill").c_str(), O_WRONLY | O_CLOEXEC));
   if (all && ::write(all.get(), "1", 1) == 1) {
     return;
   }
@@ -123,8 +140,11 @@ void Cgroup::kill() const noexcept {
   }
 }
 
-bool Cgroup::remove() const noexcept {
-  return remove_tree(path_);
+void Cgroup::remove() noexcept {
+  directory_.reset();
+  if (!path_.empty()) {
+    remove_tree(path_);
+  }
 }
 
 }  // namespace acc::launcher

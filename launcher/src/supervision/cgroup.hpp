@@ -5,38 +5,36 @@
 #include <sys/types.h>
 
 #include <filesystem>
-#include <optional>
 #include <string>
 
 namespace acc::launcher {
 
-/// A control group (version 2) for the processes of one job, which nothing they do gets them out
-/// of. Copies of it in forked processes mean the same group.
+/// A control group (version 2) for the workers of one attempt, which nothing they do gets them out
+/// of. Where that is not permitted, or there is no such file system, nothing happens: nobody
+/// depends on it. Copies in forked processes mean the same group.
 class Cgroup {
  public:
-  /// Makes a group of that name below the one this process is in. Empty where that is not
-  /// permitted or there is no such file system: nobody depends on it.
-  static std::optional<Cgroup> make(const std::string& name);
+  /// Of that name, below the group this process is in. Makes nothing yet.
+  explicit Cgroup(const std::string& name);
 
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  /// Makes the group. To be done for each attempt: one that was killed kills all that are born into
+  /// it later (seen with Linux 6.18).
+  void make() noexcept;
 
-  /// A copy of this process that begins in the group, or outside where that is not permitted. As
-  /// fork() returns; the child may only call what a signal handler may, and has to exec.
+  /// A copy of this process that begins in the group, or outside where there is none. As fork()
+  /// returns; the child may only call what a signal handler may, and has to exec.
   [[nodiscard]] pid_t fork_into() const noexcept;
 
   /// SIGKILL to all in it, at one stroke since Linux 5.14: a process that forks all the time does
   /// not slip through.
   void kill() const noexcept;
 
-  /// False while there are processes in it.
-  bool remove() const noexcept;
+  /// Nothing happens while there are processes in it.
+  void remove() noexcept;
 
  private:
-  Cgroup(std::filesystem::path path, UniqueFd directory)
-      : path_(std::move(path)), directory_(std::move(directory)) {}
-
-  std::filesystem::path path_;
-  UniqueFd directory_;
+  std::filesystem::path path_;  ///< empty: there can be none
+  UniqueFd directory_;          ///< once it is made, by this process
 };
 
 /// The name of a process's group, "/user.slice", as its /proc/PID/cgroup has it: that of version 2,

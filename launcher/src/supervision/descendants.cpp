@@ -1,5 +1,7 @@
 #include "supervision/descendants.hpp"
 
+#include "supervision/process_state.hpp"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,7 +11,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
 
 namespace acc::launcher {
@@ -17,25 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The parent in a line such as "17 (a name) S 4 …", or 0.
-pid_t parent_in(const std::string& stat) {
-  const auto name_end = stat.rfind(')');
-  char state = 0;
-  pid_t parent = 0;
-  if (name_end != std::string::npos) {
-    std::istringstream(stat.substr(name_end + 1)) >> state >> parent;
-  }
-  return parent;
-}
-
 void append_processes_of(pid_t parent, const fs::path& proc, std::vector<pid_t>& pids) {
   std::error_code gone;
   for (fs::directory_iterator process(proc, gone), end; !gone && process != end;
        process.increment(gone)) {
-    std::string stat;
-    std::getline(std::ifstream(process->path() / "stat"), stat);
     const pid_t pid = std::atoi(process->path().filename().c_str());  // 0: not a process
-    if (pid > 0 && parent_in(stat) == parent) {
+    const auto state = pid > 0 ? process_state(pid, proc) : std::nullopt;
+    if (state && state->parent == parent) {
       pids.push_back(pid);
     }
   }

@@ -5,9 +5,12 @@
 #include "supervision/process_end.hpp"
 #include "supervision/signals.hpp"
 
+#include <link.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -51,6 +55,24 @@ pid_t forked() {
   return pid;
 }
 
+/// Unmaps the pages of the program's and its libraries' text, which come back by themselves where
+/// they are run again: 4 of the 6 MB of a process that only waits from now on.
+void give_back_text() noexcept {
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void*) {
+        for (const ElfW(Phdr) & part : std::span(object->dlpi_phdr, object->dlpi_phnum)) {
+          if (part.p_type == PT_LOAD && (part.p_flags & PF_X) != 0) {
+            const auto page = static_cast<ElfW(Addr)>(::sysconf(_SC_PAGESIZE));
+            const ElfW(Addr) begin = (object->dlpi_addr + part.p_vaddr) / page * page;
+            const ElfW(Addr) end = object->dlpi_addr + part.p_vaddr + part.p_filesz;
+            ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+          }
+        }
+        return 0;
+      },
+      nullptr);
+}
+
 /// Reaps all that has ended; the wait status of `child` goes to `wait_status`.
 bool has_ended(pid_t child, int& wait_status) {
   bool ended = false;
@@ -83,7 +105,7 @@ ProcessEnd await(pid_t child, const sigset_t& signals, OnAnyEnd on_any_end, OnPa
 }
 
 /// All that is left of the job is that of a child which could not end by itself.
-int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, const Remains& remains) {
+int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& remains) {
   if (!remains.clean_up()) {
     std::fprintf(stderr, "acclaunch: some processes of the job could not be killed\n");
   }
@@ -95,6 +117,7 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, const Rem
 }
 
 [[noreturn]] void become_supervisor(const Title& title, Guard guard, const Body& body) {
+  guard.process_group = ::getpgrp();
   ::setpgid(0, 0);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   std::signal(SIGPIPE, SIG_IGN);
@@ -115,7 +138,7 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, const Rem
   const pid_t supervisor = forked();
   if (supervisor == 0) {
     held.reset();
-    become_supervisor(title, {std::move(watched), std::move(remains)}, body);
+    become_supervisor(title, {std::move(watched), std::move(remains), 0}, body);
   }
   watched.reset();
   ::setsid();  // not before: the workers stay in the terminal's session
@@ -145,6 +168,7 @@ int run_guarded(int argc, char** argv, const Body& body) {
   if (keeper == 0) {
     become_keeper(Title(argc, argv), guardian, signals, std::move(remains), body);
   }
+  give_back_text();
   const ProcessEnd end = await(
       keeper, signals, [] {},
       [](int signal) {

@@ -3,6 +3,8 @@
 #include "acc/base/unique_fd.hpp"
 #include "supervision/remains.hpp"
 
+#include <sys/types.h>
+
 #include <functional>
 
 namespace acc::launcher {
@@ -11,6 +13,7 @@ namespace acc::launcher {
 struct Guard {
   UniqueFd alive;   ///< readable when the guardian or the keeper is gone
   Remains remains;  ///< of the job: the supervisor's to fill, and to clean up when they are gone
+  pid_t process_group = 0;  ///< the guardian's: what a shell calls the job
 };
 
 /// Splits the program in three, each the child of the one before, so that a SIGKILL of any one or

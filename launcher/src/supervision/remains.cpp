@@ -15,7 +15,7 @@
 namespace acc::launcher {
 
 Remains::Remains(const std::string& name)
-    : cgroup_(Cgroup::make(name)),
+    : cgroup_(name),
       folder_(static_cast<char*>(
           ::mmap(nullptr, PATH_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
   if (folder_ == MAP_FAILED) {
@@ -31,11 +31,9 @@ void Remains::add_folder(const std::string& folder) const noexcept {
   }
 }
 
-bool Remains::clean_up() const noexcept {
-  const bool all_ended = end_descendants(cgroup());
-  if (cgroup_) {
-    cgroup_->remove();
-  }
+bool Remains::clean_up() noexcept {
+  const bool all_ended = end_descendants(&cgroup_);
+  cgroup_.remove();
   if (std::atomic_ref(*folder_).load(std::memory_order_acquire) != '\0') {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);

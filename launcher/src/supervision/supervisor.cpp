@@ -25,9 +25,19 @@ void rethrow(const std::exception_ptr& error) {
   }
 }
 
+constexpr std::chrono::milliseconds kLongestPause{1000};  // of looks at the workers' states
+
+std::chrono::milliseconds time_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                               start);
+}
+
 }  // namespace
 
 int JobOutcome::exit_status() const {
+  if (stuck) {
+    return 124;
+  }
   if (first_failure) {
     return workers[*first_failure].end->shell_status();
   }
@@ -39,24 +49,45 @@ Supervisor::Supervisor(asio::any_io_executor executor, OutputMux& output, Option
       output_(output),
       options_(std::move(options)),
       clock_(executor_),
+      next_look_(executor_),
+      stuck_watch_(options_.stuck_timeout),
       ended_(executor_) {}
 
 asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
   started_at_ = std::chrono::steady_clock::now();
   start(specs);
+  if (options_.stuck_timeout.count() != 0) {
+    look_for_stuck();
+  }
   co_await ended_.passed();
   if (!outcome_.first_failure) {
-    outcome_.ran_for = std::chrono::duration_cast<std::chrono::milliseconds>(
-        std::chrono::steady_clock::now() - started_at_);
+    outcome_.ran_for = time_since(started_at_);
   }
-  outcome_.gave_up = remaining_ != 0;
   if (!outcome_.gave_up) {
-    end_descendants(options_.surroundings.cgroup);
+    end_stragglers();
   }
   co_return std::move(outcome_);
 }
 
+/// What the workers have started and left running.
+void Supervisor::end_stragglers() {
+  Cgroup* const cgroup = options_.surroundings.cgroup;
+  outcome_.gave_up = !end_descendants(cgroup);
+  if (!outcome_.gave_up && cgroup != nullptr) {
+    cgroup->remove();
+  }
+  for (const pid_t pid : outcome_.gave_up ? descendants(::getpid()) : std::vector<pid_t>()) {
+    if (const auto state = process_state(pid)) {
+      outcome_.left_behind.push_back("pid " + std::to_string(pid) + " (" + state->name + "), " +
+                                     describe_state(pid));
+    }
+  }
+}
+
 void Supervisor::start(const std::vector<WorkerSpec>& specs) {
+  if (options_.surroundings.cgroup != nullptr) {
+    options_.surroundings.cgroup->make();
+  }
   require_descriptors(descriptors_for(specs) + options_.other_descriptors, specs.size());
   processes_.reserve(specs.size());
   for (const WorkerSpec& spec : specs) {
@@ -90,22 +121,52 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   WorkerRecord& worker = outcome_.workers[index];
   worker.end = end;
   worker.peak_memory = processes_[index].peak_memory();
-  worker.ended_at = std::chrono::system_clock::now();
-  worker.died_at = std::chrono::steady_clock::now();
-  worker.told_to_end = state_ != JobState::running;
   --remaining_;
   tell_running();
-  if (!end.ok() && state_ == JobState::running) {
-    outcome_.first_failure = index;
-    outcome_.ran_for = std::chrono::duration_cast<std::chrono::milliseconds>(
-        std::chrono::steady_clock::now() - started_at_);
-    if (options_.on_first_failure) {
-      options_.on_first_failure(worker);
+  if (worker.stuck.empty()) {
+    worker.ended_at = std::chrono::system_clock::now();
+    worker.died_at = std::chrono::steady_clock::now();
+    worker.told_to_end = state_ != JobState::running;
+    if (!end.ok() && state_ == JobState::running) {
+      fail(index);
     }
   }
   handle(end.ok() ? JobEvent::worker_succeeded : JobEvent::worker_failed);
   if (remaining_ == 0) {
     handle(JobEvent::all_ended);
+  }
+}
+
+/// The first failure.
+void Supervisor::fail(std::size_t index) {
+  outcome_.first_failure = index;
+  outcome_.ran_for = time_since(started_at_);
+  if (options_.on_first_failure) {
+    options_.on_first_failure(outcome_.workers[index]);
+  }
+}
+
+/// Uninterruptible sleep announces itself to nobody.
+void Supervisor::look_for_stuck() {
+  const auto now = std::chrono::steady_clock::now();
+  for (std::size_t index = 0; index < processes_.size() && state_ == JobState::running; ++index) {
+    WorkerRecord& worker = outcome_.workers[index];
+    if (!worker.end && stuck_watch_.is_stuck(worker.pid, now)) {
+      worker.stuck = describe_state(worker.pid);
+      worker.ended_at = std::chrono::system_clock::now();
+      worker.died_at = now;
+      outcome_.stuck = true;
+      fail(index);
+      handle(JobEvent::worker_failed);
+    }
+  }
+  if (state_ == JobState::running) {
+    next_look_.expires_after(std::min(options_.stuck_timeout / 4, kLongestPause));
+    next_look_.async_wait([this](const boost::system::error_code& error) {
+      if (!error) {
+        look_for_stuck();
+      }
+    });
   }
 }
 
@@ -140,11 +201,21 @@ void Supervisor::handle(JobEvent event) {
     case JobAction::none: break;
     case JobAction::stop: stop_workers(); break;
     case JobAction::kill: kill_workers(); break;
+    case JobAction::give_up: give_up(); [[fallthrough]];
     case JobAction::finish:
-    case JobAction::give_up:
       clock_.cancel();
+      next_look_.cancel();
       ended_.open();
       break;
+  }
+}
+
+void Supervisor::give_up() {
+  outcome_.gave_up = true;
+  for (WorkerRecord& worker : outcome_.workers) {
+    if (!worker.end && worker.stuck.empty()) {
+      worker.stuck = describe_state(worker.pid);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "gate.hpp"
 #include "output/output_mux.hpp"
+#include "supervision/process_state.hpp"
 #include "supervision/supervisor_table.hpp"
 #include "supervision/worker_process.hpp"
 #include "supervision/worker_record.hpp"
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace acc::launcher {
@@ -22,18 +24,23 @@ struct JobOutcome {
   std::optional<std::size_t> first_failure;  ///< index of the worker whose failure ended the job
   std::chrono::milliseconds ran_for{0};      ///< from the start to the first failure, or the end
   int stop_signal = 0;                       ///< the signal that ended the job, else 0
-  bool gave_up = false;                      ///< some workers outlived SIGKILL; they have no `end`
+  /// The first failure is a worker that stayed in uninterruptible sleep, see `WorkerRecord::stuck`.
+  /// To start again is of no use.
+  bool stuck = false;
+  bool gave_up = false;  ///< something outlived SIGKILL: workers without an `end`, or
+  std::vector<std::string> left_behind;  ///< "pid 17 (name), in uninterruptible sleep (where)"
 
-  /// The failed worker's status, 128 + the stop signal, or 0.
+  /// The failed worker's status, 124 if it was stuck, 128 + the stop signal, or 0.
   [[nodiscard]] int exit_status() const;
 };
 
 /// Runs the workers of one machine and applies the policy of `job_step`. All in the loop's thread,
-/// which is also the one whose death kills the workers. Nothing is polled.
+/// which is also the one whose death kills the workers. Nothing is polled but for `stuck_timeout`.
 class Supervisor {
  public:
   struct Options {
     std::chrono::milliseconds shutdown_timeout{30'000};
+    std::chrono::milliseconds stuck_timeout{0};  ///< of uninterruptible sleep; 0: no limit
     WorkerSurroundings surroundings;
     std::size_t other_descriptors = 0;  ///< that the job will need here: clients of its store
     /// Called when all have started, and whenever one has ended.
@@ -62,6 +69,10 @@ class Supervisor {
  private:
   void start(const std::vector<WorkerSpec>& specs);
   boost::asio::awaitable<void> watch(std::size_t index);
+  void look_for_stuck();
+  void fail(std::size_t index);
+  void end_stragglers();
+  void give_up();
   void tell_running() const;
   void handle(JobEvent event);
   void signal_running(int signal);
@@ -79,6 +90,8 @@ class Supervisor {
   int signal_for_stop_ = 0;
   std::chrono::steady_clock::time_point started_at_;
   boost::asio::steady_timer clock_;
+  boost::asio::steady_timer next_look_;
+  StuckWatch stuck_watch_;
   Gate ended_;
 };
 

@@ -15,11 +15,11 @@ enum class JobState : std::uint8_t {
 
 enum class JobEvent : std::uint8_t {
   worker_succeeded,
-  worker_failed,
-  all_ended,     ///< after the last worker's own event
-  stop_signal,   ///< the user or the job manager wants the end
-  peer_failed,   ///< another machine of the job reports a failure, or is gone
-  time_is_over,  ///< the shutdown timeout
+  worker_failed,  ///< or is stuck
+  all_ended,      ///< after the last worker's own event
+  stop_signal,    ///< the user or the job manager wants the end
+  peer_failed,    ///< another machine of the job reports a failure, or is gone
+  time_is_over,   ///< the shutdown timeout
 };
 
 enum class JobAction : std::uint8_t {

@@ -36,7 +36,7 @@ struct WorkerSpec {
 
 /// What the workers of a job share.
 struct WorkerSurroundings {
-  const Cgroup* cgroup = nullptr;     ///< in which they begin; null: the launcher's
+  Cgroup* cgroup = nullptr;           ///< in which they begin; null: the launcher's
   std::optional<rlimit> descriptors;  ///< their limit on them; empty: the launcher's
 };
 

@@ -20,7 +20,9 @@ struct WorkerRecord {
   std::chrono::system_clock::time_point ended_at;
   std::chrono::steady_clock::time_point died_at;  ///< the same moment, for comparisons
   bool told_to_end = false;  ///< it ended after the launcher had asked for that
-  std::string stuck;  ///< why it had to be given up: "in uninterruptible sleep (nfs_wait_bit)"
+  /// What it was doing when it was given up, or had been for too long: "in uninterruptible sleep
+  /// (nfs_wait_bit)". In the second case `end` may have come later, the times are those of before.
+  std::string stuck;
   std::int64_t peak_memory = 0;  ///< bytes resident at most, as the kernel counted; 0: unknown
 };
 

@@ -84,7 +84,7 @@ WorkerRecord killed_by(int signal, bool core_dumped = false) {
 }
 
 const std::string kNotForMemory =
-    "neither acclaunch nor the kernel for want of memory: somebody else's SIGKILL";
+    "SIGKILL came neither from acclaunch nor from the kernel for want of memory";
 
 }  // namespace
 
@@ -94,6 +94,7 @@ TEST_CASE("a kill for want of memory that the kernel's log tells of") {
   root.add_cgroup1("/job/limited", 0, "8589934592");
   root.add_log(kFirstPidNamespace);
   const KernelFacts facts(root.path());
+  root.write("proc/vmstat", "oom_kill 8\n");                    // of another job's process
   CHECK(facts.cause(killed_by(SIGKILL), "") == kNotForMemory);  // the old one was before
   root.append(
       "dev/kmsg",
@@ -111,6 +112,12 @@ TEST_CASE("a kill for want of memory that the kernel's log tells of") {
   other.pid = 47110;
   CHECK(facts.cause(other, "") ==
         "killed by the kernel for want of memory: 2 GiB resident, the machine has 16 GiB");
+  root.append("dev/kmsg",
+              "3,5,5,-;Memory cgroup out of memory: Killed process 4800 (python3) total-vm:1kB, "
+              "anon-rss:1048576kB, file-rss:0kB, shmem-rss:0kB, UID:0\n");  // no line before it
+  other.pid = 4800;
+  CHECK(facts.cause(other, "") ==
+        "killed by the kernel for want of memory: 1 GiB resident, all that its cgroup may have");
   other.pid = 471;
   CHECK(facts.cause(other, "") == kNotForMemory);
   WorkerRecord ours = killed_by(SIGKILL);
@@ -217,6 +224,21 @@ TEST_CASE("where a core dump is") {
         "core dump handed to /usr/lib/systemd/systemd-coredump; see coredumpctl info 4711");
   root.write("proc/sys/kernel/core_pattern", "|/bin/crash\n");
   CHECK(cause() == "core dump handed to /bin/crash");
+}
+
+TEST_CASE("signals that have a usual reason") {
+  const FakeRoot root;
+  const KernelFacts facts(root.path());
+  const auto cause = [&](int signal) { return facts.cause(killed_by(signal, true), ""); };
+  CHECK(cause(SIGXCPU).starts_with("its limit of CPU time (ulimit -t) is over; core dump "));
+  CHECK(cause(SIGSYS).starts_with("it made a system call that a filter forbids (seccomp); "));
+  CHECK(cause(SIGBUS).starts_with("core dump "));  // there is no /dev/shm
+  fs::create_directories(root.path("dev/shm"));
+  CHECK(cause(SIGBUS).starts_with("perhaps /dev/shm was full, which holds "));
+  CHECK(cause(SIGTERM).empty());
+  WorkerRecord ours = killed_by(SIGABRT, true);
+  ours.told_to_end = true;
+  CHECK(facts.cause(ours, "").empty());
 }
 
 TEST_CASE("why there is no core dump") {

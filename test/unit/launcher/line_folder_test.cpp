@@ -71,6 +71,12 @@ TEST_CASE("line folder: which lines become one") {
       {"not against a rank's own order",
        {{0, "a", 0ms}, {0, "b", 0ms}, {1, "b", 0ms}, {1, "a", 0ms}},
        {{{0}, "a"}, {{0, 1}, "b"}, {{1}, "a"}}},
+      {"a rank's own line gives way",
+       {{0, "0", 0ms}, {0, "a", 0ms}, {1, "1", 0ms}, {1, "a", 0ms}, {2, "2", 0ms}, {2, "a", 0ms}},
+       {{{0}, "0"}, {{1}, "1"}, {{2}, "2"}, {{0, 1, 2}, "a"}}},
+      {"a shared line does not",
+       {{0, "a", 0ms}, {0, "b", 0ms}, {1, "b", 0ms}, {1, "c", 0ms}, {2, "c", 0ms}, {0, "c", 0ms}},
+       {{{0}, "a"}, {{0, 1}, "b"}, {{0, 1, 2}, "c"}}},
   };
   for (const Case& c : cases) {
     CAPTURE(c.what);

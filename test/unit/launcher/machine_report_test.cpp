@@ -95,7 +95,7 @@ TEST_CASE("the report of many talkative workers fits the store, with all of the 
     worker.last_stderr_lines.assign(20, std::string(1000, '\x01'));
   }
   const std::string text = encode(report);
-  CHECK(text.size() < std::size_t{4} << 20);
+  CHECK(text.size() < std::size_t{8} << 20);
   const MachineReport read = decode_machine_report(text);
   REQUIRE(read.workers.size() == 512);
   CHECK(read.workers[300] == report.workers[300]);

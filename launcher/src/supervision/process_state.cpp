@@ -1,0 +1,79 @@
+#include "supervision/process_state.hpp"
+
+#include <fstream>
+#include <sstream>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path folder_of(pid_t pid, const fs::path& proc) {
+  return proc / std::to_string(pid);
+}
+
+std::string first_line(const fs::path& file) {
+  std::string line;
+  std::getline(std::ifstream(file), line);
+  return line;
+}
+
+std::string in_words(char letter) {
+  switch (letter) {
+    case 'R': return "running";
+    case 'S': return "sleeping";
+    case 'D': return "in uninterruptible sleep";
+    case 'T': return "stopped";
+    case 't': return "stopped by a debugger";
+    case 'Z': return "ended, but not yet reaped";
+    case 'I': return "idle";
+    default: return std::string("in state ") + letter;
+  }
+}
+
+/// The third number of "on_cpu waiting timeslices"; empty where the kernel does not count.
+std::string times_run(pid_t pid, const fs::path& proc) {
+  std::string count;
+  std::istringstream(first_line(folder_of(pid, proc) / "schedstat")) >> count >> count >> count;
+  return count;
+}
+
+}  // namespace
+
+std::optional<ProcessState> process_state(pid_t pid, const fs::path& proc) {
+  const std::string stat = first_line(folder_of(pid, proc) / "stat");  // "17 (a name) S 4 …"
+  const auto begin = stat.find('(');
+  const auto end = stat.rfind(')');
+  if (begin == std::string::npos || end == std::string::npos || end < begin) {
+    return std::nullopt;
+  }
+  ProcessState state;
+  state.name = stat.substr(begin + 1, end - begin - 1);
+  std::istringstream(stat.substr(end + 1)) >> state.letter >> state.parent;
+  return state;
+}
+
+std::string describe_state(pid_t pid, const fs::path& proc) {
+  const std::optional<ProcessState> state = process_state(pid, proc);
+  if (!state) {
+    return {};
+  }
+  const std::string where = first_line(folder_of(pid, proc) / "wchan");
+  return in_words(state->letter) + (where.empty() || where == "0" ? "" : " (" + where + ")");
+}
+
+bool StuckWatch::is_stuck(pid_t pid, Clock::time_point now) {
+  const std::optional<ProcessState> state = process_state(pid, proc_);
+  if (!state || state->letter != 'D') {
+    asleep_.erase(pid);
+    return false;
+  }
+  Sleep sleep{now, times_run(pid, proc_)};
+  Sleep& known = asleep_.try_emplace(pid, sleep).first->second;
+  if (known.times_run != sleep.times_run) {
+    known = std::move(sleep);
+  }
+  return now - known.since >= limit_;
+}
+
+}  // namespace acc::launcher

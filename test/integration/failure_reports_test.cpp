@@ -1,0 +1,175 @@
+// What a user is told after real failures.
+#include "support/program.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+using acc::test::contains;
+using acc::test::Program;
+using acc::test::TemporaryFolder;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kAcclaunch = ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 --no_python ";
+constexpr const char* kFaultyWorker = ACC_BIN_DIR "/faulty_worker";
+
+/// acclaunch as a shell starts it after `before`; worker 1 runs `script`, worker 0 waits.
+std::vector<std::string> job(const std::string& before, const std::string& script,
+                             const std::string& wrapper = "") {
+  return {"/bin/sh", "-c", before + "\nexec " + wrapper + kAcclaunch + "sh -c \"$0\"",
+          "[ $RANK = 0 ] && exec sleep 1000\n" + script};
+}
+
+/// A control group of 64 MiB, without swap where that can be had.
+class SmallGroup {
+ public:
+  SmallGroup() {
+    for (const char* top : {"/sys/fs/cgroup/memory", "/sys/fs/cgroup"}) {
+      const fs::path folder = fs::path(top) / ("acc-test-" + std::to_string(::getpid()));
+      if (path_.empty() && ::mkdir(folder.c_str(), 0755) == 0) {
+        path_ = folder;
+        const bool limited =
+            write("memory.limit_in_bytes", "67108864") || write("memory.max", "67108864");
+        write("memory.swappiness", "0");
+        write("memory.swap.max", "0");
+        if (!limited) {
+          remove();
+        }
+      }
+    }
+  }
+  SmallGroup(const SmallGroup&) = delete;
+  SmallGroup& operator=(const SmallGroup&) = delete;
+  ~SmallGroup() { remove(); }
+
+  explicit operator bool() const { return !path_.empty(); }
+  [[nodiscard]] std::string name() const { return "/" + path_.filename().string(); }
+  /// For a shell that goes into it.
+  [[nodiscard]] std::string entry() const {
+    return "echo $$ > " + path_.string() + "/cgroup.procs";
+  }
+
+ private:
+  bool write(const char* file, const char* value) const {
+    return fs::exists(path_ / file) && (std::ofstream(path_ / file) << value << std::flush).good();
+  }
+  void remove() {
+    if (!path_.empty()) {
+      ::rmdir(path_.c_str());
+    }
+    path_.clear();
+  }
+
+  fs::path path_;
+};
+
+bool can_limit_memory() {
+  return static_cast<bool>(SmallGroup());
+}
+
+bool can_read_kernel_log() {
+  std::error_code error;
+  return ::access("/dev/kmsg", R_OK) == 0 &&
+         fs::read_symlink("/proc/self/ns/pid", error) == "pid:[4026531836]";
+}
+
+bool can_make_pid_namespaces() {
+  return Program({"/usr/bin/unshare", "-pf", "--mount-proc", "/bin/true"}).wait() == 0;
+}
+
+bool dumps_core_into_working_directory() {
+  return acc::test::file_text("/proc/sys/kernel/core_pattern") == "core\n" && ::geteuid() == 0;
+}
+
+}  // namespace
+
+TEST_CASE("failure report: a worker killed for want of memory, by the kernel's log" *
+          doctest::skip(!can_limit_memory() || !can_read_kernel_log())) {
+  const SmallGroup group;
+  Program program(job("", group.entry() + "; exec " + kFaultyWorker + " touch 200"));
+  CHECK(program.wait() == 128 + SIGKILL);
+  CAPTURE(program.err());
+  CHECK(contains(program.err(), "the job failed: rank 1: killed by SIGKILL (signal 9)\n"));
+  CHECK(contains(program.err(), "  cause     killed by the kernel for want of memory: 6"));
+  // The kernel gives the group's name in no more than ten reports in five seconds.
+  CHECK((contains(program.err(),
+                  " MiB resident, the limit of cgroup " + group.name() + " is 64 MiB\n") ||
+         contains(program.err(), " MiB resident, all that its cgroup may have\n")));
+}
+
+TEST_CASE("failure report: a worker killed for want of memory in a container" *
+          doctest::skip(!can_limit_memory() || !can_make_pid_namespaces())) {
+  const SmallGroup group;
+  Program program(job(group.entry(), std::string("exec ") + kFaultyWorker + " touch 200",
+                      "unshare -pf --mount-proc "));
+  CHECK(program.wait() == 128 + SIGKILL);
+  CAPTURE(program.err());
+  CHECK(
+      contains(program.err(),
+               "  cause     probably killed by the kernel for want of memory (its cgroup counts 1 "
+               "more such kill since the start); it had "));
+  CHECK(contains(program.err(), " MiB; the limit of its cgroup is 64 MiB\n"));
+}
+
+TEST_CASE("failure report: a SIGKILL of somebody else is not taken for want of memory") {
+  Program program(job("", "kill -KILL $$"));
+  CHECK(program.wait() == 128 + SIGKILL);
+  CHECK_FALSE(contains(program.err(), "killed by the kernel"));
+}
+
+TEST_CASE("failure report: a segmentation fault without a core dump") {
+  Program program(job("ulimit -c 0", std::string("exec ") + kFaultyWorker + " segfault"));
+  CHECK(program.wait() == 128 + SIGSEGV);
+  CAPTURE(program.err());
+  CHECK(contains(program.err(), "the job failed: rank 1: killed by SIGSEGV (signal 11)\n"));
+  CHECK(
+      contains(program.err(), "  cause     no core dump: its limit is 0 (ulimit -c unlimited)\n"));
+  CHECK(contains(program.err(), "  its last lines on stderr:\n    | about to fail\n"));
+}
+
+TEST_CASE("failure report: a segmentation fault with a core dump" *
+          doctest::skip(!dumps_core_into_working_directory())) {
+  const TemporaryFolder folder;
+  Program program(job("ulimit -c unlimited; cd " + folder.path().string(),
+                      std::string("exec ") + kFaultyWorker + " segfault"));
+  CHECK(program.wait() == 128 + SIGSEGV);
+  CAPTURE(program.err());
+  CHECK(contains(program.err(), "killed by SIGSEGV (signal 11), core dumped\n"));
+  CHECK(contains(program.err(),
+                 "  cause     core dump in " + (folder.path() / "core").string() + "\n"));
+  CHECK(fs::file_size(folder.path() / "core") > 0);
+}
+
+TEST_CASE("failure report: an error file that nobody can read does not hold up the report") {
+  Program program(job("", "mkfifo $TORCHELASTIC_ERROR_FILE; exit 3"));
+  CHECK(program.wait() == 3);
+  CHECK(contains(program.err(), "/error.json is no regular file)\n"));
+  Program huge(job("", "truncate -s 100G $TORCHELASTIC_ERROR_FILE; exit 3"));
+  CHECK(huge.wait() == 3);
+  CHECK(contains(huge.err(), "/error.json is larger than 1 MiB)\n"));
+}
+
+TEST_CASE("failure report: the launcher's own error file") {
+  const TemporaryFolder folder;
+  const std::string own = (folder.path() / "own.json").string();
+  const std::pair<const char*, const char*> cases[] = {
+      {R"(echo '{"message": {"message": "E: x", "extraInfo": {"timestamp": "1"}}}' )"
+       "> $TORCHELASTIC_ERROR_FILE; exit 3",
+       R"({"message":{"message":"E: x","extraInfo":{"timestamp":"1"},"errorCode":3}})"},
+      {"kill -ABRT $$", R"({"message":{"message":"killed by SIGABRT (signal 6))"}};
+  for (const auto& [script, expected] : cases) {
+    Program program(job("ulimit -c 0", script), {{"TORCHELASTIC_ERROR_FILE", own}});
+    CHECK(program.wait() != 0);
+    const std::string text = acc::test::file_text(own);
+    CAPTURE(text);
+    CHECK(text.starts_with(expected));
+  }
+}

@@ -1,0 +1,114 @@
+#include "supervision/cgroup.hpp"
+
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <fstream>
+
+using namespace acc::launcher;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kName = "acclaunch-test-" + std::to_string(::getpid());
+
+/// Where it would be; empty where a group cannot be made.
+fs::path permitted_group() {
+  const fs::path own = cgroup_folder("/proc/self/mountinfo", cgroup_name("/proc/self/cgroup"));
+  Cgroup group(kName);
+  group.make();
+  const bool made = !own.empty() && fs::exists(own / kName);
+  group.remove();
+  return made ? own / kName : fs::path();
+}
+
+}  // namespace
+
+TEST_CASE("cgroup: found in every layout") {
+  struct Case {
+    const char* mounts;
+    const char* groups;
+    const char* expected;
+  };
+  const Case cases[] = {
+      {"31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/user.slice/a\n",
+       "/sys/fs/cgroup/user.slice/a"},
+      {"31 23 0:28 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 none rw\n", "0::/\n",
+       "/sys/fs/cgroup/"},
+      {"32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+       "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+       "2:cpu:/b\n1:name=systemd:/\n0::/c\n", "/sys/fs/cgroup/unified/c"},
+      {"31 23 0:28 /docker/a /sys/fs/cgroup rw - cgroup2 cgroup rw\n", "0::/docker/a/b\n",
+       "/sys/fs/cgroup/b"},
+      {"31 23 0:28 /docker/a /sys/fs/cgroup rw - cgroup2 cgroup rw\n", "0::/docker/a\n",
+       "/sys/fs/cgroup"},
+      {"31 23 0:28 /docker/a /sys/fs/cgroup rw - cgroup2 cgroup rw\n", "0::/docker/abc\n", ""},
+      {"32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", "1:cpu:/\n", ""},
+      {"31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "1:cpu:/\n", ""},
+      {"", "", ""},
+  };
+  const acc::test::TemporaryFolder folder;
+  for (const auto& [mounts, groups, expected] : cases) {
+    CAPTURE(mounts);
+    CAPTURE(groups);
+    std::ofstream(folder.path() / "mountinfo") << mounts;
+    std::ofstream(folder.path() / "cgroup") << groups;
+    CHECK(cgroup_folder(folder.path() / "mountinfo", cgroup_name(folder.path() / "cgroup")) ==
+          expected);
+  }
+  CHECK(cgroup_folder(folder.path() / "absent", cgroup_name(folder.path() / "absent")).empty());
+}
+
+TEST_CASE("cgroup: what was born in it, and its children, are killed at one stroke, twice") {
+  const fs::path folder = permitted_group();
+  if (folder.empty()) {
+    MESSAGE("skipped: no control group can be made here");
+    return;
+  }
+  Cgroup group(kName);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    group.make();
+    const pid_t child = group.fork_into();
+    if (child == 0) {
+      ::setsid();
+      ::fork();
+      for (;;) {
+        ::pause();
+      }
+    }
+    pid_t member = 0;
+    std::ifstream(folder / "cgroup.procs") >> member;
+    CHECK(member == child);
+    group.remove();  // in use: it stays
+    CHECK(fs::exists(folder));
+    group.kill();
+    int status = 0;
+    CHECK(::waitpid(child, &status, 0) == child);
+    CHECK(WTERMSIG(status) == SIGKILL);
+    std::string populated;
+    do {
+      std::ifstream events(folder / "cgroup.events");
+      std::getline(events, populated);
+    } while (populated != "populated 0");
+    group.remove();
+    CHECK_FALSE(fs::exists(folder));
+  }
+}
+
+TEST_CASE("cgroup: without one a process is forked all the same") {
+  Cgroup none("a/name/that/cannot/be/made");
+  none.make();
+  const pid_t child = none.fork_into();
+  if (child == 0) {
+    ::_exit(7);
+  }
+  none.kill();
+  none.remove();
+  int status = 0;
+  CHECK(::waitpid(child, &status, 0) == child);
+  CHECK(WEXITSTATUS(status) == 7);
+}

@@ -1,0 +1,80 @@
+#include "supervision/process_state.hpp"
+
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+using namespace acc::launcher;
+using namespace std::chrono_literals;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+class FakeProc {
+ public:
+  void write(pid_t pid, char letter, const std::string& wchan, int times_run) const {
+    const fs::path process = folder_.path() / std::to_string(pid);
+    fs::create_directories(process);
+    std::ofstream(process / "stat") << pid << " (a) (b)) " << letter << " 4 5 6";
+    std::ofstream(process / "wchan") << wchan;
+    std::ofstream(process / "schedstat") << "100 200 " << times_run;
+  }
+
+  [[nodiscard]] const fs::path& path() const { return folder_.path(); }
+
+ private:
+  acc::test::TemporaryFolder folder_;
+};
+
+}  // namespace
+
+TEST_CASE("process state: name, letter and parent, whatever the name holds") {
+  const FakeProc proc;
+  proc.write(17, 'D', "nfs_wait_bit", 1);
+  const auto state = process_state(17, proc.path());
+  REQUIRE(state.has_value());
+  CHECK(state->name == "a) (b)");
+  CHECK(state->letter == 'D');
+  CHECK(state->parent == 4);
+  CHECK_FALSE(process_state(18, proc.path()).has_value());
+  CHECK(process_state(::getpid())->parent == ::getppid());
+}
+
+TEST_CASE("process state: in words, with the place in the kernel where it may be known") {
+  const FakeProc proc;
+  proc.write(17, 'D', "nfs_wait_bit", 1);
+  proc.write(18, 'D', "0", 1);
+  proc.write(19, 'S', "", 1);
+  proc.write(20, 'X', "", 1);
+  CHECK(describe_state(17, proc.path()) == "in uninterruptible sleep (nfs_wait_bit)");
+  CHECK(describe_state(18, proc.path()) == "in uninterruptible sleep");
+  CHECK(describe_state(19, proc.path()) == "sleeping");
+  CHECK(describe_state(20, proc.path()) == "in state X");
+  CHECK(describe_state(21, proc.path()).empty());
+}
+
+TEST_CASE("process state: stuck is who is seen in uninterruptible sleep all along") {
+  const FakeProc proc;
+  const StuckWatch::Clock::time_point start;
+  StuckWatch watch(10s, proc.path());
+  const auto look = [&](std::chrono::seconds at) { return watch.is_stuck(17, start + at); };
+  proc.write(17, 'D', "", 1);
+  CHECK_FALSE(look(0s));
+  CHECK_FALSE(look(9s));
+  CHECK(look(10s));
+  CHECK(look(11s));
+  proc.write(17, 'R', "", 2);  // it came back
+  CHECK_FALSE(look(12s));
+  proc.write(17, 'D', "", 2);
+  CHECK_FALSE(look(13s));
+  CHECK_FALSE(look(22s));
+  proc.write(17, 'D', "", 3);  // it reads from a slow disk: it ran between the looks
+  CHECK_FALSE(look(23s));
+  CHECK_FALSE(look(32s));
+  CHECK(look(33s));
+  CHECK_FALSE(watch.is_stuck(18, start + 99s));
+}
