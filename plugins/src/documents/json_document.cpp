@@ -79,7 +79,10 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t, const std::string& token,
                    const nlohmann::json::exception&) override {
-    throw Error(Errc::config, place() + ": not valid JSON near \"" + token + "\"");
+    constexpr std::size_t kEnough = 60;  // a token may be the whole file
+    const bool cut = token.size() > kEnough;
+    throw Error(Errc::config, place() + ": not valid JSON near \"" + (cut ? "..." : "") +
+                                  token.substr(cut ? token.size() - kEnough : 0) + "\"");
   }
 
   [[nodiscard]] Node take_root() { return std::move(root_); }
