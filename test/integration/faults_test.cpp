@@ -339,3 +339,19 @@ TEST_CASE("faults: Ctrl-Z stops the workers, fg continues them") {
   CHECK(job.wait() == 0);
   CHECK(place.left(job) == "nothing");
 }
+
+TEST_CASE("faults: processes that start others, faster than one can look, end with the job") {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    CAPTURE(signal);
+    const JobPlace place;
+    Program job(acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", place.port()},
+                          "setsid sh -c 'trap \"\" TERM; while :; do setsid sh -c \"sleep 1000 & "
+                          "sleep 0.01\" & wait $!; done' &\n"
+                          "echo worker-up; exec sleep 1000"),
+                {{"TMPDIR", place.folder()}});
+    job.wait_for_text("worker-up", 2);
+    job.signal(signal);
+    CHECK(job.wait() == 128 + signal);
+    CHECK((signal == SIGKILL ? place.left_at_last(job) : place.left(job)) == "nothing");
+  }
+}
