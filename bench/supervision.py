@@ -4,10 +4,11 @@
     bench/supervision.py [--acclaunch PROGRAM] [--rounds 7] [--workers 2,8,64]
 
 The launchers take turns in each round, so that a busy machine slows all of them alike; figures are
-medians. Memory is that of the launcher's own processes while all workers (sleep) run: each
-process's peak RSS, summed, and their PSS. The time from a worker's death counts from the SIGKILL
-to: the first line on the launcher's stderr that names its pid, the last line of the report, the end
-of the last worker, the launcher's own end.
+medians. "sh, & and wait" starts the same processes and does nothing else. Memory is that of the
+launcher's own processes while all workers (sleep) run: each process's peak RSS, summed, and their
+PSS. The time from a worker's death counts from the SIGKILL to: the first line on the launcher's
+stderr that names its pid, the last line of the report, the end of the last worker, the launcher's
+own end.
 """
 import argparse
 import os
@@ -43,6 +44,11 @@ def steady_memory(command, workers):
     process.terminate()
     process.wait()
     return figures
+
+
+def bare_shell(workers, worker):
+    """What starting so many processes costs without a launcher."""
+    return ["/bin/sh", "-c", f"{' '.join(worker)} & " * workers + "wait"]
 
 
 class DeathWatch:
@@ -108,18 +114,19 @@ def table(title, heads, rows):
 
 
 def measure_start(commands, workers, rounds):
-    for command in commands.values():  # page cache and .pyc files
+    starters = {**commands, "sh, & and wait": bare_shell}
+    for command in starters.values():  # page cache and .pyc files
         run(command(workers, ["/bin/true"]))
-    costs = {name: [] for name in commands}
+    costs = {name: [] for name in starters}
     for _ in range(rounds):
-        for name, command in commands.items():
+        for name, command in starters.items():
             cost = run(command(workers, ["/bin/true"]))
             costs[name].append((cost.wall * 1e3, cost.cpu * 1e3))
     memory = {name: steady_memory(command(workers, ["/bin/sleep", "1000"]), workers)
               for name, command in commands.items()}
     table(f"{workers} x /bin/true, start to end",
           ["wall ms", "CPU ms", "peak RSS MiB", "PSS MiB"],
-          [(name, medians(costs[name]) + list(memory[name])) for name in commands])
+          [(name, medians(costs[name]) + list(memory.get(name, []))) for name in starters])
     return memory
 
 

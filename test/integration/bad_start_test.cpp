@@ -139,15 +139,6 @@ TEST_CASE("bad start: a full disk ends the files, not the job") {
   CHECK(job_place.left(job) == "nothing");
 }
 
-TEST_CASE("bad start: too few descriptors") {
-  check({"64 for 32 workers",
-         {"/bin/sh", "-c",
-          "ulimit -n 64; exec " ACC_BIN_DIR
-          "/acclaunch --cpu --num_processes 32 /bin/sh -c 'echo started'"},
-         2,
-         "file descriptors, but the hard limit is 64"});
-}
-
 TEST_CASE("bad start: an environment that is too large for the workers") {
   // The kernel takes a quarter of the stack's limit for arguments and environment.
   rlimit usual{};

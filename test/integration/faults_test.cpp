@@ -301,21 +301,25 @@ TEST_CASE("faults: in the pause before a restart") {
   check(When::pausing, kInThePause);
 }
 
-TEST_CASE("faults: a stop signal finds stopped workers") {
-  for (const Who who : {Who::worker, Who::workers}) {
-    const JobPlace place;
-    Gate gate;
-    Program job(command_of(When::running, place, gate),
-                {{"TMPDIR", place.folder()}, {"GATE", gate.path()}});
-    reach(When::running, job, gate);
-    const Watched stopped = targets(who, job);
-    for (std::size_t i = 0; i < stopped.size(); ++i) {
-      ::kill(stopped[i], SIGSTOP);
-      await_stop(stopped[i]);
+TEST_CASE("faults: what is stopped ends all the same") {
+  for (const Who who : {Who::keeper, Who::supervisor, Who::worker, Who::workers}) {
+    for (const int signal : {SIGTERM, SIGKILL}) {
+      CAPTURE(kWho[static_cast<int>(who)]);
+      CAPTURE(signal);
+      const JobPlace place;
+      Gate gate;
+      Program job(command_of(When::running, place, gate),
+                  {{"TMPDIR", place.folder()}, {"GATE", gate.path()}});
+      reach(When::running, job, gate);
+      const Watched stopped = targets(who, job);
+      for (std::size_t i = 0; i < stopped.size(); ++i) {
+        ::kill(stopped[i], SIGSTOP);
+        await_stop(stopped[i]);
+      }
+      job.signal(signal);
+      CHECK(job.wait() == 128 + signal);
+      CHECK((signal == SIGKILL ? place.left_at_last(job) : place.left(job)) == "nothing");
     }
-    job.signal(SIGTERM);
-    CHECK(job.wait() == 128 + SIGTERM);
-    CHECK(place.left(job) == "nothing");
   }
 }
 
@@ -334,4 +338,20 @@ TEST_CASE("faults: Ctrl-Z stops the workers, fg continues them") {
   gate.open(kWorkers);
   CHECK(job.wait() == 0);
   CHECK(place.left(job) == "nothing");
+}
+
+TEST_CASE("faults: processes that start others, faster than one can look, end with the job") {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    CAPTURE(signal);
+    const JobPlace place;
+    Program job(acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", place.port()},
+                          "setsid sh -c 'trap \"\" TERM; while :; do setsid sh -c \"sleep 1000 & "
+                          "sleep 0.01\" & wait $!; done' &\n"
+                          "echo worker-up; exec sleep 1000"),
+                {{"TMPDIR", place.folder()}});
+    job.wait_for_text("worker-up", 2);
+    job.signal(signal);
+    CHECK(job.wait() == 128 + signal);
+    CHECK((signal == SIGKILL ? place.left_at_last(job) : place.left(job)) == "nothing");
+  }
 }

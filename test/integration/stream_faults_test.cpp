@@ -75,6 +75,22 @@ TEST_CASE("streams: a job whose reader has gone ends with 141") {
   }
 }
 
+TEST_CASE("streams: a job that is stopped does not wait for a reader that has stopped, too") {
+  const JobPlace place;
+  Gate reader;
+  reader.open(0);
+  // More than a pipe holds, less than the launcher keeps.
+  auto variables = variables_of(place,
+                                "head -c 150000 /dev/zero | tr '\\0' '~'\n"
+                                "echo worker-up >&2; exec sleep 1000");
+  variables["READER"] = reader.path();
+  Program job(shell("2 --shutdown_timeout 1", "> $READER"), variables);
+  job.wait_for_text("worker-up", 2);
+  job.signal(SIGTERM);
+  CHECK(job.wait() == 128 + SIGTERM);
+  CHECK(place.left(job) == "nothing");
+}
+
 TEST_CASE("streams: a job does not wait for processes that hold a worker's pipe") {
   const std::string kHolders[] = {
       "sleep 1000 &",

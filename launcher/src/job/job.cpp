@@ -84,11 +84,24 @@ asio::awaitable<void> Job::work() {
   if (fault) {
     std::rethrow_exception(fault);
   }
-  co_await output_.flushed();
+  co_await flush_output();
   if (gave_up_) {
     logs_.remove();
     std::_Exit(exit_status());  // the usual way out would wait for those that cannot be killed
   }
+}
+
+/// A job that was told to end waits no longer for a reader than for a worker.
+asio::awaitable<void> Job::flush_output() {
+  asio::steady_timer patience(io_, plan_.shutdown_timeout);
+  if (stop_) {
+    patience.async_wait([this](const boost::system::error_code& error) {
+      if (!error) {
+        io_.stop();
+      }
+    });
+  }
+  co_await output_.flushed();
 }
 
 /// False where a request to stop came before the workers.

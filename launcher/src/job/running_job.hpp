@@ -43,6 +43,7 @@ class Job {
  private:
   // The way of a job.
   boost::asio::awaitable<void> work();
+  boost::asio::awaitable<void> flush_output();
   boost::asio::awaitable<bool> meet();
   boost::asio::awaitable<void> tie_to_machines();
   boost::asio::awaitable<void> run_attempts();

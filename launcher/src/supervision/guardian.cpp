@@ -86,19 +86,20 @@ bool has_ended(pid_t child, int& wait_status) {
   return ended;
 }
 
-/// Waits for the end of `child`, and passes signals on to it. `on_any_end` is called whenever a
-/// process has ended, `on_passed` with every signal that was passed on.
-template <typename OnAnyEnd, typename OnPassed>
-ProcessEnd await(pid_t child, const sigset_t& signals, OnAnyEnd on_any_end, OnPassed on_passed) {
+/// Waits for the end of `child`, and passes signals on to it. `on_passed` is called with each.
+template <typename OnPassed>
+ProcessEnd await(pid_t child, const sigset_t& signals, OnPassed on_passed) {
   for (int wait_status = 0;;) {
     const int signal = ::sigwaitinfo(&signals, nullptr);
     if (signal == SIGCHLD) {
       if (has_ended(child, wait_status)) {
         return ProcessEnd::from_wait_status(wait_status);
       }
-      on_any_end();
     } else if (signal > 0 && !is_own_signal(signal)) {
       ::kill(child, signal);
+      if (is_stop_signal(signal)) {
+        ::kill(child, SIGCONT);  // a stopped one would not see it
+      }
       on_passed(signal);
     }
   }
@@ -128,7 +129,7 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
 [[noreturn]] void become_keeper(const Title& title, pid_t guardian, const sigset_t& signals,
                                 Remains remains, const Body& body) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  ::prctl(PR_SET_PDEATHSIG, SIGCHLD);  // the guardian's end is told like any other
+  ::prctl(PR_SET_PDEATHSIG, SIGCONT);  // a stopped keeper sees it too, and passes it on
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw failed("socketpair");
@@ -143,14 +144,13 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
   watched.reset();
   ::setsid();  // not before: the workers stay in the terminal's session
   title.set("acc-keeper");
-  const auto look_after_guardian = [&] {
-    if (held && ::getppid() != guardian) {
+  const auto look_after_guardian = [&](int) {
+    if (::getppid() != guardian) {
       held.reset();
-      ::kill(supervisor, SIGCONT);  // it might be stopped
     }
   };
-  look_after_guardian();
-  const ProcessEnd end = await(supervisor, signals, look_after_guardian, [](int) {});
+  look_after_guardian(SIGCONT);
+  const ProcessEnd end = await(supervisor, signals, look_after_guardian);
   ::_exit(clean_up_after("supervisor", supervisor, end, remains));
 }
 
@@ -169,13 +169,11 @@ int run_guarded(int argc, char** argv, const Body& body) {
     become_keeper(Title(argc, argv), guardian, signals, std::move(remains), body);
   }
   give_back_text();
-  const ProcessEnd end = await(
-      keeper, signals, [] {},
-      [](int signal) {
-        if (signal == SIGTSTP) {
-          ::raise(SIGSTOP);  // the shell looks at this process; SIGCONT is passed on too
-        }
-      });
+  const ProcessEnd end = await(keeper, signals, [](int signal) {
+    if (signal == SIGTSTP) {
+      ::raise(SIGSTOP);  // the shell looks at this process; SIGCONT is passed on too
+    }
+  });
   return end.kind == ProcessEnd::Kind::killed ? clean_up_after("keeper", keeper, end, remains)
                                               : end.shell_status();
 }
