@@ -1,4 +1,5 @@
 // The other command lines that acclaunch speaks, by sub-command and by the name of a link.
+#include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
@@ -143,9 +144,9 @@ TEST_CASE("faces: a link named deepspeed is deepspeed") {
   Program second(start({"--node_rank=1"}), variables);
   CHECK(first.wait() == 0);
   CHECK(second.wait() == 0);
-  CHECK(contains(first.out(), "[0] 0 0 3 1 0 2 127.0.0.1 yes none\n"));
-  CHECK(contains(second.out(), "[1] 1 0 3 2 1 2 127.0.0.1 yes none\n"));
-  CHECK(contains(second.out(), "[2] 2 1 3 2 1 2 127.0.0.1 yes none\n"));
+  CHECK(contains(first.out(), prefix(0) + "0 0 3 1 0 2 127.0.0.1 yes none\n"));
+  CHECK(contains(second.out(), prefix(1) + "1 0 3 2 1 2 127.0.0.1 yes none\n"));
+  CHECK(contains(second.out(), prefix(2) + "2 1 3 2 1 2 127.0.0.1 yes none\n"));
 }
 
 TEST_CASE("faces: machines bring different numbers of workers, with ranks given or handed out") {
@@ -167,10 +168,10 @@ TEST_CASE("faces: machines bring different numbers of workers, with ranks given 
     CHECK(first.wait() == 0);
     CHECK(second.wait() == 0);
     const std::string out = first.out() + second.out();
-    const bool first_leads = contains(first.out(), "[0] 0 0 3 1 of 2\n");
+    const bool first_leads = contains(first.out(), prefix(0) + "0 0 3 1 of 2\n");
     CHECK((first_leads || backend == "c10d"));
-    CHECK(contains(out, first_leads ? "[1] 1 0 3 2 of 2\n" : "[0] 0 0 3 2 of 2\n"));
-    CHECK(contains(out, first_leads ? "[2] 2 1 3 2 of 2\n" : "[1] 1 1 3 2 of 2\n"));
-    CHECK(contains(out, first_leads ? "[0] 0 0 3 1 of 2\n" : "[2] 2 0 3 1 of 2\n"));
+    CHECK(contains(out, first_leads ? prefix(1) + "1 0 3 2 of 2\n" : prefix(0) + "0 0 3 2 of 2\n"));
+    CHECK(contains(out, first_leads ? prefix(2) + "2 1 3 2 of 2\n" : prefix(1) + "1 1 3 2 of 2\n"));
+    CHECK(contains(out, first_leads ? prefix(0) + "0 0 3 1 of 2\n" : prefix(2) + "2 0 3 1 of 2\n"));
   }
 }

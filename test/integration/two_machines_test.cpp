@@ -6,7 +6,6 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
-#include <array>
 #include <csignal>
 
 using namespace acc::test;
@@ -23,12 +22,6 @@ Flags machine(int rank, const ReservedPort& port, const std::string& script, Fla
   command.insert(command.end(), more.begin(), more.end());
   command.insert(command.end(), {"/bin/sh", "-c", script});
   return command;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 /// The report, from rule to rule.
@@ -53,10 +46,10 @@ TEST_CASE("two machines: ranks are counted over both, whichever comes first") {
     CHECK(other.wait() == 0);
     const std::string out0 = first == 0 ? one.out() : other.out();
     const std::string out1 = first == 1 ? one.out() : other.out();
-    CHECK(contains(out0, "[" + host_name() + " 0] 0/4 0/2 0\n"));
-    CHECK(contains(out0, "[" + host_name() + " 1] 1/4 1/2 0\n"));
-    CHECK(contains(out1, "[" + host_name() + " 2] 2/4 0/2 1\n"));
-    CHECK(contains(out1, "[" + host_name() + " 3] 3/4 1/2 1\n"));
+    CHECK(contains(out0, prefix(0) + "0/4 0/2 0\n"));
+    CHECK(contains(out0, prefix(1) + "1/4 1/2 0\n"));
+    CHECK(contains(out1, prefix(2) + "2/4 0/2 1\n"));
+    CHECK(contains(out1, prefix(3) + "3/4 1/2 1\n"));
   }
 }
 
@@ -223,7 +216,7 @@ TEST_CASE("two machines: who stops waiting leaves the place to another") {
   CHECK(host.wait() == 0);
   CHECK(second.wait() == 0);
   CHECK(third.wait() == 0);
-  CHECK(third.out() == "[" + host_name() + " 2] 2 of 3\n");
+  CHECK(third.out() == prefix(2) + "2 of 3\n");
 }
 
 TEST_CASE("two machines: a stranger at the meeting point is named") {
@@ -249,7 +242,7 @@ TEST_CASE("two machines: each brings as many workers as it likes") {
   Program machine1(machine("1", "3"));
   CHECK(machine0.wait() == 0);
   CHECK(machine1.wait() == 0);
-  CHECK(machine0.out() == "[" + host_name() + " 0] 0/4 0/1\n");
-  CHECK(contains(machine1.out(), "[" + host_name() + " 1] 1/4 0/3\n"));
-  CHECK(contains(machine1.out(), "[" + host_name() + " 3] 3/4 2/3\n"));
+  CHECK(machine0.out() == prefix(0) + "0/4 0/1\n");
+  CHECK(contains(machine1.out(), prefix(1) + "1/4 0/3\n"));
+  CHECK(contains(machine1.out(), prefix(3) + "3/4 2/3\n"));
 }

@@ -2,6 +2,8 @@
 
 #include "support/program.hpp"
 
+#include <unistd.h>
+
 #include <array>
 #include <map>
 #include <memory>
@@ -17,6 +19,13 @@ inline std::vector<std::string> torchrun(const std::vector<std::string>& flags,
   command.insert(command.end(), flags.begin(), flags.end());
   command.insert(command.end(), {"--no-python", "/bin/sh", "-c", script});
   return command;
+}
+
+/// What stands before the lines of a rank where there are several machines.
+inline std::string prefix(int rank) {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return std::string("[") + name.data() + " " + std::to_string(rank) + "] ";
 }
 
 /// How two machines are told of each other.
