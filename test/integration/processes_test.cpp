@@ -281,7 +281,12 @@ TEST_CASE("processes: deaths while the supervisor was stopped are told in their 
       }
       ::kill(supervisor_of(job), SIGCONT);
       CHECK(job.wait() == 128 + SIGKILL);
-      CHECK(contains(job.err(), "the job failed: rank " + std::to_string(order.front()) + ": "));
+      std::size_t at = job.err().find("the job failed: rank " + std::to_string(order[0]) + ": ");
+      for (const int rank : {order[1], order[2]}) {  // by themselves too, and so they are told
+        REQUIRE(at != std::string::npos);
+        at = job.err().find(" later, rank " + std::to_string(rank) + " (", at);
+      }
+      CHECK(at != std::string::npos);
     }
   }
 }

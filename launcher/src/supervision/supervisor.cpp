@@ -130,7 +130,6 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   if (worker.stuck.empty()) {
     worker.ended_at = std::chrono::system_clock::now();
     worker.died_at = std::chrono::steady_clock::now();
-    worker.told_to_end = state_ != JobState::running;
     if (!end.ok() && state_ == JobState::running) {
       fail(index);
     }
@@ -223,6 +222,16 @@ void Supervisor::give_up() {
   }
 }
 
+/// Those that have ended by themselves in the meantime have not been told.
+void Supervisor::tell_to_end() {
+  for (std::size_t index = 0; index < processes_.size(); ++index) {
+    WorkerRecord& worker = outcome_.workers[index];
+    if (!worker.end && worker.stuck.empty() && !processes_[index].has_ended()) {
+      worker.told_to_end = true;
+    }
+  }
+}
+
 void Supervisor::signal_running(int signal) {
   for (std::size_t index = 0; index < processes_.size(); ++index) {
     if (!outcome_.workers[index].end) {
@@ -232,6 +241,7 @@ void Supervisor::signal_running(int signal) {
 }
 
 void Supervisor::stop_workers() {
+  tell_to_end();
   // As torchrun does: the user's signal as it came; SIGTERM when a failure is the reason.
   signal_running(signal_for_stop_ != 0 ? signal_for_stop_ : SIGTERM);
   signal_running(SIGCONT);  // a stopped worker would not see it
@@ -239,6 +249,7 @@ void Supervisor::stop_workers() {
 }
 
 void Supervisor::kill_workers() {
+  tell_to_end();
   signal_running(SIGKILL);
   kill_descendants(options_.surroundings.cgroup);
   start_clock(std::max(options_.shutdown_timeout, kTimeToDie));

@@ -75,6 +75,7 @@ class Supervisor {
   void give_up();
   void tell_running() const;
   void handle(JobEvent event);
+  void tell_to_end();
   void signal_running(int signal);
   void stop_workers();
   void kill_workers();

@@ -128,6 +128,13 @@ pid_t WorkerProcess::pid() const noexcept {
   return process_->pid;
 }
 
+bool WorkerProcess::has_ended() const noexcept {
+  siginfo_t info{};
+  return process_->reaped ||
+         ::waitid(P_PID, static_cast<id_t>(pid()), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+         info.si_pid != 0;
+}
+
 void WorkerProcess::signal(int signal) const noexcept {
   if (process_ && !process_->reaped) {
     ::kill(-pid(), signal);

@@ -61,6 +61,9 @@ class WorkerProcess {
   /// Completes when the process has ended. Not more than once.
   boost::asio::awaitable<ProcessEnd> wait();
 
+  /// Whether it has ended by now; `wait` still has to tell how.
+  [[nodiscard]] bool has_ended() const noexcept;
+
   /// To the process group; nothing happens when it has ended.
   void signal(int signal) const noexcept;
 
