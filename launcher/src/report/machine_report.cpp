@@ -1,6 +1,7 @@
 #include "report/machine_report.hpp"
 
 #include "acc/base/error.hpp"
+#include "output/last_lines.hpp"
 #include "report/plain_text.hpp"
 #include "report/worker_json.hpp"
 
@@ -14,9 +15,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxMessage = 4000;  // bytes
-constexpr std::size_t kMaxLine = 1000;
-constexpr std::size_t kMaxStderrLines = 20;
-constexpr std::size_t kMaxTraceback = 50;
+constexpr std::size_t kMaxLine = LastLines::kLineLength;
+constexpr std::size_t kMaxTraceback = 50;  // lines
 // JSON makes up to six bytes of one, and the store takes values of up to 8 MiB.
 constexpr std::size_t kMaxTexts = std::size_t{1} << 20;
 
@@ -77,7 +77,7 @@ WorkerReport bounded(WorkerReport worker) {
   worker.cause = clipped(worker.cause, kMaxLine);
   worker.error_message = clipped(worker.error_message, kMaxMessage);
   worker.traceback = last_lines(worker.traceback, kMaxTraceback);
-  worker.last_stderr_lines = last_lines(worker.last_stderr_lines, kMaxStderrLines);
+  worker.last_stderr_lines = last_lines(worker.last_stderr_lines, LastLines::kLines);
   return worker;
 }
 

@@ -27,8 +27,8 @@ struct WorkerReport {
   std::chrono::microseconds moment{0};
   std::chrono::system_clock::time_point ended_at;
   std::chrono::milliseconds ran_for{0};
-  std::string cause =
-      {};  ///< what the kernel knows about it: out of memory, where the core is, stuck
+  /// What the kernel knows about it: out of memory, where the core is, stuck.
+  std::string cause = {};
   std::string error_message = {};                   ///< of its error file
   std::vector<std::string> traceback = {};          ///< of its error file, a line each
   std::vector<std::string> last_stderr_lines = {};  ///< oldest first
