@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "job/running_job.hpp"
+#include "report/words.hpp"
 #include "supervision/descendants.hpp"
 #include "supervision/signals.hpp"
 

@@ -19,6 +19,9 @@ constexpr std::size_t kMaxLine = LastLines::kLineLength;
 constexpr std::size_t kMaxTraceback = 50;  // lines
 // JSON makes up to six bytes of one, and the store takes values of up to 8 MiB.
 constexpr std::size_t kMaxTexts = std::size_t{1} << 20;
+// Where all together are more, this much is kept of each worker's: enough for its line.
+constexpr std::size_t kLeanHost = 100;
+constexpr std::size_t kLeanText = 200;
 
 /// The last `count`, since a traceback's end says most.
 std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::size_t count) {
@@ -31,9 +34,9 @@ std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::
 
 /// What is left where there are so many workers that all their texts would be too much.
 WorkerReport lean(WorkerReport worker) {
-  worker.host = clipped(worker.host, 100);
-  worker.cause = clipped(worker.cause, 200);
-  worker.error_message = clipped(worker.error_message, 200);
+  worker.host = clipped(worker.host, kLeanHost);
+  worker.cause = clipped(worker.cause, kLeanText);
+  worker.error_message = clipped(worker.error_message, kLeanText);
   worker.traceback.clear();
   worker.last_stderr_lines.clear();
   return worker;
