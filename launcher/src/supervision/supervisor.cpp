@@ -92,7 +92,7 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
   if (options_.surroundings.cgroup != nullptr) {
     options_.surroundings.cgroup->make();
   }
-  require_descriptors(descriptors_for(specs) + options_.other_descriptors, specs.size());
+  require_descriptors(specs, options_.other_descriptors);
   processes_.reserve(specs.size());
   for (const WorkerSpec& spec : specs) {
     if (spec.inherits_output) {
