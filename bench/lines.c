@@ -1,10 +1,11 @@
 // Lines that show whether they arrived: what the workers of output.py write, and what reads them.
 //
-//   lines produce BYTES LINE_SIZE   rank $RANK writes so many bytes of numbered lines to stdout,
-//   and
-//                                   its start and CPU seconds to $FIGURES/RANK
-//   lines check LINES LINE_SIZE     reads the lines of all ranks, each after a launcher's prefix,
-//                                   and counts those that are whole, lost and torn; LINES: per rank
+//   lines produce BYTES LINE_SIZE
+//     rank $RANK writes so many bytes of numbered lines to stdout, and its start and CPU seconds to
+//     $FIGURES/RANK
+//   lines check LINES LINE_SIZE
+//     reads the lines of all ranks, LINES each, every one after a launcher's prefix, and counts
+//     those that are whole, lost and torn
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
