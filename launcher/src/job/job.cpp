@@ -261,15 +261,17 @@ JobReport Job::report_of(const JobOutcome& outcome, const Settlement& settlement
   report.run_id = plan_.rendezvous.run_id;
   report.attempt = attempt_;
   report.max_restarts = plan_.max_restarts;
-  report.exit_status = outcome.exit_status();
   bool restarts = restarting_ && !outcome.gave_up;
-  if (stop_ && !outcome.first_failure) {
-    report.exit_status = stop_->exit_status;
-  }
+  std::optional<AttemptEnd> end;
   if (peers_) {
-    decide_with_machines(settlement.end ? settlement.end : peers_->end(), report);
+    end = settlement.end ? settlement.end : peers_->end();
     restarts = settlement.end && settlement.end->restarts && !peers_->end();
   }
+  if (end && end->cause != Cause::worker) {
+    report.first_failure.reset();
+    report.reason = end->cause == Cause::machine ? end->reason : "";
+  }
+  report.exit_status = status_of(report, end);
   if (restarts && report.first_failure) {
     const auto ran_for = report.workers[*report.first_failure].ran_for;
     report.restarts_after = pauses_.next(ran_for);
@@ -277,21 +279,16 @@ JobReport Job::report_of(const JobOutcome& outcome, const Settlement& settlement
   return report;
 }
 
-/// `end`: of this attempt, as all machines know it.
-void Job::decide_with_machines(const std::optional<AttemptEnd>& end, JobReport& report) const {
-  if (!end) {
-    return;
+/// A worker's failure counts as it was; else the end that all machines know, or the request to
+/// stop.
+int Job::status_of(const JobReport& report, const std::optional<AttemptEnd>& end) const {
+  if (report.first_failure) {
+    return report.workers[*report.first_failure].exit_status();
   }
-  report.exit_status = end->exit_status;
-  if (end->cause == Cause::machine) {
-    report.reason = end->reason;
+  if (end) {
+    return end->exit_status;
   }
-  if (end->cause != Cause::worker) {
-    report.first_failure.reset();
-  } else if (report.first_failure) {
-    const std::optional<ProcessEnd>& how = report.workers[*report.first_failure].end;
-    report.exit_status = how ? how->shell_status() : end->exit_status;
-  }
+  return stop_ ? stop_->exit_status : 0;
 }
 
 std::vector<std::string> Job::machine_names() const {
@@ -313,7 +310,7 @@ void Job::publish(JobReport report) {
     return;
   }
   report.log_folder = logs_.kept_folder(attempt_);
-  report.report_file = report.log_folder.empty() ? "" : report.log_folder + "/report.json";
+  report.report_file = logs_.report_file(attempt_);
   output_.write_stderr(format_report(report));
   if (!report.report_file.empty()) {
     leave_file(report.report_file, report_json(report));

@@ -26,7 +26,7 @@ asio::awaitable<void> Job::watch_guardian() {
     co_return;  // the job is over
   }
   if (peers_) {
-    peers_->announce(Cause::machine, 128 + SIGKILL, "acclaunch on " + host_ + " is gone");
+    peers_->announce(Cause::machine, 1, "acclaunch on " + host_ + " is gone");
   } else if (phase_ == Phase::meeting) {
     asio::co_spawn(io_, meeting_.leave(), asio::detached);
   }
@@ -59,7 +59,7 @@ void Job::stop_in_time() {
   time_limit_.expires_after(plan_.time_limit);
   time_limit_.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
-      stop({124, SIGTERM,
+      stop({kTimedOut, SIGTERM,
             "the time limit of " + std::to_string(plan_.time_limit.count()) + " s is over", false});
     }
   });
@@ -106,8 +106,8 @@ void Job::on_first_failure(const WorkerRecord& worker) {
   if (plan_.local_world_size > 1) {
     say(line + "; ending the others");
   }
-  if (peers_) {  // 124: stuck for too long
-    const int status = worker.end ? worker.end->shell_status() : 124;
+  if (peers_) {
+    const int status = worker.end ? worker.end->shell_status() : kTimedOut;
     peers_->announce(Cause::worker, status, line, restarting_);
   }
 }

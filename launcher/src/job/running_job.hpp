@@ -71,8 +71,7 @@ class Job {
   std::vector<WorkerSpec> worker_specs() const;
   std::size_t store_clients() const;
   JobReport report_of(const JobOutcome& outcome, const rendezvous::Settlement& settlement);
-  void decide_with_machines(const std::optional<rendezvous::AttemptEnd>& end,
-                            JobReport& report) const;
+  int status_of(const JobReport& report, const std::optional<rendezvous::AttemptEnd>& end) const;
   void publish(JobReport report);
   void leave_file(const std::string& path, const std::string& text);
   std::vector<std::string> machine_names() const;

@@ -27,6 +27,11 @@ struct JobReport {
   std::string report_file;                   ///< where `report_json` is written; empty: nowhere
 };
 
+/// What all machines say together, each as `encode` wrote it. One that says nothing, or nothing
+/// that can be read, is silent; `names` are those of the machines.
+JobReport job_report(const std::vector<std::string>& reports,
+                     const std::vector<std::string>& names);
+
 /// One line for the moment of the failure: "rank 1 (pid 4711 on node1): killed by SIGKILL (signal
 /// 9)".
 std::string failure_line(const WorkerRecord& worker, const std::string& host);
