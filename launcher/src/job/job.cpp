@@ -40,7 +40,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
       alone_(plan.local_world_size == 1 &&
              (plan.num_machines == 1 || plan.identity == Identity::none)),
       remains_(std::move(guard.remains)),
-      guardian_(io_, guard.alive.release()),
+      alive_(io_, guard.alive.release()),
       signals_(io_.get_executor(), [this](int signal) { on_signal(signal); }),
       output_(io_.get_executor(), output_options(guard.process_group)),
       logs_(plan.output, plan.identity == Identity::none ? 0 : plan.local_world_size),
@@ -50,7 +50,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
       pauses_(plan.restart_backoff) {}
 
 int Job::run() {
-  asio::co_spawn(io_, watch_guardian(), asio::detached);
+  asio::co_spawn(io_, watch_guard(), asio::detached);
   asio::co_spawn(io_, work(), [this](const std::exception_ptr& error) {
     close();
     if (error) {
@@ -372,7 +372,7 @@ asio::awaitable<void> Job::part_from_machines() {
 void Job::close() {
   meeting_.close(plan_.num_machines > 1);  // the other machines may take their last answers
   signals_.close();
-  guardian_.close();
+  alive_.close();
 }
 
 int run_job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard) {

@@ -19,10 +19,10 @@ namespace asio = boost::asio;
 using rendezvous::AttemptEnd;
 using Cause = AttemptEnd::Cause;
 
-asio::awaitable<void> Job::watch_guardian() {
-  co_await guardian_.async_wait(asio::posix::stream_descriptor::wait_read,
+asio::awaitable<void> Job::watch_guard() {
+  co_await alive_.async_wait(asio::posix::stream_descriptor::wait_read,
                                 asio::as_tuple(asio::use_awaitable));
-  if (!guardian_.is_open()) {
+  if (!alive_.is_open()) {
     co_return;  // the job is over
   }
   if (peers_) {

@@ -56,7 +56,7 @@ class Job {
   void close();
 
   // What may happen on it.
-  boost::asio::awaitable<void> watch_guardian();
+  boost::asio::awaitable<void> watch_guard();
   void on_signal(int signal);
   void on_first_failure(const WorkerRecord& worker);
   void on_lost(const Lost& lost);
@@ -97,7 +97,7 @@ class Job {
   DescriptorLimit descriptors_;
   boost::asio::io_context io_{1};
   Remains remains_;
-  boost::asio::posix::stream_descriptor guardian_;
+  boost::asio::posix::stream_descriptor alive_;
   SignalWatch signals_;
   OutputMux output_;
   LogFolder logs_;
