@@ -29,6 +29,11 @@ struct JobReport {
   [[nodiscard]] bool has_several_machines() const;
 };
 
+/// What all machines say together, each as `encode` wrote it. One that says nothing, or nothing
+/// that can be read, is silent; `names` are those of the machines.
+JobReport job_report(const std::vector<std::string>& reports,
+                     const std::vector<std::string>& names);
+
 /// The block that closes a failed job or attempt, for stderr: the first failure with all that is
 /// known about it, a line for each other one, how the rest ended, and what follows. Whatever the
 /// workers wrote, nothing in it moves a terminal's cursor.

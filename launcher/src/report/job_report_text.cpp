@@ -93,13 +93,6 @@ std::string what_follows(const JobReport& report) {
 
 }  // namespace
 
-bool JobReport::has_several_machines() const {
-  const auto elsewhere = [this](const WorkerReport& worker) {
-    return worker.machine_rank != workers.front().machine_rank;
-  };
-  return !silent_machines.empty() || std::ranges::any_of(workers, elsewhere);
-}
-
 std::string format_report(const JobReport& report) {
   const std::string rule(kWidth, '=');
   std::string what = report.reason;

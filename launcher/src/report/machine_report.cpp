@@ -97,6 +97,10 @@ std::string encode(const MachineReport& report) {
   return dump(sent);
 }
 
+int WorkerReport::exit_status() const {
+  return end && !stuck ? end->shell_status() : kTimedOut;
+}
+
 MachineReport decode_machine_report(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) {

@@ -13,6 +13,10 @@
 
 namespace acc::launcher {
 
+/// The exit status of a job whose time was over, or whose worker was stuck for too long; that of
+/// `timeout`.
+inline constexpr int kTimedOut = 124;
+
 /// The end of one worker, told so that every machine of the job can show it.
 struct WorkerReport {
   int rank = 0;
@@ -22,6 +26,7 @@ struct WorkerReport {
   pid_t pid = -1;
   std::optional<ProcessEnd> end;  ///< empty: it could not be killed and is still there
   bool told_to_end = false;       ///< by the launcher, after the first failure or a stop signal
+  bool stuck = false;             ///< it stayed in uninterruptible sleep for too long
   /// When it ended, counted from the moment in which the store told all machines of the attempt's
   /// end: one clock for all of them, whatever theirs say. On a machine alone, from the start.
   std::chrono::microseconds moment{0};
@@ -35,6 +40,8 @@ struct WorkerReport {
 
   /// It failed by itself.
   [[nodiscard]] bool failed() const { return !told_to_end && (!end || !end->ok()); }
+  /// What a job ends with that it was the first to fail in.
+  [[nodiscard]] int exit_status() const;
   bool operator==(const WorkerReport&) const = default;
 };
 
