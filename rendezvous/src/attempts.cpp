@@ -76,6 +76,14 @@ asio::awaitable<AttemptEnd> await_end(AsyncClient& client, std::string run_id, i
   co_return decode_end(found);
 }
 
+asio::awaitable<void> insist(AsyncClient& client, std::string run_id) {
+  return client.set(launcher_key(run_id, "insist"), "1");
+}
+
+asio::awaitable<void> await_insistence(AsyncClient& client, std::string run_id) {
+  co_await client.get(launcher_key(run_id, "insist"));
+}
+
 asio::awaitable<Settlement> settle(AsyncClient& client, std::string run_id, int attempt,
                                    int machine_rank, int num_machines, std::string report) {
   co_await client.set(report_key(run_id, attempt, machine_rank), std::move(report));

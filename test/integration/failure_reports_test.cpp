@@ -125,6 +125,15 @@ TEST_CASE("failure report: a SIGKILL of somebody else is not taken for want of m
   CHECK_FALSE(contains(program.err(), "killed by the kernel"));
 }
 
+TEST_CASE("failure report: a signal that acclaunch passed on is nobody's fault") {
+  Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "/bin/sh", "-c",
+               "echo worker-up; exec sleep 1000"});
+  job.wait_for_text("worker-up", 2);
+  job.signal(SIGXCPU);
+  CHECK(job.wait() == 128 + SIGXCPU);
+  CHECK(contains(job.err(), "  cause     acclaunch got SIGXCPU and passed it on to all workers\n"));
+}
+
 TEST_CASE("failure report: a segmentation fault without a core dump") {
   Program program(job("ulimit -c 0", std::string("exec ") + kFaultyWorker + " segfault"));
   CHECK(program.wait() == 128 + SIGSEGV);

@@ -127,7 +127,8 @@ TEST_CASE("launch: a job whose time is over ends with status 124") {
     Program job(acclaunch({"--cpu", "--num_processes", "2", "--timeout", "1"}, script));
     CHECK(job.wait() == 124);
     CHECK(contains(job.err(), "the time limit of 1 s is over: ending the workers\n"));
-    CHECK_FALSE(contains(job.err(), "failed"));
+    CHECK(contains(job.err(), "the job failed: the time limit of 1 s is over\n"));
+    CHECK(contains(job.err(), "ranks 0-1: "));
   }
   Program quick(acclaunch({"--cpu", "--num_processes", "2", "--timeout", "1000"}, "exit 0"));
   CHECK(quick.wait() == 0);

@@ -89,6 +89,24 @@ TEST_CASE("two machines: a stop signal to one ends both") {
   }
 }
 
+TEST_CASE("two machines: who is asked twice to end does not wait for workers anywhere") {
+  for (const int asked : {0, 1}) {
+    CAPTURE(asked);
+    const ReservedPort port;
+    const std::string script = "trap '' TERM; echo worker-up; while :; do sleep 1000; done";
+    Program machine0(machine(0, port, script, {"--shutdown_timeout", "1000"}));
+    Program machine1(machine(1, port, script, {"--shutdown_timeout", "1000"}));
+    machine0.wait_for_text("worker-up", 2);
+    machine1.wait_for_text("worker-up", 2);
+    Program& first = asked == 0 ? machine0 : machine1;
+    first.signal(SIGTERM);
+    first.wait_for_text("SIGTERM: ending the workers");
+    first.signal(SIGTERM);
+    CHECK(machine0.wait() == 128 + SIGTERM);
+    CHECK(machine1.wait() == 128 + SIGTERM);
+  }
+}
+
 TEST_CASE("two machines: kill -9 of one acclaunch ends the other machine's workers too") {
   for (const int killed : {0, 1}) {
     CAPTURE(killed);

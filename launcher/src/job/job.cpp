@@ -118,9 +118,9 @@ asio::awaitable<bool> Job::meet() {
 asio::awaitable<void> Job::tie_to_machines() {
   peers_.emplace(io_.get_executor(), plan_, meeting_);
   co_await peers_->connect();
-  peers_->watch([this](const AttemptEnd& end) { on_attempt_end(end); });
+  peers_->watch([this](const AttemptEnd& end) { on_attempt_end(end); }, [this] { on_insist(); });
   if (stop_) {
-    peers_->announce(Cause::stop, stop_->exit_status, stop_->reason);
+    peers_->announce(stop_->cause, stop_->exit_status, stop_->reason);
   }
 }
 
@@ -248,7 +248,7 @@ asio::awaitable<Settlement> Job::settle(const JobOutcome& outcome) {
     co_return settlement;
   }
   if (outcome.gave_up) {
-    peers_->announce(Cause::machine, 1, "some workers on " + host_ + " could not be killed");
+    peers_->announce(Cause::other, 1, "some workers on " + host_ + " could not be killed");
   }
   co_await peers_->announced();
   evidence.learned_at = peers_->learned_at(attempt_);
@@ -269,12 +269,18 @@ JobReport Job::report_of(const JobOutcome& outcome, const Settlement& settlement
   }
   if (end && end->cause != Cause::worker) {
     report.first_failure.reset();
-    report.reason = end->cause == Cause::machine ? end->reason : "";
+    report.reason = end->cause == Cause::other ? end->reason : "";
+  }
+  if (!peers_ && !report.first_failure && stop_ && stop_->cause == Cause::other) {
+    report.reason = stop_->reason;
   }
   report.exit_status = status_of(report, end);
-  if (restarts && report.first_failure) {
-    const auto ran_for = report.workers[*report.first_failure].ran_for;
-    report.restarts_after = pauses_.next(ran_for);
+  if (report.first_failure) {
+    const WorkerReport& worker = report.workers[*report.first_failure];
+    report.command = worker_command(plan_, worker.local_rank);
+    if (restarts) {
+      report.restarts_after = pauses_.next(worker.ran_for);
+    }
   }
   return report;
 }

@@ -22,14 +22,18 @@ using Cause = AttemptEnd::Cause;
 
 asio::awaitable<void> Job::watch_guard() {
   co_await alive_.async_wait(asio::posix::stream_descriptor::wait_read,
-                                asio::as_tuple(asio::use_awaitable));
+                             asio::as_tuple(asio::use_awaitable));
   if (!alive_.is_open()) {
     co_return;  // the job is over
   }
   if (peers_) {
-    peers_->announce(Cause::machine, 1, "acclaunch on " + host_ + " is gone");
+    peers_->announce(Cause::other, 1, "acclaunch on " + host_ + " is gone");
   } else if (phase_ == Phase::meeting) {
     asio::co_spawn(io_, meeting_.leave(), asio::detached);
+  }
+  say("the guardian or the keeper of this job was killed: ending the workers");
+  if (phase_ == Phase::running) {  // whatever they end with is not their fault
+    supervisor_->stop(SIGKILL);
   }
   end_descendants(&remains_.cgroup());
   if (peers_ || phase_ == Phase::meeting) {  // time for that one message
@@ -61,7 +65,8 @@ void Job::stop_in_time() {
   time_limit_.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
       stop({kTimedOut, SIGTERM,
-            "the time limit of " + std::to_string(plan_.time_limit.count()) + " s is over", false});
+            "the time limit of " + std::to_string(plan_.time_limit.count()) + " s is over", false,
+            Cause::other});
     }
   });
 }
@@ -72,7 +77,10 @@ void Job::stop(const StopRequest& request) {
   }
   stop_ = stop_ ? stop_ : request;
   if (peers_ && phase_ != Phase::tying) {
-    peers_->announce(Cause::stop, request.exit_status, request.reason);
+    if (stopping_) {
+      peers_->insist();
+    }
+    peers_->announce(request.cause, request.exit_status, request.reason);
   }
   restarting_ = false;
   if (phase_ != Phase::running) {
@@ -113,6 +121,14 @@ void Job::on_first_failure(const WorkerRecord& worker) {
   }
 }
 
+/// On another machine the user has asked twice.
+void Job::on_insist() {
+  if (phase_ == Phase::running) {
+    say("asked twice to end: killing the workers");
+    supervisor_->stop(SIGKILL);
+  }
+}
+
 /// As for any program, the end of who reads its output is its own.
 void Job::on_lost(const Lost& lost) {
   if (lost.error == EPIPE && phase_ != Phase::idle) {
@@ -127,7 +143,7 @@ void Job::on_fault(const std::exception& error) {
   supervisor_.reset();
   if (peers_) {
     const auto* known = dynamic_cast<const Error*>(&error);
-    peers_->announce(Cause::machine, known != nullptr ? acc::exit_status(*known) : 1,
+    peers_->announce(Cause::other, known != nullptr ? acc::exit_status(*known) : 1,
                      "acclaunch on " + host_ + ": " + error.what());
   }
 }

@@ -46,8 +46,9 @@ asio::awaitable<void> Peers::connect() {
   }
 }
 
-void Peers::watch(std::function<void(const AttemptEnd&)> on_end) {
+void Peers::watch(std::function<void(const AttemptEnd&)> on_end, std::function<void()> on_insist) {
   on_end_ = std::move(on_end);
+  on_insist_ = std::move(on_insist);
   asio::co_spawn(executor_, await_ends(), asio::detached);
   if (is_machine_0()) {
     asio::co_spawn(executor_, await_machines(), asio::detached);
@@ -71,7 +72,7 @@ asio::awaitable<void> Peers::await_machines() {
 
 void Peers::on_machine_gone(int machine_rank) {
   if (!finishing_ && !end_) {
-    announce(lost(machine_rank, "it has gone without a word"));
+    say_later(lost(machine_rank, "it has gone without a word"));
   }
   meeting_.report_nothing(attempt_, machine_rank);
   if (--machines_left_ == 0) {
@@ -101,6 +102,16 @@ asio::awaitable<void> Peers::await_ends() {
     }
     on_end_(end);
   }
+  co_await await_insistence();
+}
+
+asio::awaitable<void> Peers::await_insistence() {
+  try {
+    co_await rendezvous::await_insistence(watcher_, run_id());
+  } catch (const Error&) {
+    co_return;  // the job is over, or the store is gone
+  }
+  on_insist_();
 }
 
 void Peers::set_end(AttemptEnd end) {
@@ -111,7 +122,7 @@ void Peers::set_end(AttemptEnd end) {
 }
 
 AttemptEnd Peers::lost(int machine_rank, const std::string& why) const {
-  return {machine_rank, 1, false, AttemptEnd::Cause::machine,
+  return {machine_rank, 1, false, AttemptEnd::Cause::other,
           "the connection to " + name_of(machine_rank) + " is lost: " + why};
 }
 
@@ -132,7 +143,7 @@ void Peers::lose_patience_later(bool restarts) {
       return;
     }
     if (restarts) {
-      announce(AttemptEnd::Cause::machine, 1,
+      announce(AttemptEnd::Cause::other, 1,
                "the workers of some machine did not end for the restart");
     }
     waiter_.close();
@@ -141,11 +152,11 @@ void Peers::lose_patience_later(bool restarts) {
 
 void Peers::announce(AttemptEnd::Cause cause, int exit_status, const std::string& reason,
                      bool restarts) {
-  announce({meeting_.machine_rank(), exit_status, restarts, cause, reason});
+  say_later(AttemptEnd{meeting_.machine_rank(), exit_status, restarts, cause, reason});
 }
 
-void Peers::announce(AttemptEnd end) {
-  announcements_.push_back(std::move(end));
+void Peers::say_later(std::optional<AttemptEnd> announcement) {
+  announcements_.push_back(std::move(announcement));
   if (announcements_.size() == 1) {
     announced_.close();
     asio::co_spawn(executor_, send_announcements(), asio::detached);
@@ -154,20 +165,29 @@ void Peers::announce(AttemptEnd end) {
 
 asio::awaitable<void> Peers::send_announcements() {
   while (!announcements_.empty()) {
-    const AttemptEnd mine = announcements_.front();
-    std::optional<AttemptEnd> counts;
-    try {
-      counts = co_await rendezvous::announce_end(calls_, run_id(), attempt_, mine);
-    } catch (const Error&) {
-      counts = mine;  // nobody can be told; await_ends sees the reason
-    }
-    learn(attempt_);
-    if (!counts->restarts) {
-      set_end(*counts);
+    if (announcements_.front()) {
+      co_await send(*announcements_.front());
+    } else {
+      try {
+        co_await rendezvous::insist(calls_, run_id());
+      } catch (const Error&) {  // nobody can be told; await_ends sees the reason
+      }
     }
     announcements_.pop_front();
   }
   announced_.open();
+}
+
+asio::awaitable<void> Peers::send(AttemptEnd mine) {
+  AttemptEnd counts = mine;
+  try {
+    counts = co_await rendezvous::announce_end(calls_, run_id(), attempt_, mine);
+  } catch (const Error&) {  // likewise
+  }
+  learn(attempt_);
+  if (!counts.restarts) {
+    set_end(counts);
+  }
 }
 
 asio::awaitable<rendezvous::Settlement> Peers::settle(std::string report) {

@@ -30,13 +30,17 @@ class Peers {
 
   /// From now on tells when an attempt has been ended, here or elsewhere, or when a machine is
   /// gone: the others are tied to machine 0.
-  void watch(std::function<void(const AttemptEnd&)> on_end);
+  /// `on_insist`: after the end, somebody wants it at once.
+  void watch(std::function<void(const AttemptEnd&)> on_end, std::function<void()> on_insist);
 
   /// Ends the attempt on all machines, unless one has done so already: restarts it, or ends the
   /// job. In the background; `announced` completes when the store has answered.
   void announce(AttemptEnd::Cause cause, int exit_status, const std::string& reason,
                 bool restarts = false);
   boost::asio::awaitable<void> announced() { return announced_.passed(); }
+
+  /// Tells the other machines that the user will not wait for their workers.
+  void insist() { say_later(std::nullopt); }
 
   /// Whether the end of this or a later attempt is known.
   [[nodiscard]] bool has_ended(int attempt) const { return attempt < watched_attempt_ || end_; }
@@ -76,7 +80,9 @@ class Peers {
   void learn(int attempt);
   void set_end(AttemptEnd end);
   void lose_patience_later(bool restarts);
-  void announce(AttemptEnd end);
+  boost::asio::awaitable<void> await_insistence();
+  boost::asio::awaitable<void> send(AttemptEnd mine);
+  void say_later(std::optional<AttemptEnd> announcement);
   boost::asio::awaitable<void> await_departures();
   [[nodiscard]] AttemptEnd lost(int machine_rank, const std::string& why) const;
   [[nodiscard]] const std::string& run_id() const { return plan_.rendezvous.run_id; }
@@ -94,11 +100,12 @@ class Peers {
   Gate all_left_;
   boost::asio::steady_timer patience_;
   std::function<void(const AttemptEnd&)> on_end_;
+  std::function<void()> on_insist_;
   int attempt_ = 0;
   int watched_attempt_ = 0;
   std::map<int, std::chrono::steady_clock::time_point> learned_at_;  ///< by attempt
   bool opening_ = false;                                             ///< the next attempt
-  std::deque<AttemptEnd> announcements_;
+  std::deque<std::optional<AttemptEnd>> announcements_;  ///< nothing: that the user insists
   Gate announced_;
   bool finishing_ = false;
   std::optional<AttemptEnd> end_;  ///< of the job: the one that counts, once known

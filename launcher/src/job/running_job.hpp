@@ -31,6 +31,7 @@ struct StopRequest {
   int signal;  ///< that the workers get
   std::string reason;
   bool insists;  ///< a second one of these kills
+  rendezvous::AttemptEnd::Cause cause = rendezvous::AttemptEnd::Cause::stop;
 };
 
 /// A job on this machine: its way from the meeting to the last message is in job.cpp, what may
@@ -59,6 +60,7 @@ class Job {
   boost::asio::awaitable<void> watch_guard();
   void on_signal(int signal);
   void on_first_failure(const WorkerRecord& worker);
+  void on_insist();
   void on_lost(const Lost& lost);
   void on_fault(const std::exception& error);
   void on_attempt_end(const rendezvous::AttemptEnd& end);

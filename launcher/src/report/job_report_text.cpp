@@ -98,7 +98,7 @@ std::string format_report(const JobReport& report) {
   std::string what = report.reason;
   if (report.first_failure) {
     const WorkerReport& worker = report.workers[*report.first_failure];
-    what = fmt::format("rank {}: {}", worker.rank, how_it_ended(worker.end, worker.told_to_end));
+    what = fmt::format("rank {}: {}", worker.rank, how_it_ended(worker));
   }
   std::string out = fmt::format(
       "{}\nacclaunch: {} failed: {}\n", rule,

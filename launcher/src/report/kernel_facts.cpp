@@ -38,6 +38,9 @@ std::string KernelFacts::cause(const WorkerRecord& worker,
     return worker.stuck;
   }
   const int signal = worker.end->value;
+  if (worker.got_passed_signal) {
+    return "acclaunch got " + signal_name(signal) + " and passed it on to all workers";
+  }
   return signal == SIGKILL
              ? oom_kills_.cause(worker.pid, worker.peak_memory)
              : joined(usual_reason(signal, root_), core_dumps_.cause(worker, working_directory));

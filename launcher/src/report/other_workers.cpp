@@ -37,7 +37,7 @@ std::string why(const WorkerReport& worker) {
 }
 
 std::string one_worker(const WorkerReport& worker) {
-  const std::string end = how_it_ended(worker.end, worker.told_to_end) + why(worker);
+  const std::string end = how_it_ended(worker) + why(worker);
   return worker_line(worker.rank, worker.pid, worker.host, end) + "\n";
 }
 
@@ -81,9 +81,7 @@ struct Fate {
 
 /// By the lowest machine.
 std::vector<Fate> fates(const Workers& workers) {
-  const auto how = [](const WorkerReport* worker) {
-    return how_it_ended(worker->end, worker->told_to_end);
-  };
+  const auto how = [](const WorkerReport* worker) { return how_it_ended(*worker); };
   std::map<int, std::set<std::string>> ways;  // of each machine
   for (const WorkerReport* worker : workers) {
     ways[worker->machine_rank].insert(how(worker));
@@ -113,17 +111,27 @@ std::string machine_names(const std::map<int, std::string>& machines) {
          (machines.size() == 1 ? " (" + machines.begin()->second + ")" : "");
 }
 
+using EndOfRanks = std::pair<std::string, std::vector<int>>;
+
+std::vector<EndOfRanks> by_rank(const std::map<std::string, std::vector<int>>& ranks_by_end) {
+  std::vector<EndOfRanks> sorted(ranks_by_end.begin(), ranks_by_end.end());
+  for (auto& [_, ranks] : sorted) {
+    std::ranges::sort(ranks);
+  }
+  std::ranges::sort(sorted, {}, [](const EndOfRanks& end) { return end.second.front(); });
+  return sorted;
+}
+
 void add_rest(std::string& out, const Workers& rest, bool names_machines, bool all) {
   if (rest.empty()) {
     return;
   }
   out += all ? "  the workers:\n" : "  the other workers:\n";
-  for (Fate& fate : fates(rest)) {
+  for (const Fate& fate : fates(rest)) {
     if (names_machines) {
       out += "    " + machine_names(fate.machines) + "\n";
     }
-    for (auto& [end, ranks] : fate.ranks_by_end) {
-      std::ranges::sort(ranks);
+    for (const auto& [end, ranks] : by_rank(fate.ranks_by_end)) {
       fmt::format_to(std::back_inserter(out), "    {}{}: {}\n", names_machines ? "  " : "",
                      numbered("rank", ranks), end);
     }

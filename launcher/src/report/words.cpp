@@ -10,7 +10,15 @@ std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end)
   if (!end) {
     return "could not be killed and is still there";
   }
+  if (told_to_end && end->kind == ProcessEnd::Kind::exited && end->value != 0) {
+    return end->describe() + " when it was told to end";
+  }
   return (told_to_end ? "ended by acclaunch, " : "") + end->describe();
+}
+
+std::string how_it_ended(const WorkerReport& worker) {
+  return worker.stuck ? "stuck in uninterruptible sleep"
+                      : how_it_ended(worker.end, worker.told_to_end);
 }
 
 std::string worker_line(int rank, pid_t pid, const std::string& host, const std::string& end) {

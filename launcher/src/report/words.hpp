@@ -1,5 +1,6 @@
 #pragma once
 
+#include "report/machine_report.hpp"
 #include "supervision/process_end.hpp"
 #include "supervision/worker_record.hpp"
 
@@ -15,6 +16,7 @@ namespace acc::launcher {
 
 /// "killed by SIGTERM (signal 15)", after "ended by acclaunch, " where it was.
 std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end);
+std::string how_it_ended(const WorkerReport& worker);
 
 /// "rank 1 (pid 4711 on node1): " and how it ended.
 std::string worker_line(int rank, pid_t pid, const std::string& host, const std::string& end);

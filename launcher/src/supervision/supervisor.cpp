@@ -106,6 +106,7 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   WorkerRecord& worker = outcome_.workers[index];
   worker.end = end;
   worker.peak_memory = processes_[index].peak_memory();
+  worker.got_passed_signal = end.kind == ProcessEnd::Kind::killed && passed_on_.contains(end.value);
   --remaining_;
   tell_running();
   if (worker.stuck.empty()) {
@@ -162,6 +163,7 @@ void Supervisor::on_signal(int signal) {
     reap_orphans(workers);
     return;
   }
+  passed_on_.insert(signal);
   signal_running(signal);
 }
 

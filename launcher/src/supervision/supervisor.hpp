@@ -13,6 +13,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,7 @@ class Supervisor {
   JobOutcome outcome_;
   std::size_t remaining_ = 0;
   int signal_for_stop_ = 0;
+  std::set<int> passed_on_;  ///< signals that the workers got as they came
   boost::asio::steady_timer clock_;
   boost::asio::steady_timer next_look_;
   StuckWatch stuck_watch_;

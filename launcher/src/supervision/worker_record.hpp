@@ -23,6 +23,8 @@ struct WorkerRecord {
   /// What it was doing when it was given up, or had been for too long: "in uninterruptible sleep
   /// (nfs_wait_bit)". In the second case `end` may have come later, the times are those of before.
   std::string stuck;
+  bool got_passed_signal =
+      false;                     ///< `end` is a signal that the launcher passed on, as it was told
   std::int64_t peak_memory = 0;  ///< bytes resident at most, as the kernel counted; 0: unknown
 };
 

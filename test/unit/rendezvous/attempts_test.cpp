@@ -41,7 +41,7 @@ TEST_CASE_FIXTURE(Fixture, "the first end is everybody's end") {
                   {1, 137, false, Cause::worker, "rank 3 on host1\nwas killed by signal 9"}));
   run.run();
   const auto second = run.spawn(end_attempt(clients[2], server.port(), 0,
-                                            {0, 1, false, Cause::machine, "rank 0 lost its peer"}));
+                                            {0, 1, false, Cause::other, "rank 0 lost its peer"}));
   run.run();
   const AttemptEnd expected{1, 137, false, Cause::worker, "rank 3 on host1 was killed by signal 9"};
   CHECK(heard->get() == expected);

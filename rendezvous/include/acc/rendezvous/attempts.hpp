@@ -17,9 +17,9 @@ class Server;
 /// Why an attempt was ended, in the words of the machine where that happened first.
 struct AttemptEnd {
   enum class Cause {
-    worker,   ///< one failed; the machines' reports say which was the first
-    machine,  ///< one is gone, or its launcher cannot go on
-    stop,     ///< somebody wanted the end
+    worker,  ///< one failed; the machines' reports say which was the first
+    stop,    ///< somebody wanted the end
+    other,   ///< the reason says it: a machine is gone, the time is over, ...
   };
 
   int machine_rank = 0;
@@ -45,6 +45,12 @@ struct Settlement {
   std::optional<AttemptEnd> end;     ///< nothing when every worker succeeded
   std::vector<std::string> reports;  ///< by machine rank; "" where there is none
 };
+
+/// Whoever wanted the end has said so twice: no machine lets its workers end by themselves any
+/// more.
+boost::asio::awaitable<void> insist(AsyncClient& client, std::string run_id);
+/// No limit, as for await_end.
+boost::asio::awaitable<void> await_insistence(AsyncClient& client, std::string run_id);
 
 /// Says in `report`, which is not empty, how the workers of this machine have ended, and waits
 /// until all machines have said so or are gone. Announce the end of a failed attempt before. No
