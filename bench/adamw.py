@@ -1,13 +1,15 @@
 """The fused AdamW update against torch.optim.AdamW(fused=True), in one run, interleaved.
 
-    python bench/adamw.py --bin build/release/bin/adamw_bench --peer PEER.py [--rounds R]
+    python bench/adamw.py --bin build/release/bin/adamw_bench --peer PEER.py [--python PYTHON]
+                          [--rounds R]
 
-PEER.py prints lines of JSON as adamw_bench does; it runs with the Python of this script, which
-needs torch. Prints the median of the rounds' medians for each and the ratio to torch.
+PEER.py prints lines of JSON as adamw_bench does; it runs with PYTHON, which needs torch. Prints the
+median of the rounds' medians for each and the ratio to torch.
 """
 import argparse
 import collections
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -23,6 +25,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default="build/release/bin/adamw_bench")
     parser.add_argument("--peer", required=True)
+    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
     parser.add_argument("--params", type=int, default=32 << 20)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=3)
@@ -31,7 +34,7 @@ def main():
     seconds = collections.defaultdict(list)
     for _ in range(args.rounds):
         ours = [args.bin, str(args.params), args.threads]
-        peer = [sys.executable, args.peer, "--params", str(args.params), "--threads", args.threads]
+        peer = [args.python, args.peer, "--params", str(args.params), "--threads", args.threads]
         for row in lines_of(ours) + lines_of(peer):
             seconds[row["threads"], row["impl"]].append(row["median_s"])
 

@@ -10,9 +10,11 @@ other memory, as Gloo's is.
 import argparse
 import collections
 import json
+import os
 import pathlib
 import statistics
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -28,7 +30,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
     parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "../shared/peers")
-    parser.add_argument("--python", default="python3")
+    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
     parser.add_argument("--workers", default="2,4")
     parser.add_argument("--from-bytes", type=int, default=1 << 20)
     parser.add_argument("--to-bytes", type=int, default=64 << 20)

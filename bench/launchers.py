@@ -1,7 +1,7 @@
 """The launchers that the scripts beside this one compare, and what they cost.
 
-The peers come from the virtual environment of $ACC_PEERS_PYTHON (a python with torch and
-accelerate); without it there are none.
+The peers are modules of a Python with torch and accelerate, --python or $ACC_PEERS_PYTHON; without
+one there are none.
 """
 import dataclasses
 import os
@@ -14,10 +14,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build/release/bin"
 
 
-def launchers(acclaunch):
+def add_launcher_options(parser):
+    parser.add_argument("--acclaunch", default=str(BIN / "acclaunch"))
+    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON"))
+
+
+def launchers(acclaunch, python):
     """Name -> function of the number of workers and a worker's command, to the whole command."""
     found = {"acclaunch": lambda n, w: [acclaunch, "--cpu", "--num_processes", str(n), *w]}
-    python = os.environ.get("ACC_PEERS_PYTHON")
     if python:
         found["torchrun"] = lambda n, w: [
             python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n),
@@ -28,7 +32,7 @@ def launchers(acclaunch):
             "--mixed_precision", "no", "--dynamo_backend", "no", "--num_processes", str(n),
             "--main_process_port", "0", "--no_python", *w]
     else:
-        print("ACC_PEERS_PYTHON is not set: no peers", file=sys.stderr)
+        print("neither --python nor ACC_PEERS_PYTHON is given: no peers", file=sys.stderr)
     return found
 
 

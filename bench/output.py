@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Throughput of the workers' output through the launcher, and whether all of it arrives.
 
-    bench/output.py [--acclaunch PROGRAM] [--megabytes 512] [--peer_megabytes 32] [--line 100]
+    bench/output.py [--acclaunch PROGRAM] [--python PYTHON] [--megabytes 512]
+                    [--peer_megabytes 32] [--line 100]
 
 Two workers write numbered lines as fast as they can, `megabytes` each; the launcher adds its prefix
 and, with --tee, writes a file for each stream as well. Timed from the first worker's start to the
-launcher's end. CPU and memory are those of the launcher's own processes: the run's less the workers'
-and less that of a run without output; and the sum of each process's peak RSS. In a run of its own a reader then counts the lines
-that were lost or torn. torchrun prefixes only what goes through its files (--tee 3).
+launcher's end. CPU and memory are those of the launcher's own processes in the run into a pipe: the
+run's CPU less the workers' and less that of a run without output, and the sum of each process's
+peak RSS. In a run of its own a reader then counts the lines that were lost or torn. torchrun
+prefixes only what goes through its files (--tee 3).
 """
 import argparse
 import os
@@ -17,9 +19,11 @@ import tempfile
 import threading
 import time
 
-from launchers import BIN, launchers, memory_of, name_of, processes_below
+from launchers import (BIN, add_launcher_options, launchers, memory_of, name_of,
+                       processes_below)
 
 RANKS = 2
+LINES = BIN / "output_lines"
 
 
 class Run:
@@ -49,14 +53,14 @@ class Run:
 
     def sample(self, pid, ended):
         while not ended.wait(0.1):
-            own = [each for each in processes_below(pid) if name_of(each) != "lines"]
+            own = [each for each in processes_below(pid) if name_of(each) != LINES.name]
             self.peak_mib = max(self.peak_mib, memory_of(own)[0])
 
 
 def count_lines(command, worker, megabytes, line):
     """"whole lost torn" of a run."""
     lines = megabytes * 1_000_000 // line
-    reader = subprocess.Popen([BIN / "lines", "check", str(lines), str(line)],
+    reader = subprocess.Popen([LINES, "check", str(lines), str(line)],
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     Run(command, worker, reader.stdin)
     reader.stdin.close()
@@ -64,11 +68,11 @@ def count_lines(command, worker, megabytes, line):
 
 
 def measure(name, command, megabytes, line):
-    worker = [str(BIN / "lines"), "produce", str(megabytes * 1_000_000), str(line)]
+    worker = [str(LINES), "produce", str(megabytes * 1_000_000), str(line)]
     gigabytes = RANKS * megabytes / 1000
     rates = []
     with open("/dev/null", "wb") as null:
-        cpu_of_start = Run(command, [str(BIN / "lines"), "produce", "0", str(line)], null).cpu
+        cpu_of_start = Run(command, [str(LINES), "produce", "0", str(line)], null).cpu
     for sink in ("file", "/dev/null", "pipe"):
         with tempfile.TemporaryFile() as file, open("/dev/null", "wb") as null:
             reader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=null)
@@ -79,14 +83,14 @@ def measure(name, command, megabytes, line):
         rates.append(gigabytes / run.seconds)
     whole, lost, torn = count_lines(command, worker, megabytes, line)
     print(f"{name:16}" + "".join(f"{rate:10.3f}" for rate in rates) +
-          f"{(run.cpu - cpu_of_start) / gigabytes:12.2f}{run.peak_mib:10.1f}{whole:>12}{lost:>8}{torn:>8}",
-          flush=True)
+          f"{(run.cpu - cpu_of_start) / gigabytes:12.2f}{run.peak_mib:10.1f}"
+          f"{whole:>12}{lost:>8}{torn:>8}", flush=True)
     return rates
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--acclaunch", default=str(BIN / "acclaunch"))
+    add_launcher_options(parser)
     parser.add_argument("--megabytes", type=int, default=512)
     parser.add_argument("--peer_megabytes", type=int, default=32)
     parser.add_argument("--line", type=int, default=100)
@@ -99,7 +103,7 @@ def main():
     measure("acclaunch", [*face, "--no-python"], options.megabytes, options.line)
     ours = measure("acclaunch --tee", [*face, "--tee", "3", "--no-python"], options.megabytes,
                    options.line)
-    peer = launchers(options.acclaunch).get("torchrun")
+    peer = launchers(options.acclaunch, options.python).get("torchrun")
     if peer:
         *command, last = peer(RANKS, [])
         theirs = measure("torchrun --tee", [*command, "--tee", "3", last], options.peer_megabytes,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a launcher costs and how soon it tells: acclaunch, torchrun, accelerate launch.
 
-    bench/supervision.py [--acclaunch PROGRAM] [--rounds 7] [--workers 2,8,64]
+    bench/supervision.py [--acclaunch PROGRAM] [--python PYTHON] [--rounds 7] [--workers 2,8,64]
 
 The launchers take turns in each round, so that a busy machine slows all of them alike; figures are
 medians. "sh, & and wait" starts the same processes and does nothing else. Memory is that of the
@@ -20,7 +20,8 @@ import subprocess
 import tempfile
 import time
 
-from launchers import BIN, launchers, memory_of, name_of, processes_below, run
+from launchers import (add_launcher_options, launchers, memory_of, name_of, processes_below,
+                       run)
 
 AIMS = """aims: a start 100 times as fast, the report within 20 ms of a worker's death,
       15 MB and 64 KB for each worker"""
@@ -142,12 +143,12 @@ def measure_death(commands, workers, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--acclaunch", default=str(BIN / "acclaunch"))
+    add_launcher_options(parser)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--workers", default="2,8,64")
     options = parser.parse_args()
     sizes = [int(size) for size in options.workers.split(",")]
-    commands = launchers(options.acclaunch)
+    commands = launchers(options.acclaunch, options.python)
     print(f"medians of {options.rounds}, interleaved; (n x): times acclaunch's\n{AIMS}")
     memory = [measure_start(commands, size, options.rounds) for size in sizes]
     if len(sizes) > 1:

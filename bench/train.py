@@ -187,7 +187,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
     parser.add_argument("--peers", type=pathlib.Path, default=ROOT.parent / "shared/peers")
-    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
     parser.add_argument("--case", choices=CASES, help="by default both")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12)

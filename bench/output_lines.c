@@ -1,11 +1,10 @@
 // Lines that show whether they arrived: what the workers of output.py write, and what reads them.
 //
-//   lines produce BYTES LINE_SIZE
-//     rank $RANK writes so many bytes of numbered lines to stdout, and its start and CPU seconds to
-//     $FIGURES/RANK
-//   lines check LINES LINE_SIZE
-//     reads the lines of all ranks, LINES each, every one after a launcher's prefix, and counts
-//     those that are whole, lost and torn
+// output_lines produce BYTES LINE_SIZE: rank $RANK writes so many bytes of numbered lines to
+// stdout, and its start and CPU seconds to $FIGURES/RANK.
+//
+// output_lines check LINES LINE_SIZE: reads the lines of all ranks, each after a launcher's prefix,
+// and counts those that are whole, lost and torn. LINES is the number of each rank.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,7 +131,7 @@ int main(int argc, char** argv) {
   const uint64_t amount = argc == 4 ? strtoull(argv[2], NULL, 10) : 0;
   const size_t line_size = argc == 4 ? strtoull(argv[3], NULL, 10) : 0;
   if (line_size < 20 || line_size > 4096) {
-    fprintf(stderr, "usage: lines produce BYTES LINE_SIZE | check LINES LINE_SIZE\n");
+    fprintf(stderr, "usage: output_lines produce BYTES LINE_SIZE | check LINES LINE_SIZE\n");
     return 2;
   }
   if (strcmp(argv[1], "produce") == 0) {
