@@ -30,7 +30,8 @@ void rethrow(const std::exception_ptr& error) {
 // loop stands still meanwhile.
 constexpr std::chrono::milliseconds kShortestLimit{1000};
 constexpr std::chrono::milliseconds kLongestLimit{10'000};
-constexpr std::chrono::milliseconds kLongestPause{1000};  // between looks for stuck workers, else timeout / 4
+// Between looks for stuck workers, of which there are four in the time that makes them so.
+constexpr std::chrono::milliseconds kLongestPause{1000};
 
 }  // namespace
 
