@@ -1,6 +1,8 @@
 #include "output/last_lines.hpp"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 
 namespace acc::launcher {
 namespace {
@@ -52,6 +54,17 @@ std::vector<std::string> LastLines::lines() const {
     all.erase(all.begin());
   }
   return all;
+}
+
+std::vector<std::string> last_lines_of(const std::string& path) {
+  // More than is kept: lines that overwrote themselves, such as progress bars, are shortened.
+  constexpr std::streamoff kEnough = 3 * LastLines::kLines * LastLines::kLineLength;
+  LastLines last;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - kEnough));
+  last.feed(std::string(std::istreambuf_iterator<char>(file), {}));
+  return last.lines();
 }
 
 }  // namespace acc::launcher

@@ -25,4 +25,7 @@ class LastLines {
   std::string partial_;
 };
 
+/// Those of a file, as much of it as there is. None where it cannot be read.
+std::vector<std::string> last_lines_of(const std::string& path);
+
 }  // namespace acc::launcher

@@ -20,8 +20,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 namespace acc::launcher {
@@ -39,27 +37,10 @@ bool same_file(int a, int b) {
          of_a.st_ino == of_b.st_ino;
 }
 
-bool draws_status_line(const OutputSink& err) {
-  const char* terminal = std::getenv("TERM");
-  return err.is_terminal() && terminal != nullptr && terminal != std::string_view("dumb");
-}
-
 std::string coloured(const std::string& prefix, int rank) {
   constexpr std::array<int, 6> kColours = {36, 33, 32, 35, 34, 31};
   const int colour = kColours[static_cast<std::size_t>(rank) % kColours.size()];
   return "\033[" + std::to_string(colour) + "m" + prefix + "\033[0m";
-}
-
-/// The end of a file that a worker wrote by itself.
-LastLines last_lines_of(const std::string& path) {
-  // More than is kept: lines that overwrote themselves, such as progress bars, are shortened.
-  constexpr std::streamoff kEnough = 3 * LastLines::kLines * LastLines::kLineLength;
-  LastLines last;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, size - kEnough));
-  last.feed(std::string(std::istreambuf_iterator<char>(file), {}));
-  return last;
 }
 
 }  // namespace
@@ -97,36 +78,32 @@ struct OutputMux::Stream {
 OutputMux::OutputMux(const asio::any_io_executor& executor, Options options)
     : executor_(executor),
       options_(std::move(options)),
-      out_(std::make_shared<OutputSink>(executor, options_.out,
-                                        [this](int error) {
-                                          on_lost({false, error});
-                                        })),
-      err_(same_file(options_.out, options_.err)
-               ? out_
-               : std::make_shared<OutputSink>(executor, options_.err,
-                                              [this](int error) {
-                                                on_lost({true, error});
-                                              })),
-      consoles_{std::make_unique<Console>(executor, false, out_),
-                std::make_unique<Console>(executor, true, err_)},
-      chunk_(kChunk, '\0'),
-      clock_(executor) {
-  options_.status_line = options_.status_line && draws_status_line(*err_);
-  out_->watch();
-  if (err_ != out_) {
-    err_->watch();
-  }
-}
+      consoles_(open_consoles()),
+      status_(executor, consoles_[1]->sink, options_.foreground_group),
+      chunk_(kChunk, '\0') {}
 
 OutputMux::~OutputMux() {
   for (const auto& stream : streams_) {
     stream->pipe.close();
   }
-  if (status_) {
-    hide_status();
+  status_.end();
+  for (const auto& console : consoles_) {
+    console->sink->close();
   }
-  out_->close();
-  err_->close();
+}
+
+/// One sink where both are one file.
+std::array<std::unique_ptr<OutputMux::Console>, 2> OutputMux::open_consoles() {
+  const auto opened = [this](int fd, bool is_stderr) {
+    const auto on_error = [this, is_stderr](int error) { on_lost({is_stderr, error}); };
+    auto sink = std::make_shared<OutputSink>(executor_, fd, on_error);
+    sink->watch();
+    return sink;
+  };
+  const auto out = opened(options_.out, false);
+  const auto err = same_file(options_.out, options_.err) ? out : opened(options_.err, true);
+  return {std::make_unique<Console>(executor_, false, out),
+          std::make_unique<Console>(executor_, true, err)};
 }
 
 OutputMux::WorkerEnds OutputMux::add_worker(const WorkerOutput& worker) {
@@ -302,10 +279,9 @@ void OutputMux::on_lost(const Lost& lost) {
       return;
     }
     if (lost.error != EPIPE) {
-      (lost.is_stderr ? out_ : err_)
-          ->write(std::string("acclaunch: cannot write to ") +
-                  (lost.is_stderr ? "stderr: " : "stdout: ") + std::strerror(lost.error) +
-                  "; what follows is dropped\n");
+      consoles_[lost.is_stderr ? 0 : 1]->sink->write(
+          std::string("acclaunch: cannot write to ") + (lost.is_stderr ? "stderr: " : "stdout: ") +
+          std::strerror(lost.error) + "; what follows is dropped\n");
     }
     if (options_.on_lost) {
       options_.on_lost(lost);
@@ -330,20 +306,22 @@ void OutputMux::drain() {
 }
 
 asio::awaitable<void> OutputMux::flushed() {
-  if (status_) {
-    status_.reset();
-    hide_status();
+  status_.end();
+  for (const auto& console : consoles_) {
+    co_await console->sink->flushed();
   }
-  clock_.cancel();
-  co_await out_->flushed();
-  co_await err_->flushed();
-  out_->stop_watching();
-  err_->stop_watching();
+  for (const auto& console : consoles_) {
+    console->sink->stop_watching();
+  }
+}
+
+void OutputMux::write_stderr(std::string_view text) {
+  consoles_[1]->sink->write(text);
 }
 
 std::vector<std::string> OutputMux::last_stderr_lines(int rank) const {
   if (const auto file = stderr_files_.find(rank); file != stderr_files_.end()) {
-    return last_lines_of(file->second).lines();
+    return last_lines_of(file->second);
   }
   for (const auto& stream : streams_) {
     if (stream->rank == rank && stream->console.is_stderr) {
@@ -354,27 +332,8 @@ std::vector<std::string> OutputMux::last_stderr_lines(int rank) const {
 }
 
 void OutputMux::set_status(const JobStatus& status) {
-  if (!options_.status_line || status.workers < 2) {
-    return;
-  }
-  const bool starts = !status_;
-  status_ = status;
-  show_status();
-  if (starts) {
-    asio::co_spawn(executor_, keep_clock(), asio::detached);
-  }
-}
-
-void OutputMux::show_status() {
-  err_->show_status(status_text(*status_, Clock::now()), options_.foreground_group);
-}
-
-asio::awaitable<void> OutputMux::keep_clock() {
-  const std::weak_ptr lives(lives_);
-  while (!lives.expired() && status_) {
-    show_status();
-    clock_.expires_after(std::chrono::seconds(1));
-    co_await clock_.async_wait(asio::as_tuple(asio::use_awaitable));
+  if (options_.status_line && status.workers > 1) {
+    status_.set(status);
   }
 }
 

@@ -3,19 +3,17 @@
 #include "acc/base/unique_fd.hpp"
 #include "output/line_folder.hpp"
 #include "output/output_sink.hpp"
-#include "output/status_line.hpp"
+#include "output/status_clock.hpp"
 #include "output/worker_targets.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <sys/types.h>
 
 #include <array>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -78,19 +76,19 @@ class OutputMux {
   [[nodiscard]] std::vector<std::string> last_stderr_lines(int rank) const;
 
   /// Lines of the launcher's own, kept apart from the workers' lines.
-  void write_stderr(std::string_view text) { err_->write(text); }
+  void write_stderr(std::string_view text);
 
   /// Shows the status line, with more than one worker, and keeps its clock going.
   void set_status(const JobStatus& status);
   /// Until the next second or `set_status`: before the launcher stops itself.
-  void hide_status() { err_->show_status("", options_.foreground_group); }
+  void hide_status() { status_.hide(); }
 
  private:
   struct Console;
   struct Stream;
 
+  std::array<std::unique_ptr<Console>, 2> open_consoles();
   boost::asio::awaitable<void> pump(std::shared_ptr<Stream> stream);
-  boost::asio::awaitable<void> keep_clock();
   UniqueFd add_stream(const WorkerOutput& worker, Console& console, const StreamTarget& target);
   UniqueFd add_pipe(const WorkerOutput& worker, Console& console, const StreamTarget& target);
   std::shared_ptr<LogFile> shared_file(const std::string& path);
@@ -102,21 +100,17 @@ class OutputMux {
   void write_folded(Console& console);
   void write_file(LogFile& file, std::string_view bytes);
   void on_lost(const Lost& lost);
-  void show_status();
 
   boost::asio::any_io_executor executor_;
   Options options_;
-  std::shared_ptr<OutputSink> out_;
-  std::shared_ptr<OutputSink> err_;  ///< the same as out_ where both are one file
-  std::array<std::unique_ptr<Console>, 2> consoles_;
+  std::array<std::unique_ptr<Console>, 2> consoles_;  ///< stdout, stderr
+  StatusClock status_;
   std::vector<std::shared_ptr<Stream>> streams_;
   std::map<int, std::string> stderr_files_;                     ///< by rank, if on no console
   std::map<std::string, std::weak_ptr<LogFile>> shared_files_;  ///< by path
   std::string chunk_;     ///< what was just read; of all streams, since the loop is one thread
   std::string block_;     ///< the lines made of it
   std::string filtered_;  ///< those that a filter picked
-  std::optional<JobStatus> status_;
-  boost::asio::steady_timer clock_;
   std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  ///< for what the loop still holds
 };
 

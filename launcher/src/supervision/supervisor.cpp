@@ -15,7 +15,8 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// From SIGKILL until a worker counts as one that cannot be killed, at least.
+/// From SIGKILL until a worker counts as one that cannot be killed, at least: a large one gives its
+/// memory back first.
 constexpr std::chrono::milliseconds kTimeToDie{10'000};
 
 /// A coroutine nobody awaits: its error leaves through io_context::run().
@@ -25,10 +26,12 @@ void rethrow(const std::exception_ptr& error) {
   }
 }
 
-// For what the workers leave behind to end by SIGKILL. The loop stands still meanwhile.
+// For what the workers leave behind to end by SIGKILL: the shutdown timeout, but within these. The
+// loop stands still meanwhile.
 constexpr std::chrono::milliseconds kShortestLimit{1000};
 constexpr std::chrono::milliseconds kLongestLimit{10'000};
-constexpr std::chrono::milliseconds kLongestPause{1000};  // of looks at the workers' states
+// Between looks for stuck workers, of which there are four in the time that makes them so.
+constexpr std::chrono::milliseconds kLongestPause{1000};
 
 }  // namespace
 

@@ -1,0 +1,55 @@
+#include "output/status_clock.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+namespace acc::launcher {
+namespace {
+
+bool has_cursor(const OutputSink& sink) {
+  const char* terminal = std::getenv("TERM");
+  return sink.is_terminal() && terminal != nullptr && terminal != std::string_view("dumb");
+}
+
+}  // namespace
+
+StatusClock::StatusClock(const boost::asio::any_io_executor& executor,
+                         std::shared_ptr<OutputSink> sink, pid_t foreground_group)
+    : sink_(std::move(sink)),
+      foreground_group_(foreground_group),
+      can_draw_(has_cursor(*sink_)),
+      clock_(executor) {}
+
+void StatusClock::set(const JobStatus& status) {
+  if (can_draw_) {
+    status_ = status;
+    tick();
+  }
+}
+
+void StatusClock::tick() {
+  const auto now = std::chrono::steady_clock::now();
+  sink_->show_status(status_text(*status_, now), foreground_group_);
+  clock_.expires_at(now + std::chrono::seconds(1));  // cancels the wait of an earlier tick
+  clock_.async_wait([this, lives = std::weak_ptr(lives_)](const boost::system::error_code& error) {
+    if (!error && !lives.expired() && status_) {
+      tick();
+    }
+  });
+}
+
+void StatusClock::hide() {
+  if (status_) {
+    sink_->show_status("", foreground_group_);
+  }
+}
+
+void StatusClock::end() {
+  hide();
+  status_.reset();
+  clock_.cancel();
+}
+
+}  // namespace acc::launcher
