@@ -16,8 +16,10 @@ KEYWORDS = {"$schema", "$defs", "title", "$ref", "oneOf", "type", "enum", "const
 
 
 class Schema:
-    def __init__(self, path):
+    def __init__(self, path, knows_all=False):
+        """`knows_all`: a field that the schema does not name is a fault, even where it allows more."""
         self.whole = json.loads(path.read_text())
+        self.other_fields = False if knows_all else {}
 
     def faults(self, value, schema=None, at="$"):
         """Where `value` is not what `schema` says: a list of texts."""
@@ -47,7 +49,7 @@ class Schema:
         if isinstance(value, dict):
             found += [f"{at} lacks {name}" for name in schema.get("required", []) if name not in value]
             for name, item in value.items():
-                rest = schema.get("additionalProperties", {})
+                rest = schema.get("additionalProperties", self.other_fields)
                 if name in schema.get("properties", {}):
                     found += self.faults(item, schema["properties"][name], f"{at}.{name}")
                 elif rest is False:

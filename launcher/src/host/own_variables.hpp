@@ -34,11 +34,11 @@ inline constexpr OwnVariable mpi_local_size{
 inline constexpr OwnVariable open_mpi_local_size{"OMPI_COMM_WORLD_LOCAL_SIZE", "the same"};
 inline constexpr OwnVariable mvapich_local_size{"MV2_COMM_WORLD_LOCAL_SIZE", "the same"};
 inline constexpr OwnVariable shutdown_timeout{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-                                              "as `--shutdown-timeout`, in seconds"};
+                                              "as `--shutdown_timeout`, in seconds"};
 inline constexpr OwnVariable stuck_timeout{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
-                                           "as `--stuck-timeout`, in seconds"};
+                                           "as `--stuck_timeout`, in seconds"};
 inline constexpr OwnVariable log_line_prefix_template{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
-                                                      "as `--log-line-prefix-template`"};
+                                                      "as `--log_line_prefix_template`"};
 inline constexpr OwnVariable error_file{
     "TORCHELASTIC_ERROR_FILE", "where a failed job leaves its first failure, as torchrun does"};
 inline constexpr OwnVariable deepspeed_environment_file{
@@ -53,7 +53,7 @@ inline constexpr OwnVariable xdg_cache_home{"XDG_CACHE_HOME", "the same, if not 
 inline constexpr OwnVariable hf_home{
     "HF_HOME", "where accelerate/default_config.yaml is, if not in $XDG_CACHE_HOME/huggingface"};
 inline constexpr OwnVariable temporary_folder{"TMPDIR", "for files that go with the job"};
-inline constexpr OwnVariable terminal{"TERM", "`dumb`: `config` shows no menus"};
+inline constexpr OwnVariable terminal{"TERM", "`dumb`: no menus in `config`, no status line"};
 inline constexpr OwnVariable no_color{"NO_COLOR", "set: no colours before the workers' lines"};
 }  // namespace variables
 

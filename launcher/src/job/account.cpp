@@ -3,7 +3,6 @@
 #include "acc/base/error.hpp"
 #include "report/error_file.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace acc::launcher {
@@ -21,6 +20,7 @@ WorkerReport worker_report(const WorkerRecord& worker, const AttemptEvidence& ev
       .pid = worker.pid,
       .end = worker.end,
       .told_to_end = worker.told_to_end,
+      .stuck = !worker.stuck.empty() && !worker.told_to_end,
       .moment = duration_cast<std::chrono::microseconds>(died_at - evidence.learned_at),
       .ended_at = worker.ended_at,
       .ran_for = duration_cast<std::chrono::milliseconds>(died_at - evidence.started_at)};
@@ -44,22 +44,6 @@ MachineReport machine_report(const JobOutcome& outcome, const AttemptEvidence& e
     report.workers.push_back(worker_report(worker, evidence));
   }
   return report;
-}
-
-JobReport job_report(const std::vector<std::string>& reports,
-                     const std::vector<std::string>& names) {
-  JobReport job;
-  for (std::size_t machine = 0; machine < reports.size(); ++machine) {
-    try {
-      MachineReport report = decode_machine_report(reports[machine]);
-      std::ranges::move(report.workers, std::back_inserter(job.workers));
-    } catch (const Error&) {  // silent, or a launcher of another version
-      job.silent_machines.push_back(names[machine]);
-    }
-  }
-  std::ranges::stable_sort(job.workers, {}, &WorkerReport::rank);
-  job.first_failure = first_failure(job.workers);
-  return job;
 }
 
 }  // namespace acc::launcher

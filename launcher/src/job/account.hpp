@@ -32,9 +32,4 @@ struct AttemptEvidence {
 /// failed.
 MachineReport machine_report(const JobOutcome& outcome, const AttemptEvidence& evidence);
 
-/// What all machines say together; the text of one that says nothing is empty, and its name is
-/// taken from `names`.
-JobReport job_report(const std::vector<std::string>& reports,
-                     const std::vector<std::string>& names);
-
 }  // namespace acc::launcher

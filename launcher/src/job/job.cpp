@@ -40,7 +40,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
       alone_(plan.local_world_size == 1 &&
              (plan.num_machines == 1 || plan.identity == Identity::none)),
       remains_(std::move(guard.remains)),
-      guardian_(io_, guard.alive.release()),
+      alive_(io_, guard.alive.release()),
       signals_(io_.get_executor(), [this](int signal) { on_signal(signal); }),
       output_(io_.get_executor(), output_options(guard.process_group)),
       logs_(plan.output, plan.identity == Identity::none ? 0 : plan.local_world_size),
@@ -50,7 +50,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
       pauses_(plan.restart_backoff) {}
 
 int Job::run() {
-  asio::co_spawn(io_, watch_guardian(), asio::detached);
+  asio::co_spawn(io_, watch_guard(), asio::detached);
   asio::co_spawn(io_, work(), [this](const std::exception_ptr& error) {
     close();
     if (error) {
@@ -261,15 +261,17 @@ JobReport Job::report_of(const JobOutcome& outcome, const Settlement& settlement
   report.run_id = plan_.rendezvous.run_id;
   report.attempt = attempt_;
   report.max_restarts = plan_.max_restarts;
-  report.exit_status = outcome.exit_status();
   bool restarts = restarting_ && !outcome.gave_up;
-  if (stop_ && !outcome.first_failure) {
-    report.exit_status = stop_->exit_status;
-  }
+  std::optional<AttemptEnd> end;
   if (peers_) {
-    decide_with_machines(settlement.end ? settlement.end : peers_->end(), report);
+    end = settlement.end ? settlement.end : peers_->end();
     restarts = settlement.end && settlement.end->restarts && !peers_->end();
   }
+  if (end && end->cause != Cause::worker) {
+    report.first_failure.reset();
+    report.reason = end->cause == Cause::machine ? end->reason : "";
+  }
+  report.exit_status = status_of(report, end);
   if (restarts && report.first_failure) {
     const auto ran_for = report.workers[*report.first_failure].ran_for;
     report.restarts_after = pauses_.next(ran_for);
@@ -277,21 +279,16 @@ JobReport Job::report_of(const JobOutcome& outcome, const Settlement& settlement
   return report;
 }
 
-/// `end`: of this attempt, as all machines know it.
-void Job::decide_with_machines(const std::optional<AttemptEnd>& end, JobReport& report) const {
-  if (!end) {
-    return;
+/// A worker's failure counts as it was; else the end that all machines know, or the request to
+/// stop.
+int Job::status_of(const JobReport& report, const std::optional<AttemptEnd>& end) const {
+  if (report.first_failure) {
+    return report.workers[*report.first_failure].exit_status();
   }
-  report.exit_status = end->exit_status;
-  if (end->cause == Cause::machine) {
-    report.reason = end->reason;
+  if (end) {
+    return end->exit_status;
   }
-  if (end->cause != Cause::worker) {
-    report.first_failure.reset();
-  } else if (report.first_failure) {
-    const std::optional<ProcessEnd>& how = report.workers[*report.first_failure].end;
-    report.exit_status = how ? how->shell_status() : end->exit_status;
-  }
+  return stop_ ? stop_->exit_status : 0;
 }
 
 std::vector<std::string> Job::machine_names() const {
@@ -313,7 +310,7 @@ void Job::publish(JobReport report) {
     return;
   }
   report.log_folder = logs_.kept_folder(attempt_);
-  report.report_file = report.log_folder.empty() ? "" : report.log_folder + "/report.json";
+  report.report_file = logs_.report_file(attempt_);
   output_.write_stderr(format_report(report));
   if (!report.report_file.empty()) {
     leave_file(report.report_file, report_json(report));
@@ -375,7 +372,7 @@ asio::awaitable<void> Job::part_from_machines() {
 void Job::close() {
   meeting_.close(plan_.num_machines > 1);  // the other machines may take their last answers
   signals_.close();
-  guardian_.close();
+  alive_.close();
 }
 
 int run_job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard) {

@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "job/running_job.hpp"
+#include "report/words.hpp"
 #include "supervision/descendants.hpp"
 #include "supervision/signals.hpp"
 
@@ -19,14 +20,14 @@ namespace asio = boost::asio;
 using rendezvous::AttemptEnd;
 using Cause = AttemptEnd::Cause;
 
-asio::awaitable<void> Job::watch_guardian() {
-  co_await guardian_.async_wait(asio::posix::stream_descriptor::wait_read,
+asio::awaitable<void> Job::watch_guard() {
+  co_await alive_.async_wait(asio::posix::stream_descriptor::wait_read,
                                 asio::as_tuple(asio::use_awaitable));
-  if (!guardian_.is_open()) {
+  if (!alive_.is_open()) {
     co_return;  // the job is over
   }
   if (peers_) {
-    peers_->announce(Cause::machine, 128 + SIGKILL, "acclaunch on " + host_ + " is gone");
+    peers_->announce(Cause::machine, 1, "acclaunch on " + host_ + " is gone");
   } else if (phase_ == Phase::meeting) {
     asio::co_spawn(io_, meeting_.leave(), asio::detached);
   }
@@ -59,7 +60,7 @@ void Job::stop_in_time() {
   time_limit_.expires_after(plan_.time_limit);
   time_limit_.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
-      stop({124, SIGTERM,
+      stop({kTimedOut, SIGTERM,
             "the time limit of " + std::to_string(plan_.time_limit.count()) + " s is over", false});
     }
   });
@@ -106,8 +107,8 @@ void Job::on_first_failure(const WorkerRecord& worker) {
   if (plan_.local_world_size > 1) {
     say(line + "; ending the others");
   }
-  if (peers_) {  // 124: stuck for too long
-    const int status = worker.end ? worker.end->shell_status() : 124;
+  if (peers_) {
+    const int status = worker.end ? worker.end->shell_status() : kTimedOut;
     peers_->announce(Cause::worker, status, line, restarting_);
   }
 }

@@ -63,6 +63,11 @@ std::string LogFolder::kept_folder(int attempt) const {
              : "";
 }
 
+std::string LogFolder::report_file(int attempt) const {
+  const std::string folder = kept_folder(attempt);
+  return folder.empty() ? "" : folder + "/report.json";
+}
+
 void LogFolder::remove() const noexcept {
   std::error_code ignored;
   if (plan_.keeps_directory && !was_used_) {

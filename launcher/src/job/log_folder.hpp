@@ -25,6 +25,8 @@ class LogFolder {
   [[nodiscard]] std::string error_file(int attempt, int local_rank) const;
   /// The attempt's folder, if it stays; else empty.
   [[nodiscard]] std::string kept_folder(int attempt) const;
+  /// Of that attempt, in its folder; likewise.
+  [[nodiscard]] std::string report_file(int attempt) const;
 
   /// From now on it may hold what the user wants.
   void keep() { was_used_ = true; }

@@ -56,7 +56,7 @@ class Job {
   void close();
 
   // What may happen on it.
-  boost::asio::awaitable<void> watch_guardian();
+  boost::asio::awaitable<void> watch_guard();
   void on_signal(int signal);
   void on_first_failure(const WorkerRecord& worker);
   void on_lost(const Lost& lost);
@@ -71,8 +71,7 @@ class Job {
   std::vector<WorkerSpec> worker_specs() const;
   std::size_t store_clients() const;
   JobReport report_of(const JobOutcome& outcome, const rendezvous::Settlement& settlement);
-  void decide_with_machines(const std::optional<rendezvous::AttemptEnd>& end,
-                            JobReport& report) const;
+  int status_of(const JobReport& report, const std::optional<rendezvous::AttemptEnd>& end) const;
   void publish(JobReport report);
   void leave_file(const std::string& path, const std::string& text);
   std::vector<std::string> machine_names() const;
@@ -98,7 +97,7 @@ class Job {
   DescriptorLimit descriptors_;
   boost::asio::io_context io_{1};
   Remains remains_;
-  boost::asio::posix::stream_descriptor guardian_;
+  boost::asio::posix::stream_descriptor alive_;
   SignalWatch signals_;
   OutputMux output_;
   LogFolder logs_;

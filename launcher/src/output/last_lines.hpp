@@ -13,7 +13,7 @@ namespace acc::launcher {
 class LastLines {
  public:
   static constexpr std::size_t kLines = 20;
-  static constexpr std::size_t kLineLength = 1000;
+  static constexpr std::size_t kLineLength = 1000;  ///< bytes
 
   void feed(std::string_view bytes);
 

@@ -1,5 +1,7 @@
 #include "output/line_prefix.hpp"
 
+#include "acc/base/text.hpp"
+
 #include <array>
 #include <utility>
 
@@ -32,19 +34,7 @@ std::string line_prefix(std::string_view pattern, const LineSource& source, int 
 }
 
 std::string prefix_of_ranks(const std::vector<int>& ranks) {
-  std::string text = "[";
-  for (std::size_t first = 0; first < ranks.size();) {
-    std::size_t last = first;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) {
-      ++last;
-    }
-    text += (first == 0 ? "" : ",") + std::to_string(ranks[first]);
-    if (last != first) {
-      text += "-" + std::to_string(ranks[last]);
-    }
-    first = last + 1;
-  }
-  return text + "] ";
+  return "[" + number_list(ranks) + "] ";
 }
 
 }  // namespace acc::launcher

@@ -52,7 +52,8 @@ std::string coloured(const std::string& prefix, int rank) {
 
 /// The end of a file that a worker wrote by itself.
 LastLines last_lines_of(const std::string& path) {
-  constexpr std::streamoff kEnough = std::streamoff{64} << 10;
+  // More than is kept: lines that overwrote themselves, such as progress bars, are shortened.
+  constexpr std::streamoff kEnough = 3 * LastLines::kLines * LastLines::kLineLength;
   LastLines last;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const std::streamoff size = file.tellg();

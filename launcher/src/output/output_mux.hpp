@@ -4,6 +4,7 @@
 #include "output/line_folder.hpp"
 #include "output/output_sink.hpp"
 #include "output/status_line.hpp"
+#include "output/worker_targets.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -22,25 +23,6 @@
 namespace acc::launcher {
 
 class LogFile;
-
-/// Lines with one of the words also go to a file, with their prefix. Workers and streams may share
-/// it. No words: no line.
-struct LineFilter {
-  std::vector<std::string> words = {};
-  std::string file = {};
-};
-
-/// Where one output stream of a worker goes; nowhere is possible too.
-struct StreamTarget {
-  std::string file = {};   ///< empty: none
-  bool console = true;     ///< the launcher's own stream, with the prefix before each line
-  LineFilter filter = {};  ///< of what goes to the console
-};
-
-struct WorkerTargets {
-  StreamTarget out = {};
-  StreamTarget err = {};
-};
 
 struct WorkerOutput {
   int rank = 0;

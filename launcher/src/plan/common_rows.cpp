@@ -39,10 +39,6 @@ constexpr std::array kRows = {
 
 }  // namespace
 
-std::span<const SettingRow> common_rows() noexcept {
-  return kRows;
-}
-
 std::vector<SettingRow> with_common_rows(std::span<const SettingRow> rows) {
   std::vector<SettingRow> all(rows.begin(), rows.end());
   all.insert(all.end(), kRows.begin(), kRows.end());

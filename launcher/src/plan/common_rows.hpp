@@ -7,10 +7,8 @@
 
 namespace acc::launcher {
 
-/// The flags about supervision and output that every face has besides its original's own.
-std::span<const plugins::SettingRow> common_rows() noexcept;
-
-/// The rows of a face, then the common ones.
+/// The rows of a face, then those about supervision and output that every face has besides its
+/// original's own.
 std::vector<plugins::SettingRow> with_common_rows(std::span<const plugins::SettingRow> rows);
 
 }  // namespace acc::launcher

@@ -41,6 +41,9 @@ void read_flags(Draft& draft, plugins::Faults& faults);
 /// Sets `key` from the variable `name`, where that says something and nothing else has given it.
 void read_variable(Draft& draft, std::string_view key, const std::string& name);
 
+/// torchrun's own for the shutdown timeout, read before torch's where torchrun would start workers.
+inline constexpr const char* kTorchrunShutdownTimeout = "PET_SHUTDOWN_TIMEOUT";
+
 /// How workers are ended, watched and restarted: from the settings, else torch's variables.
 void read_supervision(Draft& draft);
 

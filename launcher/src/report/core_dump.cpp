@@ -1,13 +1,15 @@
 #include "report/core_dump.hpp"
 
+#include "supervision/kernel_file.hpp"
+
 #include <glob.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
-#include <fstream>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -20,13 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr std::array kDumpingSignals = {SIGABRT, SIGBUS, SIGFPE,  SIGILL,  SIGQUIT,
                                         SIGSEGV, SIGSYS, SIGTRAP, SIGXCPU, SIGXFSZ};  // signal(7)
-
-std::string first_line(const fs::path& file) {
-  std::ifstream lines(file);
-  std::string line;
-  std::getline(lines, line);
-  return line;
-}
 
 bool is_limited_to_nothing() {
   rlimit limit{};
@@ -109,16 +104,12 @@ CoreDumps::CoreDumps(fs::path root)
       // file systems have a coarser clock than we, at worst seconds
       made_at_(fs::file_time_type::clock::now() - std::chrono::seconds(2)) {}
 
-std::string CoreDumps::pattern() const {
-  return first_line(root_ / "proc/sys/kernel/core_pattern");
-}
-
 std::string CoreDumps::cause(const WorkerRecord& worker, const fs::path& folder) const {
   if (!worker.end || worker.end->kind != ProcessEnd::Kind::killed ||
       std::ranges::count(kDumpingSignals, worker.end->value) == 0) {
     return {};
   }
-  const std::string pattern = this->pattern();
+  const std::string pattern = first_line(root_ / "proc/sys/kernel/core_pattern");
   const bool adds_pid = first_line(root_ / "proc/sys/kernel/core_uses_pid") == "1";
   if (!worker.end->core_dumped) {
     if (is_limited_to_nothing()) {

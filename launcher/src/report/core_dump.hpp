@@ -2,7 +2,6 @@
 
 #include "supervision/worker_record.hpp"
 
-#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -19,8 +18,6 @@ class CoreDumps {
                                   const std::filesystem::path& folder) const;
 
  private:
-  [[nodiscard]] std::string pattern() const;
-
   std::filesystem::path root_;
   std::filesystem::file_time_type made_at_;  ///< older files are of others
 };

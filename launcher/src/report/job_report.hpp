@@ -1,7 +1,6 @@
 #pragma once
 
 #include "report/machine_report.hpp"
-#include "supervision/worker_record.hpp"
 
 #include <chrono>
 #include <optional>
@@ -25,11 +24,15 @@ struct JobReport {
   std::vector<std::string> silent_machines;  ///< that could not say how their workers ended
   std::string log_folder;                    ///< of the attempt; empty: nothing is kept
   std::string report_file;                   ///< where `report_json` is written; empty: nowhere
+
+  /// Whether hosts alone would not say which machine is meant.
+  [[nodiscard]] bool has_several_machines() const;
 };
 
-/// One line for the moment of the failure: "rank 1 (pid 4711 on node1): killed by SIGKILL (signal
-/// 9)".
-std::string failure_line(const WorkerRecord& worker, const std::string& host);
+/// What all machines say together, each as `encode` wrote it. One that says nothing, or nothing
+/// that can be read, is silent; `names` are those of the machines.
+JobReport job_report(const std::vector<std::string>& reports,
+                     const std::vector<std::string>& names);
 
 /// The block that closes a failed job or attempt, for stderr: the first failure with all that is
 /// known about it, a line for each other one, how the rest ended, and what follows. Whatever the

@@ -1,6 +1,7 @@
 #include "report/machine_report.hpp"
 
 #include "acc/base/error.hpp"
+#include "output/last_lines.hpp"
 #include "report/plain_text.hpp"
 #include "report/worker_json.hpp"
 
@@ -14,11 +15,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxMessage = 4000;  // bytes
-constexpr std::size_t kMaxLine = 1000;
-constexpr std::size_t kMaxStderrLines = 20;
-constexpr std::size_t kMaxTraceback = 50;
+constexpr std::size_t kMaxLine = LastLines::kLineLength;
+constexpr std::size_t kMaxTraceback = 50;  // lines
 // JSON makes up to six bytes of one, and the store takes values of up to 8 MiB.
 constexpr std::size_t kMaxTexts = std::size_t{1} << 20;
+// Where all together are more, this much is kept of each worker's: enough for its line.
+constexpr std::size_t kLeanHost = 100;
+constexpr std::size_t kLeanText = 200;
 
 /// The last `count`, since a traceback's end says most.
 std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::size_t count) {
@@ -31,9 +34,9 @@ std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::
 
 /// What is left where there are so many workers that all their texts would be too much.
 WorkerReport lean(WorkerReport worker) {
-  worker.host = clipped(worker.host, 100);
-  worker.cause = clipped(worker.cause, 200);
-  worker.error_message = clipped(worker.error_message, 200);
+  worker.host = clipped(worker.host, kLeanHost);
+  worker.cause = clipped(worker.cause, kLeanText);
+  worker.error_message = clipped(worker.error_message, kLeanText);
   worker.traceback.clear();
   worker.last_stderr_lines.clear();
   return worker;
@@ -77,7 +80,7 @@ WorkerReport bounded(WorkerReport worker) {
   worker.cause = clipped(worker.cause, kMaxLine);
   worker.error_message = clipped(worker.error_message, kMaxMessage);
   worker.traceback = last_lines(worker.traceback, kMaxTraceback);
-  worker.last_stderr_lines = last_lines(worker.last_stderr_lines, kMaxStderrLines);
+  worker.last_stderr_lines = last_lines(worker.last_stderr_lines, LastLines::kLines);
   return worker;
 }
 
@@ -92,6 +95,10 @@ std::string encode(const MachineReport& report) {
     }
   }
   return dump(sent);
+}
+
+int WorkerReport::exit_status() const {
+  return end && !stuck ? end->shell_status() : kTimedOut;
 }
 
 MachineReport decode_machine_report(std::string_view text) {

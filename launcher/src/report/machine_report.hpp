@@ -13,6 +13,10 @@
 
 namespace acc::launcher {
 
+/// The exit status of a job whose time was over, or whose worker was stuck for too long; that of
+/// `timeout`.
+inline constexpr int kTimedOut = 124;
+
 /// The end of one worker, told so that every machine of the job can show it.
 struct WorkerReport {
   int rank = 0;
@@ -22,19 +26,22 @@ struct WorkerReport {
   pid_t pid = -1;
   std::optional<ProcessEnd> end;  ///< empty: it could not be killed and is still there
   bool told_to_end = false;       ///< by the launcher, after the first failure or a stop signal
+  bool stuck = false;             ///< it stayed in uninterruptible sleep for too long
   /// When it ended, counted from the moment in which the store told all machines of the attempt's
   /// end: one clock for all of them, whatever theirs say. On a machine alone, from the start.
   std::chrono::microseconds moment{0};
   std::chrono::system_clock::time_point ended_at;
   std::chrono::milliseconds ran_for{0};
-  std::string cause =
-      {};  ///< what the kernel knows about it: out of memory, where the core is, stuck
+  /// What the kernel knows about it: out of memory, where the core is, stuck.
+  std::string cause = {};
   std::string error_message = {};                   ///< of its error file
   std::vector<std::string> traceback = {};          ///< of its error file, a line each
   std::vector<std::string> last_stderr_lines = {};  ///< oldest first
 
   /// It failed by itself.
   [[nodiscard]] bool failed() const { return !told_to_end && (!end || !end->ok()); }
+  /// What a job ends with that it was the first to fail in.
+  [[nodiscard]] int exit_status() const;
   bool operator==(const WorkerReport&) const = default;
 };
 

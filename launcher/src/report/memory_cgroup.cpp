@@ -1,8 +1,9 @@
 #include "report/memory_cgroup.hpp"
 
 #include "supervision/cgroup.hpp"
+#include "supervision/kernel_file.hpp"
 
-#include <fstream>
+#include <initializer_list>
 
 namespace acc::launcher {
 namespace {
@@ -16,21 +17,6 @@ constexpr std::int64_t kNoLimit = std::int64_t{1} << 62;  // version 1 writes a 
 fs::path folder_of(const fs::path& root, const std::string& name, const std::string& controller) {
   const fs::path folder = cgroup_folder(root / "proc/self/mountinfo", name, controller);
   return folder.empty() ? fs::path() : root / folder.relative_path();
-}
-
-/// The number after `word` in a file of lines "word number"; of the first line without a word.
-std::optional<std::int64_t> number_in(const fs::path& file, const std::string& word) {
-  std::ifstream words(file);
-  std::int64_t number = 0;
-  if (word.empty()) {
-    return words >> number ? std::optional(number) : std::nullopt;
-  }
-  for (std::string name; words >> name;) {
-    if (name == word) {
-      return words >> number ? std::optional(number) : std::nullopt;
-    }
-  }
-  return std::nullopt;
 }
 
 /// That of the nearest group that has it. The groups below a folder of control groups end where

@@ -1,6 +1,7 @@
 #include "report/oom_kill.hpp"
 
 #include "report/words.hpp"
+#include "supervision/kernel_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -8,7 +9,7 @@
 
 #include <array>
 #include <cerrno>
-#include <fstream>
+#include <cstdlib>
 #include <string_view>
 #include <utility>
 
@@ -22,7 +23,7 @@ constexpr std::size_t kMaxLog = std::size_t{4} << 20;
 constexpr const char* kFirstPidNamespace = "pid:[4026531836]";  // PROC_PID_INIT_INO
 
 /// The end of the log, where it names processes by the numbers that we see.
-UniqueFd open_log(const fs::path& root) {
+UniqueFd open_kernel_log(const fs::path& root) {
   std::error_code ignored;
   if (fs::read_symlink(root / "proc/self/ns/pid", ignored) != kFirstPidNamespace) {
     return {};
@@ -60,30 +61,17 @@ std::string_view last_line_with(std::string_view text, std::string_view mark) {
   return text.substr(0, text.find('\n'));
 }
 
-/// The kernel's line "Memory: 16331 kB" of a file of such lines, or a bare number.
-std::optional<std::int64_t> value_of(const fs::path& file, const std::string& name) {
-  std::ifstream lines(file);
-  std::int64_t value = 0;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(name)) {
-      value = std::strtoll(line.c_str() + name.size(), nullptr, 10);
-      return value;
-    }
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 OomKills::OomKills(fs::path root)
     : root_(std::move(root)),
-      log_file_(open_log(root_)),
+      log_file_(open_kernel_log(root_)),
       cgroup_(root_),
       cgroup_kills_before_(cgroup_.oom_kills()),
       machine_kills_before_(machine_kills()) {}
 
 std::optional<std::int64_t> OomKills::machine_kills() const {
-  return value_of(root_ / "proc/vmstat", "oom_kill ");
+  return number_in(root_ / "proc/vmstat", "oom_kill");
 }
 
 const std::string& OomKills::log() const {
@@ -103,7 +91,7 @@ const std::string& OomKills::log() const {
 /// out where it would be too many.
 std::string OomKills::limit_of(std::string_view kill, std::string_view reason) const {
   if (kill.find("Memory cgroup out of memory") == std::string_view::npos) {
-    const auto total = value_of(root_ / "proc/meminfo", "MemTotal:");
+    const auto total = number_in(root_ / "proc/meminfo", "MemTotal:");
     return total ? ", the machine has " + binary_size(*total * 1024) : "";
   }
   const std::string cgroup(after(reason, "oom_memcg=", ","));

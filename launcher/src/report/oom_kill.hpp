@@ -31,8 +31,8 @@ class OomKills {
   [[nodiscard]] std::string limit_of(std::string_view kill, std::string_view reason) const;
 
   std::filesystem::path root_;
-  UniqueFd
-      log_file_;  ///< empty where it may not be read, or has other numbers than we for processes
+  /// The kernel's; empty where it may not be read, or has other numbers than we for processes.
+  UniqueFd log_file_;
   mutable std::string log_;  ///< what was read of it so far
   MemoryCgroup cgroup_;
   std::optional<std::int64_t> cgroup_kills_before_;

@@ -16,7 +16,8 @@
 namespace acc::launcher {
 namespace {
 
-constexpr std::size_t kMaxLines = 16;  // of one kind; a job may have thousands of workers
+constexpr std::size_t kMaxLines = 16;    // of one kind; a job may have thousands of workers
+constexpr std::size_t kMaxReason = 160;  // bytes: two lines of a terminal
 
 using Workers = std::vector<const WorkerReport*>;
 
@@ -32,12 +33,12 @@ std::vector<int> ranks_of(const Workers& workers) {
 /// The first line of what is known about it; its error file says more than the kernel.
 std::string why(const WorkerReport& worker) {
   const std::string& text = worker.error_message.empty() ? worker.cause : worker.error_message;
-  return text.empty() ? "" : ": " + clipped(text.substr(0, text.find('\n')), 160);
+  return text.empty() ? "" : ": " + clipped(text.substr(0, text.find('\n')), kMaxReason);
 }
 
 std::string one_worker(const WorkerReport& worker) {
-  return fmt::format("rank {} (pid {} on {}): {}{}\n", worker.rank, worker.pid, worker.host,
-                     how_it_ended(worker.end, worker.told_to_end), why(worker));
+  const std::string end = how_it_ended(worker.end, worker.told_to_end) + why(worker);
+  return worker_line(worker.rank, worker.pid, worker.host, end) + "\n";
 }
 
 /// One line for each, up to a number that can be read.
@@ -144,7 +145,7 @@ std::string other_workers(const JobReport& report) {
   std::string out;
   add_failures(out, std::move(failures), report);
   add_list(out, "still there", stuck, one_worker);
-  add_rest(out, rest, has_several_machines(report), !report.first_failure);
+  add_rest(out, rest, report.has_several_machines(), !report.first_failure);
   for (const std::string& machine : report.silent_machines) {
     out += "  " + machine + " did not say how its workers ended\n";
   }

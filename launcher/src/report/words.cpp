@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace acc::launcher {
 
 std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end) {
@@ -15,11 +13,14 @@ std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end)
   return (told_to_end ? "ended by acclaunch, " : "") + end->describe();
 }
 
-bool has_several_machines(const JobReport& report) {
-  const auto elsewhere = [&](const WorkerReport& worker) {
-    return worker.machine_rank != report.workers.front().machine_rank;
-  };
-  return !report.silent_machines.empty() || std::ranges::any_of(report.workers, elsewhere);
+std::string worker_line(int rank, pid_t pid, const std::string& host, const std::string& end) {
+  return fmt::format("rank {} (pid {} on {}): {}", rank, pid, host, end);
+}
+
+std::string failure_line(const WorkerRecord& worker, const std::string& host) {
+  const bool is_there = !worker.end && !worker.stuck.empty();
+  return worker_line(worker.rank, worker.pid, host,
+                     is_there ? worker.stuck : how_it_ended(worker.end, worker.told_to_end));
 }
 
 std::string numbered(const std::string& noun, const std::vector<int>& numbers) {

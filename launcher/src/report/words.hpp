@@ -1,19 +1,26 @@
 #pragma once
 
-#include "report/job_report.hpp"
+#include "supervision/process_end.hpp"
+#include "supervision/worker_record.hpp"
+
+#include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace acc::launcher {
 
 /// "killed by SIGTERM (signal 15)", after "ended by acclaunch, " where it was.
 std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end);
 
-/// Whether hosts alone would not say which machine is meant.
-bool has_several_machines(const JobReport& report);
+/// "rank 1 (pid 4711 on node1): " and how it ended.
+std::string worker_line(int rank, pid_t pid, const std::string& host, const std::string& end);
+
+/// That line for the moment of the failure, with what keeps a worker that is still there.
+std::string failure_line(const WorkerRecord& worker, const std::string& host);
 
 /// "rank 3", "ranks 0-3,7". The numbers rise.
 std::string numbered(const std::string& noun, const std::vector<int>& numbers);

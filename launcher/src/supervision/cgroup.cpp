@@ -52,11 +52,13 @@ bool made(const fs::path& folder) noexcept {
   return errno == EEXIST && ::rmdir(folder.c_str()) == 0 && ::mkdir(folder.c_str(), 0755) == 0;
 }
 
-/// A process that was reaped may still be leaving its group.
+/// A process that was reaped may still be leaving its group, for a moment.
 void remove_empty(const fs::path& folder) noexcept {
-  constexpr timespec kMoment{0, 1'000'000};
-  for (int tries = 0; ::rmdir(folder.c_str()) != 0 && errno == EBUSY && tries < 20; ++tries) {
-    ::nanosleep(&kMoment, nullptr);
+  constexpr timespec kPause{0, 1'000'000};  // 1 ms
+  constexpr int kMostPauses = 20;           // no moment any more: somebody stays in it
+  for (int pauses = 0; ::rmdir(folder.c_str()) != 0 && errno == EBUSY && pauses < kMostPauses;
+       ++pauses) {
+    ::nanosleep(&kPause, nullptr);
   }
 }
 

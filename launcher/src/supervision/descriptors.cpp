@@ -1,15 +1,12 @@
 #include "supervision/descriptors.hpp"
 
 #include "acc/base/error.hpp"
+#include "output/worker_targets.hpp"
 #include "supervision/worker_process.hpp"
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
-#include <set>
 #include <string>
 
 namespace acc::launcher {
@@ -33,11 +30,6 @@ std::size_t open_now() {
   std::error_code unknown;
   const std::filesystem::directory_iterator all("/proc/self/fd", unknown);
   return unknown ? 0 : static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
-
-/// A pipe, if the launcher reads it, and the file that it copies to.
-std::size_t of_stream(const StreamTarget& target) {
-  return target.console ? 1 + (target.file.empty() ? 0 : 1) : 0;
 }
 
 void require(std::size_t needed, const std::string& who) {
@@ -65,34 +57,16 @@ DescriptorLimit::~DescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &original_);
 }
 
-std::size_t descriptors_for(const std::vector<WorkerSpec>& workers) {
-  std::size_t sum = workers.size() + kOfStart + kInPassing;  // each worker's end is watched
-  std::set<std::string> shared_files;
+void require_descriptors(const std::vector<WorkerSpec>& workers, std::size_t others) {
+  std::vector<WorkerTargets> targets;
   for (const WorkerSpec& worker : workers) {
     if (!worker.inherits_output) {
-      for (const StreamTarget& target : {worker.targets.out, worker.targets.err}) {
-        sum += of_stream(target);
-        if (!target.filter.words.empty()) {
-          shared_files.insert(target.filter.file);
-        }
-      }
+      targets.push_back(worker.targets);
     }
   }
-  return sum + shared_files.size();
-}
-
-void require_descriptors(std::size_t more, std::size_t num_workers) {
-  require(open_now() + more,
-          "a job of " + std::to_string(num_workers) + (num_workers == 1 ? " worker" : " workers"));
-}
-
-void fill_standard_streams() noexcept {
-  int fd = 0;
-  while ((fd = ::open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
-  }
-  if (fd > STDERR_FILENO) {
-    ::close(fd);
-  }
+  const std::size_t more = workers.size() + descriptors_of(targets) + kOfStart + kInPassing;
+  require(open_now() + more + others, "a job of " + std::to_string(workers.size()) +
+                                          (workers.size() == 1 ? " worker" : " workers"));
 }
 
 }  // namespace acc::launcher

@@ -26,15 +26,8 @@ class DescriptorLimit {
   rlimit original_{};
 };
 
-/// How many descriptors these workers need in the process that supervises them.
-std::size_t descriptors_for(const std::vector<WorkerSpec>& workers);
-
-/// Throws Error(config) where so many more than are open now, for so many workers, are over the
-/// limit.
-void require_descriptors(std::size_t more, std::size_t num_workers);
-
-/// Opens /dev/null in the place of a missing stdin, stdout or stderr, so that nothing else gets its
-/// number.
-void fill_standard_streams() noexcept;
+/// Throws Error(config) where what supervises these workers (the end of each, their output) and
+/// `others` are more than the limit allows besides what is open now.
+void require_descriptors(const std::vector<WorkerSpec>& workers, std::size_t others);
 
 }  // namespace acc::launcher

@@ -1,10 +1,10 @@
 #include "supervision/guardian.hpp"
 
 #include "acc/base/error.hpp"
-#include "supervision/descriptors.hpp"
 #include "supervision/process_end.hpp"
 #include "supervision/signals.hpp"
 
+#include <fcntl.h>
 #include <link.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -42,6 +42,17 @@ struct Title {
     std::copy_n(name, std::min(std::strlen(name), static_cast<std::size_t>(end - begin)), begin);
   }
 };
+
+/// Opens /dev/null in the place of a missing stdin, stdout or stderr, so that nothing else gets its
+/// number.
+void fill_standard_streams() noexcept {
+  int fd = 0;
+  while ((fd = ::open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
+  }
+  if (fd > STDERR_FILENO) {
+    ::close(fd);
+  }
+}
 
 Error failed(const char* what) {
   return {Errc::process, std::string(what) + " failed: " + std::strerror(errno)};

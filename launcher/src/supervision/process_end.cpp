@@ -6,6 +6,16 @@
 #include <cstring>
 
 namespace acc::launcher {
+namespace {
+
+/// "SIGSEGV (signal 11)", "signal 64".
+std::string numbered_name(int signal) {
+  const std::string number = "signal " + std::to_string(signal);
+  const std::string name = signal_name(signal);
+  return name == number ? number : name + " (" + number + ")";
+}
+
+}  // namespace
 
 ProcessEnd ProcessEnd::from_wait_status(int wait_status) noexcept {
   if (WIFSIGNALED(wait_status)) {
@@ -27,8 +37,7 @@ std::string ProcessEnd::describe() const {
   switch (kind) {
     case Kind::exited: return "exited with code " + std::to_string(value);
     case Kind::killed:
-      return "killed by " + signal_name(value) + " (signal " + std::to_string(value) + ")" +
-             (core_dumped ? ", core dumped" : "");
+      return "killed by " + numbered_name(value) + (core_dumped ? ", core dumped" : "");
     case Kind::not_executed: return std::string("could not be executed: ") + std::strerror(value);
   }
   return {};

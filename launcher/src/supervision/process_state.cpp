@@ -1,6 +1,7 @@
 #include "supervision/process_state.hpp"
 
-#include <fstream>
+#include "supervision/kernel_file.hpp"
+
 #include <sstream>
 
 namespace acc::launcher {
@@ -10,12 +11,6 @@ namespace fs = std::filesystem;
 
 fs::path folder_of(pid_t pid, const fs::path& proc) {
   return proc / std::to_string(pid);
-}
-
-std::string first_line(const fs::path& file) {
-  std::string line;
-  std::getline(std::ifstream(file), line);
-  return line;
 }
 
 std::string in_words(char letter) {

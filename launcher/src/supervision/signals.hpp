@@ -4,8 +4,9 @@
 
 namespace acc::launcher {
 
-/// The signals that guardian and supervisor take over: all that can be caught, but for those that
-/// tell of a fault in the process itself and those that were ignored when it was started (nohup).
+/// The signals that guardian, keeper and supervisor take over: all that can be caught, but for
+/// those that tell of a fault in the process itself and those that were ignored when it was started
+/// (nohup).
 sigset_t handled_signals() noexcept;
 
 /// While it lives, signals have their usual effect on this process, which has nothing yet to end

@@ -30,22 +30,7 @@ constexpr std::chrono::milliseconds kShortestLimit{1000};
 constexpr std::chrono::milliseconds kLongestLimit{10'000};
 constexpr std::chrono::milliseconds kLongestPause{1000};  // of looks at the workers' states
 
-std::chrono::milliseconds time_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
-                                                               start);
-}
-
 }  // namespace
-
-int JobOutcome::exit_status() const {
-  if (stuck) {
-    return 124;
-  }
-  if (first_failure) {
-    return workers[*first_failure].end->shell_status();
-  }
-  return stop_signal != 0 ? 128 + stop_signal : 0;
-}
 
 Supervisor::Supervisor(asio::any_io_executor executor, OutputMux& output, Options options)
     : executor_(std::move(executor)),
@@ -57,15 +42,11 @@ Supervisor::Supervisor(asio::any_io_executor executor, OutputMux& output, Option
       ended_(executor_) {}
 
 asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
-  started_at_ = std::chrono::steady_clock::now();
   start(specs);
   if (options_.stuck_timeout.count() != 0) {
     look_for_stuck();
   }
   co_await ended_.passed();
-  if (!outcome_.first_failure) {
-    outcome_.ran_for = time_since(started_at_);
-  }
   if (!outcome_.gave_up) {
     end_stragglers();
   }
@@ -92,7 +73,7 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
   if (options_.surroundings.cgroup != nullptr) {
     options_.surroundings.cgroup->make();
   }
-  require_descriptors(descriptors_for(specs) + options_.other_descriptors, specs.size());
+  require_descriptors(specs, options_.other_descriptors);
   processes_.reserve(specs.size());
   for (const WorkerSpec& spec : specs) {
     if (spec.inherits_output) {
@@ -143,7 +124,6 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
 /// The first failure.
 void Supervisor::fail(std::size_t index) {
   outcome_.first_failure = index;
-  outcome_.ran_for = time_since(started_at_);
   if (options_.on_first_failure) {
     options_.on_first_failure(outcome_.workers[index]);
   }
@@ -187,7 +167,6 @@ void Supervisor::on_signal(int signal) {
 
 void Supervisor::stop(int signal) {
   if (state_ == JobState::running) {
-    outcome_.stop_signal = signal;
     signal_for_stop_ = signal;
   }
   handle(JobEvent::stop_signal);

@@ -22,16 +22,11 @@ namespace acc::launcher {
 struct JobOutcome {
   std::vector<WorkerRecord> workers;         ///< by local rank
   std::optional<std::size_t> first_failure;  ///< index of the worker whose failure ended the job
-  std::chrono::milliseconds ran_for{0};      ///< from the start to the first failure, or the end
-  int stop_signal = 0;                       ///< the signal that ended the job, else 0
   /// The first failure is a worker that stayed in uninterruptible sleep, see `WorkerRecord::stuck`.
   /// To start again is of no use.
   bool stuck = false;
   bool gave_up = false;  ///< something outlived SIGKILL: workers without an `end`, or
   std::vector<std::string> left_behind;  ///< "pid 17 (name), in uninterruptible sleep (where)"
-
-  /// The failed worker's status, 124 if it was stuck, 128 + the stop signal, or 0.
-  [[nodiscard]] int exit_status() const;
 };
 
 /// Runs the workers of one machine and applies the policy of `job_step`. All in the loop's thread,
@@ -89,7 +84,6 @@ class Supervisor {
   JobOutcome outcome_;
   std::size_t remaining_ = 0;
   int signal_for_stop_ = 0;
-  std::chrono::steady_clock::time_point started_at_;
   boost::asio::steady_timer clock_;
   boost::asio::steady_timer next_look_;
   StuckWatch stuck_watch_;

@@ -17,7 +17,7 @@ constexpr std::array<std::array<JobStep, kJobEvents>, kJobStates> kTable = {{
     //            succeeded  failed     all_ended    stop_signal  peer_failed  time_is_over
     /* running */ {{{R, none}, {S, stop}, {E, finish}, {S, stop}, {S, stop}, {R, none}}},
     /* stopping */{{{S, none}, {S, none}, {E, finish}, {K, kill}, {S, none}, {K, kill}}},
-    /* killing */ {{{K, none}, {K, none}, {E, finish}, {K, kill}, {K, none}, {E, give_up}}},
+    /* killing */ {{{K, none}, {K, none}, {E, finish}, {K, none}, {K, none}, {E, give_up}}},
     /* ended */   {{{E, none}, {E, none}, {E, none},   {E, none}, {E, none}, {E, none}}},
 }};
 // clang-format on

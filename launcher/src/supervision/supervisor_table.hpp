@@ -9,7 +9,7 @@ namespace acc::launcher {
 enum class JobState : std::uint8_t {
   running,   ///< no reason to end it is known
   stopping,  ///< the workers were asked to end, the shutdown timeout runs
-  killing,   ///< they got SIGKILL, the shutdown timeout runs once more
+  killing,   ///< they got SIGKILL, the time in which that has to work runs
   ended,     ///< no worker is left, or those left were given up
 };
 

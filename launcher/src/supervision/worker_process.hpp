@@ -1,7 +1,7 @@
 #pragma once
 
 #include "acc/base/unique_fd.hpp"
-#include "output/output_mux.hpp"
+#include "output/worker_targets.hpp"
 #include "supervision/cgroup.hpp"
 #include "supervision/process_end.hpp"
 

@@ -1,6 +1,7 @@
 #include "supervision/descriptors.hpp"
 
 #include "acc/base/error.hpp"
+#include "output/worker_targets.hpp"
 #include "supervision/worker_process.hpp"
 #include "support/text.hpp"
 
@@ -17,33 +18,44 @@ rlimit limit_now() {
   return limit;
 }
 
-WorkerSpec with_targets(const StreamTarget& out, const StreamTarget& err) {
-  WorkerSpec spec;
-  spec.targets = {out, err};
-  return spec;
+/// What the refusal of a job says that it needs, with more than anybody may have.
+std::size_t needed(const std::vector<WorkerSpec>& workers) {
+  try {
+    require_descriptors(workers, std::size_t{1} << 40);
+  } catch (const acc::Error& error) {
+    const std::string message = error.what();
+    return std::stoull(message.substr(message.find("needs ") + 6));
+  }
+  FAIL("not refused");
+  return 0;
 }
 
 }  // namespace
 
-TEST_CASE("descriptors: what a job needs follows from where its output goes") {
+TEST_CASE("descriptors: output needs them by where it goes") {
   const StreamTarget console{"", true};
   const StreamTarget file{"a.log", false};
   const StreamTarget both{"a.log", true};
-  const auto each = [](const WorkerSpec& spec) {
-    return descriptors_for({spec, spec, spec}) - descriptors_for({spec, spec});
+  const auto each = [](const StreamTarget& out, const StreamTarget& err) {
+    const WorkerTargets worker{out, err};
+    return descriptors_of({worker, worker, worker}) - descriptors_of({worker, worker});
   };
-  CHECK(each(with_targets(console, console)) == 3);
-  CHECK(each(with_targets(both, both)) == 5);
-  CHECK(each(with_targets(file, console)) == 2);
-  CHECK(each(with_targets(file, file)) == 1);
+  CHECK(each(console, console) == 2);
+  CHECK(each(both, both) == 4);
+  CHECK(each(file, console) == 1);
+  CHECK(each(file, file) == 0);
   StreamTarget filtered = console;
   filtered.filter = {{"word"}, "filtered.log"};
-  CHECK(each(with_targets(filtered, filtered)) == 3);  // the workers share that file
-  CHECK(descriptors_for({with_targets(filtered, filtered)}) ==
-        descriptors_for({with_targets(console, console)}) + 1);
+  CHECK(each(filtered, filtered) == 2);  // the workers share that file
+  CHECK(descriptors_of({{filtered, filtered}}) == descriptors_of({{console, console}}) + 1);
+}
+
+TEST_CASE("descriptors: a job needs one for each worker besides its output") {
+  const WorkerSpec piped;
   WorkerSpec inherits;
   inherits.inherits_output = true;
-  CHECK(each(inherits) == 1);
+  CHECK(needed({piped, piped}) == needed({piped}) + 3);
+  CHECK(needed({inherits, inherits}) == needed({inherits}) + 1);
 }
 
 TEST_CASE("descriptors: the soft limit is raised, and put back") {
@@ -60,9 +72,9 @@ TEST_CASE("descriptors: the soft limit is raised, and put back") {
 }
 
 TEST_CASE("descriptors: too few are refused with both numbers and the remedy") {
-  CHECK_NOTHROW(require_descriptors(1, 1));
+  CHECK_NOTHROW(require_descriptors({WorkerSpec()}, 0));
   try {
-    require_descriptors(std::size_t{1} << 40, 32);
+    require_descriptors(std::vector<WorkerSpec>(32), std::size_t{1} << 40);
     FAIL("not refused");
   } catch (const acc::Error& error) {
     const std::string message = error.what();

@@ -27,15 +27,3 @@ TEST_CASE("line prefix: macros are replaced, everything else stays") {
   }
   CHECK(line_prefix("${role_name}", {"${rank}", 0, 0, ""}, 1) == "${rank}");
 }
-
-TEST_CASE("line prefix: ranks as ranges") {
-  const std::pair<std::vector<int>, const char*> cases[] = {
-      {{0}, "[0] "},
-      {{0, 2}, "[0,2] "},
-      {{0, 1, 2, 3}, "[0-3] "},
-      {{1, 2, 4, 8, 9, 10, 100}, "[1-2,4,8-10,100] "},
-  };
-  for (const auto& [ranks, prefix] : cases) {
-    CHECK(prefix_of_ranks(ranks) == prefix);
-  }
-}

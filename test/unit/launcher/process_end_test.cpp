@@ -35,7 +35,7 @@ TEST_CASE("an end is described in words") {
   const std::pair<ProcessEnd, const char*> cases[] = {
       {{Kind::killed, SIGKILL}, "killed by SIGKILL (signal 9)"},
       {{Kind::killed, SIGSEGV, true}, "killed by SIGSEGV (signal 11), core dumped"},
-      {{Kind::killed, 64}, "killed by signal 64 (signal 64)"},
+      {{Kind::killed, 64}, "killed by signal 64"},
       {{Kind::exited, 9}, "exited with code 9"},
       {{Kind::not_executed, EACCES}, "could not be executed: Permission denied"},
   };

@@ -52,7 +52,7 @@ TEST_CASE("job table: each state and event, one by one") {
       {{killing, none},
        {killing, none},
        {ended, finish},
-       {killing, kill},
+       {killing, none},
        {killing, none},
        {ended, give_up}},
       {{ended, none}, {ended, none}, {ended, none}, {ended, none}, {ended, none}, {ended, none}}};

@@ -1,5 +1,4 @@
 #include "acc/base/error.hpp"
-#include "acc/base/text.hpp"
 #include "synthetic_machine.hpp"
 
 #include <doctest/doctest.h>
@@ -17,12 +16,6 @@ std::vector<std::string> groups(const std::vector<Cpu>& cpus, int Cpu::*key) {
     lists.push_back(cpu_list(group));
   }
   return lists;
-}
-
-TEST_CASE("lists of CPUs are written as the kernel does") {
-  CHECK(number_list(std::vector<int>{}).empty());
-  CHECK(number_list(std::vector{0, 1, 2, 3, 8, 10, 11}) == "0-3,8,10-11");
-  CHECK(number_list(std::vector{5, 7}) == "5,7");
 }
 
 TEST_CASE("a machine's CPUs know their core, cache, socket and NUMA node") {

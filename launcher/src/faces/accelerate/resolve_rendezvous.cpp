@@ -17,7 +17,7 @@ Given torchrun_default(const AccelerateDraft& draft, const std::string& option) 
 
 void read_ending(AccelerateDraft& draft) {
   if (draft.plan.identity != Identity::none) {
-    read_variable(draft, "shutdown_timeout", "PET_SHUTDOWN_TIMEOUT");
+    read_variable(draft, "shutdown_timeout", kTorchrunShutdownTimeout);
   }
   read_supervision(draft);
   if (const Given signals = torchrun_default(draft, "SIGNALS_TO_HANDLE"); !signals.text.empty()) {

@@ -41,7 +41,7 @@ void read_values(TorchrunDraft& draft) {
   Faults faults = draft.flags.faults;
   read_variables(draft, faults);
   read_flags(draft, faults);
-  faults.collect([&] { read_variable(draft, "shutdown_timeout", "PET_SHUTDOWN_TIMEOUT"); });
+  faults.collect([&] { read_variable(draft, "shutdown_timeout", kTorchrunShutdownTimeout); });
   faults.collect([&] { read_supervision(draft); });
   faults.raise();
 }

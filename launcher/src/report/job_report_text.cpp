@@ -64,7 +64,7 @@ bool is_on_stderr(const WorkerReport& worker) {
 void add_worker(std::string& out, const WorkerReport& worker, const JobReport& report) {
   field(out, "rank", fmt::format("{} (local rank {})", worker.rank, worker.local_rank));
   field(out, "host",
-        has_several_machines(report)
+        report.has_several_machines()
             ? fmt::format("{} (machine {})", worker.host, worker.machine_rank)
             : worker.host);
   field(out, "pid", std::to_string(worker.pid));
@@ -92,12 +92,6 @@ std::string what_follows(const JobReport& report) {
 }
 
 }  // namespace
-
-std::string failure_line(const WorkerRecord& worker, const std::string& host) {
-  const bool is_there = !worker.end && !worker.stuck.empty();
-  return fmt::format("rank {} (pid {} on {}): {}", worker.rank, worker.pid, host,
-                     is_there ? worker.stuck : how_it_ended(worker.end, worker.told_to_end));
-}
 
 std::string format_report(const JobReport& report) {
   const std::string rule(kWidth, '=');

@@ -1,0 +1,23 @@
+#include "output/worker_targets.hpp"
+
+#include <set>
+
+namespace acc::launcher {
+
+std::size_t descriptors_of(const std::vector<WorkerTargets>& workers) {
+  std::size_t sum = 0;
+  std::set<std::string> shared_files;
+  for (const WorkerTargets& worker : workers) {
+    for (const StreamTarget* target : {&worker.out, &worker.err}) {
+      if (target->console) {
+        sum += target->file.empty() ? 1 : 2;
+        if (!target->filter.words.empty()) {
+          shared_files.insert(target->filter.file);
+        }
+      }
+    }
+  }
+  return sum + shared_files.size();
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,33 @@
+#include "report/job_report.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+namespace acc::launcher {
+
+bool JobReport::has_several_machines() const {
+  const auto elsewhere = [this](const WorkerReport& worker) {
+    return worker.machine_rank != workers.front().machine_rank;
+  };
+  return !silent_machines.empty() || std::ranges::any_of(workers, elsewhere);
+}
+
+JobReport job_report(const std::vector<std::string>& reports,
+                     const std::vector<std::string>& names) {
+  JobReport job;
+  for (std::size_t machine = 0; machine < reports.size(); ++machine) {
+    try {
+      MachineReport report = decode_machine_report(reports[machine]);
+      std::ranges::move(report.workers, std::back_inserter(job.workers));
+    } catch (const Error&) {  // silent, or a launcher of another version
+      job.silent_machines.push_back(names[machine]);
+    }
+  }
+  std::ranges::stable_sort(job.workers, {}, &WorkerReport::rank);
+  job.first_failure = first_failure(job.workers);
+  return job;
+}
+
+}  // namespace acc::launcher

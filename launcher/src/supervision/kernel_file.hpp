@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace acc::launcher {
+
+/// The first line of a small file in /proc or /sys; empty where it cannot be read.
+std::string first_line(const std::filesystem::path& file);
+
+/// The number behind `word` in a file of lines as "MemTotal: 16331 kB" or "oom_kill 3"; with no
+/// word, the one that the file begins with. Empty where there is none.
+std::optional<std::int64_t> number_in(const std::filesystem::path& file, const std::string& word);
+
+}  // namespace acc::launcher
