@@ -1,4 +1,5 @@
 // What a user is told after real failures.
+#include "support/acclaunch.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
@@ -11,21 +12,16 @@
 #include <filesystem>
 #include <fstream>
 
-using acc::test::contains;
-using acc::test::Program;
-using acc::test::TemporaryFolder;
+using namespace acc::test;
 namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kAcclaunch = ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 --no_python ";
 constexpr const char* kFaultyWorker = ACC_BIN_DIR "/faulty_worker";
 
-/// acclaunch as a shell starts it after `before`; worker 1 runs `script`, worker 0 waits.
-std::vector<std::string> job(const std::string& before, const std::string& script,
-                             const std::string& wrapper = "") {
-  return {"/bin/sh", "-c", before + "\nexec " + wrapper + kAcclaunch + "sh -c \"$0\"",
-          "[ $RANK = 0 ] && exec sleep 1000\n" + script};
+/// Worker 1 runs `script`, worker 0 waits.
+std::vector<std::string> job(const InShell& shell, const std::string& script) {
+  return in_shell("[ $RANK = 0 ] && exec sleep 1000\n" + script, shell);
 }
 
 /// A control group of 64 MiB, without swap where that can be had.
@@ -86,7 +82,7 @@ bool can_make_pid_namespaces() {
 }
 
 bool dumps_core_into_working_directory() {
-  return acc::test::file_text("/proc/sys/kernel/core_pattern") == "core\n" && ::geteuid() == 0;
+  return file_text("/proc/sys/kernel/core_pattern") == "core\n" && ::geteuid() == 0;
 }
 
 }  // namespace
@@ -94,7 +90,7 @@ bool dumps_core_into_working_directory() {
 TEST_CASE("failure report: a worker killed for want of memory, by the kernel's log" *
           doctest::skip(!can_limit_memory() || !can_read_kernel_log())) {
   const SmallGroup group;
-  Program program(job("", group.entry() + "; exec " + kFaultyWorker + " touch 200"));
+  Program program(job({}, group.entry() + "; exec " + kFaultyWorker + " touch 200"));
   CHECK(program.wait() == 128 + SIGKILL);
   CAPTURE(program.err());
   CHECK(contains(program.err(), "the job failed: rank 1: killed by SIGKILL (signal 9)\n"));
@@ -108,8 +104,8 @@ TEST_CASE("failure report: a worker killed for want of memory, by the kernel's l
 TEST_CASE("failure report: a worker killed for want of memory in a container" *
           doctest::skip(!can_limit_memory() || !can_make_pid_namespaces())) {
   const SmallGroup group;
-  Program program(job(group.entry(), std::string("exec ") + kFaultyWorker + " touch 200",
-                      "unshare -pf --mount-proc "));
+  Program program(job({.before = group.entry(), .wrapper = "unshare -pf --mount-proc "},
+                      std::string("exec ") + kFaultyWorker + " touch 200"));
   CHECK(program.wait() == 128 + SIGKILL);
   CAPTURE(program.err());
   CHECK(
@@ -120,7 +116,7 @@ TEST_CASE("failure report: a worker killed for want of memory in a container" *
 }
 
 TEST_CASE("failure report: a SIGKILL of somebody else is not taken for want of memory") {
-  Program program(job("", "kill -KILL $$"));
+  Program program(job({}, "kill -KILL $$"));
   CHECK(program.wait() == 128 + SIGKILL);
   CHECK_FALSE(contains(program.err(), "killed by the kernel"));
 }
@@ -135,7 +131,8 @@ TEST_CASE("failure report: a signal that acclaunch passed on is nobody's fault")
 }
 
 TEST_CASE("failure report: a segmentation fault without a core dump") {
-  Program program(job("ulimit -c 0", std::string("exec ") + kFaultyWorker + " segfault"));
+  Program program(
+      job({.before = "ulimit -c 0"}, std::string("exec ") + kFaultyWorker + " segfault"));
   CHECK(program.wait() == 128 + SIGSEGV);
   CAPTURE(program.err());
   CHECK(contains(program.err(), "the job failed: rank 1: killed by SIGSEGV (signal 11)\n"));
@@ -147,7 +144,7 @@ TEST_CASE("failure report: a segmentation fault without a core dump") {
 TEST_CASE("failure report: a segmentation fault with a core dump" *
           doctest::skip(!dumps_core_into_working_directory())) {
   const TemporaryFolder folder;
-  Program program(job("ulimit -c unlimited; cd " + folder.path().string(),
+  Program program(job({.before = "ulimit -c unlimited; cd " + folder.path().string()},
                       std::string("exec ") + kFaultyWorker + " segfault"));
   CHECK(program.wait() == 128 + SIGSEGV);
   CAPTURE(program.err());
@@ -158,10 +155,10 @@ TEST_CASE("failure report: a segmentation fault with a core dump" *
 }
 
 TEST_CASE("failure report: an error file that nobody can read does not hold up the report") {
-  Program program(job("", "mkfifo $TORCHELASTIC_ERROR_FILE; exit 3"));
+  Program program(job({}, "mkfifo $TORCHELASTIC_ERROR_FILE; exit 3"));
   CHECK(program.wait() == 3);
   CHECK(contains(program.err(), "/error.json is no regular file)\n"));
-  Program huge(job("", "truncate -s 100G $TORCHELASTIC_ERROR_FILE; exit 3"));
+  Program huge(job({}, "truncate -s 100G $TORCHELASTIC_ERROR_FILE; exit 3"));
   CHECK(huge.wait() == 3);
   CHECK(contains(huge.err(), "/error.json is larger than 1 MiB)\n"));
 }
@@ -175,9 +172,9 @@ TEST_CASE("failure report: the launcher's own error file") {
        R"({"message":{"message":"E: x","extraInfo":{"timestamp":"1"},"errorCode":3}})"},
       {"kill -ABRT $$", R"({"message":{"message":"killed by SIGABRT (signal 6))"}};
   for (const auto& [script, expected] : cases) {
-    Program program(job("ulimit -c 0", script), {{"TORCHELASTIC_ERROR_FILE", own}});
+    Program program(job({.before = "ulimit -c 0"}, script), {{"TORCHELASTIC_ERROR_FILE", own}});
     CHECK(program.wait() != 0);
-    const std::string text = acc::test::file_text(own);
+    const std::string text = file_text(own);
     CAPTURE(text);
     CHECK(text.starts_with(expected));
   }

@@ -3,17 +3,17 @@
 #include "support/gate.hpp"
 #include "support/left_behind.hpp"
 #include "support/program.hpp"
+#include "support/text.hpp"
 #include "support/worker_family.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <span>
-#include <thread>
+#include <map>
+#include <string>
+#include <vector>
 
 using namespace acc::test;
 
@@ -24,6 +24,7 @@ enum class Who {
   keeper,      ///< its child
   supervisor,  ///< the keeper's child, the workers' parent
   worker,
+  another,  ///< worker
   workers,  ///< all of them
   child,    ///< of a worker
   session,  ///< a worker's child that went into a session of its own
@@ -39,13 +40,13 @@ enum class When {
 
 /// A status of 0: the job goes on, and then ends well.
 struct Fault {
-  Who who;
-  int signal;
-  int status;
+  Who who = Who::acclaunch;
+  int signal = 0;
+  int status = 0;
 };
 
-constexpr const char* kWho[] = {"acclaunch", "keeper", "supervisor", "worker",
-                                "workers",   "child",  "session"};
+constexpr const char* kWho[] = {"acclaunch", "keeper",  "supervisor", "worker",
+                                "another",   "workers", "child",      "session"};
 constexpr const char* kWhen[] = {"reading", "starting", "running", "ending", "pausing"};
 
 /// Two workers with a child each, and one in a session of its own; they wait at the gate.
@@ -89,269 +90,266 @@ std::vector<std::string> command_of(When when, const JobPlace& place, const Gate
   return {};
 }
 
-/// Returns when it is `when`.
-void reach(When when, Program& job, Gate& gate) {
-  switch (when) {
-    case When::reading: gate.await_visitor(); break;
-    case When::starting: break;
-    case When::running: job.wait_for_text(" end", 3 * kWorkers); break;
-    case When::ending:
-      job.wait_for_text(" end", kWorkers);
-      job.signal(SIGTERM);
-      job.wait_for_text("is ending", kWorkers);
-      break;
-    case When::pausing: job.wait_for_text("attempt 1 failed"); break;
+/// A job in a place of its own, which has come to `when`.
+class Job {
+ public:
+  explicit Job(When when, const Fault& fault = {})
+      : program_(command_of(when, place_, gate_), {{"TMPDIR", place_.folder()},
+                                                   {"GATE", gate_.path()},
+                                                   {"SIGNAL", std::to_string(fault.signal)},
+                                                   {"STATUS", std::to_string(fault.status)},
+                                                   {"TARGET", kWho[static_cast<int>(fault.who)]}}) {
+    switch (when) {
+      case When::reading: gate_.await_visitor(); break;
+      case When::starting: break;
+      case When::running: program_.wait_for_text(" end", 3 * kWorkers); break;
+      case When::ending:
+        program_.wait_for_text(" end", kWorkers);
+        program_.signal(SIGTERM);
+        program_.wait_for_text("is ending", kWorkers);
+        break;
+      case When::pausing: program_.wait_for_text("attempt 1 failed"); break;
+    }
+  }
+
+  [[nodiscard]] Program& program() { return program_; }
+  void let_workers_end() { gate_.open(kWorkers); }
+
+  [[nodiscard]] Watched find(Who who) const {
+    const auto one = [&](const char* mark, std::size_t index) {
+      return Watched(program_.out(), mark)[index];
+    };
+    Watched found;
+    switch (who) {
+      case Who::acclaunch: found.add(program_.pid()); break;
+      case Who::keeper: found.add(keeper_of(program_)); break;
+      case Who::supervisor: found.add(supervisor_of(program_)); break;
+      case Who::worker: found.add(one("worker=", 0)); break;
+      case Who::another: found.add(one("worker=", 1)); break;
+      case Who::workers: found = Watched(program_.out(), "worker="); break;
+      case Who::child: found.add(one("child=", 0)); break;
+      case Who::session: found.add(one("session=", 0)); break;
+    }
+    return found;
+  }
+
+  /// The processes that clean up after acclaunch end after it.
+  void check_end(int status, bool acclaunch_died) {
+    CHECK(program_.wait() == status);
+    CHECK((acclaunch_died ? place_.left_at_last(program_) : place_.left(program_)) == "nothing");
+  }
+
+ private:
+  JobPlace place_;
+  Gate gate_;
+  Program program_;
+};
+
+void send(int signal, const Watched& processes) {
+  for (std::size_t i = 0; i < processes.size(); ++i) {
+    ::kill(processes[i], signal);
   }
 }
 
-Watched targets(Who who, const Program& job) {
-  Watched found;
-  switch (who) {
-    case Who::acclaunch: found.add(job.pid()); break;
-    case Who::keeper: found.add(keeper_of(job)); break;
-    case Who::supervisor: found.add(supervisor_of(job)); break;
-    case Who::worker: found.add(Watched(job.out(), "worker=")[0]); break;
-    case Who::workers: found = Watched(job.out(), "worker="); break;
-    case Who::child: found.add(Watched(job.out(), "child=")[0]); break;
-    case Who::session: found.add(Watched(job.out(), "session=")[0]); break;
-  }
-  return found;
-}
-
-void await_stop(pid_t pid) {
-  char state = 0;
-  for (std::string name; state != 'T' && state != 'Z';) {
-    std::ifstream("/proc/" + std::to_string(pid) + "/stat") >> name >> name >> state;
-    std::this_thread::yield();  // nobody but the parent is told
+void await_stop(const Watched& processes) {
+  for (std::size_t i = 0; i < processes.size(); ++i) {
+    acc::test::await_stop(processes[i]);
   }
 }
 
 /// A child of a worker that is stopped stays so.
-void hit(const Fault& fault, const Program& job) {
-  const Watched hit = targets(fault.who, job);
-  for (std::size_t i = 0; i < hit.size(); ++i) {
-    ::kill(hit[i], fault.signal);
-  }
-  const bool stops = fault.signal == SIGSTOP || (fault.signal == SIGTSTP && fault.status == 0);
-  for (std::size_t i = 0; stops && i < hit.size(); ++i) {
-    await_stop(hit[i]);
+void hit(const Fault& fault, const Job& job) {
+  const Watched processes = job.find(fault.who);
+  send(fault.signal, processes);
+  if (fault.signal == SIGSTOP || (fault.signal == SIGTSTP && fault.status == 0)) {
+    await_stop(processes);
     if (fault.who < Who::child) {
-      ::kill(hit[i], SIGCONT);
+      send(SIGCONT, processes);
     }
   }
 }
 
-struct Ending {
+using Signals = std::vector<int>;
+
+const Signals kStops = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+const Signals kDeaths = {SIGKILL, SIGSEGV, SIGABRT};
+const Signals kStopsAndDeaths = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGKILL, SIGSEGV, SIGABRT};
+
+constexpr int kOfSignal = -1;  ///< a status: 128 + the signal
+
+/// Each of them is hit by each of the signals.
+struct Faults {
+  std::vector<Who> who;
+  Signals signals;
   int status;
-  std::string left;
 };
 
-Ending run(When when, const Fault& fault) {
-  const JobPlace place;
-  Gate gate;
-  Program job(command_of(when, place, gate), {{"TMPDIR", place.folder()},
-                                              {"GATE", gate.path()},
-                                              {"SIGNAL", std::to_string(fault.signal)},
-                                              {"STATUS", std::to_string(fault.status)},
-                                              {"TARGET", kWho[static_cast<int>(fault.who)]}});
-  reach(when, job, gate);
+void check(When when, const Fault& fault) {
+  const std::string row = std::string(kWho[static_cast<int>(fault.who)]) + " SIG" +
+                          ::sigabbrev_np(fault.signal) + " " + kWhen[static_cast<int>(when)];
+  CAPTURE(row);
+  Job job(when, fault);
   if (when != When::starting) {
     hit(fault, job);
   }
   if (fault.status == 0 && when == When::running) {
-    gate.open(kWorkers);
+    job.let_workers_end();
   }
-  const int status = job.wait();
-  const bool died = fault.who == Who::acclaunch && status == 128 + fault.signal;
-  return {status, died ? place.left_at_last(job) : place.left(job)};
+  job.check_end(fault.status, fault.who == Who::acclaunch && fault.status == 128 + fault.signal);
 }
 
-void check(When when, std::span<const Fault> faults) {
+void check(When when, const std::vector<Faults>& rows) {
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
-  for (const Fault& fault : faults) {
-    const std::string row = std::string(kWho[static_cast<int>(fault.who)]) + " SIG" +
-                            ::sigabbrev_np(fault.signal) + " " + kWhen[static_cast<int>(when)];
-    CAPTURE(row);
-    const Ending end = run(when, fault);
-    std::printf("%-28s status %3d   left: %s\n", row.c_str(), end.status, end.left.c_str());
-    CHECK(end.status == fault.status);
-    CHECK(end.left == "nothing");
+  for (const Faults& row : rows) {
+    for (const Who who : row.who) {
+      for (const int signal : row.signals) {
+        check(when, Fault{who, signal, row.status == kOfSignal ? 128 + signal : row.status});
+      }
+    }
   }
 }
-
-// The columns of the table: who, signal, exit status.
-// clang-format off
-constexpr Fault kWhileReading[] = {
-    {Who::acclaunch, SIGTERM, 128 + SIGTERM}, {Who::acclaunch, SIGINT, 128 + SIGINT},
-    {Who::acclaunch, SIGHUP, 128 + SIGHUP}, {Who::acclaunch, SIGQUIT, 128 + SIGQUIT},
-    {Who::acclaunch, SIGKILL, 128 + SIGKILL}, {Who::acclaunch, SIGSEGV, 128 + SIGSEGV},
-    {Who::acclaunch, SIGABRT, 128 + SIGABRT},
-    {Who::keeper, SIGTERM, 128 + SIGTERM}, {Who::keeper, SIGINT, 128 + SIGINT},
-    {Who::keeper, SIGHUP, 128 + SIGHUP}, {Who::keeper, SIGQUIT, 128 + SIGQUIT},
-    {Who::keeper, SIGKILL, 128 + SIGKILL}, {Who::keeper, SIGSEGV, 128 + SIGSEGV},
-    {Who::keeper, SIGABRT, 128 + SIGABRT},
-    {Who::supervisor, SIGTERM, 128 + SIGTERM}, {Who::supervisor, SIGINT, 128 + SIGINT},
-    {Who::supervisor, SIGHUP, 128 + SIGHUP}, {Who::supervisor, SIGQUIT, 128 + SIGQUIT},
-    {Who::supervisor, SIGKILL, 128 + SIGKILL}, {Who::supervisor, SIGSEGV, 128 + SIGSEGV},
-    {Who::supervisor, SIGABRT, 128 + SIGABRT},
-};
-constexpr Fault kWhileStarting[] = {
-    {Who::acclaunch, SIGTERM, 128 + SIGTERM}, {Who::acclaunch, SIGINT, 128 + SIGINT},
-    {Who::acclaunch, SIGHUP, 128 + SIGHUP}, {Who::acclaunch, SIGQUIT, 128 + SIGQUIT},
-    {Who::acclaunch, SIGKILL, 128 + SIGKILL}, {Who::acclaunch, SIGSEGV, 128 + SIGSEGV},
-    {Who::acclaunch, SIGABRT, 128 + SIGABRT},
-    {Who::acclaunch, SIGPIPE, 0}, {Who::acclaunch, SIGSTOP, 0},
-    {Who::keeper, SIGTERM, 128 + SIGTERM}, {Who::keeper, SIGKILL, 128 + SIGKILL},
-    {Who::keeper, SIGSEGV, 128 + SIGSEGV}, {Who::keeper, SIGABRT, 128 + SIGABRT},
-    {Who::supervisor, SIGTERM, 128 + SIGTERM}, {Who::supervisor, SIGINT, 128 + SIGINT},
-    {Who::supervisor, SIGHUP, 128 + SIGHUP}, {Who::supervisor, SIGQUIT, 128 + SIGQUIT},
-    {Who::supervisor, SIGKILL, 128 + SIGKILL}, {Who::supervisor, SIGSEGV, 128 + SIGSEGV},
-    {Who::supervisor, SIGABRT, 128 + SIGABRT},
-    {Who::supervisor, SIGPIPE, 0}, {Who::supervisor, SIGSTOP, 0},
-    {Who::worker, SIGTERM, 128 + SIGTERM}, {Who::worker, SIGINT, 128 + SIGINT},
-    {Who::worker, SIGHUP, 128 + SIGHUP}, {Who::worker, SIGQUIT, 128 + SIGQUIT},
-    {Who::worker, SIGKILL, 128 + SIGKILL}, {Who::worker, SIGSEGV, 128 + SIGSEGV},
-    {Who::worker, SIGABRT, 128 + SIGABRT}, {Who::worker, SIGPIPE, 128 + SIGPIPE},
-    {Who::worker, SIGUSR1, 128 + SIGUSR1},
-    {Who::worker, SIGSTOP, 0},
-};
-constexpr Fault kWhileRunning[] = {
-    {Who::acclaunch, SIGTERM, 128 + SIGTERM}, {Who::acclaunch, SIGINT, 128 + SIGINT},
-    {Who::acclaunch, SIGHUP, 128 + SIGHUP}, {Who::acclaunch, SIGQUIT, 128 + SIGQUIT},
-    {Who::acclaunch, SIGKILL, 128 + SIGKILL}, {Who::acclaunch, SIGSEGV, 128 + SIGSEGV},
-    {Who::acclaunch, SIGABRT, 128 + SIGABRT}, {Who::acclaunch, SIGUSR1, 128 + SIGUSR1},
-    {Who::acclaunch, SIGUSR2, 128 + SIGUSR2}, {Who::acclaunch, SIGALRM, 128 + SIGALRM},
-   
-    {Who::acclaunch, SIGPIPE, 0}, {Who::acclaunch, SIGCHLD, 0}, {Who::acclaunch, SIGTTIN, 0},
-    {Who::acclaunch, SIGWINCH, 0}, {Who::acclaunch, SIGSTOP, 0}, {Who::acclaunch, SIGTSTP, 0},
-    {Who::keeper, SIGPIPE, 0}, {Who::keeper, SIGSTOP, 0},
-    {Who::keeper, SIGTERM, 128 + SIGTERM}, {Who::keeper, SIGINT, 128 + SIGINT},
-    {Who::keeper, SIGHUP, 128 + SIGHUP}, {Who::keeper, SIGQUIT, 128 + SIGQUIT},
-    {Who::keeper, SIGKILL, 128 + SIGKILL}, {Who::keeper, SIGSEGV, 128 + SIGSEGV},
-    {Who::keeper, SIGABRT, 128 + SIGABRT}, {Who::keeper, SIGUSR1, 128 + SIGUSR1},
-    {Who::supervisor, SIGTERM, 128 + SIGTERM}, {Who::supervisor, SIGINT, 128 + SIGINT},
-    {Who::supervisor, SIGHUP, 128 + SIGHUP}, {Who::supervisor, SIGQUIT, 128 + SIGQUIT},
-    {Who::supervisor, SIGKILL, 128 + SIGKILL}, {Who::supervisor, SIGSEGV, 128 + SIGSEGV},
-    {Who::supervisor, SIGABRT, 128 + SIGABRT}, {Who::supervisor, SIGUSR1, 128 + SIGUSR1},
-    {Who::supervisor, SIGPIPE, 0}, {Who::supervisor, SIGSTOP, 0},
-    {Who::worker, SIGTERM, 128 + SIGTERM}, {Who::worker, SIGINT, 128 + SIGINT},
-    {Who::worker, SIGHUP, 128 + SIGHUP}, {Who::worker, SIGQUIT, 128 + SIGQUIT},
-    {Who::worker, SIGKILL, 128 + SIGKILL}, {Who::worker, SIGSEGV, 128 + SIGSEGV},
-    {Who::worker, SIGABRT, 128 + SIGABRT}, {Who::worker, SIGPIPE, 128 + SIGPIPE},
-    {Who::worker, SIGUSR1, 128 + SIGUSR1},
-    {Who::worker, SIGSTOP, 0},
-    {Who::workers, SIGTERM, 128 + SIGTERM}, {Who::workers, SIGINT, 128 + SIGINT},
-    {Who::workers, SIGHUP, 128 + SIGHUP}, {Who::workers, SIGQUIT, 128 + SIGQUIT},
-    {Who::workers, SIGKILL, 128 + SIGKILL}, {Who::workers, SIGSEGV, 128 + SIGSEGV},
-    {Who::workers, SIGABRT, 128 + SIGABRT}, {Who::workers, SIGPIPE, 128 + SIGPIPE},
-    {Who::workers, SIGUSR1, 128 + SIGUSR1},
-    {Who::workers, SIGSTOP, 0},
-    {Who::child, SIGTERM, 0}, {Who::child, SIGHUP, 0}, {Who::child, SIGKILL, 0},
-    {Who::child, SIGSEGV, 0}, {Who::child, SIGSTOP, 0},
-    {Who::session, SIGTERM, 0}, {Who::session, SIGHUP, 0}, {Who::session, SIGKILL, 0},
-    {Who::session, SIGSEGV, 0}, {Who::session, SIGSTOP, 0},
-};
-constexpr Fault kWhileEnding[] = {
-    {Who::acclaunch, SIGTERM, 128 + SIGTERM}, {Who::acclaunch, SIGINT, 128 + SIGTERM},
-    {Who::acclaunch, SIGHUP, 128 + SIGTERM}, {Who::acclaunch, SIGQUIT, 128 + SIGTERM},
-    {Who::acclaunch, SIGKILL, 128 + SIGKILL}, {Who::acclaunch, SIGSEGV, 128 + SIGSEGV},
-    {Who::acclaunch, SIGABRT, 128 + SIGABRT},
-    {Who::acclaunch, SIGUSR1, 128 + SIGTERM},
-    {Who::keeper, SIGKILL, 128 + SIGKILL}, {Who::keeper, SIGSEGV, 128 + SIGSEGV},
-    {Who::keeper, SIGABRT, 128 + SIGABRT},
-    {Who::keeper, SIGTERM, 128 + SIGTERM}, {Who::keeper, SIGINT, 128 + SIGTERM},
-    {Who::supervisor, SIGTERM, 128 + SIGTERM}, {Who::supervisor, SIGINT, 128 + SIGTERM},
-    {Who::supervisor, SIGKILL, 128 + SIGKILL}, {Who::supervisor, SIGSEGV, 128 + SIGSEGV},
-    {Who::supervisor, SIGABRT, 128 + SIGABRT},
-    {Who::workers, SIGKILL, 128 + SIGTERM}, {Who::workers, SIGSEGV, 128 + SIGTERM},
-    {Who::workers, SIGUSR1, 128 + SIGTERM},
-};
-constexpr Fault kInThePause[] = {
-    {Who::acclaunch, SIGTERM, 128 + SIGTERM}, {Who::acclaunch, SIGINT, 128 + SIGINT},
-    {Who::acclaunch, SIGHUP, 128 + SIGHUP}, {Who::acclaunch, SIGQUIT, 128 + SIGQUIT},
-    {Who::acclaunch, SIGKILL, 128 + SIGKILL}, {Who::acclaunch, SIGSEGV, 128 + SIGSEGV},
-    {Who::keeper, SIGTERM, 128 + SIGTERM}, {Who::keeper, SIGKILL, 128 + SIGKILL},
-    {Who::keeper, SIGSEGV, 128 + SIGSEGV},
-    {Who::supervisor, SIGTERM, 128 + SIGTERM}, {Who::supervisor, SIGKILL, 128 + SIGKILL},
-    {Who::supervisor, SIGSEGV, 128 + SIGSEGV},
-    {Who::acclaunch, SIGSTOP, 3}, {Who::acclaunch, SIGUSR1, 3},
-};
-// clang-format on
 
 }  // namespace
 
 TEST_CASE("faults: while the launcher reads its config file") {
-  check(When::reading, kWhileReading);
+  check(When::reading,
+        {{{Who::acclaunch, Who::keeper, Who::supervisor}, kStopsAndDeaths, kOfSignal}});
 }
 
 TEST_CASE("faults: while the workers are started") {
-  check(When::starting, kWhileStarting);
+  check(When::starting,
+        {{{Who::acclaunch, Who::supervisor, Who::worker}, kStops, kOfSignal},
+         {{Who::keeper}, {SIGTERM}, kOfSignal},
+         {{Who::acclaunch, Who::keeper, Who::supervisor, Who::worker}, kDeaths, kOfSignal},
+         {{Who::acclaunch, Who::supervisor}, {SIGPIPE, SIGSTOP}, 0},
+         {{Who::worker}, {SIGPIPE, SIGUSR1}, kOfSignal},
+         {{Who::worker}, {SIGSTOP}, 0}});
 }
 
 TEST_CASE("faults: while the workers run") {
-  check(When::running, kWhileRunning);
+  const std::vector<Who> launcher = {Who::acclaunch, Who::keeper, Who::supervisor};
+  const std::vector<Who> workers = {Who::worker, Who::workers};
+  check(When::running,
+        {{launcher, kStopsAndDeaths, kOfSignal},
+         {launcher, {SIGUSR1}, kOfSignal},
+         {launcher, {SIGPIPE, SIGSTOP}, 0},
+         {{Who::acclaunch}, {SIGUSR2, SIGALRM}, kOfSignal},
+         {{Who::acclaunch}, {SIGCHLD, SIGTTIN, SIGWINCH, SIGTSTP}, 0},
+         {workers, kStopsAndDeaths, kOfSignal},
+         {workers, {SIGPIPE, SIGUSR1}, kOfSignal},
+         {workers, {SIGSTOP}, 0},
+         {{Who::child, Who::session}, {SIGTERM, SIGHUP, SIGKILL, SIGSEGV, SIGSTOP}, 0}});
 }
 
 TEST_CASE("faults: while the workers end") {
-  check(When::ending, kWhileEnding);
+  check(When::ending, {{{Who::acclaunch, Who::keeper, Who::supervisor}, kStops, 128 + SIGTERM},
+                       {{Who::acclaunch, Who::keeper, Who::supervisor}, kDeaths, kOfSignal},
+                       {{Who::acclaunch, Who::workers}, {SIGUSR1}, 128 + SIGTERM},
+                       {{Who::workers}, {SIGKILL, SIGSEGV}, 128 + SIGTERM}});
 }
 
 TEST_CASE("faults: in the pause before a restart") {
-  check(When::pausing, kInThePause);
+  check(When::pausing,
+        {{{Who::acclaunch}, kStops, kOfSignal},
+         {{Who::keeper, Who::supervisor}, {SIGTERM}, kOfSignal},
+         {{Who::acclaunch, Who::keeper, Who::supervisor}, {SIGKILL, SIGSEGV}, kOfSignal},
+         {{Who::acclaunch}, {SIGSTOP, SIGUSR1}, 3}});
 }
 
-TEST_CASE("faults: what is stopped ends all the same") {
-  for (const Who who : {Who::keeper, Who::supervisor, Who::worker, Who::workers}) {
-    for (const int signal : {SIGTERM, SIGKILL}) {
-      CAPTURE(kWho[static_cast<int>(who)]);
-      CAPTURE(signal);
-      const JobPlace place;
-      Gate gate;
-      Program job(command_of(When::running, place, gate),
-                  {{"TMPDIR", place.folder()}, {"GATE", gate.path()}});
-      reach(When::running, job, gate);
-      const Watched stopped = targets(who, job);
-      for (std::size_t i = 0; i < stopped.size(); ++i) {
-        ::kill(stopped[i], SIGSTOP);
-        await_stop(stopped[i]);
+TEST_CASE("faults: any two of acclaunch, keeper and supervisor killed at the same moment") {
+  const std::vector<Who> kPairs[] = {{Who::acclaunch, Who::keeper},
+                                     {Who::acclaunch, Who::supervisor},
+                                     {Who::keeper, Who::supervisor}};
+  for (int round = 0; round < 10; ++round) {
+    for (const std::vector<Who>& pair : kPairs) {
+      CAPTURE(kWho[static_cast<int>(pair[0])]);
+      CAPTURE(kWho[static_cast<int>(pair[1])]);
+      Job job(When::running);
+      const Watched first = job.find(pair[0]);
+      const Watched second = job.find(pair[1]);
+      for (const int signal : {SIGSTOP, SIGKILL}) {  // when one dies, neither can do anything
+        send(signal, first);
+        send(signal, second);
       }
-      job.signal(signal);
-      CHECK(job.wait() == 128 + signal);
-      CHECK((signal == SIGKILL ? place.left_at_last(job) : place.left(job)) == "nothing");
+      job.check_end(128 + SIGKILL, pair[0] == Who::acclaunch);
+    }
+  }
+}
+
+TEST_CASE("faults: the user is told that the keeper or the supervisor was killed") {
+  for (const Who who : {Who::keeper, Who::supervisor}) {
+    Job job(When::running);
+    const Watched killed = job.find(who);
+    send(SIGKILL, killed);
+    job.check_end(128 + SIGKILL, false);
+    CHECK(contains(job.program().err(),
+                   std::string("acclaunch: its ") + kWho[static_cast<int>(who)] + " (pid " +
+                       std::to_string(killed[0]) +
+                       ") was killed by SIGKILL (signal 9); the workers were ended\n"));
+  }
+}
+
+TEST_CASE("faults: what is stopped, and perhaps goes on, ends all the same") {
+  const Fault kEnds[] = {
+      {Who::acclaunch, SIGTERM}, {Who::acclaunch, SIGKILL}, {Who::another, SIGKILL}};
+  for (const Who who : {Who::acclaunch, Who::keeper, Who::supervisor, Who::worker, Who::workers}) {
+    for (const Fault& end : kEnds) {
+      // Nobody but the user continues acclaunch, nor anything for a worker's failure.
+      const bool must_go_on =
+          who == Who::acclaunch || (end.who == Who::another && who < Who::worker);
+      for (const bool goes_on : {true, false}) {
+        if (must_go_on && !goes_on) {
+          continue;
+        }
+        CAPTURE(kWho[static_cast<int>(who)]);
+        CAPTURE(kWho[static_cast<int>(end.who)]);
+        CAPTURE(end.signal);
+        CAPTURE(goes_on);
+        Job job(When::running);
+        const Watched stopped = job.find(who);
+        send(SIGSTOP, stopped);
+        await_stop(stopped);
+        send(end.signal, job.find(end.who));
+        if (goes_on) {
+          send(SIGCONT, stopped);
+        }
+        job.check_end(128 + end.signal, end.who == Who::acclaunch && end.signal == SIGKILL);
+      }
     }
   }
 }
 
 TEST_CASE("faults: Ctrl-Z stops the workers, fg continues them") {
-  const JobPlace place;
-  Gate gate;
-  Program job(command_of(When::running, place, gate),
-              {{"TMPDIR", place.folder()}, {"GATE", gate.path()}});
-  reach(When::running, job, gate);
-  const Watched workers = targets(Who::workers, job);
-  job.signal(SIGTSTP);
-  await_stop(job.pid());
-  await_stop(workers[0]);
-  await_stop(workers[1]);
-  job.signal(SIGCONT);
-  gate.open(kWorkers);
-  CHECK(job.wait() == 0);
-  CHECK(place.left(job) == "nothing");
+  Job job(When::running);
+  job.program().signal(SIGTSTP);
+  await_stop(job.find(Who::acclaunch));
+  await_stop(job.find(Who::workers));
+  job.program().signal(SIGCONT);
+  job.let_workers_end();
+  job.check_end(0, false);
 }
 
 TEST_CASE("faults: processes that start others, faster than one can look, end with the job") {
-  for (const int signal : {SIGTERM, SIGKILL}) {
-    CAPTURE(signal);
+  const std::string script = R"(
+    setsid sh -c 'trap "" TERM; while :; do setsid sh -c "sleep 1000 & sleep 0.01" & wait $!; done' &
+    echo worker-up
+    read -r line < $GATE
+    exit 3)";
+  for (const int signal : {SIGTERM, SIGKILL, 0}) {
+    CAPTURE(signal);  // 0: a worker fails
     const JobPlace place;
-    Program job(acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", place.port()},
-                          "setsid sh -c 'trap \"\" TERM; while :; do setsid sh -c \"sleep 1000 & "
-                          "sleep 0.01\" & wait $!; done' &\n"
-                          "echo worker-up; exec sleep 1000"),
-                {{"TMPDIR", place.folder()}});
+    Gate gate;
+    Program job(
+        acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", place.port()}, script),
+        {{"TMPDIR", place.folder()}, {"GATE", gate.path()}});
     job.wait_for_text("worker-up", 2);
-    job.signal(signal);
-    CHECK(job.wait() == 128 + signal);
+    if (signal == 0) {
+      gate.open(1);
+    } else {
+      job.signal(signal);
+    }
+    CHECK(job.wait() == (signal == 0 ? 3 : 128 + signal));
     CHECK((signal == SIGKILL ? place.left_at_last(job) : place.left(job)) == "nothing");
   }
 }

@@ -48,13 +48,6 @@ TEST_CASE("launch: workers see who they are") {
   CHECK(contains(job.out(), "[1] error folder\n"));
 }
 
-TEST_CASE("launch: the report has the failed worker's last lines") {
-  Program job(acclaunch({"--cpu", "--num_processes", "2"},
-                        "[ $RANK = 1 ] && { echo last words >&2; exit 77; }; exec sleep 1000"));
-  CHECK(job.wait() == 77);
-  CHECK(contains(job.err(), "    | last words\n"));
-}
-
 TEST_CASE("launch: kill -9 of one worker is reported with rank and signal") {
   Program job(acclaunch({"--cpu", "--num_processes", "3"},
                         "[ $RANK = 2 ] && echo pid=$$ end; exec sleep 1000"));
@@ -67,30 +60,13 @@ TEST_CASE("launch: kill -9 of one worker is reported with rank and signal") {
   CHECK(contains(job.err(), "ranks 0-1: ended by acclaunch, killed by SIGTERM (signal 15)\n"));
 }
 
-TEST_CASE("launch: what a worker wrote to its error file is in the report") {
-  Program job(acclaunch({"--cpu", "--num_processes", "2"}, R"(
-    [ $RANK = 0 ] && exec sleep 1000
-    echo '{"message": {"message": "ValueError: bad batch"}}' > $TORCHELASTIC_ERROR_FILE; exit 4)"));
-  CHECK(job.wait() == 4);
-  CHECK(contains(job.err(), "  error     ValueError: bad batch\n"));
-}
-
-TEST_CASE("launch: kill -9 of the supervisor leaves no worker, no grandchild and no folder") {
-  const TemporaryFolder folder;
-  Program job(acclaunch({"--cpu", "--num_processes", "2"}, kFamily),
-              {{"TMPDIR", folder.path().string()}});
-  job.wait_for_text(" end", 2 * kFamilySize);
-  const Watched family(job.out(), "pid=");
-  ::kill(supervisor_of(job), SIGKILL);
-  CHECK(job.wait() == 128 + SIGKILL);
-  CHECK(family.all_end());
-  CHECK(contains(job.err(), "was killed by SIGKILL (signal 9); the workers were ended\n"));
-  CHECK(std::filesystem::is_empty(folder.path()));
-}
-
 TEST_CASE("launch: children that outlive their worker end with the job") {
+  Gate gate;
   Program job(acclaunch({"--cpu", "--num_processes", "2"},
-                        "setsid sh -c 'echo pid=$$ end; exec sleep 1000' &\n sleep 0.2"));
+                        "setsid sh -c 'echo pid=$$ end; exec sleep 1000' &\n read -r line < $GATE"),
+              {{"GATE", gate.path()}});
+  job.wait_for_text(" end", 2);
+  gate.open(2);
   CHECK(job.wait() == 0);
   const Watched orphans(job.out(), "pid=");
   CHECK(orphans.size() == 2);
@@ -140,13 +116,15 @@ TEST_CASE("launch: a failed job leaves its report, and its first failure where t
   const std::string own = (folder.path() / "error.json").string();
   Program job(acclaunch({"--cpu", "--num_processes", "2", "--log_dir", logs},
                         R"([ $RANK = 1 ] && {
+                             echo last words >&2
                              echo '{"message": {"message": "ValueError: bad batch"}}' \
                                > $TORCHELASTIC_ERROR_FILE
                              exit 7; }
                            exec sleep 1000)"),
               {{"TORCHELASTIC_ERROR_FILE", own}});
   CHECK(job.wait() == 7);
-  CHECK(contains(job.err(), "ValueError: bad batch\n"));
+  CHECK(contains(job.err(), "  error     ValueError: bad batch\n"));
+  CHECK(contains(job.err(), "    | last words\n"));
   const std::string mark = "  report    ";
   const std::size_t begin = job.err().find(mark) + mark.size();
   const std::string report =
@@ -164,19 +142,6 @@ TEST_CASE("launch: other signals are passed on to the workers") {
   job.signal(SIGUSR1);
   CHECK(job.wait() == 0);
   job.wait_for_text("got it", 2);
-}
-
-TEST_CASE("launch: a job whose reader has gone ends, whether its workers write or not") {
-  for (const std::string worker : {"yes", "sh -c 'echo y; exec sleep 1000'"}) {
-    CAPTURE(worker);
-    Program job({"/bin/sh", "-c",
-                 "{ " ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 " + worker +
-                     "; echo status $? >&2; } | head -n 1"});
-    CHECK(job.wait() == 0);
-    CHECK(contains(job.out(), "] y\n"));
-    CHECK(contains(job.err(), "the reader of stdout has gone: ending the workers\n"));
-    CHECK(contains(job.err(), "status 141\n"));
-  }
 }
 
 TEST_CASE("launch: no error folder is left behind") {

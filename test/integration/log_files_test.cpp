@@ -7,8 +7,6 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 using namespace acc::test;
@@ -24,9 +22,7 @@ Files files_below(const fs::path& folder) {
   for (const auto& run : fs::directory_iterator(folder)) {
     for (const auto& file : fs::recursive_directory_iterator(run.path())) {
       if (file.is_regular_file()) {
-        std::ifstream text(file.path());
-        files[fs::relative(file.path(), run.path()).string()] =
-            std::string(std::istreambuf_iterator<char>(text), {});
+        files[fs::relative(file.path(), run.path()).string()] = file_text(file.path().string());
       }
     }
   }

@@ -159,21 +159,6 @@ TEST_CASE("restart: the budget is the job's, not the machine's") {
   }
 }
 
-TEST_CASE("restart: kill -9 of one launcher ends a job that has restarts left") {
-  for (const int killed : {0, 1}) {
-    CAPTURE(killed);
-    const ReservedPort port;
-    TwoMachines machines(Way::fixed, port, {"--max-restarts", "3"},
-                         "echo pid=$$ end; exec sleep 1000");
-    machines[0].wait_for_text(" end", 2);
-    machines[1].wait_for_text(" end", 2);
-    const Watched workers(machines[0].out() + machines[1].out(), "pid=");
-    machines[killed].signal(SIGKILL);
-    CHECK(machines[1 - killed].wait() != 0);
-    CHECK(workers.all_end());
-  }
-}
-
 TEST_CASE("restart: a launcher that cannot go on ends the job on the other machine too") {
   for (const int at_fault : {0, 1}) {
     CAPTURE(at_fault);

@@ -10,22 +10,14 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
-#include <map>
+#include <string>
 
 using namespace acc::test;
 
 namespace {
 
-const std::string kAcclaunch = ACC_BIN_DIR "/acclaunch --cpu --num_processes ";
-
-std::map<std::string, std::string> variables_of(const JobPlace& place, const std::string& script) {
-  return {{"TMPDIR", place.folder()}, {"SCRIPT", script}};
-}
-
-/// A shell that starts a job of `script`, its streams as `redirections` say.
-std::vector<std::string> shell(const std::string& workers, const std::string& redirections) {
-  return {"/bin/sh", "-c",
-          "exec " + kAcclaunch + workers + " /bin/sh -c \"$SCRIPT\" " + redirections};
+std::string workers_flag(const std::string& workers) {
+  return "--num_processes " + workers;
 }
 
 }  // namespace
@@ -43,7 +35,8 @@ TEST_CASE("streams: any of the launcher's three may be closed") {
       CAPTURE(workers);
       CAPTURE(redirections);
       const JobPlace place;
-      Program job(shell(workers, redirections), variables_of(place, script));
+      Program job(in_shell(script, {.flags = workers_flag(workers), .redirections = redirections}),
+                  {{"TMPDIR", place.folder()}});
       CHECK(job.wait() == 3);
       CHECK(contains(job.out(), "out\n") == ((closed & 2U) == 0));
       CHECK(contains(job.err(), "err\n") == ((closed & 4U) == 0));
@@ -53,25 +46,32 @@ TEST_CASE("streams: any of the launcher's three may be closed") {
   }
 }
 
-TEST_CASE("streams: a job whose reader has gone ends with 141") {
-  for (const std::string workers : {"1", "2"}) {
-    for (const std::string script :
-         {"exec yes", "trap '' PIPE; while :; do echo y; sleep 0.01; done",
-          "echo y; sleep 0.2; echo y; exec sleep 1000"}) {
-      if (workers == "1" && script != "exec yes") {
-        continue;  // its stdout is the worker's own
-      }
-      CAPTURE(workers);
-      CAPTURE(script);
-      const JobPlace place;
-      Program job({"/bin/sh", "-c",
-                   "{ " + kAcclaunch + workers +
-                       " /bin/sh -c \"$SCRIPT\"; echo status=$? >&2; } | head -n 1"},
-                  variables_of(place, script));
-      CHECK(job.wait() == 0);
-      CHECK(contains(job.err(), "status=141\n"));
-      CHECK(place.left(job) == "nothing");
-    }
+TEST_CASE("streams: a job whose reader has gone ends with 141, whether its workers write or not") {
+  struct Case {
+    std::string workers;
+    std::string script;
+  };
+  const Case kCases[] = {
+      {"1", "exec yes"},  // its stdout is the worker's own
+      {"2", "exec yes"},
+      {"2", "trap '' PIPE; while :; do echo y; done"},
+      {"2", "echo y; exec sleep 1000"},
+  };
+  for (const auto& [workers, script] : kCases) {
+    CAPTURE(workers);
+    CAPTURE(script);
+    const JobPlace place;
+    Program job({"/bin/sh", "-c",
+                 "{ " ACC_BIN_DIR "/acclaunch --cpu --num_processes " + workers +
+                     " /bin/sh -c \"$0\"; echo status=$? >&2; } | head -n 1",
+                 script},
+                {{"TMPDIR", place.folder()}});
+    CHECK(job.wait() == 0);
+    CHECK(contains(job.out(), "y\n"));
+    CHECK(contains(job.err(), "status=141\n"));
+    CHECK(contains(job.err(), "the reader of stdout has gone: ending the workers\n") ==
+          (workers != "1"));
+    CHECK(place.left(job) == "nothing");
   }
 }
 
@@ -80,11 +80,11 @@ TEST_CASE("streams: a job that is stopped does not wait for a reader that has st
   Gate reader;
   reader.open(0);
   // More than a pipe holds, less than the launcher keeps.
-  auto variables = variables_of(place,
-                                "head -c 150000 /dev/zero | tr '\\0' '~'\n"
-                                "echo worker-up >&2; exec sleep 1000");
-  variables["READER"] = reader.path();
-  Program job(shell("2 --shutdown_timeout 1", "> $READER"), variables);
+  Program job(in_shell("head -c 150000 /dev/zero | tr '\\0' '~'\n"
+                       "echo worker-up >&2; exec sleep 1000",
+                       {.flags = "--num_processes 2 --shutdown_timeout 1",
+                        .redirections = "> " + reader.path()}),
+              {{"TMPDIR", place.folder()}});
   job.wait_for_text("worker-up", 2);
   job.signal(SIGTERM);
   CHECK(job.wait() == 128 + SIGTERM);
@@ -104,8 +104,9 @@ TEST_CASE("streams: a job does not wait for processes that hold a worker's pipe"
         CAPTURE(workers);
         CAPTURE(holder);
         const JobPlace place;
-        Program job(shell(workers, ""), variables_of(place, holder + "\necho last words; exit " +
-                                                                std::to_string(status)));
+        Program job(in_shell(holder + "\necho last words; exit " + std::to_string(status),
+                             {.flags = workers_flag(workers)}),
+                    {{"TMPDIR", place.folder()}});
         CHECK(job.wait() == status);
         CHECK(contains(job.out(), "last words\n"));
         CHECK(place.left(job) == "nothing");
@@ -119,10 +120,9 @@ TEST_CASE("streams: a worker may close its own") {
     CAPTURE(closes);
     const JobPlace place;
     Gate gate;
-    auto variables = variables_of(place, std::string("echo worker-up; echo worker-up >&2\n") +
-                                             closes + "\nread -r line < $GATE; exit 4");
-    variables["GATE"] = gate.path();
-    Program job(shell("2", ""), variables);
+    Program job(in_shell("echo worker-up; echo worker-up >&2\n" + closes +
+                         "\nread -r line < $GATE; exit 4"),
+                {{"TMPDIR", place.folder()}, {"GATE", gate.path()}});
     job.wait_for_text("worker-up", 4);
     gate.open(2);
     CHECK(job.wait() == 4);
@@ -138,10 +138,11 @@ TEST_CASE("streams: a megabyte without a newline arrives, though its worker is k
       CAPTURE(stream);
       CAPTURE(workers);
       const JobPlace place;
-      Program job(shell(workers, ""),
-                  variables_of(place, std::string("[ ${RANK:-0} = 0 ] || exec sleep 1000\n") +
-                                          "head -c 1000000 /dev/zero | tr '\\0' '~' " + stream +
-                                          "; kill -9 $$"));
+      Program job(in_shell("[ ${RANK:-0} = 0 ] || exec sleep 1000\n"
+                           "head -c 1000000 /dev/zero | tr '\\0' '~' " +
+                               stream + "; kill -9 $$",
+                           {.flags = workers_flag(workers)}),
+                  {{"TMPDIR", place.folder()}});
       CHECK(job.wait() == 128 + SIGKILL);
       const std::string& text = stream.empty() ? job.out() : job.err();
       CHECK(std::ranges::count(text, '~') >= kBytes);  // the report shows the last of it again
@@ -152,8 +153,7 @@ TEST_CASE("streams: a megabyte without a newline arrives, though its worker is k
 }
 
 TEST_CASE("streams: bytes of any kind pass through unchanged") {
-  const JobPlace place;
-  Program job(shell("2", ""), variables_of(place, R"([ $RANK = 0 ] || exit 0
+  Program job(in_shell(R"([ $RANK = 0 ] || exit 0
     printf 'a\000b\377\376\001\033c\n')"));
   CHECK(job.wait() == 0);
   CHECK(job.out() == std::string("[0] a\0b\377\376\001\033c\n", 13));
@@ -164,11 +164,9 @@ TEST_CASE("signals: what was ignored when the launcher was started stays so") {
     CAPTURE(signal);
     const JobPlace place;
     Gate gate;
-    auto variables = variables_of(place, "echo worker-up; read -r line < $GATE");
-    variables["GATE"] = gate.path();
-    auto command = shell("2", "");
-    command[2] = "trap '' " + std::string(::sigabbrev_np(signal)) + "; " + command[2];
-    Program job(command, variables);
+    Program job(in_shell("echo worker-up; read -r line < $GATE",
+                         {.before = "trap '' " + std::string(::sigabbrev_np(signal))}),
+                {{"TMPDIR", place.folder()}, {"GATE", gate.path()}});
     job.wait_for_text("worker-up", 2);
     job.signal(signal);
     gate.open(2);
@@ -188,11 +186,8 @@ TEST_CASE("signals: the launcher works whatever its parent blocked or ignored") 
       CAPTURE(stops);
       const JobPlace place;
       Gate gate;
-      auto variables = variables_of(place, script);
-      variables["GATE"] = gate.path();
-      auto command = shell("2", "");
-      command[2].replace(0, 5, "exec env " + option + " ");
-      Program job(command, variables);
+      Program job(in_shell(script, {.wrapper = "env " + option + " "}),
+                  {{"TMPDIR", place.folder()}, {"GATE", gate.path()}});
       job.wait_for_text("worker-up", 2);
       if (stops) {
         job.signal(SIGTERM);

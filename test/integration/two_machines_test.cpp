@@ -108,19 +108,23 @@ TEST_CASE("two machines: who is asked twice to end does not wait for workers any
 }
 
 TEST_CASE("two machines: kill -9 of one acclaunch ends the other machine's workers too") {
-  for (const int killed : {0, 1}) {
-    CAPTURE(killed);
-    const ReservedPort port;
-    Program machine0(machine(0, port, "echo pid=$$ end; exec sleep 1000"));
-    Program machine1(machine(1, port, "echo pid=$$ end; exec sleep 1000"));
-    machine0.wait_for_text(" end", 2);
-    machine1.wait_for_text(" end", 2);
-    const Watched workers(machine0.out() + machine1.out(), "pid=");
-    Program& other = killed == 0 ? machine1 : machine0;
-    (killed == 0 ? machine0 : machine1).signal(SIGKILL);
-    CHECK(other.wait() == 1);
-    CHECK(workers.all_end());
-    CHECK(contains(other.err(), "machine " + std::to_string(killed)));
+  for (const char* restarts : {"0", "3"}) {
+    for (const int killed : {0, 1}) {
+      CAPTURE(restarts);
+      CAPTURE(killed);
+      const ReservedPort port;
+      const Flags flags = {"--max_restarts", restarts};
+      Program machine0(machine(0, port, "echo pid=$$ end; exec sleep 1000", flags));
+      Program machine1(machine(1, port, "echo pid=$$ end; exec sleep 1000", flags));
+      machine0.wait_for_text(" end", 2);
+      machine1.wait_for_text(" end", 2);
+      const Watched workers(machine0.out() + machine1.out(), "pid=");
+      Program& other = killed == 0 ? machine1 : machine0;
+      (killed == 0 ? machine0 : machine1).signal(SIGKILL);
+      CHECK(other.wait() == 1);
+      CHECK(workers.all_end());
+      CHECK(contains(other.err(), "machine " + std::to_string(killed)));
+    }
   }
 }
 
@@ -131,7 +135,8 @@ TEST_CASE("two machines: a machine that does not come is named when the time is 
     Program job(machine(alone, port, "echo started", {"--rdzv_conf", "timeout=1"}));
     CHECK(job.wait() == 124);
     CHECK(job.out().empty());
-    CHECK(contains(job.err(), alone == 0 ? "1" : port.text()));
+    CHECK(contains(job.err(), alone == 0 ? "machines 1 of 2 did not come to "
+                                         : "from the store at 127.0.0.1:" + port.text() + ": "));
   }
 }
 

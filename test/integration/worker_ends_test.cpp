@@ -81,9 +81,10 @@ TEST_CASE("worker ends: each fatal signal is the launcher's 128 + n, and in the 
     CAPTURE(signal);
     CHECK(ended[i].status == 128 + signal);
     const char* name = ::sigabbrev_np(signal);
-    const std::string end = name != nullptr ? std::string("SIG") + name : "signal";
-    CHECK(contains(ended[i].report, "rank 1: killed by " + end + " "));
-    CHECK(contains(ended[i].report, "signal " + std::to_string(signal)));
+    const std::string number = "signal " + std::to_string(signal);
+    const std::string end =
+        name == nullptr ? number : std::string("SIG") + name + " (" + number + ")";
+    CHECK(contains(ended[i].report, "rank 1: killed by " + end));
   }
 }
 

@@ -14,4 +14,20 @@ inline std::vector<std::string> acclaunch(const std::vector<std::string>& flags,
   return command;
 }
 
+/// What a shell puts around a job.
+struct InShell {
+  std::string before = "true";  ///< runs first
+  std::string wrapper = {};     ///< a program that starts the launcher, with a space
+  std::string flags = "--num_processes 2";
+  std::string redirections = {};
+};
+
+/// /bin/sh -c "before; exec wrapper acclaunch --cpu flags /bin/sh -c script redirections"
+inline std::vector<std::string> in_shell(const std::string& script, const InShell& shell = {}) {
+  return {"/bin/sh", "-c",
+          shell.before + "\nexec " + shell.wrapper + ACC_BIN_DIR "/acclaunch --cpu " + shell.flags +
+              " /bin/sh -c \"$0\" " + shell.redirections,
+          script};
+}
+
 }  // namespace acc::test

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 
 namespace acc::test {
@@ -29,8 +28,9 @@ std::string name_of(pid_t pid) {
   return "process " + name;
 }
 
-/// Below one of the test's own, wherever those are mounted.
-bool has_control_group(pid_t launcher) {
+}  // namespace
+
+std::filesystem::path control_group_of(pid_t launcher) {
   const std::string name = "/acclaunch-" + std::to_string(launcher);
   std::ifstream own("/proc/self/cgroup");
   for (std::string line; std::getline(own, line);) {  // "4:memory:/job", "0::/job"
@@ -38,15 +38,14 @@ bool has_control_group(pid_t launcher) {
     const std::size_t group = line.find(':', controller);
     for (const std::string& mount : {std::string(), std::string("/unified"),
                                      "/" + line.substr(controller, group - controller)}) {
-      if (std::filesystem::exists("/sys/fs/cgroup" + mount + line.substr(group + 1) + name)) {
-        return true;
+      std::filesystem::path folder = "/sys/fs/cgroup" + mount + line.substr(group + 1) + name;
+      if (std::filesystem::exists(folder)) {
+        return folder;
       }
     }
   }
-  return false;
+  return {};
 }
-
-}  // namespace
 
 JobPlace::JobPlace() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -69,7 +68,7 @@ std::string JobPlace::left(const Program& launcher) const {
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
     found += entry.path().filename().string() + ", ";
   }
-  if (has_control_group(launcher.pid())) {
+  if (!control_group_of(launcher.pid()).empty()) {
     found += "a control group, ";
   }
   if (port_.has_listener()) {

@@ -3,9 +3,14 @@
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 
+#include <filesystem>
 #include <string>
 
 namespace acc::test {
+
+/// Where the job's control group is, below one of the test's own, wherever those are mounted; empty
+/// where there is none.
+std::filesystem::path control_group_of(pid_t launcher);
 
 /// A place for one job, and what the job leaves there: processes, files, a control group, a
 /// listening socket.

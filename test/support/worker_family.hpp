@@ -2,8 +2,10 @@
 
 #include "support/program.hpp"
 
+#include <csignal>
 #include <fstream>
 #include <string>
+#include <thread>
 
 namespace acc::test {
 
@@ -31,6 +33,24 @@ inline pid_t keeper_of(const Program& guardian) {
 
 inline pid_t supervisor_of(const Program& guardian) {
   return child_of(keeper_of(guardian));
+}
+
+/// Returns when the process has stopped, or has ended.
+inline void await_stop(pid_t pid) {
+  const std::string file = "/proc/" + std::to_string(pid) + "/stat";
+  std::string word;
+  for (char state = 0; state != 'T' && state != 'Z';) {
+    std::ifstream stat(file);
+    if (!(stat >> word >> word >> state)) {
+      return;
+    }
+    std::this_thread::yield();  // nobody but the parent is told
+  }
+}
+
+inline void stop(pid_t pid) {
+  ::kill(pid, SIGSTOP);
+  await_stop(pid);
 }
 
 }  // namespace acc::test

@@ -139,7 +139,7 @@ TEST_CASE("console: a full disk is named on the other stream, and the job goes o
                                ": No space left on device; what follows is dropped\n";
     CHECK(seen == notice + "[3] all well\n");
     CHECK(losses.seen == Seen{{is_stderr, ENOSPC}});
-    CHECK((text_of(path) == lines(50'000)));
+    CHECK((file_text(path) == lines(50'000)));
   }
 }
 
@@ -166,7 +166,7 @@ TEST_CASE("console: a file does not end with the console's reader") {
     write_all(ends.out.get(), lines(50'000));
     ends = {};
   });
-  CHECK((text_of(path) == lines(50'000)));
+  CHECK((file_text(path) == lines(50'000)));
 }
 
 TEST_CASE("console: a launcher without stdout drops what goes there") {
@@ -197,7 +197,7 @@ TEST_CASE("console: filters pick lines of all ranks into one file") {
   one = {};
   bare = {};
   f.drain();
-  CHECK(text_of(path) == "[0] loss 1\n[0] an error\n[0] loss 2\n[1] loss 1\nloss of two\n");
+  CHECK(file_text(path) == "[0] loss 1\n[0] an error\n[0] loss 2\n[1] loss 1\nloss of two\n");
   CHECK(f.seen_out.get() ==
         "[0] loss 1\n[0] nothing\n[0] an error\n[0] loss 2\n[1] loss 1\n\rloss of two\n");
 }

@@ -2,6 +2,7 @@
 
 #include "acc/base/unique_fd.hpp"
 #include "output/output_mux.hpp"
+#include "support/text.hpp"
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -11,9 +12,7 @@
 #include <unistd.h>
 
 #include <array>
-#include <fstream>
 #include <future>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,11 +46,6 @@ inline std::string read_all(int fd) {
     all.append(chunk.data(), static_cast<std::size_t>(count));
   }
   return all;
-}
-
-inline std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 inline boost::asio::awaitable<void> end_of(launcher::OutputMux& mux) {

@@ -189,8 +189,8 @@ TEST_CASE("output mux: a stream goes to its file, to the console, or to both") {
   f.drain();
   CHECK(f.seen_out.get() == "[0] half a line\n");
   CHECK(f.seen_err.get().empty());
-  CHECK(text_of(both) == "half a line\n");
-  CHECK(text_of(alone) == "first\nlast\n");
+  CHECK(file_text(both) == "half a line\n");
+  CHECK(file_text(alone) == "first\nlast\n");
 }
 
 TEST_CASE("output mux: workers may come again, and only their last words count") {
