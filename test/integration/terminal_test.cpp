@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdlib>
 
 using namespace acc::test;
@@ -60,4 +61,12 @@ TEST_CASE("terminal: no status line of a job in the background") {
   CHECK(session.status == 0);
   CHECK_FALSE(contains(session.bytes, "of 2 workers"));
   CHECK(contains(shown(session.bytes), "[0] hello\n"));
+}
+
+TEST_CASE("terminal: Ctrl-C for a single worker, which has the terminal to itself, is no failure") {
+  const Session session("exec " ACC_BIN_DIR
+                        "/acclaunch --cpu --num_processes 1 /bin/sh -c 'kill -INT $$'");
+  CHECK(session.status == 128 + SIGINT);
+  CHECK(contains(session.bytes, "stopped by SIGINT"));
+  CHECK_FALSE(contains(session.bytes, "failed"));
 }

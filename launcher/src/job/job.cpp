@@ -267,6 +267,9 @@ JobReport Job::report_of(const JobOutcome& outcome, const Settlement& settlement
     end = settlement.end ? settlement.end : peers_->end();
     restarts = settlement.end && settlement.end->restarts && !peers_->end();
   }
+  if (ended_by_terminal_) {
+    report.first_failure.reset();
+  }
   if (end && end->cause != Cause::worker) {
     report.first_failure.reset();
     report.reason = end->cause == Cause::other ? end->reason : "";

@@ -107,7 +107,20 @@ void Job::stop_outside_of_attempt(const StopRequest& request) {
   status_ = request.exit_status;
 }
 
+/// A single worker has the terminal to itself, and what is typed there.
+bool Job::was_ended_by_terminal(const WorkerRecord& worker) const {
+  return alone_ && ::isatty(STDIN_FILENO) == 1 && worker.end &&
+         worker.end->kind == ProcessEnd::Kind::killed &&
+         (worker.end->value == SIGINT || worker.end->value == SIGQUIT);
+}
+
 void Job::on_first_failure(const WorkerRecord& worker) {
+  if (was_ended_by_terminal(worker)) {
+    ended_by_terminal_ = true;
+    const int signal = worker.end->value;
+    stop({128 + signal, signal, "stopped by " + signal_name(signal), false});
+    return;
+  }
   stopping_ = true;
   restarting_ = attempt_ < plan_.max_restarts && worker.end &&
                 worker.end->kind != ProcessEnd::Kind::not_executed;

@@ -60,6 +60,7 @@ class Job {
   boost::asio::awaitable<void> watch_guard();
   void on_signal(int signal);
   void on_first_failure(const WorkerRecord& worker);
+  bool was_ended_by_terminal(const WorkerRecord& worker) const;
   void on_insist();
   void on_lost(const Lost& lost);
   void on_fault(const std::exception& error);
@@ -117,6 +118,7 @@ class Job {
   bool stopping_ = false;    ///< the attempt's workers are being ended
   bool restarting_ = false;  ///< and will be started again
   bool gave_up_ = false;
+  bool ended_by_terminal_ = false;   ///< its signal went to the worker alone, who has the terminal
   bool knows_why_ = false;           ///< the user, where another machine ended the job
   std::optional<StopRequest> stop_;  ///< the first one
   int status_ = 0;

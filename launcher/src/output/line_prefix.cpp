@@ -2,33 +2,55 @@
 
 #include "acc/base/text.hpp"
 
-#include <array>
-#include <utility>
+#include <algorithm>
+#include <map>
 
 namespace acc::launcher {
+namespace {
+
+/// What a text begins with: `$name`, `${name}`, `$$`, or a byte that has no name.
+struct Macro {
+  std::string_view name;
+  std::size_t length = 1;
+};
+
+Macro first_macro(std::string_view text) {
+  if (!text.starts_with('$')) {
+    return {};
+  }
+  if (text.starts_with("$$")) {
+    return {"$", 2};
+  }
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz_";
+  const bool braced = text.starts_with("${");
+  const std::string_view rest = text.substr(braced ? 2 : 1);
+  const std::size_t length = std::min(rest.find_first_not_of(kLetters), rest.size());
+  if (braced && !rest.substr(length).starts_with('}')) {
+    return {};
+  }
+  return {rest.substr(0, length), 1 + length + (braced ? 2 : 0)};
+}
+
+}  // namespace
 
 std::string line_prefix(std::string_view pattern, const LineSource& source, int num_machines) {
   if (pattern.empty()) {
     pattern = num_machines > 1 ? "[${host} ${rank}] " : "[${rank}] ";
   }
-  const std::array<std::pair<std::string_view, std::string>, 4> macros = {{
-      {"${role_name}", source.role_name},
-      {"${rank}", std::to_string(source.rank)},
-      {"${local_rank}", std::to_string(source.local_rank)},
-      {"${host}", source.host},
-  }};
+  const std::map<std::string_view, std::string> values = {
+      {"$", "$"},
+      {"role_name", source.role_name},
+      {"rank", std::to_string(source.rank)},
+      {"local_rank", std::to_string(source.local_rank)},
+      {"host", source.host},
+  };
   std::string prefix;
   while (!pattern.empty()) {
-    std::size_t taken = 1;
-    std::string_view text = pattern.substr(0, 1);
-    for (const auto& [macro, value] : macros) {
-      if (pattern.starts_with(macro)) {
-        taken = macro.size();
-        text = value;
-      }
-    }
-    prefix.append(text);
-    pattern.remove_prefix(taken);
+    const Macro macro = first_macro(pattern);
+    const auto value = values.find(macro.name);
+    prefix.append(value == values.end() ? pattern.substr(0, macro.length)
+                                        : std::string_view(value->second));
+    pattern.remove_prefix(macro.length);
   }
   return prefix;
 }

@@ -14,9 +14,9 @@ struct LineSource {
   std::string host;
 };
 
-/// What stands before each line of a worker: `pattern`, in which ${role_name}, ${rank},
-/// ${local_rank} and ${host} are replaced, and every other byte stays. Without a pattern "[RANK] "
-/// on one machine, and "[HOST RANK] " on several.
+/// What stands before each line of a worker: `pattern`, in which role_name, rank, local_rank and
+/// host are replaced where they stand as $name or ${name}, and $$ is $; every other byte stays, as
+/// with torchrun. Without a pattern "[RANK] " on one machine, and "[HOST RANK] " on several.
 std::string line_prefix(std::string_view pattern, const LineSource& source, int num_machines);
 
 /// What stands before a line that all of `ranks`, ascending, have written: "[0-3,5] ".

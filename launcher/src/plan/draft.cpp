@@ -75,6 +75,11 @@ void read_output(Draft& draft, const OutputWords& words) {
   read_variable(draft, "log_line_prefix_template",
                 std::string(variables::log_line_prefix_template.name));
   plan.output.line_prefix = draft.settings.text("log_line_prefix_template");
+  if (plan.output.line_prefix.find('\n') != std::string::npos) {
+    throw bad_value(draft.given("log_line_prefix_template"), "one line");
+  }
+  plan.output.stdout_filters = read_filters(draft.settings.text("duplicate_stdout_filters"));
+  plan.output.stderr_filters = read_filters(draft.settings.text("duplicate_stderr_filters"));
   plan.output.folds_lines = draft.settings.boolean("fold_lines");
   plan.output.status_line = !draft.settings.boolean("no_status_line");
   if (!plan.output.to_file.empty() && words.log_dir.text.empty()) {

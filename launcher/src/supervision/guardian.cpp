@@ -182,6 +182,8 @@ int run_guarded(int argc, char** argv, const Body& body) {
   give_back_text();
   const ProcessEnd end = await(keeper, signals, [](int signal) {
     if (signal == SIGTSTP) {
+      const timespec moment{0, 10'000'000};  // the status line goes before the shell's prompt
+      ::nanosleep(&moment, nullptr);
       ::raise(SIGSTOP);  // the shell looks at this process; SIGCONT is passed on too
     }
   });

@@ -95,12 +95,6 @@ constexpr std::array kTable = {
     SettingRow{.section = launch, .key = "monitor_interval", .flag = Flag::value, .in_file = false,
                .type = Type::real, .fallback = "0.1", .allowed = "0..", .unit = "s",
                .help = "accepted; failures are seen at once"},
-    SettingRow{.section = launch, .key = "tee", .alias = "t", .flag = Flag::value, .in_file = false,
-               .fallback = "0",
-               .help = "streams that also go to a file: 0 none, 1 stdout, 2 stderr, 3 both; or by "
-                       "local rank, 0:3,1-7:2"},
-    SettingRow{.section = launch, .key = "log_dir", .flag = Flag::value, .in_file = false,
-               .help = "folder for the workers' files; default: a temporary one"},
     SettingRow{.section = launch, .key = "quiet", .alias = "q", .flag = Flag::toggle,
                .in_file = false, .type = Type::boolean, .fallback = "false",
                .help = "print no notices"},

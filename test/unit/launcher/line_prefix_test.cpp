@@ -17,8 +17,8 @@ TEST_CASE("line prefix: macros are replaced, everything else stays") {
       {"[${role_name}${local_rank}]:", 1, "[trainer5]:"},
       {"${host}/${rank} ${rank}", 1, "node1/13 13"},
       {"no macro ", 4, "no macro "},
-      {"$rank $$ ${other} ${rank", 1, "$rank $$ ${other} ${rank"},
-      {"$${rank}", 1, "$13"},
+      {"$rank $$ ${other} $other ${rank", 1, "13 $ ${other} $other ${rank"},
+      {"$${rank} $ $", 1, "${rank} $ $"},
       {"r\xc3\xa4ng ${rank}\t", 1, "r\xc3\xa4ng 13\t"},
   };
   for (const Case& c : cases) {

@@ -21,7 +21,7 @@ constexpr std::string_view kUsage =
     "--config_file names.\n";
 
 constexpr std::array kShortFlags = {ShortFlag{'m', "module"}, ShortFlag{'q', "quiet"},
-                                    ShortFlag{'t', "tee"}};
+                                    ShortFlag{'r', "redirects"}, ShortFlag{'t', "tee"}};
 
 constexpr std::array kRefused = {
     RefusedFlag{"tpu*", "TPUs are not supported"},

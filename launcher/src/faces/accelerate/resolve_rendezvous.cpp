@@ -15,6 +15,11 @@ Given torchrun_default(const AccelerateDraft& draft, const std::string& option) 
           draft.plan.identity == Identity::none ? "" : plugins::variable(draft.environment, name)};
 }
 
+Given given_or_torchruns(const AccelerateDraft& draft, std::string_view key) {
+  return draft.settings.given(key) ? draft.given(key)
+                                   : torchrun_default(draft, plugins::upper(key));
+}
+
 void read_ending(AccelerateDraft& draft) {
   if (draft.plan.identity != Identity::none) {
     read_variable(draft, "shutdown_timeout", kTorchrunShutdownTimeout);
@@ -57,8 +62,8 @@ void read_rendezvous(AccelerateDraft& draft) {
   faults.collect([&] { read_virtual_local_rank(draft); });
   faults.collect([&] { read_rendezvous_conf(draft); });
   faults.collect([&] {
-    read_output(draft, {torchrun_default(draft, "REDIRECTS"), draft.given("tee"),
-                        torchrun_default(draft, "LOCAL_RANKS_FILTER"), draft.given("log_dir")});
+    read_output(draft, {given_or_torchruns(draft, "redirects"), draft.given("tee"),
+                        given_or_torchruns(draft, "local_ranks_filter"), draft.given("log_dir")});
   });
   faults.raise();
 }

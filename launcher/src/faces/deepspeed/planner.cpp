@@ -40,14 +40,15 @@ void read_rendezvous(DeepSpeedDraft& draft) {
 }
 
 void read_rank_logs(DeepSpeedDraft& draft) {
-  Given folder = draft.given("enable_each_rank_log");
+  const Given folder = draft.given("enable_each_rank_log");
   const bool logs = folder.text != "None" && !folder.text.empty();
-  if (!logs) {
-    folder.text.clear();
-  }
-  read_output(draft, {{"", logs ? "3" : ""}, {}, {}, folder});
+  const Given shown = draft.given("local_ranks_filter");
   if (logs) {
+    read_output(draft, {{"", "3"}, {}, shown, folder});
     draft.notice("the workers' output is in " + draft.plan.output.directory);
+  } else {
+    read_output(draft,
+                {draft.given("redirects"), draft.given("tee"), shown, draft.given("log_dir")});
   }
 }
 

@@ -229,10 +229,6 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
   faults.collect([&] {
     read_output(draft, {draft.given("redirects"), draft.given("tee"),
                         draft.given("local_ranks_filter"), draft.given("log_dir")});
-    draft.plan.output.stdout_filters =
-        read_filters(draft.settings.text("duplicate_stdout_filters"));
-    draft.plan.output.stderr_filters =
-        read_filters(draft.settings.text("duplicate_stderr_filters"));
   });
   faults.collect([&] { draft.plan.stop_signals = read_signals(draft.given("signals_to_handle")); });
   faults.collect([&] { check_virtual_local_rank(draft); });
