@@ -1,4 +1,5 @@
 // The processes of a job: what they need, and what is left when some of them are killed or stopped.
+#include "support/gate.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
@@ -238,6 +239,26 @@ TEST_CASE("processes: a worker that cannot be killed is given up, and said to be
   freezer.thaw();
   CHECK(workers.all_end());
   std::filesystem::remove(group);  // nobody else can now
+}
+
+TEST_CASE("processes: jobs of one number in two containers leave each other alone") {
+  const std::vector<std::string> container = {"/usr/bin/unshare", "-pf", "--mount-proc"};
+  const auto in_container = [&](std::vector<std::string> command) {
+    command.insert(command.begin(), container.begin(), container.end());
+    return command;
+  };
+  if (Program(in_container({"/bin/true"})).wait() != 0) {
+    MESSAGE("skipped: no namespace for processes can be made here");
+    return;
+  }
+  Gate gate;
+  Program one(in_container(in_shell("true", "--num_processes 2", "echo up; read -r line < $FIFO")),
+              {{"FIFO", gate.path()}});
+  one.wait_for_text("up", 2);
+  Program other(in_container(in_shell("true", "--num_processes 2", "setsid sleep 1000 & true")));
+  CHECK(other.wait() == 0);
+  gate.open(2);
+  CHECK(one.wait() == 0);
 }
 
 TEST_CASE("processes: a worker's child that cannot be killed is named, and no restart is tried") {
