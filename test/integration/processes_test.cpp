@@ -13,6 +13,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -111,6 +112,109 @@ TEST_CASE("processes: a worker that cannot be killed is given up, and said to be
   freezer.thaw();
   CHECK(workers.all_end());
   std::filesystem::remove(control_group_of(job.pid()));  // nobody else can now
+}
+
+/// A job with a frozen worker that is given up, which has more to say than its reader takes.
+class GivenUpJob {
+ public:
+  explicit GivenUpJob(const Freezer& freezer)
+      : job_({"/bin/sh", "-c",
+              "{ " ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 --shutdown_timeout 1 /bin/sh -c "
+              "\"$0\"; echo status $? >&2; } | { read -r line < $READER; cat; }",
+              "echo pid=$$ guardian=$(cut -d' ' -f4 /proc/$(cut -d' ' -f4 /proc/$PPID/stat)/stat) "
+              "rank=$RANK end >&2; [ $RANK = 0 ] && exec sleep 1000; yes | head -c 60000; "
+              "read -r line < $GATE; exit 5"},
+             {{"GATE", gate_.path()}, {"READER", reader_.path()}}) {
+    job_.wait_for_text(" end", 2);
+    workers_ = Watched(job_.err(), "pid=");
+    guardian_ = Watched(job_.err(), "guardian=")[0];
+    const bool rank_0_first = job_.err().find("rank=0") < job_.err().find("rank=1");
+    const pid_t frozen = workers_[rank_0_first ? 0 : 1];
+    group_ = control_group_of(guardian_);
+    freezer.freeze(frozen);
+    gate_.open(1);
+    job_.wait_for_text("could not be killed");
+  }
+
+  void signal(int signal) const { ::kill(guardian_, signal); }
+  [[nodiscard]] const Watched& workers() const { return workers_; }
+  void read_on() { reader_.open(1); }
+  Program& program() { return job_; }
+  void remove_group() const { std::filesystem::remove(group_); }  // nobody else can any more
+
+ private:
+  Gate gate_;
+  Gate reader_;
+  Program job_;
+  Watched workers_;
+  pid_t guardian_ = -1;
+  std::filesystem::path group_;
+};
+
+TEST_CASE("processes: a worker that was given up may end while the job's reader is waited for" *
+          doctest::skip(!can_freeze())) {
+  const Freezer freezer;
+  GivenUpJob job(freezer);
+  freezer.thaw();
+  CHECK(job.workers().all_end());
+  job.read_on();
+  CHECK(job.program().wait() == 0);
+  CHECK(contains(job.program().err(), "status 5\n"));
+}
+
+TEST_CASE("processes: a job that gave up a worker can be stopped while its reader is waited for" *
+          doctest::skip(!can_freeze())) {
+  const Freezer freezer;
+  GivenUpJob job(freezer);
+  job.signal(SIGTERM);
+  job.program().wait_for_text("status 143\n");
+  job.read_on();
+  CHECK(job.program().wait() == 0);
+  freezer.thaw();
+  CHECK(job.workers().all_end());
+  job.remove_group();
+}
+
+TEST_CASE("processes: impatience does not keep an unkillable worker from being given up" *
+          doctest::skip(!can_freeze())) {
+  const Freezer freezer;
+  Program job(in_shell("[ $RANK = 0 ] && echo pid=$$ end; exec sleep 1000",
+                       {.flags = "--num_processes 2 --shutdown_timeout 1"}));
+  job.wait_for_text(" end");
+  const Watched worker(job.out(), "pid=");
+  const auto group = control_group_of(job.pid());
+  freezer.freeze(worker[0]);
+  const std::jthread user([&job](const std::stop_token& over) {
+    while (!over.stop_requested()) {
+      job.signal(SIGINT);
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    }
+  });
+  CHECK(job.wait() == 128 + SIGINT);
+  freezer.thaw();
+  CHECK(worker.all_end());
+  std::filesystem::remove(group);
+}
+
+std::vector<std::string> in_container(std::vector<std::string> command) {
+  const std::vector<std::string> container = {"/usr/bin/unshare", "-pf", "--mount-proc"};
+  command.insert(command.begin(), container.begin(), container.end());
+  return command;
+}
+
+bool has_containers() {
+  return Program(in_container({"/bin/true"})).wait() == 0;
+}
+
+TEST_CASE("processes: jobs of one number in two containers leave each other alone" *
+          doctest::skip(!has_containers())) {
+  Gate gate;
+  Program one(in_container(in_shell("echo up; read -r line < $GATE")), {{"GATE", gate.path()}});
+  one.wait_for_text("up", 2);
+  Program other(in_container(in_shell("setsid sleep 1000 & true")));
+  CHECK(other.wait() == 0);
+  gate.open(2);
+  CHECK(one.wait() == 0);
 }
 
 TEST_CASE("processes: a worker's child that cannot be killed is named, and no restart is tried" *

@@ -31,16 +31,20 @@ std::string name_of(pid_t pid) {
 }  // namespace
 
 std::filesystem::path control_group_of(pid_t launcher) {
-  const std::string name = "/acclaunch-" + std::to_string(launcher);
+  const std::string name = "acclaunch-" + std::to_string(launcher);
   std::ifstream own("/proc/self/cgroup");
   for (std::string line; std::getline(own, line);) {  // "4:memory:/job", "0::/job"
     const std::size_t controller = line.find(':') + 1;
     const std::size_t group = line.find(':', controller);
     for (const std::string& mount : {std::string(), std::string("/unified"),
                                      "/" + line.substr(controller, group - controller)}) {
-      std::filesystem::path folder = "/sys/fs/cgroup" + mount + line.substr(group + 1) + name;
-      if (std::filesystem::exists(folder)) {
-        return folder;
+      const std::filesystem::path above = "/sys/fs/cgroup" + mount + line.substr(group + 1);
+      std::error_code none;
+      for (const auto& folder : std::filesystem::directory_iterator(above, none)) {
+        const std::string found = folder.path().filename().string();
+        if (found == name || found.starts_with(name + ".")) {  // the latter in a container
+          return folder.path();
+        }
       }
     }
   }

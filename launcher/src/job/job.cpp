@@ -58,7 +58,18 @@ int Job::run() {
     }
   });
   io_.run();
+  if (gave_up_ || stop_) {
+    leave_at_once();
+  }
   return exit_status();
+}
+
+/// The usual way out would wait for those that cannot be killed, and for a host's name that is
+/// being looked up.
+void Job::leave_at_once() {
+  output_.hide_status();
+  logs_.remove();
+  std::_Exit(exit_status());
 }
 
 asio::awaitable<void> Job::work() {
@@ -86,8 +97,7 @@ asio::awaitable<void> Job::work() {
   }
   co_await flush_output();
   if (gave_up_) {
-    logs_.remove();
-    std::_Exit(exit_status());  // the usual way out would wait for those that cannot be killed
+    leave_at_once();
   }
 }
 

@@ -3,6 +3,8 @@
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/attempts.hpp"
 
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <unistd.h>
@@ -117,7 +119,8 @@ asio::awaitable<void> Meeting::meet_by_arrival() {
 
 asio::awaitable<void> Meeting::connect_to_meeting() {
   const auto& [address, port] = store_;
-  if (!Server::is_own_address(address)) {
+  const bool is_here = co_await is_own_address(address);
+  if (!is_here) {
     co_await connect(address);
     co_return;
   }
@@ -138,6 +141,16 @@ asio::awaitable<void> Meeting::connect_to_meeting() {
   }
   const std::string server = "localhost";  // g++ 12: not below
   co_await connect(server);
+}
+
+/// A name server that is gone does not keep signals waiting.
+asio::awaitable<bool> Meeting::is_own_address(std::string host) {
+  asio::ip::tcp::resolver resolver(io_);
+  const auto [error, found] =
+      co_await resolver.async_resolve(host, "", asio::as_tuple(asio::use_awaitable));
+  co_return !error && std::ranges::any_of(found, [](const auto& entry) {
+    return Server::is_own_address(entry.endpoint().address().to_string());
+  });
 }
 
 /// The first launcher where the meeting's address is takes the port; a second one on that machine

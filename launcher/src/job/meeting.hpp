@@ -54,6 +54,7 @@ class Meeting {
   void serve_store();
   boost::asio::awaitable<void> meet_by_rank();
   boost::asio::awaitable<void> meet_by_arrival();
+  boost::asio::awaitable<bool> is_own_address(std::string host);
   bool serve_meeting();
   boost::asio::awaitable<void> agree_on_store();
   [[nodiscard]] rendezvous::Machine this_machine() const;

@@ -74,6 +74,7 @@ void Peers::on_machine_gone(int machine_rank) {
   if (!finishing_ && !end_) {
     say_later(lost(machine_rank, "it has gone without a word"));
   }
+  gone_.insert(machine_rank);
   meeting_.report_nothing(attempt_, machine_rank);
   if (--machines_left_ == 0) {
     all_left_.open();
@@ -191,6 +192,9 @@ asio::awaitable<void> Peers::send(AttemptEnd mine) {
 }
 
 asio::awaitable<rendezvous::Settlement> Peers::settle(std::string report) {
+  for (const int machine_rank : gone_) {  // while this attempt was opened
+    meeting_.report_nothing(attempt_, machine_rank);
+  }
   co_await announced_.passed();
   rendezvous::Settlement settlement;
   std::string unsettled;
@@ -249,6 +253,7 @@ asio::awaitable<void> Peers::open_next_attempt() {
     co_await rendezvous::await_attempt(waiter_, run_id(), next);
   }
   attempt_ = next;
+  patience_.cancel();  // await_ends may have been slower than the settlement
 }
 
 asio::awaitable<std::optional<AttemptEnd>> Peers::finish() {

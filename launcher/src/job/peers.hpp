@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 namespace acc::launcher {
@@ -98,6 +99,7 @@ class Peers {
   rendezvous::AsyncClient arrivals_;  ///< machine 0: waits for the others' ties
   int machines_left_;                 ///< machine 0: of the others
   Gate all_left_;
+  std::set<int> gone_;  ///< machine 0: those that have left it
   boost::asio::steady_timer patience_;
   std::function<void(const AttemptEnd&)> on_end_;
   std::function<void()> on_insist_;

@@ -55,6 +55,7 @@ class Job {
   boost::asio::awaitable<void> part_from_machines();
   boost::asio::awaitable<void> leave_meeting();
   void close();
+  [[noreturn]] void leave_at_once();
 
   // What may happen on it.
   boost::asio::awaitable<void> watch_guard();

@@ -4,6 +4,7 @@
 #include <linux/sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -115,6 +116,22 @@ void Cgroup::make() noexcept {
   if (!path_.empty() && made(path_)) {
     directory_.reset(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   }
+  if (directory_ && !lets_live()) {
+    directory_.reset();
+  }
+}
+
+// Linux 6.18 kills at once what is born in a group that has not been killed as often as its
+// parent's group: any worker, where cgroup.kill has been used on the launcher's own group before.
+bool Cgroup::lets_live() const noexcept {
+  const pid_t child = fork_into();
+  if (child == 0) {
+    ::_exit(0);
+  }
+  int wait_status = 0;
+  while (child > 0 && ::waitpid(child, &wait_status, 0) < 0 && errno == EINTR) {
+  }
+  return !WIFSIGNALED(wait_status);
 }
 
 // A process that is moved into a group waits for all processors to pass a quiescent state, 6 to

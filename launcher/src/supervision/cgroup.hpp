@@ -33,6 +33,8 @@ class Cgroup {
   void remove() noexcept;
 
  private:
+  [[nodiscard]] bool lets_live() const noexcept;
+
   std::filesystem::path path_;  ///< empty: there can be none
   UniqueFd directory_;          ///< once it is made, by this process
 };

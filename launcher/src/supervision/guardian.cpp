@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,6 +57,15 @@ void fill_standard_streams() noexcept {
 
 Error failed(const char* what) {
   return {Errc::process, std::string(what) + " failed: " + std::strerror(errno)};
+}
+
+/// Other pid namespaces below the same control group count the same numbers.
+std::string control_group_name(pid_t guardian) {
+  constexpr ino_t kFirst = 4026531836;  // PROC_PID_INIT_INO
+  struct stat space {};
+  const bool is_usual = ::stat("/proc/self/ns/pid", &space) != 0 || space.st_ino == kFirst;
+  return "acclaunch-" + std::to_string(guardian) +
+         (is_usual ? "" : "." + std::to_string(space.st_ino));
 }
 
 pid_t forked() {
@@ -174,7 +184,7 @@ int run_guarded(int argc, char** argv, const Body& body) {
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t guardian = ::getpid();
-  Remains remains("acclaunch-" + std::to_string(guardian));
+  Remains remains(control_group_name(guardian));
   const pid_t keeper = forked();
   if (keeper == 0) {
     become_keeper(Title(argc, argv), guardian, signals, std::move(remains), body);

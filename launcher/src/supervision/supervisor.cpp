@@ -53,7 +53,7 @@ asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
   if (!outcome_.gave_up) {
     end_stragglers();
   }
-  co_return std::move(outcome_);
+  co_return outcome_;  // a copy: workers that were given up may still end
 }
 
 /// What the workers have started and left running.
@@ -183,11 +183,16 @@ void Supervisor::on_peer_failure() {
 
 void Supervisor::handle(JobEvent event) {
   const JobStep step = job_step(state_, event);
-  state_ = step.next;
+  const JobState before = std::exchange(state_, step.next);
   switch (step.action) {
     case JobAction::none: break;
     case JobAction::stop: stop_workers(); break;
-    case JobAction::kill: kill_workers(); break;
+    case JobAction::kill:
+      kill_workers();
+      if (before != JobState::killing) {  // impatience does not prolong it
+        start_clock(std::max(options_.shutdown_timeout, kTimeToDie));
+      }
+      break;
     case JobAction::give_up: give_up(); [[fallthrough]];
     case JobAction::finish:
       clock_.cancel();
@@ -236,7 +241,6 @@ void Supervisor::kill_workers() {
   tell_to_end();
   signal_running(SIGKILL);
   kill_descendants(options_.surroundings.cgroup);
-  start_clock(std::max(options_.shutdown_timeout, kTimeToDie));
 }
 
 void Supervisor::start_clock(std::chrono::milliseconds limit) {

@@ -7,6 +7,7 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/process/v2/detail/last_error.hpp>  // Boost.Process 1.81 forgets it
 #include <boost/process/v2/start_dir.hpp>
@@ -15,6 +16,7 @@
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <utility>
@@ -24,6 +26,9 @@ namespace asio = boost::asio;
 namespace process = boost::process::v2;
 
 namespace {
+
+/// Between looks at a worker that has ended while it is traced: its tracer may be stopped.
+constexpr std::chrono::milliseconds kDebuggerPause{20};
 
 std::vector<std::string> environment_strings(const WorkerSpec& spec) {
   std::vector<std::string> strings;
@@ -51,11 +56,12 @@ pid_t start(const WorkerSpec& spec, process::process_stdio streams,
                                                                        : spec.working_directory));
 }
 
-bool reap(pid_t pid, int& wait_status, rusage& usage) noexcept {
+/// As wait4() returns.
+pid_t reap(pid_t pid, int options, int& wait_status, rusage& usage) noexcept {
   pid_t reaped = 0;
-  while ((reaped = ::wait4(pid, &wait_status, 0, &usage)) < 0 && errno == EINTR) {
+  while ((reaped = ::wait4(pid, &wait_status, options, &usage)) < 0 && errno == EINTR) {
   }
-  return reaped == pid;
+  return reaped;
 }
 
 }  // namespace
@@ -69,7 +75,7 @@ struct WorkerProcess::Process {
       ::kill(pid, SIGKILL);
       int ignored = 0;
       rusage unused{};
-      reap(pid, ignored, unused);
+      reap(pid, 0, ignored, unused);
     }
   }
 
@@ -112,9 +118,13 @@ asio::awaitable<ProcessEnd> WorkerProcess::wait() {
   }
   int wait_status = 0;
   rusage usage{};
-  const bool status_is_known = reap(pid(), wait_status, usage);
+  pid_t reaped = 0;
+  while ((reaped = reap(pid(), WNOHANG, wait_status, usage)) == 0) {  // a debugger comes first
+    asio::steady_timer pause(process_->end.get_executor(), kDebuggerPause);
+    co_await pause.async_wait(asio::as_tuple(asio::use_awaitable));
+  }
   process_->reaped = true;
-  if (!status_is_known) {
+  if (reaped < 0) {
     co_return ProcessEnd{ProcessEnd::Kind::killed, SIGKILL};  // end_descendants() was faster
   }
   if (const int why = process_->exec_error.get(); why != 0) {

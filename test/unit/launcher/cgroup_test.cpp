@@ -123,3 +123,30 @@ TEST_CASE("cgroup: without one a process is forked all the same") {
   CHECK(::waitpid(child, &status, 0) == child);
   CHECK(WEXITSTATUS(status) == 7);
 }
+
+TEST_CASE("cgroup: below a group that was killed before, what is born lives" *
+          doctest::skip(!can_fork_into_group())) {
+  const fs::path folder = group_folder();
+  fs::create_directory(folder);
+  std::ofstream(folder / "cgroup.kill") << 1 << std::flush;
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    std::ofstream(folder / "cgroup.procs") << 0 << std::flush;
+    Cgroup group("below");
+    group.make();
+    const pid_t child = group.fork_into();
+    if (child == 0) {
+      ::_exit(7);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    group.remove();
+    ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+  }
+  int status = 0;
+  CHECK(::waitpid(launcher, &status, 0) == launcher);
+  CHECK(WEXITSTATUS(status) == 7);
+  std::error_code gone;  // who has ended may still be leaving it
+  while (!fs::remove(folder, gone) && gone == std::errc::device_or_resource_busy) {
+  }
+}

@@ -5,13 +5,17 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 namespace asio = boost::asio;
@@ -128,6 +132,38 @@ TEST_CASE("worker: a clean start") {
   CHECK(std::sscanf(stat.c_str(), "%d %*s %*c %*d %d", &pid, &group) == 2);
   CHECK(pid == group);
   CHECK(input == "/dev/null\n");
+}
+
+TEST_CASE("worker: a tracer that does not look at its death holds up nobody else") {
+  asio::io_context io(1);
+  WorkerProcess worker(io.get_executor(), program({"/bin/sleep", "1000"}), STDOUT_FILENO,
+                       STDERR_FILENO);
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
+  const UniqueFd read(pipe[0]);
+  const UniqueFd write(pipe[1]);
+  const pid_t tracer = ::fork();
+  if (tracer == 0) {
+    const char attached = ::ptrace(PTRACE_SEIZE, worker.pid(), nullptr, nullptr) == 0 ? 'y' : 'n';
+    (void)!::write(write.get(), &attached, 1);
+    for (;;) {
+      ::pause();
+    }
+  }
+  char attached = 0;
+  CHECK(::read(read.get(), &attached, 1) == 1);
+  worker.signal(SIGKILL);
+  std::optional<ProcessEnd> end;
+  asio::co_spawn(io, worker.wait(), [&](const std::exception_ptr&, ProcessEnd how) { end = how; });
+  if (attached == 'y') {
+    while (io.run_for(std::chrono::milliseconds(100)) == 0) {
+    }
+    CHECK_FALSE(end);
+  }
+  ::kill(tracer, SIGKILL);
+  ::waitpid(tracer, nullptr, 0);
+  io.run();
+  CHECK(end == ProcessEnd{Kind::killed, SIGKILL});
 }
 
 TEST_CASE("worker: its peak memory counts what it and its children held") {
