@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <string>
@@ -134,9 +135,13 @@ class Job {
   }
 
   /// The processes that clean up after acclaunch end after it.
-  void check_end(int status, bool acclaunch_died) {
-    CHECK(program_.wait() == status);
-    CHECK((acclaunch_died ? place_.left_at_last(program_) : place_.left(program_)) == "nothing");
+  /// Shows what it found, as a row of a table.
+  void check_end(const std::string& row, int status, bool acclaunch_died) {
+    const int found = program_.wait();
+    const std::string left = acclaunch_died ? place_.left_at_last(program_) : place_.left(program_);
+    std::printf("%-34s status %3d   left: %s\n", row.c_str(), found, left.c_str());
+    CHECK(found == status);
+    CHECK(left == "nothing");
   }
 
  private:
@@ -195,7 +200,8 @@ void check(When when, const Fault& fault) {
   if (fault.status == 0 && when == When::running) {
     job.let_workers_end();
   }
-  job.check_end(fault.status, fault.who == Who::acclaunch && fault.status == 128 + fault.signal);
+  job.check_end(row, fault.status,
+                fault.who == Who::acclaunch && fault.status == 128 + fault.signal);
 }
 
 void check(When when, const std::vector<Faults>& rows) {
@@ -272,7 +278,9 @@ TEST_CASE("faults: any two of acclaunch, keeper and supervisor killed at the sam
         send(signal, first);
         send(signal, second);
       }
-      job.check_end(128 + SIGKILL, pair[0] == Who::acclaunch);
+      job.check_end(std::string(kWho[static_cast<int>(pair[0])]) + " and " +
+                        kWho[static_cast<int>(pair[1])] + " SIGKILL",
+                    128 + SIGKILL, pair[0] == Who::acclaunch);
     }
   }
 }
@@ -282,7 +290,8 @@ TEST_CASE("faults: the user is told that the keeper or the supervisor was killed
     Job job(When::running);
     const Watched killed = job.find(who);
     send(SIGKILL, killed);
-    job.check_end(128 + SIGKILL, false);
+    job.check_end(std::string(kWho[static_cast<int>(who)]) + " SIGKILL, alone", 128 + SIGKILL,
+                  false);
     CHECK(contains(job.program().err(),
                    std::string("acclaunch: its ") + kWho[static_cast<int>(who)] + " (pid " +
                        std::to_string(killed[0]) +
@@ -314,7 +323,10 @@ TEST_CASE("faults: what is stopped, and perhaps goes on, ends all the same") {
         if (goes_on) {
           send(SIGCONT, stopped);
         }
-        job.check_end(128 + end.signal, end.who == Who::acclaunch && end.signal == SIGKILL);
+        const std::string row = std::string(kWho[static_cast<int>(who)]) + " stopped" +
+                                (goes_on ? ", goes on; " : "; ") + kWho[static_cast<int>(end.who)] +
+                                " SIG" + ::sigabbrev_np(end.signal);
+        job.check_end(row, 128 + end.signal, end.who == Who::acclaunch && end.signal == SIGKILL);
       }
     }
   }
@@ -327,7 +339,7 @@ TEST_CASE("faults: Ctrl-Z stops the workers, fg continues them") {
   await_stop(job.find(Who::workers));
   job.program().signal(SIGCONT);
   job.let_workers_end();
-  job.check_end(0, false);
+  job.check_end("acclaunch SIGTSTP, then SIGCONT", 0, false);
 }
 
 TEST_CASE("faults: processes that start others, faster than one can look, end with the job") {

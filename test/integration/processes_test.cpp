@@ -13,7 +13,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -151,17 +150,6 @@ class GivenUpJob {
   std::filesystem::path group_;
 };
 
-TEST_CASE("processes: a worker that was given up may end while the job's reader is waited for" *
-          doctest::skip(!can_freeze())) {
-  const Freezer freezer;
-  GivenUpJob job(freezer);
-  freezer.thaw();
-  CHECK(job.workers().all_end());
-  job.read_on();
-  CHECK(job.program().wait() == 0);
-  CHECK(contains(job.program().err(), "status 5\n"));
-}
-
 TEST_CASE("processes: a job that gave up a worker can be stopped while its reader is waited for" *
           doctest::skip(!can_freeze())) {
   const Freezer freezer;
@@ -173,27 +161,6 @@ TEST_CASE("processes: a job that gave up a worker can be stopped while its reade
   freezer.thaw();
   CHECK(job.workers().all_end());
   job.remove_group();
-}
-
-TEST_CASE("processes: impatience does not keep an unkillable worker from being given up" *
-          doctest::skip(!can_freeze())) {
-  const Freezer freezer;
-  Program job(in_shell("[ $RANK = 0 ] && echo pid=$$ end; exec sleep 1000",
-                       {.flags = "--num_processes 2 --shutdown_timeout 1"}));
-  job.wait_for_text(" end");
-  const Watched worker(job.out(), "pid=");
-  const auto group = control_group_of(job.pid());
-  freezer.freeze(worker[0]);
-  const std::jthread user([&job](const std::stop_token& over) {
-    while (!over.stop_requested()) {
-      job.signal(SIGINT);
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    }
-  });
-  CHECK(job.wait() == 128 + SIGINT);
-  freezer.thaw();
-  CHECK(worker.all_end());
-  std::filesystem::remove(group);
 }
 
 std::vector<std::string> in_container(std::vector<std::string> command) {

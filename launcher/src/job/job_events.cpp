@@ -153,7 +153,9 @@ void Job::on_lost(const Lost& lost) {
 /// A launcher that cannot go on ends the job on all machines.
 void Job::on_fault(const std::exception& error) {
   phase_ = Phase::idle;
-  supervisor_.reset();
+  if (!gave_up_) {  // else it waits for one that cannot be killed
+    supervisor_.reset();
+  }
   if (peers_) {
     const auto* known = dynamic_cast<const Error*>(&error);
     peers_->announce(Cause::other, known != nullptr ? acc::exit_status(*known) : 1,

@@ -1,10 +1,12 @@
 #include "job/peers.hpp"
 
 #include "acc/base/error.hpp"
+#include "supervision/supervisor.hpp"
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace acc::launcher {
@@ -30,8 +32,10 @@ Peers::Peers(asio::any_io_executor executor, const LaunchPlan& plan, Meeting& me
       machines_left_(num_machines() - 1),
       all_left_(executor_),
       patience_(executor_),
-      announced_(executor_) {
+      announced_(executor_),
+      calls_are_free_(executor_) {
   announced_.open();
+  calls_are_free_.open();
 }
 
 asio::awaitable<void> Peers::connect() {
@@ -138,7 +142,11 @@ std::chrono::steady_clock::time_point Peers::learned_at(int attempt) const {
 
 /// After the end of an attempt a machine may vanish without a word.
 void Peers::lose_patience_later(bool restarts) {
-  patience_.expires_after(2 * plan_.shutdown_timeout + kGrace);
+  // From SIGTERM to SIGKILL, then for that to work, on the workers and on what they leave.
+  patience_.expires_after(
+      plan_.shutdown_timeout +
+      2 * std::max<std::chrono::milliseconds>(plan_.shutdown_timeout, Supervisor::kTimeToDie) +
+      kGrace);
   patience_.async_wait([this, restarts](const boost::system::error_code& error) {
     if (error) {
       return;
@@ -165,6 +173,7 @@ void Peers::say_later(std::optional<AttemptEnd> announcement) {
 }
 
 asio::awaitable<void> Peers::send_announcements() {
+  co_await calls_are_free_.passed();
   while (!announcements_.empty()) {
     if (announcements_.front()) {
       co_await send(*announcements_.front());
@@ -215,12 +224,14 @@ asio::awaitable<rendezvous::Settlement> Peers::settle(std::string report) {
 asio::awaitable<rendezvous::Settlement> Peers::without_the_slow(std::string report,
                                                                 std::string why) {
   co_await announced_.passed();
+  calls_are_free_.close();
   rendezvous::Settlement settlement;
   try {
     settlement = co_await rendezvous::settled_so_far(calls_, run_id(), attempt_, num_machines());
   } catch (const Error&) {
     settlement.reports.resize(static_cast<std::size_t>(num_machines()));
   }
+  calls_are_free_.open();
   settlement.reports[static_cast<std::size_t>(meeting_.machine_rank())] = std::move(report);
   if (!end_) {
     end_ = lost(0, why);

@@ -109,6 +109,7 @@ class Peers {
   bool opening_ = false;                                             ///< the next attempt
   std::deque<std::optional<AttemptEnd>> announcements_;  ///< nothing: that the user insists
   Gate announced_;
+  Gate calls_are_free_;  ///< for announcements; `calls_` takes one call at a time
   bool finishing_ = false;
   std::optional<AttemptEnd> end_;  ///< of the job: the one that counts, once known
 };

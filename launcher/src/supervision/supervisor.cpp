@@ -15,10 +15,6 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// From SIGKILL until a worker counts as one that cannot be killed, at least: a large one gives its
-/// memory back first.
-constexpr std::chrono::milliseconds kTimeToDie{10'000};
-
 /// A coroutine nobody awaits: its error leaves through io_context::run().
 void rethrow(const std::exception_ptr& error) {
   if (error) {

@@ -34,6 +34,10 @@ struct JobOutcome {
 /// which is also the one whose death kills the workers. Nothing is polled but for `stuck_timeout`.
 class Supervisor {
  public:
+  /// From SIGKILL until a worker counts as one that cannot be killed, at least: a large one gives
+  /// its memory back first.
+  static constexpr std::chrono::milliseconds kTimeToDie{10'000};
+
   struct Options {
     std::chrono::milliseconds shutdown_timeout{30'000};
     std::chrono::milliseconds stuck_timeout{0};  ///< of uninterruptible sleep; 0: no limit
