@@ -15,7 +15,8 @@ TEST_CASE("restarts wait longer and longer, unless an attempt was healthy") {
     std::vector<milliseconds> pauses;
   };
   const Case cases[] = {
-      {60s, {0s, 5ms, 1s, 59s, 0s, 0s, 0s, 0s, 0s, 0s},
+      {60s,
+       {0s, 5ms, 1s, 59s, 0s, 0s, 0s, 0s, 0s, 0s},
        {0s, 1s, 2s, 4s, 8s, 16s, 32s, 60s, 60s, 60s}},
       {60s, {0s, 0s, 60s, 0s, 0s}, {0s, 1s, 0s, 1s, 2s}},
       {60s, {90s, 90s, 90s}, {0s, 0s, 0s}},

@@ -1,4 +1,5 @@
 #include "acc/base/text.hpp"
+
 #include "acc/launcher/explain.hpp"
 #include "commands/explain/plan_view.hpp"
 
