@@ -59,6 +59,9 @@ class Freezer {
   bool usable_ = false;
 };
 
+/// Gives up soon, and could start again.
+const std::string kImpatient = "--num_processes 2 --shutdown_timeout 1 --max_restarts 3";
+
 bool can_freeze() {
   return static_cast<bool>(Freezer());
 }
@@ -93,10 +96,9 @@ TEST_CASE("processes: a worker that cannot be killed is given up, and said to be
           doctest::skip(!can_freeze())) {
   const Freezer freezer;
   Gate gate;
-  Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "--shutdown_timeout", "1",
-               "--max_restarts", "3", "/bin/sh", "-c",
-               "echo pid=$$ end; [ $RANK = 1 ] && { read -r line < $GATE; exit 5; }; exec sleep "
-               "1000"},
+  Program job(in_shell("echo pid=$$ end; [ $RANK = 1 ] && { read -r line < $GATE; exit 5; }; "
+                       "exec sleep 1000",
+                       {.flags = kImpatient}),
               {{"GATE", gate.path()}});
   job.wait_for_text(" end", 2);
   const Watched workers(job.out(), "pid=");
@@ -188,10 +190,9 @@ TEST_CASE("processes: a worker's child that cannot be killed is named, and no re
           doctest::skip(!can_freeze())) {
   const Freezer freezer;
   Gate gate;
-  Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "--shutdown_timeout", "1",
-               "--max_restarts", "3", "/bin/sh", "-c",
-               "[ $RANK = 1 ] && exec sleep 1000; setsid sleep 1000 & echo pid=$! end; read -r "
-               "line < $GATE; exit 5"},
+  Program job(in_shell("[ $RANK = 1 ] && exec sleep 1000; setsid sleep 1000 & echo pid=$! end; "
+                       "read -r line < $GATE; exit 5",
+                       {.flags = kImpatient}),
               {{"GATE", gate.path()}});
   job.wait_for_text(" end");
   const Watched child(job.out(), "pid=");

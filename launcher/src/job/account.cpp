@@ -10,8 +10,8 @@ namespace {
 
 WorkerReport worker_report(const WorkerRecord& worker, const AttemptEvidence& evidence) {
   using std::chrono::duration_cast;
-  const auto now = std::chrono::steady_clock::now();
-  const auto died_at = worker.end ? worker.died_at : now;
+  const bool is_known = worker.died_at != std::chrono::steady_clock::time_point();
+  const auto died_at = is_known ? worker.died_at : std::chrono::steady_clock::now();
   WorkerReport report{
       .rank = worker.rank,
       .local_rank = worker.local_rank,

@@ -20,12 +20,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kKilled = "killed by the kernel for want of memory";
 constexpr std::size_t kMaxLog = std::size_t{4} << 20;
-constexpr const char* kFirstPidNamespace = "pid:[4026531836]";  // PROC_PID_INIT_INO
 
 /// The end of the log, where it names processes by the numbers that we see.
 UniqueFd open_kernel_log(const fs::path& root) {
-  std::error_code ignored;
-  if (fs::read_symlink(root / "proc/self/ns/pid", ignored) != kFirstPidNamespace) {
+  if (pid_namespace(root) != kFirstPidNamespace) {
     return {};
   }
   UniqueFd file(::open((root / "dev/kmsg").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));

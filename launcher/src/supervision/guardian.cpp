@@ -1,6 +1,7 @@
 #include "supervision/guardian.hpp"
 
 #include "acc/base/error.hpp"
+#include "supervision/kernel_file.hpp"
 #include "supervision/process_end.hpp"
 #include "supervision/signals.hpp"
 
@@ -9,7 +10,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,11 +61,9 @@ Error failed(const char* what) {
 
 /// Other pid namespaces below the same control group count the same numbers.
 std::string control_group_name(pid_t guardian) {
-  constexpr ino_t kFirst = 4026531836;  // PROC_PID_INIT_INO
-  struct stat space {};
-  const bool is_usual = ::stat("/proc/self/ns/pid", &space) != 0 || space.st_ino == kFirst;
+  const std::int64_t space = pid_namespace().value_or(kFirstPidNamespace);
   return "acclaunch-" + std::to_string(guardian) +
-         (is_usual ? "" : "." + std::to_string(space.st_ino));
+         (space == kFirstPidNamespace ? "" : "." + std::to_string(space));
 }
 
 pid_t forked() {

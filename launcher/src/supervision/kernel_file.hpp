@@ -14,4 +14,9 @@ std::string first_line(const std::filesystem::path& file);
 /// word, the one that the file begins with. Empty where there is none.
 std::optional<std::int64_t> number_in(const std::filesystem::path& file, const std::string& word);
 
+/// The number of this process's pid namespace; empty where it cannot be read. Processes are counted
+/// anew in each, as in containers.
+std::optional<std::int64_t> pid_namespace(const std::filesystem::path& root = "/");
+inline constexpr std::int64_t kFirstPidNamespace = 4026531836;  ///< Linux: PROC_PID_INIT_INO
+
 }  // namespace acc::launcher

@@ -138,7 +138,6 @@ void Supervisor::look_for_stuck() {
       worker.stuck = describe_state(worker.pid);
       worker.ended_at = std::chrono::system_clock::now();
       worker.died_at = now;
-      outcome_.stuck = true;
       fail(index);
       handle(JobEvent::worker_failed);
     }
@@ -179,16 +178,11 @@ void Supervisor::on_peer_failure() {
 
 void Supervisor::handle(JobEvent event) {
   const JobStep step = job_step(state_, event);
-  const JobState before = std::exchange(state_, step.next);
+  state_ = step.next;
   switch (step.action) {
     case JobAction::none: break;
     case JobAction::stop: stop_workers(); break;
-    case JobAction::kill:
-      kill_workers();
-      if (before != JobState::killing) {  // impatience does not prolong it
-        start_clock(std::max(options_.shutdown_timeout, kTimeToDie));
-      }
-      break;
+    case JobAction::kill: kill_workers(); break;
     case JobAction::give_up: give_up(); [[fallthrough]];
     case JobAction::finish:
       clock_.cancel();
@@ -237,6 +231,7 @@ void Supervisor::kill_workers() {
   tell_to_end();
   signal_running(SIGKILL);
   kill_descendants(options_.surroundings.cgroup);
+  start_clock(std::max(options_.shutdown_timeout, kTimeToDie));
 }
 
 void Supervisor::start_clock(std::chrono::milliseconds limit) {

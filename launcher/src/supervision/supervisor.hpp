@@ -23,9 +23,6 @@ namespace acc::launcher {
 struct JobOutcome {
   std::vector<WorkerRecord> workers;         ///< by local rank
   std::optional<std::size_t> first_failure;  ///< index of the worker whose failure ended the job
-  /// The first failure is a worker that stayed in uninterruptible sleep, see `WorkerRecord::stuck`.
-  /// To start again is of no use.
-  bool stuck = false;
   bool gave_up = false;  ///< something outlived SIGKILL: workers without an `end`, or
   std::vector<std::string> left_behind;  ///< "pid 17 (name), in uninterruptible sleep (where)"
 };

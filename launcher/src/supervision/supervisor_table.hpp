@@ -25,7 +25,7 @@ enum class JobEvent : std::uint8_t {
 enum class JobAction : std::uint8_t {
   none,
   stop,    ///< ask the remaining workers to end, start the shutdown timeout
-  kill,    ///< SIGKILL to whatever is left; the first time start the shutdown timeout
+  kill,    ///< SIGKILL to whatever is left, start the time in which that has to work
   finish,  ///< the end, all workers are reaped
   give_up  ///< the end, though some workers cannot be killed
 };
