@@ -14,12 +14,12 @@ namespace acc::rendezvous {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-Connection::Connection(Socket socket, KeyTable& table, KeyTable::WaiterId id,
-                       std::span<char> scratch, const ServerOptions& options, Closed closed)
+Connection::Connection(Socket socket, Id id, std::span<char> scratch, const ServerOptions& options,
+                       Open open, Closed closed)
     : closed_(std::move(closed)),
+      open_(std::move(open)),
       socket_(std::move(socket)),
       limit_(socket_.get_executor()),
-      session_(table, id),
       id_(id),
       scratch_(scratch),
       options_(options) {}
@@ -70,15 +70,22 @@ void Connection::receive() {
   if (error) {
     return close();
   }
-  session_.feed({scratch_.data(), count});
+  if (!conversation_) {
+    conversation_ = open_(id_, scratch_.front());
+  }
+  if (!conversation_) {
+    logger("rendezvous")->debug("closing {}: neither a store client nor an agent", peer_);
+    return close();
+  }
+  conversation_->feed({scratch_.data(), count});
   serve();
 }
 
 void Connection::serve() {
-  const bool was_validated = session_.validated();
+  const bool was_open = conversation_->is_open();
   try {
     while (!(paused_ = unsent_.size() + sending_.size() > options_.max_unread_bytes)) {
-      if (!session_.step(unsent_)) {
+      if (!conversation_->step(unsent_)) {
         break;
       }
     }
@@ -86,7 +93,7 @@ void Connection::serve() {
     logger("rendezvous")->debug("closing {}: {}", peer_, error.what());
     return finish();
   }
-  if (!was_validated && session_.validated()) {
+  if (!was_open && conversation_->is_open()) {
     limit_.cancel();
   }
   write();
@@ -95,8 +102,8 @@ void Connection::serve() {
   }
 }
 
-void Connection::release() {
-  unsent_.push_back(wire::kReleased);
+void Connection::send(std::string_view bytes) {
+  unsent_.append(bytes);
   write();
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
 #include "acc/rendezvous/server.hpp"
-#include "session.hpp"
+#include "conversation.hpp"
+#include "key_table.hpp"
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -11,26 +12,30 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace acc::rendezvous {
 
-/// One client of the server: moves bytes between its socket and its Session. Reads only while the
-/// client takes its replies.
+/// One client of the server: moves bytes between its socket and its Conversation, which its first
+/// byte chooses. Reads only while the client takes its replies.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Socket = boost::asio::ip::tcp::socket;
-  using Closed = std::function<void(KeyTable::WaiterId)>;
+  using Id = KeyTable::WaiterId;
+  using Closed = std::function<void(Id)>;
+  /// The language whose first byte this is; null where there is none.
+  using Open = std::function<std::unique_ptr<Conversation>(Id, char first)>;
 
   /// `scratch` is where all connections of the one thread read into. `closed` is called once, and
   /// owns what the references point to.
-  Connection(Socket socket, KeyTable& table, KeyTable::WaiterId id, std::span<char> scratch,
-             const ServerOptions& options, Closed closed);
+  Connection(Socket socket, Id id, std::span<char> scratch, const ServerOptions& options, Open open,
+             Closed closed);
 
   void start();
-  /// Sends the release byte of a pending WAIT or BARRIER.
-  void release();
-  [[nodiscard]] bool is_launcher() const noexcept { return session_.is_launcher(); }
-  [[nodiscard]] std::optional<int> tied_machine() const noexcept { return session_.tied_machine(); }
+  /// Sends what is no answer to a request.
+  void send(std::string_view bytes);
+  /// The null pointer before the first byte.
+  [[nodiscard]] const Conversation* conversation() const noexcept { return conversation_.get(); }
   /// Takes no more requests; closes when all replies are sent.
   void finish();
   void close();
@@ -44,10 +49,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void close_after(std::chrono::milliseconds limit);
 
   Closed closed_;  // destroyed last
+  Open open_;
   Socket socket_;
   boost::asio::steady_timer limit_;  // of the handshake, later of the last replies
-  Session session_;
-  KeyTable::WaiterId id_;
+  Id id_;
+  std::unique_ptr<Conversation> conversation_;
   std::span<char> scratch_;
   const ServerOptions& options_;
   std::string peer_;

@@ -55,10 +55,9 @@ const std::string* KeyTable::find(const std::string& key) const {
   return found == values_.end() ? nullptr : &found->second;
 }
 
-void KeyTable::keep_only(std::string_view prefix) {
-  const auto is_other = [prefix](const auto& entry) { return !entry.first.starts_with(prefix); };
-  std::erase_if(values_, is_other);
-  std::erase_if(queues_, is_other);
+void KeyTable::clear() {
+  values_.clear();
+  queues_.clear();
 }
 
 void KeyTable::queue_push(const std::string& queue, std::string value) {

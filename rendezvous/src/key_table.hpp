@@ -36,8 +36,8 @@ class KeyTable {
   [[nodiscard]] const std::string* find(const std::string& key) const;
   [[nodiscard]] const Values& values() const noexcept { return values_; }
 
-  /// Forgets all keys, and queues, that do not begin with `prefix`.
-  void keep_only(std::string_view prefix);
+  /// Forgets all keys and queues. Waiters stay.
+  void clear();
 
   void queue_push(const std::string& queue, std::string value);
   std::optional<std::string> queue_pop(const std::string& queue);

@@ -3,12 +3,15 @@
 #include "acc/base/log.hpp"
 #include "connection.hpp"
 #include "listen.hpp"
-#include "records.hpp"
+#include "rounds/agent_session.hpp"
+#include "rounds/jobs.hpp"
+#include "session.hpp"
 
 #include <boost/asio/io_context.hpp>
 
 #include <array>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,7 @@ namespace acc::rendezvous {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
 
 namespace {
 
@@ -30,10 +34,11 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(asio::io_context& io, const std::string& host, std::uint16_t port, ServerOptions options)
       : options_(options),
-        table_([this](KeyTable::WaiterId id) { connections_.at(id)->release(); }),
+        table_([this](Connection::Id id) { connections_.at(id)->send({&wire::kReleased, 1}); }),
         acceptors_(listen_on(io, host, port)),
         port_(acceptors_.front().local_endpoint().port()),
-        accept_timer_(io) {}
+        accept_timer_(io),
+        round_timer_(io) {}
 
   void start() {
     for (tcp::acceptor& acceptor : acceptors_) {
@@ -41,40 +46,25 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
     }
   }
 
-  void on_machine_gone(std::function<void(int)> callback) {
-    machine_gone_ = std::move(callback);
-    for (const int machine : std::exchange(gone_machines_, {})) {
-      machine_gone_(machine);
-    }
-  }
-
   void stop() {
-    machine_gone_ = nullptr;
     close_acceptors();
-    for (const auto& connection : all_connections()) {
+    for (const auto& [id, connection] : all_connections()) {
       connection->finish();
     }
   }
 
-  void set(const std::string& key, std::string value) { table_.set("/" + key, std::move(value)); }
-
-  void set_if_absent(const std::string& key, std::string value) {
-    table_.compare_set("/" + key, "", std::move(value));
-  }
-
-  void forget_workers() {
-    for (const auto& connection : all_connections()) {
-      if (!connection->is_launcher()) {
+  void renew_store() {
+    for (const auto& [id, connection] : all_connections()) {
+      if (!agents_.contains(id)) {
         connection->close();
       }
     }
-    table_.keep_only("/" + std::string(kLauncherKeys));
+    table_.clear();
   }
 
   void close() {
-    machine_gone_ = nullptr;
     close_acceptors();
-    for (const auto& connection : all_connections()) {
+    for (const auto& [id, connection] : all_connections()) {
       connection->close();
     }
   }
@@ -89,6 +79,7 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
       acceptor.close(ignored);
     }
     accept_timer_.cancel();
+    round_timer_.cancel();
   }
 
   void accept(tcp::acceptor& acceptor) {
@@ -122,33 +113,69 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void add_connection(tcp::socket socket) {
-    const KeyTable::WaiterId id = next_id_++;
+    const Connection::Id id = next_id_++;
     // Owns this: a connection's last handler may come after the Server is gone.
-    auto closed = [self = shared_from_this()](KeyTable::WaiterId gone) { self->forget(gone); };
-    auto connection = std::make_shared<Connection>(std::move(socket), table_, id, scratch_,
-                                                   options_, std::move(closed));
+    auto closed = [self = shared_from_this()](Connection::Id gone) { self->forget(gone); };
+    auto open = [this](Connection::Id who, char first) { return conversation(who, first); };
+    auto connection = std::make_shared<Connection>(std::move(socket), id, scratch_, options_,
+                                                   std::move(open), std::move(closed));
     connections_.emplace(id, connection);
     connection->start();
   }
 
-  void forget(KeyTable::WaiterId id) {
+  std::unique_ptr<Conversation> conversation(Connection::Id id, char first) {
+    if (first == static_cast<char>(wire::Opcode::validate)) {
+      return std::make_unique<Session>(table_, id);
+    }
+    if (first == rounds::kHello.front() && options_.forms_rounds) {
+      agents_.insert(id);
+      return std::make_unique<rounds::AgentSession>([this, id](rounds::AgentMessage message) {
+        rounds::Outbox out;
+        jobs_.receive(id, std::move(message), Clock::now(), out);
+        deliver(out);
+      });
+    }
+    return nullptr;
+  }
+
+  /// What the agents hear, and when time alone changes something next.
+  void deliver(const rounds::Outbox& out) {
+    for (const auto& [id, message] : out) {
+      const auto found = connections_.find(id);
+      if (found == connections_.end()) {
+        continue;
+      }
+      std::string bytes;
+      rounds::encode(message, bytes);
+      found->second->send(bytes);
+      if (std::holds_alternative<rounds::Dropped>(message)) {
+        found->second->finish();
+      }
+    }
+    round_timer_.expires_at(jobs_.next_deadline());
+    round_timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error) {
+        rounds::Outbox due;
+        self->jobs_.pass(Clock::now(), due);
+        self->deliver(due);
+      }
+    });
+  }
+
+  void forget(Connection::Id id) {
     table_.cancel(id);
-    const auto machine = connections_.at(id)->tied_machine();
     connections_.erase(id);
-    if (machine && machine_gone_) {
-      machine_gone_(*machine);
-    } else if (machine) {
-      gone_machines_.push_back(*machine);
+    if (agents_.erase(id) > 0) {
+      rounds::Outbox out;
+      jobs_.lose(id, "its connection has ended", Clock::now(), out);
+      deliver(out);
     }
   }
 
   /// A copy: closing changes the table of connections.
-  [[nodiscard]] std::vector<std::shared_ptr<Connection>> all_connections() const {
-    std::vector<std::shared_ptr<Connection>> all;
-    for (const auto& [id, connection] : connections_) {
-      all.push_back(connection);
-    }
-    return all;
+  [[nodiscard]] std::vector<std::pair<Connection::Id, std::shared_ptr<Connection>>>
+  all_connections() const {
+    return {connections_.begin(), connections_.end()};
   }
 
   ServerOptions options_;
@@ -157,10 +184,11 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
   std::uint16_t port_;
   asio::steady_timer accept_timer_;
   std::array<char, 64 * 1024> scratch_{};
-  std::unordered_map<KeyTable::WaiterId, std::shared_ptr<Connection>> connections_;
-  KeyTable::WaiterId next_id_ = 0;
-  std::function<void(int)> machine_gone_;
-  std::vector<int> gone_machines_;  // before anybody wanted to know
+  std::unordered_map<Connection::Id, std::shared_ptr<Connection>> connections_;
+  Connection::Id next_id_ = 0;
+  std::unordered_set<Connection::Id> agents_;
+  rounds::Jobs jobs_;
+  asio::steady_timer round_timer_;
 };
 
 Server::Server(asio::io_context& io, const std::string& host, std::uint16_t port,
@@ -181,20 +209,8 @@ std::size_t Server::num_connections() const noexcept {
   return impl_->num_connections();
 }
 
-void Server::set(const std::string& key, std::string value) {
-  impl_->set(key, std::move(value));
-}
-
-void Server::set_if_absent(const std::string& key, std::string value) {
-  impl_->set_if_absent(key, std::move(value));
-}
-
-void Server::forget_workers() {
-  impl_->forget_workers();
-}
-
-void Server::on_machine_gone(std::function<void(int machine_rank)> callback) {
-  impl_->on_machine_gone(std::move(callback));
+void Server::renew_store() {
+  impl_->renew_store();
 }
 
 void Server::stop() {

@@ -1,7 +1,6 @@
 #include "session.hpp"
 
 #include "acc/base/error.hpp"
-#include "records.hpp"
 
 #include <fmt/format.h>
 
@@ -15,11 +14,6 @@ namespace {
 
 [[noreturn]] void violation(const std::string& message) {
   throw Error(Errc::protocol, message);
-}
-
-/// Clients put a "/" before each key.
-std::string_view plain(std::string_view key) {
-  return key.substr(key.starts_with('/') ? 1 : 0);
 }
 
 template <typename T>
@@ -63,9 +57,8 @@ void Session::handshake(const wire::Request& request) {
 void Session::serve(wire::Request& request, std::string& out) {
   auto& keys = request.keys;
   auto& values = request.values;
-  is_launcher_ = is_launcher_ || (!keys.empty() && plain(keys[0]).starts_with(kLauncherKeys));
   switch (request.opcode) {
-    case Opcode::set: set(keys[0], std::move(values[0])); break;
+    case Opcode::set: table_.set(keys[0], std::move(values[0])); break;
     case Opcode::compare_set:
       wire::put_bytes(out, table_.compare_set(keys[0], std::move(values[0]), std::move(values[1])));
       break;
@@ -96,13 +89,6 @@ void Session::serve(wire::Request& request, std::string& out) {
     case Opcode::queue_len: serve_queue(request, out); break;
     default: serve_waiting(request, out); break;
   }
-}
-
-void Session::set(const std::string& key, std::string value) {
-  if (const auto machine = rendezvous::tied_machine(plain(key))) {
-    tied_machine_ = machine;
-  }
-  table_.set(key, std::move(value));
 }
 
 void Session::serve_waiting(const wire::Request& request, std::string& out) {

@@ -137,51 +137,6 @@ class RawClient {
   bool closed_ = false;
 };
 
-/// Coroutines on one io_context, each with its outcome.
-class Coroutines {
- public:
-  template <typename T>
-  struct Outcome {
-    std::optional<T> value;
-    std::exception_ptr error;
-
-    /// The value, or the exception.
-    T get() const {
-      if (error) {
-        std::rethrow_exception(error);
-      }
-      return value.value();
-    }
-  };
-
-  template <typename T>
-  std::shared_ptr<Outcome<T>> spawn(boost::asio::awaitable<T> coroutine) {
-    auto outcome = std::make_shared<Outcome<T>>();
-    ++pending_;
-    boost::asio::co_spawn(io, std::move(coroutine),
-                          [this, outcome](std::exception_ptr error, T value) {
-                            outcome->error = error;
-                            outcome->value = std::move(value);
-                            --pending_;
-                          });
-    return outcome;
-  }
-
-  /// Runs until all are done.
-  void run() {
-    io.restart();
-    const auto deadline = std::chrono::steady_clock::now() + kSoon;
-    while (pending_ > 0) {
-      REQUIRE_MESSAGE(io.run_one_until(deadline) == 1, "a coroutine does not end");
-    }
-  }
-
-  boost::asio::io_context io;
-
- private:
-  int pending_ = 0;
-};
-
 /// The message of the acc::Error that `call` throws, preceded by its code.
 template <typename Call>
 std::string error_of(Call&& call) {

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,11 +18,14 @@ struct ServerOptions {
   std::chrono::milliseconds handshake_timeout{30'000};
   /// Requests of a client wait while this much of its replies is unread.
   std::size_t max_unread_bytes = std::size_t{4} << 20;
+  /// Whether agents (agent.hpp) may meet here; else there is a store only.
+  bool forms_rounds = true;
   /// How long `stop` lets clients take what they were already answered.
   std::chrono::milliseconds stop_timeout{2'000};
 };
 
-/// Serves torch's TCPStore protocol (all commands of PyTorch 2.13) from `io`.
+/// Serves torch's TCPStore protocol (all commands of PyTorch 2.13) and the agents that form the
+/// rounds of jobs (job.hpp), on one port, from `io`. A client's first byte says which it is.
 ///
 /// Lives on the one thread that runs `io`, and must not outlive it. A client that breaks the
 /// protocol loses its own connection only.
@@ -43,19 +45,9 @@ class Server {
   [[nodiscard]] std::uint16_t port() const noexcept;
   [[nodiscard]] std::size_t num_connections() const noexcept;
 
-  /// Stores it at once, as a client's SET does.
-  void set(const std::string& key, std::string value);
-  /// The same, unless there is such a key.
-  void set_if_absent(const std::string& key, std::string value);
-
-  /// For the workers' next attempt, once the last ones have ended: forgets every key but those of
-  /// the launchers (meeting.hpp), and closes each connection that never named one of these, so
-  /// that nothing a dead worker sent can come late.
-  void forget_workers();
-
-  /// Tells, until `stop`, when the connection by which a machine tied itself to the store
-  /// (attempts.hpp) has ended; at once where one has already.
-  void on_machine_gone(std::function<void(int machine_rank)> callback);
+  /// For the workers' next attempt, once the last ones have ended: forgets every key and closes the
+  /// connections of all store clients, so that nothing a dead worker sent can come late.
+  void renew_store();
 
   /// Takes no more requests or connections, sends what is already answered, then closes. `io` runs
   /// out of this server's work when that is done.

@@ -1,0 +1,31 @@
+#include "rounds/agent_session.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <utility>
+
+namespace acc::rendezvous::rounds {
+
+bool AgentSession::step(std::string& /*out*/) {
+  std::string_view bytes = buffer_;
+  if (!said_hello_) {
+    if (bytes.substr(0, kHello.size()) != kHello.substr(0, bytes.size())) {
+      throw Error(Errc::protocol, "neither a store client nor an agent of this version");
+    }
+    if (bytes.size() < kHello.size()) {
+      return false;
+    }
+    said_hello_ = true;
+    bytes.remove_prefix(kHello.size());
+  }
+  auto message = take_agent_message(bytes);
+  buffer_.erase(0, buffer_.size() - bytes.size());
+  if (!message) {
+    return false;
+  }
+  has_entered_ = true;
+  receive_(std::move(*message));
+  return true;
+}
+
+}  // namespace acc::rendezvous::rounds

@@ -1,0 +1,119 @@
+#pragma once
+
+#include "acc/rendezvous/job.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+/// The agent protocol as plain structs and bytes; no sockets here. docs/protocol.md has the bytes.
+///
+/// An agent opens with `kHello`. Then both sides send frames: u32 length of what follows, u8 type,
+/// the fields in the order of their struct; integers little-endian, a string is u32 length + bytes,
+/// a duration i64 milliseconds, an optional u8 0 or 1 before its value.
+namespace acc::rendezvous::rounds {
+
+/// First byte: no store client (0) and no HTTP client (a letter) begins with it. Last: the version.
+inline constexpr std::string_view kHello{"\xac" "acc\x01", 5};
+
+/// Beyond it the connection ends: an agent's report is at most 8 MiB (machine_report.hpp).
+inline constexpr std::size_t kMaxMessageBytes = std::size_t{9} << 20;
+/// To an agent, which hears many reports at once.
+inline constexpr std::size_t kMaxAnswerBytes = std::size_t{64} << 20;
+
+// From an agent.
+
+/// The first message. Asks for a place in the next round.
+struct Enter {
+  std::string run_id;
+  Terms terms;
+  JobTimes times;
+  Machine machine;
+  bool operator==(const Enter&) const = default;
+};
+/// After a round that another one follows: asks for a place in it.
+struct Rejoin {
+  std::uint16_t store_port = 0;  ///< as Machine::store_port, for the new round
+  bool operator==(const Rejoin&) const = default;
+};
+/// Answered with Beat. Any message says as well that the agent is alive.
+struct Beat {
+  bool operator==(const Beat&) const = default;
+};
+/// Ends the attempt on every machine, unless it has been ended before. `restarts`: it may be
+/// started again, if the job's restarts are not used up.
+struct End {
+  AttemptEnd end;
+  bool operator==(const End&) const = default;
+};
+/// Whoever wanted the end has said so twice.
+struct Insist {
+  bool operator==(const Insist&) const = default;
+};
+/// All workers of this machine have ended; after a failure, End comes before.
+struct Report {
+  bool failed = false;
+  std::string text;
+  bool operator==(const Report&) const = default;
+};
+/// This agent goes. While it waits it gives its place up; in a round it is lost.
+struct Leave {
+  bool operator==(const Leave&) const = default;
+};
+using AgentMessage = std::variant<Enter, Rejoin, Beat, End, Insist, Report, Leave>;
+
+// From the server.
+
+struct Welcome {
+  JobTimes::Milliseconds beat_interval{1'000};
+  JobTimes::Milliseconds silence_limit{5'000};  ///< of either side
+  bool operator==(const Welcome&) const = default;
+};
+/// What this agent waits for: "waiting for machines 1,2 of 3". At once, then every ten seconds.
+struct Waiting {
+  std::string text;
+  bool operator==(const Waiting&) const = default;
+};
+struct Formed {
+  Round round;
+  bool operator==(const Formed&) const = default;
+};
+/// The attempt has been ended: end the workers, then report.
+struct Ends {
+  AttemptEnd end;
+  bool operator==(const Ends&) const = default;
+};
+struct Insisted {
+  bool operator==(const Insisted&) const = default;
+};
+struct Settled {
+  Settlement settlement;
+  bool operator==(const Settled&) const = default;
+};
+/// This agent has no place in the job, or none any more. The last message; the server then closes.
+struct Dropped {
+  enum class Why : std::uint8_t {
+    config,   ///< it, or another one, was started wrongly
+    timeout,  ///< not enough machines came
+    over,     ///< the job has ended
+    lost,     ///< it was silent for too long
+  };
+  Why why = Why::config;
+  std::string reason;
+  bool operator==(const Dropped&) const = default;
+};
+using ServerMessage =
+    std::variant<Welcome, Beat, Waiting, Formed, Ends, Insisted, Settled, Dropped>;
+
+/// Appends the frame.
+void encode(const AgentMessage& message, std::string& out);
+void encode(const ServerMessage& message, std::string& out);
+
+/// Takes the first complete frame off `bytes`; nothing while it is not there. Throws
+/// Error(protocol) as soon as a length, a type or a field cannot be right.
+std::optional<AgentMessage> take_agent_message(std::string_view& bytes);
+std::optional<ServerMessage> take_server_message(std::string_view& bytes);
+
+}  // namespace acc::rendezvous::rounds
