@@ -153,7 +153,12 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
         connection->finish();
       }
     }
-    round_timer_.expires_at(jobs_.next_deadline());
+    const rounds::Time next = jobs_.next_deadline();
+    round_timer_.cancel();
+    if (next == rounds::Time::max() || !acceptors_.front().is_open()) {
+      return;  // nothing keeps a server alive that has stopped
+    }
+    round_timer_.expires_at(next);
     round_timer_.async_wait([self = shared_from_this()](const error_code& error) {
       if (!error) {
         rounds::Outbox due;
