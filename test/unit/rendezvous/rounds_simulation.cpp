@@ -24,6 +24,8 @@ constexpr std::array kServerWords{"Welcome", "Beat",     "Waiting", "Formed",
 
 Simulation::Simulation(std::uint64_t seed, int num_machines)
     : chance_(seed), machines_(static_cast<std::size_t>(num_machines)) {
+  slowest_ = std::array{5ms, 500ms, 5000ms}[draw(3)];
+  pause_between_faults_ = std::array{2s, 20s, 60s}[draw(3)];
   found_jobs();
 }
 
@@ -65,8 +67,8 @@ void Simulation::found_jobs() {
 }
 
 void Simulation::run() {
-  after(up_to(2s), [this] { meddle(); });
-  run_for(60s);
+  meddle();
+  run_for(30s + up_to(300s));
   has_faults_ = false;
   note("no more faults");
   Milliseconds longest = 0ms;
@@ -92,7 +94,7 @@ Simulation::Milliseconds Simulation::up_to(Milliseconds most) {
 
 /// Mostly short, sometimes long: so that one connection overtakes another.
 Simulation::Milliseconds Simulation::latency() {
-  return has_faults_ && happens(10) ? up_to(3s) : up_to(5ms);
+  return has_faults_ && happens(10) ? up_to(slowest_) : up_to(5ms);
 }
 
 void Simulation::after(Milliseconds delay, std::function<void()> happen) {
@@ -178,9 +180,14 @@ void Simulation::arrive_at_server(AgentId id) {
     links_.erase(found);
     return on_server([&](Outbox& out) { jobs_.lose(id, "its connection has ended", now_, out); });
   }
-  note(fmt::format("server: agent {} says {}", id, kAgentWords.at(message->index())));
+  if (!std::holds_alternative<Beat>(*message)) {
+    note(fmt::format("server: agent {} says {}", id, kAgentWords.at(message->index())));
+  }
   Seat& seat = seats_[id];
-  seat.is_taken = seat.is_taken && !std::holds_alternative<Report>(*message);
+  if (seat.is_taken && std::holds_alternative<Report>(*message)) {
+    seat.is_taken = false;
+    rounds_[machines_[static_cast<std::size_t>(link.machine)].enter.run_id].has_report = true;
+  }
   seat.is_gone = seat.is_gone || std::holds_alternative<Leave>(*message);
   on_server([&](Outbox& out) { jobs_.receive(id, *message, now_, out); });
 }
@@ -211,7 +218,7 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
     return *take_server_message(bytes);
   };
   const ServerMessage message = message_at(first);
-  if (!std::holds_alternative<Beat>(message)) {
+  if (!std::holds_alternative<Beat>(message) && !std::holds_alternative<Waiting>(message)) {
     note(fmt::format("server: tells agent {} {}", out[first].to, kServerWords.at(message.index())));
   }
   check_seat(out[first].to, message);
@@ -239,7 +246,7 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
   if (round.restart_count > terms.max_restarts) {
     violated("more restarts than there are");
   }
-  last = {round.round, {}};
+  last = {.round = round.round};
   for (int rank = 0; rank < round.num_machines(); ++rank) {
     const std::size_t at = first + static_cast<std::size_t>(rank);
     if (at >= out.size()) {
@@ -387,9 +394,24 @@ void Simulation::hear(Machine& machine, ServerMessage message) {
   } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
     note(machine.enter.machine.host + " is dropped: " + dropped->reason);
     if (dropped->why != Dropped::Why::lost) {
-      hang_up(machine);
       change(machine, State::finished);
+      hang_up_and_restart(machine);
     }
+  }
+}
+
+/// Users start what has ended again.
+void Simulation::hang_up_and_restart(Machine& machine) {
+  hang_up(machine);
+  if (has_faults_ && happens(2)) {
+    ++machine.enter.machine.pid;
+    plan(machine, up_to(40s), &Simulation::start_anew);
+  }
+}
+
+void Simulation::start_anew(Machine& machine) {
+  if (has_faults_) {
+    start(machine);
   }
 }
 
@@ -421,7 +443,7 @@ void Simulation::hear_ends(Machine& machine, const AttemptEnd& end) {
 void Simulation::hear_settled(Machine& machine, const Settlement& settlement) {
   if (settlement.next == Settlement::Next::finished) {
     change(machine, State::finished);
-    plan(machine, up_to(2s), &Simulation::hang_up);
+    plan(machine, up_to(2s), &Simulation::hang_up_and_restart);
     return;
   }
   if (machine.state != State::reported || machine.last_end) {
@@ -496,7 +518,7 @@ void Simulation::meddle() {
     disturb(machines_[draw(machines_.size())]);
   }
   const auto rate = static_cast<int>(std::min<std::size_t>(machines_.size(), 100));
-  after(up_to(10s) / rate, [this] { meddle(); });
+  after(up_to(pause_between_faults_) / rate, [this] { meddle(); });
 }
 
 void Simulation::disturb(Machine& machine) {
@@ -589,7 +611,8 @@ void Simulation::check_quiet() {
     }
     const int in_round = count[State::running] + succeeded;
     const bool waits_for_place =
-        count[State::running] > 0 && (in_round >= terms_[job].num_machines || succeeded > 0);
+        count[State::running] > 0 &&
+        (in_round >= terms_[job].num_machines || rounds_[fmt::format("job{}", job)].has_report);
     if ((count[State::waiting] > 0 && !waits_for_place) || count[State::ending] > 0 ||
         count[State::alone] > 0 || count[State::between] > 0 ||
         count[State::reported] != succeeded || (succeeded > 0 && count[State::running] == 0)) {

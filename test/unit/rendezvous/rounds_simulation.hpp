@@ -76,7 +76,8 @@ class Simulation {
   };
   struct Gathered {
     int round = -1;
-    std::vector<AgentId> agents;
+    bool has_report = false;
+    std::vector<AgentId> agents{};
   };
   struct Event {
     Time at;
@@ -122,6 +123,8 @@ class Simulation {
   void hear_settled(Machine& machine, const Settlement& settlement);
   void lose_server(Machine& machine);
   void hang_up(Machine& machine);
+  void hang_up_and_restart(Machine& machine);
+  void start_anew(Machine& machine);
   void fail(Machine& machine);
   void succeed(Machine& machine);
   void end_workers(Machine& machine);
@@ -148,6 +151,8 @@ class Simulation {
   std::unordered_map<AgentId, Seat> seats_;
   std::map<std::string, Gathered> rounds_;
   AgentId next_id_ = 1;
+  Milliseconds slowest_{};
+  Milliseconds pause_between_faults_{};
   bool has_faults_ = true;
   bool workers_succeed_ = false;
   bool keeps_log_ = false;
