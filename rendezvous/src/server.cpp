@@ -34,7 +34,9 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(asio::io_context& io, const std::string& host, std::uint16_t port, ServerOptions options)
       : options_(options),
-        table_([this](Connection::Id id) { connections_.at(id)->send({&wire::kReleased, 1}); }),
+        table_([this](Connection::Id id) {
+          connections_.at(id)->send({&wire::kReleased, 1});
+        }),
         acceptors_(listen_on(io, host, port)),
         port_(acceptors_.front().local_endpoint().port()),
         accept_timer_(io),

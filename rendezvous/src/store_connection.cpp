@@ -70,7 +70,7 @@ void StoreConnection::connect() {
 
 void StoreConnection::attempt(SocketStream::TimePoint deadline) {
   // The name service has all the time there is: a second question would not be answered sooner.
-  const auto addresses = resolve(host_, port_, deadline, options_.stop);
+  const auto addresses = resolve(host_, port_, deadline, poll_);
   const auto limit = std::min(deadline, after(options_.attempt_timeout));
   stream_.open(connect_socket(addresses, limit, poll_));
   handshake(limit);
