@@ -2,10 +2,10 @@
 
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/tcp_store.hpp"
-#include "deadline.hpp"
 #include "reply_reader.hpp"
 #include "socket_stream.hpp"
 #include "stoppable_poll.hpp"
+#include "timeouts.hpp"
 #include "wire/frames.hpp"
 
 #include <string>
