@@ -147,6 +147,15 @@ TEST_CASE("a stop ends a blocked call at once, and all later ones") {
   }
 }
 
+TEST_CASE("a stop between two calls ends the next, though it would not have waited") {
+  ServerThread server;
+  std::stop_source stop;
+  TcpStore store("127.0.0.1", server.port(), kSoon, {.stop = stop.get_token()});
+  store.set("k", "v");
+  stop.request_stop();
+  CHECK(contains(error_of([&] { store.set("k", "w"); }), "stopped on request"));
+}
+
 TEST_CASE("more keys than a request may name travel in several") {
   ServerThread server;
   TcpStore store("127.0.0.1", server.port(), kSoon);
