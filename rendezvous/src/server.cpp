@@ -142,19 +142,23 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
 
   /// What the agents hear, and when time alone changes something next.
   void deliver(const rounds::Outbox& out) {
-    for (const auto& [id, message] : out) {
-      const auto found = connections_.find(id);
+    for (const rounds::Letter& letter : out) {
+      const auto found = connections_.find(letter.to);
       if (found == connections_.end()) {
         continue;
       }
-      std::string bytes;
-      rounds::encode(message, bytes);
-      found->second->send(bytes);
-      if (std::holds_alternative<rounds::Dropped>(message)) {
-        found->second->finish();
+      const auto connection = found->second;
+      connection->send(*letter.frame);
+      if (letter.is_last) {
+        connection->finish();
       }
     }
-    round_timer_.expires_at(jobs_.next_deadline());
+    const rounds::Time next = jobs_.next_deadline();
+    round_timer_.cancel();
+    if (next == rounds::Time::max() || !acceptors_.front().is_open()) {
+      return;  // nothing keeps a server alive that has stopped
+    }
+    round_timer_.expires_at(next);
     round_timer_.async_wait([self = shared_from_this()](const error_code& error) {
       if (!error) {
         rounds::Outbox due;
