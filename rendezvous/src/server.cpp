@@ -75,6 +75,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     end_turn();
   }
 
+  void retire(std::function<void()> done) {
+    acceptors_.clear();
+    retired_ = std::move(done);
+    tell_if_retired();
+  }
+
   void renew_store() {
     for (const Connection::Id id : all_connections()) {
       if (!agents_.contains(id)) {
@@ -197,9 +203,16 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       rounds::Outbox out;
       jobs_.lose(id, "its connection has ended", Clock::now(), out);
       deliver(out);
+      tell_if_retired();
     }
     if (connections_.empty()) {
       watch_idleness();
+    }
+  }
+
+  void tell_if_retired() {
+    if (agents_.empty() && retired_) {
+      std::exchange(retired_, nullptr)();
     }
   }
 
@@ -317,6 +330,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   Deadlines farewells_;
   std::unordered_set<Connection::Id> agents_;
   rounds::Jobs jobs_;
+  std::function<void()> retired_;
   bool stops_ = false;
   asio::steady_timer limit_timer_;
   asio::steady_timer accept_timer_;
@@ -347,6 +361,10 @@ std::size_t Server::num_connections() const noexcept {
 
 void Server::renew_store() {
   impl_->renew_store();
+}
+
+void Server::retire(std::function<void()> done) {
+  impl_->retire(std::move(done));
 }
 
 void Server::stop() {
