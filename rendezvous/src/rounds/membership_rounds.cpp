@@ -232,7 +232,6 @@ void Membership::settle() {
   }
   restart_count_ += uses_restart_ ? 1 : 0;
   phase_ = Phase::gathering;
-  is_short_ = false;
   needs_last_call_ = false;
   const auto members = agents_.in({State::reported});
   send_all(members, Settled{{end_, attempt_.words(), Settlement::Next::next_round}});

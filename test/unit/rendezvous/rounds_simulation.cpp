@@ -39,6 +39,10 @@ void Simulation::found_jobs() {
     terms.min_machines =
         happens(2) ? terms.num_machines
                    : 1 + static_cast<int>(draw(static_cast<std::uint64_t>(terms.num_machines)));
+    if (machines_.size() > 100) {  // so many are never there all at once
+      terms.num_machines = static_cast<int>(per_job);
+      terms.min_machines = terms.num_machines / 2;
+    }
     terms.ranks_are_given = terms.min_machines == terms.num_machines && happens(2);
     terms.max_restarts = static_cast<int>(draw(4));
     terms_.push_back(terms);
