@@ -1,5 +1,6 @@
 #include "rounds_world.hpp"
 
+#include <ctime>
 #include <numeric>
 
 namespace acc::rendezvous::rounds {
@@ -591,19 +592,19 @@ TEST_CASE_FIXTURE(Fixture, "ten thousand machines form a round") {
   std::iota(agents.begin(), agents.end(), 10'000);
   Jobs jobs;
   Outbox out;
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   for (const AgentId agent : agents) {
     out.clear();
     jobs.receive(agent, introduction(agent), Time(1h), out);
   }
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  const double took = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   CHECK(out.size() == agents.size() + 1);
   std::size_t bytes = 0;
   for (const Letter& letter : out) {
     bytes += letter.frame->size();
   }
   CHECK(bytes < 100 * agents.size());
-  MESSAGE("10000 machines: " << took.count() << " ms, " << bytes << " bytes");
+  MESSAGE("10000 machines: " << took << " s of CPU time, " << bytes << " bytes");
 }
 
 // Machines that are lost.
