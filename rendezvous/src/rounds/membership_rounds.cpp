@@ -64,6 +64,7 @@ void Membership::form() {
   phase_ = Phase::running;
   attempt_ = Attempt(members);
   end_.reset();
+  is_insisted_ = false;
   last_call_.reset();
   const Machine& first = members.front()->machine;
   Formed formed{{++round_, restart_count_, 0, {}, first.address, first.store_port}};

@@ -813,10 +813,22 @@ TEST_CASE_FIXTURE(Elastic, "a machine that is stopped leaves the others running"
   CHECK(all_heard<Settled>({1, 3}).settlement.next == Next::finished);
 }
 
-TEST_CASE_FIXTURE(Fixture, "insistence reaches the others") {
+TEST_CASE_FIXTURE(Fixture, "insistence reaches the others, once") {
+  terms.max_restarts = 1;
   run({1, 2});
+  enter({3});
+  world.forget_what_was_heard();
   world.say(1, Insist{});
   world.heard<Insisted>(2);
+  world.say(2, Insist{});
+  world.say(3, Insist{});
+  check_no_more({1, 2, 3});
+  world.say(1, End{{.exit_status = 9, .restarts = true}});
+  report({1, 2});
+  rejoin({1, 2});
+  formed({1, 2});
+  world.say(2, Insist{});
+  world.heard<Insisted>(1);
   check_no_more({1, 2});
 }
 

@@ -74,6 +74,7 @@ void Simulation::run() {
   meddle();
   run_for(30s + up_to(300s));
   has_faults_ = false;
+  calm_from_ = now_ + 2min;  // by then all that faults have left behind is known
   note("no more faults");
   Milliseconds longest = 0ms;
   for (const JobTimes& times : times_) {
@@ -397,6 +398,9 @@ void Simulation::hear(Machine& machine, ServerMessage message) {
     hear_settled(machine, settled->settlement);
   } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
     note(machine.enter.machine.host + " is dropped: " + dropped->reason);
+    if (dropped->why == Dropped::Why::lost && now_ >= calm_from_) {
+      violated(machine.enter.machine.host + " beats and is taken for lost");
+    }
     if (dropped->why != Dropped::Why::lost) {
       change(machine, State::finished);
       hang_up_and_restart(machine);
