@@ -34,7 +34,7 @@ class ReadySet {
   /// Throws Error(connection).
   void add(int fd, std::uint32_t events, Watcher& watcher);
   void change(int fd, std::uint32_t events, Watcher& watcher);
-  /// Before the descriptor is closed.
+  /// Before the descriptor is closed: a process forked in this moment would keep it in the set.
   void remove(int fd);
 
   /// Calls `handler(error)` when something is ready.

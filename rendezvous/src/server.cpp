@@ -145,8 +145,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const ServerOptions& options = commons_.options;
     if (connections_.size() >= options.max_connections) {
       if (full_()) {
-        logger("rendezvous")
-            ->warn("turning clients away: there are {} already", connections_.size());
+        const auto log = logger("rendezvous");
+        log->warn("turning clients away: there are {} already", connections_.size());
       }
       return;
     }
