@@ -1,10 +1,10 @@
 #include "connection.hpp"
 
 #include "acc/base/log.hpp"
+#include "socket_name.hpp"
 #include "tune_socket.hpp"
 
 #include <boost/asio/write.hpp>
-#include <fmt/format.h>
 
 #include <exception>
 #include <utility>
@@ -27,7 +27,7 @@ Connection::Connection(Socket socket, Id id, std::span<char> scratch, const Serv
 void Connection::start() {
   error_code ignored;
   if (const auto remote = socket_.remote_endpoint(ignored); !ignored) {
-    peer_ = fmt::format("{} port {}", remote.address().to_string(), remote.port());
+    peer_ = socket_name(remote.data(), static_cast<socklen_t>(remote.size()));
   }
   tune_socket(socket_.native_handle());
   socket_.non_blocking(true, ignored);

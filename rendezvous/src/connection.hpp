@@ -4,7 +4,7 @@
 #include "conversation.hpp"
 #include "key_table.hpp"
 
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <functional>
@@ -20,7 +20,7 @@ namespace acc::rendezvous {
 /// byte chooses. Reads only while the client takes its replies.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  using Socket = boost::asio::ip::tcp::socket;
+  using Socket = boost::asio::generic::stream_protocol::socket;
   using Id = KeyTable::WaiterId;
   using Closed = std::function<void(Id)>;
   /// The language whose first byte this is; null where there is none.

@@ -1,14 +1,16 @@
 #include "acc/rendezvous/server.hpp"
 
 #include "acc/base/log.hpp"
+#include "acc/rendezvous/listener.hpp"
 #include "connection.hpp"
-#include "listen.hpp"
 #include "rounds/agent_session.hpp"
 #include "rounds/jobs.hpp"
 #include "session.hpp"
 
+#include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/io_context.hpp>
 
+#include <algorithm>
 #include <array>
 #include <unordered_map>
 #include <unordered_set>
@@ -18,7 +20,8 @@
 namespace acc::rendezvous {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
+using Protocol = asio::generic::stream_protocol;
+using Acceptor = asio::basic_socket_acceptor<Protocol>;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
@@ -27,21 +30,40 @@ namespace {
 // After a failed accept, most likely for want of descriptors.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
+int family_of(const UniqueFd& socket) {
+  int family = 0;
+  socklen_t size = sizeof family;
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_DOMAIN, &family, &size);
+  return family;
+}
+
+std::uint16_t tcp_port(const std::vector<Listener>& listeners) {
+  const auto found = std::ranges::find_if(listeners, &Listener::port);
+  return found == listeners.end() ? std::uint16_t{0} : found->port;
+}
+
 }  // namespace
 
 /// Kept alive by pending handlers, so that a Server may go away at any time.
 class Server::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(asio::io_context& io, const std::string& host, std::uint16_t port, ServerOptions options)
+  Impl(asio::io_context& io, std::vector<Listener> listeners, ServerOptions options)
       : options_(options),
-        table_([this](Connection::Id id) { connections_.at(id)->send({&wire::kReleased, 1}); }),
-        acceptors_(listen_on(io, host, port)),
-        port_(acceptors_.front().local_endpoint().port()),
+        table_([this](Connection::Id id) {
+          connections_.at(id)->send({&wire::kReleased, 1});
+        }),
+        listeners_(std::move(listeners)),
+        port_(tcp_port(listeners_)),
         accept_timer_(io),
-        round_timer_(io) {}
+        round_timer_(io) {
+    for (Listener& listener : listeners_) {
+      const Protocol protocol(family_of(listener.socket), 0);
+      acceptors_.emplace_back(io, protocol, listener.socket.release());
+    }
+  }
 
   void start() {
-    for (tcp::acceptor& acceptor : acceptors_) {
+    for (Acceptor& acceptor : acceptors_) {
       accept(acceptor);
     }
   }
@@ -70,26 +92,28 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
+  [[nodiscard]] std::size_t num_jobs() const noexcept { return jobs_.size(); }
   [[nodiscard]] std::size_t num_connections() const noexcept { return connections_.size(); }
 
  private:
   void close_acceptors() {
     error_code ignored;
-    for (tcp::acceptor& acceptor : acceptors_) {
+    listeners_.clear();  // files first: what is behind a path that can be found does listen
+    for (Acceptor& acceptor : acceptors_) {
       acceptor.close(ignored);
     }
     accept_timer_.cancel();
     round_timer_.cancel();
   }
 
-  void accept(tcp::acceptor& acceptor) {
+  void accept(Acceptor& acceptor) {
     acceptor.async_accept(
-        [self = shared_from_this(), &acceptor](const error_code& error, tcp::socket socket) {
+        [self = shared_from_this(), &acceptor](const error_code& error, Connection::Socket socket) {
           self->accepted(acceptor, error, std::move(socket));
         });
   }
 
-  void accepted(tcp::acceptor& acceptor, const error_code& error, tcp::socket socket) {
+  void accepted(Acceptor& acceptor, const error_code& error, Connection::Socket socket) {
     if (!acceptor.is_open()) {
       return;
     }
@@ -103,7 +127,7 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
     accept(acceptor);
   }
 
-  void accept_later(tcp::acceptor& acceptor) {
+  void accept_later(Acceptor& acceptor) {
     accept_timer_.expires_after(kAcceptPause);
     accept_timer_.async_wait([self = shared_from_this(), &acceptor](const error_code&) {
       if (acceptor.is_open()) {
@@ -112,7 +136,7 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  void add_connection(tcp::socket socket) {
+  void add_connection(Connection::Socket socket) {
     const Connection::Id id = next_id_++;
     // Owns this: a connection's last handler may come after the Server is gone.
     auto closed = [self = shared_from_this()](Connection::Id gone) { self->forget(gone); };
@@ -180,7 +204,8 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
 
   ServerOptions options_;
   KeyTable table_;
-  std::vector<tcp::acceptor> acceptors_;
+  std::vector<Listener> listeners_;  // their sockets are the acceptors' now
+  std::vector<Acceptor> acceptors_;
   std::uint16_t port_;
   asio::steady_timer accept_timer_;
   std::array<char, 64 * 1024> scratch_{};
@@ -193,7 +218,10 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
 
 Server::Server(asio::io_context& io, const std::string& host, std::uint16_t port,
                ServerOptions options)
-    : impl_(std::make_shared<Impl>(io, host, port, options)) {
+    : Server(io, listen_on({host}, port), options) {}
+
+Server::Server(asio::io_context& io, std::vector<Listener> listeners, ServerOptions options)
+    : impl_(std::make_shared<Impl>(io, std::move(listeners), options)) {
   impl_->start();
 }
 
@@ -207,6 +235,10 @@ std::uint16_t Server::port() const noexcept {
 
 std::size_t Server::num_connections() const noexcept {
   return impl_->num_connections();
+}
+
+std::size_t Server::num_jobs() const noexcept {
+  return impl_->num_jobs();
 }
 
 void Server::renew_store() {

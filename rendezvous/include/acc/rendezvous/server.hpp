@@ -1,11 +1,14 @@
 #pragma once
 
+#include "acc/rendezvous/listener.hpp"
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace boost::asio {
 class io_context;
@@ -25,7 +28,7 @@ struct ServerOptions {
 };
 
 /// Serves torch's TCPStore protocol (all commands of PyTorch 2.13) and the agents that form the
-/// rounds of jobs (job.hpp), on one port, from `io`. A client's first byte says which it is.
+/// rounds of jobs (job.hpp), from `io`. A client's first byte says which it is.
 ///
 /// Lives on the one thread that runs `io`, and must not outlive it. A client that breaks the
 /// protocol loses its own connection only.
@@ -36,14 +39,17 @@ class Server {
   /// Error(connection) that names host, port and errno; for a port in use, its owner too.
   Server(boost::asio::io_context& io, const std::string& host, std::uint16_t port,
          ServerOptions options = {});
+  /// Takes its clients from `listeners`, of which there is at least one.
+  Server(boost::asio::io_context& io, std::vector<Listener> listeners, ServerOptions options = {});
   /// Closes everything at once.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// The port that was bound.
+  /// The port that was bound; 0 where there are Unix sockets only.
   [[nodiscard]] std::uint16_t port() const noexcept;
   [[nodiscard]] std::size_t num_connections() const noexcept;
+  [[nodiscard]] std::size_t num_jobs() const noexcept;
 
   /// For the workers' next attempt, once the last ones have ended: forgets every key and closes the
   /// connections of all store clients, so that nothing a dead worker sent can come late.
