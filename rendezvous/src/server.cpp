@@ -93,6 +93,7 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
 
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
   [[nodiscard]] std::size_t num_jobs() const noexcept { return jobs_.size(); }
+  [[nodiscard]] std::size_t num_keys() const noexcept { return table_.values().size(); }
   [[nodiscard]] std::size_t num_connections() const noexcept { return connections_.size(); }
 
  private:
@@ -239,6 +240,10 @@ std::size_t Server::num_connections() const noexcept {
 
 std::size_t Server::num_jobs() const noexcept {
   return impl_->num_jobs();
+}
+
+std::size_t Server::num_keys() const noexcept {
+  return impl_->num_keys();
 }
 
 void Server::renew_store() {

@@ -19,6 +19,16 @@ namespace acc::rendezvous {
 struct ServerOptions {
   /// A connection that has not sent VALIDATE by then is closed.
   std::chrono::milliseconds handshake_timeout{30'000};
+  /// Further connections are closed at once.
+  std::size_t max_connections = 16'384;
+  /// Keys and queued values, and the bytes of all of them together. A request that would pass
+  /// either closes its connection.
+  std::size_t max_keys = 10'000'000;
+  std::size_t max_bytes = std::size_t{4} << 30;
+  /// A longer request closes its connection.
+  std::size_t max_frame_bytes = std::size_t{64} << 20;
+  /// Keys are forgotten when no store client was connected for so long; 0: never.
+  std::chrono::milliseconds idle_timeout{0};
   /// Requests of a client wait while this much of its replies is unread.
   std::size_t max_unread_bytes = std::size_t{4} << 20;
   /// Whether agents (agent.hpp) may meet here; else there is a store only.
@@ -50,6 +60,7 @@ class Server {
   [[nodiscard]] std::uint16_t port() const noexcept;
   [[nodiscard]] std::size_t num_connections() const noexcept;
   [[nodiscard]] std::size_t num_jobs() const noexcept;
+  [[nodiscard]] std::size_t num_keys() const noexcept;
 
   /// For the workers' next attempt, once the last ones have ended: forgets every key and closes the
   /// connections of all store clients, so that nothing a dead worker sent can come late.
