@@ -176,6 +176,7 @@ Options to_options(const Settings& settings) {
   server.max_keys = count("max_keys");
   server.max_bytes = size("max_bytes");
   server.max_frame_bytes = size("max_frame_bytes");
+  server.max_buffered_bytes = size("max_buffered_bytes");
   server.max_unread_bytes = size("max_unread_bytes");
   server.handshake_timeout = settings.duration("handshake_timeout");
   server.idle_timeout = settings.duration("idle_timeout");

@@ -3,6 +3,7 @@
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/server.hpp"
 #include "socket_name.hpp"
+#include "tune_socket.hpp"
 #include "unix_socket.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -77,6 +78,7 @@ UniqueFd open(const tcp::endpoint& endpoint) {
       ::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  tune_socket(socket.get());  // what it accepts is so too
   if (endpoint.address().is_v6()) {
     ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
   }
@@ -212,6 +214,7 @@ Listener adopt(UniqueFd socket) {
                             socket.get()));
   }
   ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  tune_socket(socket.get());
   if (bound.ss_family == AF_UNIX) {
     return {std::move(socket), name};
   }

@@ -42,7 +42,7 @@ std::string ping_over(const std::string& path) {
 
 TEST_CASE("it serves until a signal ends it") {
   for (const int number : {SIGTERM, SIGINT}) {
-    Daemon daemon({"--host", "127.0.0.1", "--port", "0"});
+    Daemon daemon({"--port", "0", "--max_connections", "8"});
     RawClient client(daemon.port());
     CHECK(daemon.out().starts_with("listening on 127.0.0.1:"));
     client.send(validate());

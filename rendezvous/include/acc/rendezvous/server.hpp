@@ -17,24 +17,27 @@ class io_context;
 namespace acc::rendezvous {
 
 struct ServerOptions {
-  /// A connection that has not sent VALIDATE by then is closed.
+  /// A connection that has not shown by then that it knows a language is closed.
   std::chrono::milliseconds handshake_timeout{30'000};
-  /// Further connections are closed at once.
-  std::size_t max_connections = 16'384;
-  /// Keys and queued values, and the bytes of all of them together. A request that would pass
-  /// either closes its connection.
-  std::size_t max_keys = 10'000'000;
-  std::size_t max_bytes = std::size_t{4} << 30;
-  /// A longer request closes its connection.
-  std::size_t max_frame_bytes = std::size_t{64} << 20;
-  /// Keys are forgotten when no store client was connected for so long; 0: never.
-  std::chrono::milliseconds idle_timeout{0};
-  /// Requests of a client wait while this much of its replies is unread.
-  std::size_t max_unread_bytes = std::size_t{4} << 20;
-  /// Whether agents (agent.hpp) may meet here; else there is a store only.
-  bool forms_rounds = true;
   /// How long `stop` lets clients take what they were already answered.
   std::chrono::milliseconds stop_timeout{2'000};
+  /// A store without any client for so long forgets its keys. 0: never.
+  std::chrono::milliseconds idle_timeout{0};
+  /// Whether agents (agent.hpp) may meet here; else there is a store only.
+  bool forms_rounds = true;
+
+  /// Beyond it, connections are closed as soon as they are accepted.
+  std::size_t max_connections = 65'536;
+  /// The client that would break one of these limits loses its connection, and nobody else does.
+  /// Bytes are those of keys, values, queues and names that are waited for, with what it takes to
+  /// keep them; a frame is one request, or one reply.
+  std::size_t max_keys = 10'000'000;
+  std::size_t max_bytes = std::size_t{4} << 30;
+  std::size_t max_frame_bytes = std::size_t{512} << 20;
+  /// Of all clients together: requests that are not complete and replies that are not read.
+  std::size_t max_buffered_bytes = std::size_t{1} << 30;
+  /// Requests of a client wait while this much of its replies is unread.
+  std::size_t max_unread_bytes = std::size_t{4} << 20;
 };
 
 /// Serves torch's TCPStore protocol (all commands of PyTorch 2.13) and the agents that form the
@@ -44,13 +47,11 @@ struct ServerOptions {
 /// protocol loses its own connection only.
 class Server {
  public:
-  /// Binds at once. `host` is an address or name of this machine, "" for all interfaces; a name
-  /// with several addresses is bound on all of them. `port` 0 takes a free one. Throws
-  /// Error(connection) that names host, port and errno; for a port in use, its owner too.
-  Server(boost::asio::io_context& io, const std::string& host, std::uint16_t port,
-         ServerOptions options = {});
   /// Takes its clients from `listeners`, of which there is at least one.
   Server(boost::asio::io_context& io, std::vector<Listener> listeners, ServerOptions options = {});
+  /// Listens on one host: see listen_on, which may ask name servers and block so long.
+  Server(boost::asio::io_context& io, const std::string& host, std::uint16_t port,
+         ServerOptions options = {});
   /// Closes everything at once.
   ~Server();
   Server(const Server&) = delete;
@@ -66,8 +67,9 @@ class Server {
   /// connections of all store clients, so that nothing a dead worker sent can come late.
   void renew_store();
 
-  /// Takes no more requests or connections, sends what is already answered, then closes. `io` runs
-  /// out of this server's work when that is done.
+  /// Takes no more requests or connections, sends what is already answered, then closes; agents are
+  /// let go first, for so long as the options say. `io` runs out of this server's work when that is
+  /// done.
   void stop();
 
   /// Whether a server of this machine could listen there: the host is one of its addresses, or a
