@@ -268,16 +268,13 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   /// What the agents hear, and when time alone changes something next.
   void deliver(const rounds::Outbox& out) {
-    std::string bytes;
-    for (const auto& [id, message] : out) {
-      const auto found = connections_.find(id);
+    for (const rounds::Letter& letter : out) {
+      const auto found = connections_.find(letter.to);
       if (found == connections_.end()) {
         continue;
       }
-      bytes.clear();
-      rounds::encode(message, bytes);
-      found->second->send(bytes);
-      if (std::holds_alternative<rounds::Dropped>(message)) {
+      found->second->send(*letter.frame);
+      if (letter.is_last) {
         found->second->finish(Connection::Farewell::patient);
       }
     }

@@ -17,7 +17,7 @@ bool AgentSession::step(std::string_view& bytes, std::string& /*out*/) {
     said_hello_ = true;
     bytes.remove_prefix(kHello.size());
   }
-  auto message = take_agent_message(bytes);
+  auto message = take_agent_message(bytes, has_entered_ ? kMaxMessageBytes : kMaxEnterBytes);
   if (!message) {
     return false;
   }
