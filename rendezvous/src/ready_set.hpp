@@ -42,7 +42,7 @@ class ReadySet {
   void async_wait(Handler&& handler) {
     set_.async_wait(boost::asio::posix::descriptor_base::wait_read, std::forward<Handler>(handler));
   }
-  /// What is ready now, or the first of it.
+  /// What is ready now; the first of it, if it is much.
   std::span<const epoll_event> take();
   static Watcher& watcher(const epoll_event& event) {
     return *static_cast<Watcher*>(event.data.ptr);
