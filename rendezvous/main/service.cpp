@@ -119,7 +119,7 @@ class Service {
   }
 
   [[nodiscard]] std::string status_text() const {
-    return fmt::format("serving {} jobs, {} connections, {} keys", server_.num_jobs(),
+    return fmt::format("jobs {}, connections {}, keys {}", server_.num_jobs(),
                        server_.num_connections(), server_.num_keys());
   }
 

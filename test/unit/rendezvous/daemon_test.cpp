@@ -1,5 +1,7 @@
 #include "daemon.hpp"
 
+#include "rounds/messages.hpp"
+
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -87,8 +89,27 @@ TEST_CASE("SIGHUP asks for the status") {
   client.send(validate() + test::encoded({.opcode = Opcode::set, .keys = {"k"}, .values = {"v"}}));
   client.replies(0);
   daemon.signal(SIGHUP);
-  daemon.wait_for_text("serving 0 jobs, 1 connections, 1 keys");
+  daemon.wait_for_text("jobs 0, connections 1, keys 1");
   client.replies(0);
+}
+
+TEST_CASE("the status counts the jobs of agents, each by its run id") {
+  Daemon daemon({"--port", "0"});
+  std::vector<std::unique_ptr<RawClient>> agents;
+  for (const std::string run_id : {"one", "two", "one"}) {
+    std::string bytes(rounds::kHello);
+    rounds::Enter enter;
+    enter.run_id = run_id;
+    enter.terms.num_machines = enter.terms.min_machines = 3;
+    rounds::encode(rounds::AgentMessage(enter), bytes);
+    agents.push_back(std::make_unique<RawClient>(daemon.port()));
+    agents.back()->send(bytes);
+  }
+  RawClient after(daemon.port());
+  after.send(validate());
+  after.replies(0);
+  daemon.signal(SIGHUP);
+  daemon.wait_for_text("jobs 2, connections 4, keys 0");
 }
 
 TEST_CASE("it names who holds its port") {

@@ -48,12 +48,12 @@ TEST_CASE("the service manager hears when it serves, how it is, and when it stop
   const acc::test::TemporaryFolder folder;
   const std::string port_file = folder.path() / "port";
   Daemon daemon({"--port", "0", "--port_file", port_file}, {{"NOTIFY_SOCKET", manager.path()}});
-  CHECK(manager.hear("READY=1") == "READY=1\nSTATUS=serving 0 jobs, 0 connections, 0 keys");
+  CHECK(manager.hear("READY=1") == "READY=1\nSTATUS=jobs 0, connections 0, keys 0");
   const std::string address = test::text_of(port_file);  // complete, for who starts after READY
   RawClient client(static_cast<std::uint16_t>(std::stoi(address.substr(address.find(':') + 1))));
   client.send(validate());
   client.replies(0);
-  CHECK(manager.hear("STATUS") == "STATUS=serving 0 jobs, 1 connections, 0 keys");
+  CHECK(manager.hear("STATUS") == "STATUS=jobs 0, connections 1, keys 0");
   daemon.signal(SIGTERM);
   CHECK(contains(manager.hear("STOPPING=1"), "STATUS="));
   CHECK(daemon.wait() == 0);
@@ -86,7 +86,7 @@ TEST_CASE("it feeds the watchdog that is meant for it, while it serves") {
       {{"NOTIFY_SOCKET", other.path()}, {"WATCHDOG_USEC", "1000"}, {"WATCHDOG_PID", "1"}});
   RawClient client(not_watched.port());  // a second passes until the status shows it
   CHECK(contains(other.hear("READY=1"), "STATUS="));
-  CHECK(other.hear("") == "STATUS=serving 0 jobs, 1 connections, 0 keys");
+  CHECK(other.hear("") == "STATUS=jobs 0, connections 1, keys 0");
 }
 
 TEST_CASE("a service manager that does not listen stops nothing") {
