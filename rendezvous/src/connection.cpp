@@ -2,9 +2,8 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "socket_name.hpp"
 
-#include <boost/asio/ip/tcp.hpp>
-#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -21,13 +20,11 @@ constexpr std::size_t kKeptReplies = std::size_t{1} << 20;
 constexpr std::size_t kSentAtOnce = 64 * 1024;
 
 std::string peer_name(int fd) {
-  boost::asio::ip::tcp::endpoint peer;
-  auto size = static_cast<socklen_t>(peer.capacity());
-  if (getpeername(fd, peer.data(), &size) != 0 ||
-      (peer.data()->sa_family != AF_INET && peer.data()->sa_family != AF_INET6)) {
-    return "a client";
-  }
-  return fmt::format("{} port {}", peer.address().to_string(), peer.port());
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  auto* const address = reinterpret_cast<sockaddr*>(&peer);
+  const bool is_known = getpeername(fd, address, &size) == 0 && peer.ss_family != AF_UNIX;
+  return is_known ? socket_name(address, size) : "a client";
 }
 
 }  // namespace
@@ -70,7 +67,7 @@ void Connection::receive() {
   if (count < 0 || (count == 0 && is_departing_)) {
     return close();
   }
-  if (is_departing_) {
+  if (is_finishing_) {
     return;
   }
   if (count == 0) {
@@ -124,15 +121,21 @@ void Connection::step_through(std::string_view& bytes) {
 
 /// After a violation, or for want of memory: what was answered before is still sent.
 void Connection::refuse(const std::string& why, bool is_limit) {
-  if (!is_limit) {
-    logger("rendezvous")->debug("closing {}: {}", peer_name(socket_.get()), why);
-  } else if (commons_.refusals()) {
-    logger("rendezvous")->warn("closing {}: {}", peer_name(socket_.get()), why);
-  }
+  tell(why, is_limit);
   is_serving_ = false;
   std::string().swap(rest_);
   finish(is_open() ? Farewell::patient : Farewell::brief);
   flush();
+}
+
+/// Limits are the operator's business, violations are the client's.
+void Connection::tell(const std::string& why, bool is_limit) {
+  const auto log = logger("rendezvous");
+  if (!is_limit) {
+    log->debug("closing {}: {}", peer_name(socket_.get()), why);
+  } else if (commons_.refusals()) {
+    log->warn("closing {}: {}", peer_name(socket_.get()), why);
+  }
 }
 
 void Connection::keep(std::string_view rest) {
@@ -216,13 +219,10 @@ void Connection::count_buffered() {
   const bool grew = now > counted_;
   commons_.buffered += now - std::exchange(counted_, now);
   if (grew && commons_.buffered > commons_.options.max_buffered_bytes) {
-    if (commons_.refusals()) {
-      logger("rendezvous")
-          ->warn(
-              "closing {}: incomplete requests and unread replies of all "
-              "clients have more than {} bytes",
-              peer_name(socket_.get()), commons_.options.max_buffered_bytes);
-    }
+    tell(
+        fmt::format("incomplete requests and unread replies of all clients have more than {} bytes",
+                    commons_.options.max_buffered_bytes),
+        true);
     is_broken_ = true;
   }
 }
