@@ -79,6 +79,10 @@ class Running:
     def failure(self, what):
         return AssertionError(f"{self.host.name}: {what}\n{' '.join(map(str, self.command))}\n{self.text()}")
 
+    def count(self, text):
+        with self.news:
+            return sum(text in line for _, line in self.lines)
+
     def wait_for(self, text, count=1, timeout=DEADLINE_S):
         """Time of the `count`th line with that text."""
         def found():
@@ -97,6 +101,10 @@ class Running:
             if not self.news.wait_for(lambda: self.ended, timeout):
                 raise self.failure("did not end")
         return self.process.returncode
+
+    def expect_status(self, status):
+        if self.wait() != status:
+            raise self.failure(f"ended with status {self.process.returncode}, expected {status}")
 
     def signal(self, number):
         children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
@@ -151,6 +159,18 @@ class Host:
                     found.append(int(entry.name))
             except OSError:
                 continue  # ended meanwhile
+        return found
+
+    def matching(self, text):
+        """Pids of the processes whose command line holds `text`."""
+        found = []
+        for pid in self.processes():
+            try:
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+            except OSError:
+                continue
+            if text.encode() in words:
+                found.append(pid)
         return found
 
     def freeze(self):
