@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdio>
 #include <regex>
+#include <utility>
 #include <vector>
 
 namespace train_gpt {

@@ -3,6 +3,7 @@
     host_init.py NAME FOLDER    FOLDER holds "hosts", which becomes /etc/hosts, and NAME's "boot_id"
 """
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,6 +19,9 @@ def main(name, folder):
     mount("--bind", f"{folder}/{name}.boot_id", "/proc/sys/kernel/random/boot_id")
     with open("/proc/sys/kernel/hostname", "w") as hostname:
         hostname.write(name)
+    # Pids start anywhere, lest a host that boots again has the processes of its dead self.
+    with open("/proc/sys/kernel/ns_last_pid", "w") as last_pid:
+        last_pid.write(str(random.randrange(100, 20000)))
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     print("ok", flush=True)
     while True:

@@ -5,7 +5,6 @@
 How long each took is printed; nothing is asserted about it. Status 77: no such hosts here.
 """
 import json
-import os
 import pathlib
 import shutil
 import sys
@@ -81,12 +80,13 @@ class Job:
         """Time when the last of these hosts had its worker in a round of that size; those counted
         in `earlier` are not meant."""
         earlier = earlier or {}
-        return max(self.launchers[name].wait_for(f"WORLD {size} ", earlier.get(name, 0) + 1)
-                   for name in names)
+        launchers = [self.launchers[name] for name in names]
+        return max(launcher.wait_for(f"WORLD {size} ", earlier.get(launcher, 0) + 1)
+                   for launcher in launchers)
 
     def rounds(self, size):
-        """How many rounds of that size each host has had a worker in."""
-        return {name: launcher.count(f"WORLD {size} ") for name, launcher in self.launchers.items()}
+        """How many rounds of that size each launcher has had a worker in."""
+        return {launcher: launcher.count(f"WORLD {size} ") for launcher in self.launchers.values()}
 
     def workers_on(self, name):
         return self.site.cluster[name].matching(str(self.finish_file))
@@ -109,7 +109,8 @@ def expect_round(job, what, names, size, act):
 def expect_own_end(site, what, name, pids):
     """The workers that were left on a lost machine end, though nobody can reach it."""
     begin = time.monotonic()
-    wait_until(lambda: not set(pids) & set(site.cluster[name].processes()), f"{what}: end of the workers")
+    wait_until(lambda: not set(pids) & set(site.cluster[name].processes()),
+               f"{what}: end of the workers")
     report(f"{what}: its workers are gone", begin, time.monotonic())
 
 
@@ -153,7 +154,7 @@ def come_and_go(site):
     before = job.rounds(4)
     expect_round(other, "another job at the same daemon", NODES, 4, lambda: other.join_elastic(NODES))
     other.finish()
-    check(job.rounds(4) == before, f"the other job disturbed this one: {before}, now {job.rounds(4)}")
+    check(job.rounds(4) == before, "a new round of one job at the end of another")
     job.finish()
 
 
@@ -166,7 +167,8 @@ def lost_from_a_static_job(site, what, lose):
     lose(lost)
     for name in names[:2]:
         job.launchers[name].expect_status(1)
-        check(lost in job.launchers[name].text(), f"{name} does not name {lost}:\n{job.launchers[name].text()}")
+        said = job.launchers[name].text()
+        check(lost in said, f"{name} does not name {lost}:\n{said}")
     report(f"static job, {what}: the others have ended", begin, time.monotonic())
     return job
 
@@ -221,7 +223,8 @@ def training(site):
     check({each["step"] for each in steps()} == set(range(1, 21)), "a step is missing")
     for each in steps():
         error = abs(each["loss"] - golden[each["step"] - 1])
-        check(error <= 2e-5, f"step {each['step']} by {len(each['ranks'])} ranks: loss {each['loss']} is off by {error}")
+        check(error <= 2e-5,
+              f"step {each['step']} by {len(each['ranks'])} ranks: its loss is off by {error}")
 
 
 def main():
@@ -243,7 +246,8 @@ def main():
                     continue
                 scenario(site)
                 for name in NODES:
-                    wait_until(lambda: not cluster[name].processes(), f"{scenario.__name__}: nothing is left on {name}")
+                    wait_until(lambda: not cluster[name].processes(),
+                               f"{scenario.__name__}: nothing is left on {name}")
     finally:
         shutil.rmtree(folder)
     return 0
