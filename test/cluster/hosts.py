@@ -117,6 +117,7 @@ class Host:
         self.cluster, self.name, self.number = cluster, name, number
         self.address = f"10.77.0.{number}"
         self.init = None  # its first process as seen from here, while the host is up
+        self.started = []
 
     def boot(self):
         (self.cluster.folder / f"{self.name}.boot_id").write_text(f"{uuid.uuid4()}\n")
@@ -147,7 +148,8 @@ class Host:
                 f"--wdns={os.getcwd()}"]
 
     def start(self, command, environment=None):
-        return Running(self, command, environment or {})
+        self.started.append(Running(self, command, environment or {}))
+        return self.started[-1]
 
     def processes(self):
         """Pids, as seen from here, of all but the first process."""
@@ -162,14 +164,14 @@ class Host:
         return found
 
     def matching(self, text):
-        """Pids of the processes whose command line holds `text`."""
+        """Pids of the processes whose command line begins with `text`."""
         found = []
         for pid in self.processes():
             try:
                 words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
             except OSError:
                 continue
-            if text.encode() in words:
+            if words.startswith(text.encode()):
                 found.append(pid)
         return found
 
@@ -182,12 +184,20 @@ class Host:
     def thaw(self):
         for pid in self.processes():
             _signal(pid, signal.SIGCONT)
+        self._wake_parents()
+
+    def _wake_parents(self):
+        """nsenter stops with its child, and nobody else tells it to go on."""
+        for running in self.started:
+            running.process.send_signal(signal.SIGCONT)
 
     def crash(self):
         """A power cut: no connection is closed, they fall silent."""
         self.cluster.switch(f"unplug {self.number}")
         os.kill(self.init, signal.SIGKILL)
+        self._wake_parents()
         self.unshare.wait()
+        self.started.clear()
         self.init = None
         # The kernel takes the link away with the host, but in its own time.
         subprocess.run([*self.cluster.enter_network(), "ip", "link", "delete", f"v{self.number}"],

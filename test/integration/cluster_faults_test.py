@@ -89,7 +89,7 @@ class Job:
         return {launcher: launcher.count(f"WORLD {size} ") for launcher in self.launchers.values()}
 
     def workers_on(self, name):
-        return self.site.cluster[name].matching(str(self.finish_file))
+        return self.site.cluster[name].matching(" ".join(map(str, self.worker)))
 
     def finish(self):
         """Lets the workers end; all launchers must succeed."""

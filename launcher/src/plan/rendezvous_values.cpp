@@ -16,9 +16,11 @@ using plugins::Faults;
 constexpr std::chrono::seconds kStaticJoinTimeout{900};
 constexpr std::chrono::seconds kElasticJoinTimeout{600};
 
+constexpr double kLeastHeartbeat = 0.5;
+
 struct ConfKey {
   std::string_view name;
-  enum Kind { seconds, count, boolean, store } kind;
+  enum Kind { seconds, fraction, count, boolean, store } kind;
 };
 
 constexpr std::array kConfKeys = {
@@ -26,7 +28,7 @@ constexpr std::array kConfKeys = {
     ConfKey{"join_timeout", ConfKey::seconds},
     ConfKey{"last_call_timeout", ConfKey::seconds},
     ConfKey{"close_timeout", ConfKey::seconds},
-    ConfKey{"heartbeat_timeout", ConfKey::seconds},
+    ConfKey{"heartbeat_timeout", ConfKey::fraction},
     ConfKey{"keep_alive_interval", ConfKey::seconds},
     ConfKey{"read_timeout", ConfKey::seconds},
     ConfKey{"keep_alive_max_attempt", ConfKey::count},
@@ -40,6 +42,10 @@ std::string expected_conf_value(const ConfKey& key, const std::string& value) {
   const auto number = read_number(value);
   switch (key.kind) {
     case ConfKey::seconds: return number && *number > 0 ? "" : name + "=SECONDS, at least 1";
+    case ConfKey::fraction: {
+      const auto real = plugins::parse_real(value);
+      return real && *real >= kLeastHeartbeat ? "" : name + "=SECONDS, at least 0.5";
+    }
     case ConfKey::count: return number && *number > 0 ? "" : name + "=NUMBER, at least 1";
     case ConfKey::boolean: return plugins::parse_boolean(value) ? "" : name + "=true or false";
     case ConfKey::store: return value == "tcp" ? "" : name + "=tcp: machines meet over the network";
@@ -81,6 +87,9 @@ std::vector<std::string> read_rendezvous_conf(const Given& given, RendezvousPlan
       plan.join_timeout = std::chrono::seconds(*read_number(value));
     } else if (elastic && key == "last_call_timeout") {
       plan.last_call_timeout = std::chrono::seconds(*read_number(value));
+    } else if (key == "heartbeat_timeout") {
+      plan.heartbeat_timeout = std::chrono::round<std::chrono::milliseconds>(
+          std::chrono::duration<double>(*plugins::parse_real(value)));
     } else if (key == "timeout" || key == "join_timeout") {
       notices.push_back(
           given.where + ": " + std::string(key) + " has no effect with " +
