@@ -12,11 +12,9 @@ torch 2.13 takes no machine in after the first round (the others do not publish 
 waits for), and the job ends a minute later.
 """
 import argparse
-import array
 import json
 import os
 import pathlib
-import random
 import shutil
 import sys
 import tempfile
@@ -28,7 +26,6 @@ import hosts  # noqa: E402
 
 NODES = ["node0", "node1", "node2"]
 LOST = "node1"
-VOCAB = 512
 # The least that loses something: a sum over all ranks, again and again.
 TORCH_WORKER = """
 import datetime, os, sys, time, torch, torch.distributed as dist
@@ -97,8 +94,8 @@ def read_metrics(path):
 
 def ours(args, folder, name, conf):
     metrics = folder / f"{name}.jsonl"
-    program = [args.bin / "train_gpt", "--tokens", folder / "tokens.bin", "--vocab", VOCAB,
-               "--layers", 2, "--dim", 128, "--heads", 4, "--seq_len", 64, "--global_batch", 8,
+    program = [args.bin / "train_gpt", "--data", ROOT / "docs", "--layers", 2, "--dim", 128,
+               "--heads", 4, "--seq_len", 64, "--global_batch", 8, "--lr", 1e-3,
                "--steps", args.steps, "--checkpoint", folder / name, "--checkpoint_every", 10,
                "--metrics", metrics]
 
@@ -146,7 +143,8 @@ def torch_run(args, cluster, folder, name, timeout):
 
 
 def show_losses(lines, unbroken):
-    print("\nround  steps     ranks  first loss  last loss   furthest from the unbroken run's")
+    print("\nround  ranks  steps     from        to          first loss  last loss  furthest from the"
+          " unbroken run's")
     rounds = []
     for line in lines:
         last = rounds[-1][-1] if rounds else line
@@ -155,15 +153,12 @@ def show_losses(lines, unbroken):
         rounds[-1].append(line)
     for number, steps in enumerate(rounds):
         furthest = max(abs(each["loss"] - unbroken[each["step"]]) for each in steps)
-        print(f"{number:5}  {steps[0]['step']:3}..{steps[-1]['step']:<4} {len(steps[0]['ranks']):5}"
-              f"  {steps[0]['loss']:10.5f}  {steps[-1]['loss']:9.5f}   {furthest:.1e}")
+        begin, end = (each["time"] - lines[0]["time"] for each in (steps[0], steps[-1]))
+        print(f"{number:5}  {len(steps[0]['ranks']):5}  {steps[0]['step']:3}..{steps[-1]['step']:<4}"
+              f"  {begin:6.2f} s .. {end:6.2f} s  {steps[0]['loss']:10.5f}  {steps[-1]['loss']:9.5f}"
+              f"  {furthest:.1e}")
     again = len(lines) - len({line["step"] for line in lines})
     print(f"steps made twice: {again}\n")
-
-
-def write_random_tokens(path):
-    source = random.Random(1)
-    path.write_bytes(array.array("H", (source.randrange(VOCAB) for _ in range(1 << 16))).tobytes())
 
 
 def main():
@@ -178,7 +173,6 @@ def main():
     if why:
         sys.exit(f"bench/elastic.py: {why}")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="acc-elastic-"))
-    write_random_tokens(folder / "tokens.bin")
     rows = []
     try:
         with hosts.Cluster(["head", *NODES]) as cluster:
