@@ -29,9 +29,8 @@ namespace {
 // After a failed accept, for want of descriptors.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
-// While clients keep coming, the loop is not asked in between: at most so often, since others live
-// on it too.
-constexpr int kBatches = 8;
+// While clients keep coming, the loop is not asked in between, for so long: others live on it too.
+constexpr std::chrono::milliseconds kLongestTurn{5};
 
 }  // namespace
 
@@ -75,6 +74,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     end_turn();
   }
 
+  void retire(std::function<void()> done) {
+    acceptors_.clear();
+    retired_ = std::move(done);
+    tell_if_retired();
+  }
+
   void renew_store() {
     for (const Connection::Id id : all_connections()) {
       if (!agents_.contains(id)) {
@@ -107,14 +112,14 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   }
 
   void turn() {
-    for (int i = 0; i < kBatches; ++i) {
-      const auto batch = commons_.ready.take();
+    const auto end = Clock::now() + kLongestTurn;
+    for (auto batch = commons_.ready.take(); !batch.empty(); batch = commons_.ready.take()) {
       for (const epoll_event& event : batch) {
         ReadySet::watcher(event).ready(event.events);
         flush_touched();
       }
-      if (batch.size() < 2) {
-        break;
+      if (batch.size() == 1 || Clock::now() > end) {
+        break;  // with one client at a time, the next one is not there yet
       }
     }
     await_ready();
@@ -146,8 +151,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const ServerOptions& options = commons_.options;
     if (connections_.size() >= options.max_connections) {
       if (full_()) {
-        logger("rendezvous")
-            ->warn("turning clients away: there are {} already", connections_.size());
+        const auto log = logger("rendezvous");
+        log->warn("turning clients away: there are {} already", connections_.size());
       }
       return;
     }
@@ -197,9 +202,16 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       rounds::Outbox out;
       jobs_.lose(id, "its connection has ended", Clock::now(), out);
       deliver(out);
+      tell_if_retired();
     }
     if (connections_.empty()) {
       watch_idleness();
+    }
+  }
+
+  void tell_if_retired() {
+    if (agents_.empty() && retired_) {
+      std::exchange(retired_, nullptr)();
     }
   }
 
@@ -317,6 +329,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   Deadlines farewells_;
   std::unordered_set<Connection::Id> agents_;
   rounds::Jobs jobs_;
+  std::function<void()> retired_;
   bool stops_ = false;
   asio::steady_timer limit_timer_;
   asio::steady_timer accept_timer_;
@@ -347,6 +360,10 @@ std::size_t Server::num_connections() const noexcept {
 
 void Server::renew_store() {
   impl_->renew_store();
+}
+
+void Server::retire(std::function<void()> done) {
+  impl_->retire(std::move(done));
 }
 
 void Server::stop() {

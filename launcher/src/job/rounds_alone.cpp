@@ -85,6 +85,10 @@ asio::awaitable<void> RoundsAlone::leave() {
   co_return;
 }
 
+asio::awaitable<void> RoundsAlone::part() {
+  co_return;
+}
+
 std::size_t RoundsAlone::num_clients(const Round& round) const {
   return store_ ? static_cast<std::size_t>(round.local_world_sizes.front()) : 0;
 }

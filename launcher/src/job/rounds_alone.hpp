@@ -21,6 +21,7 @@ class RoundsAlone : public Rounds {
   boost::asio::awaitable<rendezvous::Settlement> settle(bool failed, std::string report) override;
   void hurry() override {}
   boost::asio::awaitable<void> leave() override;
+  boost::asio::awaitable<void> part() override;
   void close() override { store_.reset(); }
   [[nodiscard]] std::size_t num_clients(const rendezvous::Round& round) const override;
 

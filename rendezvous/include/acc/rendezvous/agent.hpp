@@ -36,9 +36,9 @@ class Agent {
     std::function<void()> on_insist;
     /// One line of text: what is being waited for and how long already.
     std::function<void(const std::string&)> on_progress;
-    /// Before each attempt to connect: the moment to become the server where nobody is. What it
-    /// throws ends the join.
-    std::function<void()> before_connecting;
+    /// Before each attempt to connect: the moment to become the server where nobody is. Says
+    /// whether this process serves. What it throws ends the join.
+    std::function<bool()> before_connecting;
   };
 
   Agent(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,

@@ -21,7 +21,8 @@ struct Machine {
   std::string address;           ///< where the other machines reach it
   std::uint16_t store_port = 0;  ///< where it serves the workers' store if it becomes machine 0
   int local_world_size = 1;
-  int pid = 0;  ///< of its agent, for messages
+  int pid = 0;          ///< of its agent, for messages
+  bool serves = false;  ///< the rendezvous goes with it
 
   bool operator==(const Machine&) const = default;
 };

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,6 +78,10 @@ class Server {
   /// For the workers' next attempt, once the last ones have ended: forgets every key and closes the
   /// connections of all store clients, so that nothing a dead worker sent can come late.
   void renew_store();
+
+  /// Takes no more connections, and serves those of agents until the last one has gone, which
+  /// `done` is told; at once where there is none.
+  void retire(std::function<void()> done);
 
   /// Takes no more requests or connections, sends what is already answered, then closes; agents are
   /// let go first, for so long as the options say. `io` runs out of this server's work when that is
