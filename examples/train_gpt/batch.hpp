@@ -13,11 +13,13 @@ struct BatchShape {
   [[nodiscard]] std::int64_t rows() const { return batch * time; }
 };
 
-/// Token ids of one micro-batch. inputs, targets: (B, T), the targets one position ahead.
+/// Token ids of one micro-batch. inputs, targets: (B, T), the targets one position ahead. A step's
+/// loss and gradient are the mean over all ranks' micro-batches of `weight` times their mean.
 struct Batch {
   std::vector<std::int32_t> inputs;
   std::vector<std::int32_t> targets;
   BatchShape shape{};
+  float weight = 1.0f;
 };
 
 }  // namespace train_gpt

@@ -73,8 +73,7 @@ BatchFileShape read_batch_file_shape(const std::string& path) {
   return header.shape;
 }
 
-BatchFile::BatchFile(const std::string& path, std::int64_t vocab, DataParallel parallel)
-    : file_(path), parallel_(parallel) {
+BatchFile::BatchFile(const std::string& path, std::int64_t vocab) : file_(path) {
   const Header header = parse_header(file_);
   check_header(file_, header);
   shape_ = header.shape;
@@ -104,9 +103,7 @@ void BatchFile::check_vocabulary(std::int64_t vocab) const {
 
 void BatchFile::read(BatchPosition position, Batch& batch) const {
   const std::int64_t T = batch.shape.time;
-  const std::int64_t first_row = position.step * shape_.rows +
-                                 position.micro_step * (shape_.rows / parallel_.micro_steps) +
-                                 parallel_.rank * batch.shape.batch;
+  const std::int64_t first_row = position.step * shape_.rows + position.sequence;
   for (std::int64_t n = 0; n < batch.shape.rows(); ++n) {
     const std::int64_t index = (first_row + n / T) * shape_.columns + n % T;
     batch.inputs[static_cast<std::size_t>(n)] = id(index);

@@ -19,11 +19,10 @@ struct BatchFileShape {
 /// Format: numpy.lib.format. Throws Error(config) naming the file and what was found.
 BatchFileShape read_batch_file_shape(const std::string& path);
 
-/// Ready-made batches. With A micro-steps, micro-step a of rank r has the rows
-/// a * (rows / A) + r * micro_batch and on.
+/// Ready-made global batches: a row is a sequence.
 class BatchFile final : public DataSource {
  public:
-  BatchFile(const std::string& path, std::int64_t vocab, DataParallel parallel);
+  BatchFile(const std::string& path, std::int64_t vocab);
 
   void read(BatchPosition position, Batch& batch) const override;
 
@@ -32,7 +31,6 @@ class BatchFile final : public DataSource {
   void check_vocabulary(std::int64_t vocab) const;
 
   MappedFile file_;
-  DataParallel parallel_;
   BatchFileShape shape_{};
   const std::uint8_t* ids_ = nullptr;  // [steps, rows, columns], int32, unaligned
 };

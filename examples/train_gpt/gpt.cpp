@@ -109,7 +109,7 @@ double Gpt::loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch
     const ConstMatrix z_rows(z + first * C, rows, C);
     multiply({logits_.data(), rows, V}, z_rows, head.t());
     loss += cross_entropy(logits_.data(), batch.targets.data() + first,
-                          1.0f / static_cast<float>(N), rows, V);
+                          batch.weight / static_cast<float>(N), rows, V);
     const ConstMatrix d_logits(logits_.data(), rows, V);
     multiply({dz + first * C, rows, C}, d_logits, head);
     const acc::Gradient d_head = use.grad(p_.head);
@@ -118,7 +118,7 @@ double Gpt::loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch
   std::fill(dx_.data(), dx_.data() + N * C, 0.0f);
   layernorm_backward(x, use[p_.ln_f.weight], stats, dz, dx_.data(), use.grad_to_add(p_.ln_f.weight),
                      use.grad_to_add(p_.ln_f.bias), N, C);
-  return loss / static_cast<double>(N);
+  return batch.weight * loss / static_cast<double>(N);
 }
 
 std::span<const float> Gpt::next_token_logits(std::span<const std::int32_t> tokens) {

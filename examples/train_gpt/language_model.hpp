@@ -18,12 +18,13 @@ class LanguageModel {
   LanguageModel(const LanguageModel&) = delete;
   LanguageModel& operator=(const LanguageModel&) = delete;
 
-  /// Forward and backward of one micro-batch. The gradient of its mean loss goes to the runtime.
+  /// Forward and backward of one micro-batch. The gradient of its weighted mean loss goes to the
+  /// runtime.
   /// On a GPU the work is queued and may not have happened yet.
   virtual void train(const Batch& batch) = 0;
 
-  /// The mean losses (nats per token) of the micro-batches since the last call, summed. Waits for
-  /// them.
+  /// The weighted mean losses (nats per token) of the micro-batches since the last call, summed.
+  /// Waits for them.
   virtual double take_loss() = 0;
 
   /// Logits of the token that follows `tokens` (at most the largest time), on every rank: [vocab],

@@ -111,6 +111,8 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model,
   line["tokens_per_s"] = result.tokens_per_second;
   line["flops_per_s"] = result.flops_per_second;
   line["step_s"] = result.seconds;
+  line["time"] =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   line["strategy"] = acc::plugins::to_string(runtime_.settings().sharding.strategy);
   line["hpz_partition_size"] = runtime_.settings().sharding.hpz_partition_size;
   line["ranks"] = rank_objects(rows);

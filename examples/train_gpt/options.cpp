@@ -56,8 +56,13 @@ void add_training_options(CLI::App& app, Raw& raw) {
   Options& options = raw.options;
   app.add_option("--steps", raw.steps, "optimizer steps, earlier ones of a resumed run included")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--micro_batch", options.micro_batch, "sequences of one rank at a time")
-      ->check(CLI::PositiveNumber);
+  auto* micro_batch =
+      app.add_option("--micro_batch", options.micro_batch, "sequences of one rank at a time")
+          ->check(CLI::PositiveNumber);
+  app.add_option("--global_batch", options.global_batch,
+                 "sequences of a step, divided among however many ranks there are")
+      ->check(CLI::PositiveNumber)
+      ->excludes(micro_batch, app.get_option("--batches"));
   app.add_option("--lr", options.lr, "learning rate, constant after the warm-up");
   app.add_option("--betas", options.betas, "AdamW's decay rates of the moments")
       ->type_name("B1,B2")
@@ -78,6 +83,11 @@ void add_output_options(CLI::App& app, Raw& raw) {
   app.add_option("--save", options.save, "sharded checkpoint after the last step")
       ->type_name("DIR");
   app.add_option("--resume", options.resume, "go on from such a checkpoint")->type_name("DIR");
+  app.add_option("--checkpoint", options.checkpoints,
+                 "folder of checkpoints; go on from the newest that is there")
+      ->type_name("DIR");
+  app.add_option("--checkpoint_every", options.checkpoint_every, "steps between two checkpoints")
+      ->check(CLI::PositiveNumber);
   app.add_option("--export", options.export_to, "all weights after the last step")
       ->type_name("FILE.safetensors");
   app.add_option("--sample", options.sample, "print that many sampled tokens after training")

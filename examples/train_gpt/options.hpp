@@ -21,7 +21,8 @@ struct Options {
   std::string init_from;
 
   std::int64_t steps = 0;  ///< the step to stop at, a resumed run's earlier ones included
-  std::optional<std::int64_t> micro_batch;  ///< sequences of a rank in one forward and backward
+  std::optional<std::int64_t> micro_batch;   ///< sequences of a rank in one forward and backward
+  std::optional<std::int64_t> global_batch;  ///< of all ranks in one step, however many there are
   double lr = 3e-4;
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;
@@ -33,6 +34,8 @@ struct Options {
   std::string metrics;
   std::string save;
   std::string resume;
+  std::string checkpoints;              ///< folder of a CheckpointSeries
+  std::int64_t checkpoint_every = 100;  ///< steps
   std::string export_to;
   std::int64_t sample = 0;
 

@@ -30,12 +30,22 @@ void check_save(const fs::path& path) {
     if (!fs::is_directory(path, error)) {
       refuse("--save", path, "it is no folder");
     }
-    const bool checkpoint = fs::exists(path / "metadata.json", error);
-    if (!checkpoint && !fs::is_empty(path, error)) {
+    if (!is_checkpoint(path) && !fs::is_empty(path, error)) {
       refuse("--save", path, "the folder holds something else than a checkpoint");
     }
   }
   check_folder_of("--save", path);
+}
+
+void check_series(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    check_folder_of("--checkpoint", path);
+  } else if (!fs::is_directory(path, error)) {
+    refuse("--checkpoint", path, "it is no folder");
+  } else {
+    check_folder_of("--checkpoint", path / "step");
+  }
 }
 
 void check_export(const fs::path& path) {
@@ -54,9 +64,17 @@ fs::path without_slash(const std::string& text) {
 
 }  // namespace
 
+bool is_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / kCheckpointMark, error);
+}
+
 void check_outputs(const Options& options) {
   if (!options.save.empty()) {
     check_save(without_slash(options.save));
+  }
+  if (!options.checkpoints.empty()) {
+    check_series(without_slash(options.checkpoints));
   }
   if (!options.export_to.empty()) {
     check_export(options.export_to);

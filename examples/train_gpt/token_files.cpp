@@ -95,10 +95,8 @@ void TokenFiles::read(BatchPosition position, Batch& batch) const {
   const std::int64_t T = batch.shape.time;
   const auto starts = static_cast<std::uint64_t>(count_ - T);
   for (std::int64_t b = 0; b < batch.shape.batch; ++b) {
-    const std::uint64_t draw =
-        random_bits({seed_, static_cast<std::uint64_t>(position.step),
-                     static_cast<std::uint64_t>(position.micro_step),
-                     static_cast<std::uint64_t>(parallel_.rank), static_cast<std::uint64_t>(b)});
+    const std::uint64_t draw = random_bits({seed_, static_cast<std::uint64_t>(position.step),
+                                            static_cast<std::uint64_t>(position.sequence + b)});
     const auto start = static_cast<std::int64_t>(draw % starts);
     for (std::int64_t t = 0; t < T; ++t) {
       const auto n = static_cast<std::size_t>(b * T + t);

@@ -1,6 +1,8 @@
 #include "train.hpp"
 
+#include "checkpoint_series.hpp"
 #include "data_source.hpp"
+#include "global_batch.hpp"
 #include "language_model.hpp"
 #include "metrics.hpp"
 #include "outputs.hpp"
@@ -13,11 +15,10 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 namespace train_gpt {
 namespace {
-
-constexpr const char* kStepKey = "step";  // in the checkpoint's program state
 
 acc::AdamW adamw(const Options& options) {
   return {.lr = options.lr,
@@ -33,11 +34,11 @@ double learning_rate(const Options& options, std::int64_t step) {
   return options.lr * std::min(1.0, static_cast<double>(step + 1) / warmup);
 }
 
-Batch make_batch(BatchShape shape) {
-  const auto count = static_cast<std::size_t>(shape.rows());
-  return {.inputs = std::vector<std::int32_t>(count),
-          .targets = std::vector<std::int32_t>(count),
-          .shape = shape};
+void shape_batch(Batch& batch, const Share& share, std::int64_t seq_len) {
+  batch.shape = {.batch = share.count, .time = seq_len};
+  batch.weight = share.weight;
+  batch.inputs.resize(static_cast<std::size_t>(batch.shape.rows()));
+  batch.targets.resize(batch.inputs.size());
 }
 
 DataParallel data_parallel(const acc::Runtime& runtime) {
@@ -53,11 +54,17 @@ class Trainer {
       : runtime_(runtime),
         options_(options),
         parallel_(data_parallel(runtime)),
-        shape_{.batch = micro_batch_size(options, parallel_), .time = options.seq_len},
+        global_batch_(global_batch(options, parallel_)),
         data_(options.steps > 0 ? open_data(options, parallel_) : nullptr),
         model_(runtime.model(options.seed)),
-        gpt_(make_language_model(runtime, model_, options.model, shape_)),
-        optimizer_(make_optimizer()) {}
+        gpt_(
+            make_language_model(runtime, model_, options.model,
+                                {.batch = global_batch_.largest_share(), .time = options.seq_len})),
+        optimizer_(make_optimizer()) {
+    if (!options.checkpoints.empty()) {
+      series_.emplace(runtime, options.checkpoints);
+    }
+  }
 
   void run() {
     if (runtime_.rank() == 0) {
@@ -93,43 +100,48 @@ class Trainer {
 
   /// Steps that were made before: 0, or the checkpoint's.
   std::int64_t start() {
-    if (options_.resume.empty()) {
+    const std::optional<std::string> newest = series_ ? series_->newest() : std::nullopt;
+    const std::string from = newest.value_or(options_.resume);
+    if (from.empty()) {
       return 0;
     }
-    const acc::ProgramState program = runtime_.load(options_.resume, model_, optimizer_);
-    const auto step = program.find(kStepKey);
-    if (step == program.end()) {
-      throw acc::Error(acc::Errc::config,
-                       options_.resume + ": the checkpoint names no step; another program's?");
+    const std::int64_t step = step_of(runtime_.load(from, model_, optimizer_), from);
+    if (runtime_.rank() == 0) {
+      std::printf("going on after step %lld from %s\n", static_cast<long long>(step), from.c_str());
+      std::fflush(stdout);
     }
-    return step->second;
+    return step;
   }
 
   void train_steps(std::int64_t first) {
-    MetricsFile metrics(runtime_, options_.metrics, !options_.resume.empty());
+    MetricsFile metrics(runtime_, options_.metrics, first > 0);
     Progress progress(runtime_.rank() == 0, options_.steps);
-    Batch batch = make_batch(shape_);
     for (std::int64_t step = first; step < options_.steps; ++step) {
-      const StepResult result = train_step(step, batch);
+      const StepResult result = train_step(step);
       progress.show(result);
       metrics.write(result, model_, gpt_->activation_bytes());
+      const bool last = result.step == options_.steps;
+      if (series_ && (last || result.step % options_.checkpoint_every == 0)) {
+        series_->save(model_, optimizer_, result.step);
+      }
     }
   }
 
-  StepResult train_step(std::int64_t step, Batch& batch) {
+  StepResult train_step(std::int64_t step) {
     const auto begin = std::chrono::steady_clock::now();
     model_.reset_traffic();
     optimizer_.set_lr(learning_rate(options_, step));
     for (std::int64_t micro_step = 0; micro_step < parallel_.micro_steps; ++micro_step) {
-      data_->read({.step = step, .micro_step = micro_step}, batch);
-      gpt_->train(batch);
+      const Share share = global_batch_.share(micro_step);
+      shape_batch(batch_, share, options_.seq_len);
+      data_->read({.step = step, .sequence = share.first}, batch_);
+      gpt_->train(batch_);
     }
     const acc::StepInfo info = optimizer_.step();
     const double loss =
         runtime_.mean(gpt_->take_loss() / static_cast<double>(parallel_.micro_steps));
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-    const auto tokens =
-        static_cast<double>(shape_.rows() * parallel_.micro_steps * parallel_.world_size);
+    const auto tokens = static_cast<double>(global_batch_.sequences() * options_.seq_len);
     return {.step = step + 1,
             .loss = loss,
             .grad_norm = info.grad_norm,
@@ -142,7 +154,7 @@ class Trainer {
 
   void finish() {
     if (!options_.save.empty()) {
-      runtime_.save(options_.save, model_, optimizer_, {{kStepKey, options_.steps}});
+      runtime_.save(options_.save, model_, optimizer_, program_state(options_.steps));
     }
     if (!options_.export_to.empty()) {
       model_.export_safetensors(options_.export_to);
@@ -166,11 +178,13 @@ class Trainer {
   acc::Runtime& runtime_;
   const Options& options_;
   DataParallel parallel_;
-  BatchShape shape_;
+  GlobalBatch global_batch_;
   std::unique_ptr<DataSource> data_;  // opened before the model: bad data fail at once
   acc::Model model_;
   std::unique_ptr<LanguageModel> gpt_;
   acc::Optimizer optimizer_;
+  Batch batch_;
+  std::optional<CheckpointSeries> series_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -19,7 +20,6 @@ using acc::test::TemporaryFolder;
 namespace fs = std::filesystem;
 
 const std::string kParity = std::string(ACC_TEST_DATA) + "/parity_gpt";
-constexpr int kRows = 8;  // of a global batch
 constexpr const char* kConfigs[] = {"fsdp_full_shard",
                                     "fsdp_shard_grad_op",
                                     "fsdp_no_shard",
@@ -73,8 +73,6 @@ std::vector<std::string> command(const std::string& config, Layout layout, int m
                                             "256",
                                             "--init_from",
                                             kParity + "/init.safetensors",
-                                            "--micro_batch",
-                                            std::to_string(kRows / layout.workers),
                                             "--lr",
                                             "1e-3",
                                             "--betas",
@@ -153,13 +151,11 @@ double distance(const fs::path& a_path, const fs::path& b_path) {
 
 /// 20 steps on two workers with more flags for the launcher; the metrics.
 std::vector<nlohmann::json> train_two(const std::string& config,
-                                      const std::vector<std::string>& launcher_flags,
-                                      const std::string& micro_batch) {
+                                      const std::vector<std::string>& launcher_flags) {
   const TemporaryFolder folder;
   const fs::path metrics = folder.path() / "metrics.jsonl";
   auto line = command(config, {2, 1}, 0, "", {"--steps", "20", "--metrics", metrics.string()});
   line.insert(line.begin() + 1, launcher_flags.begin(), launcher_flags.end());
-  *(std::find(line.begin(), line.end(), "--micro_batch") + 1) = micro_batch;
   Program launcher(line);
   const int status = launcher.wait();
   CAPTURE(launcher.err());
@@ -249,7 +245,7 @@ TEST_CASE("machines with differently many ranks train alike") {
 TEST_CASE("accumulation over micro-steps gives the losses of the whole batch") {
   for (const char* config : {"fsdp_full_shard", "zero1", "zero3"}) {
     CAPTURE(config);
-    check_losses(train_two(config, {"--gradient_accumulation_steps", "2"}, "2"));
+    check_losses(train_two(config, {"--gradient_accumulation_steps", "2"}));
   }
 }
 
@@ -300,10 +296,43 @@ TEST_CASE("any layout resumes what any other saved; the same layout to the bit")
   }
 }
 
+TEST_CASE("a run goes on from its newest checkpoint, whatever ranks it has") {
+  const TemporaryFolder folder;
+  const auto path = [&](const char* name) { return (folder.path() / name).string(); };
+  struct Part {
+    const char* config;
+    Layout layout;
+    const char* until;
+    std::vector<std::string> kept;
+  };
+  // Three ranks have 2, 3 and 3 of the 8 sequences.
+  for (const Part& each :
+       {Part{"fsdp_full_shard", {3, 1}, "7", {"step_00000006", "step_00000007"}},
+        Part{"zero2", {3, 2, 1}, "9", {"step_00000007", "step_00000009"}},
+        Part{"fsdp_hybrid_shard", {4, 2}, "14", {"step_00000012", "step_00000014"}},
+        Part{"fsdp_full_shard", {2, 2}, "20", {"step_00000018", "step_00000020"}}}) {
+    CAPTURE(each.until);
+    train(each.config, each.layout,
+          {"--steps", each.until, "--checkpoint", path("run"), "--checkpoint_every", "3",
+           "--metrics", path("metrics.jsonl")});
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path("run"))) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    CHECK(names == each.kept);
+    // As a kill while the folder was being removed leaves it: no checkpoint.
+    fs::create_directory(folder.path() / "run" / "step_00000019");
+  }
+  const auto steps = read_metrics(path("metrics.jsonl"));
+  REQUIRE(steps.size() == 20);
+  check_losses(steps);
+}
+
 TEST_CASE("bf16 follows fp32 closely, in every strategy alike") {
   for (const char* config : {"fsdp_full_shard", "fsdp_no_shard", "zero1", "zero3_hpz"}) {
     CAPTURE(config);
-    const auto steps = train_two(config, {"--mixed_precision", "bf16"}, "4");
+    const auto steps = train_two(config, {"--mixed_precision", "bf16"});
     REQUIRE(steps.size() == 20);
     const double expected = golden().at("single_fp64").at("loss").at(19);
     CHECK(std::abs(steps[19].at("loss").get<double>() - expected) < 0.02);

@@ -68,7 +68,7 @@ class Gpt final : public LanguageModel {
   const T* forward_blocks(const T* x, BatchShape shape);
   template <class Use>
   ConstMatrix<T> head(const Use& use);
-  void loss_and_gradient(acc::BackwardUse& use, const T* x, BatchShape shape);
+  void loss_and_gradient(acc::BackwardUse& use, const T* x, const Batch& batch);
   void backward_blocks(BatchShape shape);
 
   ModelConfig config_;
@@ -134,7 +134,7 @@ void Gpt<T>::train(const Batch& batch) {
   }
   // The loss belongs to the root's backward: the gradient of each chunk of logits is used at once.
   auto use = p_.root->backward();
-  loss_and_gradient(use, x, batch.shape);
+  loss_and_gradient(use, x, batch);
   backward_blocks(batch.shape);
   embedding_backward(stream_, upload_.finish(batch.inputs), dx_.data(),
                      gradient_to_add<T>(use, p_.wte), gradient_to_add<T>(use, p_.wpe),
@@ -195,8 +195,8 @@ ConstMatrix<T> Gpt<T>::head(const Use& use) {
 
 // logits = ln_f(x) @ head^T, their loss and its gradient, a piece of rows after the other
 template <class T>
-void Gpt<T>::loss_and_gradient(acc::BackwardUse& use, const T* x, BatchShape shape) {
-  const std::int64_t N = shape.rows();
+void Gpt<T>::loss_and_gradient(acc::BackwardUse& use, const T* x, const Batch& batch) {
+  const std::int64_t N = batch.shape.rows();
   const std::int64_t C = config_.dim;
   const std::int64_t V = config_.vocab;
   const ConstMatrix<T> weight = head(use);
@@ -209,15 +209,16 @@ void Gpt<T>::loss_and_gradient(acc::BackwardUse& use, const T* x, BatchShape sha
     const std::int64_t rows = std::min(logit_rows_, N - first);
     const ConstMatrix<T> z_rows(z + first * C, rows, C);
     context_.matmul.multiply({logits_.data(), rows, padded_vocab_}, z_rows, weight.t());
-    cross_entropy(stream_, logits_.data(), upload_.targets() + first, 1.0f / static_cast<float>(N),
-                  losses_.data() + first, rows, V, padded_vocab_);
+    cross_entropy(stream_, logits_.data(), upload_.targets() + first,
+                  batch.weight / static_cast<float>(N), losses_.data() + first, rows, V,
+                  padded_vocab_);
     context_.matmul.multiply({dz + first * C, rows, C}, {logits_.data(), rows, padded_vocab_},
                              weight);
     const GradientOf<T> d_head = gradient<T>(use, p_.head);
     const ConstMatrix<T> d_logits(logits_.data(), rows, V, padded_vocab_);
     context_.matmul.multiply({d_head.data, V, C}, d_logits.t(), z_rows, d_head.beta);
   }
-  add_losses(stream_, losses_.data(), N, 1.0 / static_cast<double>(N), total_.data());
+  add_losses(stream_, losses_.data(), N, batch.weight / static_cast<double>(N), total_.data());
   layernorm_backward(stream_, x, parameter<T>(use, p_.ln_f.weight), stats, dz, dx_.data(), false,
                      gradient_to_add<T>(use, p_.ln_f.weight), gradient_to_add<T>(use, p_.ln_f.bias),
                      context_.layernorm.data(), N, C);

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <random>
@@ -39,12 +37,11 @@ constexpr std::array kConfKeys = {
 
 /// Seconds with a decimal point, at least a tenth.
 std::optional<std::chrono::milliseconds> read_fraction(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0.1 && value < 1e6)) {
+  const auto value = plugins::parse_real(text);
+  if (!value || *value < 0.1 || *value > 1e6) {
     return std::nullopt;
   }
-  return std::chrono::milliseconds(std::llround(value * 1000));
+  return std::chrono::round<std::chrono::milliseconds>(std::chrono::duration<double>(*value));
 }
 
 /// What is wrong with the value, or nothing.

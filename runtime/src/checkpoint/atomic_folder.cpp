@@ -7,12 +7,15 @@
 #include <cerrno>
 #include <cstdio>
 #include <utility>
+#include <vector>
 
 namespace acc::checkpoint {
 
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr const char* kTemporary = ".acc-tmp.";
 
 // Absolute, without links and without a slash at the end.
 fs::path resolved(const fs::path& path) {
@@ -32,9 +35,10 @@ void rename_folder(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-AtomicFolder::AtomicFolder(const fs::path& target, std::function<bool(const std::string&)> is_ours)
+AtomicFolder::AtomicFolder(const fs::path& target, std::function<bool(const std::string&)> is_ours,
+                           std::uint32_t id)
     : target_(resolved(target)),
-      temporary_(target_.string() + ".acc-tmp"),
+      temporary_(target_.string() + kTemporary + std::to_string(id)),
       old_(target_.string() + ".acc-old"),
       is_ours_(std::move(is_ours)) {}
 
@@ -64,12 +68,29 @@ void AtomicFolder::remove_ours(const fs::path& folder) const {
   }
 }
 
+void AtomicFolder::remove_predecessors() const {
+  const fs::path parent = folder_of(target_);
+  if (!fs::exists(parent)) {
+    return;
+  }
+  const std::string prefix = target_.filename().string() + kTemporary;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(parent)) {
+    if (entry.path().filename().string().starts_with(prefix)) {
+      found.push_back(entry.path());
+    }
+  }
+  for (const fs::path& folder : found) {
+    remove_ours(folder);
+  }
+}
+
 void AtomicFolder::begin() {
   if (fs::exists(old_) && !fs::exists(target_)) {
     rename_folder(old_, target_);
   }
   remove_ours(old_);
-  remove_ours(temporary_);
+  remove_predecessors();
   if (fs::exists(target_)) {
     check_ours(target_);
   }

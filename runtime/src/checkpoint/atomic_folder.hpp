@@ -1,24 +1,27 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
 
 /// A folder that is complete or absent, also when it replaces an older one: it is filled under the
-/// name "<target>.acc-tmp" and then exchanged with the target in one step.
+/// name "<target>.acc-tmp.<id>" and then exchanged with the target in one step.
 namespace acc::checkpoint {
 
 class AtomicFolder {
  public:
   /// `is_ours` tells whether a file name may lie in such a folder: a folder with any other entry is
-  /// never replaced or removed. Links in `target` are followed.
+  /// never replaced or removed. Links in `target` are followed. `id`: of this attempt to fill it,
+  /// so that one that was given up for dead and wakes up (a machine that hung) finds its own
+  /// temporary folder gone, instead of writing into its successor's.
   AtomicFolder(const std::filesystem::path& target,
-               std::function<bool(const std::string& file_name)> is_ours);
+               std::function<bool(const std::string& file_name)> is_ours, std::uint32_t id = 0);
 
   [[nodiscard]] const std::filesystem::path& target() const noexcept { return target_; }
   [[nodiscard]] const std::filesystem::path& temporary() const noexcept { return temporary_; }
 
-  /// Removes what a killed predecessor left and makes an empty temporary folder. Throws
+  /// Removes what predecessors left and makes an empty temporary folder. Throws
   /// Error(config) where the target holds files that are not ours.
   void begin();
   /// Flushes, exchanges, removes the older folder.
@@ -29,6 +32,7 @@ class AtomicFolder {
 
  private:
   void remove_ours(const std::filesystem::path& folder) const;
+  void remove_predecessors() const;
   void check_ours(const std::filesystem::path& folder) const;
   void replace_in_two_steps() const;
 

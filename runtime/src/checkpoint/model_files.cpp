@@ -11,6 +11,7 @@
 
 #include <array>
 #include <optional>
+#include <random>
 
 namespace acc::checkpoint {
 namespace {
@@ -59,6 +60,13 @@ void await_readers(ModelState& model) {
 
 bool is_rank_zero(ModelState& model) {
   return model.engine().groups.world->rank() == 0;
+}
+
+/// A random number of rank 0's, on every rank.
+std::uint32_t agree_on_id(ModelState& model) {
+  std::array<double, 1> id = {is_rank_zero(model) ? std::random_device{}() : 0.0};
+  model.engine().groups.world->all_reduce(id, ReduceOp::max)->wait();
+  return static_cast<std::uint32_t>(id[0]);
 }
 
 /// The part of a flat parameter that this rank writes: its own shard, once over all replicas; where
@@ -235,8 +243,9 @@ void save_checkpoint(ModelState& model, OptimizerState& optimizer, const std::st
         plugins::to_string(type), directory);
   }
   std::optional<CheckpointWriter> writer;
+  const std::uint32_t id = agree_on_id(model);
   together(model, [&] {
-    writer.emplace(directory);
+    writer.emplace(directory, id);
     if (is_rank_zero(model)) {
       writer->begin();
     }

@@ -48,7 +48,8 @@ void check_listed(const Manifest& manifest, const PieceTable& table, const fs::p
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(const fs::path& folder) : folder_(folder, is_checkpoint_file) {}
+CheckpointWriter::CheckpointWriter(const fs::path& folder, std::uint32_t id)
+    : folder_(folder, is_checkpoint_file, id) {}
 
 void CheckpointWriter::begin() {
   folder_.begin();

@@ -53,7 +53,8 @@ struct Manifest {
 /// what an unfinished save left is removed by the next one. All machines must see the folder.
 class CheckpointWriter {
  public:
-  explicit CheckpointWriter(const std::filesystem::path& folder);
+  /// `id`: the same on all ranks, and another one for every save.
+  CheckpointWriter(const std::filesystem::path& folder, std::uint32_t id);
 
   void begin();
   /// Each element of a tensor's kind is written by exactly one rank. A rank without pieces writes

@@ -1,10 +1,12 @@
 #include "batch_file.hpp"
+#include "global_batch.hpp"
 #include "token_files.hpp"
 
 #include <acc/base/error.hpp>
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -72,14 +74,14 @@ const DataParallel kAlone{.rank = 0, .world_size = 1, .micro_steps = 1};
 
 }  // namespace
 
-TEST_CASE("a batches file: each rank and micro-step has its rows") {
+TEST_CASE("a batches file: a sequence is a row of its step") {
   const TemporaryFolder folder;
   const auto path = folder.write(
       "b.npy", npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2, 8, 3), }\n", 48));
   CHECK(read_batch_file_shape(path).rows == 8);
-  const BatchFile data(path, 48, {.rank = 1, .world_size = 2, .micro_steps = 2});
+  const BatchFile data(path, 48);
   Batch batch = batch_of({.batch = 2, .time = 2});
-  data.read({.step = 1, .micro_step = 1}, batch);  // rows 8 / 2 + 1 * 2 = 6 and 7 of step 1
+  data.read({.step = 1, .sequence = 6}, batch);
   CHECK(batch.inputs == std::vector<std::int32_t>{42, 43, 45, 46});
   CHECK(batch.targets == std::vector<std::int32_t>{43, 44, 46, 47});
 }
@@ -103,7 +105,7 @@ TEST_CASE("a batches file that is wrong is refused by name") {
   };
   for (const Case& c : cases) {
     const auto path = folder.write("b.npy", c.content);
-    const auto message = message_of([&] { BatchFile(path, 40, kAlone); });
+    const auto message = message_of([&] { BatchFile(path, 40); });
     CAPTURE(message);
     CHECK(message.find(path) == 0);
     CHECK(message.find(c.expected) != std::string::npos);
@@ -119,12 +121,12 @@ TEST_CASE("token files are one sequence over files and folders, in order of name
   const TokenFiles data({(folder.path / "text").string(), last}, TokenType::byte, 256, 7, 1,
                         kAlone);
   Batch batch = batch_of({.batch = 1, .time = 7});
-  data.read({.step = 0, .micro_step = 0}, batch);
+  data.read({.step = 0, .sequence = 0}, batch);
   CHECK(std::string(batch.inputs.begin(), batch.inputs.end()) == "abcdefg");
   CHECK(std::string(batch.targets.begin(), batch.targets.end()) == "bcdefgh");
 }
 
-TEST_CASE("a batch depends on seed, step, micro-step and rank alone") {
+TEST_CASE("a sequence depends on seed, step and its place in the global batch alone") {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 5000; ++i) {
@@ -133,21 +135,77 @@ TEST_CASE("a batch depends on seed, step, micro-step and rank alone") {
   const auto path = folder.write("t.bin", text);
   std::set<std::int32_t> starts;
   for (const std::uint64_t seed : {1, 2}) {
-    for (const std::int64_t rank : {0, 1}) {
-      const TokenFiles data({path}, TokenType::uint16, 5000, 4, seed, {rank, 2, 2});
-      const TokenFiles again({path}, TokenType::uint16, 5000, 4, seed, {rank, 2, 2});
-      for (const BatchPosition position : {BatchPosition{0, 0}, {0, 1}, {7, 0}}) {
-        Batch batch = batch_of({.batch = 2, .time = 4});
-        Batch other = batch;
-        data.read(position, batch);
-        again.read(position, other);
-        CHECK(batch.inputs == other.inputs);
-        CHECK(batch.targets[3] == batch.inputs[3] + 1);
-        starts.insert({batch.inputs[0], batch.inputs[4]});
+    const TokenFiles data({path}, TokenType::uint16, 5000, 4, seed, kAlone);
+    const TokenFiles of_rank_2({path}, TokenType::uint16, 5000, 4, seed, {2, 3, 1});
+    for (const std::int64_t step : {0, 7}) {
+      Batch whole = batch_of({.batch = 6, .time = 4});
+      data.read({.step = step, .sequence = 0}, whole);
+      Batch part = batch_of({.batch = 2, .time = 4});
+      of_rank_2.read({.step = step, .sequence = 4}, part);
+      CHECK(std::equal(part.inputs.begin(), part.inputs.end(), whole.inputs.begin() + 16));
+      CHECK(std::equal(part.targets.begin(), part.targets.end(), whole.targets.begin() + 16));
+      CHECK(whole.targets[3] == whole.inputs[3] + 1);
+      for (std::size_t row = 0; row < 6; ++row) {
+        starts.insert(whole.inputs[row * 4]);
       }
     }
   }
-  CHECK(starts.size() == 24);  // 2 seeds x 2 ranks x 3 positions x 2 rows, all apart
+  CHECK(starts.size() == 24);  // 2 seeds x 2 steps x 6 sequences, all apart
+}
+
+TEST_CASE("a global batch is divided among ranks and micro-steps, whole and in order") {
+  for (const std::int64_t sequences : {1, 4, 8, 13}) {
+    for (const std::int64_t ranks : {1, 2, 3, 4}) {
+      for (const std::int64_t micro_steps : {1, 2}) {
+        CAPTURE(sequences);
+        CAPTURE(ranks);
+        CAPTURE(micro_steps);
+        if (sequences < ranks * micro_steps) {
+          CHECK(message_of([&] {
+                  GlobalBatch(sequences, {0, ranks, micro_steps});
+                })
+                    .find("too small for " + std::to_string(micro_steps) + " micro-steps x " +
+                          std::to_string(ranks) + " ranks") != std::string::npos);
+          continue;
+        }
+        std::int64_t next = 0;
+        std::int64_t largest = 0;
+        for (std::int64_t part = 0; part < ranks * micro_steps; ++part) {
+          const GlobalBatch batch(sequences, {part % ranks, ranks, micro_steps});
+          const Share share = batch.share(part / ranks);
+          CHECK(share.first == next);
+          CHECK(share.count >= 1);
+          // The mean over all parts weighs each sequence alike.
+          CHECK(share.weight / static_cast<double>(share.count) ==
+                doctest::Approx(static_cast<double>(ranks * micro_steps) /
+                                static_cast<double>(sequences)));
+          next += share.count;
+          largest = std::max(largest, share.count);
+        }
+        CHECK(next == sequences);
+        CHECK(largest == GlobalBatch(sequences, {0, ranks, micro_steps}).largest_share());
+      }
+    }
+  }
+}
+
+TEST_CASE("the size of the global batch") {
+  const TemporaryFolder folder;
+  Options options;
+  const DataParallel parallel{.rank = 0, .world_size = 3, .micro_steps = 2};
+  CHECK(global_batch(options, parallel).sequences() == 24);
+  options.micro_batch = 5;
+  CHECK(global_batch(options, parallel).sequences() == 30);
+  options.micro_batch.reset();
+  options.global_batch = 7;
+  CHECK(global_batch(options, parallel).sequences() == 7);
+  options.global_batch.reset();
+  options.batches = folder.write(
+      "b.npy", npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2, 8, 3), }\n", 48));
+  CHECK(global_batch(options, parallel).sequences() == 8);
+  options.micro_batch = 2;
+  CHECK(message_of([&] { global_batch(options, parallel); }) ==
+        options.batches + ": 8 rows a step are not 2 micro-steps x 3 ranks x micro-batch 2");
 }
 
 TEST_CASE("token files that are wrong are refused by name") {

@@ -36,12 +36,11 @@ TEST_CASE("losses and gradient norms are those of PyTorch in double precision") 
   auto optimizer = model.optimizer(
       acc::AdamW{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
   optimizer.set_clip_norm(1.0);
-  const BatchFile data(kParity + "tokens.npy", kConfig.vocab,
-                       {.rank = 0, .world_size = 1, .micro_steps = 1});
+  const BatchFile data(kParity + "tokens.npy", kConfig.vocab);
   Batch batch = empty_batch({.batch = 8, .time = 64});
   for (std::size_t step = 0; step < 20; ++step) {
     CAPTURE(step);
-    data.read({.step = static_cast<std::int64_t>(step), .micro_step = 0}, batch);
+    data.read({.step = static_cast<std::int64_t>(step), .sequence = 0}, batch);
     gpt.train(batch);
     const double loss = gpt.take_loss();
     const double norm = optimizer.step().grad_norm;

@@ -92,6 +92,8 @@ TEST_CASE("what cannot be run is refused with what to do") {
       {"--data x --dim 10 --heads 3", "dim must be a multiple of heads, got dim 10 and heads 3"},
       {"--data x --layers 0", "layers (n_layer) must be at least 1, got 0"},
       {"--tokens x", "--vocab is needed"},
+      {"--data x --global_batch 8 --micro_batch 2", "excludes"},
+      {"--batches " + kBatches + " --vocab 256 --global_batch 8", "excludes"},
       {"--batches " + kBatches + " --vocab 256 --steps 21", "holds 20"},
       {"--batches " + kBatches + " --vocab 256 --seq_len 32", "holds sequences of 64"},
       {"--data x --model_config /no/such", "cannot read the model configuration /no/such"},

@@ -82,11 +82,12 @@ void save_checkpoint(const fs::path& folder, int world_size, int save, unsigned 
   std::mt19937 generator(seed);
   const auto values = values_of_save(save);
   const auto ranks = random_layout(world_size, generator, values);
-  CheckpointWriter(folder).begin();
+  const auto id = static_cast<std::uint32_t>(save);
+  CheckpointWriter(folder, id).begin();
   for (int rank = 0; rank < world_size; ++rank) {
-    CheckpointWriter(folder).write_rank_file(rank, ranks[static_cast<std::size_t>(rank)]);
+    CheckpointWriter(folder, id).write_rank_file(rank, ranks[static_cast<std::size_t>(rank)]);
   }
-  CheckpointWriter(folder).commit(manifest_of(world_size, save));
+  CheckpointWriter(folder, id).commit(manifest_of(world_size, save));
 }
 
 // Whether the folder holds a save, whole: all values belong to the save that the manifest tells.
@@ -201,7 +202,7 @@ TEST_CASE("a commit without all pieces is refused and leaves the older checkpoin
   const auto values = values_of_save(2);
   const auto attempt = [&](const std::vector<Piece>& pieces, int world_size) {
     return error_of([&] {
-      CheckpointWriter writer(path);
+      CheckpointWriter writer(path, 1);
       writer.begin();
       writer.write_rank_file(0, pieces);
       writer.commit(manifest_of(world_size, 2));
@@ -245,9 +246,41 @@ TEST_CASE("a commit without all pieces is refused and leaves the older checkpoin
 
 TEST_CASE("a rank that does not see the folder is named") {
   const TemporaryFolder folder;
-  CheckpointWriter writer(folder.path() / "c");
+  CheckpointWriter writer(folder.path() / "c", 1);
   const std::string message = error_of([&] { writer.write_rank_file(3, {}); });
   CHECK(message.find("rank 3 does not see the folder") != std::string::npos);
+}
+
+TEST_CASE("a save that sleeps while another is made fails when it wakes, wherever it was") {
+  const auto values = values_of_save(1);
+  std::mt19937 generator(1);
+  const auto pieces = random_layout(1, generator, values)[0];
+  const std::function<void(CheckpointWriter&)> steps[] = {
+      [](CheckpointWriter& writer) { writer.begin(); },
+      [&](CheckpointWriter& writer) { writer.write_rank_file(0, pieces); },
+      [](CheckpointWriter& writer) { writer.commit(manifest_of(1, 1)); },
+  };
+  for (const std::size_t asleep_after : {1, 2}) {
+    for (const std::size_t awake_after : {1, 2, 3}) {
+      CAPTURE(asleep_after);
+      CAPTURE(awake_after);
+      const TemporaryFolder folder;
+      CheckpointWriter sleeper(folder.path() / "c", 1);
+      CheckpointWriter writer(folder.path() / "c", 2);
+      for (std::size_t i = 0; i < asleep_after; ++i) {
+        steps[i](sleeper);
+      }
+      for (std::size_t i = 0; i < awake_after; ++i) {
+        steps[i](writer);
+      }
+      CHECK(error_of([&] { steps[asleep_after](sleeper); }) != "no error");
+      for (std::size_t i = awake_after; i < std::size(steps); ++i) {
+        steps[i](writer);
+      }
+      CHECK(whole_save(folder.path() / "c") == 1);
+      CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);
+    }
+  }
 }
 
 TEST_CASE("damaged checkpoints are refused with what is wrong") {

@@ -2,6 +2,7 @@
 
 #include "batch_file.hpp"
 #include "cuda/device_buffer.hpp"
+#include "global_batch.hpp"
 #include "gpt.hpp"
 #include "sampling.hpp"
 
@@ -63,19 +64,21 @@ std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int 
   auto runtime = acc::Runtime::from_settings(settings);
   auto model = runtime.model();
   const int micro_steps = runtime.gradient_accumulation_steps();
-  const BatchShape shape{.batch = 8 / micro_steps, .time = 64};
-  const auto gpt = cuda::make_gpt(runtime.device(), model, kConfig, shape, most_logits);
+  const GlobalBatch global(8, {.rank = 0, .world_size = 1, .micro_steps = micro_steps});
+  const auto gpt = cuda::make_gpt(runtime.device(), model, kConfig,
+                                  {.batch = global.largest_share(), .time = 64}, most_logits);
   model.load_safetensors(kParity + "init.safetensors");
   auto optimizer = model.optimizer(
       acc::AdamW{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
   optimizer.set_clip_norm(1.0);
-  const BatchFile data(kParity + "tokens.npy", kConfig.vocab,
-                       {.rank = 0, .world_size = 1, .micro_steps = micro_steps});
-  Batch batch = empty_batch(shape);
+  const BatchFile data(kParity + "tokens.npy", kConfig.vocab);
   std::vector<Step> result;
   for (int step = 0; step < steps; ++step) {
     for (int micro_step = 0; micro_step < micro_steps; ++micro_step) {
-      data.read({.step = step, .micro_step = micro_step}, batch);
+      const Share share = global.share(micro_step);
+      Batch batch = empty_batch({.batch = share.count, .time = 64});
+      batch.weight = share.weight;
+      data.read({.step = step, .sequence = share.first}, batch);
       gpt->train(batch);
     }
     const double norm = optimizer.step().grad_norm;
@@ -101,8 +104,8 @@ TEST_CASE("fp32 on a GPU: losses and gradient norms are those of PyTorch in doub
   check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 8), 2e-5, 1e-4);
 }
 
-TEST_CASE("the same in micro-steps, whose gradients are added") {
-  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no, 4), 2), 2e-5, 1e-4);
+TEST_CASE("the same in micro-steps, whose gradients are added, of 2, 3 and 3 sequences") {
+  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no, 3), 2), 2e-5, 1e-4);
 }
 
 TEST_CASE("the same with everything fused into the products, and with nothing") {

@@ -1,0 +1,270 @@
+"""Virtual hosts on this machine, made of Linux namespaces, which can be cut off, frozen and crashed.
+
+    with Cluster(["head", "node0", "node1"]) as cluster:
+        running = cluster["node0"].start(["ping", "head"])
+        running.wait_for("ttl=")
+        cluster.cut(["head"], ["node0", "node1"])
+
+A host has its own network, name, processes, /dev/shm and boot id; the rest of the file system is
+shared, as on a cluster with shared storage. Needs root, iproute2 and util-linux. Everything hangs
+off this process and ends with it.
+"""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+
+HERE = pathlib.Path(__file__).resolve().parent
+TOOLS = ("ip", "mount", "nsenter", "setpriv", "ss", "unshare")
+DEADLINE_S = 30  # for what has to happen; never a measure of speed
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+
+
+def why_impossible():
+    """What this machine lacks for virtual hosts; None where they can be made."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"no {', '.join(missing)} here"
+    trial = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc", "true"]
+    result = subprocess.run(trial, capture_output=True, text=True)
+    return result.stderr.strip() if result.returncode else None
+
+
+def start_process(command, **options):
+    """A process that is killed when this one ends."""
+    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], text=True, **options)
+
+
+def read_ok(process, what):
+    answer = process.stdout.readline()
+    if answer != "ok\n":
+        raise RuntimeError(f"{what}: {answer}{process.stdout.read()}")
+
+
+class Running:
+    """A program on a host. Its output is read all along, and every line's time is kept."""
+
+    def __init__(self, host, command, environment):
+        self.host, self.command = host, command
+        self.lines = []  # (time.monotonic(), text)
+        self.news = threading.Condition()
+        self.ended = False
+        self.process = subprocess.Popen(
+            [*host.enter(), "--", *map(str, command)], env=dict(os.environ, **environment), text=True,
+            errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.news:
+                self.lines.append((time.monotonic(), line.rstrip("\n")))
+                self.news.notify_all()
+        self.process.wait()
+        with self.news:
+            self.ended = True
+            self.news.notify_all()
+
+    def text(self):
+        with self.news:
+            return "\n".join(line for _, line in self.lines)
+
+    def failure(self, what):
+        return AssertionError(f"{self.host.name}: {what}\n{' '.join(map(str, self.command))}\n{self.text()}")
+
+    def count(self, text):
+        with self.news:
+            return sum(text in line for _, line in self.lines)
+
+    def wait_for(self, text, count=1, timeout=DEADLINE_S):
+        """Time of the `count`th line with that text."""
+        def found():
+            times = [at for at, line in self.lines if text in line]
+            return times[count - 1] if len(times) >= count else None
+        with self.news:
+            self.news.wait_for(lambda: found() is not None or self.ended, timeout)
+        at = found()
+        if at is None:
+            raise self.failure(f"'{text}' did not come {count} times")
+        return at
+
+    def wait(self, timeout=DEADLINE_S):
+        """Its exit status, -N when it was killed by signal N, once it has ended."""
+        with self.news:
+            if not self.news.wait_for(lambda: self.ended, timeout):
+                raise self.failure("did not end")
+        return self.process.returncode
+
+    def expect_status(self, status):
+        if self.wait() != status:
+            raise self.failure(f"ended with status {self.process.returncode}, expected {status}")
+
+    def signal(self, number):
+        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        for pid in children.read_text().split():  # of nsenter: the program itself
+            os.kill(int(pid), number)
+
+
+class Host:
+    def __init__(self, cluster, name, number):
+        self.cluster, self.name, self.number = cluster, name, number
+        self.address = f"10.77.0.{number}"
+        self.init = None  # its first process as seen from here, while the host is up
+        self.started = []
+
+    def boot(self):
+        (self.cluster.folder / f"{self.name}.boot_id").write_text(f"{uuid.uuid4()}\n")
+        unshare = start_process(
+            ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc",
+             "--kill-child=KILL", sys.executable, HERE / "host_init.py", self.name, self.cluster.folder],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        read_ok(unshare, f"{self.name} does not start")
+        self.unshare = unshare
+        children = pathlib.Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text()
+        self.init = int(children)
+        self._connect()
+
+    def _connect(self):
+        port, mac = f"v{self.number}", f"02:00:00:00:00:{self.number:02x}"
+        network = [*self.cluster.enter_network(), "ip", "link"]
+        subprocess.run([*network, "add", port, "type", "veth", "peer", "name", "eth0", "address", mac,
+                        "netns", str(self.init)], check=True)
+        subprocess.run([*network, "set", port, "up"], check=True)
+        for command in (["link", "set", "lo", "up"],
+                        ["address", "add", f"{self.address}/24", "dev", "eth0"],
+                        ["link", "set", "eth0", "up"]):
+            subprocess.run(["nsenter", "--target", str(self.init), "--net", "ip", *command], check=True)
+        self.cluster.switch(f"plug {self.number}")
+
+    def enter(self):
+        return ["nsenter", "--target", str(self.init), "--mount", "--uts", "--ipc", "--net", "--pid",
+                f"--wdns={os.getcwd()}"]
+
+    def start(self, command, environment=None):
+        self.started.append(Running(self, command, environment or {}))
+        return self.started[-1]
+
+    def processes(self):
+        """Pids, as seen from here, of all but the first process."""
+        mine = os.readlink(f"/proc/{self.init}/ns/pid")
+        found = []
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if os.readlink(entry / "ns/pid") == mine and int(entry.name) != self.init:
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # ended meanwhile
+        return found
+
+    def matching(self, text):
+        """Pids of the processes whose command line begins with `text`."""
+        found = []
+        for pid in self.processes():
+            try:
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+            except OSError:
+                continue
+            if words.startswith(text.encode()):
+                found.append(pid)
+        return found
+
+    def freeze(self):
+        """Stops every process, as a machine that hangs: its kernel still accepts connections."""
+        for _ in range(2):  # one may have forked
+            for pid in self.processes():
+                _signal(pid, signal.SIGSTOP)
+
+    def thaw(self):
+        for pid in self.processes():
+            _signal(pid, signal.SIGCONT)
+        self._wake_parents()
+
+    def _wake_parents(self):
+        """nsenter stops with its child, and nobody else tells it to go on."""
+        for running in self.started:
+            running.process.send_signal(signal.SIGCONT)
+
+    def crash(self):
+        """A power cut: no connection is closed, they fall silent."""
+        self.cluster.switch(f"unplug {self.number}")
+        os.kill(self.init, signal.SIGKILL)
+        self._wake_parents()
+        self.unshare.wait()
+        self.started.clear()
+        self.init = None
+        # The kernel takes the link away with the host, but in its own time.
+        subprocess.run([*self.cluster.enter_network(), "ip", "link", "delete", f"v{self.number}"],
+                       stderr=subprocess.DEVNULL)
+
+
+def _signal(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+class Cluster:
+    def __init__(self, names):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="acc-cluster-"))
+        self.hosts = {name: Host(self, name, number) for number, name in enumerate(names, 1)}
+
+    def __enter__(self):
+        lines = [f"{host.address} {host.name}\n" for host in self.hosts.values()]
+        (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
+        self.network = start_process(
+            ["unshare", "--net", sys.executable, HERE / "switch.py"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        read_ok(self.network, "the network does not start")
+        for host in self.hosts.values():
+            host.boot()
+        return self
+
+    def __exit__(self, *_):
+        for host in self.hosts.values():
+            if host.init is not None:
+                host.crash()
+        self.network.stdin.close()
+        self.network.wait()
+        shutil.rmtree(self.folder)
+
+    def __getitem__(self, name):
+        return self.hosts[name]
+
+    def switch(self, command):
+        self.network.stdin.write(command + "\n")
+        self.network.stdin.flush()
+        read_ok(self.network, command)
+
+    def enter_network(self):
+        return ["nsenter", "--target", str(self.network.pid), "--net"]
+
+    def cut(self, some, others):
+        """Frames between the two groups of hosts vanish, both ways."""
+        for a in some:
+            for b in others:
+                self.switch(f"cut {self[a].number} {self[b].number}")
+
+    def loss(self, name, percent):
+        self.switch(f"loss {self[name].number} {percent}")
+
+    def delay(self, name, milliseconds):
+        """Each frame to and from the host waits so long: round trips gain twice that."""
+        self.switch(f"delay {self[name].number} {milliseconds}")
+
+    def heal(self):
+        self.switch("heal")
+
+    def reset(self, a, b):
+        """Ends all TCP connections between two hosts with a reset at both ends."""
+        for here, there in ((a, b), (b, a)):
+            subprocess.run(["nsenter", "--target", str(self[here].init), "--net", "ss", "--kill",
+                            "--no-header", "--tcp", "dst", self[there].address],
+                           check=True, stdout=subprocess.DEVNULL)

@@ -1,0 +1,136 @@
+"""The network between virtual hosts: an Ethernet switch whose links can be broken.
+
+Runs in a network namespace of its own. Every port is one end of a veth pair, named "v<number>" after
+the host at its other end; the host's MAC address ends in that number. Commands come on standard
+input, one a line, and are answered "ok" once they are in force:
+
+    plug N          port v<N> is there now            unplug N    its cable is pulled
+    cut A B         no frame passes between A and B   heal        all links are sound again
+    loss N PERCENT  of the frames to and from N       delay N MS  each frame to and from N waits so long
+
+The kernel's own means for this (netem, nftables) are not in every kernel.
+"""
+import collections
+import random
+import select
+import socket
+import sys
+import time
+
+PACKET_IGNORE_OUTGOING, PACKET_VNET_HDR = 23, 15
+SOL_PACKET, PACKET_ADD_MEMBERSHIP, PACKET_MR_PROMISC = 263, 1, 1
+ETH_P_ALL = 3
+VNET_HEADER = 10  # bytes before the frame: what the sender's kernel left to the network card
+LARGEST = VNET_HEADER + 14 + (1 << 16)
+
+
+class Switch:
+    def __init__(self):
+        self.ports = {}  # number of the host -> socket
+        self.cuts = set()
+        self.loss = collections.Counter()  # percent
+        self.delay = collections.Counter()  # seconds
+        self.late = collections.deque()  # (due, port, frame), in order of their arrival
+        self.random = random.Random(7)
+        self.poll = select.poll()
+        self.poll.register(sys.stdin, select.POLLIN)
+        self.by_descriptor = {}
+
+    def plug(self, number):
+        port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        port.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)  # checksums and segmentation stay undone
+        port.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+        port.bind((f"v{number}", ETH_P_ALL))
+        membership = socket.if_nametoindex(f"v{number}").to_bytes(4, sys.byteorder)
+        membership += PACKET_MR_PROMISC.to_bytes(2, sys.byteorder) + bytes(10)
+        port.setsockopt(SOL_PACKET, PACKET_ADD_MEMBERSHIP, membership)
+        port.setblocking(False)
+        self.ports[number] = port
+        self.by_descriptor[port.fileno()] = number
+        self.poll.register(port, select.POLLIN)
+
+    def unplug(self, number):
+        port = self.ports.pop(number)
+        self.poll.unregister(port)
+        del self.by_descriptor[port.fileno()]
+        port.close()
+
+    def heal(self):
+        self.cuts.clear()
+        self.loss.clear()
+        self.delay.clear()
+
+    def command(self, line):
+        name, *numbers = line.split()
+        numbers = [int(number) for number in numbers]
+        if name == "cut":
+            self.cuts.add(frozenset(numbers))
+        elif name == "loss":
+            self.loss[numbers[0]] = numbers[1]
+        elif name == "delay":
+            self.delay[numbers[0]] = numbers[1] / 1000
+        else:
+            {"plug": self.plug, "unplug": self.unplug, "heal": self.heal}[name](*numbers)
+        print("ok", flush=True)
+
+    def receive(self, source):
+        for _ in range(64):  # then the other ports' turn
+            try:
+                frame = self.ports[source].recv(LARGEST)
+            except (BlockingIOError, KeyError):
+                return
+            except OSError:  # the host is gone
+                return
+            target = frame[VNET_HEADER + 5]  # last byte of the destination's address
+            group = frame[VNET_HEADER] & 1
+            for number in list(self.ports) if group else [target]:
+                if number != source and number in self.ports:
+                    self.forward(source, number, frame)
+
+    def forward(self, source, target, frame):
+        if frozenset((source, target)) in self.cuts:
+            return
+        for end in (source, target):
+            if self.random.uniform(0, 100) < self.loss[end]:
+                return
+        delay = self.delay[source] + self.delay[target]
+        if delay == 0:
+            self.send(target, frame)
+        else:
+            self.late.append((time.monotonic() + delay, target, frame))
+
+    def send(self, target, frame):
+        try:
+            self.ports[target].send(frame)
+        except (OSError, KeyError):
+            pass  # its queue is full, or it is gone: the frame is lost
+
+    def send_late(self):
+        now = time.monotonic()
+        waiting = collections.deque()
+        for due, target, frame in self.late:
+            if due <= now:
+                self.send(target, frame)
+            else:
+                waiting.append((due, target, frame))
+        self.late = waiting
+
+    def run(self):
+        print("ok", flush=True)
+        while True:
+            wait = None
+            if self.late:
+                wait = max(0.0, min(due for due, _, _ in self.late) - time.monotonic()) * 1000 + 1
+            for descriptor, _ in self.poll.poll(wait):
+                if descriptor != sys.stdin.fileno():
+                    self.receive(self.by_descriptor.get(descriptor))
+                    continue
+                line = sys.stdin.readline()
+                if not line:
+                    return
+                self.command(line)
+            self.send_late()
+
+
+if __name__ == "__main__":
+    Switch().run()

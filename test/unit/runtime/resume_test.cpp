@@ -1,0 +1,163 @@
+#include "acc/rendezvous/store.hpp"
+#include "acc/runtime.hpp"
+#include "support/run_ranks.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/weights.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+// Checkpoints that another number of ranks goes on from.
+namespace {
+
+using acc::plugins::ShardingSettings;
+using acc::plugins::Strategy;
+using acc::test::distance;
+using acc::test::Job;
+using acc::test::Weights;
+
+/// Sizes that divide by nothing, a frozen and a tied parameter. The gradients depend on weights and
+/// step alone, so that any number of ranks should make the same steps.
+struct Net {
+  explicit Net(acc::Model& model)
+      : root(model.root("net", "Net")), layer(model.unit("net.layer", "Layer")) {
+    embedding = root.parameter("embedding", {13, 3}, acc::normal(0.5F));
+    root.tie("net.head", embedding);
+    weight = layer.parameter("weight", {7, 11}, acc::normal(0.3F));
+    fixed = layer.parameter("fixed", {3}, acc::uniform(0.5F, 1.5F), {.trainable = false});
+  }
+
+  void micro_step(std::int64_t step) {
+    {
+      auto whole = root.forward();
+      auto use = layer.forward();
+    }
+    const auto push = [step](acc::Gradient to, const float* weights, int numel, float factor) {
+      for (int i = 0; i < numel; ++i) {
+        const float gradient = factor * (weights[i] + std::sin(static_cast<float>(i + 5 * step)));
+        to.data[i] = to.beta == 0.0F ? gradient : to.data[i] + gradient;
+      }
+    };
+    auto whole = root.backward();
+    {
+      auto use = layer.backward();
+      push(use.grad(weight), use[weight], 77, use[fixed][2]);
+    }
+    push(whole.grad(embedding), whole[embedding], 39, 0.1F);
+  }
+
+  Weights read(acc::Model& model) {
+    const auto guard = model.no_grad();
+    const auto whole = root.forward();
+    const auto use = layer.forward();
+    Weights all;
+    all["embedding"].assign(whole[embedding], whole[embedding] + 39);
+    all["weight"].assign(use[weight], use[weight] + 77);
+    all["fixed"].assign(use[fixed], use[fixed] + 3);
+    return all;
+  }
+
+  acc::Unit& root;
+  acc::Unit& layer;
+  acc::Parameter embedding, weight, fixed;
+};
+
+struct Part {
+  std::string from = {};  ///< checkpoint; empty: a start
+  int until = 0;          ///< step
+  std::string to = {};
+};
+
+/// Runs steps up to `part.until` and gives the weights that rank 0 sees.
+Weights train(const Job& job, const Part& part) {
+  Weights result;
+  acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    // Another seed than the first run's: what is not loaded shows.
+    auto model = runtime.model(part.from.empty() ? 1 : 2);
+    Net net(model);
+    auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
+    optimizer.set_clip_norm(0.5);
+    std::int64_t step =
+        part.from.empty() ? 0 : runtime.load(part.from, model, optimizer).at("step");
+    for (; step < part.until; ++step) {
+      net.micro_step(step);
+      CHECK_MESSAGE(optimizer.step().step == step + 1, "bias correction goes by the step");
+    }
+    if (!part.to.empty()) {
+      runtime.save(part.to, model, optimizer, {{"step", step}});
+    }
+    Weights mine = net.read(model);
+    runtime.barrier();
+    if (runtime.rank() == 0) {
+      result = std::move(mine);
+    }
+  });
+  return result;
+}
+
+ShardingSettings with(Strategy strategy, int shard_size = 0) {
+  ShardingSettings settings;
+  settings.strategy = strategy;
+  settings.shard_size = shard_size;
+  return settings;
+}
+
+std::vector<Job> jobs(int ranks) {
+  std::vector<Job> all;
+  for (const Strategy strategy :
+       {Strategy::full_shard, Strategy::shard_grad_op, Strategy::shard_optimizer}) {
+    all.push_back({.world_size = ranks, .sharding = with(strategy)});
+  }
+  if (ranks % 2 == 0) {
+    all.push_back({.world_size = ranks,
+                   .num_machines = ranks / 2,
+                   .sharding = with(Strategy::hybrid_shard, 2)});
+  }
+  return all;
+}
+
+/// Three steps as `first`, from whose checkpoint each of `others` makes three more.
+void check_resumed(const Weights& unbroken, const Job& first, const std::vector<Job>& others,
+                   double bound) {
+  const acc::test::TemporaryFolder folder;
+  const std::string checkpoint = (folder.path() / "checkpoint").string();
+  train(first, {.until = 3, .to = checkpoint});
+  for (const Job& other : others) {
+    CAPTURE(first.world_size);
+    CAPTURE(to_string(first.sharding.strategy));
+    CAPTURE(other.world_size);
+    CAPTURE(to_string(other.sharding.strategy));
+    CHECK(distance(unbroken, train(other, {.from = checkpoint, .until = 6})) <= bound);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("any number of ranks goes on from the checkpoint of any other") {
+  const Weights unbroken = train({.sharding = with(Strategy::no_shard)}, {.until = 6});
+  std::vector<Job> all;
+  for (const int ranks : {1, 2, 3, 4}) {
+    const std::vector<Job> some = jobs(ranks);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  for (const Job& first : all) {
+    check_resumed(unbroken, first, all, 2e-6);
+  }
+}
+
+TEST_CASE("the masters of bf16 weights go on where they were") {
+  const auto job = [](int ranks, int machines) {
+    Job result{
+        .world_size = ranks, .num_machines = machines, .sharding = with(Strategy::full_shard)};
+    result.sharding.mixed_precision = acc::plugins::MixedPrecision::bf16;
+    return result;
+  };
+  const Weights unbroken = train(job(1, 1), {.until = 6});
+  for (const Job& first : {job(3, 3), job(4, 2)}) {
+    check_resumed(unbroken, first, {job(1, 1), job(2, 2), job(3, 1), job(4, 1)},
+                  0.0);  // their bits
+  }
+}
