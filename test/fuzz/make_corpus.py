@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Writes the seeds of the fuzz targets: make_corpus.py FOLDER (of this folder: corpus).
+
+From the recorded exchanges of PyTorch's TCPStore (test/data/tcpstore), and from one agent's life in
+the agent protocol (docs/protocol.md). What fuzzing has found besides is left alone."""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+VECTORS = Path(__file__).resolve().parent.parent / "data/tcpstore/vectors.json"
+WHOLE = bytes(8)  # eight lengths of pieces, see input.hpp: all at once
+CUT = bytes([1, 2, 3, 5, 8, 13, 0, 1])
+SMALL = 4096  # larger seeds only make a fuzzer slow
+
+
+def store_seeds():
+    """Name, and chunks of (connection, bytes), handshakes included."""
+    for vector in json.loads(VECTORS.read_text()):
+        if "steps" in vector:
+            chunks = [(step["conn"], bytes.fromhex(step["send_hex"])) for step in vector["steps"]]
+        else:
+            chunks = [(0, bytes.fromhex(vector["client_sends_hex"]))]
+        if chunks[0][1][0] != 0:  # recorded after its handshake
+            chunks.insert(0, (0, bytes.fromhex("00cef7853c")))
+        if sum(len(sent) for _, sent in chunks) <= SMALL:
+            yield vector["kind"] + "_" + vector["name"], chunks
+
+
+def text(value):
+    return struct.pack("<I", len(value)) + value.encode()
+
+
+def frame(kind, *fields):
+    body = bytes([kind]) + b"".join(fields)
+    return struct.pack("<I", len(body)) + body
+
+
+def i32(*values):
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def enter(machine_rank):
+    """Type 0: run id, terms, times, machine."""
+    terms = b"\0" + i32(2, 1, 0, 3)
+    times = struct.pack("<5q", 600_000, 30_000, 5_000, 95_000, 30_000)
+    rank = b"\0" if machine_rank is None else b"\1" + i32(machine_rank)
+    machine = rank + text("host") + text("10.0.0.1") + struct.pack("<H", 29500) + i32(2, 4711)
+    return frame(0, text("job"), terms, times, machine)
+
+
+def end(kind):
+    return frame(kind, i32(1), text("host"), i32(1), b"\1", b"\0", text("rank 1 failed"))
+
+
+def agent_frames():
+    return [enter(None), enter(1), frame(1, struct.pack("<H", 29501)), frame(2), end(3), frame(4),
+            frame(5, b"\1", text("a report")), frame(6)]
+
+
+def server_frames():
+    formed = i32(1, 0, 0) + struct.pack("<I", 2) + i32(2, 3) + text("host") + struct.pack("<H", 29500)
+    settled = (b"\1" + i32(1) + text("host") + i32(1) + b"\1\0" + text("rank 1 failed")
+               + struct.pack("<I", 1) + i32(0) + text("host") + text("a report") + b"\1")
+    return [frame(0, struct.pack("<2q", 1000, 5000)), frame(1), frame(2, text("waiting")),
+            frame(3, formed), end(4), frame(5), frame(6, settled), frame(7, b"\3", text("silent"))]
+
+
+def seeds():
+    for name, chunks in store_seeds():
+        by_client = b"".join(struct.pack("<BH", conn, len(sent)) + sent for conn, sent in chunks)
+        yield "store_clients", name, CUT + by_client
+        if len(chunks) <= 2:
+            yield "store_frames", name, CUT + chunks[-1][1]
+    for i, sent in enumerate(agent_frames() + server_frames()):
+        yield "agent_messages", f"frame_{i}", sent
+    hello = b"\xacacc\1"
+    for name, cuts in (("whole", WHOLE), ("cut", CUT)):
+        yield "agent_session", name, cuts + hello + b"".join(agent_frames())
+    for i, number in enumerate(("0", "-12", " \t+7x", "9223372036854775807", "-9223372036854775809")):
+        yield "decimal", f"number_{i}", number.encode()
+    two_machines = bytes([0, 0, 0, 1, 0, 0, 6, 5, 3, 4, 5, 0, 1]) * 2
+    report_both = bytes([5, 0, 0, 5, 1, 0])
+    yield "jobs", "one_round", two_machines + bytes([9, 0]) + report_both
+    yield "jobs", "lost_and_back", two_machines + bytes([9, 0, 7, 1, 9, 0]) + report_both
+
+
+def main():
+    folder = Path(sys.argv[1])
+    for target, name, content in seeds():
+        (folder / target).mkdir(parents=True, exist_ok=True)
+        (folder / target / name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()
