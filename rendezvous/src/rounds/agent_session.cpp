@@ -18,7 +18,7 @@ bool AgentSession::step(std::string& /*out*/) {
     said_hello_ = true;
     bytes.remove_prefix(kHello.size());
   }
-  auto message = take_agent_message(bytes);
+  auto message = take_agent_message(bytes, has_entered_ ? kMaxMessageBytes : kMaxEnterBytes);
   buffer_.erase(0, buffer_.size() - bytes.size());
   if (!message) {
     return false;

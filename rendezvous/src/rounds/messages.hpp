@@ -12,14 +12,23 @@
 ///
 /// An agent opens with `kHello`. Then both sides send frames: u32 length of what follows, u8 type,
 /// the fields in the order of their struct; integers little-endian, a string is u32 length + bytes,
-/// a duration i64 milliseconds, an optional u8 0 or 1 before its value.
+/// a duration i64 milliseconds, an optional u8 0 or 1 before its value, world sizes are sent as
+/// runs.
 namespace acc::rendezvous::rounds {
 
 /// First byte: no store client (0) and no HTTP client (a letter) begins with it. Last: the version.
-inline constexpr std::string_view kHello{"\xac" "acc\x01", 5};
+inline constexpr std::string_view kHello{
+    "\xac"
+    "acc\x01",
+    5};
+
+/// Of a job. What a message could claim without bounds is memory.
+inline constexpr std::size_t kMaxMachines = std::size_t{1} << 16;
 
 /// Beyond it the connection ends: an agent's report is at most 8 MiB (machine_report.hpp).
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{9} << 20;
+/// Of the first message: nobody has said yet who he is.
+inline constexpr std::size_t kMaxEnterBytes = std::size_t{64} << 10;
 /// To an agent, which hears many reports at once.
 inline constexpr std::size_t kMaxAnswerBytes = std::size_t{64} << 20;
 
@@ -113,7 +122,8 @@ void encode(const ServerMessage& message, std::string& out);
 
 /// Takes the first complete frame off `bytes`; nothing while it is not there. Throws
 /// Error(protocol) as soon as a length, a type or a field cannot be right.
-std::optional<AgentMessage> take_agent_message(std::string_view& bytes);
+std::optional<AgentMessage> take_agent_message(std::string_view& bytes,
+                                               std::size_t limit = kMaxMessageBytes);
 std::optional<ServerMessage> take_server_message(std::string_view& bytes);
 
 }  // namespace acc::rendezvous::rounds
