@@ -42,7 +42,7 @@ void check_stream(std::string_view bytes, Take take) {
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  check_stream(bytes, rounds::take_agent_message);
-  check_stream(bytes, rounds::take_server_message);
+  check_stream(bytes, [](std::string_view& stream) { return rounds::take_agent_message(stream); });
+  check_stream(bytes, [](std::string_view& stream) { return rounds::take_server_message(stream); });
   return 0;
 }

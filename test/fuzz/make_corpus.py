@@ -60,7 +60,8 @@ def agent_frames():
 
 
 def server_frames():
-    formed = i32(1, 0, 0) + struct.pack("<I", 2) + i32(2, 3) + text("host") + struct.pack("<H", 29500)
+    sizes = struct.pack("<3I", 2, 1, 2) + struct.pack("<2I", 1, 3)  # runs of equal ones
+    formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500)
     settled = (b"\1" + i32(1) + text("host") + i32(1) + b"\1\0" + text("rank 1 failed")
                + struct.pack("<I", 1) + i32(0) + text("host") + text("a report") + b"\1")
     return [frame(0, struct.pack("<2q", 1000, 5000)), frame(1), frame(2, text("waiting")),
