@@ -9,7 +9,11 @@ import struct
 import sys
 from pathlib import Path
 
-VECTORS = Path(__file__).resolve().parent.parent / "data/tcpstore/vectors.json"
+TEST = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TEST / "support"))
+from agent_bytes import HELLO, end, enter, frame, i32, text
+
+VECTORS = TEST / "data/tcpstore/vectors.json"
 WHOLE = bytes(8)  # eight lengths of pieces, see input.hpp: all at once
 CUT = bytes([1, 2, 3, 5, 8, 13, 0, 1])
 SMALL = 4096  # larger seeds only make a fuzzer slow
@@ -26,32 +30,6 @@ def store_seeds():
             chunks.insert(0, (0, bytes.fromhex("00cef7853c")))
         if sum(len(sent) for _, sent in chunks) <= SMALL:
             yield vector["kind"] + "_" + vector["name"], chunks
-
-
-def text(value):
-    return struct.pack("<I", len(value)) + value.encode()
-
-
-def frame(kind, *fields):
-    body = bytes([kind]) + b"".join(fields)
-    return struct.pack("<I", len(body)) + body
-
-
-def i32(*values):
-    return struct.pack(f"<{len(values)}i", *values)
-
-
-def enter(machine_rank):
-    """Type 0: run id, terms, times, machine."""
-    terms = b"\0" + i32(2, 1, 0, 3)
-    times = struct.pack("<5q", 600_000, 30_000, 5_000, 95_000, 30_000)
-    rank = b"\0" if machine_rank is None else b"\1" + i32(machine_rank)
-    machine = rank + text("host") + text("10.0.0.1") + struct.pack("<H", 29500) + i32(2, 4711)
-    return frame(0, text("job"), terms, times, machine)
-
-
-def end(kind):
-    return frame(kind, i32(1), text("host"), i32(1), b"\1", b"\0", text("rank 1 failed"))
 
 
 def agent_frames():
@@ -76,9 +54,8 @@ def seeds():
             yield "store_frames", name, CUT + chunks[-1][1]
     for i, sent in enumerate(agent_frames() + server_frames()):
         yield "agent_messages", f"frame_{i}", sent
-    hello = b"\xacacc\1"
     for name, cuts in (("whole", WHOLE), ("cut", CUT)):
-        yield "agent_session", name, cuts + hello + b"".join(agent_frames())
+        yield "agent_session", name, cuts + HELLO + b"".join(agent_frames())
     for i, number in enumerate(("0", "-12", " \t+7x", "9223372036854775807", "-9223372036854775809")):
         yield "decimal", f"number_{i}", number.encode()
     two_machines = bytes([0, 0, 0, 1, 0, 0, 6, 5, 3, 4, 5, 0, 1]) * 2
