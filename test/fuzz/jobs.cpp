@@ -49,9 +49,11 @@ class World {
     if (!agents_.contains(id)) {
       return;
     }
-    if (const auto* enter = std::get_if<Enter>(&message); enter && agents_[id].run_id.empty()) {
+    if (const auto* enter = std::get_if<Enter>(&message)) {
       agents_[id].run_id = enter->run_id;
       agents_[id].local_world_size = enter->machine.local_world_size;
+    } else if (std::holds_alternative<Leave>(message)) {
+      agents_[id] = {};
     }
     Outbox out;
     bool breaks_protocol = false;

@@ -4,8 +4,8 @@ import threading
 from store_bytes import StoreClient
 
 
-class GoodClients:
-    """Some ranks that walk through rounds together until `stop`; each round checks its answers."""
+class GoodPeers:
+    """Some peers that walk through numbered rounds together until `finish`."""
 
     def __init__(self, port, count):
         self.port = port
@@ -24,18 +24,25 @@ class GoodClients:
             thread.join()
 
     def _run(self, rank):
+        number = 0
         try:
-            client = StoreClient(self.port)
-            number = 0
+            state = self.start(rank)
             while self._last_round is None or number < self._last_round:
-                client = self._round(client, rank, number)
+                state = self.walk(state, rank, number)
                 number += 1
                 if rank == 0:
                     self.num_rounds = number
         except (OSError, AssertionError) as error:
-            self.failures.append(f"rank {rank}, round {number}: {error!r}")
+            self.failures.append(f"{type(self).__name__}, rank {rank}, round {number}: {error!r}")
 
-    def _round(self, client, rank, number):
+
+class GoodClients(GoodPeers):
+    """Ranks that tell each other values through the store."""
+
+    def start(self, rank):
+        return StoreClient(self.port)
+
+    def walk(self, client, rank, number):
         def key(name, of=rank):
             return f"/good/{name}/{number}/{of}".encode()
 

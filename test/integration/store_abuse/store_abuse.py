@@ -18,12 +18,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 from attacks import ATTACKS, Victim
+from good_agents import NUM_AGENTS, GoodAgents
 from good_clients import GoodClients
 from own_network import own_network
 
 MIB = 1 << 20
 NUM_ATTACKERS = 3
-NUM_GOOD = 6
+NUM_CLIENTS = 6
 # What the limits let one attacker make the server hold at once, see attacks.py.
 MIB_AN_ATTACKER = 700
 MIB_LEFT = 64
@@ -94,15 +95,17 @@ def wait_until_left_alone(server, num_descriptors):
 def abuse(options):
     server = Server(options.program)
     num_descriptors, before = server.num_descriptors(), server.mib("VmRSS")
-    good = GoodClients(server.port, NUM_GOOD)
+    clients, agents = GoodClients(server.port, NUM_CLIENTS), GoodAgents(server.port, NUM_AGENTS)
     done, failures = run_attackers(server.port, options.seconds, options.seed)
-    good.finish()
-    failures += good.failures
+    for good in (clients, agents):
+        good.finish()
+        failures += good.failures
     if server.process.poll() is not None:
         return failures + [f"the server ended with {server.process.returncode}"]
     wait_until_left_alone(server, num_descriptors)
     peak, after = server.mib("VmHWM"), server.mib("VmRSS")
-    print(f"{done.total()} attacks, {good.num_rounds} rounds of {NUM_GOOD} good clients; memory "
+    print(f"{done.total()} attacks, {clients.num_rounds} rounds of {NUM_CLIENTS} good clients, "
+          f"{agents.num_rounds} jobs of good agents; memory "
           f"{before:.0f} MiB before, {peak:.0f} at most, {after:.0f} after")
     print(", ".join(f"{name} {count}" for name, count in sorted(done.items())))
     if not options.any_memory and peak > before + NUM_ATTACKERS * MIB_AN_ATTACKER:
