@@ -34,7 +34,9 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(asio::io_context& io, const std::string& host, std::uint16_t port, ServerOptions options)
       : options_(options),
-        table_([this](Connection::Id id) { connections_.at(id)->send({&wire::kReleased, 1}); }),
+        table_([this](Connection::Id id) {
+          connections_.at(id)->send({&wire::kReleased, 1});
+        }),
         acceptors_(listen_on(io, host, port)),
         port_(acceptors_.front().local_endpoint().port()),
         accept_timer_(io),
@@ -140,16 +142,15 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
 
   /// What the agents hear, and when time alone changes something next.
   void deliver(const rounds::Outbox& out) {
-    for (const auto& [id, message] : out) {
-      const auto found = connections_.find(id);
+    for (const rounds::Letter& letter : out) {
+      const auto found = connections_.find(letter.to);
       if (found == connections_.end()) {
         continue;
       }
-      std::string bytes;
-      rounds::encode(message, bytes);
-      found->second->send(bytes);
-      if (std::holds_alternative<rounds::Dropped>(message)) {
-        found->second->finish();
+      const auto connection = found->second;
+      connection->send(*letter.frame);
+      if (letter.is_last) {
+        connection->finish();
       }
     }
     round_timer_.expires_at(jobs_.next_deadline());

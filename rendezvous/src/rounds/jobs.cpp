@@ -1,12 +1,87 @@
 #include "rounds/jobs.hpp"
 
+#include "acc/base/error.hpp"
+
+#include <utility>
+#include <variant>
+
 namespace acc::rendezvous::rounds {
 
-void Jobs::receive(AgentId, AgentMessage, Time, Outbox&) {}
-void Jobs::lose(AgentId, const std::string&, Time, Outbox&) {}
-void Jobs::pass(Time, Outbox&) {}
+void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
+  auto found = by_agent_.find(agent);
+  if (found == by_agent_.end()) {
+    const auto* enter = std::get_if<Enter>(&message);
+    if (enter == nullptr) {
+      throw Error(Errc::protocol, "an agent speaks that has not said who it is");
+    }
+    check(*enter);
+    found = by_agent_.emplace(agent, job_of(*enter, now)).first;
+  }
+  const JobRef job = found->second;
+  const std::size_t first_letter = out.size();
+  const bool leaves = std::holds_alternative<Leave>(message);
+  job->membership.receive(agent, std::move(message), now, out);
+  if (leaves) {
+    by_agent_.erase(agent);
+  }
+  attended(job, now, out, first_letter);
+}
+
+void Jobs::lose(AgentId agent, const std::string& why, Time now, Outbox& out) {
+  const auto found = by_agent_.find(agent);
+  if (found == by_agent_.end()) {
+    return;
+  }
+  const JobRef job = found->second;
+  by_agent_.erase(found);
+  const std::size_t first_letter = out.size();
+  job->membership.lose(agent, why, now, out);
+  attended(job, now, out, first_letter);
+}
+
+void Jobs::pass(Time now, Outbox& out) {
+  while (next_deadline() <= now) {
+    const JobRef job = *by_due_.begin();
+    const std::size_t first_letter = out.size();
+    job->membership.pass(now, out);
+    attended(job, now, out, first_letter);
+  }
+}
+
 Time Jobs::next_deadline() const {
-  return Time::max();
+  return by_due_.empty() ? Time::max() : (*by_due_.begin())->due;
+}
+
+Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
+  auto found = by_run_id_.find(enter.run_id);
+  if (found != by_run_id_.end() && !found->second->membership.gives_way(now)) {
+    return found->second;
+  }
+  jobs_.push_back({enter.run_id, Membership(enter.run_id, enter.terms, enter.times)});
+  const JobRef job = std::prev(jobs_.end());
+  by_due_.insert(job);
+  by_run_id_.insert_or_assign(enter.run_id, job);
+  return job;
+}
+
+/// After each event of a job: who has heard its last message, when to look at it next.
+void Jobs::attended(JobRef job, Time now, const Outbox& out, std::size_t first_letter) {
+  for (std::size_t i = first_letter; i < out.size(); ++i) {
+    if (out[i].is_last) {
+      by_agent_.erase(out[i].to);
+    }
+  }
+  by_due_.erase(job);
+  if (!job->membership.is_forgotten(now)) {
+    job->due = job->membership.next_deadline();
+    by_due_.insert(job);
+    return;
+  }
+  const auto named = by_run_id_.find(job->run_id);
+  if (named != by_run_id_.end() && named->second == job) {
+    by_run_id_.erase(named);
+  }
+  jobs_.erase(job);
 }
 
 }  // namespace acc::rendezvous::rounds

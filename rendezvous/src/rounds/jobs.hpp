@@ -2,7 +2,9 @@
 
 #include "rounds/membership.hpp"
 
+#include <list>
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -11,17 +13,36 @@ namespace acc::rendezvous::rounds {
 /// All jobs of a server, by run id. As pure as `Membership`.
 class Jobs {
  public:
-  /// The first message of an agent names its job, which begins with it. Throws Error(protocol).
+  /// The first message of an agent names its job, which begins with it. Throws Error(protocol),
+  /// with nothing changed.
   void receive(AgentId agent, AgentMessage message, Time now, Outbox& out);
   /// Nothing happens for an agent that never named a job, or was dropped.
   void lose(AgentId agent, const std::string& why, Time now, Outbox& out);
   void pass(Time now, Outbox& out);
   [[nodiscard]] Time next_deadline() const;
+  /// One that is over is counted while an agent of it is here.
   [[nodiscard]] std::size_t size() const noexcept { return jobs_.size(); }
 
  private:
-  std::map<std::string, Membership> jobs_;
-  std::unordered_map<AgentId, std::string> run_ids_;
+  struct Job {
+    std::string run_id;
+    Membership membership;
+    Time due = Time::max();
+  };
+  using JobRef = std::list<Job>::iterator;
+  struct ByDue {
+    bool operator()(JobRef a, JobRef b) const {
+      return std::pair(a->due, &*a) < std::pair(b->due, &*b);
+    }
+  };
+
+  JobRef job_of(const Enter& enter, Time now);
+  void attended(JobRef job, Time now, const Outbox& out, std::size_t first_letter);
+
+  std::list<Job> jobs_;
+  std::map<std::string, JobRef> by_run_id_;  // who names it now comes here
+  std::unordered_map<AgentId, JobRef> by_agent_;
+  std::set<JobRef, ByDue> by_due_;
 };
 
 }  // namespace acc::rendezvous::rounds

@@ -1,52 +1,145 @@
 #pragma once
 
+#include "rounds/agents.hpp"
+#include "rounds/attempt.hpp"
 #include "rounds/messages.hpp"
 
-#include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace acc::rendezvous::rounds {
 
-/// One agent's connection to the server: never used twice.
-using AgentId = std::uint64_t;
+/// One message to one agent, as a frame: many agents may share it.
+struct Letter {
+  AgentId to = 0;
+  std::shared_ptr<const std::string> frame;
+  /// The server then closes the connection, and the membership knows the agent no more.
+  bool is_last = false;
+};
 
-using Time = std::chrono::steady_clock::time_point;
+/// What the server is to send, in this order.
+using Outbox = std::vector<Letter>;
 
-/// What the server is to send, in this order. After a Dropped it closes the connection, and the
-/// membership knows the agent no more.
-using Outbox = std::vector<std::pair<AgentId, ServerMessage>>;
+/// Throws Error(protocol) for what no agent of ours would say of itself.
+void check(const Enter& enter);
 
 /// The agents of one job, and the rounds that they form: a pure state machine. Events and the time
 /// come in, messages go out; it reads no clock and knows no socket, so a test can walk through any
 /// order of events at any speed.
+///
+/// Time that it was not looked at when it had asked for it is no time: a server that was suspended
+/// for an hour finds its agents as they were.
 class Membership {
  public:
   Membership(std::string run_id, Terms terms, JobTimes times);
-  ~Membership();
-  Membership(Membership&&) noexcept;
-  Membership& operator=(Membership&&) noexcept;
 
-  /// The first message is Enter. Throws Error(protocol) for one that does not fit the agent's state
-  /// and that no race explains.
-  void receive(AgentId agent, AgentMessage message, Time now, Outbox& out);
+  /// The first message is Enter, checked. Throws Error(protocol) for one that does not fit the
+  /// agent's state and that no race explains; nothing has changed then.
+  void receive(AgentId id, AgentMessage message, Time now, Outbox& out);
   /// Its connection has ended. `why` is for the other machines' users.
-  void lose(AgentId agent, const std::string& why, Time now, Outbox& out);
+  void lose(AgentId id, const std::string& why, Time now, Outbox& out);
   /// Does what is due.
   void pass(Time now, Outbox& out);
   /// When `pass` has something to do; Time::max(): never.
   [[nodiscard]] Time next_deadline() const;
 
-  /// The job is over and nothing of it needs to be kept: no agent is here, and late comers need not
-  /// be told any more.
+  /// The job is over: who names its run id begins another one, though agents of this may be here.
+  [[nodiscard]] bool gives_way(Time now) const;
+  /// Nothing of it needs to be kept.
   [[nodiscard]] bool is_forgotten(Time now) const;
 
  private:
-  class State;
-  std::unique_ptr<State> state_;
+  using State = Agent::State;
+  using Milliseconds = JobTimes::Milliseconds;
+  enum class Phase : std::uint8_t { gathering, running, ending, over };
+
+  void begin(Time now, Outbox& out);
+  void go_on();
+
+  void enter(AgentId id, Enter enter);
+  /// Whether it may come; drops it, or everybody, where not.
+  bool admit(AgentId id, const Enter& enter);
+  bool claim_rank(AgentId id, const Machine& machine);
+  void refuse_all(AgentId newcomer, const std::string& reason);
+  void make_room_for(const Agent& newcomer);
+
+  void hear(Agent& agent, Enter&& message);
+  void hear(Agent& agent, Rejoin&& message);
+  void hear(Agent& agent, Beat&& message);
+  void hear(Agent& agent, End&& message);
+  void hear(Agent& agent, Insist&& message);
+  void hear(Agent& agent, Report&& message);
+  void hear(Agent& agent, Leave&& message);
+
+  void gather();
+  void form();
+  void end_attempt(AttemptEnd end);
+  /// Ends the job where a restart was about to come.
+  void cancel_restart(AttemptEnd end);
+  void leave_alone(Agent& agent, AttemptEnd end);
+  void dismiss(Agent& agent, AttemptEnd end);
+  void settle();
+  void settle_without_the_slow();
+  void finish(Settlement settlement);
+
+  void remove(Agent& agent, const std::string& why);
+  void lose_from_attempt(int rank, bool had_reported, const std::string& why);
+  void look_at(Agent& agent);
+  void look_later(Agent& agent);
+  [[nodiscard]] Time limit_of(const Agent& agent) const;
+
+  [[nodiscard]] bool is_elastic() const { return !terms_.ranks_are_given && terms_.is_elastic(); }
+  [[nodiscard]] int needed() const;
+  [[nodiscard]] int num_in_attempt() const;
+  [[nodiscard]] bool may_restart() const { return restart_count_ < terms_.max_restarts; }
+  [[nodiscard]] bool can_spare_one() const;
+  [[nodiscard]] AttemptEnd lost(int rank, const std::string& why) const;
+
+  void send(AgentId id, const ServerMessage& message);
+  void send_all(const std::vector<Agent*>& agents, const ServerMessage& message);
+  void drop(Agent& agent, Dropped::Why why, const std::string& reason);
+  void drop_stranger(AgentId id, Dropped::Why why, const std::string& reason);
+  void tell_what_it_waits_for(Agent& agent);
+  [[nodiscard]] std::string what_is_waited_for() const;
+  [[nodiscard]] std::string timeout_reason(const Agent& agent) const;
+
+  std::string run_id_;
+  Terms terms_;
+  JobTimes times_;
+  std::optional<Machine> founder_;  // whose terms these are
+
+  Agents agents_;
+  Phase phase_ = Phase::gathering;
+  int round_ = -1;  // the last one formed
+  int restart_count_ = 0;
+
+  // gathering
+  std::map<int, AgentId> claims_;  // of given ranks
+  std::set<int> missing_;          // given ranks whose machines never came
+  bool is_short_ = false;          // fewer than needed wait
+  Time short_since_{};
+  int most_waiting_ = 0;  // since then
+  bool needs_last_call_ = true;
+  std::optional<Time> last_call_;
+
+  // running, ending
+  Attempt attempt_;
+  std::optional<AttemptEnd> end_;
+  bool uses_restart_ = false;
+  Time settle_by_{};
+
+  Time over_since_{};
+
+  // of the event that is being dealt with
+  Time now_{};
+  Outbox* out_ = nullptr;
+  Time::duration stalled_{};
+  Time alive_since_{};  // no agent counts as silent before
 };
 
 }  // namespace acc::rendezvous::rounds

@@ -1,0 +1,102 @@
+#pragma once
+
+#include "rounds/jobs.hpp"
+#include "support.hpp"
+
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace acc::rendezvous::rounds::test {
+
+/// Jobs without sockets: what each agent has heard, by agent, and time that only a test moves.
+class World {
+ public:
+  void say(AgentId agent, AgentMessage message) {
+    Outbox out;
+    jobs_.receive(agent, std::move(message), now_, out);
+    deliver(out);
+  }
+  void lose(AgentId agent, const std::string& why = "its connection has ended") {
+    Outbox out;
+    jobs_.lose(agent, why, now_, out);
+    deliver(out);
+  }
+  /// Every deadline on the way is met, as a server does that never stands still. The agents in
+  /// `alive` beat.
+  void wait(JobTimes::Milliseconds time, const std::vector<AgentId>& alive = {}) {
+    const Time end = now_ + time;
+    const auto beat = [&] {
+      for (const AgentId agent : alive) {
+        say(agent, Beat{});
+      }
+    };
+    beat();
+    for (Time next = now_ + kBeat; now_ < end; next += kBeat) {
+      while (jobs_.next_deadline() <= std::min(next, end)) {
+        now_ = std::max(now_, jobs_.next_deadline());
+        pass();
+      }
+      now_ = std::min(next, end);
+      beat();
+    }
+  }
+  /// The server stands still for so long.
+  void stall(JobTimes::Milliseconds time) {
+    now_ += time;
+    pass();
+  }
+
+  /// The next message that `agent` has not looked at, as a `Message`; fails the test where it is
+  /// another one or none.
+  template <typename Message>
+  Message heard(AgentId agent) {
+    const auto message = next(agent);
+    REQUIRE_MESSAGE(message.has_value(), "agent " << agent << " has heard nothing");
+    const auto* wanted = std::get_if<Message>(&*message);
+    REQUIRE_MESSAGE(wanted != nullptr,
+                    "agent " << agent << " has heard message " << message->index());
+    return *wanted;
+  }
+  /// The next message of any kind, if there is one.
+  std::optional<ServerMessage> next(AgentId agent) {
+    auto& inbox = inboxes_[agent];
+    if (inbox.empty()) {
+      return std::nullopt;
+    }
+    std::optional<ServerMessage> message = std::move(inbox.front());
+    inbox.pop_front();
+    return message;
+  }
+  [[nodiscard]] bool has_heard_all(AgentId agent) { return inboxes_[agent].empty(); }
+  void forget_what_was_heard() { inboxes_.clear(); }
+
+  [[nodiscard]] std::size_t num_jobs() const { return jobs_.size(); }
+  [[nodiscard]] bool has_deadline() const { return jobs_.next_deadline() != Time::max(); }
+
+ private:
+  static constexpr JobTimes::Milliseconds kBeat{500};
+
+  void pass() {
+    Outbox out;
+    jobs_.pass(now_, out);
+    deliver(out);
+  }
+  void deliver(const Outbox& out) {
+    for (const Letter& letter : out) {
+      std::string_view bytes = *letter.frame;
+      ServerMessage message = *take_server_message(bytes);
+      if (!std::holds_alternative<Beat>(message)) {
+        inboxes_[letter.to].push_back(std::move(message));
+      }
+    }
+  }
+
+  Jobs jobs_;
+  Time now_ = Time() + std::chrono::hours(1);
+  std::map<AgentId, std::deque<ServerMessage>> inboxes_;
+};
+
+}  // namespace acc::rendezvous::rounds::test
