@@ -24,13 +24,21 @@ using std::chrono::milliseconds;
 
 /// One connection, as the server's promises to it are kept track of.
 struct Agent {
+  enum class State : std::uint8_t { waiting, in_round, between, over };
+
   std::string run_id{};
   int local_world_size = 0;
-  bool in_round = false;
+  State state = State::waiting;
   int last_round = -1;
 };
 
+// A clock of nanoseconds has 292 years, and deadlines lie up to ten ahead.
+constexpr std::chrono::years kEndOfTime{200};
+
 class World {
+  using State = Agent::State;
+  using Next = acc::rendezvous::Settlement::Next;
+
  public:
   void connect(AgentMessage message) {
     agents_.try_emplace(next_id_);
@@ -54,6 +62,8 @@ class World {
       agents_[id].local_world_size = enter->machine.local_world_size;
     } else if (std::holds_alternative<Leave>(message)) {
       agents_[id] = {};
+    } else if (std::holds_alternative<Rejoin>(message) && agents_[id].state == State::between) {
+      agents_[id].state = State::waiting;
     }
     Outbox out;
     bool breaks_protocol = false;
@@ -61,6 +71,7 @@ class World {
       jobs_.receive(id, std::move(message), now_, out);
     } catch (const acc::Error& error) {
       require(error.code() == acc::Errc::protocol, "a bad message is a protocol error");
+      require(out.empty(), "and changes nothing");
       breaks_protocol = true;
     }
     deliver(out);
@@ -78,6 +89,9 @@ class World {
   }
 
   void pass(milliseconds time) {
+    if (now_ + time > Time(kEndOfTime)) {
+      return;
+    }
     now_ += time;
     Outbox out;
     jobs_.pass(now_, out);
@@ -96,7 +110,8 @@ class World {
     while (!agents_.empty()) {
       lose(agents_.begin()->first);
     }
-    pass(std::chrono::hours(24));
+    pass_to_deadline();  // an elastic job that is over is remembered for a while
+    pass_to_deadline();
     require(jobs_.size() == 0, "jobs without agents are forgotten");
     require(jobs_.next_deadline() == Time::max(), "and nothing is due any more");
   }
@@ -105,20 +120,24 @@ class World {
   void deliver(const Outbox& out) {
     std::map<std::pair<std::string, int>, std::vector<Round>> formed;
     std::vector<AgentId> dropped;
-    for (const auto& [id, message] : out) {
-      require(agents_.contains(id), "only who is here is told something");
-      Agent& agent = agents_[id];
+    for (const Letter& letter : out) {
+      require(agents_.contains(letter.to), "only who is here is told something");
+      Agent& agent = agents_[letter.to];
+      std::string_view frame = *letter.frame;
+      const auto message = take_server_message(frame).value();
       if (const auto* news = std::get_if<Formed>(&message)) {
         check_formed(agent, news->round);
         formed[{agent.run_id, news->round.round}].push_back(news->round);
-      } else if (std::holds_alternative<Settled>(message)) {
-        require(agent.in_round, "only a round's agents hear how it ended");
-        agent.in_round = false;
-      } else if (std::holds_alternative<Ends>(message)) {
-        require(agent.in_round, "only a round's agents hear that it ends");
-      } else if (std::holds_alternative<Dropped>(message)) {
-        agents_.erase(id);
-        dropped.push_back(id);
+      } else if (const auto* settled = std::get_if<Settled>(&message)) {
+        check_settled(agent, settled->settlement.next);
+      } else if (std::holds_alternative<Ends>(message) ||
+                 std::holds_alternative<Insisted>(message)) {
+        require(agent.state == State::in_round, "only a round's agents hear that it ends");
+      }
+      require(letter.is_last == std::holds_alternative<Dropped>(message), "Dropped is the last");
+      if (letter.is_last) {
+        agents_.erase(letter.to);
+        dropped.push_back(letter.to);
       }
     }
     for (const auto& [name, rounds] : formed) {
@@ -132,13 +151,20 @@ class World {
   }
 
   static void check_formed(Agent& agent, const Round& round) {
-    require(!agent.in_round, "no agent is in two rounds");
+    require(agent.state == State::waiting, "only who waits gets into a round");
     require(round.round > agent.last_round, "rounds count up");
     const auto rank = static_cast<std::size_t>(round.machine_rank);
     require(rank < round.local_world_sizes.size(), "a rank is less than their number");
     require(round.local_world_sizes[rank] == agent.local_world_size, "each has its own size");
-    agent.in_round = true;
+    agent.state = State::in_round;
     agent.last_round = round.round;
+  }
+
+  /// A restart that was to come may still be cancelled.
+  static void check_settled(Agent& agent, Next next) {
+    require(agent.state != State::over && agent.last_round >= 0, "a job ends once, for its agents");
+    require(agent.state == State::in_round || next == Next::finished, "a round ends once");
+    agent.state = next == Next::finished ? State::over : State::between;
   }
 
   /// All agents of a round hear of it at once.
@@ -160,8 +186,9 @@ class World {
   std::map<AgentId, Agent> agents_;
 };
 
-milliseconds small_time(Input& input) {
-  constexpr std::array kTimes{1, 10, 500, 1'000, 5'000, 30'000, 600'000, 100'000'000};
+milliseconds some_time(Input& input) {
+  constexpr std::array<std::int64_t, 8> kTimes{1,      10,      500,         1'000,
+                                               10'000, 600'000, 100'000'000, 315'000'000'000};
   return milliseconds(kTimes[static_cast<std::size_t>(input.below(kTimes.size()))]);
 }
 
@@ -171,11 +198,12 @@ Enter enter(Input& input) {
   message.terms.num_machines = 1 + input.below(4);
   message.terms.min_machines = 1 + input.below(message.terms.num_machines);
   message.terms.max_restarts = input.below(3);
-  message.times.join = small_time(input);
-  message.times.last_call = small_time(input);
-  message.times.heartbeat = small_time(input);
-  message.times.settle = small_time(input);
-  message.times.close = small_time(input);
+  message.terms.num_processes = std::max(0, input.below(16) - 8);
+  message.times.join = some_time(input);
+  message.times.last_call = some_time(input);
+  message.times.heartbeat = some_time(input);
+  message.times.settle = some_time(input);
+  message.times.close = some_time(input);
   const int machine = input.below(16);
   message.terms.ranks_are_given = machine >= 12;
   if (machine >= 8) {
@@ -199,9 +227,21 @@ End end(Input& input) {
   return {end};
 }
 
+/// What the fields above do not reach.
+void raw_message(Input& input, World& world, AgentId id) {
+  std::string_view bytes = input.take(input.byte());
+  try {
+    if (auto message = take_agent_message(bytes)) {
+      world.receive(id, *std::move(message));
+    }
+  } catch (const acc::Error&) {
+    world.lose(id);
+  }
+}
+
 /// One event: what, who, and what belongs to it.
 void take_event(Input& input, World& world) {
-  const int event = input.below(10);
+  const int event = input.below(11);
   const AgentId id = world.pick(input.byte());
   switch (event) {
     case 0: world.connect(enter(input)); break;
@@ -212,7 +252,8 @@ void take_event(Input& input, World& world) {
     case 5: world.receive(id, Report{input.below(2) == 1, "a report"}); break;
     case 6: world.receive(id, Leave{}); break;
     case 7: world.lose(id); break;
-    case 8: world.pass(small_time(input)); break;
+    case 8: world.pass(some_time(input)); break;
+    case 9: raw_message(input, world, id); break;
     default: world.pass_to_deadline(); break;
   }
 }

@@ -58,10 +58,11 @@ def seeds():
         yield "agent_session", name, cuts + HELLO + b"".join(agent_frames())
     for i, number in enumerate(("0", "-12", " \t+7x", "9223372036854775807", "-9223372036854775809")):
         yield "decimal", f"number_{i}", number.encode()
-    two_machines = bytes([0, 0, 0, 1, 0, 0, 6, 5, 3, 4, 5, 0, 1]) * 2
-    report_both = bytes([5, 0, 0, 5, 1, 0])
-    yield "jobs", "one_round", two_machines + bytes([9, 0]) + report_both
-    yield "jobs", "lost_and_back", two_machines + bytes([9, 0, 7, 1, 9, 0]) + report_both
+    machine = bytes([0, 0, 0, 1, 0, 2, 0, 5, 2, 4, 5, 3, 0, 1])  # event, who, its Enter in jobs.cpp
+    due, report, lose, raw_enter = bytes([10, 0]), bytes([5, 0, 0]), bytes([7, 1]), enter()
+    yield "jobs", "one_round", machine * 2 + due + report * 2
+    yield "jobs", "lost_and_back", machine * 2 + due + lose + due + machine + due + report
+    yield "jobs", "raw", bytes([9, 0, len(raw_enter)]) + raw_enter + due
 
 
 def main():
