@@ -17,10 +17,12 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+from agent_bytes import HELLO, enter
 from attacks import ATTACKS, Victim
 from good_agents import NUM_AGENTS, GoodAgents
 from good_clients import GoodClients
 from own_network import own_network
+from store_bytes import VALIDATE, WAIT, keys_request, ping
 
 MIB = 1 << 20
 NUM_ATTACKERS = 3
@@ -47,9 +49,16 @@ class Server:
     def num_descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
-    def stop(self):
-        self.process.terminate()
-        return self.process.wait()
+    def stop_with_company(self):
+        """Nobody who is still connected keeps the server from its end."""
+        with Victim(self.port, "last").peers(3) as (stranger, client, agent):
+            stranger.sendall(VALIDATE[:1])
+            client.sendall(VALIDATE + keys_request(WAIT, [b"never"]) + ping(1))
+            client.recv(4)
+            agent.sendall(HELLO + enter(run_id="last", machines=(2, 2)))
+            agent.recv(1)
+            self.process.terminate()
+            return self.process.wait()
 
 
 def attack(port, seed, attacks, end, report):
@@ -112,7 +121,7 @@ def abuse(options):
         failures.append("more memory than the limits allow")
     if not options.any_memory and after > before + MIB_LEFT:
         failures.append("memory is not given back")
-    status = server.stop()
+    status = server.stop_with_company()
     return failures + ([f"the server ended with {status}"] if status != 0 else [])
 
 
