@@ -1,7 +1,6 @@
 #pragma once
 
 #include "acc/launcher/launch_plan.hpp"
-#include "acc/rendezvous/attempts.hpp"
 #include "job/log_folder.hpp"
 #include "output/output_mux.hpp"
 #include "report/job_report.hpp"

@@ -20,6 +20,7 @@
 namespace acc::launcher {
 namespace asio = boost::asio;
 using rendezvous::AttemptEnd;
+using rendezvous::Round;
 using rendezvous::Settlement;
 using Cause = AttemptEnd::Cause;
 
@@ -44,7 +45,10 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
       signals_(io_.get_executor(), [this](int signal) { on_signal(signal); }),
       output_(io_.get_executor(), output_options(guard.process_group)),
       logs_(plan.output, plan.identity == Identity::none ? 0 : plan.local_world_size),
-      meeting_(io_, plan, host_, [this](const std::string& line) { say(line); }),
+      rounds_(make_rounds(io_, plan, host_,
+                          {.on_end = [this](const AttemptEnd& end) { on_attempt_end(end); },
+                           .on_insist = [this] { on_insist(); },
+                           .say = [this](const std::string& line) { say(line); }})),
       time_limit_(io_),
       pause_(io_),
       pauses_(plan.restart_backoff) {}
@@ -52,14 +56,15 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
 int Job::run() {
   asio::co_spawn(io_, watch_guard(), asio::detached);
   asio::co_spawn(io_, work(), [this](const std::exception_ptr& error) {
+    fault_ = error;
     close();
-    if (error) {
-      std::rethrow_exception(error);
-    }
   });
-  io_.run();
+  io_.run();  // also until the other machines have taken their last answers
   if (gave_up_ || stop_) {
     leave_at_once();
+  }
+  if (fault_) {
+    std::rethrow_exception(fault_);
   }
   return exit_status();
 }
@@ -89,10 +94,8 @@ asio::awaitable<void> Job::work() {
     on_fault(error);
   }
   time_limit_.cancel();
-  if (peers_) {
-    co_await part_from_machines();
-  }
   if (fault) {
+    co_await part_from_machines();
     std::rethrow_exception(fault);
   }
   co_await flush_output();
@@ -114,32 +117,23 @@ asio::awaitable<void> Job::flush_output() {
   co_await output_.flushed();
 }
 
-/// False where a request to stop came before the workers.
+/// False where the job ended before there was a round for this machine.
 asio::awaitable<bool> Job::meet() {
   phase_ = Phase::meeting;
-  co_await meeting_.take_place();
-  const bool left = std::exchange(phase_, Phase::tying) == Phase::leaving;
-  if (meeting_.machines().size() > 1) {
-    co_await tie_to_machines();
-  }
-  co_return std::exchange(phase_, Phase::idle) == Phase::tying && !left;
-}
-
-asio::awaitable<void> Job::tie_to_machines() {
-  peers_.emplace(io_.get_executor(), plan_, meeting_);
-  co_await peers_->connect();
-  peers_->watch([this](const AttemptEnd& end) { on_attempt_end(end); }, [this] { on_insist(); });
-  if (stop_) {
-    peers_->announce(stop_->cause, stop_->exit_status, stop_->reason);
-  }
+  round_ = co_await rounds_->next();
+  phase_ = Phase::idle;
+  co_return round_.has_value();
 }
 
 asio::awaitable<void> Job::leave_meeting() {
-  phase_ = Phase::leaving;
-  const bool left = co_await meeting_.leave();
-  if (left) {
-    io_.stop();
-  }  // else the job has formed in the meantime: meet() goes on, and tells its machines
+  co_await rounds_->leave();
+  io_.stop();
+}
+
+/// The others must not wait for a launcher that cannot go on.
+asio::awaitable<void> Job::part_from_machines() {
+  co_await rounds_->end_is_known();
+  co_await rounds_->leave();
 }
 
 asio::awaitable<void> Job::run_attempts() {
@@ -159,12 +153,12 @@ asio::awaitable<bool> Job::run_attempt() {
   phase_ = Phase::settling;
   output_.drain();
   const Settlement settlement = co_await settle(outcome);
-  const JobReport report = report_of(outcome, settlement);
+  const JobReport report = report_of(settlement);
   status_ = report.exit_status;
   publish(report);
-  bool again = report.restarts_after.has_value();
+  bool again = settlement.next == Settlement::Next::next_round && !gave_up_;
   if (again) {
-    again = co_await restart(*report.restarts_after);
+    again = co_await go_on(report);
   }
   phase_ = Phase::idle;
   co_return again;
@@ -172,8 +166,9 @@ asio::awaitable<bool> Job::run_attempt() {
 
 asio::awaitable<JobOutcome> Job::run_workers() {
   attempt_started_at_ = std::chrono::steady_clock::now();
+  learned_at_ = attempt_started_at_;
   kernel_.emplace();
-  if (peers_ && peers_->has_ended(attempt_)) {
+  if (rounds_->known_end()) {
     co_return JobOutcome{};  // on another machine, before it began here
   }
   Supervisor::Options options;
@@ -181,7 +176,7 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   options.stuck_timeout = plan_.stuck_timeout;
   options.surroundings.cgroup = &remains_.cgroup();
   options.surroundings.descriptors = descriptors_.original();
-  options.other_descriptors = store_clients();
+  options.other_descriptors = rounds_->num_clients(*round_);
   options.on_running = [this](int running) { show_status(running); };
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
   supervisor_.emplace(io_.get_executor(), output_, std::move(options));
@@ -204,11 +199,11 @@ OutputMux::Options Job::output_options(pid_t process_group) {
 }
 
 void Job::show_status(int running) {
-  output_.set_status({running, plan_.local_world_size, attempt_, started_at_});
+  output_.set_status({running, plan_.local_world_size, round_->restart_count, started_at_});
 }
 
 std::vector<WorkerSpec> Job::worker_specs() const {
-  const Assignment assignment = meeting_.assignment(attempt_);
+  const Assignment assignment = launcher::assignment(plan_, *round_);
   std::vector<WorkerSpec> specs;
   for (int local_rank = 0; local_rank < plan_.local_world_size; ++local_rank) {
     WorkerSpec& spec = specs.emplace_back();
@@ -219,7 +214,7 @@ std::vector<WorkerSpec> Job::worker_specs() const {
     spec.working_directory = plan_.working_directory;
     spec.inherits_stdin = alone_;
     spec.inherits_output = plan_.identity == Identity::none;
-    spec.targets = logs_.targets(attempt_, local_rank);
+    spec.targets = logs_.targets(round_->round, local_rank);
     if (!alone_ || !plan_.output.line_prefix.empty()) {
       spec.prefix = line_prefix(plan_.output.line_prefix,
                                 {plan_.role, spec.rank, local_rank, host_}, plan_.num_machines);
@@ -231,94 +226,52 @@ std::vector<WorkerSpec> Job::worker_specs() const {
   return specs;
 }
 
-/// Connections of workers and launchers to the store that is served here.
-std::size_t Job::store_clients() const {
-  if (meeting_.machine_rank() != 0 || plan_.identity == Identity::none) {
-    return 0;
-  }
-  const Assignment assignment = meeting_.assignment(attempt_);
-  return static_cast<std::size_t>(assignment.world_size +
-                                  Peers::kConnections * assignment.num_machines);
-}
-
 /// Says how the workers of this machine ended, and hears it of the others.
 asio::awaitable<Settlement> Job::settle(const JobOutcome& outcome) {
-  AttemptEvidence evidence{.attempt = attempt_,
-                           .machine_rank = meeting_.machine_rank(),
-                           .host = host_,
-                           .working_directory = plan_.working_directory,
-                           .learned_at = attempt_started_at_,
-                           .started_at = attempt_started_at_,
-                           .logs = logs_,
-                           .output = output_,
-                           .kernel = *kernel_};
-  if (!peers_) {
-    Settlement settlement;
-    settlement.reports.push_back(encode(machine_report(outcome, evidence)));
-    co_return settlement;
-  }
   if (outcome.gave_up) {
-    peers_->announce(Cause::other, 1, "some workers on " + host_ + " could not be killed");
+    rounds_->end({.exit_status = 1,
+                  .cause = Cause::other,
+                  .reason = "some workers on " + host_ + " could not be killed"});
   }
-  co_await peers_->announced();
-  evidence.learned_at = peers_->learned_at(attempt_);
-  co_return co_await peers_->settle(encode(machine_report(outcome, evidence)));
+  co_await rounds_->end_is_known();
+  const AttemptEvidence evidence{.attempt = round_->round,
+                                 .machine_rank = round_->machine_rank,
+                                 .host = host_,
+                                 .working_directory = plan_.working_directory,
+                                 .learned_at = learned_at_,
+                                 .started_at = attempt_started_at_,
+                                 .logs = logs_,
+                                 .output = output_,
+                                 .kernel = *kernel_};
+  const MachineReport report = machine_report(outcome, evidence);
+  const bool failed = std::ranges::any_of(report.workers, &WorkerReport::failed);
+  co_return co_await rounds_->settle(failed, encode(report));
 }
 
-JobReport Job::report_of(const JobOutcome& outcome, const Settlement& settlement) {
-  JobReport report = job_report(settlement.reports, machine_names());
+JobReport Job::report_of(const Settlement& settlement) {
+  JobReport report = job_report(settlement.machines);
   report.command = plan_.command;
   report.run_id = plan_.rendezvous.run_id;
-  report.attempt = attempt_;
+  report.attempt = round_->restart_count;
   report.max_restarts = plan_.max_restarts;
-  bool restarts = restarting_ && !outcome.gave_up;
-  std::optional<AttemptEnd> end;
-  if (peers_) {
-    end = settlement.end ? settlement.end : peers_->end();
-    restarts = settlement.end && settlement.end->restarts && !peers_->end();
-  }
-  if (ended_by_terminal_) {
-    report.first_failure.reset();
-  }
+  const std::optional<AttemptEnd>& end = settlement.end;
   if (end && end->cause != Cause::worker) {
     report.first_failure.reset();
-    report.reason = end->cause == Cause::other ? end->reason : "";
+    report.reason = end->cause == Cause::other || !end->restarts ? end->reason : "";
   }
-  if (!peers_ && !report.first_failure && stop_ && stop_->cause == Cause::other) {
-    report.reason = stop_->reason;
+  if (end && end->cause == Cause::stop) {
+    report.reason.clear();
   }
-  report.exit_status = status_of(report, end);
+  report.exit_status = end ? end->exit_status : 0;
   if (report.first_failure) {
     const WorkerReport& worker = report.workers[*report.first_failure];
+    report.exit_status = worker.exit_status();
     report.command = worker_command(plan_, worker.local_rank);
-    if (restarts) {
+    if (settlement.next == Settlement::Next::next_round) {
       report.restarts_after = pauses_.next(worker.ran_for);
     }
   }
   return report;
-}
-
-/// A worker's failure counts as it was; else the end that all machines know, or the request to
-/// stop.
-int Job::status_of(const JobReport& report, const std::optional<AttemptEnd>& end) const {
-  if (report.first_failure) {
-    return report.workers[*report.first_failure].exit_status();
-  }
-  if (end) {
-    return end->exit_status;
-  }
-  return stop_ ? stop_->exit_status : 0;
-}
-
-std::vector<std::string> Job::machine_names() const {
-  if (!peers_) {
-    return {host_};
-  }
-  std::vector<std::string> names;
-  for (const rendezvous::Machine& machine : meeting_.machines()) {
-    names.push_back(peers_->name_of(machine.machine_rank));
-  }
-  return names;
 }
 
 void Job::publish(JobReport report) {
@@ -328,8 +281,8 @@ void Job::publish(JobReport report) {
   if (!report.first_failure && report.reason.empty()) {
     return;
   }
-  report.log_folder = logs_.kept_folder(attempt_);
-  report.report_file = logs_.report_file(attempt_);
+  report.log_folder = logs_.kept_folder(round_->round);
+  report.report_file = logs_.report_file(round_->round);
   output_.write_stderr(format_report(report));
   if (!report.report_file.empty()) {
     leave_file(report.report_file, report_json(report));
@@ -337,8 +290,8 @@ void Job::publish(JobReport report) {
   const std::string own_file = value_of(environment_, variables::error_file);
   if (!own_file.empty() && report.first_failure && !report.restarts_after) {
     const WorkerReport& worker = report.workers[*report.first_failure];
-    const bool is_here = worker.machine_rank == meeting_.machine_rank();
-    const std::string file = is_here ? logs_.error_file(attempt_, worker.local_rank) : "";
+    const bool is_here = worker.machine_rank == round_->machine_rank;
+    const std::string file = is_here ? logs_.error_file(round_->round, worker.local_rank) : "";
     leave_file(own_file, root_cause_file(worker, read_error_file(file).text));
   }
 }
@@ -351,45 +304,44 @@ void Job::leave_file(const std::string& path, const std::string& text) {
   }
 }
 
-asio::awaitable<bool> Job::restart(std::chrono::milliseconds pause) {
-  if (!stop_ && !(peers_ && peers_->end())) {
-    pause_.expires_after(pause);
+/// On to the next round, after a pause where workers failed.
+asio::awaitable<bool> Job::go_on(const JobReport& report) {
+  if (!stop_ && report.restarts_after) {
+    pause_.expires_after(*report.restarts_after);
     co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
   }
-  bool again = !stop_;
-  if (peers_) {
-    co_await peers_->announced();
-    again = co_await peers_->restart();
-  } else if (again && plan_.rendezvous.backend != RendezvousPlan::Backend::none) {
-    meeting_.forget_workers();
-  }
-  if (!again) {
-    status_ = stop_ ? stop_->exit_status : status_;
+  if (stop_) {
+    status_ = stop_->exit_status;
+    co_await rounds_->leave();
     co_return false;
   }
-  ++attempt_;
   stopping_ = false;
-  restarting_ = false;
-  logs_.open_attempt(attempt_);
-  say("restart " + std::to_string(attempt_) + " of " + std::to_string(plan_.max_restarts));
+  const Round before = *round_;
+  const bool begins = co_await meet();
+  if (!begins) {
+    round_ = before;
+    status_ = rounds_->known_end() ? rounds_->known_end()->exit_status : 0;
+    co_return false;
+  }
+  logs_.open_attempt(round_->round);
+  if (round_->restart_count > before.restart_count) {
+    say("restart " + std::to_string(round_->restart_count) + " of " +
+        std::to_string(plan_.max_restarts));
+  } else {
+    say_who_is_here();
+  }
   co_return true;
 }
 
-asio::awaitable<void> Job::part_from_machines() {
-  const std::optional<AttemptEnd> end = co_await peers_->finish();
-  if (!end) {
-    co_return;
-  }
-  if (end->cause != Cause::worker || status_ == 0) {
-    status_ = end->exit_status;
-  }
-  if (end->machine_rank != meeting_.machine_rank() && !knows_why_) {
-    say("the job ended first on " + peers_->name_of(end->machine_rank) + ": " + end->reason);
-  }
+void Job::say_who_is_here() {
+  const Assignment now = assignment(plan_, *round_);
+  say("round " + std::to_string(now.round) + ": " + std::to_string(now.num_machines) +
+      (now.num_machines == 1 ? " machine, " : " machines, ") + std::to_string(now.world_size) +
+      " workers; this is machine " + std::to_string(now.machine_rank));
 }
 
 void Job::close() {
-  meeting_.close(plan_.num_machines > 1);  // the other machines may take their last answers
+  rounds_->close();
   signals_.close();
   alive_.close();
 }

@@ -26,17 +26,13 @@ asio::awaitable<void> Job::watch_guard() {
   if (!alive_.is_open()) {
     co_return;  // the job is over
   }
-  if (peers_) {
-    peers_->announce(Cause::other, 1, "acclaunch on " + host_ + " is gone");
-  } else if (phase_ == Phase::meeting) {
-    asio::co_spawn(io_, meeting_.leave(), asio::detached);
-  }
+  asio::co_spawn(io_, rounds_->leave(), asio::detached);
   say("the guardian or the keeper of this job was killed: ending the workers");
   if (phase_ == Phase::running) {  // whatever they end with is not their fault
     supervisor_->stop(SIGKILL);
   }
   end_descendants(&remains_.cgroup());
-  if (peers_ || phase_ == Phase::meeting) {  // time for that one message
+  if (plan_.num_machines > 1) {  // time for that one message
     asio::steady_timer moment(io_, std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
   }
@@ -76,13 +72,12 @@ void Job::stop(const StopRequest& request) {
     return;
   }
   stop_ = stop_ ? stop_ : request;
-  if (peers_ && phase_ != Phase::tying) {
-    if (stopping_) {
-      peers_->insist();
-    }
-    peers_->announce(request.cause, request.exit_status, request.reason);
+  if (stopping_) {
+    rounds_->insist();
   }
-  restarting_ = false;
+  rounds_->end({.exit_status = request.exit_status,
+                .cause = request.cause,
+                .reason = request.reason});
   if (phase_ != Phase::running) {
     stop_outside_of_attempt(request);
     return;
@@ -93,17 +88,17 @@ void Job::stop(const StopRequest& request) {
 }
 
 void Job::stop_outside_of_attempt(const StopRequest& request) {
-  switch (std::exchange(phase_, Phase::idle)) {
+  switch (phase_) {
     case Phase::meeting: asio::co_spawn(io_, leave_meeting(), asio::detached); break;
-    case Phase::tying: return;  // work() goes on, and sees it
     case Phase::settling:
-      if (peers_) {
-        peers_->hurry();
+      if (std::exchange(stopping_, true)) {
+        rounds_->hurry();
       }
       pause_.cancel();
       return;
     default: io_.stop(); break;
   }
+  phase_ = Phase::idle;
   status_ = request.exit_status;
 }
 
@@ -116,22 +111,20 @@ bool Job::was_ended_by_terminal(const WorkerRecord& worker) const {
 
 void Job::on_first_failure(const WorkerRecord& worker) {
   if (was_ended_by_terminal(worker)) {
-    ended_by_terminal_ = true;
     const int signal = worker.end->value;
     stop({128 + signal, signal, "stopped by " + signal_name(signal), false});
     return;
   }
   stopping_ = true;
-  restarting_ = attempt_ < plan_.max_restarts && worker.end &&
-                worker.end->kind != ProcessEnd::Kind::not_executed;
   const std::string line = failure_line(worker, host_);
   if (plan_.local_world_size > 1) {
     say(line + "; ending the others");
   }
-  if (peers_) {
-    const int status = worker.end ? worker.end->shell_status() : kTimedOut;
-    peers_->announce(Cause::worker, status, line, restarting_);
-  }
+  const bool may_restart = worker.end && worker.end->kind != ProcessEnd::Kind::not_executed;
+  rounds_->end({.exit_status = worker.end ? worker.end->shell_status() : kTimedOut,
+                .restarts = may_restart,
+                .cause = Cause::worker,
+                .reason = line});
 }
 
 /// On another machine the user has asked twice.
@@ -156,19 +149,21 @@ void Job::on_fault(const std::exception& error) {
   if (!gave_up_) {  // else it waits for one that cannot be killed
     supervisor_.reset();
   }
-  if (peers_) {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    peers_->announce(Cause::other, known != nullptr ? acc::exit_status(*known) : 1,
-                     "acclaunch on " + host_ + ": " + error.what());
-  }
+  const auto* known = dynamic_cast<const Error*>(&error);
+  rounds_->end({.exit_status = known != nullptr ? acc::exit_status(*known) : 1,
+                .cause = Cause::other,
+                .reason = "acclaunch on " + host_ + ": " + error.what()});
 }
 
 void Job::on_attempt_end(const AttemptEnd& end) {
-  if (end.machine_rank != meeting_.machine_rank()) {
-    knows_why_ = !end.restarts;
-    say(peers_->name_of(end.machine_rank) +
-        (end.restarts ? " ended the attempt: " : " ended the job: ") + end.reason);
+  const bool is_own = round_ && end.machine_rank == round_->machine_rank;
+  if (end.machine_rank < 0) {
+    say(end.reason);
+  } else if (!is_own) {
+    say("machine " + std::to_string(end.machine_rank) + " (" + end.host +
+        (end.restarts ? ") ended the attempt: " : ") ended the job: ") + end.reason);
   }
+  learned_at_ = std::chrono::steady_clock::now();
   stopping_ = true;
   if (phase_ == Phase::running) {
     supervisor_->on_peer_failure();

@@ -2,9 +2,8 @@
 
 #include "job/account.hpp"
 #include "job/log_folder.hpp"
-#include "job/meeting.hpp"
-#include "job/peers.hpp"
 #include "job/restart_pauses.hpp"
+#include "job/rounds.hpp"
 #include "job/signal_watch.hpp"
 #include "output/output_mux.hpp"
 #include "report/job_report.hpp"
@@ -19,6 +18,7 @@
 
 #include <chrono>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,14 +46,13 @@ class Job {
   boost::asio::awaitable<void> work();
   boost::asio::awaitable<void> flush_output();
   boost::asio::awaitable<bool> meet();
-  boost::asio::awaitable<void> tie_to_machines();
   boost::asio::awaitable<void> run_attempts();
   boost::asio::awaitable<bool> run_attempt();
   boost::asio::awaitable<JobOutcome> run_workers();
   boost::asio::awaitable<rendezvous::Settlement> settle(const JobOutcome& outcome);
-  boost::asio::awaitable<bool> restart(std::chrono::milliseconds pause);
-  boost::asio::awaitable<void> part_from_machines();
+  boost::asio::awaitable<bool> go_on(const JobReport& report);
   boost::asio::awaitable<void> leave_meeting();
+  boost::asio::awaitable<void> part_from_machines();
   void close();
   [[noreturn]] void leave_at_once();
 
@@ -73,20 +72,16 @@ class Job {
   OutputMux::Options output_options(pid_t process_group);
   void show_status(int running);
   std::vector<WorkerSpec> worker_specs() const;
-  std::size_t store_clients() const;
-  JobReport report_of(const JobOutcome& outcome, const rendezvous::Settlement& settlement);
-  int status_of(const JobReport& report, const std::optional<rendezvous::AttemptEnd>& end) const;
+  JobReport report_of(const rendezvous::Settlement& settlement);
   void publish(JobReport report);
   void leave_file(const std::string& path, const std::string& text);
-  std::vector<std::string> machine_names() const;
+  void say_who_is_here();
   int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
 
   /// What a request to stop finds.
   enum class Phase {
     idle,      ///< nothing is there yet, or only the last messages are outstanding
     meeting,   ///< the other machines count on this one
-    leaving,   ///< they are being told that they should not
-    tying,     ///< all have met; nobody can be told yet
     running,   ///< the workers
     settling,  ///< the machines say how an attempt ended, and decide what follows
   };
@@ -105,8 +100,8 @@ class Job {
   SignalWatch signals_;
   OutputMux output_;
   LogFolder logs_;
-  Meeting meeting_;
-  std::optional<Peers> peers_;
+  std::unique_ptr<Rounds> rounds_;
+  std::optional<rendezvous::Round> round_;  ///< the one that runs, or ran last
   std::optional<KernelFacts> kernel_;
   std::optional<Supervisor> supervisor_;
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
@@ -114,13 +109,11 @@ class Job {
   boost::asio::steady_timer time_limit_;
   boost::asio::steady_timer pause_;
   RestartPauses pauses_;
-  int attempt_ = 0;
+  std::chrono::steady_clock::time_point learned_at_;  ///< of the end of the attempt
   Phase phase_ = Phase::idle;
-  bool stopping_ = false;    ///< the attempt's workers are being ended
-  bool restarting_ = false;  ///< and will be started again
+  bool stopping_ = false;  ///< the attempt's workers are being ended
   bool gave_up_ = false;
-  bool ended_by_terminal_ = false;   ///< its signal went to the worker alone, who has the terminal
-  bool knows_why_ = false;           ///< the user, where another machine ended the job
+  std::exception_ptr fault_;         ///< this launcher cannot go on
   std::optional<StopRequest> stop_;  ///< the first one
   int status_ = 0;
 };

@@ -38,7 +38,7 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
       {"TORCHELASTIC_RESTART_COUNT", attempt},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
       {"TORCHELASTIC_ERROR_FILE",
-       worker_folder(plan.output, assignment.restart_count, local_rank) + "/error.json"},
+       worker_folder(plan.output, assignment.round, local_rank) + "/error.json"},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", signal_list(plan)},
   };
 }
@@ -93,8 +93,8 @@ std::string own_gpu(const plugins::Environment& environment, int local_rank) {
 
 }  // namespace
 
-std::string worker_folder(const OutputPlan& output, int restart_count, int local_rank) {
-  return output.directory + "/attempt_" + std::to_string(restart_count) + "/" +
+std::string worker_folder(const OutputPlan& output, int round, int local_rank) {
+  return output.directory + "/attempt_" + std::to_string(round) + "/" +
          std::to_string(local_rank);
 }
 
@@ -108,6 +108,7 @@ Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {
           .master_addr = plan.rendezvous.address,
           .master_port = port,
           .run_id = plan.rendezvous.run_id,
+          .round = 0,
           .restart_count = 0};
 }
 

@@ -14,15 +14,14 @@ bool JobReport::has_several_machines() const {
   return !silent_machines.empty() || std::ranges::any_of(workers, elsewhere);
 }
 
-JobReport job_report(const std::vector<std::string>& reports,
-                     const std::vector<std::string>& names) {
+JobReport job_report(const std::vector<rendezvous::MachineWord>& machines) {
   JobReport job;
-  for (std::size_t machine = 0; machine < reports.size(); ++machine) {
+  for (const auto& [machine_rank, host, text] : machines) {
     try {
-      MachineReport report = decode_machine_report(reports[machine]);
+      MachineReport report = decode_machine_report(text);
       std::ranges::move(report.workers, std::back_inserter(job.workers));
     } catch (const Error&) {  // silent, or a launcher of another version
-      job.silent_machines.push_back(names[machine]);
+      job.silent_machines.push_back("machine " + std::to_string(machine_rank) + " (" + host + ")");
     }
   }
   std::ranges::stable_sort(job.workers, {}, &WorkerReport::rank);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/rendezvous/job.hpp"
 #include "report/machine_report.hpp"
 
 #include <chrono>
@@ -30,9 +31,8 @@ struct JobReport {
 };
 
 /// What all machines say together, each as `encode` wrote it. One that says nothing, or nothing
-/// that can be read, is silent; `names` are those of the machines.
-JobReport job_report(const std::vector<std::string>& reports,
-                     const std::vector<std::string>& names);
+/// that can be read, is silent.
+JobReport job_report(const std::vector<rendezvous::MachineWord>& machines);
 
 /// The block that closes a failed job or attempt, for stderr: the first failure with all that is
 /// known about it, a line for each other one, how the rest ended, and what follows. Whatever the

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gate.hpp"
+#include "acc/rendezvous/gate.hpp"
 #include "output/output_mux.hpp"
 #include "supervision/process_state.hpp"
 #include "supervision/supervisor_table.hpp"
@@ -90,7 +90,7 @@ class Supervisor {
   boost::asio::steady_timer clock_;
   boost::asio::steady_timer next_look_;
   StuckWatch stuck_watch_;
-  Gate ended_;
+  rendezvous::Gate ended_;
 };
 
 }  // namespace acc::launcher

@@ -245,14 +245,20 @@ void Membership::hear(Agent& agent, Leave&& /*message*/) {
   remove(agent, "it has left");
 }
 
+void Membership::give_rank_back(const Agent& agent) {
+  const int rank = agent.machine.machine_rank.value_or(-1);
+  const auto claim = claims_.find(rank);
+  if (claim != claims_.end() && claim->second == agent.id) {
+    claims_.erase(claim);
+    missing_.insert(rank);
+  }
+}
+
 /// Whoever is gone for good.
 void Membership::remove(Agent& agent, const std::string& why) {
   const State state = agent.state;
   const std::optional<int> rank = agent.rank;
-  const std::optional<int> given = agent.machine.machine_rank;
-  if (terms_.ranks_are_given && given && claims_.erase(*given) > 0) {
-    missing_.insert(*given);
-  }
+  give_rank_back(agent);
   agents_.erase(agent);
   if (!rank || state == State::done) {
     return;
@@ -266,8 +272,9 @@ void Membership::remove(Agent& agent, const std::string& why) {
 
 void Membership::look_at(Agent& agent) {
   if (now_ - std::max(agent.last_heard, alive_since_) >= times_.heartbeat) {
-    const std::string silence = "nothing was heard of it for " + seconds(times_.heartbeat);
-    return drop(agent, Dropped::Why::lost, silence);
+    const std::string limit = seconds(times_.heartbeat);
+    send(agent.id, Dropped{Dropped::Why::lost, "the server heard nothing of it for " + limit});
+    return remove(agent, "nothing was heard of it for " + limit);
   }
   if (now_ >= limit_of(agent)) {
     const std::optional<int> given = agent.machine.machine_rank;

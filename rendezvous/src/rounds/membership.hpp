@@ -65,6 +65,7 @@ class Membership {
   /// Whether it may come; drops it, or everybody, where not.
   bool admit(AgentId id, const Enter& enter);
   bool claim_rank(AgentId id, const Machine& machine);
+  void give_rank_back(const Agent& agent);
   void refuse_all(AgentId newcomer, const std::string& reason);
   void make_room_for(const Agent& newcomer);
 

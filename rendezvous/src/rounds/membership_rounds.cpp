@@ -144,18 +144,19 @@ void Membership::cancel_restart(AttemptEnd end) {
 }
 
 void Membership::hear(Agent& agent, End&& message) {
-  if (!agent.rank) {
-    throw Error(Errc::protocol, "an agent ends an attempt that it has no part in");
-  }
   if (agent.state == State::done || agent.state == State::leaving) {
     return;
   }
   AttemptEnd end = std::move(message.end);
   end.host = agent.machine.host;
-  end.machine_rank = *agent.rank;
+  end.machine_rank = agent.rank.value_or(-1);
   end.reason.resize(std::min(end.reason.size(), kMaxReasonBytes));
+  std::ranges::replace(end.reason, '\n', ' ');
   const bool may_repeat = end.restarts && end.cause == Cause::worker;
   end.restarts = may_repeat && may_restart();
+  if (!agent.rank) {
+    return dismiss(agent, std::move(end));  // it has no part in any round
+  }
   const bool is_restarting =
       phase_ == Phase::gathering || (phase_ == Phase::ending && end_->restarts);
   if (phase_ != Phase::running && (may_repeat || !is_restarting)) {
@@ -194,6 +195,7 @@ void Membership::leave_alone(Agent& agent, AttemptEnd end) {
 
 /// The job is over for this agent.
 void Membership::dismiss(Agent& agent, AttemptEnd end) {
+  give_rank_back(agent);
   agents_.move_to(agent, State::done);
   look_later(agent);
   send(agent.id, Settled{{std::move(end), {}, Settlement::Next::finished}});

@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,9 @@ class World {
     const Time end = now_ + time;
     const auto beat = [&] {
       for (const AgentId agent : alive) {
-        say(agent, Beat{});
+        if (!dropped_.contains(agent)) {
+          say(agent, Beat{});
+        }
       }
     };
     beat();
@@ -88,6 +91,9 @@ class World {
     for (const Letter& letter : out) {
       std::string_view bytes = *letter.frame;
       ServerMessage message = *take_server_message(bytes);
+      if (letter.is_last) {
+        dropped_.insert(letter.to);
+      }
       if (!std::holds_alternative<Beat>(message)) {
         inboxes_[letter.to].push_back(std::move(message));
       }
@@ -97,6 +103,7 @@ class World {
   Jobs jobs_;
   Time now_ = Time() + std::chrono::hours(1);
   std::map<AgentId, std::deque<ServerMessage>> inboxes_;
+  std::set<AgentId> dropped_;
 };
 
 }  // namespace acc::rendezvous::rounds::test

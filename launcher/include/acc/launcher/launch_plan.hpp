@@ -29,7 +29,7 @@ struct RendezvousPlan {
   enum class Backend {
     none,   ///< there is nobody to meet and no store: Identity::none
     fixed,  ///< "static": machine_rank is given, machine 0 serves the store at address:port
-    c10d,   ///< ranks are handed out at the address; the workers' store has a port of its own
+    c10d,   ///< the address is that of a daemon, or of a machine that serves; ranks are handed out
   };
 
   Backend backend = Backend::fixed;
@@ -41,6 +41,10 @@ struct RendezvousPlan {
   std::string run_id = "none";
   std::chrono::seconds join_timeout{900};
   std::chrono::seconds last_call_timeout{30};  ///< for more machines, once there are enough
+  std::chrono::milliseconds heartbeat_timeout{5'000};  ///< a silent machine is out after it
+  std::chrono::seconds close_timeout{30};  ///< c10d: late comers hear for so long that it is over
+  std::optional<bool> is_host;             ///< c10d: serve at the address, or not; empty: find out
+  bool machine_rank_was_given = false;     ///< c10d: then it decides the order of ranks
 };
 
 /// Where the workers' output goes besides, or instead of, the launcher's own streams.
@@ -62,8 +66,8 @@ struct OutputPlan {
   bool status_line = true;  ///< where there is a terminal
 };
 
-/// Where the files of one worker are, in the attempt after so many restarts.
-std::string worker_folder(const OutputPlan& output, int restart_count, int local_rank);
+/// Where the files of one worker are, in that round.
+std::string worker_folder(const OutputPlan& output, int round, int local_rank);
 
 /// Text to be added to a file before the start.
 struct AppendedFile {
@@ -92,7 +96,7 @@ struct LaunchPlan {
 
   RendezvousPlan rendezvous;
   int num_machines = 1;  ///< at most
-  int machine_rank = 0;  ///< Backend::c10d: not known yet
+  int machine_rank = 0;  ///< Backend::c10d: a wish at most
   /// Over all machines; 0: as many as the machines bring. Ranks follow in the order of machines.
   int num_processes = 1;
   int local_world_size = 1;  ///< on this machine
@@ -133,7 +137,8 @@ struct Assignment {
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 0;
   std::string run_id = "none";
-  int restart_count = 0;
+  int round = 0;          ///< counts all attempts
+  int restart_count = 0;  ///< counts those that follow on a failure
 };
 
 /// The assignment of a plan that leaves nothing to be found out but the store's port; machines that

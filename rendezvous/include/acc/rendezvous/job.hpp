@@ -17,7 +17,7 @@ namespace acc::rendezvous {
 struct Machine {
   /// As the user gave it. Terms::ranks_are_given: its rank; else it only decides the order.
   std::optional<int> machine_rank;
-  std::string host;              ///< its name: for messages, and for the order of ranks
+  std::string host{};              ///< its name: for messages, and for the order of ranks
   std::string address;           ///< where the other machines reach it
   std::uint16_t store_port = 0;  ///< where it serves the workers' store if it becomes machine 0
   int local_world_size = 1;
@@ -60,11 +60,11 @@ struct AttemptEnd {
   };
 
   int machine_rank = -1;  ///< where; -1: on none of the round
-  std::string host;
+  std::string host{};
   int exit_status = 0;
   bool restarts = false;  ///< another round follows; else the job ends with it
   Cause cause = Cause::worker;
-  std::string reason;  ///< one line
+  std::string reason{};  ///< one line
 
   bool operator==(const AttemptEnd&) const = default;
 };
@@ -87,7 +87,7 @@ struct Round {
 /// How one machine of a round ended.
 struct MachineWord {
   int machine_rank = 0;
-  std::string host;
+  std::string host{};
   std::string report;  ///< as its agent wrote it; "": it is gone and has said nothing
 
   bool operator==(const MachineWord&) const = default;

@@ -6,7 +6,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
-namespace acc::launcher {
+namespace acc::rendezvous {
 
 /// Something that happens and that coroutines of the same thread wait for.
 class Gate {
@@ -32,4 +32,4 @@ class Gate {
   boost::asio::steady_timer timer_;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::rendezvous

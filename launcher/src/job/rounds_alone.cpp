@@ -1,0 +1,90 @@
+#include "job/rounds_alone.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <utility>
+
+namespace acc::launcher {
+namespace asio = boost::asio;
+using rendezvous::AttemptEnd;
+using rendezvous::Round;
+using rendezvous::Server;
+using rendezvous::Settlement;
+
+RoundsAlone::RoundsAlone(asio::io_context& io, const LaunchPlan& plan, std::string host,
+                         Events events)
+    : io_(io), plan_(plan), host_(std::move(host)), events_(std::move(events)) {}
+
+asio::awaitable<std::optional<Round>> RoundsAlone::next() {
+  if (end_ && !end_->restarts) {
+    co_return std::nullopt;
+  }
+  if (!round_) {
+    round_.emplace();
+    round_->local_world_sizes.push_back(plan_.local_world_size);
+    if (plan_.rendezvous.backend != RendezvousPlan::Backend::none) {
+      serve_store();
+    }
+  } else {
+    ++round_->round;
+    ++round_->restart_count;
+    if (store_) {
+      store_->renew_store();
+    }
+  }
+  end_.reset();
+  co_return round_;
+}
+
+void RoundsAlone::serve_store() {
+  const bool meets_at_address = plan_.rendezvous.backend == RendezvousPlan::Backend::c10d;
+  const std::string host = meets_at_address ? "127.0.0.1" : plan_.rendezvous.address;
+  const std::uint16_t port = meets_at_address ? std::uint16_t{0} : plan_.rendezvous.port;
+  constexpr rendezvous::ServerOptions kStoreOnly{.forms_rounds = false};
+  try {
+    store_.emplace(io_, host, port, kStoreOnly);
+  } catch (const Error& error) {
+    if (plan_.rendezvous.port_was_given || port == 0) {
+      throw Error(Errc::config, error.what());
+    }
+    store_.emplace(io_, host, 0, kStoreOnly);
+    events_.say("port " + std::to_string(port) + " is in use by " +
+                Server::port_owner(port).value_or("somebody else") +
+                "; the store takes the free port " + std::to_string(store_->port()));
+  }
+  round_->store_host = host;
+  round_->store_port = store_->port();
+}
+
+/// The first one counts; but a restart that has not begun may still be called off.
+void RoundsAlone::end(AttemptEnd end) {
+  end.machine_rank = 0;
+  end.host = host_;
+  end.restarts = end.restarts && round_ && round_->restart_count < plan_.max_restarts;
+  if (!end_ || (end_->restarts && !end.restarts)) {
+    end_ = std::move(end);
+  }
+}
+
+asio::awaitable<void> RoundsAlone::end_is_known() {
+  co_return;
+}
+
+asio::awaitable<Settlement> RoundsAlone::settle(bool /*failed*/, std::string report) {
+  Settlement settlement;
+  settlement.end = end_;
+  settlement.machines.push_back({0, host_, std::move(report)});
+  settlement.next = end_ && end_->restarts ? Settlement::Next::next_round
+                                           : Settlement::Next::finished;
+  co_return settlement;
+}
+
+asio::awaitable<void> RoundsAlone::leave() {
+  co_return;
+}
+
+std::size_t RoundsAlone::num_clients(const Round& round) const {
+  return store_ ? static_cast<std::size_t>(round.local_world_sizes.front()) : 0;
+}
+
+}  // namespace acc::launcher

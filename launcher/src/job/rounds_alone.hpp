@@ -1,0 +1,39 @@
+#pragma once
+
+#include "acc/rendezvous/server.hpp"
+#include "job/rounds.hpp"
+
+namespace acc::launcher {
+
+/// One machine, which meets nobody: a store for its own workers.
+class RoundsAlone : public Rounds {
+ public:
+  RoundsAlone(boost::asio::io_context& io, const LaunchPlan& plan, std::string host,
+              Events events);
+
+  boost::asio::awaitable<std::optional<rendezvous::Round>> next() override;
+  void end(rendezvous::AttemptEnd end) override;
+  boost::asio::awaitable<void> end_is_known() override;
+  [[nodiscard]] const std::optional<rendezvous::AttemptEnd>& known_end() const override {
+    return end_;
+  }
+  void insist() override {}
+  boost::asio::awaitable<rendezvous::Settlement> settle(bool failed, std::string report) override;
+  void hurry() override {}
+  boost::asio::awaitable<void> leave() override;
+  void close() override { store_.reset(); }
+  [[nodiscard]] std::size_t num_clients(const rendezvous::Round& round) const override;
+
+ private:
+  void serve_store();
+
+  boost::asio::io_context& io_;
+  const LaunchPlan& plan_;
+  std::string host_;
+  Events events_;
+  std::optional<rendezvous::Server> store_;
+  std::optional<rendezvous::Round> round_;
+  std::optional<rendezvous::AttemptEnd> end_;
+};
+
+}  // namespace acc::launcher

@@ -1,0 +1,163 @@
+#include "job/rounds_together.hpp"
+
+#include "acc/base/error.hpp"
+#include "supervision/supervisor.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace acc::launcher {
+namespace asio = boost::asio;
+using rendezvous::Agent;
+using rendezvous::Machine;
+using rendezvous::Round;
+using rendezvous::Server;
+
+namespace {
+
+/// What a machine may need to end its workers for good: from SIGTERM to SIGKILL, then for that to
+/// work, on the workers and on what they leave; and some more for the messages.
+std::chrono::milliseconds time_to_settle(const LaunchPlan& plan) {
+  constexpr std::chrono::seconds kGrace{5};
+  return plan.shutdown_timeout +
+         2 * std::max<std::chrono::milliseconds>(plan.shutdown_timeout, Supervisor::kTimeToDie) +
+         kGrace;
+}
+
+rendezvous::Terms terms(const LaunchPlan& plan) {
+  const bool by_rank = plan.rendezvous.backend == RendezvousPlan::Backend::fixed;
+  return {.ranks_are_given = by_rank,
+          .num_machines = plan.num_machines,
+          .min_machines = by_rank ? plan.num_machines : plan.rendezvous.min_machines,
+          .num_processes = plan.num_processes,
+          .max_restarts = plan.max_restarts};
+}
+
+rendezvous::JobTimes times(const LaunchPlan& plan) {
+  return {.join = plan.rendezvous.join_timeout,
+          .last_call = plan.rendezvous.last_call_timeout,
+          .heartbeat = plan.rendezvous.heartbeat_timeout,
+          .settle = time_to_settle(plan),
+          .close = plan.rendezvous.close_timeout};
+}
+
+}  // namespace
+
+RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std::string host,
+                               Events events)
+    : io_(io),
+      plan_(plan),
+      host_(std::move(host)),
+      agent_(io.get_executor(), plan.rendezvous.run_id, terms(plan), times(plan),
+             {.on_end = std::move(events.on_end),
+              .on_insist = std::move(events.on_insist),
+              .on_progress = std::move(events.say),
+              .before_connecting = [this] { serve_if_nobody_does(); }}) {}
+
+bool RoundsTogether::ranks_are_given() const {
+  return plan_.rendezvous.backend == RendezvousPlan::Backend::fixed;
+}
+
+asio::awaitable<std::optional<Round>> RoundsTogether::next() {
+  if (std::exchange(has_joined_, true)) {
+    renew_store();
+    co_return co_await agent_.rejoin(store_ ? store_->port() : plan_.rendezvous.port);
+  }
+  should_serve_ = co_await is_to_serve();
+  if (!ranks_are_given()) {
+    renew_store();
+  }
+  std::string server = plan_.rendezvous.address;
+  if (ranks_are_given() && should_serve_) {
+    server = "localhost";  // from inside, the address may lead somewhere else
+  }
+  co_return co_await agent_.join(std::move(server), plan_.rendezvous.port, this_machine());
+}
+
+/// Nothing that a worker of the last round left, or still sends, is seen by the next one's.
+void RoundsTogether::renew_store() {
+  if (!ranks_are_given()) {
+    store_.emplace(io_, "", std::uint16_t{0}, rendezvous::ServerOptions{.forms_rounds = false});
+  } else if (rendezvous_) {
+    rendezvous_->renew_store();
+  }
+}
+
+asio::awaitable<bool> RoundsTogether::is_to_serve() {
+  if (ranks_are_given()) {
+    co_return plan_.machine_rank == 0;
+  }
+  if (plan_.rendezvous.is_host) {
+    co_return *plan_.rendezvous.is_host;
+  }
+  asio::ip::tcp::resolver resolver(io_);  // beside the loop: a name server may be slow
+  const auto [error, found] = co_await resolver.async_resolve(
+      plan_.rendezvous.address, "", asio::as_tuple(asio::use_awaitable));
+  co_return !error && std::ranges::any_of(found, [](const auto& entry) {
+    return Server::is_own_address(entry.endpoint().address().to_string());
+  });
+}
+
+/// c10d: a daemon may have the port, or another launcher of this machine; when that ends, this one
+/// takes over.
+void RoundsTogether::serve_if_nobody_does() {
+  if (!should_serve_ || rendezvous_) {
+    return;
+  }
+  const RendezvousPlan& plan = plan_.rendezvous;
+  if (plan.port == 0) {
+    throw Error(Errc::config, "machines cannot meet at " + plan.address +
+                                  ":0; name a port that all of them know");
+  }
+  try {
+    rendezvous_.emplace(io_, "", plan.port);
+  } catch (const Error& error) {
+    if (ranks_are_given() || plan.is_host) {
+      throw Error(Errc::config, error.what());
+    }
+  }
+}
+
+Machine RoundsTogether::this_machine() const {
+  const RendezvousPlan& plan = plan_.rendezvous;
+  Machine machine{.machine_rank = std::nullopt,
+                  .host = host_,
+                  .address = plan.local_address,
+                  .store_port = store_ ? store_->port() : plan.port,
+                  .local_world_size = plan_.local_world_size,
+                  .pid = ::getpid()};
+  if (ranks_are_given() || plan.machine_rank_was_given) {
+    machine.machine_rank = plan_.machine_rank;
+  }
+  if (ranks_are_given()) {
+    machine.address = plan.address;
+  }
+  return machine;
+}
+
+void RoundsTogether::close() {
+  agent_.close();
+  for (std::optional<Server>* server : {&store_, &rendezvous_}) {
+    if (*server) {
+      (*server)->stop();
+    }
+  }
+}
+
+std::size_t RoundsTogether::num_clients(const Round& round) const {
+  std::size_t count = rendezvous_ ? static_cast<std::size_t>(round.num_machines()) : 0;
+  if (round.machine_rank == 0) {
+    for (const int size : round.local_world_sizes) {
+      count += static_cast<std::size_t>(size);
+    }
+  }
+  return count;
+}
+
+}  // namespace acc::launcher

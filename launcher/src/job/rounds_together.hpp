@@ -1,0 +1,55 @@
+#pragma once
+
+#include "acc/rendezvous/agent.hpp"
+#include "acc/rendezvous/server.hpp"
+#include "job/rounds.hpp"
+
+#include <optional>
+#include <string>
+
+namespace acc::launcher {
+
+/// Several machines. Where they meet, and where the workers' store is:
+///
+/// static: machine 0 serves both at the address, which has to be its own.
+/// c10d: whoever answers at the address forms the rounds: a daemon, or the machine whose address it
+/// is. Each machine has a store ready at a port of its own, another one for each round, so that no
+/// worker of a dead round finds the next one's.
+class RoundsTogether : public Rounds {
+ public:
+  RoundsTogether(boost::asio::io_context& io, const LaunchPlan& plan, std::string host,
+                 Events events);
+
+  boost::asio::awaitable<std::optional<rendezvous::Round>> next() override;
+  void end(rendezvous::AttemptEnd end) override { agent_.end(std::move(end)); }
+  boost::asio::awaitable<void> end_is_known() override { return agent_.end_is_known(); }
+  [[nodiscard]] const std::optional<rendezvous::AttemptEnd>& known_end() const override {
+    return agent_.known_end();
+  }
+  void insist() override { agent_.insist(); }
+  boost::asio::awaitable<rendezvous::Settlement> settle(bool failed, std::string report) override {
+    return agent_.settle(failed, std::move(report));
+  }
+  void hurry() override { agent_.hurry(); }
+  boost::asio::awaitable<void> leave() override { return agent_.leave(); }
+  void close() override;
+  [[nodiscard]] std::size_t num_clients(const rendezvous::Round& round) const override;
+
+ private:
+  [[nodiscard]] bool ranks_are_given() const;
+  void renew_store();
+  boost::asio::awaitable<bool> is_to_serve();
+  void serve_if_nobody_does();
+  [[nodiscard]] rendezvous::Machine this_machine() const;
+
+  boost::asio::io_context& io_;
+  const LaunchPlan& plan_;
+  std::string host_;
+  std::optional<rendezvous::Server> rendezvous_;  ///< static: with the workers' store
+  std::optional<rendezvous::Server> store_;       ///< c10d
+  rendezvous::Agent agent_;
+  bool should_serve_ = false;  ///< the rendezvous is, or would be, on this machine
+  bool has_joined_ = false;
+};
+
+}  // namespace acc::launcher
