@@ -1,24 +1,79 @@
 #include "acc/rendezvous/hash_store.hpp"
 
 #include "acc/base/error.hpp"
+#include "deadline.hpp"
 #include "decimal.hpp"
-
-#include <fmt/format.h>
+#include "key_names.hpp"
+#include "wire/frames.hpp"
 
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <unordered_map>
 
 namespace acc::rendezvous {
+namespace {
+
+void check_size(std::string_view what, std::string_view text, std::size_t limit) {
+  if (text.size() > limit) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("a store {} may have {} bytes, this has {}", what, limit, text.size()));
+  }
+}
+
+/// A key as the table holds it. A server counts the slash that each key gets there.
+std::string checked_key(std::string_view key) {
+  check_size("key", key, wire::kMaxKeyBytes - 1);
+  return std::string(key);
+}
+
+std::string checked_value(std::string_view value) {
+  check_size("value", value, wire::kMaxValueBytes);
+  return std::string(value);
+}
+
+}  // namespace
 
 struct HashStore::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::unordered_map<std::string, std::string> values;
+  std::unordered_map<std::string, std::deque<std::string>> queues;  // none is empty
 
   [[nodiscard]] bool holds_all(std::span<const std::string> keys) const {
-    return std::ranges::all_of(keys, [this](const auto& key) { return values.contains(key); });
+    return std::ranges::all_of(
+        keys, [this](const auto& key) { return values.contains(key) || queues.contains(key); });
+  }
+
+  /// What GET of an absent key answers is "", as after a WAIT that a queue satisfied.
+  [[nodiscard]] std::string value(const std::string& key) const {
+    const auto found = values.find(key);
+    return found == values.end() ? std::string() : found->second;
+  }
+
+  void put(std::string key, std::string value) {
+    values.insert_or_assign(std::move(key), std::move(value));
+    changed.notify_all();
+  }
+
+  void await(std::unique_lock<std::mutex>& lock, std::span<const std::string> keys,
+             Milliseconds timeout) {
+    if (!changed.wait_until(lock, after(timeout), [&] { return holds_all(keys); })) {
+      throw Error(Errc::timeout,
+                  fmt::format("no store key {} within {} ms", key_names(keys), timeout.count()));
+    }
+  }
+
+  /// `queue` is not empty.
+  std::string pop(const std::string& queue) {
+    const auto found = queues.find(queue);
+    std::string value = std::move(found->second.front());
+    found->second.pop_front();
+    if (found->second.empty()) {
+      queues.erase(found);
+    }
+    return value;
   }
 };
 
@@ -29,28 +84,30 @@ HashStore::HashStore(std::shared_ptr<State> state) : state_(std::move(state)) {}
 HashStore::~HashStore() = default;
 
 void HashStore::set(std::string_view key, std::string_view value) {
+  std::string name = checked_key(key);
+  std::string copy = checked_value(value);
   const std::lock_guard lock(state_->mutex);
-  state_->values.insert_or_assign(std::string(key), std::string(value));
-  state_->changed.notify_all();
+  state_->put(std::move(name), std::move(copy));
 }
 
 std::string HashStore::get(std::string_view key, Milliseconds timeout) {
   const std::string name(key);
-  wait(std::span(&name, 1), timeout);
-  return multi_get(std::span(&name, 1)).front();
+  std::unique_lock lock(state_->mutex);
+  state_->await(lock, {&name, 1}, timeout);
+  return state_->value(name);
 }
 
 std::int64_t HashStore::add(std::string_view key, std::int64_t delta) {
+  std::string name = checked_key(key);
   const std::lock_guard lock(state_->mutex);
-  const auto found = state_->values.find(std::string(key));
+  const auto found = state_->values.find(name);
   const auto before = found == state_->values.end() ? 0 : leading_integer(found->second);
   if (!before) {
     throw Error(Errc::protocol,
                 fmt::format("store key '{}' holds '{}', no number to add to", key, found->second));
   }
   const std::int64_t sum = wrapping_add(*before, delta);
-  state_->values.insert_or_assign(std::string(key), std::to_string(sum));
-  state_->changed.notify_all();
+  state_->put(std::move(name), std::to_string(sum));
   return sum;
 }
 
@@ -61,21 +118,19 @@ bool HashStore::check(std::span<const std::string> keys) {
 
 void HashStore::wait(std::span<const std::string> keys, Milliseconds timeout) {
   std::unique_lock lock(state_->mutex);
-  if (!state_->changed.wait_for(lock, timeout, [&] { return state_->holds_all(keys); })) {
-    throw Error(Errc::timeout, fmt::format("no store key {} within {} ms", fmt::join(keys, ", "),
-                                           timeout.count()));
-  }
+  state_->await(lock, keys, timeout);
 }
 
 std::string HashStore::compare_set(std::string_view key, std::string_view expected,
                                    std::string_view desired) {
+  std::string name = checked_key(key);
+  std::string copy = checked_value(desired);
   const std::lock_guard lock(state_->mutex);
-  const auto found = state_->values.find(std::string(key));
+  const auto found = state_->values.find(name);
   if (found == state_->values.end() ? !expected.empty() : found->second != expected) {
     return found == state_->values.end() ? std::string(expected) : found->second;
   }
-  state_->values.insert_or_assign(std::string(key), std::string(desired));
-  state_->changed.notify_all();
+  state_->put(std::move(name), std::move(copy));
   return std::string(desired);
 }
 
@@ -89,28 +144,74 @@ std::int64_t HashStore::num_keys() {
   return static_cast<std::int64_t>(state_->values.size());
 }
 
-void HashStore::append(std::string_view key, std::string_view value) {
+std::vector<std::string> HashStore::list_keys() {
   const std::lock_guard lock(state_->mutex);
-  state_->values[std::string(key)].append(value);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : state_->values) {
+    keys.push_back(key);
+  }
+  return keys;
+}
+
+void HashStore::append(std::string_view key, std::string_view value) {
+  const std::string name = checked_key(key);
+  check_size("value", value, wire::kMaxValueBytes);
+  const std::lock_guard lock(state_->mutex);
+  state_->values[name].append(value);
   state_->changed.notify_all();
 }
 
-std::vector<std::string> HashStore::multi_get(std::span<const std::string> keys) {
-  const std::lock_guard lock(state_->mutex);
-  std::vector<std::string> found;
+std::vector<std::string> HashStore::multi_get(std::span<const std::string> keys,
+                                              Milliseconds timeout) {
+  std::unique_lock lock(state_->mutex);
+  state_->await(lock, keys, timeout);
+  std::vector<std::string> values;
   for (const std::string& key : keys) {
-    const auto entry = state_->values.find(key);
-    found.push_back(entry == state_->values.end() ? std::string() : entry->second);
+    values.push_back(state_->value(key));
   }
-  return found;
+  return values;
 }
 
-void HashStore::multi_set(std::span<const std::pair<std::string, std::string>> pairs) {
+void HashStore::multi_set(std::span<const KeyValue> pairs) {
+  for (const auto& [key, value] : pairs) {
+    check_size("key", key, wire::kMaxKeyBytes - 1);
+    check_size("value", value, wire::kMaxValueBytes);
+  }
   const std::lock_guard lock(state_->mutex);
   for (const auto& [key, value] : pairs) {
-    state_->values.insert_or_assign(key, value);
+    state_->put(key, value);
   }
+}
+
+void HashStore::queue_push(std::string_view queue, std::string_view value) {
+  const std::string name = checked_key(queue);
+  std::string copy = checked_value(value);
+  const std::lock_guard lock(state_->mutex);
+  state_->queues[name].push_back(std::move(copy));
   state_->changed.notify_all();
+}
+
+std::string HashStore::queue_pop(std::string_view queue, Milliseconds timeout) {
+  const std::string name(queue);
+  std::unique_lock lock(state_->mutex);
+  if (!state_->changed.wait_until(lock, after(timeout),
+                                  [&] { return state_->queues.contains(name); })) {
+    throw Error(Errc::timeout,
+                fmt::format("nothing in the store queue {} within {} ms", name, timeout.count()));
+  }
+  return state_->pop(name);
+}
+
+std::optional<std::string> HashStore::try_queue_pop(std::string_view queue) {
+  const std::string name(queue);
+  const std::lock_guard lock(state_->mutex);
+  return state_->queues.contains(name) ? std::optional(state_->pop(name)) : std::nullopt;
+}
+
+std::int64_t HashStore::queue_len(std::string_view queue) {
+  const std::lock_guard lock(state_->mutex);
+  const auto found = state_->queues.find(std::string(queue));
+  return found == state_->queues.end() ? 0 : static_cast<std::int64_t>(found->second.size());
 }
 
 std::unique_ptr<Store> HashStore::clone() {

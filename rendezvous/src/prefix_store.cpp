@@ -13,6 +13,7 @@ std::string PrefixStore::joined(std::string_view key) const {
 
 std::vector<std::string> PrefixStore::joined(std::span<const std::string> keys) const {
   std::vector<std::string> all;
+  all.reserve(keys.size());
   for (const std::string& key : keys) {
     all.push_back(joined(key));
   }
@@ -52,20 +53,48 @@ std::int64_t PrefixStore::num_keys() {
   return store_->num_keys();
 }
 
+std::vector<std::string> PrefixStore::list_keys() {
+  std::vector<std::string> mine;
+  for (const std::string& key : store_->list_keys()) {
+    if (key.starts_with(prefix_)) {
+      mine.push_back(key.substr(prefix_.size()));
+    }
+  }
+  return mine;
+}
+
 void PrefixStore::append(std::string_view key, std::string_view value) {
   store_->append(joined(key), value);
 }
 
-std::vector<std::string> PrefixStore::multi_get(std::span<const std::string> keys) {
-  return store_->multi_get(joined(keys));
+std::vector<std::string> PrefixStore::multi_get(std::span<const std::string> keys,
+                                                Milliseconds timeout) {
+  return store_->multi_get(joined(keys), timeout);
 }
 
-void PrefixStore::multi_set(std::span<const std::pair<std::string, std::string>> pairs) {
-  std::vector<std::pair<std::string, std::string>> all;
+void PrefixStore::multi_set(std::span<const KeyValue> pairs) {
+  std::vector<KeyValue> all;
+  all.reserve(pairs.size());
   for (const auto& [key, value] : pairs) {
     all.emplace_back(joined(key), value);
   }
   store_->multi_set(all);
+}
+
+void PrefixStore::queue_push(std::string_view queue, std::string_view value) {
+  store_->queue_push(joined(queue), value);
+}
+
+std::string PrefixStore::queue_pop(std::string_view queue, Milliseconds timeout) {
+  return store_->queue_pop(joined(queue), timeout);
+}
+
+std::optional<std::string> PrefixStore::try_queue_pop(std::string_view queue) {
+  return store_->try_queue_pop(joined(queue));
+}
+
+std::int64_t PrefixStore::queue_len(std::string_view queue) {
+  return store_->queue_len(joined(queue));
 }
 
 std::unique_ptr<Store> PrefixStore::clone() {

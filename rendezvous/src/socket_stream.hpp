@@ -1,37 +1,46 @@
 #pragma once
 
 #include "acc/base/unique_fd.hpp"
+#include "stoppable_poll.hpp"
 
-#include <chrono>
 #include <cstddef>
-#include <cstdint>
-#include <string>
 #include <string_view>
+#include <vector>
 
 namespace acc::rendezvous {
 
-/// A TCP connection with a deadline on every call, on a non-blocking socket and poll. Throws
-/// Error(timeout) at the deadline and Error(connection) when the peer is gone.
+/// A connected, non-blocking socket with a deadline on every call. Throws Error(timeout) at the
+/// deadline and Error(connection) when the peer is gone or a stop was requested.
 class SocketStream {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
+  using TimePoint = StoppablePoll::TimePoint;
 
-  SocketStream() = default;
-  /// Tries each address of `host` once.
-  SocketStream(const std::string& host, std::uint16_t port, TimePoint deadline);
+  /// `poll` must outlive the stream.
+  explicit SocketStream(const StoppablePoll& poll) : poll_(poll) {}
 
+  /// Goes on with another socket; what was not read of the one before is lost.
+  void open(UniqueFd fd) noexcept;
+  void close() noexcept { open({}); }
+  [[nodiscard]] bool is_open() const noexcept { return static_cast<bool>(fd_); }
+
+  /// While the peer takes nothing, what it sends is kept for `read`: two ends that both write
+  /// never wait for each other.
   void write(std::string_view bytes, TimePoint deadline);
   void read(char* bytes, std::size_t count, TimePoint deadline);
   /// True as soon as there is something to read (or the peer is gone), false at the deadline.
   [[nodiscard]] bool readable(TimePoint deadline) const;
 
-  explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
-  void close() noexcept { fd_.reset(); }
-
  private:
-  bool ready(short events, TimePoint deadline) const;
+  short ready(short events, TimePoint deadline) const;
+  std::size_t receive(char* bytes, std::size_t room);
+  void fill_buffer();
+  std::size_t take(char* bytes, std::size_t count) noexcept;
 
+  const StoppablePoll& poll_;
   UniqueFd fd_;
+  std::vector<char> buffer_;  // received and not yet read: from begin_ to end_
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
 };
 
 }  // namespace acc::rendezvous

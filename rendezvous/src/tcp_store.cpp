@@ -1,15 +1,13 @@
 #include "acc/rendezvous/tcp_store.hpp"
 
-#include "acc/base/error.hpp"
 #include "backoff.hpp"
-#include "socket_stream.hpp"
-#include "wire/frames.hpp"
+#include "client_keys.hpp"
+#include "key_names.hpp"
+#include "store_connection.hpp"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
+#include <algorithm>
 #include <array>
-#include <thread>
+#include <utility>
 
 namespace acc::rendezvous {
 
@@ -18,280 +16,226 @@ using wire::Request;
 
 namespace {
 
-using Clock = Store::Clock;
-using Milliseconds = Store::Milliseconds;
+// All strings of one request together; a server may refuse more. One value always fits.
+constexpr std::size_t kRequestBytes = std::size_t{16} << 20;
 
-// A single attempt may take this long; a lost SYN should not eat the whole connect time.
-constexpr Milliseconds kAttemptTimeout{10'000};
-
-/// torch's client puts a slash in front of each key.
-std::string wire_key(std::string_view key) {
-  return "/" + std::string(key);
+std::size_t size_of(const std::string& key) {
+  return key.size();
 }
 
-std::vector<std::string> wire_keys(std::span<const std::string> keys) {
-  std::vector<std::string> all;
-  all.reserve(keys.size());
-  for (const std::string& key : keys) {
-    all.push_back(wire_key(key));
+std::size_t size_of(const Store::KeyValue& pair) {
+  return pair.first.size() + pair.second.size();
+}
+
+/// Cuts what is too much for one request.
+template <typename Item>
+std::vector<std::span<const Item>> pieces(std::span<const Item> items) {
+  std::vector<std::span<const Item>> all;
+  while (!items.empty()) {
+    std::size_t count = 0;
+    for (std::size_t bytes = 0; count < std::min(items.size(), wire::kMaxKeys); ++count) {
+      bytes += size_of(items[count]);
+      if (count > 0 && bytes > kRequestBytes) {
+        break;
+      }
+    }
+    all.push_back(items.first(count));
+    items = items.subspan(count);
   }
   return all;
 }
 
-/// `Milliseconds::max()` means for ever and must not overflow.
-Clock::time_point after(Milliseconds timeout) {
-  const auto now = Clock::now();
-  const auto room = std::chrono::duration_cast<Milliseconds>(Clock::time_point::max() - now);
-  return timeout < room ? now + timeout : Clock::time_point::max();
+void no_answer(ReplyReader&) {}
+
+std::int64_t number(ReplyReader& reader) {
+  return reader.i64();
+}
+
+std::string value(ReplyReader& reader) {
+  return reader.bytes();
 }
 
 }  // namespace
 
-class TcpStore::Impl {
- public:
-  Impl(std::string host, std::uint16_t port, Milliseconds connect_timeout,
-       Milliseconds call_timeout)
-      : host_(std::move(host)),
-        port_(port),
-        connect_timeout_(connect_timeout),
-        call_timeout_(call_timeout) {
-    connect();
-  }
-
-  /// Runs one exchange of `exchange(deadline)` after sending `request`.
-  template <typename Exchange>
-  auto call(const Request& request, Exchange&& exchange) {
-    std::string frame;
-    wire::encode(request, frame);
-    if (!stream_) {
-      throw Error(Errc::connection,
-                  fmt::format("the connection to the store at {} was lost before", where()));
-    }
-    try {
-      const auto deadline = after(call_timeout_);
-      stream_.write(frame, deadline);
-      return exchange(deadline);
-    } catch (const Error& error) {
-      stream_.close();
-      throw Error(error.code(), fmt::format("store at {}: {}", where(), error.what()));
-    }
-  }
-
-  void send(const Request& request) {
-    call(request, [](auto) {});
-  }
-  std::int64_t call_i64(const Request& request) {
-    return call(request, [this](auto deadline) { return read_i64(deadline); });
-  }
-  char call_byte(const Request& request) {
-    return call(request, [this](auto deadline) { return read_byte(deadline); });
-  }
-  std::string call_bytes(const Request& request) {
-    return call(request, [this](auto deadline) { return read_bytes(deadline); });
-  }
-
-  void wait(std::span<const std::string> keys, Milliseconds timeout);
-  std::string read_bytes(Clock::time_point deadline);
-
-  [[nodiscard]] const std::string& host() const noexcept { return host_; }
-  [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
-  [[nodiscard]] Milliseconds connect_timeout() const noexcept { return connect_timeout_; }
-  [[nodiscard]] Milliseconds call_timeout() const noexcept { return call_timeout_; }
-
- private:
-  void connect();
-  void handshake(Clock::time_point deadline);
-  bool cancel_wait();
-  void expect(char byte, char expected) const;
-  char read_byte(Clock::time_point deadline);
-  std::int64_t read_i64(Clock::time_point deadline);
-  [[nodiscard]] std::string where() const { return fmt::format("{}:{}", host_, port_); }
-
-  std::string host_;
-  std::uint16_t port_;
-  Milliseconds connect_timeout_;
-  Milliseconds call_timeout_;
-  SocketStream stream_;
-};
-
-void TcpStore::Impl::connect() {
-  const auto deadline = after(connect_timeout_);
-  Backoff backoff;
-  while (true) {
-    std::string reason;
-    try {
-      const auto attempt = std::min(deadline, after(kAttemptTimeout));
-      stream_ = SocketStream(host_, port_, attempt);
-      return handshake(attempt);
-    } catch (const Error& error) {
-      stream_.close();
-      if (error.code() == Errc::protocol) {
-        throw;
-      }
-      reason = error.what();
-    }
-    const auto pause = backoff.next();
-    if (after(pause) >= deadline) {
-      throw Error(Errc::timeout, fmt::format("cannot reach the store at {} within {} ms: {}",
-                                             where(), connect_timeout_.count(), reason));
-    }
-    std::this_thread::sleep_for(pause);
-  }
-}
-
-void TcpStore::Impl::handshake(Clock::time_point deadline) {
-  const auto nonce = static_cast<std::uint32_t>(getpid());
-  std::string hello;
-  wire::encode({.opcode = Opcode::validate, .number = wire::kMagic}, hello);
-  wire::encode({.opcode = Opcode::ping, .number = nonce}, hello);
-  stream_.write(hello, deadline);
-  std::array<char, 4> echo{};
-  stream_.read(echo.data(), echo.size(), deadline);
-  if (wire::get_u32(echo.data()) != nonce) {
-    throw Error(Errc::protocol,
-                fmt::format("{} is no TCPStore server: it answered a ping with 0x{:08x}, not "
-                            "0x{:08x}",
-                            where(), wire::get_u32(echo.data()), nonce));
-  }
-}
-
-void TcpStore::Impl::wait(std::span<const std::string> keys, Milliseconds timeout) {
-  const Request request{.opcode = Opcode::wait, .keys = wire_keys(keys)};
-  const bool released = call(request, [&](auto) {
-    if (!stream_.readable(after(timeout))) {
-      return cancel_wait();
-    }
-    expect(read_byte(after(call_timeout_)), wire::kReleased);
-    return true;
-  });
-  if (!released) {
-    throw Error(Errc::timeout, fmt::format("no key {} at the store {} within {} ms",
-                                           fmt::join(keys, ", "), where(), timeout.count()));
-  }
-}
-
-/// True when the release crossed the cancel: then the keys are there after all.
-bool TcpStore::Impl::cancel_wait() {
-  const auto deadline = after(call_timeout_);
-  std::string frame;
-  wire::encode({.opcode = Opcode::cancel_wait}, frame);
-  stream_.write(frame, deadline);
-  const char first = read_byte(deadline);
-  if (first == wire::kReleased) {
-    expect(read_byte(deadline), wire::kCancelled);
-    return true;
-  }
-  expect(first, wire::kCancelled);
-  return false;
-}
-
-void TcpStore::Impl::expect(char byte, char expected) const {
-  if (byte != expected) {
-    throw Error(Errc::protocol,
-                fmt::format("WAIT answered with {}, expected {}", int{byte}, int{expected}));
-  }
-}
-
-char TcpStore::Impl::read_byte(Clock::time_point deadline) {
-  char byte = 0;
-  stream_.read(&byte, 1, deadline);
-  return byte;
-}
-
-std::int64_t TcpStore::Impl::read_i64(Clock::time_point deadline) {
-  std::array<char, 8> bytes{};
-  stream_.read(bytes.data(), bytes.size(), deadline);
-  return wire::get_i64(bytes.data());
-}
-
-std::string TcpStore::Impl::read_bytes(Clock::time_point deadline) {
-  const auto length = static_cast<std::uint64_t>(read_i64(deadline));
-  if (length > wire::kMaxFrameBytes) {
-    throw Error(Errc::protocol, fmt::format("a value of {} bytes was announced", length));
-  }
-  std::string bytes(length, '\0');
-  stream_.read(bytes.data(), bytes.size(), deadline);
-  return bytes;
-}
-
 TcpStore::TcpStore(std::string host, std::uint16_t port, Milliseconds connect_timeout,
-                   Milliseconds call_timeout)
-    : impl_(std::make_unique<Impl>(std::move(host), port, connect_timeout, call_timeout)) {}
+                   TcpStoreOptions options)
+    : TcpStore(std::make_unique<StoreConnection>(std::move(host), port, connect_timeout,
+                                                 std::move(options))) {}
+
+TcpStore::TcpStore(std::unique_ptr<StoreConnection> connection)
+    : connection_(std::move(connection)) {}
 
 TcpStore::~TcpStore() = default;
 
 void TcpStore::set(std::string_view key, std::string_view value) {
-  impl_->send({.opcode = Opcode::set, .keys = {wire_key(key)}, .values = {std::string(value)}});
+  connection_->call(
+      {.opcode = Opcode::set, .keys = {client_key(key)}, .values = {std::string(value)}},
+      no_answer);
 }
 
 std::string TcpStore::get(std::string_view key, Milliseconds timeout) {
   const std::string name(key);
-  impl_->wait(std::span(&name, 1), timeout);
-  return impl_->call_bytes({.opcode = Opcode::get, .keys = {wire_key(key)}});
+  wait({&name, 1}, timeout);
+  return connection_->call({.opcode = Opcode::get, .keys = {client_key(key)}}, value);
 }
 
 std::int64_t TcpStore::add(std::string_view key, std::int64_t delta) {
-  return impl_->call_i64({.opcode = Opcode::add, .keys = {wire_key(key)}, .number = delta});
+  return connection_->call({.opcode = Opcode::add, .keys = {client_key(key)}, .number = delta},
+                           number);
 }
 
 bool TcpStore::check(std::span<const std::string> keys) {
-  return impl_->call_byte({.opcode = Opcode::check, .keys = wire_keys(keys)}) == 0;
+  return std::ranges::all_of(pieces(keys), [this](auto piece) {
+    return connection_->call({.opcode = Opcode::check, .keys = client_keys(piece)},
+                             [](ReplyReader& reader) { return reader.byte() == 0; });
+  });
 }
 
 void TcpStore::wait(std::span<const std::string> keys, Milliseconds timeout) {
-  impl_->wait(keys, timeout);
+  const auto deadline = after(timeout);
+  for (const auto piece : pieces(keys)) {
+    const Request request{.opcode = Opcode::wait, .keys = client_keys(piece)};
+    if (!connection_->await(request, time_left(deadline))) {
+      throw Error(Errc::timeout,
+                  fmt::format("no key {} at the store {} within {} ms", key_names(piece),
+                              connection_->where(), timeout.count()));
+    }
+  }
 }
 
 std::string TcpStore::compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired) {
-  return impl_->call_bytes({.opcode = Opcode::compare_set,
-                            .keys = {wire_key(key)},
-                            .values = {std::string(expected), std::string(desired)}});
+  return connection_->call({.opcode = Opcode::compare_set,
+                            .keys = {client_key(key)},
+                            .values = {std::string(expected), std::string(desired)}},
+                           value);
 }
 
 bool TcpStore::delete_key(std::string_view key) {
-  return impl_->call_i64({.opcode = Opcode::delete_key, .keys = {wire_key(key)}}) != 0;
+  return connection_->call({.opcode = Opcode::delete_key, .keys = {client_key(key)}}, number) != 0;
 }
 
 std::int64_t TcpStore::num_keys() {
-  return impl_->call_i64({.opcode = Opcode::num_keys});
+  return connection_->call({.opcode = Opcode::num_keys}, number);
 }
 
-void TcpStore::append(std::string_view key, std::string_view value) {
-  impl_->send({.opcode = Opcode::append, .keys = {wire_key(key)}, .values = {std::string(value)}});
-}
-
-std::vector<std::string> TcpStore::multi_get(std::span<const std::string> keys) {
-  const Request request{.opcode = Opcode::multi_get, .keys = wire_keys(keys)};
-  return impl_->call(request, [&](auto deadline) {
-    std::vector<std::string> values;
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      values.push_back(impl_->read_bytes(deadline));
+std::vector<std::string> TcpStore::list_keys() {
+  return connection_->call({.opcode = Opcode::list_keys}, [](ReplyReader& reader) {
+    std::vector<std::string> keys;
+    for (std::int64_t left = reader.i64(); left > 0; --left) {
+      const std::string key = reader.bytes();
+      if (key.starts_with('/')) {  // others are no user's: "init/"
+        keys.push_back(key.substr(1));
+      }
     }
-    return values;
+    return keys;
   });
 }
 
-void TcpStore::multi_set(std::span<const std::pair<std::string, std::string>> pairs) {
-  Request request{.opcode = Opcode::multi_set};
-  for (const auto& [key, value] : pairs) {
-    request.keys.push_back(wire_key(key));
-    request.values.push_back(value);
+void TcpStore::append(std::string_view key, std::string_view value) {
+  connection_->call(
+      {.opcode = Opcode::append, .keys = {client_key(key)}, .values = {std::string(value)}},
+      no_answer);
+}
+
+std::vector<std::string> TcpStore::multi_get(std::span<const std::string> keys,
+                                             Milliseconds timeout) {
+  wait(keys, timeout);
+  std::vector<std::string> values;
+  for (const auto piece : pieces(keys)) {
+    const Request request{.opcode = Opcode::multi_get, .keys = client_keys(piece)};
+    connection_->call(request, [&](ReplyReader& reader) {
+      for (std::size_t i = 0; i < piece.size(); ++i) {
+        values.push_back(reader.bytes());
+      }
+    });
   }
-  impl_->send(request);
+  return values;
+}
+
+void TcpStore::multi_set(std::span<const KeyValue> pairs) {
+  std::string frames;  // all, before any is sent: one may be refused
+  for (const auto piece : pieces(pairs)) {
+    Request request{.opcode = Opcode::multi_set};
+    for (const auto& [key, value] : piece) {
+      request.keys.push_back(client_key(key));
+      request.values.push_back(value);
+    }
+    wire::encode(request, frames);
+  }
+  connection_->exchange(frames, connection_->call_timeout(), no_answer);
+}
+
+void TcpStore::queue_push(std::string_view queue, std::string_view value) {
+  connection_->call(
+      {.opcode = Opcode::queue_push, .keys = {client_key(queue)}, .values = {std::string(value)}},
+      no_answer);
+}
+
+std::string TcpStore::queue_pop(std::string_view queue, Milliseconds timeout) {
+  const auto deadline = after(timeout);
+  Backoff backoff;
+  while (connection_->await({.opcode = Opcode::wait, .keys = {client_key(queue)}},
+                            time_left(deadline))) {
+    if (auto value = try_queue_pop(queue)) {
+      return *std::move(value);
+    }
+    // Another was faster; or there is a key of that name, for which a server does not wait.
+    const Milliseconds left = time_left(deadline);
+    if (left == Milliseconds::zero()) {
+      break;
+    }
+    connection_->pause(std::min(backoff.next(), left));
+  }
+  throw Error(Errc::timeout, fmt::format("nothing in the queue {} at the store {} within {} ms",
+                                         queue, connection_->where(), timeout.count()));
+}
+
+std::optional<std::string> TcpStore::try_queue_pop(std::string_view queue) {
+  return connection_->call({.opcode = Opcode::queue_pop, .keys = {client_key(queue)}},
+                           [](ReplyReader& reader) {
+                             const bool is_there = reader.i64() > 0;
+                             return is_there ? std::optional(reader.bytes()) : std::nullopt;
+                           });
+}
+
+std::int64_t TcpStore::queue_len(std::string_view queue) {
+  return connection_->call({.opcode = Opcode::queue_len, .keys = {client_key(queue)}}, number);
+}
+
+void TcpStore::barrier(std::string_view key, std::int64_t world_size, Milliseconds timeout) {
+  const Request request{.opcode = Opcode::barrier, .keys = {client_key(key)}, .number = world_size};
+  if (!connection_->await(request, timeout)) {
+    throw Error(Errc::timeout,
+                fmt::format("fewer than {} came to the barrier {} at the store {} within {} ms",
+                            world_size, key, connection_->where(), timeout.count()));
+  }
 }
 
 std::unique_ptr<Store> TcpStore::clone() {
-  return std::make_unique<TcpStore>(impl_->host(), impl_->port(), impl_->connect_timeout(),
-                                    impl_->call_timeout());
+  return std::unique_ptr<Store>(new TcpStore(connection_->clone()));
+}
+
+void TcpStore::ping() {
+  constexpr std::uint32_t kNonce = 0x70696e67;
+  const std::uint32_t echo = connection_->call({.opcode = Opcode::ping, .number = kNonce},
+                                               [](ReplyReader& reader) { return reader.u32(); });
+  if (echo != kNonce) {
+    throw Error(Errc::protocol, fmt::format("store at {}: a ping of 0x{:08x} came back as 0x{:08x}",
+                                            connection_->where(), kNonce, echo));
+  }
+}
+
+Pipeline TcpStore::pipeline() {
+  return Pipeline(*connection_);
 }
 
 const std::string& TcpStore::host() const noexcept {
-  return impl_->host();
+  return connection_->host();
 }
 
 std::uint16_t TcpStore::port() const noexcept {
-  return impl_->port();
+  return connection_->port();
 }
 
 }  // namespace acc::rendezvous

@@ -36,7 +36,7 @@ void probe(const std::shared_ptr<TcpStore>& store) {
   store->append("joined", "ab");
   store->append("joined", "cd");
   store->multi_set(std::vector<std::pair<std::string, std::string>>{{"m1", "1"}, {"m2", ""}});
-  expect(store->multi_get(Keys{"m1", "joined", "m2"}) == Keys{"1", "abcd", ""}, "multi_get");
+  expect(store->multi_get(Keys{"m1", "joined", "m2"}, 10s) == Keys{"1", "abcd", ""}, "multi_get");
   store->wait(Keys{"m1", "m2"}, 10s);
   try {
     store->wait(Keys{"absent"}, 20ms);

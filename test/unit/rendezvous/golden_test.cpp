@@ -1,9 +1,8 @@
+#include "golden.hpp"
+
 #include "session.hpp"
 #include "support.hpp"
 
-#include <nlohmann/json.hpp>
-
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -11,6 +10,8 @@ namespace acc::rendezvous {
 namespace {
 
 using nlohmann::json;
+using test::bytes_of;
+using test::from_hex;
 using test::RawClient;
 using test::ServerThread;
 
@@ -19,31 +20,6 @@ const std::map<std::string, std::string> kDeliberatelyDifferent{
     {"bad_magic", "a wrong magic closes the connection at once, not at the next byte"},
     {"no_handshake_get", "a first command other than VALIDATE closes the connection at once"},
 };
-
-/// Recorded by a real PyTorch 2.13.0; test/data/tcpstore/meta.json explains the fields.
-std::vector<json> vectors(const std::string& kind) {
-  std::ifstream file(ACC_TEST_DATA "/tcpstore/vectors.json");
-  std::vector<json> chosen;
-  for (const json& vector : json::parse(file)) {
-    if (vector.at("kind") == kind) {
-      chosen.push_back(vector);
-    }
-  }
-  REQUIRE(chosen.size() > 20);
-  return chosen;
-}
-
-std::string from_hex(const std::string& hex) {
-  std::string bytes;
-  for (std::size_t i = 0; i < hex.size(); i += 2) {
-    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-  }
-  return bytes;
-}
-
-std::string bytes_of(const json& vector, const char* field) {
-  return from_hex(vector.at(field).get<std::string>());
-}
 
 bool closes(const json& vector) {
   return vector.at("expect_close").get<bool>() ||
@@ -84,7 +60,7 @@ void replay(const json& vector, std::uint16_t port) {
 }
 
 TEST_CASE("the server answers as PyTorch's does") {
-  for (const json& vector : vectors("server")) {
+  for (const json& vector : test::golden_vectors("server")) {
     const std::string name = vector.at("name");
     CAPTURE(name);
     ServerThread server;
@@ -97,7 +73,7 @@ TEST_CASE("the server answers as PyTorch's does") {
 }
 
 TEST_CASE("what is answered does not depend on how the bytes are cut") {
-  for (const json& vector : vectors("server")) {
+  for (const json& vector : test::golden_vectors("server")) {
     if (vector.contains("steps")) {
       continue;
     }
@@ -124,7 +100,7 @@ TEST_CASE("what is answered does not depend on how the bytes are cut") {
 
 TEST_CASE("what PyTorch's client sends is understood, to the last byte") {
   std::set<wire::Opcode> seen;
-  for (const json& vector : vectors("client")) {
+  for (const json& vector : test::golden_vectors("client")) {
     const std::string name = vector.at("name");
     CAPTURE(name);
     const std::string bytes = bytes_of(vector, "client_sends_hex");

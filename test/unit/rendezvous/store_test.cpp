@@ -3,6 +3,8 @@
 #include "acc/rendezvous/tcp_store.hpp"
 #include "support.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <functional>
 
 namespace acc::rendezvous {
@@ -15,6 +17,13 @@ using test::ServerThread;
 using Keys = std::vector<std::string>;
 using namespace std::chrono_literals;
 
+constexpr auto kForEver = Store::Milliseconds::max();
+
+Keys sorted(Keys keys) {
+  std::ranges::sort(keys);
+  return keys;
+}
+
 /// Runs `body` on each kind of store; what it expects is the contract of Store.
 void on_each_store(const std::function<void(Store&)>& body) {
   SUBCASE("HashStore") {
@@ -26,7 +35,12 @@ void on_each_store(const std::function<void(Store&)>& body) {
     TcpStore store("127.0.0.1", server.port(), kSoon);
     body(store);
   }
-  SUBCASE("PrefixStore") {
+  SUBCASE("PrefixStore over TcpStore") {
+    ServerThread server;
+    PrefixStore store("p", std::make_shared<TcpStore>("127.0.0.1", server.port(), kSoon));
+    body(store);
+  }
+  SUBCASE("PrefixStore over PrefixStore") {
     PrefixStore store("outer",
                       std::make_shared<PrefixStore>("inner", std::make_shared<HashStore>()));
     body(store);
@@ -69,11 +83,163 @@ TEST_CASE("a store counts, compares and appends") {
 TEST_CASE("a store handles many keys at once") {
   on_each_store([](Store& store) {
     store.multi_set(std::vector<std::pair<std::string, std::string>>{{"a", "1"}, {"b", ""}});
-    CHECK(store.multi_get(Keys{"b", "a", "absent"}) == Keys{"", "1", ""});
-    CHECK(store.multi_get(Keys{}).empty());
+    CHECK(store.multi_get(Keys{"b", "a", "b"}, kSoon) == Keys{"", "1", ""});
+    CHECK(store.multi_get(Keys{}, kSoon).empty());
+    CHECK(store.check(Keys{}));
+    store.multi_set({});
     store.wait(Keys{"a", "b"}, kSoon);
     store.wait(Keys{}, kSoon);
+    CHECK(sorted(store.list_keys()) == Keys{"a", "b"});
   });
+}
+
+TEST_CASE("values that are asked for together are waited for") {
+  on_each_store([](Store& store) {
+    store.set("a", "1");
+    CHECK(contains(error_of([&] { store.multi_get(Keys{"a", "b"}, 1ms); }), "timeout: "));
+    std::thread setter([other = store.clone()] { other->set("b", "2"); });
+    CHECK(store.multi_get(Keys{"a", "b"}, kForEver) == Keys{"1", "2"});
+    setter.join();
+  });
+}
+
+TEST_CASE("a queue gives each value once, in order") {
+  on_each_store([](Store& store) {
+    CHECK(store.queue_len("q") == 0);
+    CHECK(store.try_queue_pop("q") == std::nullopt);
+    store.queue_push("q", "x");
+    store.queue_push("q", "");
+    CHECK(store.queue_len("q") == 2);
+    CHECK(store.queue_pop("q", kSoon) == "x");
+    CHECK(store.try_queue_pop("q") == "");
+    CHECK(store.try_queue_pop("q") == std::nullopt);
+  });
+}
+
+TEST_CASE("a queue with a value is waited for like a key, and is none") {
+  on_each_store([](Store& store) {
+    store.queue_push("q", "x");
+    CHECK(store.check(Keys{"q"}));
+    store.wait(Keys{"q"}, kSoon);
+    CHECK(store.num_keys() == 0);
+    CHECK(store.list_keys().empty());
+    CHECK_FALSE(store.delete_key("q"));
+    store.set("q", "a key");
+    CHECK(store.queue_pop("q", kSoon) == "x");
+    CHECK(store.get("q", kSoon) == "a key");
+  });
+}
+
+TEST_CASE("a pop that times out names its queue and leaves the store usable") {
+  on_each_store([](Store& store) {
+    const std::string error = error_of([&] { store.queue_pop("idle", 1ms); });
+    CAPTURE(error);
+    CHECK(contains(error, "timeout: "));
+    CHECK(contains(error, "idle"));
+    store.set("idle", "a key of that name is no value of the queue");
+    CHECK(contains(error_of([&] { store.queue_pop("idle", 1ms); }), "timeout: "));
+    store.queue_push("idle", "x");
+    CHECK(store.queue_pop("idle", kSoon) == "x");
+  });
+}
+
+TEST_CASE("several consumers share a queue") {
+  constexpr int kConsumers = 4;
+  constexpr int kEach = 100;
+  on_each_store([](Store& store) {
+    std::atomic<int> sum = 0;
+    std::vector<std::jthread> consumers;
+    for (int i = 0; i < kConsumers; ++i) {
+      consumers.emplace_back([&sum, mine = store.clone()] {
+        for (int k = 0; k < kEach; ++k) {
+          sum += std::stoi(mine->queue_pop("q", kSoon));
+        }
+      });
+    }
+    for (int value = 1; value <= kConsumers * kEach; ++value) {
+      store.queue_push("q", std::to_string(value));
+    }
+    consumers.clear();
+    CHECK(sum == kConsumers * kEach * (kConsumers * kEach + 1) / 2);
+    CHECK(store.queue_len("q") == 0);
+  });
+}
+
+TEST_CASE("nobody leaves a barrier before all have come") {
+  constexpr int kSize = 5;
+  on_each_store([](Store& store) {
+    std::atomic<int> arrived = 0;
+    std::atomic<int> too_early = 0;
+    std::vector<std::jthread> members;
+    for (int i = 0; i < kSize; ++i) {
+      members.emplace_back([&, mine = store.clone()] {
+        ++arrived;
+        mine->barrier("b", kSize, kSoon);
+        too_early += arrived < kSize ? 1 : 0;
+      });
+    }
+    members.clear();
+    CHECK(too_early == 0);
+    store.barrier("b", kSize, 0ms);  // used up: open for good
+    store.barrier("alone", 1, 0ms);
+  });
+}
+
+TEST_CASE("a barrier that times out names its key and counts who gave up") {
+  on_each_store([](Store& store) {
+    const std::string error = error_of([&] { store.barrier("b", 2, 1ms); });
+    CAPTURE(error);
+    CHECK(contains(error, "timeout: "));
+    CHECK(contains(error, "b"));
+    store.barrier("b", 2, 0ms);
+  });
+}
+
+TEST_CASE("what no store takes is refused and changes nothing") {
+  const std::string long_key(8191, 'k');
+  const std::string long_value(std::size_t{8} << 20, 'v');
+  on_each_store([&](Store& store) {
+    const std::vector<std::function<void()>> calls{
+        [&] { store.set(long_key + 'k', ""); },
+        [&] { store.set("k", long_value + 'v'); },
+        [&] { store.add(long_key + 'k', 1); },
+        [&] { store.compare_set("k", "", long_value + 'v'); },
+        [&] { store.append("k", long_value + 'v'); },
+        [&] { store.queue_push("k", long_value + 'v'); },
+        [&] {
+          store.multi_set(std::vector<Store::KeyValue>{{"k", ""}, {"l", long_value + 'v'}});
+        },
+    };
+    for (const auto& call : calls) {
+      CHECK(contains(error_of(call), "invalid_argument: "));
+    }
+    CHECK(store.num_keys() == 0);
+    CHECK(store.queue_len("k") == 0);
+    store.set("k", long_value);
+    CHECK(store.get("k", kSoon) == long_value);
+    store.append("k", long_value);
+    CHECK(store.get("k", kSoon) == long_value + long_value);
+  });
+}
+
+TEST_CASE("a key may have 8191 bytes") {
+  HashStore in_process;
+  ServerThread server;
+  TcpStore over_tcp("127.0.0.1", server.port(), kSoon);
+  for (Store* store : {static_cast<Store*>(&in_process), static_cast<Store*>(&over_tcp)}) {
+    store->set(std::string(8191, 'k'), "v");
+    CHECK(store->get(std::string(8191, 'k'), kSoon) == "v");
+  }
+}
+
+TEST_CASE("a prefix lists its own keys only") {
+  auto store = std::make_shared<HashStore>();
+  PrefixStore mine("p", store);
+  mine.set("b", "");
+  mine.set("c/d", "");
+  store->set("a", "");
+  store->set("pq/c", "");
+  CHECK(sorted(mine.list_keys()) == Keys{"b", "c/d"});
 }
 
 TEST_CASE("a wait that times out names its keys and leaves the store usable") {

@@ -1,59 +1,18 @@
 #include "acc/rendezvous/tcp_store.hpp"
 
+#include "impostor.hpp"
 #include "support.hpp"
-
-#include <functional>
 
 namespace acc::rendezvous {
 namespace {
 
 using test::contains;
 using test::error_of;
+using test::Impostor;
 using test::kSoon;
 using test::ServerThread;
-using test::validate;
 using Keys = std::vector<std::string>;
 using namespace std::chrono_literals;
-
-/// A server that follows a script with one client.
-class Impostor {
- public:
-  using Socket = boost::asio::ip::tcp::socket;
-
-  explicit Impostor(std::function<void(Socket&)> script)
-      : thread_([this, script = std::move(script)] {
-          Socket socket = acceptor_.accept();
-          script(socket);
-        }) {}
-  ~Impostor() { thread_.join(); }
-
-  [[nodiscard]] std::uint16_t port() const { return acceptor_.local_endpoint().port(); }
-
-  static std::string read(Socket& socket, std::size_t count) {
-    std::string bytes(count, '\0');
-    boost::asio::read(socket, boost::asio::buffer(bytes));
-    return bytes;
-  }
-  static void write(Socket& socket, const std::string& bytes) {
-    boost::asio::write(socket, boost::asio::buffer(bytes));
-  }
-  /// Answers VALIDATE and PING as a server does.
-  static void greet(Socket& socket) {
-    const std::string hello = read(socket, 10);
-    CHECK(hello.substr(0, 5) == validate());
-    write(socket, hello.substr(6));
-  }
-  static void await_close(Socket& socket) {
-    std::string rest;
-    boost::system::error_code closed;
-    boost::asio::read(socket, boost::asio::dynamic_buffer(rest), closed);
-  }
-
- private:
-  boost::asio::io_context io_;
-  boost::asio::ip::tcp::acceptor acceptor_{io_, {boost::asio::ip::address_v4::loopback(), 0}};
-  std::thread thread_;
-};
 
 using Socket = Impostor::Socket;
 
@@ -97,7 +56,7 @@ TEST_CASE("a server that stops answering is a timeout") {
     Impostor::await_close(socket);
   });
   {
-    TcpStore store("127.0.0.1", server.port(), kSoon, 50ms);
+    TcpStore store("127.0.0.1", server.port(), kSoon, {.call_timeout = 50ms});
     CHECK(contains(error_of([&] { store.num_keys(); }), "timeout: store at 127.0.0.1:"));
     CHECK(contains(error_of([&] { store.num_keys(); }), "connection: "));
   }
@@ -137,7 +96,7 @@ TEST_CASE("something else on the port is a protocol error") {
     Impostor::await_close(socket);
   });
   CHECK(contains(error_of([&] { TcpStore("127.0.0.1", server.port(), kSoon); }),
-                 "protocol: 127.0.0.1:"));
+                 "protocol: store at 127.0.0.1:"));
 }
 
 TEST_CASE("a length that no value has is a protocol error") {

@@ -5,7 +5,7 @@
 namespace acc::rendezvous {
 
 /// A Store inside one process, for ranks as threads. Clones share its keys. Any thread may use any
-/// of them at any time.
+/// of them at any time. It keeps to the same limits as a server does.
 class HashStore : public Store {
  public:
   HashStore();
@@ -20,9 +20,15 @@ class HashStore : public Store {
                           std::string_view desired) override;
   bool delete_key(std::string_view key) override;
   std::int64_t num_keys() override;
+  std::vector<std::string> list_keys() override;
   void append(std::string_view key, std::string_view value) override;
-  std::vector<std::string> multi_get(std::span<const std::string> keys) override;
-  void multi_set(std::span<const std::pair<std::string, std::string>> pairs) override;
+  std::vector<std::string> multi_get(std::span<const std::string> keys,
+                                     Milliseconds timeout) override;
+  void multi_set(std::span<const KeyValue> pairs) override;
+  void queue_push(std::string_view queue, std::string_view value) override;
+  std::string queue_pop(std::string_view queue, Milliseconds timeout) override;
+  std::optional<std::string> try_queue_pop(std::string_view queue) override;
+  std::int64_t queue_len(std::string_view queue) override;
   std::unique_ptr<Store> clone() override;
 
  private:

@@ -5,7 +5,11 @@
 namespace acc::rendezvous {
 
 /// Another store seen through a prefix: key `k` is `prefix/k` there, joined as torch's PrefixStore
-/// joins (a prefix that ends in a slash gives two). `num_keys` counts all keys of the other store.
+/// joins (a prefix that ends in a slash gives two); queues and barriers too. `list_keys` gives the
+/// keys under the prefix, without it; `num_keys` counts all keys of the other store.
+///
+/// Errors are those of the other store, and its keys are named in them. Uses of several
+/// PrefixStores over one store count as uses of that store: one thread at a time.
 class PrefixStore : public Store {
  public:
   PrefixStore(std::string prefix, std::shared_ptr<Store> store);
@@ -19,9 +23,15 @@ class PrefixStore : public Store {
                           std::string_view desired) override;
   bool delete_key(std::string_view key) override;
   std::int64_t num_keys() override;
+  std::vector<std::string> list_keys() override;
   void append(std::string_view key, std::string_view value) override;
-  std::vector<std::string> multi_get(std::span<const std::string> keys) override;
-  void multi_set(std::span<const std::pair<std::string, std::string>> pairs) override;
+  std::vector<std::string> multi_get(std::span<const std::string> keys,
+                                     Milliseconds timeout) override;
+  void multi_set(std::span<const KeyValue> pairs) override;
+  void queue_push(std::string_view queue, std::string_view value) override;
+  std::string queue_pop(std::string_view queue, Milliseconds timeout) override;
+  std::optional<std::string> try_queue_pop(std::string_view queue) override;
+  std::int64_t queue_len(std::string_view queue) override;
   /// The same prefix over a clone of the other store.
   std::unique_ptr<Store> clone() override;
 

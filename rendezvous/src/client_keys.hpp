@@ -1,0 +1,26 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace acc::rendezvous {
+
+/// A key as torch's client sends it: with a slash in front.
+inline std::string client_key(std::string_view key) {
+  std::string name = "/";
+  name += key;
+  return name;
+}
+
+inline std::vector<std::string> client_keys(std::span<const std::string> keys) {
+  std::vector<std::string> all;
+  all.reserve(keys.size());
+  for (const std::string& key : keys) {
+    all.push_back(client_key(key));
+  }
+  return all;
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,114 @@
+#include "socket_address.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+#include <netdb.h>
+#include <sys/un.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace acc::rendezvous {
+namespace {
+
+constexpr std::string_view kUnix = "unix:";
+
+/// An answer of getaddrinfo; `error` is one of its EAI codes, or 0.
+struct Answer {
+  std::vector<SocketAddress> addresses;
+  int error = 0;
+};
+
+/// A look-up in progress, owned by the thread that makes it and the one that waits.
+struct Lookup {
+  std::mutex mutex;
+  std::condition_variable_any finished;
+  bool is_finished = false;
+  Answer answer;
+};
+
+Answer look_up(const std::string& host, const std::string& port, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* found = nullptr;
+  Answer answer;
+  answer.error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  if (answer.error != 0) {
+    return answer;
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+  for (; found != nullptr; found = found->ai_next) {
+    SocketAddress& address = answer.addresses.emplace_back();
+    address.size = found->ai_addrlen;
+    std::memcpy(&address.bytes, found->ai_addr, found->ai_addrlen);
+  }
+  return answer;
+}
+
+std::shared_ptr<Lookup> start_lookup(const std::string& host, const std::string& port) {
+  auto lookup = std::make_shared<Lookup>();
+  try {
+    std::thread([lookup, host, port] {
+      Answer answer = look_up(host, port, 0);
+      const std::lock_guard lock(lookup->mutex);
+      lookup->answer = std::move(answer);
+      lookup->is_finished = true;
+      lookup->finished.notify_all();
+    }).detach();
+  } catch (const std::system_error& error) {
+    throw Error(Errc::connection, fmt::format("no thread to look '{}' up: {}", host, error.what()));
+  }
+  return lookup;
+}
+
+SocketAddress unix_address(const std::string& path) {
+  sockaddr_un address{};
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("'{}' is no path of a Unix socket: expected 1 to {} bytes", path,
+                            sizeof address.sun_path - 1));
+  }
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, path.size());
+  SocketAddress result;
+  result.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
+  std::memcpy(&result.bytes, &address, sizeof address);
+  return result;
+}
+
+}  // namespace
+
+std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port,
+                                   std::chrono::steady_clock::time_point deadline,
+                                   const std::stop_token& stop) {
+  if (host.starts_with(kUnix)) {
+    return {unix_address(host.substr(kUnix.size()))};
+  }
+  const std::string service = std::to_string(port);
+  if (Answer literal = look_up(host, service, AI_NUMERICHOST); literal.error == 0) {
+    return std::move(literal.addresses);
+  }
+  const auto lookup = start_lookup(host, service);
+  std::unique_lock lock(lookup->mutex);
+  const auto finished = [&] { return lookup->is_finished; };
+  if (!lookup->finished.wait_until(lock, stop, deadline, finished)) {
+    throw Error(Errc::timeout,
+                fmt::format("no answer in time to what the address of '{}' is", host));
+  }
+  if (lookup->answer.error != 0) {
+    throw Error(Errc::connection,
+                fmt::format("no address for '{}': {}", host, gai_strerror(lookup->answer.error)));
+  }
+  return std::move(lookup->answer.addresses);
+}
+
+}  // namespace acc::rendezvous

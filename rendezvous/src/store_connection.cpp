@@ -1,0 +1,140 @@
+#include "store_connection.hpp"
+
+#include "backoff.hpp"
+#include "connect_socket.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace acc::rendezvous {
+namespace {
+
+using wire::Opcode;
+
+std::string server_name(const std::string& host, std::uint16_t port) {
+  if (host.starts_with("unix:")) {
+    return host;
+  }
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return is_ipv6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+void expect(char byte, char expected) {
+  if (byte != expected) {
+    throw Error(Errc::protocol,
+                fmt::format("a wait was answered with {}, expected {}", int{byte}, int{expected}));
+  }
+}
+
+}  // namespace
+
+StoreConnection::StoreConnection(std::string host, std::uint16_t port, Milliseconds connect_timeout,
+                                 TcpStoreOptions options)
+    : host_(std::move(host)),
+      port_(port),
+      where_(server_name(host_, port)),
+      connect_timeout_(connect_timeout),
+      options_(std::move(options)),
+      poll_(options_.stop),
+      stream_(poll_) {
+  connect();
+}
+
+void StoreConnection::connect() {
+  const auto deadline = after(connect_timeout_);
+  auto next_attempt = Store::Clock::now();
+  Backoff backoff;
+  while (true) {
+    std::string reason;
+    try {
+      poll_.wait({}, next_attempt);
+      return attempt(deadline);
+    } catch (const Error& error) {
+      stream_.close();
+      if (error.code() == Errc::protocol || error.code() == Errc::invalid_argument ||
+          options_.stop.stop_requested()) {
+        throw Error(error.code(), fmt::format("store at {}: {}", where_, error.what()));
+      }
+      reason = error.what();
+    }
+    next_attempt = after(backoff.next());
+    if (next_attempt >= deadline) {
+      throw Error(Errc::timeout, fmt::format("cannot reach the store at {} within {} ms: {}",
+                                             where_, connect_timeout_.count(), reason));
+    }
+  }
+}
+
+void StoreConnection::attempt(SocketStream::TimePoint deadline) {
+  // The name service has all the time there is: a second question would not be answered sooner.
+  const auto addresses = resolve(host_, port_, deadline, options_.stop);
+  const auto limit = std::min(deadline, after(options_.attempt_timeout));
+  stream_.open(connect_socket(addresses, limit, poll_));
+  handshake(limit);
+}
+
+void StoreConnection::handshake(SocketStream::TimePoint deadline) {
+  const auto nonce = static_cast<std::uint32_t>(getpid());
+  std::string hello;
+  wire::encode({.opcode = Opcode::validate, .number = wire::kMagic}, hello);
+  wire::encode({.opcode = Opcode::ping, .number = nonce}, hello);
+  stream_.write(hello, deadline);
+  const std::uint32_t echo = ReplyReader(stream_, deadline).u32();
+  if (echo != nonce) {
+    throw Error(Errc::protocol,
+                fmt::format("no TCPStore server: it answered a ping with 0x{:08x}, not 0x{:08x}",
+                            echo, nonce));
+  }
+}
+
+bool StoreConnection::await(const wire::Request& request, Milliseconds timeout) {
+  return call(request, [&](ReplyReader&) {
+    if (!stream_.readable(after(timeout))) {
+      return cancel();
+    }
+    expect(ReplyReader(stream_, after(options_.call_timeout)).byte(), wire::kReleased);
+    return true;
+  });
+}
+
+/// True when the release crossed the cancel: then what was waited for is there after all.
+bool StoreConnection::cancel() {
+  const auto deadline = after(options_.call_timeout);
+  std::string frame;
+  wire::encode({.opcode = Opcode::cancel_wait}, frame);
+  stream_.write(frame, deadline);
+  ReplyReader reader(stream_, deadline);
+  const char first = reader.byte();
+  if (first == wire::kReleased) {
+    expect(reader.byte(), wire::kCancelled);
+    return true;
+  }
+  expect(first, wire::kCancelled);
+  return false;
+}
+
+void StoreConnection::pause(Milliseconds time) {
+  require_open();
+  try {
+    poll_.wait({}, after(time));
+  } catch (const Error& error) {
+    stream_.close();
+    throw Error(error.code(), "store at " + where_ + ": " + error.what());
+  }
+}
+
+std::unique_ptr<StoreConnection> StoreConnection::clone() const {
+  return std::make_unique<StoreConnection>(host_, port_, connect_timeout_, options_);
+}
+
+void StoreConnection::require_open() const {
+  if (!stream_.is_open()) {
+    throw Error(Errc::connection,
+                fmt::format("the connection to the store at {} was lost before", where_));
+  }
+}
+
+}  // namespace acc::rendezvous
