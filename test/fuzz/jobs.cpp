@@ -89,9 +89,6 @@ class World {
   }
 
   void pass(milliseconds time) {
-    if (now_ + time > Time(kEndOfTime)) {
-      return;
-    }
     now_ += time;
     Outbox out;
     jobs_.pass(now_, out);
@@ -105,6 +102,8 @@ class World {
           std::max(milliseconds(0), std::chrono::ceil<milliseconds>(jobs_.next_deadline() - now_)));
     }
   }
+
+  [[nodiscard]] bool has_time() const { return now_ < Time(kEndOfTime); }
 
   void end() {
     while (!agents_.empty()) {
@@ -263,7 +262,7 @@ void take_event(Input& input, World& world) {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Input input(data, size);
   World world;
-  while (!input.empty()) {
+  while (!input.empty() && world.has_time()) {
     take_event(input, world);
   }
   world.end();

@@ -20,7 +20,7 @@ SMALL = 4096  # larger seeds only make a fuzzer slow
 
 
 def store_seeds():
-    """Name, and chunks of (connection, bytes), handshakes included."""
+    """Name, chunks of (connection, bytes), handshakes included, and replies."""
     for vector in json.loads(VECTORS.read_text()):
         if "steps" in vector:
             chunks = [(step["conn"], bytes.fromhex(step["send_hex"])) for step in vector["steps"]]
@@ -29,7 +29,8 @@ def store_seeds():
         if chunks[0][1][0] != 0:  # recorded after its handshake
             chunks.insert(0, (0, bytes.fromhex("00cef7853c")))
         if sum(len(sent) for _, sent in chunks) <= SMALL:
-            yield vector["kind"] + "_" + vector["name"], chunks
+            replies = bytes.fromhex(vector.get("server_replies_hex", ""))
+            yield vector["kind"] + "_" + vector["name"], chunks, replies
 
 
 def agent_frames():
@@ -47,11 +48,19 @@ def server_frames():
 
 
 def seeds():
-    for name, chunks in store_seeds():
+    for name, chunks, replies in store_seeds():
+        if replies:
+            yield "store_replies", name, bytes([7, 0, 1, 3, 4, 7, 8, 10]) + replies
         by_client = b"".join(struct.pack("<BH", conn, len(sent)) + sent for conn, sent in chunks)
         yield "store_clients", name, CUT + by_client
         if len(chunks) <= 2:
             yield "store_frames", name, CUT + chunks[-1][1]
+    number, value, released = struct.pack("<q", 1), struct.pack("<q", 1) + b"v", b"\0"
+    answers = (released + value, number, b"\0", released, value, number, number, number + value,
+               released + value * 2, released + number + value, number + value, number, released,
+               b"gnip", value + number + b"\0" + value)  # by call in store_replies.cpp
+    for i, answer in enumerate(answers):
+        yield "store_replies", f"call_{i}", bytes([2, i, 6]) + answer + number
     for i, sent in enumerate(agent_frames() + server_frames()):
         yield "agent_messages", f"frame_{i}", sent
     for name, cuts in (("whole", WHOLE), ("cut", CUT)):
