@@ -1,156 +1,268 @@
 #include "connection.hpp"
 
+#include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
-#include "tune_socket.hpp"
 
-#include <boost/asio/write.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <fmt/format.h>
+#include <sys/socket.h>
 
+#include <cerrno>
 #include <exception>
 #include <utility>
 
 namespace acc::rendezvous {
+namespace {
 
-namespace asio = boost::asio;
-using boost::system::error_code;
+// Replies of one turn are collected in a buffer that all share, up to this size.
+constexpr std::size_t kKeptReplies = std::size_t{1} << 20;
 
-Connection::Connection(Socket socket, Id id, std::span<char> scratch, const ServerOptions& options,
-                       Open open, Closed closed)
-    : closed_(std::move(closed)),
-      open_(std::move(open)),
-      socket_(std::move(socket)),
-      limit_(socket_.get_executor()),
-      id_(id),
-      scratch_(scratch),
-      options_(options) {}
+// What is no answer waits for the end of the turn, to go out together, up to this size.
+constexpr std::size_t kSentAtOnce = 64 * 1024;
 
-void Connection::start() {
-  error_code ignored;
-  if (const auto remote = socket_.remote_endpoint(ignored); !ignored) {
-    peer_ = fmt::format("{} port {}", remote.address().to_string(), remote.port());
+std::string peer_name(int fd) {
+  boost::asio::ip::tcp::endpoint peer;
+  auto size = static_cast<socklen_t>(peer.capacity());
+  if (getpeername(fd, peer.data(), &size) != 0 ||
+      (peer.data()->sa_family != AF_INET && peer.data()->sa_family != AF_INET6)) {
+    return "a client";
   }
-  tune_socket(socket_.native_handle());
-  socket_.non_blocking(true, ignored);
-  close_after(options_.handshake_timeout);
-  read();
+  return fmt::format("{} port {}", peer.address().to_string(), peer.port());
 }
 
-void Connection::close_after(std::chrono::milliseconds limit) {
-  limit_.expires_after(limit);
-  limit_.async_wait([self = shared_from_this()](const error_code& error) {
-    if (!error) {
-      logger("rendezvous")->debug("closing {}: time limit", self->peer_);
-      self->close();
-    }
-  });
+}  // namespace
+
+Connection::Connection(UniqueFd socket, Id id, Commons& commons, Owner& owner)
+    : socket_(std::move(socket)), id_(id), commons_(commons), owner_(owner) {
+  commons_.ready.add(socket_.get(), interest_, *this);
 }
 
-void Connection::read() {
-  socket_.async_wait(Socket::wait_read, [self = shared_from_this()](const error_code& error) {
-    if (error) {
-      if (!self->finishing_) {
-        self->close();
-      }
-      return;
-    }
-    self->receive();
-  });
+void Connection::ready(std::uint32_t events) {
+  if (!socket_) {
+    return;  // closed earlier in this turn
+  }
+  try {
+    advance(events);
+  } catch (const Error& error) {
+    refuse(error.what(), error.code() == Errc::out_of_memory);
+  } catch (const std::exception& error) {
+    refuse(error.what(), true);
+  }
+}
+
+void Connection::advance(std::uint32_t events) {
+  if ((events & EPOLLIN) != 0) {
+    receive();
+  } else if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
+    close();
+  } else if (is_paused_ && num_unsent() <= commons_.options.max_unread_bytes) {
+    serve(rest_);
+  } else {
+    flush();
+  }
 }
 
 void Connection::receive() {
-  if (finishing_) {
+  const ssize_t count = recv(socket_.get(), commons_.received.data(), commons_.received.size(), 0);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
     return;
   }
-  error_code error;
-  const std::size_t count =
-      socket_.read_some(asio::buffer(scratch_.data(), scratch_.size()), error);
-  if (error == asio::error::would_block) {
-    return read();
-  }
-  if (error) {
+  if (count < 0 || (count == 0 && is_departing_)) {
     return close();
   }
-  if (!conversation_) {
-    conversation_ = open_(id_, scratch_.front());
+  if (is_departing_) {
+    return;
   }
-  if (!conversation_) {
-    logger("rendezvous")->debug("closing {}: neither a store client nor an agent", peer_);
-    return close();
+  if (count == 0) {
+    finish(Farewell::brief);
+    return;
   }
-  conversation_->feed({scratch_.data(), count});
-  serve();
+  take({commons_.received.data(), static_cast<std::size_t>(count)});
 }
 
-void Connection::serve() {
-  const bool was_open = conversation_->is_open();
-  try {
-    while (!(paused_ = unsent_.size() + sending_.size() > options_.max_unread_bytes)) {
-      if (!conversation_->step(unsent_)) {
-        break;
-      }
+void Connection::take(std::string_view bytes) {
+  if (!conversation_) {
+    conversation_ = owner_.open(id_, bytes.front());
+    if (!conversation_) {
+      return refuse("neither a store client nor an agent", false);
     }
-  } catch (const std::exception& error) {  // a violation, or no memory for what it asks
-    logger("rendezvous")->debug("closing {}: {}", peer_, error.what());
-    return finish();
   }
-  if (!was_open && conversation_->is_open()) {
-    limit_.cancel();
+  if (rest_.empty()) {
+    return serve(bytes);
   }
-  write();
-  if (!paused_) {
-    read();
+  rest_.append(bytes);
+  serve(rest_);
+}
+
+void Connection::serve(std::string_view bytes) {
+  is_lent_ = unsent_.empty();
+  if (is_lent_) {
+    unsent_.swap(commons_.replies);
+  }
+  step_through(bytes);
+  keep(bytes);
+  flush();
+}
+
+/// The empty buffer: of one's own, or the one that was lent.
+void Connection::give_back() {
+  if (is_lent_ && unsent_.capacity() <= kKeptReplies) {
+    unsent_.swap(commons_.replies);
+  } else {
+    std::string().swap(unsent_);
+  }
+  is_lent_ = false;
+}
+
+void Connection::step_through(std::string_view& bytes) {
+  is_serving_ = true;
+  do {
+    is_paused_ = num_unsent() > commons_.options.max_unread_bytes;
+  } while (!is_paused_ && !is_finishing_ && conversation_->step(bytes, unsent_));
+  is_serving_ = false;
+}
+
+/// After a violation, or for want of memory: what was answered before is still sent.
+void Connection::refuse(const std::string& why, bool is_limit) {
+  if (!is_limit) {
+    logger("rendezvous")->debug("closing {}: {}", peer_name(socket_.get()), why);
+  } else if (commons_.refusals()) {
+    logger("rendezvous")->warn("closing {}: {}", peer_name(socket_.get()), why);
+  }
+  is_serving_ = false;
+  std::string().swap(rest_);
+  finish(is_open() ? Farewell::patient : Farewell::brief);
+  flush();
+}
+
+void Connection::keep(std::string_view rest) {
+  if (is_finishing_ || rest.empty()) {
+    if (!rest_.empty()) {
+      std::string().swap(rest_);
+    }
+  } else if (rest_.empty()) {
+    rest_ = rest;
+  } else {
+    rest_.erase(0, rest_.size() - rest.size());
   }
 }
 
 void Connection::send(std::string_view bytes) {
   unsent_.append(bytes);
-  write();
+  if (!std::exchange(is_touched_, true)) {
+    owner_.touched(*this);
+  }
+  if (!is_serving_ && num_unsent() > kSentAtOnce) {
+    write();
+  }
 }
 
+void Connection::finish(Farewell farewell) {
+  if (std::exchange(is_finishing_, true)) {
+    return;
+  }
+  farewell_ = farewell;
+  is_paused_ = false;
+  owner_.leaving(id_);
+  if (!std::exchange(is_touched_, true)) {
+    owner_.touched(*this);
+  }
+}
+
+void Connection::flush() {
+  is_touched_ = false;
+  if (!socket_) {
+    return;
+  }
+  write();
+  is_lent_ = false;  // what is left over is kept, in the buffer it is in
+  count_buffered();
+  if (is_broken_) {
+    return close();
+  }
+  if (is_finishing_ && !is_departing_) {
+    depart();
+  }
+  watch();
+}
+
+/// Keeps what the socket does not take.
 void Connection::write() {
-  if (!sending_.empty() || unsent_.empty() || !socket_.is_open()) {
+  if (is_broken_ || !socket_) {
     return;
   }
-  sending_.swap(unsent_);
-  asio::async_write(
-      socket_, asio::buffer(sending_),
-      [self = shared_from_this()](const error_code& error, std::size_t) { self->written(error); });
-}
-
-void Connection::written(const error_code& error) {
-  sending_.clear();
-  if (error) {
-    return close();
+  if (unsent_.empty()) {
+    return give_back();
   }
-  if (finishing_ && unsent_.empty()) {
-    return close();
-  }
-  if (paused_ && !finishing_) {
-    return serve();
-  }
-  write();
-}
-
-void Connection::finish() {
-  if (std::exchange(finishing_, true)) {
+  const ssize_t count =
+      ::send(socket_.get(), unsent_.data() + num_sent_, num_unsent(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (count < 0) {
+    is_broken_ = errno != EAGAIN && errno != EINTR;
     return;
   }
-  if (unsent_.empty() && sending_.empty()) {
+  num_sent_ += static_cast<std::size_t>(count);
+  if (num_unsent() == 0) {
+    unsent_.clear();
+    num_sent_ = 0;
+    give_back();
+  } else if (num_sent_ > unsent_.size() / 2) {
+    unsent_.erase(0, num_sent_);
+    num_sent_ = 0;
+  }
+}
+
+void Connection::count_buffered() {
+  const std::size_t now = rest_.size() + num_unsent();
+  const bool grew = now > counted_;
+  commons_.buffered += now - std::exchange(counted_, now);
+  if (grew && commons_.buffered > commons_.options.max_buffered_bytes) {
+    if (commons_.refusals()) {
+      logger("rendezvous")
+          ->warn(
+              "closing {}: incomplete requests and unread replies of all "
+              "clients have more than {} bytes",
+              peer_name(socket_.get()), commons_.options.max_buffered_bytes);
+    }
+    is_broken_ = true;
+  }
+}
+
+/// The last steps of `finish`, as far as they can be taken now.
+void Connection::depart() {
+  if (num_unsent() == 0 && farewell_ == Farewell::brief) {
     return close();
   }
-  close_after(options_.stop_timeout);
-  write();
+  if (num_unsent() == 0) {
+    is_departing_ = true;
+    shutdown(socket_.get(), SHUT_WR);
+  }
+}
+
+void Connection::watch() {
+  if (!socket_) {
+    return;
+  }
+  std::uint32_t wanted = 0;
+  if (is_departing_ || (!is_finishing_ && !is_paused_)) {
+    wanted |= EPOLLIN;
+  }
+  if (is_paused_ || num_unsent() > 0) {
+    wanted |= EPOLLOUT;
+  }
+  if (wanted != interest_) {
+    commons_.ready.change(socket_.get(), wanted, *this);
+    interest_ = wanted;
+  }
 }
 
 void Connection::close() {
-  if (!socket_.is_open()) {
+  if (!socket_) {
     return;
   }
-  error_code ignored;
-  limit_.cancel();
-  socket_.shutdown(Socket::shutdown_both, ignored);
-  socket_.close(ignored);
-  closed_(id_);
+  commons_.ready.remove(socket_.get());
+  socket_.reset();
+  commons_.buffered -= std::exchange(counted_, 0);
+  owner_.closed(id_);
 }
 
 }  // namespace acc::rendezvous

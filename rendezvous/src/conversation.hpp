@@ -10,11 +10,10 @@ class Conversation {
  public:
   virtual ~Conversation() = default;
 
-  /// Takes bytes as they came, cut anywhere; keeps what is not complete.
-  virtual void feed(std::string_view bytes) = 0;
-  /// Serves one buffered request and appends its reply; false when none is complete. Throws
-  /// Error(protocol) for what must end the connection.
-  virtual bool step(std::string& out) = 0;
+  /// Serves the request at the front of `bytes`, takes it off them and appends its reply. False
+  /// while it is not complete: the next call brings the same bytes, and more. Throws for what must
+  /// end the connection: Error(protocol) for a violation, Error(out_of_memory) for a limit.
+  virtual bool step(std::string_view& bytes, std::string& out) = 0;
   /// The client has shown that it knows the language: the time limit of the handshake is over.
   [[nodiscard]] virtual bool is_open() const noexcept = 0;
 };

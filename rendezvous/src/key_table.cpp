@@ -1,37 +1,107 @@
 #include "key_table.hpp"
 
+#include "acc/base/error.hpp"
 #include "decimal.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
+#include <numeric>
 #include <utility>
 
 namespace acc::rendezvous {
+namespace {
 
-void KeyTable::set(const std::string& key, std::string value) {
-  values_.insert_or_assign(key, std::move(value));
-  appeared(key);
+// What it takes to keep one of them, about, besides its text.
+constexpr std::size_t kKeyBytes = 128;
+constexpr std::size_t kQueueBytes = 768;
+constexpr std::size_t kEntryBytes = 64;
+constexpr std::size_t kAwaitedBytes = 384;
+
+// A value that shrinks gives its memory back, from here on.
+constexpr std::size_t kKeptCapacity = 1024;
+
+std::size_t size_of(std::string_view key, std::string_view value) {
+  return kKeyBytes + key.size() + value.size();
 }
 
-void KeyTable::append(const std::string& key, const std::string& value) {
-  values_[key].append(value);
-  appeared(key);
+}  // namespace
+
+void KeyTable::make_room(std::size_t more_bytes, std::size_t more_keys) const {
+  if (more_keys > limits_.max_keys - values_.size()) {
+    throw Error(Errc::out_of_memory,
+                fmt::format("the store is full: it may hold {} keys", limits_.max_keys));
+  }
+  if (more_bytes > limits_.max_bytes - bytes()) {
+    throw Error(Errc::out_of_memory,
+                fmt::format("the store is full: it may hold {} bytes", limits_.max_bytes));
+  }
 }
 
-std::string KeyTable::compare_set(const std::string& key, std::string expected,
-                                  std::string desired) {
-  const auto found = values_.find(key);
+void KeyTable::resize(std::size_t before, std::size_t after) {
+  if (after > before) {
+    make_room(after - before);
+  }
+  stored_bytes_ += after - before;
+}
+
+void KeyTable::store(Values::iterator found, std::string_view key, std::string_view value) {
   if (found == values_.end()) {
-    if (!expected.empty()) {
-      return expected;
-    }
-  } else if (found->second != expected) {
-    return found->second;
+    const std::size_t size = size_of(key, value);
+    make_room(size, 1);
+    values_.emplace(key, value);
+    stored_bytes_ += size;
+    return;
+  }
+  std::string& stored = found->second;
+  resize(stored.size(), value.size());
+  if (stored.capacity() > kKeptCapacity && stored.capacity() / 2 > value.size()) {
+    std::string(value).swap(stored);
+  } else {
+    stored.assign(value);
+  }
+}
+
+void KeyTable::set(std::string_view key, std::string_view value) {
+  store(values_.find(key), key, value);
+  appeared(key);
+}
+
+void KeyTable::set_all(std::span<const std::string_view> keys,
+                       std::span<const std::string_view> values) {
+  make_room(std::transform_reduce(keys.begin(), keys.end(), values.begin(), std::size_t{0},
+                                  std::plus<>(), size_of),
+            keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    set(keys[i], values[i]);
+  }
+}
+
+void KeyTable::append(std::string_view key, std::string_view value) {
+  if (const auto found = values_.find(key); found != values_.end()) {
+    resize(0, value.size());
+    found->second.append(value);
+  } else {
+    store(found, key, value);
+  }
+  appeared(key);
+}
+
+std::string_view KeyTable::compare_set(std::string_view key, std::string_view expected,
+                                       std::string_view desired) {
+  const std::string* stored = find(key);
+  if (stored == nullptr && !expected.empty()) {
+    return expected;
+  }
+  if (stored != nullptr && *stored != expected) {
+    return *stored;
   }
   set(key, desired);
   return desired;
 }
 
-std::optional<std::int64_t> KeyTable::add(const std::string& key, std::int64_t delta) {
+std::optional<std::int64_t> KeyTable::add(std::string_view key, std::int64_t delta) {
   const auto sum = increment(key, delta);
   if (sum) {
     appeared(key);
@@ -39,66 +109,86 @@ std::optional<std::int64_t> KeyTable::add(const std::string& key, std::int64_t d
   return sum;
 }
 
-std::optional<std::int64_t> KeyTable::increment(const std::string& key, std::int64_t delta) {
+std::optional<std::int64_t> KeyTable::increment(std::string_view key, std::int64_t delta) {
   const auto found = values_.find(key);
   const auto before = found == values_.end() ? 0 : leading_integer(found->second);
   if (!before) {
     return std::nullopt;
   }
   const std::int64_t sum = wrapping_add(*before, delta);
-  values_.insert_or_assign(key, std::to_string(sum));
+  char text[24];
+  store(found, key, {text, std::to_chars(text, text + sizeof text, sum).ptr});
   return sum;
 }
 
-const std::string* KeyTable::find(const std::string& key) const {
+bool KeyTable::erase(std::string_view key) {
+  const auto found = values_.find(key);
+  if (found == values_.end()) {
+    return false;
+  }
+  stored_bytes_ -= size_of(key, found->second);
+  values_.erase(found);
+  return true;
+}
+
+const std::string* KeyTable::find(std::string_view key) const {
   const auto found = values_.find(key);
   return found == values_.end() ? nullptr : &found->second;
 }
 
 void KeyTable::clear() {
-  values_.clear();
-  queues_.clear();
+  values_ = {};
+  queues_ = {};
+  stored_bytes_ = 0;
 }
 
-void KeyTable::queue_push(const std::string& queue, std::string value) {
-  queues_[queue].push_back(std::move(value));
+void KeyTable::queue_push(std::string_view queue, std::string_view value) {
+  const auto found = queues_.find(queue);
+  const std::size_t size =
+      kEntryBytes + value.size() + (found == queues_.end() ? kQueueBytes + queue.size() : 0);
+  make_room(size);
+  auto& entries = found == queues_.end() ? queues_[std::string(queue)] : found->second;
+  entries.emplace_back(value);
+  stored_bytes_ += size;
   if (const auto waiting = waiting_for_.find(queue); waiting != waiting_for_.end()) {
     satisfy(waiting->second.begin()->second, queue);
   }
 }
 
-std::optional<std::string> KeyTable::queue_pop(const std::string& queue) {
+std::optional<std::string> KeyTable::queue_pop(std::string_view queue) {
   const auto found = queues_.find(queue);
   if (found == queues_.end()) {
     return std::nullopt;
   }
   std::string value = std::move(found->second.front());
   found->second.pop_front();
+  stored_bytes_ -= kEntryBytes + value.size();
   if (found->second.empty()) {
+    stored_bytes_ -= kQueueBytes + queue.size();
     queues_.erase(found);
   }
   return value;
 }
 
-std::size_t KeyTable::queue_size(const std::string& queue) const {
+std::size_t KeyTable::queue_size(std::string_view queue) const {
   const auto found = queues_.find(queue);
   return found == queues_.end() ? 0 : found->second.size();
 }
 
-bool KeyTable::present(const std::string& key) const {
+bool KeyTable::present(std::string_view key) const {
   return values_.contains(key) || queues_.contains(key);
 }
 
-bool KeyTable::all_present(std::span<const std::string> keys) const {
-  return std::ranges::all_of(keys, [this](const std::string& key) { return present(key); });
+bool KeyTable::all_present(std::span<const std::string_view> keys) const {
+  return std::ranges::all_of(keys, [this](std::string_view key) { return present(key); });
 }
 
-bool KeyTable::wait(WaiterId waiter, std::span<const std::string> keys) {
+bool KeyTable::wait(WaiterId waiter, std::span<const std::string_view> keys) {
   cancel(waiter);
-  std::unordered_set<std::string> missing;
-  for (const std::string& key : keys) {
+  TextSet missing;
+  for (const std::string_view key : keys) {
     if (!present(key)) {
-      missing.insert(key);
+      missing.emplace(key);
     }
   }
   if (missing.empty()) {
@@ -108,7 +198,7 @@ bool KeyTable::wait(WaiterId waiter, std::span<const std::string> keys) {
   return false;
 }
 
-std::optional<bool> KeyTable::barrier(WaiterId waiter, const std::string& key,
+std::optional<bool> KeyTable::barrier(WaiterId waiter, std::string_view key,
                                       std::int64_t world_size) {
   const auto arrived = increment(key, 1);
   if (!arrived) {
@@ -116,11 +206,24 @@ std::optional<bool> KeyTable::barrier(WaiterId waiter, const std::string& key,
   }
   cancel(waiter);
   if (*arrived < world_size) {
-    enroll(waiter, {key});
+    enroll(waiter, {std::string(key)});
     return false;
   }
   appeared(key);
   return true;
+}
+
+void KeyTable::enroll(WaiterId waiter, TextSet missing) {
+  const std::size_t size =
+      std::transform_reduce(missing.begin(), missing.end(), std::size_t{0}, std::plus<>(),
+                            [](const std::string& key) { return kAwaitedBytes + key.size(); });
+  make_room(size);
+  awaited_bytes_ += size;
+  const Ticket ticket = next_ticket_++;
+  for (const std::string& key : missing) {
+    waiting_for_[key].emplace(ticket, waiter);
+  }
+  waiters_.insert_or_assign(waiter, Waiter{ticket, std::move(missing)});
 }
 
 void KeyTable::cancel(WaiterId waiter) {
@@ -134,28 +237,25 @@ void KeyTable::cancel(WaiterId waiter) {
     if (waiting->second.empty()) {
       waiting_for_.erase(waiting);
     }
+    awaited_bytes_ -= kAwaitedBytes + key.size();
   }
   waiters_.erase(found);
 }
 
-void KeyTable::enroll(WaiterId waiter, std::unordered_set<std::string> missing) {
-  const Ticket ticket = next_ticket_++;
-  for (const std::string& key : missing) {
-    waiting_for_[key].emplace(ticket, waiter);
+void KeyTable::appeared(std::string_view key) {
+  if (waiting_for_.empty()) {
+    return;
   }
-  waiters_.insert_or_assign(waiter, Waiter{ticket, std::move(missing)});
-}
-
-void KeyTable::appeared(const std::string& key) {
   for (auto found = waiting_for_.find(key); found != waiting_for_.end();
        found = waiting_for_.find(key)) {
     satisfy(found->second.begin()->second, key);
   }
 }
 
-void KeyTable::satisfy(WaiterId waiter, const std::string& key) {
+void KeyTable::satisfy(WaiterId waiter, std::string_view key) {
   Waiter& state = waiters_.at(waiter);
-  state.missing.erase(key);
+  state.missing.erase(state.missing.find(key));
+  awaited_bytes_ -= kAwaitedBytes + key.size();
   const auto waiting = waiting_for_.find(key);
   waiting->second.erase(state.ticket);
   if (waiting->second.empty()) {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
+#include "acc/base/unique_fd.hpp"
+#include "acc/rendezvous/server.hpp"
 
 #include <cstdint>
 #include <string>
@@ -9,9 +9,14 @@
 
 namespace acc::rendezvous {
 
-/// Bound, listening, non-blocking acceptors for every address of `host` ("": all interfaces, IPv4
-/// and IPv6), all on one port; 0 takes a free one. Throws Error(connection).
-std::vector<boost::asio::ip::tcp::acceptor> listen_on(boost::asio::io_context& io,
-                                                      const std::string& host, std::uint16_t port);
+/// A bound, listening, non-blocking socket. What it accepts has the options it was given.
+struct ListeningSocket {
+  UniqueFd fd;
+  std::uint16_t port = 0;  ///< 0: a Unix socket
+  std::string path;        ///< of a Unix socket: to be removed with it
+};
+
+/// See Server's constructor.
+std::vector<ListeningSocket> listen_on(const std::vector<Address>& addresses);
 
 }  // namespace acc::rendezvous

@@ -1,135 +1,248 @@
 #include "acc/rendezvous/server.hpp"
 
 #include "acc/base/log.hpp"
+#include "acceptor.hpp"
 #include "connection.hpp"
-#include "listen.hpp"
+#include "deadlines.hpp"
 #include "rounds/agent_session.hpp"
 #include "rounds/jobs.hpp"
 #include "session.hpp"
 
-#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 
-#include <array>
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <exception>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 namespace acc::rendezvous {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// After a failed accept, most likely for want of descriptors.
+// After a failed accept, for want of descriptors.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
 }  // namespace
 
-/// Kept alive by pending handlers, so that a Server may go away at any time.
-class Server::Impl : public std::enable_shared_from_this<Impl> {
+/// Kept alive by pending handlers, so that a Server may go away at any time. Whatever enters from
+/// outside ends with `end_turn`.
+class Server::Impl final : public std::enable_shared_from_this<Impl>, public Connection::Owner {
  public:
-  Impl(asio::io_context& io, const std::string& host, std::uint16_t port, ServerOptions options)
-      : options_(options),
-        table_([this](Connection::Id id) {
-          connections_.at(id)->send({&wire::kReleased, 1});
-        }),
-        acceptors_(listen_on(io, host, port)),
-        port_(acceptors_.front().local_endpoint().port()),
+  Impl(asio::io_context& io, std::vector<ListeningSocket> sockets, const ServerOptions& options)
+      : commons_(io, options),
+        table_(
+            [this](Connection::Id id) {
+              connections_.at(id)->send({&wire::kReleased, 1});
+            },
+            {options.max_keys, options.max_bytes}),
+        handshakes_(options.handshake_timeout),
+        farewells_(options.stop_timeout),
+        limit_timer_(io, Clock::time_point::max()),
         accept_timer_(io),
-        round_timer_(io) {}
+        idle_timer_(io),
+        round_timer_(io, Clock::time_point::max()) {
+    for (ListeningSocket& socket : sockets) {
+      port_ = port_ == 0 ? socket.port : port_;
+      acceptors_.emplace_back(
+          std::move(socket), commons_.ready, [this](UniqueFd client) { accept(std::move(client)); },
+          [this](int error) { pause_accepting(std::strerror(error)); });
+    }
+  }
 
   void start() {
-    for (tcp::acceptor& acceptor : acceptors_) {
-      accept(acceptor);
-    }
+    await_ready();
+    watch_idleness();
   }
 
   void stop() {
-    close_acceptors();
-    for (const auto& [id, connection] : all_connections()) {
-      connection->finish();
+    acceptors_.clear();
+    stops_ = true;
+    for (const Connection::Id id : all_connections()) {
+      connections_.at(id)->finish(agents_.contains(id) ? Connection::Farewell::patient
+                                                       : Connection::Farewell::brief);
     }
+    end_turn();
   }
 
   void renew_store() {
-    for (const auto& [id, connection] : all_connections()) {
+    for (const Connection::Id id : all_connections()) {
       if (!agents_.contains(id)) {
-        connection->close();
+        close(id);
       }
     }
     table_.clear();
+    end_turn();
   }
 
-  void close() {
-    close_acceptors();
-    for (const auto& [id, connection] : all_connections()) {
-      connection->close();
+  void close_all() {
+    acceptors_.clear();
+    stops_ = true;
+    for (const Connection::Id id : all_connections()) {
+      close(id);
     }
+    end_turn();
   }
 
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
   [[nodiscard]] std::size_t num_connections() const noexcept { return connections_.size(); }
 
  private:
-  void close_acceptors() {
-    error_code ignored;
-    for (tcp::acceptor& acceptor : acceptors_) {
-      acceptor.close(ignored);
-    }
-    accept_timer_.cancel();
-    round_timer_.cancel();
-  }
-
-  void accept(tcp::acceptor& acceptor) {
-    acceptor.async_accept(
-        [self = shared_from_this(), &acceptor](const error_code& error, tcp::socket socket) {
-          self->accepted(acceptor, error, std::move(socket));
-        });
-  }
-
-  void accepted(tcp::acceptor& acceptor, const error_code& error, tcp::socket socket) {
-    if (!acceptor.is_open()) {
-      return;
-    }
-    if (error && error != asio::error::connection_aborted) {
-      logger("rendezvous")->warn("cannot accept a store client: {}", error.message());
-      return accept_later(acceptor);
-    }
-    if (!error) {
-      add_connection(std::move(socket));
-    }
-    accept(acceptor);
-  }
-
-  void accept_later(tcp::acceptor& acceptor) {
-    accept_timer_.expires_after(kAcceptPause);
-    accept_timer_.async_wait([self = shared_from_this(), &acceptor](const error_code&) {
-      if (acceptor.is_open()) {
-        self->accept(acceptor);
+  void await_ready() {
+    commons_.ready.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error) {
+        self->turn();
       }
     });
   }
 
-  void add_connection(tcp::socket socket) {
-    const Connection::Id id = next_id_++;
-    // Owns this: a connection's last handler may come after the Server is gone.
-    auto closed = [self = shared_from_this()](Connection::Id gone) { self->forget(gone); };
-    auto open = [this](Connection::Id who, char first) { return conversation(who, first); };
-    auto connection = std::make_shared<Connection>(std::move(socket), id, scratch_, options_,
-                                                   std::move(open), std::move(closed));
-    connections_.emplace(id, connection);
-    connection->start();
+  void turn() {
+    for (const epoll_event& event : commons_.ready.take()) {
+      ReadySet::watcher(event).ready(event.events);
+      flush_touched();
+    }
+    await_ready();
+    end_turn();
   }
 
-  std::unique_ptr<Conversation> conversation(Connection::Id id, char first) {
-    if (first == static_cast<char>(wire::Opcode::validate)) {
-      return std::make_unique<Session>(table_, id);
+  void flush_touched() {
+    for (std::size_t i = 0; i < touched_.size(); ++i) {  // grows meanwhile
+      touched_[i]->flush();
     }
-    if (first == rounds::kHello.front() && options_.forms_rounds) {
+    touched_.clear();
+  }
+
+  void end_turn() {
+    flush_touched();
+    gone_.clear();
+    if (stops_ && connections_.empty()) {
+      commons_.ready.close();
+      for (asio::steady_timer* timer :
+           {&limit_timer_, &accept_timer_, &idle_timer_, &round_timer_}) {
+        timer->cancel();
+      }
+    }
+  }
+
+  // Clients come and go.
+
+  void accept(UniqueFd client) {
+    const ServerOptions& options = commons_.options;
+    if (connections_.size() >= options.max_connections) {
+      if (full_()) {
+        logger("rendezvous")
+            ->warn("turning clients away: there are {} already", connections_.size());
+      }
+      return;
+    }
+    const Connection::Id id = next_id_++;
+    try {
+      connections_.emplace(id,
+                           std::make_unique<Connection>(std::move(client), id, commons_, *this));
+    } catch (const std::exception& error) {
+      return pause_accepting(error.what());
+    }
+    handshakes_.add(id);
+    await_limits();
+    idle_timer_.cancel();
+  }
+
+  void pause_accepting(const std::string& why) {
+    if (full_()) {
+      logger("rendezvous")->warn("cannot accept clients: {}", why);
+    }
+    accept_timer_.expires_after(kAcceptPause);
+    accept_timer_.async_wait([self = shared_from_this()](const error_code& cancelled) {
+      if (!cancelled) {
+        std::ranges::for_each(self->acceptors_, &Acceptor::resume);
+      }
+    });
+  }
+
+  void close(Connection::Id id) {
+    if (const auto found = connections_.find(id); found != connections_.end()) {
+      found->second->close();
+    }
+  }
+
+  void touched(Connection& connection) override { touched_.push_back(&connection); }
+
+  void leaving(Connection::Id id) override {
+    farewells_.add(id);
+    await_limits();
+  }
+
+  void closed(Connection::Id id) override {
+    table_.cancel(id);
+    const auto found = connections_.find(id);
+    gone_.push_back(std::move(found->second));
+    connections_.erase(found);
+    if (agents_.erase(id) > 0) {
+      rounds::Outbox out;
+      jobs_.lose(id, "its connection has ended", Clock::now(), out);
+      deliver(out);
+    }
+    if (connections_.empty()) {
+      watch_idleness();
+    }
+  }
+
+  // Time limits.
+
+  void await_limits() {
+    const auto next = std::min(handshakes_.next(), farewells_.next());
+    if (next == limit_timer_.expiry()) {
+      return;  // awaited already
+    }
+    limit_timer_.expires_at(next);
+    limit_timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error) {
+        self->limit_timer_.expires_at(Clock::time_point::max());
+        self->enforce_limits();
+      }
+    });
+  }
+
+  void enforce_limits() {
+    const auto now = Clock::now();
+    while (const auto id = handshakes_.take(now)) {
+      const auto found = connections_.find(*id);
+      if (found != connections_.end() && !found->second->is_open()) {
+        close(*id);
+      }
+    }
+    while (const auto id = farewells_.take(now)) {
+      close(*id);
+    }
+    await_limits();
+    end_turn();
+  }
+
+  void watch_idleness() {
+    if (commons_.options.idle_timeout.count() == 0 || stops_) {
+      return;
+    }
+    idle_timer_.expires_after(commons_.options.idle_timeout);
+    idle_timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error && self->connections_.empty()) {
+        self->table_.clear();
+      }
+    });
+  }
+
+  // Agents.
+
+  std::unique_ptr<Conversation> open(Connection::Id id, char first) override {
+    if (first == static_cast<char>(wire::Opcode::validate)) {
+      return std::make_unique<Session>(table_, id, commons_.options.max_frame_bytes);
+    }
+    if (first == rounds::kHello.front() && commons_.options.forms_rounds) {
       agents_.insert(id);
       return std::make_unique<rounds::AgentSession>([this, id](rounds::AgentMessage message) {
         rounds::Outbox out;
@@ -147,59 +260,71 @@ class Server::Impl : public std::enable_shared_from_this<Impl> {
       if (found == connections_.end()) {
         continue;
       }
-      const auto connection = found->second;
-      connection->send(*letter.frame);
+      found->second->send(*letter.frame);
       if (letter.is_last) {
-        connection->finish();
+        found->second->finish(Connection::Farewell::patient);
       }
     }
-    round_timer_.expires_at(jobs_.next_deadline());
+    await_round();
+  }
+
+  void await_round() {
+    const auto next = jobs_.next_deadline();
+    if (next == round_timer_.expiry() || stops_) {
+      return;
+    }
+    round_timer_.expires_at(next);
     round_timer_.async_wait([self = shared_from_this()](const error_code& error) {
       if (!error) {
+        self->round_timer_.expires_at(Clock::time_point::max());
         rounds::Outbox due;
         self->jobs_.pass(Clock::now(), due);
         self->deliver(due);
+        self->end_turn();
       }
     });
   }
 
-  void forget(Connection::Id id) {
-    table_.cancel(id);
-    connections_.erase(id);
-    if (agents_.erase(id) > 0) {
-      rounds::Outbox out;
-      jobs_.lose(id, "its connection has ended", Clock::now(), out);
-      deliver(out);
+  /// Closing changes the table of connections.
+  [[nodiscard]] std::vector<Connection::Id> all_connections() const {
+    std::vector<Connection::Id> ids;
+    for (const auto& [id, connection] : connections_) {
+      ids.push_back(id);
     }
+    return ids;
   }
 
-  /// A copy: closing changes the table of connections.
-  [[nodiscard]] std::vector<std::pair<Connection::Id, std::shared_ptr<Connection>>>
-  all_connections() const {
-    return {connections_.begin(), connections_.end()};
-  }
-
-  ServerOptions options_;
+  Connection::Commons commons_;
   KeyTable table_;
-  std::vector<tcp::acceptor> acceptors_;
-  std::uint16_t port_;
-  asio::steady_timer accept_timer_;
-  std::array<char, 64 * 1024> scratch_{};
-  std::unordered_map<Connection::Id, std::shared_ptr<Connection>> connections_;
+  std::deque<Acceptor> acceptors_;
+  std::uint16_t port_ = 0;
+  Seldom full_;
+  std::unordered_map<Connection::Id, std::unique_ptr<Connection>> connections_;
+  std::vector<std::unique_ptr<Connection>> gone_;  // in this turn
+  std::vector<Connection*> touched_;               // in this turn
   Connection::Id next_id_ = 0;
+  Deadlines handshakes_;
+  Deadlines farewells_;
   std::unordered_set<Connection::Id> agents_;
   rounds::Jobs jobs_;
+  bool stops_ = false;
+  asio::steady_timer limit_timer_;
+  asio::steady_timer accept_timer_;
+  asio::steady_timer idle_timer_;
   asio::steady_timer round_timer_;
 };
 
-Server::Server(asio::io_context& io, const std::string& host, std::uint16_t port,
-               ServerOptions options)
-    : impl_(std::make_shared<Impl>(io, host, port, options)) {
+Server::Server(asio::io_context& io, const std::vector<Address>& addresses, ServerOptions options)
+    : impl_(std::make_shared<Impl>(io, listen_on(addresses), options)) {
   impl_->start();
 }
 
+Server::Server(asio::io_context& io, const std::string& host, std::uint16_t port,
+               ServerOptions options)
+    : Server(io, resolve(host, port), options) {}
+
 Server::~Server() {
-  impl_->close();
+  impl_->close_all();
 }
 
 std::uint16_t Server::port() const noexcept {

@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 namespace acc::rendezvous {
 
 using wire::Opcode;
@@ -17,7 +15,7 @@ namespace {
 }
 
 template <typename T>
-T number_under(const std::string& key, const std::optional<T>& result) {
+T number_under(std::string_view key, const std::optional<T>& result) {
   if (!result) {
     violation(fmt::format("key '{}' holds no number to add to", key));
   }
@@ -26,12 +24,12 @@ T number_under(const std::string& key, const std::optional<T>& result) {
 
 }  // namespace
 
-bool Session::step(std::string& out) {
+bool Session::step(std::string_view& bytes, std::string& out) {
   // Checked before the frame is complete: a stranger gets no buffer to fill.
-  if (!validated_ && decoder_.peek_opcode().value_or(0) != 0) {
+  if (!validated_ && !bytes.empty() && bytes.front() != static_cast<char>(Opcode::validate)) {
     violation("the first command is not VALIDATE: no TCPStore client");
   }
-  auto request = decoder_.next();
+  const auto request = decoder_.next(bytes);
   if (!request) {
     return false;
   }
@@ -43,7 +41,7 @@ bool Session::step(std::string& out) {
   return true;
 }
 
-void Session::handshake(const wire::Request& request) {
+void Session::handshake(const wire::RequestView& request) {
   if (validated_) {
     violation("a second VALIDATE");
   }
@@ -54,13 +52,13 @@ void Session::handshake(const wire::Request& request) {
   validated_ = true;
 }
 
-void Session::serve(wire::Request& request, std::string& out) {
-  auto& keys = request.keys;
-  auto& values = request.values;
+void Session::serve(const wire::RequestView& request, std::string& out) {
+  const auto keys = request.keys;
+  const auto values = request.values;
   switch (request.opcode) {
-    case Opcode::set: table_.set(keys[0], std::move(values[0])); break;
+    case Opcode::set: table_.set(keys[0], values[0]); break;
     case Opcode::compare_set:
-      wire::put_bytes(out, table_.compare_set(keys[0], std::move(values[0]), std::move(values[1])));
+      wire::put_bytes(out, table_.compare_set(keys[0], values[0], values[1]));
       break;
     case Opcode::add:
       wire::put_i64(out, number_under(keys[0], table_.add(keys[0], request.number)));
@@ -72,18 +70,9 @@ void Session::serve(wire::Request& request, std::string& out) {
     case Opcode::append: table_.append(keys[0], values[0]); break;
     case Opcode::get:
     case Opcode::multi_get: multi_get(request, out); break;
-    case Opcode::multi_set:
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        table_.set(keys[i], std::move(values[i]));
-      }
-      break;
+    case Opcode::multi_set: table_.set_all(keys, values); break;
     case Opcode::ping: wire::put_u32(out, static_cast<std::uint32_t>(request.number)); break;
-    case Opcode::list_keys:
-      wire::put_i64(out, static_cast<std::int64_t>(table_.values().size()));
-      for (const auto& [key, value] : table_.values()) {
-        wire::put_bytes(out, key);
-      }
-      break;
+    case Opcode::list_keys: list_keys(out); break;
     case Opcode::queue_push:
     case Opcode::queue_pop:
     case Opcode::queue_len: serve_queue(request, out); break;
@@ -91,7 +80,7 @@ void Session::serve(wire::Request& request, std::string& out) {
   }
 }
 
-void Session::serve_waiting(const wire::Request& request, std::string& out) {
+void Session::serve_waiting(const wire::RequestView& request, std::string& out) {
   switch (request.opcode) {
     case Opcode::check: out.push_back(table_.all_present(request.keys) ? 0 : 1); break;
     case Opcode::wait:
@@ -100,7 +89,7 @@ void Session::serve_waiting(const wire::Request& request, std::string& out) {
       }
       break;
     case Opcode::barrier: {
-      const std::string& key = request.keys[0];
+      const std::string_view key = request.keys[0];
       if (number_under(key, table_.barrier(id_, key, request.number))) {
         out.push_back(wire::kReleased);
       }
@@ -113,10 +102,10 @@ void Session::serve_waiting(const wire::Request& request, std::string& out) {
   }
 }
 
-void Session::serve_queue(wire::Request& request, std::string& out) {
-  const std::string& queue = request.keys[0];
+void Session::serve_queue(const wire::RequestView& request, std::string& out) {
+  const std::string_view queue = request.keys[0];
   if (request.opcode == Opcode::queue_push) {
-    table_.queue_push(queue, std::move(request.values[0]));
+    table_.queue_push(queue, request.values[0]);
     return;
   }
   wire::put_i64(out, static_cast<std::int64_t>(table_.queue_size(queue)));
@@ -127,14 +116,28 @@ void Session::serve_queue(wire::Request& request, std::string& out) {
   }
 }
 
-void Session::multi_get(const wire::Request& request, std::string& out) const {
+void Session::multi_get(const wire::RequestView& request, std::string& out) const {
   const std::size_t before = out.size();
-  for (const std::string& key : request.keys) {
+  for (const std::string_view key : request.keys) {
     const std::string* value = table_.find(key);
-    wire::put_bytes(out, value != nullptr ? std::string_view(*value) : std::string_view());
-    if (request.opcode == Opcode::multi_get && out.size() - before > wire::kMaxFrameBytes) {
-      violation(fmt::format("a MULTI_GET for more than {} bytes", wire::kMaxFrameBytes));
-    }
+    const std::string_view found = value != nullptr ? std::string_view(*value) : "";
+    check_reply(out.size() - before + found.size());
+    wire::put_bytes(out, found);
+  }
+}
+
+void Session::list_keys(std::string& out) const {
+  const std::size_t before = out.size();
+  wire::put_i64(out, static_cast<std::int64_t>(table_.values().size()));
+  for (const auto& [key, value] : table_.values()) {
+    check_reply(out.size() - before + key.size());
+    wire::put_bytes(out, key);
+  }
+}
+
+void Session::check_reply(std::size_t bytes) const {
+  if (bytes > max_reply_bytes_) {
+    violation(fmt::format("a request for more than {} bytes", max_reply_bytes_));
   }
 }
 

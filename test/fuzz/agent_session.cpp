@@ -12,12 +12,14 @@ namespace {
 using acc::fuzz::Cuts;
 using acc::fuzz::Input;
 using acc::fuzz::require;
+using acc::fuzz::Unread;
 using acc::rendezvous::rounds::AgentMessage;
 using acc::rendezvous::rounds::AgentSession;
 
 struct Agent {
   std::vector<AgentMessage> heard;
   bool closed = false;
+  Unread unread;
   AgentSession session{[this](AgentMessage message) { heard.push_back(std::move(message)); }};
 
   void send(std::string_view bytes) {
@@ -26,9 +28,7 @@ struct Agent {
     }
     std::string replies;
     try {
-      session.feed(bytes);
-      while (session.step(replies)) {
-      }
+      unread.feed(bytes, [&](std::string_view& rest) { return session.step(rest, replies); });
     } catch (const acc::Error& error) {
       require(error.code() == acc::Errc::protocol, "bad bytes are a protocol error");
       closed = true;

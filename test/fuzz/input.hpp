@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 /// What the fuzz targets share. A target defines LLVMFuzzerTestOneInput; it is linked with
 /// libFuzzer, or with replay.cpp, which runs files.
@@ -57,6 +58,27 @@ class Cuts {
  private:
   std::string_view lengths_;
   std::size_t next_ = 0;
+};
+
+/// What came and was not taken yet, as a Connection keeps it; in memory of just that size and, each
+/// time, of another place, so that a sanitizer sees who looks beyond it or holds on to it.
+class Unread {
+ public:
+  /// Appends `bytes` and calls `step(rest)` while it takes something off the rest and says so.
+  template <typename Step>
+  void feed(std::string_view bytes, Step step) {
+    std::vector<char> all;
+    all.reserve(rest_.size() + bytes.size());
+    all.insert(all.end(), rest_.begin(), rest_.end());
+    all.insert(all.end(), bytes.begin(), bytes.end());
+    std::string_view rest(all.data(), all.size());
+    while (step(rest)) {
+    }
+    rest_ = std::vector<char>(rest.begin(), rest.end());
+  }
+
+ private:
+  std::vector<char> rest_;
 };
 
 /// Ends the process, which is what a fuzzer takes for a finding.

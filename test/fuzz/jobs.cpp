@@ -159,9 +159,9 @@ class World {
     agent.last_round = round.round;
   }
 
-  /// A restart that was to come may still be cancelled.
+  /// A restart that was to come may still be cancelled, and who waits may want the end.
   static void check_settled(Agent& agent, Next next) {
-    require(agent.state != State::over && agent.last_round >= 0, "a job ends once, for its agents");
+    require(agent.state != State::over, "a job ends once");
     require(agent.state == State::in_round || next == Next::finished, "a round ends once");
     agent.state = next == Next::finished ? State::over : State::between;
   }

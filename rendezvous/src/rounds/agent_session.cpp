@@ -6,8 +6,7 @@
 
 namespace acc::rendezvous::rounds {
 
-bool AgentSession::step(std::string& /*out*/) {
-  std::string_view bytes = buffer_;
+bool AgentSession::step(std::string_view& bytes, std::string& /*out*/) {
   if (!said_hello_) {
     if (bytes.substr(0, kHello.size()) != kHello.substr(0, bytes.size())) {
       throw Error(Errc::protocol, "neither a store client nor an agent of this version");
@@ -19,7 +18,6 @@ bool AgentSession::step(std::string& /*out*/) {
     bytes.remove_prefix(kHello.size());
   }
   auto message = take_agent_message(bytes, has_entered_ ? kMaxMessageBytes : kMaxEnterBytes);
-  buffer_.erase(0, buffer_.size() - bytes.size());
   if (!message) {
     return false;
   }

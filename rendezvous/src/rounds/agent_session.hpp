@@ -16,13 +16,11 @@ class AgentSession : public Conversation {
 
   explicit AgentSession(Receive receive) : receive_(std::move(receive)) {}
 
-  void feed(std::string_view bytes) override { buffer_.append(bytes); }
-  bool step(std::string& out) override;
+  bool step(std::string_view& bytes, std::string& out) override;
   [[nodiscard]] bool is_open() const noexcept override { return has_entered_; }
 
  private:
   Receive receive_;
-  std::string buffer_;
   bool said_hello_ = false;
   bool has_entered_ = false;
 };

@@ -4,127 +4,152 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 namespace acc::rendezvous::wire {
 namespace {
 
-constexpr std::size_t kKeptCapacity = 64 * 1024;
+// More pieces than this are not kept room for when their request has been served.
+constexpr std::size_t kKeptPieces = 64;
 
 [[noreturn]] void violation(const std::string& message) {
   throw Error(Errc::protocol, message);
 }
 
+template <typename Vector>
+void empty(Vector& vector) {
+  vector.clear();
+  if (vector.capacity() > kKeptPieces) {
+    vector.shrink_to_fit();
+  }
+}
+
 }  // namespace
 
-void RequestDecoder::feed(std::string_view bytes) {
-  if (begin_ == buffer_.size()) {
-    buffer_.clear();
-    begin_ = 0;
-    if (buffer_.capacity() > kKeptCapacity) {
-      buffer_.shrink_to_fit();
-    }
-  } else if (begin_ > buffer_.size() / 2) {
-    buffer_.erase(0, begin_);
-    begin_ = 0;
-  }
-  buffer_.append(bytes);
+Request RequestView::copy() const {
+  return {opcode, {keys.begin(), keys.end()}, {values.begin(), values.end()}, number};
 }
 
-std::optional<std::uint8_t> RequestDecoder::peek_opcode() const noexcept {
-  if (open_ || available() == 0) {
+std::optional<RequestView> RequestDecoder::next(std::string_view& bytes) {
+  if (position_ == 0) {
+    forget_frame();
+  }
+  if (!scan(bytes)) {
     return std::nullopt;
   }
-  return static_cast<std::uint8_t>(*data());
+  const RequestView request = view(bytes.data());
+  bytes.remove_prefix(position_);
+  position_ = 0;
+  return request;
 }
 
-std::optional<Request> RequestDecoder::next() {
-  if (!open_ && !start_frame()) {
-    return std::nullopt;
+void RequestDecoder::forget_frame() {
+  rounds_left_.reset();
+  field_ = 0;
+  number_ = 0;
+  empty(pieces_);
+  empty(keys_);
+  empty(values_);
+}
+
+bool RequestDecoder::scan(std::string_view bytes) {
+  if (position_ == 0 && !read_opcode(bytes)) {
+    return false;
   }
-  if (!rounds_left_ && !read_count()) {
-    return std::nullopt;
+  if (!rounds_left_ && !read_count(bytes)) {
+    return false;
   }
-  const std::string_view fields = kShapes[static_cast<std::size_t>(request_.opcode)].fields;
+  const std::string_view fields = shape().fields;
   for (; *rounds_left_ > 0; --*rounds_left_, field_ = 0) {
     for (; field_ < fields.size(); ++field_) {
-      if (!read_field(fields[field_])) {
-        return std::nullopt;
+      if (!read_field(bytes, fields[field_])) {
+        return false;
       }
     }
   }
-  open_ = false;
-  return std::exchange(request_, {});
-}
-
-bool RequestDecoder::start_frame() {
-  const auto opcode = peek_opcode();
-  if (!opcode) {
-    return false;
-  }
-  if (*opcode >= kShapes.size()) {
-    violation(fmt::format("there is no command {}", *opcode));
-  }
-  ++begin_;
-  open_ = true;
-  request_.opcode = static_cast<Opcode>(*opcode);
-  rounds_left_.reset();
-  if (!kShapes[*opcode].repeated) {
-    rounds_left_ = 1;
-  }
-  field_ = 0;
-  frame_bytes_ = 0;
   return true;
 }
 
-bool RequestDecoder::read_count() {
-  if (available() < 8) {
+bool RequestDecoder::read_opcode(std::string_view bytes) {
+  if (bytes.empty()) {
     return false;
   }
-  const auto count = static_cast<std::uint64_t>(get_i64(data()));
-  if (count > kMaxKeys) {
-    violation(fmt::format("command {} names {} keys, the limit is {}",
-                          static_cast<int>(request_.opcode), count, kMaxKeys));
+  const auto opcode = static_cast<std::uint8_t>(bytes.front());
+  if (opcode >= kShapes.size()) {
+    violation(fmt::format("there is no command {}", opcode));
   }
-  begin_ += 8;
+  opcode_ = static_cast<Opcode>(opcode);
+  position_ = 1;
+  if (!shape().repeated) {
+    rounds_left_ = 1;
+  }
+  return true;
+}
+
+bool RequestDecoder::read_count(std::string_view bytes) {
+  if (bytes.size() - position_ < 8) {
+    return false;
+  }
+  const auto count = static_cast<std::uint64_t>(get_i64(bytes.data() + position_));
+  if (count > kMaxKeys) {
+    violation(fmt::format("command {} names {} keys, the limit is {}", static_cast<int>(opcode_),
+                          count, kMaxKeys));
+  }
+  position_ += 8;
   rounds_left_ = count;
   return true;
 }
 
-bool RequestDecoder::read_field(char field) {
+bool RequestDecoder::read_field(std::string_view bytes, char field) {
   switch (field) {
-    case 'k': return read_string("key", kMaxKeyBytes, request_.keys);
-    case 'v': return read_string("value", kMaxValueBytes, request_.values);
+    case 'k': return read_string(bytes, "key", kMaxKeyBytes);
+    case 'v': return read_string(bytes, "value", kMaxValueBytes);
     default: break;
   }
   const std::size_t width = field == 'n' ? 8 : 4;
-  if (available() < width) {
+  if (bytes.size() - position_ < width) {
     return false;
   }
-  request_.number = field == 'n' ? get_i64(data()) : std::int64_t{get_u32(data())};
-  begin_ += width;
+  const char* data = bytes.data() + position_;
+  number_ = field == 'n' ? get_i64(data) : std::int64_t{get_u32(data)};
+  position_ += width;
   return true;
 }
 
-bool RequestDecoder::read_string(std::string_view what, std::size_t limit,
-                                 std::vector<std::string>& into) {
-  if (available() < 8) {
+bool RequestDecoder::read_string(std::string_view bytes, std::string_view what, std::size_t limit) {
+  const std::size_t available = bytes.size() - position_;
+  if (available < 8) {
     return false;
   }
-  const auto length = static_cast<std::uint64_t>(get_i64(data()));
+  const auto length = static_cast<std::uint64_t>(get_i64(bytes.data() + position_));
   if (length > limit) {
     violation(fmt::format("a {} of {} bytes, the limit is {}", what, length, limit));
   }
-  if (frame_bytes_ + length > kMaxFrameBytes) {
-    violation(fmt::format("a request of more than {} bytes", kMaxFrameBytes));
+  if (position_ + 8 + length > max_frame_bytes_) {
+    violation(fmt::format("a request of more than {} bytes", max_frame_bytes_));
   }
-  if (available() - 8 < length) {
+  if (available - 8 < length) {
     return false;
   }
-  into.emplace_back(data() + 8, length);
-  begin_ += 8 + length;
-  frame_bytes_ += length;
+  pieces_.push_back({position_ + 8, length});
+  position_ += 8 + length;
   return true;
+}
+
+RequestView RequestDecoder::view(const char* frame) {
+  std::size_t field = 0;
+  const std::string_view fields = shape().fields;
+  for (const Piece& piece : pieces_) {
+    const std::string_view text(frame + piece.begin, piece.size);
+    if (fields[field] == 'k') {
+      keys_.push_back(text);
+    } else {
+      values_.push_back(text);
+    }
+    // The fields of each round begin with its strings.
+    if (++field == fields.size() || (fields[field] != 'k' && fields[field] != 'v')) {
+      field = 0;
+    }
+  }
+  return {opcode_, keys_, values_, number_};
 }
 
 }  // namespace acc::rendezvous::wire

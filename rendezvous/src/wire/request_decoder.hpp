@@ -2,39 +2,62 @@
 
 #include "wire/frames.hpp"
 
+#include <boost/container/small_vector.hpp>
+
 #include <optional>
+#include <span>
 
 namespace acc::rendezvous::wire {
 
-/// Turns a byte stream, cut anywhere, into requests. Each byte is looked at a bounded number of
-/// times: what a frame already holds is kept, not parsed again when more arrives.
+/// One request as it lies in the bytes that it came in; fields as in `Request`.
+struct RequestView {
+  Opcode opcode = Opcode::validate;
+  std::span<const std::string_view> keys{};
+  std::span<const std::string_view> values{};
+  std::int64_t number = 0;
+
+  [[nodiscard]] Request copy() const;
+};
+
+/// Finds the requests in a byte stream that is cut anywhere. Holds no bytes, only how far it has
+/// read a request that is not complete, so that no byte of it is looked at again.
 class RequestDecoder {
  public:
-  void feed(std::string_view bytes);
+  explicit RequestDecoder(std::size_t max_frame_bytes = kMaxFrameBytes)
+      : max_frame_bytes_(max_frame_bytes) {}
 
-  /// The next complete request, if there is one. Throws Error(protocol) as soon as a declared
-  /// length, count or opcode breaks a limit; the stream is of no further use then.
-  std::optional<Request> next();
-
-  /// The opcode byte of a request that `next` has not begun to read, where it is here.
-  [[nodiscard]] std::optional<std::uint8_t> peek_opcode() const noexcept;
+  /// The request at the front of `bytes`, which is taken off them; good until they go or `next` is
+  /// called again. Nothing while it is not complete: the next call must bring the same bytes, and
+  /// more. Throws Error(protocol) as soon as a declared length, count or opcode breaks a limit; the
+  /// stream is of no further use then.
+  std::optional<RequestView> next(std::string_view& bytes);
 
  private:
-  [[nodiscard]] std::size_t available() const noexcept { return buffer_.size() - begin_; }
-  [[nodiscard]] const char* data() const noexcept { return buffer_.data() + begin_; }
-  bool start_frame();
-  bool read_count();
-  bool read_field(char field);
-  bool read_string(std::string_view what, std::size_t limit, std::vector<std::string>& into);
+  struct Piece {
+    std::size_t begin;
+    std::size_t size;
+  };
 
-  std::string buffer_;
-  std::size_t begin_ = 0;
+  bool scan(std::string_view bytes);
+  bool read_opcode(std::string_view bytes);
+  bool read_count(std::string_view bytes);
+  bool read_field(std::string_view bytes, char field);
+  bool read_string(std::string_view bytes, std::string_view what, std::size_t limit);
+  RequestView view(const char* frame);
+  void forget_frame();
+  [[nodiscard]] const Shape& shape() const noexcept {
+    return kShapes[static_cast<std::size_t>(opcode_)];
+  }
 
-  bool open_ = false;  // a frame has begun; the rest describes how far it is
-  Request request_;
+  std::size_t max_frame_bytes_;
+  std::size_t position_ = 0;
+  Opcode opcode_ = Opcode::validate;
   std::optional<std::uint64_t> rounds_left_;
   std::size_t field_ = 0;
-  std::size_t frame_bytes_ = 0;
+  std::int64_t number_ = 0;
+  boost::container::small_vector<Piece, 3> pieces_;  // keys and values in the order of the frame
+  boost::container::small_vector<std::string_view, 1> keys_;
+  boost::container::small_vector<std::string_view, 2> values_;
 };
 
 }  // namespace acc::rendezvous::wire

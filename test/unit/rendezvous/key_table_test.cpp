@@ -6,7 +6,7 @@ namespace acc::rendezvous {
 namespace {
 
 using Ids = std::vector<KeyTable::WaiterId>;
-using Keys = std::vector<std::string>;
+using Keys = std::vector<std::string_view>;
 
 /// A table that remembers whom it released.
 struct Fixture {
@@ -163,6 +163,63 @@ TEST_CASE_FIXTURE(Fixture, "a cancelled arrival stays counted") {
   table.cancel(1);
   CHECK(table.barrier(2, "b", 2) == true);
   CHECK(released.empty());
+}
+
+TEST_CASE("what would break a limit changes nothing, and what fits goes on") {
+  KeyTable table([](KeyTable::WaiterId) {}, {.max_keys = 2});
+  const auto refused = [&](auto&& call) {
+    return test::error_of(call) == "out_of_memory: the store is full: it may hold 2 keys";
+  };
+  table.set("a", "1");
+  CHECK(refused([&] { table.set_all(Keys{"b", "c"}, Keys{"2", "3"}); }));
+  CHECK(table.find("b") == nullptr);
+  table.set("b", "2");
+  CHECK(refused([&] { table.set("c", "3"); }));
+  CHECK(refused([&] { table.add("c", 1); }));
+  CHECK(refused([&] { table.append("c", ""); }));
+  CHECK(refused([&] { table.compare_set("c", "", "3"); }));
+  CHECK(refused([&] { table.barrier(1, "c", 2); }));
+  CHECK(table.values().size() == 2);
+  table.set("a", "another");
+  CHECK(table.erase("a"));
+  table.set("c", "3");
+  CHECK(*table.find("c") == "3");
+}
+
+TEST_CASE("bytes are counted for whatever is kept, and given back") {
+  constexpr std::size_t kMost = 100'000;
+  KeyTable table([](KeyTable::WaiterId) {}, {.max_bytes = kMost});
+  const auto fill = [&](auto&& call) {
+    int calls = 0;
+    const std::string error = test::error_of([&] {
+      for (; calls < 10'000; ++calls) {
+        call("name" + std::to_string(calls));
+      }
+    });
+    CHECK(error == "out_of_memory: the store is full: it may hold 100000 bytes");
+    CHECK(calls > 50);
+    CHECK(table.bytes() <= kMost);
+  };
+  fill([&](const std::string& name) { table.set(name, "value"); });
+  table.clear();
+  fill([&](const std::string& /*name*/) { table.append("one", std::string(100, 'x')); });
+  CHECK(table.erase("one"));
+  CHECK(table.bytes() == 0);
+  fill([&](const std::string& name) { table.queue_push(name, ""); });
+  table.clear();
+  fill([&](const std::string& /*name*/) { table.queue_push("queue", ""); });
+  while (table.queue_pop("queue")) {
+  }
+  CHECK(table.bytes() == 0);
+  KeyTable::WaiterId waiter = 0;
+  fill([&](const std::string& name) { table.wait(++waiter, Keys{name, "other"}); });
+  for (; waiter > 1; --waiter) {
+    table.cancel(waiter);
+  }
+  table.wait(1, Keys{"b"});
+  table.set("b", "");
+  CHECK(table.erase("b"));
+  CHECK(table.bytes() == 0);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace boost::asio {
 class io_context;
@@ -14,14 +15,35 @@ class io_context;
 namespace acc::rendezvous {
 
 struct ServerOptions {
-  /// A connection that has not sent VALIDATE by then is closed.
+  /// A connection that has not shown by then that it knows a language is closed.
   std::chrono::milliseconds handshake_timeout{30'000};
-  /// Requests of a client wait while this much of its replies is unread.
-  std::size_t max_unread_bytes = std::size_t{4} << 20;
-  /// Whether agents (agent.hpp) may meet here; else there is a store only.
-  bool forms_rounds = true;
   /// How long `stop` lets clients take what they were already answered.
   std::chrono::milliseconds stop_timeout{2'000};
+  /// A store without any client for so long forgets its keys. 0: never.
+  std::chrono::milliseconds idle_timeout{0};
+  /// Whether agents (agent.hpp) may meet here; else there is a store only.
+  bool forms_rounds = true;
+
+  /// Beyond it, connections are closed as soon as they are accepted.
+  std::size_t max_connections = 65'536;
+  /// The client that would break one of these limits loses its connection, and nobody else does.
+  /// Bytes are those of keys, values, queues and names that are waited for, with what it takes to
+  /// keep them; a frame is one request, or one reply.
+  std::size_t max_keys = 10'000'000;
+  std::size_t max_bytes = std::size_t{4} << 30;
+  std::size_t max_frame_bytes = std::size_t{512} << 20;
+  /// Of all clients together: requests that are not complete and replies that are not read.
+  std::size_t max_buffered_bytes = std::size_t{1} << 30;
+  /// Requests of a client wait while this much of its replies is unread.
+  std::size_t max_unread_bytes = std::size_t{4} << 20;
+};
+
+/// Where to listen: an IPv4 or IPv6 address, no name; or "unix:PATH", which has no port.
+struct Address {
+  std::string host;
+  std::uint16_t port = 0;
+
+  bool operator==(const Address&) const = default;
 };
 
 /// Serves torch's TCPStore protocol (all commands of PyTorch 2.13) and the agents that form the
@@ -31,9 +53,12 @@ struct ServerOptions {
 /// protocol loses its own connection only.
 class Server {
  public:
-  /// Binds at once. `host` is an address or name of this machine, "" for all interfaces; a name
-  /// with several addresses is bound on all of them. `port` 0 takes a free one. Throws
-  /// Error(connection) that names host, port and errno; for a port in use, its owner too.
+  /// Binds at once, to all of `addresses`; an address family that this machine lacks is left out
+  /// where there is another. Those with port 0 share one free port. Asks no name server. Throws
+  /// Error(connection) that names address, port and errno; for a port in use, its owner too.
+  Server(boost::asio::io_context& io, const std::vector<Address>& addresses,
+         ServerOptions options = {});
+  /// Listens on what `resolve` finds.
   Server(boost::asio::io_context& io, const std::string& host, std::uint16_t port,
          ServerOptions options = {});
   /// Closes everything at once.
@@ -41,7 +66,11 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// The port that was bound.
+  /// The addresses of a host name or address of this machine; "" stands for all interfaces, and
+  /// "unix:PATH" for itself. May ask name servers, and block so long. Throws Error(connection).
+  static std::vector<Address> resolve(const std::string& host, std::uint16_t port);
+
+  /// The port that was bound; 0 where there are Unix sockets only.
   [[nodiscard]] std::uint16_t port() const noexcept;
   [[nodiscard]] std::size_t num_connections() const noexcept;
 
@@ -49,8 +78,9 @@ class Server {
   /// connections of all store clients, so that nothing a dead worker sent can come late.
   void renew_store();
 
-  /// Takes no more requests or connections, sends what is already answered, then closes. `io` runs
-  /// out of this server's work when that is done.
+  /// Takes no more requests or connections, sends what is already answered, then closes; agents are
+  /// let go first, for so long as the options say. `io` runs out of this server's work when that is
+  /// done.
   void stop();
 
   /// Whether a server of this machine could listen there: the host is one of its addresses, or a

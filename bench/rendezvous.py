@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""The store's server beside torch's, and beside one that only moves bytes.
+
+    bench/rendezvous.py [--python PYTHON] [--rounds 9] [--seconds 0.5] [--only ops,join,memory]
+
+The servers, fresh processes for each line, take short turns, so that a busy machine slows all of them
+alike; figures are medians. "bare" (rendezvous/bare_server.cpp) answers canned bytes: what is left to
+gain. The clients are one thread in a closed loop (rendezvous/store_load.cpp). CPU seconds are the
+server's, of all its threads.
+"""
+import argparse
+import contextlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+
+from launchers import BIN, kib
+
+TORCH = """
+import datetime, sys, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, None, True, datetime.timedelta(seconds=300),
+                      wait_for_workers=False)
+print(f"listening on 127.0.0.1:{store.port}", flush=True)
+sys.stdin.read()
+"""
+
+AIMS = """aims: 95 % of bare's operations, never behind torch; half of torch's CPU for an operation, or
+      within 15 % of bare's; a million pipelined operations a second; p99 at 4096 connections within
+      10 % of bare's; 1024 clients joined in 55 ms; 4 KB for an idle connection"""
+
+MIXES = [(1, 1), (64, 1), (512, 1), (4096, 1), (1, 16), (64, 16), (512, 16)]
+JOINS = [64, 256, 1024]
+HELD = 4096
+KEYS = 1_000_000
+
+
+def servers(program, python):
+    """Name -> command of a server that prints the port it listens on."""
+    found = {"acc": [program, "--port", "0"], "bare": [str(BIN / "bare_server")]}
+    if python:
+        found["torch"] = [python, "-c", TORCH]
+    else:
+        print("neither --python nor ACC_PEERS_PYTHON is given: no torch", file=sys.stderr)
+    return found
+
+
+class Server:
+    def __init__(self, command):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        env={**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"})
+        said = self.process.stdout.readline().decode()
+        if "listening on" not in said:
+            raise SystemExit(f"{command[0]} did not start: {said}")
+        self.port = said.rsplit(":", 1)[1].strip()
+        self.pid = self.process.pid
+
+    def rss(self):
+        """Bytes."""
+        return kib(self.pid, "status", "VmRSS") * 1024
+
+    def end(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+@contextlib.contextmanager
+def serving(command):
+    server = Server(command)
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+def load(server, *args):
+    command = [str(BIN / "store_load"), server.port, *map(str, args)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def mix(server, connections, in_flight, seconds):
+    return load(server, "mix", connections, in_flight, seconds, server.pid)
+
+
+def join(server, clients, how):
+    return load(server, "join", clients, how)
+
+
+def idle_connections(server):
+    load(server, "join", 1, "barrier")
+    before = server.rss()
+    holder = subprocess.Popen([str(BIN / "store_load"), server.port, "hold", str(HELD)],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    holder.stdout.readline()
+    figure = (server.rss() - before) / HELD
+    holder.communicate()
+    return {"bytes": figure}
+
+
+def stored_keys(server):
+    load(server, "join", 1, "barrier")
+    before = server.rss()
+    load(server, "fill", KEYS)
+    return {"bytes": (server.rss() - before) / KEYS}
+
+
+def compare(title, commands, rounds, measure):
+    """A row for each figure: every server's median, and ours by theirs."""
+    seen = {name: [] for name in commands}
+    with contextlib.ExitStack() as running:
+        started = {name: running.enter_context(serving(command))
+                   for name, command in commands.items()}
+        for _ in range(rounds):
+            for name, server in started.items():
+                seen[name].append(measure(server))
+    for figure in seen["acc"][0]:
+        medians = {name: statistics.median(run[figure] for run in runs)
+                   for name, runs in seen.items()}
+        cells = "".join(f"{value:>14,.1f}" for value in medians.values())
+        ratios = "".join(f"{medians['acc'] / value:>10.2f}" if value else f"{'':>10}"
+                         for name, value in medians.items() if name != "acc")
+        print(f"{title:34}{figure:>14}{cells}   {ratios}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", default=str(BIN / "acc-rendezvous"))
+    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON"))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each mix")
+    parser.add_argument("--only", default="ops,join,memory")
+    options = parser.parse_args()
+    parts = options.only.split(",")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+    commands = servers(options.program, options.python)
+    names = "".join(f"{name:>14}" for name in commands)
+    ratios = "".join(f"{'/ ' + name:>10}" for name in commands if name != "acc")
+    print(f"medians of {options.rounds}, interleaved\n{AIMS}\n\n{'':48}{names}   {ratios}")
+    if "ops" in parts:
+        for connections, in_flight in MIXES:
+            compare(f"{connections} connections, {in_flight} in flight", commands, options.rounds,
+                    lambda server: mix(server, connections, in_flight, options.seconds))
+    if "join" in parts:
+        for how in ("add_wait", "barrier"):
+            for clients in JOINS:
+                compare(f"{clients} clients join, {how}", commands, options.rounds,
+                        lambda server: join(server, clients, how))
+    if "memory" in parts:
+        compare(f"each of {HELD} idle connections", commands, 1, idle_connections)
+        stores = {name: command for name, command in commands.items() if name != "bare"}
+        compare(f"each of {KEYS:,} keys, 16 + 32 bytes", stores, 1, stored_keys)
+
+
+if __name__ == "__main__":
+    main()

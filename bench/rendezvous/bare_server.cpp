@@ -1,0 +1,187 @@
+// What the kernel alone allows: a server of the store's protocol that finds where each request ends
+// and answers canned bytes. It has no table, so nothing but sockets and framing costs time.
+//
+// bare_server: prints its port, serves until its stdin closes.
+#include "acc/base/unique_fd.hpp"
+#include "wire/frames.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+
+namespace {
+
+using namespace acc::rendezvous;
+using wire::Opcode;
+
+constexpr int kBatch = 256;
+constexpr int kValueBytes = 32;
+
+int checked(int result, const char* what) {
+  if (result < 0) {
+    std::perror(what);
+    std::exit(1);
+  }
+  return result;
+}
+
+/// Bytes of the field at `bytes`; nothing while they are not all here.
+std::optional<std::size_t> field_size(char field, std::string_view bytes) {
+  std::size_t size = field == 'u' ? 4 : 8;
+  if (field == 'k' || field == 'v') {
+    if (bytes.size() < 8) {
+      return std::nullopt;
+    }
+    size += static_cast<std::size_t>(wire::get_i64(bytes.data()));
+  }
+  return bytes.size() < size ? std::nullopt : std::optional(size);
+}
+
+/// Bytes of the first frame, as above.
+std::optional<std::size_t> frame_size(std::string_view bytes) {
+  const wire::Shape& shape = wire::kShapes.at(static_cast<unsigned char>(bytes.front()));
+  std::size_t size = 1;
+  std::int64_t rounds = 1;
+  if (shape.repeated) {
+    if (bytes.size() < 9) {
+      return std::nullopt;
+    }
+    rounds = wire::get_i64(bytes.data() + 1);
+    size += 8;
+  }
+  for (; rounds > 0; --rounds) {
+    for (const char field : shape.fields) {
+      const auto more = field_size(field, bytes.substr(size));
+      if (!more) {
+        return std::nullopt;
+      }
+      size += *more;
+    }
+  }
+  return size;
+}
+
+/// What each command is answered with, but for PING, which hears its nonce.
+std::array<std::string, wire::kShapes.size()> canned_replies() {
+  std::array<std::string, wire::kShapes.size()> replies;
+  for (std::size_t op = 0; op < replies.size(); ++op) {
+    switch (static_cast<Opcode>(op)) {
+      case Opcode::get: wire::put_bytes(replies[op], std::string(kValueBytes, 'v')); break;
+      case Opcode::add: wire::put_i64(replies[op], 1); break;
+      case Opcode::wait:
+      case Opcode::barrier: replies[op].push_back(wire::kReleased); break;
+      default: break;
+    }
+  }
+  return replies;
+}
+
+class BareServer {
+ public:
+  BareServer()
+      : listener_(checked(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket")),
+        epoll_(checked(epoll_create1(0), "epoll_create1")) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    const int on = 1;
+    setsockopt(listener_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // inherited
+    checked(bind(listener_.get(), generic, sizeof address), "bind");
+    checked(listen(listener_.get(), SOMAXCONN), "listen");
+    socklen_t size = sizeof address;
+    getsockname(listener_.get(), generic, &size);
+    std::printf("listening on 127.0.0.1:%d\n", ntohs(address.sin_port));
+    std::fflush(stdout);
+    watch(listener_.get());
+    watch(STDIN_FILENO);
+  }
+
+  void run() {
+    std::array<epoll_event, kBatch> events{};
+    while (true) {
+      const int count = epoll_wait(epoll_.get(), events.data(), kBatch, -1);
+      for (int i = 0; i < count; ++i) {
+        const int fd = events[static_cast<std::size_t>(i)].data.fd;
+        if (fd == STDIN_FILENO) {
+          return;
+        }
+        fd == listener_.get() ? accept_all() : serve(fd);
+      }
+    }
+  }
+
+ private:
+  void watch(int fd) const {
+    epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+    checked(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
+  }
+
+  void accept_all() const {
+    int fd = 0;
+    while ((fd = accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK)) >= 0) {
+      watch(fd);
+    }
+  }
+
+  void serve(int fd) {
+    const ssize_t count = recv(fd, buffer_.data(), buffer_.size(), 0);
+    if (count <= 0) {
+      rests_.erase(fd);
+      close(fd);
+      return;
+    }
+    std::string_view bytes(buffer_.data(), static_cast<std::size_t>(count));
+    std::string whole;
+    if (!rests_.empty()) {
+      if (const auto rest = rests_.extract(fd)) {
+        whole = rest.mapped().append(bytes);
+        bytes = whole;
+      }
+    }
+    answer(bytes);
+    if (!bytes.empty()) {
+      rests_[fd] = bytes;
+    }
+    if (!replies_.empty() && send(fd, replies_.data(), replies_.size(), MSG_NOSIGNAL) < 0) {
+      std::perror("send");
+    }
+  }
+
+  void answer(std::string_view& bytes) {
+    replies_.clear();
+    while (!bytes.empty()) {
+      const auto size = frame_size(bytes);
+      if (!size) {
+        return;
+      }
+      if (static_cast<Opcode>(bytes.front()) == Opcode::ping) {
+        replies_.append(bytes.substr(1, 4));
+      } else {
+        replies_.append(canned_[static_cast<unsigned char>(bytes.front())]);
+      }
+      bytes.remove_prefix(*size);
+    }
+  }
+
+  acc::UniqueFd listener_;
+  acc::UniqueFd epoll_;
+  std::array<char, 64 * 1024> buffer_{};
+  std::unordered_map<int, std::string> rests_;
+  const std::array<std::string, wire::kShapes.size()> canned_ = canned_replies();
+  std::string replies_;
+};
+
+}  // namespace
+
+int main() {
+  std::make_unique<BareServer>()->run();
+}

@@ -1,0 +1,34 @@
+#pragma once
+
+#include "listen.hpp"
+#include "ready_set.hpp"
+
+#include <functional>
+
+namespace acc::rendezvous {
+
+/// Takes the clients that come to one listening socket, many in a turn.
+class Acceptor final : public ReadySet::Watcher {
+ public:
+  using Accepted = std::function<void(UniqueFd)>;
+  /// No descriptors or memory are left (errno): nobody is accepted until `resume`.
+  using Exhausted = std::function<void(int error)>;
+
+  /// Begins at once. Throws Error(connection).
+  Acceptor(ListeningSocket socket, ReadySet& set, Accepted accepted, Exhausted exhausted);
+  ~Acceptor();
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+
+  void ready(std::uint32_t events) override;
+  void resume();
+  [[nodiscard]] std::uint16_t port() const noexcept { return socket_.port; }
+
+ private:
+  ListeningSocket socket_;
+  ReadySet& set_;
+  Accepted accepted_;
+  Exhausted exhausted_;
+};
+
+}  // namespace acc::rendezvous
