@@ -216,15 +216,20 @@ void Connection::count_buffered() {
   const bool grew = now > counted_;
   commons_.buffered += now - std::exchange(counted_, now);
   if (grew && commons_.buffered > commons_.options.max_buffered_bytes) {
-    if (commons_.refusals()) {
-      logger("rendezvous")
-          ->warn(
-              "closing {}: incomplete requests and unread replies of all "
-              "clients have more than {} bytes",
-              peer_name(socket_.get()), commons_.options.max_buffered_bytes);
-    }
-    is_broken_ = true;
+    owner_.overfull();
   }
+}
+
+void Connection::give_up() {
+  if (commons_.refusals()) {
+    logger("rendezvous")
+        ->warn(
+            "closing {}: incomplete requests and unread replies of all clients have more than {} "
+            "bytes, its own {}",
+            peer_name(socket_.get()), commons_.options.max_buffered_bytes, counted_);
+  }
+  is_broken_ = true;
+  close();
 }
 
 /// The last steps of `finish`, as far as they can be taken now.

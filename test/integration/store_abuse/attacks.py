@@ -188,6 +188,22 @@ def large_sets(victim):
     clients[0].close()
 
 
+def hoarders(victim):
+    """Requests that never end, with all the memory that there is for them: a client that sends a
+    large one still gets through. Not beside other attacks, which would be closed in turn."""
+    good = StoreClient(victim.port)
+    most = multi_set([(b"%d" % i, b"h" * LIMIT) for i in range(63)])[:-1]
+    with victim.peers(3) as peers:
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                peer.sendall(VALIDATE + most)
+        for piece in (b"a", b"b", b"c"):
+            good.set(victim.name, piece * LIMIT)
+            assert good.get(victim.name) == piece * LIMIT
+    good.delete(victim.name)
+    good.close()
+
+
 def largest_keys(victim):
     key = victim.name.ljust(8192, b"k")
     client = StoreClient(victim.port)
@@ -238,6 +254,35 @@ def agents_that_vanish(victim):
                 reset_on_close(peer)
 
 
+def silent_agents(victim):
+    """They enter and never beat: the server lets go of them."""
+    with victim.peers(20) as peers:
+        for peer in peers:
+            peer.sendall(HELLO + enter(run_id="silent", machines=(30, 30), heartbeat=20))
+        for peer in peers:
+            expect_closed(peer)
+
+
+def beats_unread(victim):
+    """An agent that asks for answers and takes none."""
+    with victim.connect() as peer:
+        peer.settimeout(0.05)
+        with contextlib.suppress(OSError):
+            peer.sendall(HELLO + enter(run_id="beats", machines=(30, 30)))
+            while True:
+                peer.sendall(frame(2) * 10_000)
+
+
+def many_jobs(victim):
+    """Each agent a job of its own, with the longest name; some go through a whole round."""
+    with victim.peers(300) as peers:
+        for i, peer in enumerate(peers):
+            job = f"many{os.getpid()}.{i}".ljust(1024, "j")
+            peer.sendall(HELLO + enter(run_id=job, machines=(1 + i % 2, 2), last_call=0))
+            if i % 2 == 0:
+                peer.sendall(frame(5, b"\0", struct.pack("<I", 0)))
+
+
 def agents_out_of_turn(victim):
     """Every message when nobody expects it, also behind one that ends the connection."""
     messages = [enter(run_id="turn"), enter(5, run_id="turn"), frame(1, b"\1\0"), frame(2), end(3), frame(4),
@@ -252,4 +297,4 @@ def agents_out_of_turn(victim):
 
 ATTACKS = (strangers, bad_magic, impossible_lengths, truncated_frames, slow_writer, never_readers, multi_get_bomb,
            half_open, flood, connect_and_reset, waiting_resets, large_sets, largest_keys, noise_after_handshake,
-           flipped_bits, agents_that_vanish, agents_out_of_turn)
+           flipped_bits, agents_that_vanish, silent_agents, beats_unread, many_jobs, agents_out_of_turn)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 from agent_bytes import HELLO, enter
-from attacks import ATTACKS, Victim
+from attacks import ATTACKS, Victim, hoarders
 from good_agents import NUM_AGENTS, GoodAgents
 from good_clients import GoodClients
 from own_network import own_network
@@ -106,6 +106,7 @@ def abuse(options):
     num_descriptors, before = server.num_descriptors(), server.mib("VmRSS")
     clients, agents = GoodClients(server.port, NUM_CLIENTS), GoodAgents(server.port, NUM_AGENTS)
     done, failures = run_attackers(server.port, options.seconds, options.seed)
+    hoarders(Victim(server.port, "hoard"))
     for good in (clients, agents):
         good.finish()
         failures += good.failures
