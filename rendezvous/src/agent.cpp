@@ -168,8 +168,9 @@ asio::awaitable<void> Agent::Impl::connect() {
     }
     const auto pause = backoff.next();
     if (std::chrono::steady_clock::now() + pause >= deadline()) {
-      throw Error(Errc::timeout, fmt::format("no answer within {:g} s from the rendezvous at {}: {}",
-                                             seconds(enter_.times.join), where(), failure));
+      throw Error(Errc::timeout,
+                  fmt::format("no answer within {:g} s from the rendezvous at {}: {}",
+                              seconds(enter_.times.join), where(), failure));
     }
     say_what_is_waited_for("waiting for the rendezvous (" + failure + ")");
     pause_.expires_after(pause);
@@ -182,9 +183,9 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
   if (events_.before_connecting) {
     events_.before_connecting();
   }
-  const auto limit = std::clamp(
-      std::chrono::floor<Milliseconds>(deadline() - std::chrono::steady_clock::now()),
-      Milliseconds(1), kAttemptTimeout);
+  const auto limit =
+      std::clamp(std::chrono::floor<Milliseconds>(deadline() - std::chrono::steady_clock::now()),
+                 Milliseconds(1), kAttemptTimeout);
   asio::ip::tcp::socket socket(executor_);
   const std::string failure = co_await dial(socket, host_, port_, limit);
   if (!failure.empty() || closed_) {
@@ -199,20 +200,19 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
   }
   welcome_ = false;
   const auto self = weak_from_this();
-  link_ = std::make_shared<AgentLink>(
-      std::move(socket), limit,
-      AgentLink::Events{.on_message =
-                            [self](rounds::ServerMessage message) {
-                              if (const auto agent = self.lock()) {
-                                agent->hear(std::move(message));
-                              }
-                            },
-                        .on_end =
-                            [self](const std::string& why) {
-                              if (const auto agent = self.lock()) {
-                                agent->lose(why);
-                              }
-                            }});
+  link_ = std::make_shared<AgentLink>(std::move(socket), limit,
+                                      AgentLink::Events{.on_message =
+                                                            [self](rounds::ServerMessage message) {
+                                                              if (const auto agent = self.lock()) {
+                                                                agent->hear(std::move(message));
+                                                              }
+                                                            },
+                                                        .on_end =
+                                                            [self](const std::string& why) {
+                                                              if (const auto agent = self.lock()) {
+                                                                agent->lose(why);
+                                                              }
+                                                            }});
   why_lost_.clear();
   link_->start();
   link_->send(std::move(enter));
@@ -325,8 +325,8 @@ Settlement Agent::Impl::own_settlement(std::string report) const {
   Settlement settlement;
   settlement.end = end_;
   settlement.machines.push_back({round_->machine_rank, enter_.machine.host, std::move(report)});
-  settlement.next = end_ && end_->restarts ? Settlement::Next::next_round
-                                           : Settlement::Next::finished;
+  settlement.next =
+      end_ && end_->restarts ? Settlement::Next::next_round : Settlement::Next::finished;
   return settlement;
 }
 
@@ -365,8 +365,8 @@ void Agent::Impl::close() noexcept {
   news_.open();
 }
 
-Agent::Agent(const asio::any_io_executor& executor, std::string run_id, Terms terms,
-             JobTimes times, Events events)
+Agent::Agent(const asio::any_io_executor& executor, std::string run_id, Terms terms, JobTimes times,
+             Events events)
     : impl_(std::make_shared<Impl>(executor, std::move(run_id), terms, times, std::move(events))) {}
 
 Agent::~Agent() {

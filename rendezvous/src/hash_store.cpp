@@ -1,9 +1,9 @@
 #include "acc/rendezvous/hash_store.hpp"
 
 #include "acc/base/error.hpp"
-#include "deadline.hpp"
 #include "decimal.hpp"
 #include "key_names.hpp"
+#include "timeouts.hpp"
 #include "wire/frames.hpp"
 
 #include <algorithm>

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <boost/unordered_map.hpp>
+#include <boost/unordered_set.hpp>
+
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -9,7 +12,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 
 namespace acc::rendezvous {
 
@@ -21,8 +23,8 @@ struct TextHash {
   }
 };
 template <typename Value>
-using TextMap = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
-using TextSet = std::unordered_set<std::string, TextHash, std::equal_to<>>;
+using TextMap = boost::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
+using TextSet = boost::unordered_set<std::string, TextHash, std::equal_to<>>;
 
 /// The keys, queues and waiters of one store: a pure object, for one thread.
 ///

@@ -3,8 +3,8 @@
 #include "acc/base/unique_fd.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/basic_stream_descriptor.hpp>
 #include <boost/asio/posix/descriptor_base.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <sys/epoll.h>
 
 #include <array>
@@ -50,8 +50,8 @@ class ReadySet {
   void close();
 
  private:
-  boost::asio::posix::stream_descriptor set_;
-  std::array<epoll_event, 256> events_{};
+  boost::asio::posix::basic_stream_descriptor<boost::asio::io_context::executor_type> set_;
+  std::array<epoll_event, 128> events_{};
 };
 
 }  // namespace acc::rendezvous

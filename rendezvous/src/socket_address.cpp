@@ -89,7 +89,7 @@ SocketAddress unix_address(const std::string& path) {
 
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port,
                                    std::chrono::steady_clock::time_point deadline,
-                                   const std::stop_token& stop) {
+                                   const StoppablePoll& poll) {
   if (host.starts_with(kUnix)) {
     return {unix_address(host.substr(kUnix.size()))};
   }
@@ -100,7 +100,8 @@ std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port,
   const auto lookup = start_lookup(host, service);
   std::unique_lock lock(lookup->mutex);
   const auto finished = [&] { return lookup->is_finished; };
-  if (!lookup->finished.wait_until(lock, stop, deadline, finished)) {
+  if (!lookup->finished.wait_until(lock, poll.stop(), deadline, finished)) {
+    poll.check();
     throw Error(Errc::timeout,
                 fmt::format("no answer in time to what the address of '{}' is", host));
   }

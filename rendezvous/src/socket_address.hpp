@@ -1,10 +1,11 @@
 #pragma once
 
+#include "stoppable_poll.hpp"
+
 #include <sys/socket.h>
 
 #include <chrono>
 #include <cstdint>
-#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -25,10 +26,11 @@ struct SocketAddress {
 /// "unix:/path" is a Unix socket, whatever the port.
 ///
 /// A name is looked up on a thread of its own, which is left behind when the deadline passes or
-/// stop is requested before the system has an answer. Throws Error(timeout) then, Error(connection)
-/// for a name that nobody knows, Error(invalid_argument) for a path too long for a socket.
+/// stop is requested before the system has an answer. Throws Error(timeout) or Error(connection)
+/// then, Error(connection) for a name that nobody knows, Error(invalid_argument) for a path too
+/// long for a socket.
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port,
                                    std::chrono::steady_clock::time_point deadline,
-                                   const std::stop_token& stop);
+                                   const StoppablePoll& poll);
 
 }  // namespace acc::rendezvous

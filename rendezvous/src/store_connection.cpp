@@ -56,7 +56,7 @@ void StoreConnection::connect() {
       stream_.close();
       if (error.code() == Errc::protocol || error.code() == Errc::invalid_argument ||
           options_.stop.stop_requested()) {
-        throw Error(error.code(), fmt::format("store at {}: {}", where_, error.what()));
+        throw with_server(error);
       }
       reason = error.what();
     }
@@ -70,7 +70,7 @@ void StoreConnection::connect() {
 
 void StoreConnection::attempt(SocketStream::TimePoint deadline) {
   // The name service has all the time there is: a second question would not be answered sooner.
-  const auto addresses = resolve(host_, port_, deadline, options_.stop);
+  const auto addresses = resolve(host_, port_, deadline, poll_);
   const auto limit = std::min(deadline, after(options_.attempt_timeout));
   stream_.open(connect_socket(addresses, limit, poll_));
   handshake(limit);
@@ -117,13 +117,7 @@ bool StoreConnection::cancel() {
 }
 
 void StoreConnection::pause(Milliseconds time) {
-  require_open();
-  try {
-    poll_.wait({}, after(time));
-  } catch (const Error& error) {
-    stream_.close();
-    throw Error(error.code(), "store at " + where_ + ": " + error.what());
-  }
+  exchange({}, time, [&](ReplyReader&) { poll_.wait({}, after(time)); });
 }
 
 std::unique_ptr<StoreConnection> StoreConnection::clone() const {
@@ -135,6 +129,10 @@ void StoreConnection::require_open() const {
     throw Error(Errc::connection,
                 fmt::format("the connection to the store at {} was lost before", where_));
   }
+}
+
+Error StoreConnection::with_server(const Error& error) const {
+  return Error(error.code(), fmt::format("store at {}: {}", where_, error.what()));
 }
 
 }  // namespace acc::rendezvous

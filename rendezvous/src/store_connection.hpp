@@ -2,10 +2,10 @@
 
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/tcp_store.hpp"
-#include "deadline.hpp"
 #include "reply_reader.hpp"
 #include "socket_stream.hpp"
 #include "stoppable_poll.hpp"
+#include "timeouts.hpp"
 #include "wire/frames.hpp"
 
 #include <string>
@@ -27,12 +27,13 @@ class StoreConnection {
     require_open();
     try {
       poll_.check();
-      ReplyReader reader(stream_, after(timeout));
-      stream_.write(frames, after(timeout));
+      const auto deadline = after(timeout);
+      stream_.write(frames, deadline);
+      ReplyReader reader(stream_, deadline);
       return read(reader);
     } catch (const Error& error) {
       stream_.close();
-      throw Error(error.code(), "store at " + where_ + ": " + error.what());
+      throw with_server(error);
     } catch (...) {
       stream_.close();
       throw;
@@ -68,6 +69,7 @@ class StoreConnection {
   void handshake(SocketStream::TimePoint deadline);
   bool cancel();
   void require_open() const;
+  [[nodiscard]] Error with_server(const Error& error) const;
 
   std::string host_;
   std::uint16_t port_;

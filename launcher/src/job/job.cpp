@@ -56,7 +56,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
 int Job::run() {
   asio::co_spawn(io_, watch_guard(), asio::detached);
   asio::co_spawn(io_, work(), [this](const std::exception_ptr& error) {
-    fault_ = error;
+    fault_ = error ? error : fault_;
     close();
   });
   io_.run();  // also until the other machines have taken their last answers
@@ -83,20 +83,18 @@ asio::awaitable<void> Job::work() {
   }
   remains_.add_folder(logs_.scratch());
   logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
-  const bool begins = co_await meet();
-  std::exception_ptr fault;
   try {
+    const bool begins = co_await meet();
     if (begins) {
       co_await run_attempts();
     }
   } catch (const std::exception& error) {
-    fault = std::current_exception();
+    fault_ = std::current_exception();
     on_fault(error);
   }
   time_limit_.cancel();
-  if (fault) {
+  if (fault_ && round_) {
     co_await part_from_machines();
-    std::rethrow_exception(fault);
   }
   co_await flush_output();
   if (gave_up_) {

@@ -56,13 +56,15 @@ void RoundsAlone::serve_store() {
   round_->store_port = store_->port();
 }
 
-/// The first one counts; but a restart that has not begun may still be called off.
+/// The first one counts; but the restart that follows on it may still be called off.
 void RoundsAlone::end(AttemptEnd end) {
   end.machine_rank = 0;
   end.host = host_;
   end.restarts = end.restarts && round_ && round_->restart_count < plan_.max_restarts;
-  if (!end_ || (end_->restarts && !end.restarts)) {
+  if (!end_) {
     end_ = std::move(end);
+  } else {
+    end_->restarts = end_->restarts && end.restarts;
   }
 }
 

@@ -26,6 +26,7 @@ void Attempt::report(int rank, Report report) {
   Member& member = members_.at(index(rank));
   std::size_t& kept = report.failed ? failed_bytes_ : other_bytes_;
   member.failed = report.failed;
+  has_report_ = true;
   if (kept + report.text.size() <= max_bytes_) {
     kept += report.text.size();
     member.report = std::move(report.text);

@@ -21,7 +21,9 @@ class Attempt {
 
   /// Machines whose reports are still to come.
   [[nodiscard]] int num_awaited() const noexcept { return num_awaited_; }
-  /// The first of them. There has to be one.
+  /// Whether any has come: before the attempt is ended, that is a success.
+  [[nodiscard]] bool has_report() const noexcept { return has_report_; }
+  /// The first of those awaited. There has to be one.
   [[nodiscard]] int first_awaited() const;
   [[nodiscard]] const std::string& host(int rank) const { return members_.at(index(rank)).host; }
 
@@ -41,6 +43,7 @@ class Attempt {
 
   std::vector<Member> members_;
   int num_awaited_ = 0;
+  bool has_report_ = false;
   std::size_t max_bytes_ = 0;     // of what words() says
   std::size_t failed_bytes_ = 0;  // of the reports that are kept
   std::size_t other_bytes_ = 0;

@@ -85,8 +85,7 @@ void Membership::form() {
 /// other round to wait for, unless one is lost.
 void Membership::make_room_for(const Agent& newcomer) {
   const int running = num_in_attempt();
-  if (phase_ == Phase::running && running < terms_.num_machines &&
-      agents_.count(State::reported) == 0) {
+  if (phase_ == Phase::running && running < terms_.num_machines && !attempt_.has_report()) {
     const int next = std::min(running + agents_.count(State::waiting), terms_.num_machines);
     end_attempt({.host = newcomer.machine.host,
                  .exit_status = 0,

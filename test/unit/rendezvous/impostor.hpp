@@ -37,10 +37,12 @@ class Impostor {
     CHECK(hello.substr(0, 5) == validate());
     write(socket, hello.substr(6));
   }
-  static void await_close(Socket& socket) {
+  /// Until the client closes.
+  static std::string read_to_end(Socket& socket) {
     std::string rest;
     boost::system::error_code closed;
     boost::asio::read(socket, boost::asio::dynamic_buffer(rest), closed);
+    return rest;
   }
 
  private:

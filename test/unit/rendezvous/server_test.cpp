@@ -1,10 +1,14 @@
+#include "rounds/messages.hpp"
 #include "support.hpp"
 
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 
 namespace acc::rendezvous {
@@ -154,6 +158,223 @@ TEST_CASE("a silent connection is closed at the handshake limit, a validated one
   CHECK(validated.replies(0).empty());
 }
 
+std::string get(const std::string& key) {
+  return encoded({.opcode = Opcode::get, .keys = {key}});
+}
+
+std::string set(const std::string& key, const std::string& value) {
+  return encoded({.opcode = Opcode::set, .keys = {key}, .values = {value}});
+}
+
+std::string sized(const std::string& value) {
+  std::string bytes;
+  wire::put_bytes(bytes, value);
+  return bytes;
+}
+
+TEST_CASE("a peer that sends no more is still answered, and then closed") {
+  ServerThread server;
+  const std::string value(std::size_t{4} << 20, 'v');
+  RawClient client(server.port());
+  std::string requests = validate() + set("/k", value);
+  std::string expected;
+  for (int i = 0; i < 10; ++i) {
+    requests += get("/k");
+    expected += sized(value);
+  }
+  client.send(requests);
+  client.half_close();
+  CHECK(client.read_to_end() == expected);
+}
+
+TEST_CASE("while one client's large request comes in, others are served") {
+  ServerThread server;
+  RawClient big(server.port());
+  RawClient other(server.port());
+  other.send(validate());
+  wire::Request request{.opcode = Opcode::multi_set};
+  for (int i = 0; i < 4096; ++i) {
+    request.keys.push_back("/" + std::to_string(i));
+    request.values.emplace_back(4096, 'v');
+  }
+  const std::string bytes = validate() + encoded(request);
+  constexpr std::size_t kPieces = 64;
+  const std::size_t piece = bytes.size() / kPieces;
+  for (std::size_t i = 0; i < kPieces; ++i) {
+    big.send(bytes.substr(i * piece, piece));
+    other.send(encoded({.opcode = Opcode::num_keys}));
+    CHECK(other.replies(8) == std::string(8, '\0'));
+  }
+  big.send(bytes.substr(kPieces * piece));
+  CHECK(big.replies(0).empty());
+  other.send(encoded({.opcode = Opcode::num_keys}));
+  CHECK(other.replies(8) == std::string("\0\x10\0\0\0\0\0\0", 8));
+}
+
+TEST_CASE("who breaks a limit loses his own connection only") {
+  struct Case {
+    ServerOptions options;
+    std::string bytes;
+  };
+  const std::string value(40'000, 'v');
+  const std::string begun = set("/big", value).substr(0, 30'000);
+  for (const Case& each : std::vector<Case>{
+           {{.max_keys = 1}, set("/a", "1") + set("/b", "")},
+           {{.max_bytes = 30'000}, set("/big", value)},
+           {{.max_frame_bytes = 30'000}, begun},
+           {{.max_buffered_bytes = 20'000}, begun},
+       }) {
+    ServerThread server(each.options);
+    RawClient good(server.port());
+    good.send(validate() + set("/a", "1"));
+    CHECK(good.replies(0).empty());
+    RawClient bad(server.port());
+    bad.send(validate() + ping(5) + each.bytes);
+    CHECK(bad.read_to_end() == pong(5));
+    good.send(get("/a") + get("/big"));
+    CHECK(good.replies(9 + 8) == sized("1") + sized(""));
+  }
+}
+
+TEST_CASE("unread replies count as buffered, and are given up with their client") {
+  ServerThread server({.max_buffered_bytes = std::size_t{8} << 20});
+  RawClient good(server.port());
+  const std::string value(std::size_t{4} << 20, 'v');
+  good.send(validate() + set("/k", value));
+  CHECK(good.replies(0).empty());
+  std::deque<RawClient> greedy;
+  for (int i = 0; i < 8; ++i) {
+    greedy.emplace_back(server.port()).send(validate() + get("/k") + get("/k"));
+  }
+  std::size_t left = greedy.size();
+  while (left == greedy.size()) {  // until one has been closed
+    server.run([&](Server& running) { left = running.num_connections() - 1; });
+  }
+  good.send(get("/k"));
+  CHECK(good.replies(8 + value.size()) == sized(value));
+}
+
+TEST_CASE("clients beyond the limit are turned away, and let in when there is room") {
+  ServerThread server({.max_connections = 2});
+  std::deque<RawClient> clients;
+  for (int i = 0; i < 2; ++i) {
+    clients.emplace_back(server.port()).send(validate());
+    CHECK(clients.back().replies(0).empty());
+  }
+  CHECK(RawClient(server.port()).read_to_end().empty());
+  clients.front().send("\xff");
+  CHECK(clients.front().read_to_end().empty());
+  clients.pop_front();
+  std::size_t num_clients = 2;
+  while (num_clients == 2) {
+    server.run([&](Server& running) { num_clients = running.num_connections(); });
+  }
+  RawClient next(server.port());
+  next.send(validate());
+  CHECK(next.replies(0).empty());
+}
+
+TEST_CASE("without descriptors clients wait, and are let in when there are some") {
+  ServerThread server;
+  RawClient first(server.port());
+  first.send(validate());
+  CHECK(first.replies(0).empty());
+
+  const int second = socket(AF_INET, SOCK_STREAM, 0);
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(dup(second));
+  close(static_cast<int>(none.rlim_cur));
+  setrlimit(RLIMIT_NOFILE, &none);
+  const boost::asio::ip::tcp::endpoint endpoint(boost::asio::ip::address_v4::loopback(),
+                                                server.port());
+  REQUIRE(connect(second, endpoint.data(), static_cast<socklen_t>(endpoint.size())) == 0);
+  const std::string hello = validate() + ping(1);
+  REQUIRE(send(second, hello.data(), hello.size(), 0) == static_cast<ssize_t>(hello.size()));
+  CHECK(first.replies(0).empty());
+  std::size_t num_clients = 0;
+  server.run([&](Server& running) { num_clients = running.num_connections(); });
+  CHECK(num_clients == 1);
+
+  setrlimit(RLIMIT_NOFILE, &before);
+  std::string reply(4, '\0');
+  CHECK(recv(second, reply.data(), reply.size(), MSG_WAITALL) == 4);
+  CHECK(reply == pong(1));
+  close(second);
+}
+
+TEST_CASE("an idle store forgets its keys, one in use does not") {
+  ServerThread server({.idle_timeout = 50ms});
+  const auto num_keys = [&] {
+    RawClient client(server.port());
+    client.send(validate() + encoded({.opcode = Opcode::num_keys}));
+    return client.replies(8)[0];
+  };
+  {
+    RawClient client(server.port());
+    client.send(validate() + set("/k", "v"));
+    CHECK(client.replies(0).empty());
+    pollfd nothing{};
+    poll(&nothing, 0, 200);  // longer than an idle store would keep it
+    CHECK(num_keys() == 1);
+  }
+  while (num_keys() != 0) {
+    pollfd nothing{};
+    poll(&nothing, 0, 100);
+  }
+}
+
+TEST_CASE("a Unix socket serves like a port, beside one, and leaves no file") {
+  const std::string path = "/tmp/acc-rendezvous-test-" + std::to_string(getpid());
+  const std::vector<Address> both{{"unix:" + path, 0}, {"127.0.0.1", 0}};
+  {
+    ServerThread server({}, both);
+    RawClient local(path);
+    local.send(validate() + set("/k", "v"));
+    CHECK(local.replies(0).empty());
+    RawClient remote(server.port());
+    remote.send(validate() + get("/k"));
+    CHECK(remote.replies(9) == sized("v"));
+    boost::asio::io_context io;
+    CHECK(contains(test::error_of([&] { Server(io, both); }),
+                   "connection: cannot listen on unix:" + path + ": Address already in use"));
+  }
+  CHECK(access(path.c_str(), F_OK) != 0);
+  // What a server that was killed leaves behind is in nobody's way.
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const int stale = socket(AF_UNIX, SOCK_STREAM, 0);
+  REQUIRE(bind(stale, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  close(stale);
+  ServerThread server({}, both);
+  RawClient local(path);
+  local.send(validate());
+  CHECK(local.replies(0).empty());
+}
+
+TEST_CASE("addresses are no names") {
+  boost::asio::io_context io;
+  CHECK(contains(test::error_of([&] {
+                   Server(io, std::vector<Address>{{"localhost", 0}});
+                 }),
+                 "invalid_argument: 'localhost' is no address to listen on"));
+  CHECK(Server::resolve("127.0.0.1", 7) == std::vector<Address>{{"127.0.0.1", 7}});
+  CHECK(Server::resolve("unix:/x", 7) == std::vector<Address>{{"unix:/x", 0}});
+}
+
+TEST_CASE("renew_store closes its clients and forgets their keys") {
+  ServerThread server;
+  RawClient client(server.port());
+  client.send(validate() + set("/k", "v"));
+  CHECK(client.replies(0).empty());
+  server.run([](Server& running) { running.renew_store(); });
+  CHECK(client.read_to_end().empty());
+  RawClient next(server.port());
+  next.send(validate() + encoded({.opcode = Opcode::num_keys}));
+  CHECK(next.replies(8) == std::string(8, '\0'));
+}
+
 TEST_CASE("stop delivers what was answered, a release too, and then closes") {
   ServerThread server;
   RawClient waiter(server.port());
@@ -165,6 +386,29 @@ TEST_CASE("stop delivers what was answered, a release too, and then closes") {
   server.stop();
   CHECK(waiter.read_to_end() == std::string(1, wire::kReleased));
   CHECK(last.read_to_end().empty());
+}
+
+TEST_CASE("stop waits for an agent to take what it was sent, within a limit") {
+  for (const auto limit : {std::chrono::milliseconds(1h), 50ms}) {
+    ServerThread server({.stop_timeout = limit});
+    auto agent = std::make_unique<RawClient>(server.port());
+    agent->send(std::string(rounds::kHello));
+    RawClient other(server.port());
+    other.send(validate());
+    CHECK(other.replies(0).empty());  // the agent, who came before, is known
+    std::atomic<bool> has_stopped = false;
+    std::thread stopper([&] {
+      server.stop();
+      has_stopped = true;
+    });
+    CHECK(agent->read_to_end().empty());
+    CHECK(other.read_to_end().empty());
+    if (limit == 1h) {
+      CHECK_FALSE(has_stopped);
+      agent.reset();
+    }
+    stopper.join();
+  }
 }
 
 TEST_CASE("a server may go away before its io_context, with clients connected") {

@@ -7,8 +7,10 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/connect.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
@@ -16,6 +18,7 @@
 
 #include <chrono>
 #include <exception>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,12 +37,25 @@ inline constexpr auto kSoon = 30s;
 class ServerThread {
  public:
   explicit ServerThread(ServerOptions options = {}, const std::string& host = "127.0.0.1")
-      : server_(std::make_unique<Server>(io_, host, 0, options)),
+      : ServerThread(options, Server::resolve(host, 0)) {}
+  ServerThread(ServerOptions options, const std::vector<Address>& addresses)
+      : server_(std::make_unique<Server>(io_, addresses, options)),
         port_(server_->port()),
         thread_([this] { io_.run(); }) {}
   ~ServerThread() { stop(); }
 
   [[nodiscard]] std::uint16_t port() const { return port_; }
+
+  /// Runs `call(server)` on the server's thread, and waits for it.
+  template <typename Call>
+  void run(Call&& call) {
+    std::promise<void> done;
+    boost::asio::post(io_, [&] {
+      call(*server_);
+      done.set_value();
+    });
+    done.get_future().get();
+  }
 
   /// Graceful; returns when the server has no work left.
   void stop() {
@@ -82,8 +98,12 @@ class RawClient {
   using tcp = boost::asio::ip::tcp;
 
   explicit RawClient(std::uint16_t port, const std::string& host = "127.0.0.1") {
-    socket_.connect({boost::asio::ip::make_address(host), port});
+    socket_.connect(tcp::endpoint(boost::asio::ip::make_address(host), port));
     socket_.set_option(tcp::no_delay(true));
+  }
+  /// Of a Unix socket.
+  explicit RawClient(const std::string& path) {
+    socket_.connect(boost::asio::local::stream_protocol::endpoint(path));
   }
 
   void send(const std::string& bytes) { boost::asio::write(socket_, boost::asio::buffer(bytes)); }
@@ -120,6 +140,9 @@ class RawClient {
     return bytes.substr(0, expected);
   }
 
+  /// Sends no more, and still reads.
+  void half_close() { socket_.shutdown(tcp::socket::shutdown_send); }
+
   [[nodiscard]] int fd() { return socket_.native_handle(); }
 
  private:
@@ -133,7 +156,7 @@ class RawClient {
   }
 
   boost::asio::io_context io_;
-  tcp::socket socket_{io_};
+  boost::asio::generic::stream_protocol::socket socket_{io_};
   bool closed_ = false;
 };
 

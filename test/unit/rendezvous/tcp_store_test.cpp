@@ -3,6 +3,9 @@
 #include "impostor.hpp"
 #include "support.hpp"
 
+#include <functional>
+#include <map>
+
 namespace acc::rendezvous {
 namespace {
 
@@ -12,6 +15,7 @@ using test::Impostor;
 using test::kSoon;
 using test::ServerThread;
 using Keys = std::vector<std::string>;
+constexpr auto kForEver = Store::Milliseconds::max();
 using namespace std::chrono_literals;
 
 using Socket = Impostor::Socket;
@@ -31,7 +35,7 @@ TEST_CASE("a release that crosses the cancel counts as released") {
     Impostor::read(socket, 1 + 8 + 8 + 2);                    // WAIT /k
     CHECK(Impostor::read(socket, 1) == std::string("\x0c"));  // CANCEL_WAIT
     Impostor::write(socket, std::string("\0\1", 2));
-    Impostor::await_close(socket);
+    Impostor::read_to_end(socket);
   });
   TcpStore store("127.0.0.1", server.port(), kSoon);
   store.wait(Keys{"k"}, 1ms);
@@ -53,7 +57,7 @@ TEST_CASE("a server that goes away is a connection error that names it, now and 
 TEST_CASE("a server that stops answering is a timeout") {
   Impostor server([](Socket& socket) {
     Impostor::greet(socket);
-    Impostor::await_close(socket);
+    Impostor::read_to_end(socket);
   });
   {
     TcpStore store("127.0.0.1", server.port(), kSoon, {.call_timeout = 50ms});
@@ -93,7 +97,7 @@ TEST_CASE("something else on the port is a protocol error") {
   Impostor server([](Socket& socket) {
     Impostor::read(socket, 10);
     Impostor::write(socket, "HTTP/1.1 400 Bad Request");
-    Impostor::await_close(socket);
+    Impostor::read_to_end(socket);
   });
   CHECK(contains(error_of([&] { TcpStore("127.0.0.1", server.port(), kSoon); }),
                  "protocol: store at 127.0.0.1:"));
@@ -103,7 +107,7 @@ TEST_CASE("a length that no value has is a protocol error") {
   Impostor server([](Socket& socket) {
     Impostor::greet(socket);
     Impostor::write(socket, std::string(8, '\xff'));
-    Impostor::await_close(socket);
+    Impostor::read_to_end(socket);
   });
   TcpStore store("127.0.0.1", server.port(), kSoon);
   CHECK(contains(error_of([&] { store.compare_set("k", "a", "b"); }), "protocol: "));
@@ -116,6 +120,72 @@ TEST_CASE("what the server would refuse is refused here, and the connection live
                  "invalid_argument: "));
   store.set("k", std::string(wire::kMaxValueBytes, 'v'));
   CHECK(store.get("k", kSoon).size() == wire::kMaxValueBytes);
+}
+
+TEST_CASE("a stop ends a blocked call at once, and all later ones") {
+  const std::map<std::string, std::function<void(Store&)>> calls{
+      {"wait", [](Store& store) { store.wait(Keys{"never"}, kForEver); }},
+      {"get", [](Store& store) { store.get("never", kForEver); }},
+      {"multi_get", [](Store& store) { store.multi_get(Keys{"never"}, kForEver); }},
+      {"queue_pop", [](Store& store) { store.queue_pop("never", kForEver); }},
+      {"barrier", [](Store& store) { store.barrier("never", 2, kForEver); }},
+  };
+  for (const auto& [name, call] : calls) {
+    CAPTURE(name);
+    std::stop_source stop;
+    // The stop comes when the server has the request that it never answers.
+    Impostor server([&](Socket& socket) {
+      Impostor::greet(socket);
+      Impostor::read(socket, 1 + 8 + 6);  // opcode, count or length, and some of the name
+      stop.request_stop();
+      Impostor::read_to_end(socket);
+    });
+    TcpStore store("127.0.0.1", server.port(), kSoon, {.stop = stop.get_token()});
+    CHECK(contains(error_of([&] { call(store); }), "connection: store at 127.0.0.1:"));
+    CHECK(contains(error_of([&] { store.ping(); }), "connection: "));
+    CHECK(contains(error_of([&] { store.clone(); }), "connection: "));
+  }
+}
+
+TEST_CASE("a stop between two calls ends the next, though it would not have waited") {
+  ServerThread server;
+  std::stop_source stop;
+  TcpStore store("127.0.0.1", server.port(), kSoon, {.stop = stop.get_token()});
+  store.set("k", "v");
+  stop.request_stop();
+  CHECK(contains(error_of([&] { store.set("k", "w"); }), "stopped on request"));
+}
+
+TEST_CASE("more keys than a request may name travel in several") {
+  ServerThread server;
+  TcpStore store("127.0.0.1", server.port(), kSoon);
+  std::vector<Store::KeyValue> pairs;
+  Keys keys;
+  for (std::size_t i = 0; i <= wire::kMaxKeys; ++i) {
+    keys.push_back(std::to_string(i));
+    pairs.emplace_back(keys.back(), keys.back());
+  }
+  store.multi_set(pairs);
+  CHECK(store.multi_get(keys, kSoon) == keys);
+  CHECK(store.check(keys));
+  keys.push_back("absent");
+  CHECK_FALSE(store.check(keys));
+  CHECK(contains(error_of([&] { store.wait(keys, 1ms); }), "absent"));
+}
+
+TEST_CASE("more bytes than a request may have travel in several") {
+  ServerThread server;
+  TcpStore store("127.0.0.1", server.port(), kSoon);
+  const std::string large(wire::kMaxValueBytes, 'v');
+  store.multi_set(std::vector<Store::KeyValue>{{"a", large}, {"b", large}, {"c", large}});
+  CHECK(store.multi_get(Keys{"c", "a"}, kSoon) == Keys{large, large});
+}
+
+TEST_CASE("many keys are named in part") {
+  ServerThread server;
+  TcpStore store("127.0.0.1", server.port(), kSoon);
+  const Keys keys{"k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7", "k8", "k9"};
+  CHECK(contains(error_of([&] { store.wait(keys, 1ms); }), "k6, k7 and 2 more at the store "));
 }
 
 }  // namespace

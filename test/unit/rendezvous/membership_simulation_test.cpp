@@ -1,0 +1,90 @@
+#include "rounds_simulation.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+
+namespace acc::rendezvous::rounds {
+namespace {
+
+using test::Simulation;
+using test::Violation;
+
+std::uint64_t setting(const char* name, std::uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+struct Outcome {
+  std::uint64_t events = 0;
+  std::uint64_t rounds = 0;
+  std::optional<std::string> violation;
+  std::vector<std::string> log;
+};
+
+Outcome simulate(std::uint64_t seed, int num_machines, bool keep_log) {
+  Simulation simulation(seed, num_machines);
+  if (keep_log) {
+    simulation.keep_log();
+  }
+  Outcome outcome;
+  try {
+    simulation.run();
+  } catch (const Violation& violation) {
+    outcome.violation = violation.what();
+  }
+  outcome.events = simulation.num_events();
+  outcome.rounds = simulation.num_rounds();
+  outcome.log = simulation.log();
+  return outcome;
+}
+
+/// Mostly few machines: what goes wrong among many does so among few, sooner or later.
+int machines_of(std::uint64_t seed) {
+  return seed % 50 == 0 ? 64 : 1 + static_cast<int>(seed % 8);
+}
+
+/// Looks for a shorter story that goes wrong, and tells it.
+void tell(std::uint64_t seed) {
+  std::uint64_t shortest = seed;
+  std::uint64_t fewest = simulate(seed, machines_of(seed), false).events;
+  for (std::uint64_t other = seed + 1; other < seed + 2000; ++other) {
+    const Outcome outcome = simulate(other, machines_of(other), false);
+    if (outcome.violation && outcome.events < fewest) {
+      shortest = other;
+      fewest = outcome.events;
+    }
+  }
+  const Outcome outcome = simulate(shortest, machines_of(shortest), true);
+  std::string story;
+  for (const std::string& line : outcome.log) {
+    story += line + "\n";
+  }
+  FAIL("seed " << shortest << ": " << *outcome.violation << "\n" << story);
+}
+
+// ACC_SIMULATION_EVENTS and ACC_SIMULATION_SEED for longer walks and other ones.
+TEST_CASE("whatever happens, rounds are whole and nobody is forgotten") {
+  const std::uint64_t first = setting("ACC_SIMULATION_SEED", 1);
+  const std::uint64_t wanted = setting("ACC_SIMULATION_EVENTS", 1'000'000);
+  std::uint64_t events = 0;
+  std::uint64_t rounds = 0;
+  std::uint64_t seed = first;
+  for (; events < wanted; ++seed) {
+    const Outcome outcome = simulate(seed, machines_of(seed), false);
+    events += outcome.events;
+    rounds += outcome.rounds;
+    if (outcome.violation) {
+      tell(seed);
+    }
+  }
+  MESSAGE(fmt::format("{} events and {} rounds in {} worlds, seeds {} to {}", events, rounds,
+                      seed - first, first, seed - 1));
+  CHECK(rounds > 0);
+}
+
+}  // namespace
+}  // namespace acc::rendezvous::rounds

@@ -1,0 +1,638 @@
+#include "rounds_simulation.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace acc::rendezvous::rounds::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Cause = AttemptEnd::Cause;
+
+constexpr JobTimes::Milliseconds kWelcomeLimit{9'999};
+
+constexpr std::array kStateNames{"off",      "waiting", "running", "ending",
+                                 "reported", "between", "alone",   "finished"};
+constexpr std::array kAgentWords{"Enter", "Rejoin", "Beat", "End", "Insist", "Report", "Leave"};
+constexpr std::array kServerWords{"Welcome", "Beat",     "Waiting", "Formed",
+                                  "Ends",    "Insisted", "Settled", "Dropped"};
+
+}  // namespace
+
+Simulation::Simulation(std::uint64_t seed, int num_machines)
+    : chance_(seed), machines_(static_cast<std::size_t>(num_machines)) {
+  slowest_ = std::array{5ms, 500ms, 5000ms}[draw(3)];
+  pause_between_faults_ = std::array{2s, 20s, 60s}[draw(3)];
+  found_jobs();
+}
+
+void Simulation::found_jobs() {
+  const std::size_t num_jobs = 1 + draw(std::min<std::uint64_t>(3, machines_.size()));
+  const auto per_job = static_cast<std::uint64_t>(machines_.size() / num_jobs);
+  const std::array heartbeats{500ms, 5000ms, 30000ms};
+  for (std::size_t job = 0; job < num_jobs; ++job) {
+    Terms terms;
+    terms.num_machines = 1 + static_cast<int>(draw(per_job + 1));
+    terms.min_machines =
+        happens(2) ? terms.num_machines
+                   : 1 + static_cast<int>(draw(static_cast<std::uint64_t>(terms.num_machines)));
+    terms.ranks_are_given = terms.min_machines == terms.num_machines && happens(2);
+    terms.max_restarts = static_cast<int>(draw(4));
+    terms_.push_back(terms);
+    times_.push_back({.join = 2s + up_to(60s),
+                      .last_call = happens(4) ? 0ms : up_to(10s),
+                      .heartbeat = heartbeats[draw(heartbeats.size())],
+                      .settle = 5s + up_to(60s),
+                      .close = up_to(30s)});
+  }
+  for (std::size_t i = 0; i < machines_.size(); ++i) {
+    Machine& machine = machines_[i];
+    machine.job = static_cast<int>(i % num_jobs);
+    const auto job = static_cast<std::size_t>(machine.job);
+    machine.enter = {fmt::format("job{}", job),
+                     terms_[job],
+                     times_[job],
+                     {.machine_rank = {},
+                      .host = fmt::format("node{}", i),
+                      .address = fmt::format("10.0.{}.{}", i / 256, i % 256),
+                      .local_world_size = 1 + static_cast<int>(draw(2))}};
+    if (terms_[job].ranks_are_given || happens(8)) {
+      machine.enter.machine.machine_rank = static_cast<int>(i / num_jobs);
+    }
+    plan(machine, happens(2) ? 0ms : up_to(20s), &Simulation::start);
+  }
+}
+
+void Simulation::run() {
+  meddle();
+  run_for(30s + up_to(300s));
+  has_faults_ = false;
+  note("no more faults");
+  Milliseconds longest = 0ms;
+  for (const JobTimes& times : times_) {
+    longest = std::max(longest, times.join + times.last_call + times.settle + times.heartbeat);
+  }
+  run_for(3 * longest);
+  check_quiet();
+  workers_succeed_ = true;
+  note("all workers succeed");
+  for (Machine& machine : machines_) {
+    if (machine.state == State::running) {
+      plan(machine, up_to(5s), &Simulation::succeed);
+    }
+  }
+  run_for(2 * longest + 60s);
+  check_over();
+}
+
+Simulation::Milliseconds Simulation::up_to(Milliseconds most) {
+  return Milliseconds(draw(static_cast<std::uint64_t>(most.count()) + 1));
+}
+
+/// Mostly short, sometimes long: so that one connection overtakes another.
+Simulation::Milliseconds Simulation::latency() {
+  return has_faults_ && happens(10) ? up_to(slowest_) : up_to(5ms);
+}
+
+void Simulation::after(Milliseconds delay, std::function<void()> happen) {
+  events_.push({now_ + delay, chance_(), std::move(happen)});
+}
+
+void Simulation::run_for(Milliseconds time) {
+  const Time end = now_ + time;
+  while (!events_.empty() && events_.top().at <= end) {
+    const auto happen = events_.top().happen;
+    now_ = events_.top().at;
+    events_.pop();
+    happen();
+  }
+  now_ = std::max(now_, end);
+}
+
+void Simulation::note(const std::string& what) {
+  if (keeps_log_) {
+    log_.push_back(fmt::format(
+        "{:10.3f} {}", std::chrono::duration<double>(now_.time_since_epoch()).count(), what));
+  }
+}
+
+void Simulation::violated(const std::string& law) const {
+  throw Violation(fmt::format("after {} events: {}", num_events_, law));
+}
+
+// The server and the wires.
+
+/// Calls into Jobs; a good agent never does what would be a violation of the protocol.
+template <typename Call>
+void Simulation::on_server(Call call) {
+  Outbox out;
+  ++num_events_;
+  try {
+    call(out);
+  } catch (const std::exception& error) {
+    violated(std::string("the server takes it for a violation: ") + error.what());
+  }
+  post(out);
+  set_timer();
+}
+
+void Simulation::set_timer() {
+  const Time due = jobs_.next_deadline();
+  if (due == timer_at_ || due == Time::max()) {
+    return;
+  }
+  timer_at_ = due;
+  const auto delay = std::chrono::ceil<Milliseconds>(std::max(due, now_) - now_);
+  after(delay, [this, due] {
+    if (timer_at_ != due) {
+      return;  // set anew since
+    }
+    timer_at_ = Time::max();
+    if (now_ < server_stalled_until_) {
+      return after(std::chrono::ceil<Milliseconds>(server_stalled_until_ - now_),
+                   [this] { on_server([this](Outbox& out) { jobs_.pass(now_, out); }); });
+    }
+    on_server([this](Outbox& out) { jobs_.pass(now_, out); });
+  });
+}
+
+void Simulation::arrive_at_server(AgentId id) {
+  const auto found = links_.find(id);
+  if (found == links_.end()) {
+    return;
+  }
+  if (now_ < server_stalled_until_) {
+    return after(std::chrono::ceil<Milliseconds>(server_stalled_until_ - now_),
+                 [this, id] { arrive_at_server(id); });
+  }
+  Link& link = found->second;
+  const auto message = std::move(link.to_server.front());
+  link.to_server.pop_front();
+  if (link.is_cut || (link.server_has_closed && message)) {
+    return;
+  }
+  if (!message) {
+    note(fmt::format("server: agent {} has hung up", id));
+    seats_[id].is_gone = true;
+    links_.erase(found);
+    return on_server([&](Outbox& out) { jobs_.lose(id, "its connection has ended", now_, out); });
+  }
+  if (!std::holds_alternative<Beat>(*message)) {
+    note(fmt::format("server: agent {} says {}", id, kAgentWords.at(message->index())));
+  }
+  Seat& seat = seats_[id];
+  if (seat.is_taken && std::holds_alternative<Report>(*message)) {
+    seat.is_taken = false;
+    rounds_[machines_[static_cast<std::size_t>(link.machine)].enter.run_id].has_report = true;
+  }
+  seat.is_gone = seat.is_gone || std::holds_alternative<Leave>(*message);
+  on_server([&](Outbox& out) { jobs_.receive(id, *message, now_, out); });
+}
+
+void Simulation::post(const Outbox& out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const Letter& letter = out[i];
+    check_round(out, i);
+    const auto found = links_.find(letter.to);
+    if (found == links_.end()) {
+      continue;
+    }
+    found->second.to_agent.push_back(letter.frame);
+    after(latency(), [this, id = letter.to] { arrive_at_agent(id); });
+    if (letter.is_last) {
+      seats_[letter.to].is_gone = true;
+      found->second.server_has_closed = true;
+      found->second.to_agent.push_back(nullptr);
+      after(latency(), [this, id = letter.to] { arrive_at_agent(id); });
+    }
+  }
+}
+
+/// A round is told to its machines one after the other, by rank.
+void Simulation::check_round(const Outbox& out, std::size_t first) {
+  const auto message_at = [&](std::size_t i) {
+    std::string_view bytes = *out[i].frame;
+    return *take_server_message(bytes);
+  };
+  const ServerMessage message = message_at(first);
+  if (!std::holds_alternative<Beat>(message) && !std::holds_alternative<Waiting>(message)) {
+    note(fmt::format("server: tells agent {} {}", out[first].to, kServerWords.at(message.index())));
+  }
+  check_seat(out[first].to, message);
+  const auto* formed = std::get_if<Formed>(&message);
+  if (formed == nullptr || formed->round.machine_rank != 0) {
+    return;
+  }
+  ++num_rounds_;
+  const Round& round = formed->round;
+  const Machine& head = machines_[static_cast<std::size_t>(links_.at(out[first].to).machine)];
+  const Terms& terms = head.enter.terms;
+  const int least = terms.ranks_are_given ? terms.num_machines : terms.min_machines;
+  if (round.num_machines() < least || round.num_machines() > terms.num_machines) {
+    violated(fmt::format("a round of {} machines", round.num_machines()));
+  }
+  Gathered& last = rounds_[head.enter.run_id];
+  for (const AgentId id : last.agents) {
+    if (seats_[id].is_taken && !seats_[id].is_gone) {
+      violated(fmt::format("a round is formed before agent {} has reported", id));
+    }
+  }
+  if (round.round != 0 && round.round != last.round + 1) {
+    violated(fmt::format("round {} follows round {}", round.round, last.round));
+  }
+  if (round.restart_count > terms.max_restarts) {
+    violated("more restarts than there are");
+  }
+  last = {.round = round.round};
+  for (int rank = 0; rank < round.num_machines(); ++rank) {
+    const std::size_t at = first + static_cast<std::size_t>(rank);
+    if (at >= out.size()) {
+      violated("a round lacks a machine");
+    }
+    const ServerMessage other_message = message_at(at);
+    const auto* other = std::get_if<Formed>(&other_message);
+    Round expected = round;
+    expected.machine_rank = rank;
+    if (other == nullptr || other->round != expected) {
+      violated("the machines of a round do not see the same, or are no permutation");
+    }
+    const AgentId id = out[at].to;
+    const Link& link = links_.at(id);
+    const Machine& machine = machines_[static_cast<std::size_t>(link.machine)];
+    if (machine.enter.run_id != head.enter.run_id ||
+        machine.enter.machine.local_world_size !=
+            round.local_world_sizes[static_cast<std::size_t>(rank)]) {
+      violated("a round has a machine that is another one");
+    }
+    if (terms.ranks_are_given && machine.enter.machine.machine_rank != rank) {
+      violated("a machine did not get the rank that it brought");
+    }
+    Seat& seat = seats_[id];
+    if (seat.is_taken || seat.is_gone) {
+      violated(fmt::format("agent {} is in two rounds, or gone", id));
+    }
+    seat.is_taken = true;
+    last.agents.push_back(id);
+  }
+}
+
+void Simulation::check_seat(AgentId id, const ServerMessage& message) {
+  Seat& seat = seats_[id];
+  if (seat.is_gone) {
+    violated(fmt::format("agent {} is gone and told {}", id, kServerWords.at(message.index())));
+  }
+  const auto* settled = std::get_if<Settled>(&message);
+  if (settled != nullptr && settled->settlement.next == Settlement::Next::finished) {
+    seat.is_taken = false;
+  } else if (settled != nullptr && seat.is_taken) {
+    violated(fmt::format("agent {} is to join again and has not reported", id));
+  }
+}
+
+void Simulation::arrive_at_agent(AgentId id) {
+  const auto found = links_.find(id);
+  if (found == links_.end()) {
+    return;
+  }
+  Link& link = found->second;
+  Machine& machine = machines_[static_cast<std::size_t>(link.machine)];
+  if (now_ < machine.frozen_until) {
+    return after(std::chrono::ceil<Milliseconds>(machine.frozen_until - now_),
+                 [this, id] { arrive_at_agent(id); });
+  }
+  const auto frame = std::move(link.to_agent.front());
+  link.to_agent.pop_front();
+  if (link.is_cut || machine.link != id) {
+    return;
+  }
+  if (!frame) {
+    return lose_server(machine);
+  }
+  machine.last_heard = now_;
+  std::string_view bytes = *frame;
+  hear(machine, *take_server_message(bytes));
+}
+
+// A machine, as the launcher's agent behaves.
+
+void Simulation::change(Machine& machine, State state) {
+  note(fmt::format("{} is {}", machine.enter.machine.host,
+                   kStateNames.at(static_cast<std::size_t>(state))));
+  machine.state = state;
+  ++machine.turn;
+}
+
+void Simulation::plan(Machine& machine, Milliseconds delay, void (Simulation::*step)(Machine&)) {
+  after(delay, [this, &machine, step, turn = machine.turn] {
+    if (machine.turn != turn) {
+      return;
+    }
+    if (now_ < machine.frozen_until) {
+      return plan(machine, std::chrono::ceil<Milliseconds>(machine.frozen_until - now_), step);
+    }
+    (this->*step)(machine);
+  });
+}
+
+void Simulation::start(Machine& machine) {
+  change(machine, State::waiting);
+  machine.link = next_id_++;
+  machine.silence_limit = kWelcomeLimit;
+  machine.last_heard = now_;
+  links_[machine.link] = {.machine = static_cast<int>(&machine - machines_.data())};
+  say(machine, machine.enter);
+  watch(machine, machine.link, kWelcomeLimit);
+}
+
+/// The server's silence, and against its own.
+void Simulation::watch(Machine& machine, AgentId link, Milliseconds limit) {
+  if (machine.link != link || limit != machine.silence_limit) {
+    return;
+  }
+  if (now_ >= machine.frozen_until) {
+    if (now_ - machine.last_heard >= limit) {
+      note(machine.enter.machine.host + " hears nothing from the server");
+      return lose_server(machine);
+    }
+    if (limit != kWelcomeLimit) {
+      say(machine, Beat{});
+    }
+  }
+  after(limit / 5, [this, &machine, link, limit] { watch(machine, link, limit); });
+}
+
+void Simulation::say(Machine& machine, AgentMessage message) {
+  links_.at(machine.link).to_server.emplace_back(std::move(message));
+  after(latency(), [this, id = machine.link] { arrive_at_server(id); });
+}
+
+void Simulation::hang_up(Machine& machine) {
+  const AgentId id = std::exchange(machine.link, 0);
+  if (const auto found = links_.find(id); found != links_.end()) {
+    found->second.to_server.emplace_back(std::nullopt);
+    after(latency(), [this, id] { arrive_at_server(id); });
+  }
+}
+
+void Simulation::hear(Machine& machine, ServerMessage message) {
+  if (machine.state == State::finished && !std::holds_alternative<Beat>(message) &&
+      !std::holds_alternative<Dropped>(message)) {
+    violated(machine.enter.machine.host + " has heard the last word, and then another");
+  }
+  if (const auto* welcome = std::get_if<Welcome>(&message)) {
+    machine.silence_limit = welcome->silence_limit;
+    watch(machine, machine.link, machine.silence_limit);
+  } else if (const auto* formed = std::get_if<Formed>(&message)) {
+    hear_formed(machine, formed->round);
+  } else if (const auto* ends = std::get_if<Ends>(&message)) {
+    hear_ends(machine, ends->end);
+  } else if (const auto* settled = std::get_if<Settled>(&message)) {
+    hear_settled(machine, settled->settlement);
+  } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
+    note(machine.enter.machine.host + " is dropped: " + dropped->reason);
+    if (dropped->why != Dropped::Why::lost) {
+      change(machine, State::finished);
+      hang_up_and_restart(machine);
+    }
+  }
+}
+
+/// Users start what has ended again.
+void Simulation::hang_up_and_restart(Machine& machine) {
+  hang_up(machine);
+  if (has_faults_ && happens(2)) {
+    ++machine.enter.machine.pid;
+    plan(machine, up_to(40s), &Simulation::start_anew);
+  }
+}
+
+void Simulation::start_anew(Machine& machine) {
+  if (has_faults_) {
+    start(machine);
+  }
+}
+
+void Simulation::hear_formed(Machine& machine, const Round& /*round*/) {
+  if (machine.state != State::waiting) {
+    violated(machine.enter.machine.host + " did not wait for a round, and is in one");
+  }
+  change(machine, State::running);
+  machine.succeeded = machine.last_end = false;
+  if (workers_succeed_ || (has_faults_ && happens(4))) {
+    plan(machine, up_to(20s), &Simulation::succeed);
+  } else if (has_faults_ && happens(6)) {
+    plan(machine, up_to(20s), &Simulation::fail);
+  }
+}
+
+void Simulation::hear_ends(Machine& machine, const AttemptEnd& end) {
+  const bool is_in_round = machine.state == State::running || machine.state == State::ending ||
+                           machine.state == State::reported;
+  if (!is_in_round || machine.last_end) {
+    violated(machine.enter.machine.host + " hears of an end and is in no round, or knew it");
+  }
+  machine.last_end = !end.restarts;
+  if (machine.state == State::running) {
+    end_workers(machine);
+  }
+}
+
+void Simulation::hear_settled(Machine& machine, const Settlement& settlement) {
+  if (settlement.next == Settlement::Next::finished) {
+    change(machine, State::finished);
+    plan(machine, up_to(2s), &Simulation::hang_up_and_restart);
+    return;
+  }
+  if (machine.state != State::reported || machine.last_end) {
+    violated(machine.enter.machine.host + " is to join again, and has not reported or was over");
+  }
+  change(machine, State::between);
+  if (!has_faults_ || !happens(50)) {  // else it hangs
+    plan(machine, up_to(500ms), &Simulation::rejoin);
+  }
+}
+
+/// Ends its workers, then looks for the server again.
+void Simulation::lose_server(Machine& machine) {
+  hang_up(machine);
+  if (machine.state == State::finished) {
+    return;
+  }
+  change(machine, State::alone);
+  plan(machine, up_to(3s), &Simulation::start);
+}
+
+void Simulation::fail(Machine& machine) {
+  if (has_faults_) {
+    say(machine, End{{.exit_status = 9, .restarts = true, .reason = "a worker failed"}});
+    end_workers(machine);
+  }
+}
+
+void Simulation::succeed(Machine& machine) {
+  machine.succeeded = true;
+  change(machine, State::reported);
+  say(machine, Report{false, "fine"});
+}
+
+void Simulation::end_workers(Machine& machine) {
+  change(machine, State::ending);
+  plan(machine, has_faults_ && happens(30) ? 200s : up_to(3s), &Simulation::report);
+}
+
+void Simulation::report(Machine& machine) {
+  change(machine, State::reported);
+  say(machine, Report{happens(2), "ended"});
+}
+
+void Simulation::rejoin(Machine& machine) {
+  change(machine, State::waiting);
+  say(machine, Rejoin{static_cast<std::uint16_t>(draw(65536))});
+}
+
+// Faults.
+
+void Simulation::meddle() {
+  if (!has_faults_) {
+    return;
+  }
+  if (happens(40)) {
+    const Milliseconds pause = happens(2) ? up_to(10s) : up_to(200ms);
+    note(fmt::format("the server stands still for {} ms", pause.count()));
+    server_stalled_until_ = now_ + pause;
+  } else if (happens(200)) {
+    note("an hour is skipped");
+    std::priority_queue<Event> later;
+    while (!events_.empty()) {
+      Event event = events_.top();
+      events_.pop();
+      event.at = std::max(event.at, now_ + 1h);
+      later.push(std::move(event));
+    }
+    events_ = std::move(later);
+    now_ += 1h;
+  } else {
+    disturb(machines_[draw(machines_.size())]);
+  }
+  const auto rate = static_cast<int>(std::min<std::size_t>(machines_.size(), 100));
+  after(up_to(pause_between_faults_) / rate, [this] { meddle(); });
+}
+
+void Simulation::disturb(Machine& machine) {
+  const std::string& host = machine.enter.machine.host;
+  const bool is_on = machine.state != State::off && machine.state != State::finished;
+  const auto link = links_.find(machine.link);
+  switch (draw(10)) {
+    case 0:
+    case 1:  // a new process, mostly where the last one is gone
+      if (!is_on) {
+        note(host + " is started");
+        hang_up(machine);
+        ++machine.enter.machine.pid;
+        plan(machine, 0ms, &Simulation::start);
+      }
+      break;
+    case 2:
+      if (is_on) {
+        note(host + " crashes");
+        hang_up(machine);
+        change(machine, State::off);
+      }
+      break;
+    case 3:
+      if (is_on && link != links_.end()) {
+        note(host + " loses its power");
+        link->second.is_cut = true;
+        machine.link = 0;
+        change(machine, State::off);
+      }
+      break;
+    case 4:
+      if (link != links_.end()) {
+        note(host + " is cut off");
+        link->second.is_cut = true;
+      }
+      break;
+    case 5:
+      note(host + " hangs for a while");
+      machine.frozen_until = now_ + up_to(20s);
+      break;
+    case 6:
+      if (machine.state == State::running || machine.state == State::ending) {
+        say(machine, Insist{});
+      }
+      break;
+    case 7:
+      if (machine.state == State::running) {
+        fail(machine);
+      }
+      break;
+    case 8:
+      if (happens(4)) {
+        stop(machine);
+      }
+      break;
+    default:
+      if (link != links_.end() && is_on) {
+        note(host + " is disconnected");
+        lose_server(machine);
+      }
+  }
+}
+
+/// Somebody wants its end.
+void Simulation::stop(Machine& machine) {
+  const bool is_in_round = machine.state == State::running || machine.state == State::ending ||
+                           machine.state == State::reported || machine.state == State::between;
+  if (is_in_round) {
+    note(machine.enter.machine.host + " is stopped");
+    say(machine, End{{.exit_status = 143, .cause = Cause::stop, .reason = "stopped"}});
+  } else if (machine.state == State::waiting) {
+    note(machine.enter.machine.host + " leaves");
+    say(machine, Leave{});
+    hang_up(machine);
+    change(machine, State::finished);
+  }
+}
+
+/// Without faults every machine ends up in a round, or has heard why not, or waits for a place.
+void Simulation::check_quiet() {
+  for (std::size_t job = 0; job < terms_.size(); ++job) {
+    std::map<State, int> count;
+    int succeeded = 0;
+    for (const Machine& machine : machines_) {
+      if (machine.job == static_cast<int>(job)) {
+        ++count[machine.state];
+        succeeded += machine.state == State::reported && machine.succeeded ? 1 : 0;
+      }
+    }
+    const int in_round = count[State::running] + succeeded;
+    const bool waits_for_place =
+        count[State::running] > 0 &&
+        (in_round >= terms_[job].num_machines || rounds_[fmt::format("job{}", job)].has_report);
+    if ((count[State::waiting] > 0 && !waits_for_place) || count[State::ending] > 0 ||
+        count[State::alone] > 0 || count[State::between] > 0 ||
+        count[State::reported] != succeeded || (succeeded > 0 && count[State::running] == 0)) {
+      violated(fmt::format("job{} hangs: {} wait, {} run, {} end, {} have reported, {} are between",
+                           job, count[State::waiting], count[State::running], count[State::ending],
+                           count[State::reported], count[State::between]));
+    }
+  }
+}
+
+void Simulation::check_over() {
+  for (const Machine& machine : machines_) {
+    if (machine.state != State::off && machine.state != State::finished) {
+      violated(fmt::format("{} is {} when all is over", machine.enter.machine.host,
+                           kStateNames.at(static_cast<std::size_t>(machine.state))));
+    }
+  }
+  if (jobs_.size() != 0 || jobs_.next_deadline() != Time::max()) {
+    violated(fmt::format("{} jobs are not forgotten", jobs_.size()));
+  }
+}
+
+}  // namespace acc::rendezvous::rounds::test

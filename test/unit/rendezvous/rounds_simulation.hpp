@@ -1,0 +1,164 @@
+#pragma once
+
+#include "rounds/jobs.hpp"
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace acc::rendezvous::rounds::test {
+
+/// A law that the machines of a simulation have seen broken.
+struct Violation : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// `Jobs`, the object that the daemon runs, in a world of machines that come, crash, hang, are cut
+/// off, fail, succeed and are stopped, with every message on its way for a random time. What
+/// happens follows from the seed alone. Throws Violation.
+class Simulation {
+ public:
+  using Milliseconds = JobTimes::Milliseconds;
+
+  Simulation(std::uint64_t seed, int num_machines);
+  /// Faults for a while; then none, until all is quiet; then all workers succeed.
+  void run();
+
+  void keep_log() { keeps_log_ = true; }
+  [[nodiscard]] const std::vector<std::string>& log() const { return log_; }
+  /// What the server has been told: messages, ends of connections, the time.
+  [[nodiscard]] std::uint64_t num_events() const { return num_events_; }
+  [[nodiscard]] std::uint64_t num_rounds() const { return num_rounds_; }
+
+ private:
+  enum class State {
+    off,       ///< has not been started, or has crashed
+    waiting,   ///< has asked for a place
+    running,   ///< its workers run
+    ending,    ///< its workers are being ended
+    reported,  ///< waits for the settlement
+    between,   ///< will join again
+    alone,     ///< its workers are being ended, its connection is lost
+    finished,  ///< has heard that it is over
+  };
+  struct Machine {
+    int job = 0;
+    Enter enter;
+    State state = State::off;
+    std::uint64_t turn = 0;  ///< counts changes of state: what was planned in another is void
+    AgentId link = 0;
+    Milliseconds silence_limit{};
+    Time last_heard{};
+    Time frozen_until{};
+    bool succeeded = false;
+    bool last_end = false;  ///< has heard that no round will follow
+  };
+  /// A connection. What is on its way arrives in order; the empty message is its end.
+  struct Link {
+    int machine = 0;
+    bool is_cut = false;  ///< nothing arrives any more, and nobody knows
+    bool server_has_closed = false;
+    std::deque<std::optional<AgentMessage>> to_server{};
+    std::deque<std::shared_ptr<const std::string>> to_agent{};
+  };
+  /// What the server must know of an agent.
+  struct Seat {
+    bool is_taken = false;  ///< in a round that it has not reported from
+    bool is_gone = false;
+  };
+  struct Gathered {
+    int round = -1;
+    bool has_report = false;
+    std::vector<AgentId> agents{};
+  };
+  struct Event {
+    Time at;
+    std::uint64_t order;
+    std::function<void()> happen;
+    bool operator<(const Event& other) const {
+      return std::pair(at, order) > std::pair(other.at, other.order);
+    }
+  };
+
+  // Chance.
+  std::uint64_t draw(std::uint64_t below) { return chance_() % below; }
+  bool happens(int in) { return draw(static_cast<std::uint64_t>(in)) == 0; }
+  Milliseconds up_to(Milliseconds most);
+  Milliseconds latency();
+
+  // Time.
+  void after(Milliseconds delay, std::function<void()> happen);
+  void run_for(Milliseconds time);
+  void note(const std::string& what);
+  [[noreturn]] void violated(const std::string& law) const;
+
+  // The server and the wires.
+  void found_jobs();
+  void arrive_at_server(AgentId id);
+  void arrive_at_agent(AgentId id);
+  void post(const Outbox& out);
+  void set_timer();
+  void check_round(const Outbox& out, std::size_t first);
+  void check_seat(AgentId id, const ServerMessage& message);
+  template <typename Call>
+  void on_server(Call call);
+
+  // A machine.
+  void change(Machine& machine, State state);
+  void plan(Machine& machine, Milliseconds delay, void (Simulation::*step)(Machine&));
+  void start(Machine& machine);
+  void watch(Machine& machine, AgentId link, Milliseconds limit);
+  void say(Machine& machine, AgentMessage message);
+  void hear(Machine& machine, ServerMessage message);
+  void hear_formed(Machine& machine, const Round& round);
+  void hear_ends(Machine& machine, const AttemptEnd& end);
+  void hear_settled(Machine& machine, const Settlement& settlement);
+  void lose_server(Machine& machine);
+  void hang_up(Machine& machine);
+  void hang_up_and_restart(Machine& machine);
+  void start_anew(Machine& machine);
+  void fail(Machine& machine);
+  void succeed(Machine& machine);
+  void end_workers(Machine& machine);
+  void report(Machine& machine);
+  void rejoin(Machine& machine);
+
+  // Faults.
+  void meddle();
+  void disturb(Machine& machine);
+  void stop(Machine& machine);
+  void check_quiet();
+  void check_over();
+
+  std::mt19937_64 chance_;
+  Time now_ = Time() + std::chrono::hours(1);
+  Time server_stalled_until_{};
+  Time timer_at_ = Time::max();
+  std::priority_queue<Event> events_;
+  Jobs jobs_;
+  std::vector<Terms> terms_;
+  std::vector<JobTimes> times_;
+  std::vector<Machine> machines_;
+  std::unordered_map<AgentId, Link> links_;
+  std::unordered_map<AgentId, Seat> seats_;
+  std::map<std::string, Gathered> rounds_;
+  AgentId next_id_ = 1;
+  Milliseconds slowest_{};
+  Milliseconds pause_between_faults_{};
+  bool has_faults_ = true;
+  bool workers_succeed_ = false;
+  bool keeps_log_ = false;
+  std::vector<std::string> log_;
+  std::uint64_t num_events_ = 0;
+  std::uint64_t num_rounds_ = 0;
+};
+
+}  // namespace acc::rendezvous::rounds::test
