@@ -65,7 +65,8 @@ def seeds():
         yield "agent_messages", f"frame_{i}", sent
     for name, cuts in (("whole", WHOLE), ("cut", CUT)):
         yield "agent_session", name, cuts + HELLO + b"".join(agent_frames())
-    for i, number in enumerate(("0", "-12", " \t+7x", "9223372036854775807", "-9223372036854775809")):
+    numbers = ("0", "-12", " \t+7x", "+-3", "9223372036854775807", "-9223372036854775809")
+    for i, number in enumerate(numbers):
         yield "decimal", f"number_{i}", number.encode()
     machine = bytes([0, 0, 0, 1, 0, 2, 0, 5, 2, 4, 5, 3, 0, 1])  # event, who, its Enter in jobs.cpp
     due, report, lose, raw_enter = bytes([10, 0]), bytes([5, 0, 0]), bytes([7, 1]), enter()
