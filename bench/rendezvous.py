@@ -3,15 +3,16 @@
 
     bench/rendezvous.py [--python PYTHON] [--rounds 9] [--seconds 0.5] [--only ops,join,memory]
 
-The servers, fresh processes for each line, take short turns, so that a busy machine slows all of them
-alike; figures are medians. "bare" (rendezvous/bare_server.cpp) answers canned bytes: what is left to
-gain. The clients are one thread in a closed loop (rendezvous/store_load.cpp). CPU seconds are the
-server's, of all its threads.
+The servers, fresh processes for each line, take short turns in any order, so that a busy machine slows
+all of them alike; figures are medians. "bare" (rendezvous/bare_server.cpp) answers canned bytes: what
+is left to gain. The clients are one thread in a closed loop (rendezvous/store_load.cpp). CPU seconds
+are the server's, of all its threads.
 """
 import argparse
 import contextlib
 import json
 import os
+import random
 import resource
 import statistics
 import subprocess
@@ -113,8 +114,8 @@ def compare(title, commands, rounds, measure):
         started = {name: running.enter_context(serving(command))
                    for name, command in commands.items()}
         for _ in range(rounds):
-            for name, server in started.items():
-                seen[name].append(measure(server))
+            for name in random.sample(sorted(started), len(started)):
+                seen[name].append(measure(started[name]))
     for figure in seen["acc"][0]:
         medians = {name: statistics.median(run[figure] for run in runs)
                    for name, runs in seen.items()}

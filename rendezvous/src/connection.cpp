@@ -70,7 +70,7 @@ void Connection::receive() {
   if (count < 0 || (count == 0 && is_departing_)) {
     return close();
   }
-  if (is_departing_) {
+  if (is_finishing_) {
     return;
   }
   if (count == 0) {
@@ -124,15 +124,21 @@ void Connection::step_through(std::string_view& bytes) {
 
 /// After a violation, or for want of memory: what was answered before is still sent.
 void Connection::refuse(const std::string& why, bool is_limit) {
-  if (!is_limit) {
-    logger("rendezvous")->debug("closing {}: {}", peer_name(socket_.get()), why);
-  } else if (commons_.refusals()) {
-    logger("rendezvous")->warn("closing {}: {}", peer_name(socket_.get()), why);
-  }
+  tell(why, is_limit);
   is_serving_ = false;
   std::string().swap(rest_);
   finish(is_open() ? Farewell::patient : Farewell::brief);
   flush();
+}
+
+/// Limits are the operator's business, violations are the client's.
+void Connection::tell(const std::string& why, bool is_limit) {
+  const auto log = logger("rendezvous");
+  if (!is_limit) {
+    log->debug("closing {}: {}", peer_name(socket_.get()), why);
+  } else if (commons_.refusals()) {
+    log->warn("closing {}: {}", peer_name(socket_.get()), why);
+  }
 }
 
 void Connection::keep(std::string_view rest) {
@@ -221,13 +227,10 @@ void Connection::count_buffered() {
 }
 
 void Connection::give_up() {
-  if (commons_.refusals()) {
-    logger("rendezvous")
-        ->warn(
-            "closing {}: incomplete requests and unread replies of all clients have more than {} "
-            "bytes, its own {}",
-            peer_name(socket_.get()), commons_.options.max_buffered_bytes, counted_);
-  }
+  tell(fmt::format("incomplete requests and unread replies of all clients have more than {} bytes, "
+                   "its own {}",
+                   commons_.options.max_buffered_bytes, counted_),
+       true);
   is_broken_ = true;
   close();
 }

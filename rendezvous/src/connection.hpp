@@ -91,6 +91,7 @@ class Connection final : public ReadySet::Watcher {
   void depart();
   void watch();
   void refuse(const std::string& why, bool is_limit);
+  void tell(const std::string& why, bool is_limit);
   void count_buffered();
   [[nodiscard]] std::size_t num_unsent() const noexcept { return unsent_.size() - num_sent_; }
 

@@ -34,7 +34,7 @@ class ReadySet {
   /// Throws Error(connection).
   void add(int fd, std::uint32_t events, Watcher& watcher);
   void change(int fd, std::uint32_t events, Watcher& watcher);
-  /// Before the descriptor is closed.
+  /// Before the descriptor is closed: a process forked in this moment would keep it in the set.
   void remove(int fd);
 
   /// Calls `handler(error)` when something is ready.
@@ -42,7 +42,7 @@ class ReadySet {
   void async_wait(Handler&& handler) {
     set_.async_wait(boost::asio::posix::descriptor_base::wait_read, std::forward<Handler>(handler));
   }
-  /// What is ready now, or the first of it.
+  /// What is ready now; the first of it, if it is much.
   std::span<const epoll_event> take();
   static Watcher& watcher(const epoll_event& event) {
     return *static_cast<Watcher*>(event.data.ptr);

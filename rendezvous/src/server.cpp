@@ -29,9 +29,8 @@ namespace {
 // After a failed accept, for want of descriptors.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
-// While clients keep coming, the loop is not asked in between: at most so often, since others live
-// on it too.
-constexpr int kBatches = 8;
+// While clients keep coming, the loop is not asked in between, for so long: others live on it too.
+constexpr std::chrono::milliseconds kLongestTurn{5};
 
 }  // namespace
 
@@ -107,14 +106,14 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   }
 
   void turn() {
-    for (int i = 0; i < kBatches; ++i) {
-      const auto batch = commons_.ready.take();
+    const auto end = Clock::now() + kLongestTurn;
+    for (auto batch = commons_.ready.take(); !batch.empty(); batch = commons_.ready.take()) {
       for (const epoll_event& event : batch) {
         ReadySet::watcher(event).ready(event.events);
         flush_touched();
       }
-      if (batch.size() < 2) {
-        break;
+      if (batch.size() == 1 || Clock::now() > end) {
+        break;  // with one client at a time, the next one is not there yet
       }
     }
     await_ready();
@@ -146,8 +145,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const ServerOptions& options = commons_.options;
     if (connections_.size() >= options.max_connections) {
       if (full_()) {
-        logger("rendezvous")
-            ->warn("turning clients away: there are {} already", connections_.size());
+        const auto log = logger("rendezvous");
+        log->warn("turning clients away: there are {} already", connections_.size());
       }
       return;
     }
