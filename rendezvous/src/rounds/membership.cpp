@@ -232,13 +232,13 @@ void Membership::hear(Agent& agent, Beat&& message) {
 }
 
 void Membership::hear(Agent& agent, Insist&& /*message*/) {
-  if (phase_ != Phase::running && phase_ != Phase::ending) {
+  const bool is_in_round = phase_ == Phase::running || phase_ == Phase::ending;
+  if (!is_in_round || !agent.rank || std::exchange(is_insisted_, true)) {
     return;
   }
   auto others = agents_.in({State::running, State::leaving, State::reported});
-  if (std::erase(others, &agent) > 0) {
-    send_all(others, Insisted{});
-  }
+  std::erase(others, &agent);
+  send_all(others, Insisted{});
 }
 
 void Membership::hear(Agent& agent, Leave&& /*message*/) {

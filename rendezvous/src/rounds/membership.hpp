@@ -132,6 +132,7 @@ class Membership {
   Attempt attempt_;
   std::optional<AttemptEnd> end_;
   bool uses_restart_ = false;
+  bool is_insisted_ = false;  // all have heard it
   Time settle_by_{};
 
   Time over_since_{};

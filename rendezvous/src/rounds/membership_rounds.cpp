@@ -64,6 +64,7 @@ void Membership::form() {
   phase_ = Phase::running;
   attempt_ = Attempt(members);
   end_.reset();
+  is_insisted_ = false;
   last_call_.reset();
   const Machine& first = members.front()->machine;
   Formed formed{{++round_, restart_count_, 0, {}, first.address, first.store_port}};
@@ -232,7 +233,6 @@ void Membership::settle() {
   }
   restart_count_ += uses_restart_ ? 1 : 0;
   phase_ = Phase::gathering;
-  is_short_ = false;
   needs_last_call_ = false;
   const auto members = agents_.in({State::reported});
   send_all(members, Settled{{end_, attempt_.words(), Settlement::Next::next_round}});

@@ -39,6 +39,10 @@ void Simulation::found_jobs() {
     terms.min_machines =
         happens(2) ? terms.num_machines
                    : 1 + static_cast<int>(draw(static_cast<std::uint64_t>(terms.num_machines)));
+    if (machines_.size() > 100) {  // so many are never there all at once
+      terms.num_machines = static_cast<int>(per_job);
+      terms.min_machines = terms.num_machines / 2;
+    }
     terms.ranks_are_given = terms.min_machines == terms.num_machines && happens(2);
     terms.max_restarts = static_cast<int>(draw(4));
     terms_.push_back(terms);
@@ -70,6 +74,7 @@ void Simulation::run() {
   meddle();
   run_for(30s + up_to(300s));
   has_faults_ = false;
+  calm_from_ = now_ + 2min;  // by then all that faults have left behind is known
   note("no more faults");
   Milliseconds longest = 0ms;
   for (const JobTimes& times : times_) {
@@ -393,6 +398,9 @@ void Simulation::hear(Machine& machine, ServerMessage message) {
     hear_settled(machine, settled->settlement);
   } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
     note(machine.enter.machine.host + " is dropped: " + dropped->reason);
+    if (dropped->why == Dropped::Why::lost && now_ >= calm_from_) {
+      violated(machine.enter.machine.host + " beats and is taken for lost");
+    }
     if (dropped->why != Dropped::Why::lost) {
       change(machine, State::finished);
       hang_up_and_restart(machine);

@@ -154,6 +154,7 @@ class Simulation {
   Milliseconds slowest_{};
   Milliseconds pause_between_faults_{};
   bool has_faults_ = true;
+  Time calm_from_ = Time::max();
   bool workers_succeed_ = false;
   bool keeps_log_ = false;
   std::vector<std::string> log_;
