@@ -219,12 +219,17 @@ void Connection::count_buffered() {
   const bool grew = now > counted_;
   commons_.buffered += now - std::exchange(counted_, now);
   if (grew && commons_.buffered > commons_.options.max_buffered_bytes) {
-    tell(
-        fmt::format("incomplete requests and unread replies of all clients have more than {} bytes",
-                    commons_.options.max_buffered_bytes),
-        true);
-    is_broken_ = true;
+    owner_.overfull();
   }
+}
+
+void Connection::give_up() {
+  tell(fmt::format("incomplete requests and unread replies of all clients have more than {} bytes, "
+                   "its own {}",
+                   commons_.options.max_buffered_bytes, counted_),
+       true);
+  is_broken_ = true;
+  close();
 }
 
 /// The last steps of `finish`, as far as they can be taken now.

@@ -196,6 +196,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     await_limits();
   }
 
+  void overfull() override {
+    const auto most = std::ranges::max_element(
+        connections_, {}, [](const auto& each) { return each.second->num_buffered(); });
+    most->second->give_up();
+  }
+
   void closed(Connection::Id id) override {
     table_.cancel(id);
     const auto found = connections_.find(id);

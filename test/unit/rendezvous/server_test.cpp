@@ -236,6 +236,18 @@ TEST_CASE("who breaks a limit loses his own connection only") {
   }
 }
 
+TEST_CASE("where all have too much buffered, the one with most makes room") {
+  ServerThread server({.max_buffered_bytes = 100'000});
+  const std::string frame = set("/k", std::string(90'000, 'v'));
+  RawClient good(server.port());
+  good.send(validate() + frame.substr(0, 30'000));
+  RawClient hoarder(server.port());
+  hoarder.send(validate() + frame.substr(0, 80'000));
+  CHECK(hoarder.read_to_end().empty());
+  good.send(frame.substr(30'000));
+  CHECK(good.replies(0).empty());
+}
+
 TEST_CASE("unread replies count as buffered, and are given up with their client") {
   ServerThread server({.max_buffered_bytes = std::size_t{8} << 20});
   RawClient good(server.port());

@@ -35,7 +35,8 @@ struct ServerOptions {
   std::size_t max_keys = 10'000'000;
   std::size_t max_bytes = std::size_t{4} << 30;
   std::size_t max_frame_bytes = std::size_t{512} << 20;
-  /// Of all clients together: requests that are not complete and replies that are not read.
+  /// Of all clients together: requests that are not complete and replies that are not read. Beyond
+  /// it the client that has most of them loses its connection.
   std::size_t max_buffered_bytes = std::size_t{1} << 30;
   /// Requests of a client wait while this much of its replies is unread.
   std::size_t max_unread_bytes = std::size_t{4} << 20;
