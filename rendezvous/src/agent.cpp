@@ -41,7 +41,7 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
        Events events)
       : executor_(executor),
         events_(std::move(events)),
-        enter_{std::move(run_id), terms, times, {}},
+        enter_{.run_id = std::move(run_id), .terms = terms, .times = times, .machine = {}},
         news_(executor),
         end_known_(executor),
         pause_(executor) {
@@ -79,6 +79,7 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   void wait_from_now();
   void say_what_is_waited_for(const std::string& what);
   [[noreturn]] void refuse(const Dropped& dropped) const;
+  void remember_round();
   [[nodiscard]] Settlement own_settlement(std::string report) const;
 
   template <typename Message>
@@ -181,7 +182,7 @@ asio::awaitable<void> Agent::Impl::connect() {
 /// Returns why it failed, or "".
 asio::awaitable<std::string> Agent::Impl::try_to_enter() {
   if (events_.before_connecting) {
-    events_.before_connecting();
+    enter_.machine.serves = events_.before_connecting();
   }
   const auto limit =
       std::clamp(std::chrono::floor<Milliseconds>(deadline() - std::chrono::steady_clock::now()),
@@ -289,11 +290,12 @@ void Agent::Impl::lose(const std::string& why) {
   }
   why_lost_ = why_lost_.empty() ? why : why_lost_;
   if (round_ && !settlement_ && !end_) {
+    const char* server = enter_.terms.ranks_are_given ? "machine 0" : "the rendezvous";
     hear_ends({.host = enter_.machine.host,
                .exit_status = 1,
                .restarts = may_come_back(),
                .cause = AttemptEnd::Cause::membership,
-               .reason = fmt::format("the connection to the rendezvous at {} is lost: {}", where(),
+               .reason = fmt::format("the connection to {} at {} is lost: {}", server, where(),
                                      why_lost_)});
   }
   end_known_.open();
@@ -316,8 +318,18 @@ asio::awaitable<Settlement> Agent::Impl::settle(bool failed, std::string report)
   if (!settlement_) {
     settlement_ = own_settlement(std::move(report));
   }
-  round_.reset();
+  remember_round();
   co_return *std::exchange(settlement_, std::nullopt);
+}
+
+/// For a server that does not know this job.
+void Agent::Impl::remember_round() {
+  const auto& end = settlement_->end;
+  const bool used_restart = end && end->restarts &&
+                            (end->cause == AttemptEnd::Cause::worker || !enter_.terms.is_elastic());
+  enter_.rounds_before = round_->round + 1;
+  enter_.restarts_before = round_->restart_count + (used_restart ? 1 : 0);
+  round_.reset();
 }
 
 /// Without the server: what this machine knows.

@@ -15,21 +15,14 @@
 namespace acc::rendezvous {
 namespace {
 
-void check_size(std::string_view what, std::string_view text, std::size_t limit) {
-  if (text.size() > limit) {
-    throw Error(Errc::invalid_argument,
-                fmt::format("a store {} may have {} bytes, this has {}", what, limit, text.size()));
-  }
-}
-
 /// A key as the table holds it. A server counts the slash that each key gets there.
 std::string checked_key(std::string_view key) {
-  check_size("key", key, wire::kMaxKeyBytes - 1);
+  wire::check_size("key", key, wire::kMaxKeyBytes - 1);
   return std::string(key);
 }
 
 std::string checked_value(std::string_view value) {
-  check_size("value", value, wire::kMaxValueBytes);
+  wire::check_size("value", value, wire::kMaxValueBytes);
   return std::string(value);
 }
 
@@ -155,7 +148,7 @@ std::vector<std::string> HashStore::list_keys() {
 
 void HashStore::append(std::string_view key, std::string_view value) {
   const std::string name = checked_key(key);
-  check_size("value", value, wire::kMaxValueBytes);
+  wire::check_size("value", value, wire::kMaxValueBytes);
   const std::lock_guard lock(state_->mutex);
   state_->values[name].append(value);
   state_->changed.notify_all();
@@ -174,8 +167,8 @@ std::vector<std::string> HashStore::multi_get(std::span<const std::string> keys,
 
 void HashStore::multi_set(std::span<const KeyValue> pairs) {
   for (const auto& [key, value] : pairs) {
-    check_size("key", key, wire::kMaxKeyBytes - 1);
-    check_size("value", value, wire::kMaxValueBytes);
+    wire::check_size("key", key, wire::kMaxKeyBytes - 1);
+    wire::check_size("value", value, wire::kMaxValueBytes);
   }
   const std::lock_guard lock(state_->mutex);
   for (const auto& [key, value] : pairs) {

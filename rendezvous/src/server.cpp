@@ -38,7 +38,7 @@ constexpr std::chrono::milliseconds kLongestTurn{5};
 /// outside ends with `end_turn`.
 class Server::Impl final : public std::enable_shared_from_this<Impl>, public Connection::Owner {
  public:
-  Impl(asio::io_context& io, std::vector<ListeningSocket> sockets, const ServerOptions& options)
+  Impl(asio::io_context& io, std::vector<Listener> listeners, const ServerOptions& options)
       : commons_(io, options),
         table_(
             [this](Connection::Id id) {
@@ -51,10 +51,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         accept_timer_(io),
         idle_timer_(io),
         round_timer_(io, Clock::time_point::max()) {
-    for (ListeningSocket& socket : sockets) {
-      port_ = port_ == 0 ? socket.port : port_;
+    for (Listener& listener : listeners) {
+      port_ = port_ == 0 ? listener.port : port_;
       acceptors_.emplace_back(
-          std::move(socket), commons_.ready, [this](UniqueFd client) { accept(std::move(client)); },
+          std::move(listener), commons_.ready,
+          [this](UniqueFd client) { accept(std::move(client)); },
           [this](int error) { pause_accepting(std::strerror(error)); });
     }
   }
@@ -72,6 +73,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
                                                        : Connection::Farewell::brief);
     }
     end_turn();
+  }
+
+  void retire(std::function<void()> done) {
+    acceptors_.clear();
+    retired_ = std::move(done);
+    tell_if_retired();
   }
 
   void renew_store() {
@@ -95,6 +102,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
   [[nodiscard]] std::size_t num_connections() const noexcept { return connections_.size(); }
+  [[nodiscard]] std::size_t num_jobs() const noexcept { return jobs_.size(); }
+  [[nodiscard]] std::size_t num_keys() const noexcept { return table_.values().size(); }
 
  private:
   void await_ready() {
@@ -210,9 +219,16 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       rounds::Outbox out;
       jobs_.lose(id, "its connection has ended", Clock::now(), out);
       deliver(out);
+      tell_if_retired();
     }
     if (connections_.empty()) {
       watch_idleness();
+    }
+  }
+
+  void tell_if_retired() {
+    if (agents_.empty() && retired_) {
+      std::exchange(retired_, nullptr)();
     }
   }
 
@@ -332,6 +348,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   Deadlines farewells_;
   std::unordered_set<Connection::Id> agents_;
   rounds::Jobs jobs_;
+  std::function<void()> retired_;
   bool stops_ = false;
   asio::steady_timer limit_timer_;
   asio::steady_timer accept_timer_;
@@ -339,14 +356,14 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   asio::steady_timer round_timer_;
 };
 
-Server::Server(asio::io_context& io, const std::vector<Address>& addresses, ServerOptions options)
-    : impl_(std::make_shared<Impl>(io, listen_on(addresses), options)) {
+Server::Server(asio::io_context& io, std::vector<Listener> listeners, ServerOptions options)
+    : impl_(std::make_shared<Impl>(io, std::move(listeners), options)) {
   impl_->start();
 }
 
 Server::Server(asio::io_context& io, const std::string& host, std::uint16_t port,
                ServerOptions options)
-    : Server(io, resolve(host, port), options) {}
+    : Server(io, listen_on({host}, port), options) {}
 
 Server::~Server() {
   impl_->close_all();
@@ -360,8 +377,20 @@ std::size_t Server::num_connections() const noexcept {
   return impl_->num_connections();
 }
 
+std::size_t Server::num_jobs() const noexcept {
+  return impl_->num_jobs();
+}
+
+std::size_t Server::num_keys() const noexcept {
+  return impl_->num_keys();
+}
+
 void Server::renew_store() {
   impl_->renew_store();
+}
+
+void Server::retire(std::function<void()> done) {
+  impl_->retire(std::move(done));
 }
 
 void Server::stop() {

@@ -100,6 +100,7 @@ asio::awaitable<void> Job::work() {
   if (gave_up_) {
     leave_at_once();
   }
+  co_await rounds_->part();
 }
 
 /// A job that was told to end waits no longer for a reader than for a worker.

@@ -75,9 +75,8 @@ void Job::stop(const StopRequest& request) {
   if (stopping_) {
     rounds_->insist();
   }
-  rounds_->end({.exit_status = request.exit_status,
-                .cause = request.cause,
-                .reason = request.reason});
+  rounds_->end(
+      {.exit_status = request.exit_status, .cause = request.cause, .reason = request.reason});
   if (phase_ != Phase::running) {
     stop_outside_of_attempt(request);
     return;
@@ -157,7 +156,7 @@ void Job::on_fault(const std::exception& error) {
 
 void Job::on_attempt_end(const AttemptEnd& end) {
   const bool is_own = round_ && end.machine_rank == round_->machine_rank;
-  if (end.machine_rank < 0) {
+  if (end.machine_rank < 0 || end.cause == Cause::membership) {
     say(end.reason);
   } else if (!is_own) {
     say("machine " + std::to_string(end.machine_rank) + " (" + end.host +

@@ -52,7 +52,9 @@ class Rounds {
   /// Gives this machine's place up, as far as that is quickly done.
   virtual boost::asio::awaitable<void> leave() = 0;
 
-  /// Serves no more; the other machines may still take their last answers.
+  /// After the last round. Completes when no other machine needs this one any more.
+  virtual boost::asio::awaitable<void> part() = 0;
+  /// Serves no more.
   virtual void close() = 0;
 
   /// Connections from outside that this machine has to take in such a round.

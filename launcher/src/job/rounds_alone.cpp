@@ -76,12 +76,16 @@ asio::awaitable<Settlement> RoundsAlone::settle(bool /*failed*/, std::string rep
   Settlement settlement;
   settlement.end = end_;
   settlement.machines.push_back({0, host_, std::move(report)});
-  settlement.next = end_ && end_->restarts ? Settlement::Next::next_round
-                                           : Settlement::Next::finished;
+  settlement.next =
+      end_ && end_->restarts ? Settlement::Next::next_round : Settlement::Next::finished;
   co_return settlement;
 }
 
 asio::awaitable<void> RoundsAlone::leave() {
+  co_return;
+}
+
+asio::awaitable<void> RoundsAlone::part() {
   co_return;
 }
 

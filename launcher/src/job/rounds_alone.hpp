@@ -8,8 +8,7 @@ namespace acc::launcher {
 /// One machine, which meets nobody: a store for its own workers.
 class RoundsAlone : public Rounds {
  public:
-  RoundsAlone(boost::asio::io_context& io, const LaunchPlan& plan, std::string host,
-              Events events);
+  RoundsAlone(boost::asio::io_context& io, const LaunchPlan& plan, std::string host, Events events);
 
   boost::asio::awaitable<std::optional<rendezvous::Round>> next() override;
   void end(rendezvous::AttemptEnd end) override;
@@ -21,6 +20,7 @@ class RoundsAlone : public Rounds {
   boost::asio::awaitable<rendezvous::Settlement> settle(bool failed, std::string report) override;
   void hurry() override {}
   boost::asio::awaitable<void> leave() override;
+  boost::asio::awaitable<void> part() override;
   void close() override { store_.reset(); }
   [[nodiscard]] std::size_t num_clients(const rendezvous::Round& round) const override;
 

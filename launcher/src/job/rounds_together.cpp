@@ -5,6 +5,7 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <unistd.h>
 
@@ -57,8 +58,9 @@ RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std
       agent_(io.get_executor(), plan.rendezvous.run_id, terms(plan), times(plan),
              {.on_end = std::move(events.on_end),
               .on_insist = std::move(events.on_insist),
-              .on_progress = std::move(events.say),
-              .before_connecting = [this] { serve_if_nobody_does(); }}) {}
+              .on_progress = events.say,
+              .before_connecting = [this] { return serves_if_nobody_does(); }}),
+      say_(std::move(events.say)) {}
 
 bool RoundsTogether::ranks_are_given() const {
   return plan_.rendezvous.backend == RendezvousPlan::Backend::fixed;
@@ -77,7 +79,16 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next() {
   if (ranks_are_given() && should_serve_) {
     server = "localhost";  // from inside, the address may lead somewhere else
   }
-  co_return co_await agent_.join(std::move(server), plan_.rendezvous.port, this_machine());
+  try {
+    co_return co_await agent_.join(std::move(server), plan_.rendezvous.port, this_machine());
+  } catch (const Error& error) {
+    if (!should_serve_ || rendezvous_ || error.code() != Errc::timeout) {
+      throw;
+    }
+    throw Error(Errc::config, std::string(error.what()) + "; " +
+                                  Server::port_owner(plan_.rendezvous.port).value_or("somebody") +
+                                  " listens there; choose another port");
+  }
 }
 
 /// Nothing that a worker of the last round left, or still sends, is seen by the next one's.
@@ -97,8 +108,8 @@ asio::awaitable<bool> RoundsTogether::is_to_serve() {
     co_return *plan_.rendezvous.is_host;
   }
   asio::ip::tcp::resolver resolver(io_);  // beside the loop: a name server may be slow
-  const auto [error, found] = co_await resolver.async_resolve(
-      plan_.rendezvous.address, "", asio::as_tuple(asio::use_awaitable));
+  const auto [error, found] = co_await resolver.async_resolve(plan_.rendezvous.address, "",
+                                                              asio::as_tuple(asio::use_awaitable));
   co_return !error && std::ranges::any_of(found, [](const auto& entry) {
     return Server::is_own_address(entry.endpoint().address().to_string());
   });
@@ -106,9 +117,9 @@ asio::awaitable<bool> RoundsTogether::is_to_serve() {
 
 /// c10d: a daemon may have the port, or another launcher of this machine; when that ends, this one
 /// takes over.
-void RoundsTogether::serve_if_nobody_does() {
+bool RoundsTogether::serves_if_nobody_does() {
   if (!should_serve_ || rendezvous_) {
-    return;
+    return rendezvous_.has_value();
   }
   const RendezvousPlan& plan = plan_.rendezvous;
   if (plan.port == 0) {
@@ -122,6 +133,7 @@ void RoundsTogether::serve_if_nobody_does() {
       throw Error(Errc::config, error.what());
     }
   }
+  return rendezvous_.has_value();
 }
 
 Machine RoundsTogether::this_machine() const {
@@ -139,6 +151,24 @@ Machine RoundsTogether::this_machine() const {
     machine.address = plan.address;
   }
   return machine;
+}
+
+/// Jobs of other run ids may meet here; and this one's other machines take their last answers.
+asio::awaitable<void> RoundsTogether::part() {
+  agent_.close();
+  if (!rendezvous_) {
+    co_return;
+  }
+  constexpr std::chrono::seconds kLastAnswers{2};
+  rendezvous::Gate unattended(io_.get_executor());
+  asio::steady_timer patience(io_, kLastAnswers);
+  patience.async_wait([this](const boost::system::error_code& error) {
+    if (!error) {
+      say_("other machines meet here: serving them until their jobs end");
+    }
+  });
+  rendezvous_->retire([&unattended] { unattended.open(); });
+  co_await unattended.passed();
 }
 
 void RoundsTogether::close() {

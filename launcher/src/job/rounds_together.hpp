@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/rendezvous/agent.hpp"
+#include "acc/rendezvous/gate.hpp"
 #include "acc/rendezvous/server.hpp"
 #include "job/rounds.hpp"
 
@@ -32,6 +33,7 @@ class RoundsTogether : public Rounds {
   }
   void hurry() override { agent_.hurry(); }
   boost::asio::awaitable<void> leave() override { return agent_.leave(); }
+  boost::asio::awaitable<void> part() override;
   void close() override;
   [[nodiscard]] std::size_t num_clients(const rendezvous::Round& round) const override;
 
@@ -39,7 +41,7 @@ class RoundsTogether : public Rounds {
   [[nodiscard]] bool ranks_are_given() const;
   void renew_store();
   boost::asio::awaitable<bool> is_to_serve();
-  void serve_if_nobody_does();
+  bool serves_if_nobody_does();
   [[nodiscard]] rendezvous::Machine this_machine() const;
 
   boost::asio::io_context& io_;
@@ -48,6 +50,7 @@ class RoundsTogether : public Rounds {
   std::optional<rendezvous::Server> rendezvous_;  ///< static: with the workers' store
   std::optional<rendezvous::Server> store_;       ///< c10d
   rendezvous::Agent agent_;
+  std::function<void(const std::string&)> say_;
   bool should_serve_ = false;  ///< the rendezvous is, or would be, on this machine
   bool has_joined_ = false;
 };

@@ -36,6 +36,8 @@ void check(const Enter& enter) {
   expect("min_machines", terms.min_machines, 1, terms.num_machines);
   expect("num_processes", terms.num_processes, 0, kMaxInt);
   expect("max_restarts", terms.max_restarts, 0, kMaxInt);
+  expect("rounds_before", enter.rounds_before, 0, kMaxInt / 2);
+  expect("restarts_before", enter.restarts_before, 0, kMaxInt / 2);
   expect("local_world_size", enter.machine.local_world_size, 1, kMaxInt);
   expect("join", enter.times.join.count(), 1, kMaxTime.count());
   expect("last_call", enter.times.last_call.count(), 0, kMaxTime.count());
@@ -144,6 +146,8 @@ void Membership::enter(AgentId id, Enter enter) {
   if (!admit(id, enter)) {
     return;
   }
+  next_round_ = std::max(next_round_, enter.rounds_before);
+  restart_count_ = std::max(restart_count_, enter.restarts_before);
   Agent& agent = agents_.add(id);
   agent.machine = std::move(enter.machine);
   agent.join = enter.times.join;
@@ -162,7 +166,7 @@ bool Membership::admit(AgentId id, const Enter& enter) {
     return false;
   }
   const std::string reason = disagreement(enter.machine, enter.terms, *founder_, terms_);
-  if (!reason.empty() && round_ < 0) {
+  if (!reason.empty() && !has_formed_) {
     refuse_all(id, reason);
     return false;
   }
@@ -184,7 +188,7 @@ bool Membership::claim_rank(AgentId id, const Machine& machine) {
   if (const auto claim = claims_.find(rank); claim != claims_.end()) {
     Agent& owner = *agents_.find(claim->second);
     const Machine& owned = owner.machine;
-    if (round_ >= 0) {
+    if (has_formed_) {
       drop_stranger(
           id, Dropped::Why::config,
           fmt::format("the job has started with {}, which was here before", describe(owned)));
@@ -232,13 +236,13 @@ void Membership::hear(Agent& agent, Beat&& message) {
 }
 
 void Membership::hear(Agent& agent, Insist&& /*message*/) {
-  if (phase_ != Phase::running && phase_ != Phase::ending) {
+  const bool is_in_round = phase_ == Phase::running || phase_ == Phase::ending;
+  if (!is_in_round || !agent.rank || std::exchange(is_insisted_, true)) {
     return;
   }
   auto others = agents_.in({State::running, State::leaving, State::reported});
-  if (std::erase(others, &agent) > 0) {
-    send_all(others, Insisted{});
-  }
+  std::erase(others, &agent);
+  send_all(others, Insisted{});
 }
 
 void Membership::hear(Agent& agent, Leave&& /*message*/) {
@@ -350,7 +354,7 @@ std::string Membership::what_is_waited_for() const {
   if (phase_ != Phase::gathering) {
     return "waiting for the next round: machines are running";
   }
-  if (terms_.ranks_are_given && round_ < 0) {
+  if (terms_.ranks_are_given && !has_formed_) {
     return fmt::format("waiting for machines {} of {}", list_of(missing_, ","),
                        terms_.num_machines);
   }
@@ -363,7 +367,7 @@ std::string Membership::timeout_reason(const Agent& agent) const {
   if (agent.state == State::settled) {
     return "it has not joined the next round within " + limit;
   }
-  if (terms_.ranks_are_given && round_ < 0) {
+  if (terms_.ranks_are_given && !has_formed_) {
     return fmt::format(
         "machines {} of {} did not come within {}: start acclaunch there with the same flags and "
         "--machine_rank {}",

@@ -80,8 +80,8 @@ class Membership {
   void gather();
   void form();
   void end_attempt(AttemptEnd end);
-  /// Ends the job where a restart was about to come.
-  void cancel_restart(AttemptEnd end);
+  /// Another reason, or another sequel, has come up while the workers are being ended.
+  void change_end(AttemptEnd end);
   void leave_alone(Agent& agent, AttemptEnd end);
   void dismiss(Agent& agent, AttemptEnd end);
   void settle();
@@ -98,7 +98,8 @@ class Membership {
   [[nodiscard]] int needed() const;
   [[nodiscard]] int num_in_attempt() const;
   [[nodiscard]] bool may_restart() const { return restart_count_ < terms_.max_restarts; }
-  [[nodiscard]] bool can_spare_one() const;
+  [[nodiscard]] bool can_spare(const Agent& agent) const;
+  [[nodiscard]] bool can_go_on() const;
   [[nodiscard]] AttemptEnd lost(int rank, const std::string& why) const;
 
   void send(AgentId id, const ServerMessage& message);
@@ -116,7 +117,8 @@ class Membership {
 
   Agents agents_;
   Phase phase_ = Phase::gathering;
-  int round_ = -1;  // the last one formed
+  bool has_formed_ = false;  // a round, here
+  int next_round_ = 0;
   int restart_count_ = 0;
 
   // gathering
@@ -132,6 +134,7 @@ class Membership {
   Attempt attempt_;
   std::optional<AttemptEnd> end_;
   bool uses_restart_ = false;
+  bool is_insisted_ = false;  // all have heard it
   Time settle_by_{};
 
   Time over_since_{};

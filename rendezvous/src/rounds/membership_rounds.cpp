@@ -64,9 +64,11 @@ void Membership::form() {
   phase_ = Phase::running;
   attempt_ = Attempt(members);
   end_.reset();
+  is_insisted_ = false;
   last_call_.reset();
   const Machine& first = members.front()->machine;
-  Formed formed{{++round_, restart_count_, 0, {}, first.address, first.store_port}};
+  has_formed_ = true;
+  Formed formed{{next_round_++, restart_count_, 0, {}, first.address, first.store_port}};
   for (const Agent* agent : members) {
     formed.round.local_world_sizes.push_back(agent->machine.local_world_size);
   }
@@ -99,7 +101,7 @@ void Membership::make_room_for(const Agent& newcomer) {
 
 AttemptEnd Membership::lost(int rank, const std::string& why) const {
   const std::string& host = attempt_.host(rank);
-  return {rank,
+  return {-1,
           host,
           1,
           false,
@@ -112,20 +114,27 @@ void Membership::lose_from_attempt(int rank, bool had_reported, const std::strin
   if (had_reported) {
     return;
   }
+  const std::string& host = attempt_.host(rank);
+  const AttemptEnd loss{-1,
+                        host,
+                        1,
+                        true,
+                        Cause::membership,
+                        fmt::format("{} is lost: {}", name_of(rank, host), why)};
   if (phase_ == Phase::ending) {
     if (terms_.ranks_are_given && end_->restarts) {
-      cancel_restart(lost(rank, why));
+      change_end(lost(rank, why));
+    } else if (is_elastic() && end_->cause == Cause::worker && can_go_on()) {
+      change_end(loss);  // which explains why workers of others have failed
+      uses_restart_ = false;
     }
     return;
   }
-  const int left = num_in_attempt() + agents_.count(State::waiting);
-  const bool is_replaced = is_elastic() || left >= needed();
+  const bool is_replaced = is_elastic() || can_go_on();
   if (terms_.ranks_are_given || (!is_replaced && !may_restart())) {
     return end_attempt(lost(rank, why));
   }
-  const std::string& host = attempt_.host(rank);
-  end_attempt({rank, host, 1, true, Cause::membership,
-               fmt::format("{} is lost: {}", name_of(rank, host), why)});
+  end_attempt(loss);
   uses_restart_ = !is_replaced;
 }
 
@@ -137,7 +146,7 @@ void Membership::end_attempt(AttemptEnd end) {
   send_all(agents_.in({State::running, State::reported}), Ends{*end_});
 }
 
-void Membership::cancel_restart(AttemptEnd end) {
+void Membership::change_end(AttemptEnd end) {
   end_ = std::move(end);
   send_all(agents_.in({State::running, State::reported}), Ends{*end_});
 }
@@ -161,20 +170,31 @@ void Membership::hear(Agent& agent, End&& message) {
   if (phase_ != Phase::running && (may_repeat || !is_restarting)) {
     return;  // has been ended before
   }
-  if (end.cause == Cause::stop && can_spare_one()) {
+  if (end.cause == Cause::stop && can_spare(agent)) {
     leave_alone(agent, std::move(end));
   } else if (phase_ == Phase::running) {
     end_attempt(std::move(end));
   } else if (phase_ == Phase::ending) {
-    cancel_restart(std::move(end));
+    // What was first stays the reason, where workers are to blame.
+    if (end_->cause == Cause::worker) {
+      end = *end_;
+      end.restarts = false;
+    }
+    change_end(std::move(end));
   } else {
     finish({std::move(end), {}, Settlement::Next::finished});
   }
 }
 
-bool Membership::can_spare_one() const {
+/// Those who are here, or rejoin, make up a round.
+bool Membership::can_go_on() const {
+  return num_in_attempt() + agents_.count(State::waiting) + agents_.count(State::settled) >=
+         needed();
+}
+
+bool Membership::can_spare(const Agent& agent) const {
   const int here = num_in_attempt() + agents_.count(State::waiting) + agents_.count(State::settled);
-  return is_elastic() && here - 1 >= needed();
+  return is_elastic() && !agent.machine.serves && here - 1 >= needed();
 }
 
 void Membership::leave_alone(Agent& agent, AttemptEnd end) {
@@ -232,7 +252,6 @@ void Membership::settle() {
   }
   restart_count_ += uses_restart_ ? 1 : 0;
   phase_ = Phase::gathering;
-  is_short_ = false;
   needs_last_call_ = false;
   const auto members = agents_.in({State::reported});
   send_all(members, Settled{{end_, attempt_.words(), Settlement::Next::next_round}});

@@ -23,7 +23,7 @@ constexpr std::tuple<> kFields;
 template <>
 constexpr auto kFields<Machine> =
     std::tuple{&Machine::machine_rank,     &Machine::host, &Machine::address, &Machine::store_port,
-               &Machine::local_world_size, &Machine::pid};
+               &Machine::local_world_size, &Machine::pid,  &Machine::serves};
 template <>
 constexpr auto kFields<Terms> =
     std::tuple{&Terms::ranks_are_given, &Terms::num_machines, &Terms::min_machines,
@@ -48,7 +48,8 @@ constexpr auto kFields<Settlement> =
     std::tuple{&Settlement::end, &Settlement::machines, &Settlement::next};
 template <>
 constexpr auto kFields<Enter> =
-    std::tuple{&Enter::run_id, &Enter::terms, &Enter::times, &Enter::machine};
+    std::tuple{&Enter::run_id,  &Enter::terms,         &Enter::times,
+               &Enter::machine, &Enter::rounds_before, &Enter::restarts_before};
 template <>
 constexpr auto kFields<Rejoin> = std::tuple{&Rejoin::store_port};
 template <>

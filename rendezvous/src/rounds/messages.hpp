@@ -40,6 +40,9 @@ struct Enter {
   Terms terms;
   JobTimes times;
   Machine machine;
+  /// What it has seen of this job at a server that is gone: rounds go on from there.
+  int rounds_before = 0;
+  int restarts_before = 0;
   bool operator==(const Enter&) const = default;
 };
 /// After a round that another one follows: asks for a place in it.

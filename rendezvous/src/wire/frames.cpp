@@ -26,16 +26,14 @@ Integer read(const char* bytes) noexcept {
   return value;
 }
 
-void put_limited(std::string& out, std::string_view what, const std::string& text,
-                 std::size_t limit) {
+}  // namespace
+
+void check_size(std::string_view what, std::string_view text, std::size_t limit) {
   if (text.size() > limit) {
     throw Error(Errc::invalid_argument,
                 fmt::format("a store {} may have {} bytes, this has {}", what, limit, text.size()));
   }
-  put_bytes(out, text);
 }
-
-}  // namespace
 
 void encode(const Request& request, std::string& out) {
   const Shape& shape = kShapes.at(static_cast<std::size_t>(request.opcode));
@@ -54,8 +52,14 @@ void encode(const Request& request, std::string& out) {
   for (std::size_t round = 0; round < rounds; ++round) {
     for (const char field : shape.fields) {
       switch (field) {
-        case 'k': put_limited(out, "key", *key++, kMaxKeyBytes); break;
-        case 'v': put_limited(out, "value", *value++, kMaxValueBytes); break;
+        case 'k':
+          check_size("key", *key, kMaxKeyBytes);
+          put_bytes(out, *key++);
+          break;
+        case 'v':
+          check_size("value", *value, kMaxValueBytes);
+          put_bytes(out, *value++);
+          break;
         case 'n': put(out, request.number); break;
         default: put(out, static_cast<std::uint32_t>(request.number)); break;
       }

@@ -87,6 +87,9 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
+/// Throws Error(invalid_argument) for a key or value ("what") of more than `limit` bytes.
+void check_size(std::string_view what, std::string_view text, std::size_t limit);
+
 /// Appends the bytes of `request`. Throws Error(invalid_argument) for a key, value or count that
 /// the receiver would have to refuse.
 void encode(const Request& request, std::string& out);

@@ -123,15 +123,17 @@ TEST_CASE("all addresses of a name are tried") {
 
 TEST_CASE("a server that takes connections and says nothing is tried again") {
   boost::asio::io_context io;
-  tcp::acceptor acceptor(io, {boost::asio::ip::address_v4::loopback(), 0});
-  std::jthread server([&] {
-    const tcp::socket silent = acceptor.accept();
-    tcp::socket socket = acceptor.accept();
-    Impostor::greet(socket);
-    Impostor::read_to_end(socket);
+  std::optional<tcp::acceptor> mute(std::in_place, io,
+                                    tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0));
+  const std::uint16_t port = mute->local_endpoint().port();
+  std::jthread serving([&] {
+    const tcp::socket silent = mute->accept();
+    mute.reset();
+    const Server server(io, "127.0.0.1", port);
+    io.run();
   });
-  const TcpStore store("127.0.0.1", acceptor.local_endpoint().port(), kSoon,
-                       {.attempt_timeout = 20ms});
+  TcpStore("127.0.0.1", port, kSoon, {.attempt_timeout = 50ms}).ping();
+  io.stop();
 }
 
 TEST_CASE("a server that resets connections is tried again") {

@@ -1,5 +1,8 @@
 #include "rounds_world.hpp"
 
+#include <ctime>
+#include <numeric>
+
 namespace acc::rendezvous::rounds {
 namespace {
 
@@ -461,6 +464,32 @@ TEST_CASE_FIXTURE(Elastic, "the limit does not end a last call") {
   formed({1, 2});
 }
 
+TEST_CASE_FIXTURE(Elastic, "the limit counts anew from where there are too few") {
+  times.join = 3s;
+  times.heartbeat = 60s;
+  enter({1, 2});
+  world.wait(2s);
+  world.lose(2);
+  world.forget_what_was_heard();
+  world.wait(2900ms);
+  check_no_more({1});
+  world.wait(100ms);
+  CHECK(contains(world.heard<Dropped>(1).reason, "1 of 2 to 4 machines came within 3 s"));
+}
+
+TEST_CASE_FIXTURE(Elastic, "no beat is needed for a deadline to be met") {
+  times.heartbeat = 60s;
+  times.last_call = 3s;
+  times.settle = 7s;
+  enter({1, 2});
+  world.wait(3s);
+  formed({1, 2});
+  world.say(1, End{{.cause = Cause::other}});
+  all_heard<Ends>({1, 2});
+  world.wait(7s);
+  CHECK(all_heard<Settled>({1, 2}).settlement.next == Next::finished);
+}
+
 TEST_CASE_FIXTURE(Elastic, "the next round waits for those of the last one, not for a last call") {
   run_few({1, 2, 3});
   enter({4});
@@ -557,6 +586,27 @@ TEST_CASE_FIXTURE(Elastic, "where workers have succeeded nothing starts again fo
   CHECK(world.heard<Dropped>(3).why == Why::over);
 }
 
+TEST_CASE_FIXTURE(Fixture, "ten thousand machines form a round") {
+  terms = {.num_machines = 10'000, .min_machines = 10'000};
+  Ids agents(10'000);
+  std::iota(agents.begin(), agents.end(), 10'000);
+  Jobs jobs;
+  Outbox out;
+  const std::clock_t begin = std::clock();
+  for (const AgentId agent : agents) {
+    out.clear();
+    jobs.receive(agent, introduction(agent), Time(1h), out);
+  }
+  const double took = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  CHECK(out.size() == agents.size() + 1);
+  std::size_t bytes = 0;
+  for (const Letter& letter : out) {
+    bytes += letter.frame->size();
+  }
+  CHECK(bytes < 100 * agents.size());
+  MESSAGE("10000 machines: " << took << " s of CPU time, " << bytes << " bytes");
+}
+
 // Machines that are lost.
 
 TEST_CASE_FIXTURE(Elastic, "who is silent for too long is lost") {
@@ -570,6 +620,18 @@ TEST_CASE_FIXTURE(Elastic, "who is silent for too long is lost") {
   report({1, 3});
   rejoin({1, 3});
   formed({1, 3});
+}
+
+TEST_CASE_FIXTURE(Elastic, "what fails because another machine is lost cancels nothing") {
+  run_few({1, 2, 3});
+  world.lose(2);
+  CHECK(all_heard<Ends>({1, 3}).end.restarts);
+  world.say(1, End{{.exit_status = 9, .restarts = true, .reason = "rank 0 lost its peer"}});
+  report({1, 3}, true);
+  CHECK(all_heard<Settled>({1, 3}).settlement.next == Next::next_round);
+  world.say(3, End{{.exit_status = 9, .restarts = true, .reason = "late"}});
+  rejoin({1, 3});
+  CHECK(formed({1, 3}).restart_count == 0);
 }
 
 TEST_CASE_FIXTURE(Elastic, "too few survivors wait for others") {
@@ -743,16 +805,30 @@ TEST_CASE_FIXTURE(Elastic, "a machine that is stopped leaves the others running"
   CHECK(all_heard<Settled>({1, 3}).settlement.next == Next::next_round);
   rejoin({1, 3});
   formed({1, 3});
+  world.say(2, End{stop});
+  check_no_more({1, 2, 3});
   world.say(3, End{stop});  // the minimum is not left
   CHECK(all_heard<Ends>({1, 3}).end.cause == Cause::stop);
   report({1, 3});
   CHECK(all_heard<Settled>({1, 3}).settlement.next == Next::finished);
 }
 
-TEST_CASE_FIXTURE(Fixture, "insistence reaches the others") {
+TEST_CASE_FIXTURE(Fixture, "insistence reaches the others, once") {
+  terms.max_restarts = 1;
   run({1, 2});
+  enter({3});
+  world.forget_what_was_heard();
   world.say(1, Insist{});
   world.heard<Insisted>(2);
+  world.say(2, Insist{});
+  world.say(3, Insist{});
+  check_no_more({1, 2, 3});
+  world.say(1, End{{.exit_status = 9, .restarts = true}});
+  report({1, 2});
+  rejoin({1, 2});
+  formed({1, 2});
+  world.say(2, Insist{});
+  world.heard<Insisted>(1);
   check_no_more({1, 2});
 }
 

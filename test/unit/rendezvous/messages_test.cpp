@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -88,13 +90,33 @@ TEST_CASE("each message comes back as it was sent, and never before its last byt
   }
 }
 
+/// The bytes of the example in docs/protocol.md that `side` sends.
+std::string documented(char side) {
+  std::ifstream document(ACC_SOURCE_DIR "/docs/protocol.md");
+  std::string bytes;
+  for (std::string line; std::getline(document, line);) {
+    if (line.starts_with(std::string{side, ' '})) {
+      std::istringstream numbers(line.substr(1, line.find('#') - 1));
+      for (unsigned value = 0; numbers >> std::hex >> value;) {
+        bytes.push_back(static_cast<char>(value));
+      }
+    }
+  }
+  return bytes;
+}
+
 TEST_CASE("the bytes are those of docs/protocol.md") {
-  CHECK(kHello == std::string_view("\xac"
-                                   "acc\x01",
-                                   5));
-  CHECK(encoded(AgentMessage{Rejoin{29400}}) == std::string("\x03\0\0\0\x01\xd8\x72", 7));
-  CHECK(encoded(AgentMessage{Report{true, "{}"}}) ==
-        std::string("\x08\0\0\0\x05\x01\x02\0\0\0{}", 12));
+  const Enter enter{"42",
+                    {.num_machines = 2, .min_machines = 2, .max_restarts = 1},
+                    {600s, 30s, 5s, 95s, 30s},
+                    {{}, "node1", "10.0.0.1", 29501, 8, 4711}};
+  CHECK(documented('>') == std::string(kHello) + encoded(AgentMessage{enter}) +
+                               encoded(AgentMessage{Report{false, "{}"}}));
+  CHECK(documented('<') ==
+        encoded(ServerMessage{Welcome{1s, 5s}}) +
+            encoded(ServerMessage{Waiting{"waiting for machines: 1 of 2 are here"}}) +
+            encoded(ServerMessage{Formed{{0, 0, 0, {8, 8}, "10.0.0.1", 29501}}}) +
+            encoded(ServerMessage{Settled{}}));
   CHECK(encoded(ServerMessage{Formed{{1, 0, 2, {8, 8, 4}, "a", 5}}}) ==
         std::string("\x28\0\0\0\x03"
                     "\x01\0\0\0\0\0\0\0\x02\0\0\0"

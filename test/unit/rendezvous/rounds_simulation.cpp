@@ -39,6 +39,10 @@ void Simulation::found_jobs() {
     terms.min_machines =
         happens(2) ? terms.num_machines
                    : 1 + static_cast<int>(draw(static_cast<std::uint64_t>(terms.num_machines)));
+    if (machines_.size() > 100) {  // so many are never there all at once
+      terms.num_machines = static_cast<int>(per_job);
+      terms.min_machines = terms.num_machines / 2;
+    }
     terms.ranks_are_given = terms.min_machines == terms.num_machines && happens(2);
     terms.max_restarts = static_cast<int>(draw(4));
     terms_.push_back(terms);
@@ -70,6 +74,7 @@ void Simulation::run() {
   meddle();
   run_for(30s + up_to(300s));
   has_faults_ = false;
+  calm_from_ = now_ + 2min;  // by then all that faults have left behind is known
   note("no more faults");
   Milliseconds longest = 0ms;
   for (const JobTimes& times : times_) {
@@ -393,6 +398,9 @@ void Simulation::hear(Machine& machine, ServerMessage message) {
     hear_settled(machine, settled->settlement);
   } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
     note(machine.enter.machine.host + " is dropped: " + dropped->reason);
+    if (dropped->why == Dropped::Why::lost && now_ >= calm_from_) {
+      violated(machine.enter.machine.host + " beats and is taken for lost");
+    }
     if (dropped->why != Dropped::Why::lost) {
       change(machine, State::finished);
       hang_up_and_restart(machine);
@@ -421,9 +429,9 @@ void Simulation::hear_formed(Machine& machine, const Round& /*round*/) {
   }
   change(machine, State::running);
   machine.succeeded = machine.last_end = false;
-  if (workers_succeed_ || (has_faults_ && happens(4))) {
+  if (workers_succeed_ || (has_faults_ && happens_to_one_of(4))) {
     plan(machine, up_to(20s), &Simulation::succeed);
-  } else if (has_faults_ && happens(6)) {
+  } else if (has_faults_ && happens_to_one_of(6)) {
     plan(machine, up_to(20s), &Simulation::fail);
   }
 }
@@ -450,7 +458,7 @@ void Simulation::hear_settled(Machine& machine, const Settlement& settlement) {
     violated(machine.enter.machine.host + " is to join again, and has not reported or was over");
   }
   change(machine, State::between);
-  if (!has_faults_ || !happens(50)) {  // else it hangs
+  if (!has_faults_ || !happens_to_one_of(50)) {  // else it hangs
     plan(machine, up_to(500ms), &Simulation::rejoin);
   }
 }
@@ -480,7 +488,7 @@ void Simulation::succeed(Machine& machine) {
 
 void Simulation::end_workers(Machine& machine) {
   change(machine, State::ending);
-  plan(machine, has_faults_ && happens(30) ? 200s : up_to(3s), &Simulation::report);
+  plan(machine, has_faults_ && happens_to_one_of(30) ? 200s : up_to(3s), &Simulation::report);
 }
 
 void Simulation::report(Machine& machine) {

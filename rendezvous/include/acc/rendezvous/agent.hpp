@@ -36,9 +36,9 @@ class Agent {
     std::function<void()> on_insist;
     /// One line of text: what is being waited for and how long already.
     std::function<void(const std::string&)> on_progress;
-    /// Before each attempt to connect: the moment to become the server where nobody is. What it
-    /// throws ends the join.
-    std::function<void()> before_connecting;
+    /// Before each attempt to connect: the moment to become the server where nobody is. Says
+    /// whether this process serves. What it throws ends the join.
+    std::function<bool()> before_connecting;
   };
 
   Agent(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,
@@ -48,12 +48,12 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  /// Connects, again and again with back-off, and asks for a place; completes when a round is formed
-  /// with this machine in it. Where `me.address` is empty, the address that this machine has for the
-  /// server, or the server's name where both are the same machine, is filled in. Nothing: the job
-  /// ended without another round (`known_end` says why, if there is a reason), or `leave` was
-  /// called. Throws Error(config) for machines that disagree,
-  /// Error(timeout) that names who is missing, both as JobTimes::join says.
+  /// Connects, again and again with back-off, and asks for a place; completes when a round is
+  /// formed with this machine in it. Where `me.address` is empty, the address that this machine has
+  /// for the server, or the server's name where both are the same machine, is filled in. Nothing:
+  /// the job ended without another round (`known_end` says why, if there is a reason), or `leave`
+  /// was called. Throws Error(config) for machines that disagree, Error(timeout) that names who is
+  /// missing, both as JobTimes::join says.
   Awaitable<std::optional<Round>> join(std::string host, std::uint16_t port, Machine me);
 
   /// As `join`, after a settlement that another round follows. Goes on with the connection where
