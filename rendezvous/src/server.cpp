@@ -116,17 +116,31 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   void turn() {
     const auto end = Clock::now() + kLongestTurn;
-    for (auto batch = commons_.ready.take(); !batch.empty(); batch = commons_.ready.take()) {
-      for (const epoll_event& event : batch) {
-        ReadySet::watcher(event).ready(event.events);
-        flush_touched();
-      }
-      if (batch.size() == 1 || Clock::now() > end) {
-        break;  // with one client at a time, the next one is not there yet
-      }
+    // With one client at a time, the next one is not there yet.
+    while (serve_batch() > 1 && Clock::now() < end) {
     }
     await_ready();
     end_turn();
+  }
+
+  std::size_t serve_batch() {
+    const auto batch = commons_.ready.take();
+    for (const epoll_event& event : batch) {
+      ReadySet::watcher(event).ready(event.events);
+      flush_touched();
+    }
+    return batch.size();
+  }
+
+  /// Everybody who has said something by now, once.
+  void hear_all() {
+    for (std::size_t seen = 0; seen <= connections_.size();) {
+      const std::size_t count = serve_batch();
+      if (count == 0) {
+        return;
+      }
+      seen += count;
+    }
   }
 
   void flush_touched() {
@@ -308,6 +322,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     round_timer_.async_wait([self = shared_from_this()](const error_code& error) {
       if (!error) {
         self->round_timer_.expires_at(Clock::time_point::max());
+        // Nobody is taken for silent because this process was held up itself.
+        self->hear_all();
         rounds::Outbox due;
         self->jobs_.pass(Clock::now(), due);
         self->deliver(due);

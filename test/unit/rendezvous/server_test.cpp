@@ -389,6 +389,37 @@ TEST_CASE("stop delivers what was answered, a release too, and then closes") {
   CHECK(last.read_to_end().empty());
 }
 
+rounds::ServerMessage next_message(RawClient& agent) {
+  std::string frame = agent.read(4);
+  frame += agent.read(wire::get_u32(frame.data()));
+  std::string_view bytes = frame;
+  auto message = rounds::take_server_message(bytes);
+  REQUIRE(message);
+  return *message;
+}
+
+TEST_CASE("no agent is taken for silent because the server was held up") {
+  ServerThread server;
+  RawClient agent(server.port());
+  rounds::Enter enter;
+  enter.run_id = "job";
+  enter.machine.host = "here";
+  enter.terms.num_machines = enter.terms.min_machines = 2;
+  enter.times.heartbeat = 500ms;
+  std::string bytes(rounds::kHello);
+  rounds::encode(rounds::AgentMessage(enter), bytes);
+  agent.send(bytes);
+  REQUIRE(std::holds_alternative<rounds::Welcome>(next_message(agent)));
+  REQUIRE(std::holds_alternative<rounds::Waiting>(next_message(agent)));
+  std::string beat;
+  rounds::encode(rounds::AgentMessage(rounds::Beat{}), beat);
+  server.run([&](Server& /*held up*/) {
+    agent.send(beat);
+    std::this_thread::sleep_for(2 * enter.times.heartbeat);
+  });
+  CHECK(std::holds_alternative<rounds::Beat>(next_message(agent)));
+}
+
 TEST_CASE("stop waits for an agent to take what it was sent, within a limit") {
   for (const auto limit : {std::chrono::milliseconds(1h), 50ms}) {
     ServerThread server({.stop_timeout = limit});
