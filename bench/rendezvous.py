@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The store's server beside torch's, and beside one that only moves bytes.
 
-    bench/rendezvous.py [--python PYTHON] [--rounds 9] [--seconds 0.5] [--only ops,join,memory]
+    bench/rendezvous.py [--python PYTHON] [--rounds 9] [--seconds 0.5] [--only ops,join,memory,rounds]
 
 The servers, fresh processes for each line, take short turns in any order, so that a busy machine slows
 all of them alike; figures are medians. "bare" (rendezvous/bare_server.cpp) answers canned bytes: what
@@ -28,12 +28,36 @@ print(f"listening on 127.0.0.1:{store.port}", flush=True)
 sys.stdin.read()
 """
 
+# As many agents as threads of one process: what an agent of torchrun does to find its round.
+TORCH_ROUND = """
+import sys, threading, time
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+port, count = sys.argv[1:3]
+def handler():
+    parameters = RendezvousParameters("c10d", f"127.0.0.1:{port}", "bench", int(count), int(count),
+                                      local_addr="127.0.0.1", is_host="0")
+    backend, store = create_backend(parameters)
+    return create_handler(store, backend, parameters)
+handlers = [handler() for _ in range(int(count))]
+threads = [threading.Thread(target=each.next_rendezvous) for each in handlers]
+start = time.perf_counter()
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print((time.perf_counter() - start) * 1000, flush=True)
+import os; os._exit(0)
+"""
+
 AIMS = """aims: 95 % of bare's operations, never behind torch; half of torch's CPU for an operation, or
       within 15 % of bare's; a million pipelined operations a second; p99 at 4096 connections within
-      10 % of bare's; 1024 clients joined in 55 ms; 4 KB for an idle connection"""
+      10 % of bare's; 1024 clients joined in 55 ms; 4 KB for an idle connection; a round of 10,000
+      agents in 2 s"""
 
 MIXES = [(1, 1), (64, 1), (512, 1), (4096, 1), (1, 16), (64, 16), (512, 16)]
 JOINS = [64, 256, 1024]
+ROUNDS = [1_000, 10_000]
+TORCH_AGENTS = 16
 HELD = 4096
 KEYS = 1_000_000
 
@@ -107,6 +131,32 @@ def stored_keys(server):
     return {"bytes": (server.rss() - before) / KEYS}
 
 
+def round_of(server, agents):
+    command = [str(BIN / "agents_load"), server.port, str(agents)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def torch_round(server, python):
+    command = [python, "-c", TORCH_ROUND, server.port, str(TORCH_AGENTS)]
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.split()[-1])
+
+
+def rounds(commands, repeats, python):
+    """Agents that find their ranks: ours at our server, torch's at torch's."""
+    for agents in [TORCH_AGENTS, *ROUNDS]:
+        runs = []
+        for _ in range(repeats):
+            with serving(commands["acc"]) as server:
+                runs.append(round_of(server, agents))
+        first, following = (statistics.median(run[figure] for run in runs)
+                            for figure in ("first_ms", "next_ms"))
+        print(f"round of {agents} agents: {first:.1f} ms; after a lost one {following:.1f} ms")
+        if agents == TORCH_AGENTS and python:
+            with serving(commands["torch"]) as server:
+                peer = torch_round(server, python)
+            print(f"    torch's agents, connected already: {peer:.0f} ms, {peer / first:.0f}x")
+
+
 def compare(title, commands, rounds, measure):
     """A row for each figure: every server's median, and ours by theirs."""
     seen = {name: [] for name in commands}
@@ -131,7 +181,7 @@ def main():
     parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON"))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.5, help="of each mix")
-    parser.add_argument("--only", default="ops,join,memory")
+    parser.add_argument("--only", default="ops,join,memory,rounds")
     options = parser.parse_args()
     parts = options.only.split(",")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -154,6 +204,8 @@ def main():
         compare(f"each of {HELD} idle connections", commands, 1, idle_connections)
         stores = {name: command for name, command in commands.items() if name != "bare"}
         compare(f"each of {KEYS:,} keys, 16 + 32 bytes", stores, 1, stored_keys)
+    if "rounds" in parts:
+        rounds(commands, min(options.rounds, 5), options.python)
 
 
 if __name__ == "__main__":

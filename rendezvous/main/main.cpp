@@ -1,51 +1,50 @@
 #include "acc/base/error.hpp"
-#include "acc/rendezvous/server.hpp"
+#include "acc/base/log.hpp"
+#include "command_line.hpp"
+#include "documents.hpp"
+#include "options.hpp"
+#include "service.hpp"
 
-#include <CLI/CLI.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/signal_set.hpp>
-#include <fmt/format.h>
-
-#include <csignal>
 #include <cstdio>
+#include <exception>
 #include <string>
+#include <vector>
 
 namespace {
 
-int serve(const std::string& host, std::uint16_t port) {
-  boost::asio::io_context io(1);
-  acc::rendezvous::Server server(io, host, port);
-  boost::asio::signal_set signals(io, SIGINT, SIGTERM);
-  signals.async_wait([&server](const boost::system::error_code& error, int) {
-    if (!error) {
-      server.stop();
-    }
-  });
-  fmt::print("listening on {}:{}\n", host.empty() ? "*" : host, server.port());
-  std::fflush(stdout);
-  io.run();
-  return 0;
+using namespace acc::rendezvous;
+
+void serve(const acc::plugins::Settings& settings, const acc::plugins::Environment& environment) {
+  for (const std::string& name : unknown_variables(environment)) {
+    acc::logger("rendezvous")->warn("{} is no setting; --help lists them", name);
+  }
+  run_service(to_options(settings));
+}
+
+void run(const CommandLine& line) {
+  const auto environment = acc::plugins::current_environment();
+  switch (line.action) {
+    case Action::help: std::fputs(help_text().c_str(), stdout); break;
+    case Action::version: std::puts("acc-rendezvous " ACC_VERSION); break;
+    case Action::print_settings_table: std::fputs(settings_table_text().c_str(), stdout); break;
+    case Action::print_config:
+      std::fputs(config_text(read_settings(line, environment)).c_str(), stdout);
+      break;
+    case Action::serve: serve(read_settings(line, environment), environment); break;
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 29500;
-  CLI::App app("Serves the store through which the ranks of a job find each other",
-               "acc-rendezvous");
-  app.add_option("--host", host, "Address or name to listen on; \"\" for all interfaces")
-      ->capture_default_str();
-  app.add_option("--port", port, "Port to listen on; 0 takes a free one")->capture_default_str();
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    return serve(host, port);
+    run(read_command_line(std::vector<std::string>(argv + 1, argv + argc)));
+    return 0;
   } catch (const acc::Error& error) {
-    fmt::print(stderr, "acc-rendezvous: {}\n", error.what());
+    std::fprintf(stderr, "acc-rendezvous: %s\n", error.what());
     return acc::exit_status(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "acc-rendezvous: internal error: %s\n", error.what());
+    return 1;
   }
 }

@@ -19,24 +19,22 @@ bool is_passing(int error) {
 
 }  // namespace
 
-Acceptor::Acceptor(ListeningSocket socket, ReadySet& set, Accepted accepted, Exhausted exhausted)
-    : socket_(std::move(socket)),
+Acceptor::Acceptor(Listener listener, ReadySet& set, Accepted accepted, Exhausted exhausted)
+    : listener_(std::move(listener)),
       set_(set),
       accepted_(std::move(accepted)),
       exhausted_(std::move(exhausted)) {
-  set_.add(socket_.fd.get(), EPOLLIN, *this);
+  set_.add(listener_.socket.get(), EPOLLIN, *this);
 }
 
 Acceptor::~Acceptor() {
-  set_.remove(socket_.fd.get());
-  if (!socket_.path.empty()) {
-    unlink(socket_.path.c_str());
-  }
+  set_.remove(listener_.socket.get());
 }
 
 void Acceptor::ready(std::uint32_t /*events*/) {
   for (int i = 0; i < kBatch; ++i) {
-    UniqueFd client(accept4(socket_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    UniqueFd client(
+        accept4(listener_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (client) {
       accepted_(std::move(client));
       continue;
@@ -45,7 +43,7 @@ void Acceptor::ready(std::uint32_t /*events*/) {
       continue;
     }
     if (errno != EAGAIN) {
-      set_.change(socket_.fd.get(), 0, *this);
+      set_.change(listener_.socket.get(), 0, *this);
       exhausted_(errno);
     }
     return;
@@ -53,7 +51,7 @@ void Acceptor::ready(std::uint32_t /*events*/) {
 }
 
 void Acceptor::resume() {
-  set_.change(socket_.fd.get(), EPOLLIN, *this);
+  set_.change(listener_.socket.get(), EPOLLIN, *this);
 }
 
 }  // namespace acc::rendezvous

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "listen.hpp"
+#include "acc/rendezvous/listener.hpp"
 #include "ready_set.hpp"
 
 #include <functional>
@@ -15,17 +15,17 @@ class Acceptor final : public ReadySet::Watcher {
   using Exhausted = std::function<void(int error)>;
 
   /// Begins at once. Throws Error(connection).
-  Acceptor(ListeningSocket socket, ReadySet& set, Accepted accepted, Exhausted exhausted);
+  Acceptor(Listener listener, ReadySet& set, Accepted accepted, Exhausted exhausted);
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
   void ready(std::uint32_t events) override;
   void resume();
-  [[nodiscard]] std::uint16_t port() const noexcept { return socket_.port; }
+  [[nodiscard]] std::uint16_t port() const noexcept { return listener_.port; }
 
  private:
-  ListeningSocket socket_;
+  Listener listener_;
   ReadySet& set_;
   Accepted accepted_;
   Exhausted exhausted_;

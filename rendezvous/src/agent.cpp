@@ -325,9 +325,8 @@ asio::awaitable<Settlement> Agent::Impl::settle(bool failed, std::string report)
 /// For a server that does not know this job.
 void Agent::Impl::remember_round() {
   const auto& end = settlement_->end;
-  const bool used_restart =
-      end && end->restarts &&
-      (end->cause == AttemptEnd::Cause::worker || !enter_.terms.is_elastic());
+  const bool used_restart = end && end->restarts &&
+                            (end->cause == AttemptEnd::Cause::worker || !enter_.terms.is_elastic());
   enter_.rounds_before = round_->round + 1;
   enter_.restarts_before = round_->restart_count + (used_restart ? 1 : 0);
   round_.reset();

@@ -2,9 +2,8 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "socket_name.hpp"
 
-#include <boost/asio/ip/tcp.hpp>
-#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -21,13 +20,11 @@ constexpr std::size_t kKeptReplies = std::size_t{1} << 20;
 constexpr std::size_t kSentAtOnce = 64 * 1024;
 
 std::string peer_name(int fd) {
-  boost::asio::ip::tcp::endpoint peer;
-  auto size = static_cast<socklen_t>(peer.capacity());
-  if (getpeername(fd, peer.data(), &size) != 0 ||
-      (peer.data()->sa_family != AF_INET && peer.data()->sa_family != AF_INET6)) {
-    return "a client";
-  }
-  return fmt::format("{} port {}", peer.address().to_string(), peer.port());
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  auto* const address = reinterpret_cast<sockaddr*>(&peer);
+  const bool is_known = getpeername(fd, address, &size) == 0 && peer.ss_family != AF_UNIX;
+  return is_known ? socket_name(address, size) : "a client";
 }
 
 }  // namespace
@@ -222,12 +219,17 @@ void Connection::count_buffered() {
   const bool grew = now > counted_;
   commons_.buffered += now - std::exchange(counted_, now);
   if (grew && commons_.buffered > commons_.options.max_buffered_bytes) {
-    tell(
-        fmt::format("incomplete requests and unread replies of all clients have more than {} bytes",
-                    commons_.options.max_buffered_bytes),
-        true);
-    is_broken_ = true;
+    owner_.overfull();
   }
+}
+
+void Connection::give_up() {
+  tell(fmt::format("incomplete requests and unread replies of all clients have more than {} bytes, "
+                   "its own {}",
+                   commons_.options.max_buffered_bytes, counted_),
+       true);
+  is_broken_ = true;
+  close();
 }
 
 /// The last steps of `finish`, as far as they can be taken now.

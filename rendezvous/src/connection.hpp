@@ -30,6 +30,8 @@ class Connection final : public ReadySet::Watcher {
     virtual void touched(Connection& connection) = 0;
     /// It has said its last: `close` it if the client does not do so in time.
     virtual void leaving(Id id) = 0;
+    /// All clients together have more than ServerOptions::max_buffered_bytes: `give_up` one.
+    virtual void overfull() = 0;
     /// The last call. The connection must live on to the end of the turn.
     virtual void closed(Id id) = 0;
 
@@ -72,6 +74,10 @@ class Connection final : public ReadySet::Watcher {
   /// Tries to send what `send` left, and to end what `finish` began.
   void flush();
   void close();
+  /// What of Commons::buffered is its.
+  [[nodiscard]] std::size_t num_buffered() const noexcept { return counted_; }
+  /// Closes it, for it has more buffered than any other.
+  void give_up();
 
  private:
   void advance(std::uint32_t events);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 namespace acc::rendezvous {
 namespace {
@@ -12,6 +13,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kListen = 0x0A;  // TCP_LISTEN in the kernel's tcp_states.h
+
+// Keeps the sockets that it binds for services; the service is who answers.
+constexpr std::string_view kServiceManager = "systemd";
 
 struct Listener {
   std::string inode;
@@ -60,6 +64,7 @@ std::optional<std::string> Server::port_owner(std::uint16_t port) {
     return std::nullopt;
   }
   const std::string link = "socket:[" + listener->inode + "]";
+  std::string owner = fmt::format("a process of user id {}", listener->uid);
   std::error_code ignored;
   for (const auto& process : fs::directory_iterator("/proc", ignored)) {
     const std::string pid = process.path().filename();
@@ -67,10 +72,13 @@ std::optional<std::string> Server::port_owner(std::uint16_t port) {
       std::string name;
       std::ifstream comm(process.path() / "comm");
       std::getline(comm, name);
-      return fmt::format("{} (pid {})", name, pid);
+      owner = fmt::format("{} (pid {})", name, pid);
+      if (name != kServiceManager) {
+        break;
+      }
     }
   }
-  return fmt::format("a process of user id {}", listener->uid);
+  return owner;
 }
 
 }  // namespace acc::rendezvous

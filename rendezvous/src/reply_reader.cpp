@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 namespace acc::rendezvous {
@@ -32,8 +33,12 @@ std::string ReplyReader::bytes() {
   if (length > wire::kMaxFrameBytes) {
     throw Error(Errc::protocol, fmt::format("a value of {} bytes was announced", length));
   }
-  std::string bytes(length, '\0');
-  stream_.read(bytes.data(), bytes.size(), deadline_);
+  std::string bytes;
+  while (bytes.size() < length) {  // an announcement alone takes no more than a SET may bring
+    const std::size_t begin = bytes.size();
+    bytes.resize(std::min<std::size_t>(length, begin + std::max(begin, wire::kMaxValueBytes)));
+    stream_.read(bytes.data() + begin, bytes.size() - begin, deadline_);
+  }
   return bytes;
 }
 

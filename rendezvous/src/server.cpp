@@ -38,7 +38,7 @@ constexpr std::chrono::milliseconds kLongestTurn{5};
 /// outside ends with `end_turn`.
 class Server::Impl final : public std::enable_shared_from_this<Impl>, public Connection::Owner {
  public:
-  Impl(asio::io_context& io, std::vector<ListeningSocket> sockets, const ServerOptions& options)
+  Impl(asio::io_context& io, std::vector<Listener> listeners, const ServerOptions& options)
       : commons_(io, options),
         table_(
             [this](Connection::Id id) {
@@ -51,10 +51,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         accept_timer_(io),
         idle_timer_(io),
         round_timer_(io, Clock::time_point::max()) {
-    for (ListeningSocket& socket : sockets) {
-      port_ = port_ == 0 ? socket.port : port_;
+    for (Listener& listener : listeners) {
+      port_ = port_ == 0 ? listener.port : port_;
       acceptors_.emplace_back(
-          std::move(socket), commons_.ready, [this](UniqueFd client) { accept(std::move(client)); },
+          std::move(listener), commons_.ready,
+          [this](UniqueFd client) { accept(std::move(client)); },
           [this](int error) { pause_accepting(std::strerror(error)); });
     }
   }
@@ -101,6 +102,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
   [[nodiscard]] std::size_t num_connections() const noexcept { return connections_.size(); }
+  [[nodiscard]] std::size_t num_jobs() const noexcept { return jobs_.size(); }
+  [[nodiscard]] std::size_t num_keys() const noexcept { return table_.values().size(); }
 
  private:
   void await_ready() {
@@ -191,6 +194,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   void leaving(Connection::Id id) override {
     farewells_.add(id);
     await_limits();
+  }
+
+  void overfull() override {
+    const auto most = std::ranges::max_element(
+        connections_, {}, [](const auto& each) { return each.second->num_buffered(); });
+    most->second->give_up();
   }
 
   void closed(Connection::Id id) override {
@@ -337,14 +346,14 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   asio::steady_timer round_timer_;
 };
 
-Server::Server(asio::io_context& io, const std::vector<Address>& addresses, ServerOptions options)
-    : impl_(std::make_shared<Impl>(io, listen_on(addresses), options)) {
+Server::Server(asio::io_context& io, std::vector<Listener> listeners, ServerOptions options)
+    : impl_(std::make_shared<Impl>(io, std::move(listeners), options)) {
   impl_->start();
 }
 
 Server::Server(asio::io_context& io, const std::string& host, std::uint16_t port,
                ServerOptions options)
-    : Server(io, resolve(host, port), options) {}
+    : Server(io, listen_on({host}, port), options) {}
 
 Server::~Server() {
   impl_->close_all();
@@ -356,6 +365,14 @@ std::uint16_t Server::port() const noexcept {
 
 std::size_t Server::num_connections() const noexcept {
   return impl_->num_connections();
+}
+
+std::size_t Server::num_jobs() const noexcept {
+  return impl_->num_jobs();
+}
+
+std::size_t Server::num_keys() const noexcept {
+  return impl_->num_keys();
 }
 
 void Server::renew_store() {

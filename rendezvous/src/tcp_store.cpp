@@ -217,13 +217,13 @@ std::unique_ptr<Store> TcpStore::clone() {
 }
 
 void TcpStore::ping() {
-  constexpr std::uint32_t kNonce = 0x70696e67;
-  const std::uint32_t echo = connection_->call({.opcode = Opcode::ping, .number = kNonce},
-                                               [](ReplyReader& reader) { return reader.u32(); });
-  if (echo != kNonce) {
-    throw Error(Errc::protocol, fmt::format("store at {}: a ping of 0x{:08x} came back as 0x{:08x}",
-                                            connection_->where(), kNonce, echo));
-  }
+  static constexpr std::uint32_t kNonce = 0x70696e67;
+  connection_->call({.opcode = Opcode::ping, .number = kNonce}, [](ReplyReader& reader) {
+    if (const std::uint32_t echo = reader.u32(); echo != kNonce) {
+      throw Error(Errc::protocol,
+                  fmt::format("a ping of 0x{:08x} came back as 0x{:08x}", kNonce, echo));
+    }
+  });
 }
 
 Pipeline TcpStore::pipeline() {

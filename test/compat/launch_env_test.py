@@ -12,24 +12,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from own_network import own_network
+
 DATA = Path(__file__).resolve().parents[1] / "data"
 CASES = DATA / "launch_env"
 DEVIATIONS = DATA / "launch_env_deviations.txt"
 DOCUMENT = DATA.parents[1] / "docs" / "compat.md"
 # No GPU but those that a case asks for.
 WITHOUT_GPUS = 'export ACC_SIMULATE_GPUS=${ACC_SIMULATE_GPUS:-0}; exec "$0" "$@"'
-
-
-def own_network():
-    """The words that run a command where nobody else has ports; none where that is not allowed."""
-    for flags in (["-n"], ["-rn"]):
-        words = ["unshare", *flags, "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-        try:
-            if subprocess.run([*words, "true"], capture_output=True).returncode == 0:
-                return words
-        except FileNotFoundError:
-            break
-    return []
 
 
 def failures(acclaunch, compat, names, timeout):

@@ -179,20 +179,45 @@ TEST_CASE("restart: a launcher that cannot go on ends the job on the other machi
 }
 
 TEST_CASE("restart: a machine that is gone without a word ends the job") {
-  for (const Way way : {Way::fixed, Way::c10d}) {
+  const std::pair<Way, const char*> cases[] = {{Way::fixed, "3"}, {Way::c10d, "0"}};
+  for (const auto& [way, restarts] : cases) {
     for (const int killed : {0, 1}) {
       CAPTURE(way_name(way));
       CAPTURE(killed);
       const ReservedPort port;
-      TwoMachines machines(way, port, {"--max-restarts", "3"}, "echo pid=$$ end; exec sleep 1000");
+      TwoMachines machines(way, port, {"--max-restarts", restarts},
+                           "echo pid=$$ end; exec sleep 1000");
       machines[0].wait_for_text(" end", 2);
       machines[1].wait_for_text(" end", 2);
       const Watched workers(machines[0].out() + machines[1].out(), "pid=");
       ::kill(supervisor_of(machines[killed]), SIGKILL);
       CHECK(machines[killed].wait() == 128 + SIGKILL);
       CHECK(machines[1 - killed].wait() == 1);
-      CHECK(contains(machines[1 - killed].err(), "the connection to machine "));
+      CHECK(contains(machines[1 - killed].err(), "the connection to "));
       CHECK(workers.all_end());
     }
   }
+}
+
+TEST_CASE("restart: c10d waits for another machine in place of one that is gone") {
+  const ReservedPort port;
+  const auto machine = [&] {
+    return torchrun({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                     "127.0.0.1:" + port.text(), "--max-restarts", "1"},
+                    "echo $RANK in $TORCHELASTIC_RESTART_COUNT end; "
+                    "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000");
+  };
+  Program host(machine());
+  host.wait_for_text("waiting for machines");
+  Program gone(machine());
+  host.wait_for_text(" in 0 end");
+  gone.wait_for_text(" in 0 end");
+  ::kill(supervisor_of(gone), SIGKILL);
+  CHECK(gone.wait() == 128 + SIGKILL);
+  host.wait_for_text("waiting for machines", 2);
+  Program other(machine());
+  CHECK(host.wait() == 0);
+  CHECK(other.wait() == 0);
+  CHECK(contains(host.out() + other.out(), "1 in 1 end\n"));
+  CHECK(contains(host.err(), "acclaunch: restart 1 of 1\n"));
 }

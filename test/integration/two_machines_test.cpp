@@ -135,8 +135,9 @@ TEST_CASE("two machines: a machine that does not come is named when the time is 
     Program job(machine(alone, port, "echo started", {"--rdzv_conf", "timeout=1"}));
     CHECK(job.wait() == 124);
     CHECK(job.out().empty());
-    CHECK(contains(job.err(), alone == 0 ? "machines 1 of 2 did not come to "
-                                         : "from the store at 127.0.0.1:" + port.text() + ": "));
+    CHECK(contains(job.err(), alone == 0
+                                  ? "machines 1 of 2 did not come within 1 s"
+                                  : "from the rendezvous at 127.0.0.1:" + port.text() + ": "));
   }
 }
 
@@ -196,26 +197,33 @@ TEST_CASE("two machines: one job may end at a meeting point while another runs o
   third.wait_for_text("two-up");
   fourth.wait_for_text("two-up");
   host.signal(SIGTERM);
-  CHECK(host.wait() == 128 + SIGTERM);
   CHECK(other.wait() == 128 + SIGTERM);
+  host.wait_for_text("other machines meet here: serving them until their jobs end");
   fourth.signal(SIGUSR1);
   CHECK(third.wait() == 5);
   CHECK(fourth.wait() == 5);
+  CHECK(host.wait() == 128 + SIGTERM);
 }
 
-TEST_CASE("two machines: the minimum starts after the last call, and who is late is told so") {
+TEST_CASE(
+    "two machines: the minimum starts after the last call, and who is late makes a new round") {
   const ReservedPort port;
-  const auto machine = [&](const std::string& nnodes) {
-    return torchrun({"--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint",
+  const auto machine = [&] {
+    return torchrun({"--nnodes", "1:3", "--rdzv-backend", "c10d", "--rdzv-endpoint",
                      "127.0.0.1:" + port.text(), "--rdzv-conf", "last_call_timeout=1"},
-                    "echo world $WORLD_SIZE end; read -r line < $FIFO; exec sleep 1000");
+                    "echo world $WORLD_SIZE after $TORCHELASTIC_RESTART_COUNT end; sleep 1000");
   };
-  Program first(machine("1:3"), {{"FIFO", "/dev/null"}});
-  first.wait_for_text("world 1 end");
-  Program late(machine("1:3"), {{"FIFO", "/dev/null"}});
-  CHECK(late.wait() == 2);
-  CHECK(contains(late.err(), "the job has started without this machine"));
-  first.signal(SIGTERM);
+  Program first(machine());
+  first.wait_for_text("world 1 after 0 end");
+  Program late(machine());
+  first.wait_for_text("world 2 after 0 end");
+  late.wait_for_text("world 2 after 0 end");
+  CHECK(contains(first.err(), " has joined: starting again with 2 machines\n"));
+  CHECK(contains(first.err(), "acclaunch: round 1: 2 machines, 2 workers; this is machine "));
+  late.signal(SIGTERM);  // leaves alone
+  CHECK(late.wait() == 128 + SIGTERM);
+  first.wait_for_text("world 1 after 0 end", 2);
+  first.signal(SIGTERM);  // it serves, and is the last one
   CHECK(first.wait() == 128 + SIGTERM);
 }
 
@@ -249,8 +257,9 @@ TEST_CASE("two machines: a stranger at the meeting point is named") {
                         "127.0.0.1:" + held.text(), "--rdzv-conf", "join_timeout=1"},
                        "echo started"));
   CHECK(job.wait() == 2);
-  CHECK(contains(job.err(), "127.0.0.1:" + held.text() + ", where launch_test (pid " +
-                                std::to_string(::getpid()) + ") listens, which is no store"));
+  CHECK(contains(job.err(), "from the rendezvous at 127.0.0.1:" + held.text()));
+  CHECK(contains(job.err(), "launch_test (pid " + std::to_string(::getpid()) +
+                                ") listens there; choose another port"));
   CHECK(job.out().empty());
 }
 

@@ -75,9 +75,8 @@ void Job::stop(const StopRequest& request) {
   if (stopping_) {
     rounds_->insist();
   }
-  rounds_->end({.exit_status = request.exit_status,
-                .cause = request.cause,
-                .reason = request.reason});
+  rounds_->end(
+      {.exit_status = request.exit_status, .cause = request.cause, .reason = request.reason});
   if (phase_ != Phase::running) {
     stop_outside_of_attempt(request);
     return;

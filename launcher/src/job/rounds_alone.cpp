@@ -76,8 +76,8 @@ asio::awaitable<Settlement> RoundsAlone::settle(bool /*failed*/, std::string rep
   Settlement settlement;
   settlement.end = end_;
   settlement.machines.push_back({0, host_, std::move(report)});
-  settlement.next = end_ && end_->restarts ? Settlement::Next::next_round
-                                           : Settlement::Next::finished;
+  settlement.next =
+      end_ && end_->restarts ? Settlement::Next::next_round : Settlement::Next::finished;
   co_return settlement;
 }
 

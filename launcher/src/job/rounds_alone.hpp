@@ -8,8 +8,7 @@ namespace acc::launcher {
 /// One machine, which meets nobody: a store for its own workers.
 class RoundsAlone : public Rounds {
  public:
-  RoundsAlone(boost::asio::io_context& io, const LaunchPlan& plan, std::string host,
-              Events events);
+  RoundsAlone(boost::asio::io_context& io, const LaunchPlan& plan, std::string host, Events events);
 
   boost::asio::awaitable<std::optional<rendezvous::Round>> next() override;
   void end(rendezvous::AttemptEnd end) override;

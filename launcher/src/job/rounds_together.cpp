@@ -108,8 +108,8 @@ asio::awaitable<bool> RoundsTogether::is_to_serve() {
     co_return *plan_.rendezvous.is_host;
   }
   asio::ip::tcp::resolver resolver(io_);  // beside the loop: a name server may be slow
-  const auto [error, found] = co_await resolver.async_resolve(
-      plan_.rendezvous.address, "", asio::as_tuple(asio::use_awaitable));
+  const auto [error, found] = co_await resolver.async_resolve(plan_.rendezvous.address, "",
+                                                              asio::as_tuple(asio::use_awaitable));
   co_return !error && std::ranges::any_of(found, [](const auto& entry) {
     return Server::is_own_address(entry.endpoint().address().to_string());
   });

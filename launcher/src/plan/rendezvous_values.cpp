@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <random>
 
 namespace acc::launcher {
@@ -15,8 +16,6 @@ using plugins::Faults;
 
 constexpr std::chrono::seconds kStaticJoinTimeout{900};
 constexpr std::chrono::seconds kElasticJoinTimeout{600};
-
-constexpr double kLeastHeartbeat = 0.5;
 
 struct ConfKey {
   std::string_view name;
@@ -36,16 +35,22 @@ constexpr std::array kConfKeys = {
     ConfKey{"store_type", ConfKey::store},
 };
 
+/// Seconds with a decimal point, at least a tenth.
+std::optional<std::chrono::milliseconds> read_fraction(const std::string& text) {
+  const auto value = plugins::parse_real(text);
+  if (!value || *value < 0.1 || *value > 1e6) {
+    return std::nullopt;
+  }
+  return std::chrono::round<std::chrono::milliseconds>(std::chrono::duration<double>(*value));
+}
+
 /// What is wrong with the value, or nothing.
 std::string expected_conf_value(const ConfKey& key, const std::string& value) {
   const std::string name(key.name);
   const auto number = read_number(value);
   switch (key.kind) {
     case ConfKey::seconds: return number && *number > 0 ? "" : name + "=SECONDS, at least 1";
-    case ConfKey::fraction: {
-      const auto real = plugins::parse_real(value);
-      return real && *real >= kLeastHeartbeat ? "" : name + "=SECONDS, at least 0.5";
-    }
+    case ConfKey::fraction: return read_fraction(value) ? "" : name + "=SECONDS, at least 0.1";
     case ConfKey::count: return number && *number > 0 ? "" : name + "=NUMBER, at least 1";
     case ConfKey::boolean: return plugins::parse_boolean(value) ? "" : name + "=true or false";
     case ConfKey::store: return value == "tcp" ? "" : name + "=tcp: machines meet over the network";
@@ -62,16 +67,55 @@ std::string unknown_conf_key(const std::string& where, std::string_view key) {
          plugins::did_you_mean(key, known);
 }
 
+/// The entries, which are known and right.
+using Conf = std::map<std::string_view, std::string>;
+
+std::optional<std::chrono::seconds> seconds_of(const Conf& conf, std::string_view key) {
+  const auto found = conf.find(key);
+  return found == conf.end() ? std::nullopt
+                             : std::optional(std::chrono::seconds(*read_number(found->second)));
+}
+
+/// torch's agents count as dead after so many intervals; `heartbeat_timeout`, which limits a single
+/// beat there, says here after how long at all.
+std::chrono::milliseconds heartbeat_timeout(const Conf& conf, std::chrono::milliseconds usual) {
+  if (const auto found = conf.find("heartbeat_timeout"); found != conf.end()) {
+    return *read_fraction(found->second);
+  }
+  const auto attempts = conf.find("keep_alive_max_attempt");
+  const auto interval = seconds_of(conf, "keep_alive_interval");
+  if (!interval && attempts == conf.end()) {
+    return usual;
+  }
+  return interval.value_or(std::chrono::seconds(5)) *
+         (attempts == conf.end() ? 3 : *read_number(attempts->second));
+}
+
+void set_times(const Conf& conf, RendezvousPlan& plan) {
+  const bool elastic = plan.backend == RendezvousPlan::Backend::c10d;
+  plan.join_timeout =
+      seconds_of(conf, elastic ? "join_timeout" : "timeout").value_or(plan.join_timeout);
+  plan.heartbeat_timeout = heartbeat_timeout(conf, plan.heartbeat_timeout);
+  if (elastic) {
+    plan.last_call_timeout = seconds_of(conf, "last_call_timeout").value_or(plan.last_call_timeout);
+    plan.close_timeout = seconds_of(conf, "close_timeout").value_or(plan.close_timeout);
+    if (const auto found = conf.find("is_host"); found != conf.end()) {
+      plan.is_host = plugins::parse_boolean(found->second);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> read_rendezvous_conf(const Given& given, RendezvousPlan& plan) {
-  const bool elastic = plan.backend == RendezvousPlan::Backend::c10d;
-  plan.join_timeout = elastic ? kElasticJoinTimeout : kStaticJoinTimeout;
+  plan.join_timeout =
+      plan.backend == RendezvousPlan::Backend::c10d ? kElasticJoinTimeout : kStaticJoinTimeout;
+  if (plugins::trimmed(given.text).empty()) {
+    return {};
+  }
+  Conf conf;
   std::vector<std::string> notices;
   Faults faults;
-  if (plugins::trimmed(given.text).empty()) {
-    return notices;
-  }
   for (const std::string_view entry : entries_of(given.text)) {
     const auto equals = std::min(entry.find('='), entry.size());
     const std::string_view key = plugins::trimmed(entry.substr(0, equals));
@@ -83,20 +127,18 @@ std::vector<std::string> read_rendezvous_conf(const Given& given, RendezvousPlan
       notices.push_back(unknown_conf_key(given.where, key));
     } else if (const auto expected = expected_conf_value(*known, value); !expected.empty()) {
       faults.add(bad_value({given.where, std::string(entry)}, expected).what());
-    } else if (key == (elastic ? "join_timeout" : "timeout")) {
-      plan.join_timeout = std::chrono::seconds(*read_number(value));
-    } else if (elastic && key == "last_call_timeout") {
-      plan.last_call_timeout = std::chrono::seconds(*read_number(value));
-    } else if (key == "heartbeat_timeout") {
-      plan.heartbeat_timeout = std::chrono::round<std::chrono::milliseconds>(
-          std::chrono::duration<double>(*plugins::parse_real(value)));
-    } else if (key == "timeout" || key == "join_timeout") {
-      notices.push_back(
-          given.where + ": " + std::string(key) + " has no effect with " +
-          (elastic ? "c10d, which reads join_timeout" : "static, which reads timeout"));
+    } else {
+      conf[known->name] = value;
     }
   }
   faults.raise();
+  set_times(conf, plan);
+  const bool elastic = plan.backend == RendezvousPlan::Backend::c10d;
+  if (conf.contains(elastic ? "timeout" : "join_timeout")) {
+    notices.push_back(given.where +
+                      (elastic ? ": timeout has no effect with c10d, which reads join_timeout"
+                               : ": join_timeout has no effect with static, which reads timeout"));
+  }
   return notices;
 }
 

@@ -109,6 +109,8 @@ std::string expected_value(const SettingRow& row) {
     case Type::integer: return numbers("an integer", row.allowed);
     case Type::count: return numbers("a whole number (5e8 is one)", row.allowed);
     case Type::real: return numbers("a number", row.allowed);
+    case Type::size: return numbers("a size (such as 64MiB)", row.allowed);
+    case Type::duration: return numbers("a time (such as 500ms or 2h)", row.allowed);
     case Type::choice: return choices(row.allowed);
     case Type::numbered_choice: return choices(row.allowed) + ", or its number from 1";
   }

@@ -36,27 +36,29 @@ std::optional<std::string_view> find_choice(const SettingRow& row, std::string_v
   return found == choices.end() ? std::nullopt : std::optional(*found);
 }
 
-bool in_range(double value, std::string_view range) {
-  if (range.empty()) {
-    return true;
+/// `parse` reads the value and the ends of the range alike.
+template <typename Parse>
+bool in_range(std::string_view text, std::string_view range, Parse parse) {
+  const auto value = parse(text);
+  if (!value || range.empty()) {
+    return value.has_value();
   }
   const auto dots = range.find("..");
-  const auto low = parse_real(range.substr(0, dots));
-  const auto high = parse_real(range.substr(dots + 2));
-  return value >= low.value_or(value) && value <= high.value_or(value);
+  const auto low = parse(range.substr(0, dots));
+  const auto high = parse(range.substr(dots + 2));
+  return *value >= low.value_or(*value) && *value <= high.value_or(*value);
 }
 
 bool valid(const SettingRow& row, std::string_view text) {
-  const auto number_in_range = [&](auto value) {
-    return value && in_range(static_cast<double>(*value), row.allowed);
-  };
   switch (row.type) {
     case Type::text:
     case Type::list: return true;
     case Type::boolean: return parse_boolean(text).has_value();
-    case Type::integer: return number_in_range(parse_integer(text));
-    case Type::count: return number_in_range(parse_count(text));
-    case Type::real: return number_in_range(parse_real(text));
+    case Type::integer: return in_range(text, row.allowed, parse_integer);
+    case Type::count: return in_range(text, row.allowed, parse_count);
+    case Type::real: return in_range(text, row.allowed, parse_real);
+    case Type::size: return in_range(text, row.allowed, parse_size);
+    case Type::duration: return in_range(text, row.allowed, parse_duration);
     case Type::choice:
     case Type::numbered_choice: return find_choice(row, text).has_value();
   }
@@ -152,6 +154,14 @@ std::int64_t Settings::integer(std::string_view key) const {
 
 double Settings::real(std::string_view key) const {
   return parse_real(text(key)).value_or(0.0);
+}
+
+std::int64_t Settings::size(std::string_view key) const {
+  return parse_size(text(key)).value_or(0);
+}
+
+std::chrono::milliseconds Settings::duration(std::string_view key) const {
+  return parse_duration(text(key)).value_or(std::chrono::milliseconds(0));
 }
 
 std::string Settings::choice(std::string_view key) const {

@@ -115,9 +115,12 @@ void Membership::lose_from_attempt(int rank, bool had_reported, const std::strin
     return;
   }
   const std::string& host = attempt_.host(rank);
-  const AttemptEnd loss{-1,   host,
-                        1,    true,
-                        Cause::membership, fmt::format("{} is lost: {}", name_of(rank, host), why)};
+  const AttemptEnd loss{-1,
+                        host,
+                        1,
+                        true,
+                        Cause::membership,
+                        fmt::format("{} is lost: {}", name_of(rank, host), why)};
   if (phase_ == Phase::ending) {
     if (terms_.ranks_are_given && end_->restarts) {
       change_end(lost(rank, why));

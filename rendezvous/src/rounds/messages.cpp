@@ -23,7 +23,7 @@ constexpr std::tuple<> kFields;
 template <>
 constexpr auto kFields<Machine> =
     std::tuple{&Machine::machine_rank,     &Machine::host, &Machine::address, &Machine::store_port,
-               &Machine::local_world_size, &Machine::pid, &Machine::serves};
+               &Machine::local_world_size, &Machine::pid,  &Machine::serves};
 template <>
 constexpr auto kFields<Terms> =
     std::tuple{&Terms::ranks_are_given, &Terms::num_machines, &Terms::min_machines,

@@ -54,9 +54,31 @@ TEST_CASE("rendezvous configuration") {
     CHECK(plan.join_timeout.count() == join_timeout);
     CHECK(plan.last_call_timeout.count() == last_call_timeout);
   }
+  struct Heartbeat {
+    std::string text;
+    int milliseconds;
+  };
+  for (const auto& [text, milliseconds] : {
+           Heartbeat{"timeout=1", 5000},
+           Heartbeat{"heartbeat_timeout=0.5", 500},
+           Heartbeat{"heartbeat_timeout=2,keep_alive_interval=9", 2000},
+           Heartbeat{"keep_alive_interval=2", 6000},
+           Heartbeat{"keep_alive_max_attempt=4", 20000},
+       }) {
+    CAPTURE(text);
+    RendezvousPlan plan;
+    read_rendezvous_conf({"--rdzv-conf", text}, plan);
+    CHECK(plan.heartbeat_timeout == std::chrono::milliseconds(milliseconds));
+  }
+  RendezvousPlan hosting;
+  hosting.backend = Backend::c10d;
+  read_rendezvous_conf({"--rdzv-conf", "is_host=0,close_timeout=7"}, hosting);
+  CHECK(hosting.is_host == false);
+  CHECK(hosting.close_timeout == std::chrono::seconds(7));
   for (const std::string text :
-       {"timeout", "timeout=", "=60", ",", "timeout=60,", "timeout=soon", "timeout=0", "timeout=-1",
-        "timeout=1.5", "is_host=maybe", "store_type=file", "keep_alive_max_attempt=0"}) {
+       {"heartbeat_timeout=0", "heartbeat_timeout=0.05", "timeout", "timeout=", "=60", ",",
+        "timeout=60,", "timeout=soon", "timeout=0", "timeout=-1", "timeout=1.5", "is_host=maybe",
+        "store_type=file", "keep_alive_max_attempt=0"}) {
     CAPTURE(text);
     RendezvousPlan plan;
     CHECK(refusal([&] {

@@ -105,9 +105,9 @@ TEST_CASE("a flag without effect is said") {
   CHECK(fixture.notices({"--standalone", "--rdzv-id=x", "--master-port=1", "train.py"}) ==
         "--rdzv-id has no effect: one machine stands alone\n"
         "--master-port has no effect: one machine stands alone\n");
-  CHECK(
-      contains(fixture.notices({"--nnodes=2", "--rdzv-backend=c10d", "--node-rank=1", "train.py"}),
-               "--node-rank has no effect with c10d"));
+  CHECK(contains(
+      fixture.notices({"--nnodes=2", "--rdzv-backend=c10d", "--master-port=1", "train.py"}),
+      "--master-port has no effect with c10d"));
   CHECK(contains(fixture.notices({"--nnodes=2", "--rdzv-conf=tmieout=1", "train.py"}),
                  "did you mean \"timeout\"?"));
 }

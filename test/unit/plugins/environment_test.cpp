@@ -36,6 +36,8 @@ std::vector<std::string> samples(const SettingRow& row) {
     case Type::integer: return {"1", row.allowed.ends_with("..1") ? "1" : "2"};
     case Type::count: return {"4e3", "12345"};
     case Type::real: return {"0.5", "2.0"};
+    case Type::size: return {"4096", "64MiB"};
+    case Type::duration: return {"500ms", "2h"};
     case Type::list: return {"Block", "Block,Head"};
     case Type::text: return {row.key == "fsdp_reshard_after_forward" ? "false" : "/some/text"};
     case Type::choice:

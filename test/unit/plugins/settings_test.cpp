@@ -74,6 +74,42 @@ TEST_CASE("numbers: counts may be floats without fraction, integers may not") {
   CHECK_FALSE(parse_real("inf").has_value());
 }
 
+TEST_CASE("sizes and times have units") {
+  CHECK(parse_size("4096") == 4096);
+  CHECK(parse_size("64MiB") == 64 << 20);
+  CHECK(parse_size(" 2 gib ") == std::int64_t{2} << 30);
+  CHECK(parse_size("8388607TiB") == std::int64_t{8388607} << 40);
+  for (const std::string text : {"", "MiB", "64MB", "1.5MiB", "-1", "8388608TiB", "1 2", "0x10"}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_size(text).has_value());
+  }
+  using namespace std::chrono_literals;
+  CHECK(parse_duration("500ms") == 500ms);
+  CHECK(parse_duration("0.5s") == 500ms);
+  CHECK(parse_duration("10 MIN") == 10min);
+  CHECK(parse_duration("2h") == 2h);
+  CHECK(parse_duration("1d") == 24h);
+  CHECK(parse_duration("0") == 0ms);
+  for (const std::string text : {"", "5", "s", "-1s", "5 sec", "1h30min", "1e9s", "99999999999d"}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_duration(text).has_value());
+  }
+}
+
+TEST_CASE("sizes and times have ranges in their own units") {
+  constexpr SettingRow kRows[] = {{.key = "buffer", .type = Type::size, .allowed = "4KiB..1MiB"},
+                                  {.key = "pause", .type = Type::duration, .allowed = "1ms.."}};
+  Settings settings(kRows);
+  settings.set("buffer", "4096", kFlag);
+  settings.set("pause", "2s", kFlag);
+  CHECK(settings.size("buffer") == 4096);
+  CHECK(settings.duration("pause") == std::chrono::seconds(2));
+  CHECK_THROWS_WITH(settings.set("buffer", "2MiB", kFlag),
+                    "--flag must be a size (such as 64MiB) 4KiB..1MiB, got \"2MiB\"");
+  CHECK_THROWS_WITH(settings.set("pause", "0", kFlag),
+                    "--flag must be a time (such as 500ms or 2h) of at least 1ms, got \"0\"");
+}
+
 TEST_CASE("text is kept as given and read by type") {
   Settings settings;
   settings.set("fsdp_sharding_strategy", "2", kFlag);

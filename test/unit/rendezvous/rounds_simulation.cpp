@@ -429,9 +429,9 @@ void Simulation::hear_formed(Machine& machine, const Round& /*round*/) {
   }
   change(machine, State::running);
   machine.succeeded = machine.last_end = false;
-  if (workers_succeed_ || (has_faults_ && happens(4))) {
+  if (workers_succeed_ || (has_faults_ && happens_to_one_of(4))) {
     plan(machine, up_to(20s), &Simulation::succeed);
-  } else if (has_faults_ && happens(6)) {
+  } else if (has_faults_ && happens_to_one_of(6)) {
     plan(machine, up_to(20s), &Simulation::fail);
   }
 }
@@ -458,7 +458,7 @@ void Simulation::hear_settled(Machine& machine, const Settlement& settlement) {
     violated(machine.enter.machine.host + " is to join again, and has not reported or was over");
   }
   change(machine, State::between);
-  if (!has_faults_ || !happens(50)) {  // else it hangs
+  if (!has_faults_ || !happens_to_one_of(50)) {  // else it hangs
     plan(machine, up_to(500ms), &Simulation::rejoin);
   }
 }
@@ -488,7 +488,7 @@ void Simulation::succeed(Machine& machine) {
 
 void Simulation::end_workers(Machine& machine) {
   change(machine, State::ending);
-  plan(machine, has_faults_ && happens(30) ? 200s : up_to(3s), &Simulation::report);
+  plan(machine, has_faults_ && happens_to_one_of(30) ? 200s : up_to(3s), &Simulation::report);
 }
 
 void Simulation::report(Machine& machine) {

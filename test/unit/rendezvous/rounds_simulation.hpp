@@ -2,6 +2,7 @@
 
 #include "rounds/jobs.hpp"
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
@@ -91,6 +92,10 @@ class Simulation {
   // Chance.
   std::uint64_t draw(std::uint64_t below) { return chance_() % below; }
   bool happens(int in) { return draw(static_cast<std::uint64_t>(in)) == 0; }
+  /// What ends a round is as likely in a large world as in a small one.
+  bool happens_to_one_of(int in) {
+    return happens(in * std::max(1, static_cast<int>(machines_.size()) / 8));
+  }
   Milliseconds up_to(Milliseconds most);
   Milliseconds latency();
 

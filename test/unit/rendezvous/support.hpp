@@ -37,9 +37,9 @@ inline constexpr auto kSoon = 30s;
 class ServerThread {
  public:
   explicit ServerThread(ServerOptions options = {}, const std::string& host = "127.0.0.1")
-      : ServerThread(options, Server::resolve(host, 0)) {}
-  ServerThread(ServerOptions options, const std::vector<Address>& addresses)
-      : server_(std::make_unique<Server>(io_, addresses, options)),
+      : ServerThread(options, listen_on({host}, 0)) {}
+  ServerThread(ServerOptions options, std::vector<Listener> listeners)
+      : server_(std::make_unique<Server>(io_, std::move(listeners), options)),
         port_(server_->port()),
         thread_([this] { io_.run(); }) {}
   ~ServerThread() { stop(); }

@@ -52,6 +52,7 @@ void read_rendezvous(AccelerateDraft& draft) {
     rendezvous.backend = meets ? Backend::c10d : Backend::fixed;
   }
   rendezvous.min_machines = draft.plan.num_machines;
+  rendezvous.machine_rank_was_given = meets && draft.settings.given("machine_rank");
   rendezvous.run_id = torchrun_default(draft, "RDZV_ID").text;
   rendezvous.run_id = rendezvous.run_id.empty() ? "none" : rendezvous.run_id;
   rendezvous.local_address = torchrun_default(draft, "LOCAL_ADDR").text;

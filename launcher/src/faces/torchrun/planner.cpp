@@ -130,11 +130,14 @@ void meet_at_given_address(TorchrunDraft& draft) {
 
 void meet_at_endpoint(TorchrunDraft& draft) {
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
-  for (const std::string key : {"node_rank", "master_addr", "master_port"}) {
+  for (const std::string key : {"master_addr", "master_port"}) {
     if (draft.settings.given(key)) {
-      draft.notice(draft.given(key).where +
-                   " has no effect with c10d, which hands out ranks and addresses");
+      draft.notice(draft.given(key).where + " has no effect with c10d, which hands out addresses");
     }
+  }
+  if (draft.settings.given("node_rank")) {  // decides the order of ranks
+    read_node_rank(draft, draft.machines.most);
+    rendezvous.machine_rank_was_given = true;
   }
   Endpoint endpoint = {"localhost", {}};
   if (draft.settings.has("rdzv_endpoint")) {

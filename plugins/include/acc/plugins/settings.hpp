@@ -2,6 +2,7 @@
 
 #include "acc/plugins/settings_table.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,7 +12,7 @@
 
 namespace acc::plugins {
 
-/// Where a value came from. Kinds are in rising order of precedence.
+/// Where a value came from. Kinds are in the launcher's rising order of precedence.
 struct Source {
   enum class Kind { default_value, environment, file, deepspeed_file, derived, flag };
 
@@ -53,6 +54,8 @@ class Settings {
   [[nodiscard]] bool boolean(std::string_view key) const;
   [[nodiscard]] std::int64_t integer(std::string_view key) const;  ///< of integers and counts
   [[nodiscard]] double real(std::string_view key) const;
+  [[nodiscard]] std::int64_t size(std::string_view key) const;  ///< in bytes
+  [[nodiscard]] std::chrono::milliseconds duration(std::string_view key) const;
   [[nodiscard]] std::string choice(std::string_view key) const;  ///< as the table spells it
   [[nodiscard]] std::vector<std::string> list(std::string_view key) const;  ///< blanks trimmed
 
@@ -73,6 +76,10 @@ std::optional<std::int64_t> parse_integer(std::string_view text);
 /// An integer, or a float text without fraction such as `5e8`.
 std::optional<std::int64_t> parse_count(std::string_view text);
 std::optional<double> parse_real(std::string_view text);
+/// Bytes: a whole number, with B, KiB, MiB, GiB or TiB in any letter case or without a unit.
+std::optional<std::int64_t> parse_size(std::string_view text);
+/// A number with ms, s, min, h or d. Without a unit 0 alone.
+std::optional<std::chrono::milliseconds> parse_duration(std::string_view text);
 std::string lower(std::string_view text);
 std::string upper(std::string_view text);
 /// Without blanks and tabs at either end.

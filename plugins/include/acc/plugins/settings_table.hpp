@@ -20,7 +20,18 @@ enum class Section {
   fp8,          ///< `fp8_config`; its prefix `fp8_` may be left out there
 };
 
-enum class Type { text, boolean, integer, count, real, choice, numbered_choice, list };
+enum class Type {
+  text,
+  boolean,
+  integer,
+  count,
+  real,
+  size,      ///< bytes: `64MiB`
+  duration,  ///< `500ms`, `2h`; 0 needs no unit
+  choice,
+  numbered_choice,
+  list
+};
 
 /// How a setting is spelled on the command line. A toggle takes no value; one that can be denied
 /// takes `=BOOLEAN`, or the next word where that is true or false.

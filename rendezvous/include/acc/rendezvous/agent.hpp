@@ -48,12 +48,12 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  /// Connects, again and again with back-off, and asks for a place; completes when a round is formed
-  /// with this machine in it. Where `me.address` is empty, the address that this machine has for the
-  /// server, or the server's name where both are the same machine, is filled in. Nothing: the job
-  /// ended without another round (`known_end` says why, if there is a reason), or `leave` was
-  /// called. Throws Error(config) for machines that disagree,
-  /// Error(timeout) that names who is missing, both as JobTimes::join says.
+  /// Connects, again and again with back-off, and asks for a place; completes when a round is
+  /// formed with this machine in it. Where `me.address` is empty, the address that this machine has
+  /// for the server, or the server's name where both are the same machine, is filled in. Nothing:
+  /// the job ended without another round (`known_end` says why, if there is a reason), or `leave`
+  /// was called. Throws Error(config) for machines that disagree, Error(timeout) that names who is
+  /// missing, both as JobTimes::join says.
   Awaitable<std::optional<Round>> join(std::string host, std::uint16_t port, Machine me);
 
   /// As `join`, after a settlement that another round follows. Goes on with the connection where

@@ -8,8 +8,8 @@
 
 /// What the machines of a job and the server that forms their rounds tell each other.
 ///
-/// A *job* is all agents (launchers, one a machine) that name one run id at one server. A *round* is
-/// a set of them with ranks; its workers see a store of their own. Rounds count from 0 and never
+/// A *job* is all agents (launchers, one a machine) that name one run id at one server. A *round*
+/// is a set of them with ranks; its workers see a store of their own. Rounds count from 0 and never
 /// overlap: the next one is formed when every machine of the last one has reported or is gone.
 namespace acc::rendezvous {
 
@@ -17,7 +17,7 @@ namespace acc::rendezvous {
 struct Machine {
   /// As the user gave it. Terms::ranks_are_given: its rank; else it only decides the order.
   std::optional<int> machine_rank;
-  std::string host{};              ///< its name: for messages, and for the order of ranks
+  std::string host{};            ///< its name: for messages, and for the order of ranks
   std::string address;           ///< where the other machines reach it
   std::uint16_t store_port = 0;  ///< where it serves the workers' store if it becomes machine 0
   int local_world_size = 1;
@@ -42,7 +42,7 @@ struct Terms {
 /// The limits of a job are those of the agent that came first, but for `join`.
 struct JobTimes {
   using Milliseconds = std::chrono::milliseconds;
-  Milliseconds join{600'000};     ///< how long this agent waits for a round
+  Milliseconds join{600'000};      ///< how long this agent waits for a round
   Milliseconds last_call{30'000};  ///< for more machines, once there are enough
   Milliseconds heartbeat{5'000};   ///< an agent that is silent for so long is out
   Milliseconds settle{95'000};     ///< from the end of an attempt to the last report

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "acc/rendezvous/listener.hpp"
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -33,33 +35,23 @@ struct ServerOptions {
   std::size_t max_keys = 10'000'000;
   std::size_t max_bytes = std::size_t{4} << 30;
   std::size_t max_frame_bytes = std::size_t{512} << 20;
-  /// Of all clients together: requests that are not complete and replies that are not read.
+  /// Of all clients together: requests that are not complete and replies that are not read. Beyond
+  /// it the client that has most of them loses its connection.
   std::size_t max_buffered_bytes = std::size_t{1} << 30;
   /// Requests of a client wait while this much of its replies is unread.
   std::size_t max_unread_bytes = std::size_t{4} << 20;
 };
 
-/// Where to listen: an IPv4 or IPv6 address, no name; or "unix:PATH", which has no port.
-struct Address {
-  std::string host;
-  std::uint16_t port = 0;
-
-  bool operator==(const Address&) const = default;
-};
-
 /// Serves torch's TCPStore protocol (all commands of PyTorch 2.13) and the agents that form the
-/// rounds of jobs (job.hpp), on one port, from `io`. A client's first byte says which it is.
+/// rounds of jobs (job.hpp), from `io`. A client's first byte says which it is.
 ///
 /// Lives on the one thread that runs `io`, and must not outlive it. A client that breaks the
 /// protocol loses its own connection only.
 class Server {
  public:
-  /// Binds at once, to all of `addresses`; an address family that this machine lacks is left out
-  /// where there is another. Those with port 0 share one free port. Asks no name server. Throws
-  /// Error(connection) that names address, port and errno; for a port in use, its owner too.
-  Server(boost::asio::io_context& io, const std::vector<Address>& addresses,
-         ServerOptions options = {});
-  /// Listens on what `resolve` finds.
+  /// Takes its clients from `listeners`, of which there is at least one.
+  Server(boost::asio::io_context& io, std::vector<Listener> listeners, ServerOptions options = {});
+  /// Listens on one host: see listen_on, which may ask name servers and block so long.
   Server(boost::asio::io_context& io, const std::string& host, std::uint16_t port,
          ServerOptions options = {});
   /// Closes everything at once.
@@ -67,13 +59,11 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// The addresses of a host name or address of this machine; "" stands for all interfaces, and
-  /// "unix:PATH" for itself. May ask name servers, and block so long. Throws Error(connection).
-  static std::vector<Address> resolve(const std::string& host, std::uint16_t port);
-
   /// The port that was bound; 0 where there are Unix sockets only.
   [[nodiscard]] std::uint16_t port() const noexcept;
   [[nodiscard]] std::size_t num_connections() const noexcept;
+  [[nodiscard]] std::size_t num_jobs() const noexcept;
+  [[nodiscard]] std::size_t num_keys() const noexcept;
 
   /// For the workers' next attempt, once the last ones have ended: forgets every key and closes the
   /// connections of all store clients, so that nothing a dead worker sent can come late.

@@ -1,0 +1,192 @@
+// The agents of one job, all on one thread: how long a round takes.
+//
+// agents_load PORT AGENTS
+//     first_ms: from the first connect until every agent has its place in round 0.
+//     next_ms:  from the moment in which one agent's connection breaks until all others, which have
+//               heard of it, reported and joined again, have their places in round 1.
+//
+// Prints one JSON object.
+#include "acc/base/unique_fd.hpp"
+#include "rounds/messages.hpp"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace acc::rendezvous;
+using namespace acc::rendezvous::rounds;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kPatience{120'000};
+
+[[noreturn]] void fail(const std::string& what) {
+  fmt::print(stderr, "agents_load: {}\n", what);
+  std::exit(1);
+}
+
+int checked(int result, const char* what) {
+  if (result < 0) {
+    fail(fmt::format("{}: errno {}", what, errno));
+  }
+  return result;
+}
+
+struct SimulatedAgent {
+  acc::UniqueFd socket;
+  std::string incoming;
+  std::string unsent;
+  int round = -1;
+};
+
+class Load {
+ public:
+  Load(int port, int agents) : port_(port), agents_(static_cast<std::size_t>(agents)) {
+    epoll_.reset(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
+  }
+
+  void enter_all() {
+    for (std::size_t i = 0; i < agents_.size(); ++i) {
+      enter(i);
+    }
+  }
+
+  void lose_one() {
+    agents_.back().socket.reset();
+    agents_.pop_back();
+  }
+
+  void await_round(int round) {
+    while (in_round_ < agents_.size() || reached_ < round) {
+      std::array<epoll_event, 256> events;
+      const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                   static_cast<int>(kPatience.count()));
+      if (count <= 0) {
+        fail(fmt::format("round {} does not come: {} of {} agents are in it", round, in_round_,
+                         agents_.size()));
+      }
+      for (int i = 0; i < count; ++i) {
+        const epoll_event& event = events[static_cast<std::size_t>(i)];
+        serve(agents_[event.data.u64], event.events);
+      }
+    }
+    in_round_ = 0;
+  }
+
+ private:
+  void enter(std::size_t index) {
+    SimulatedAgent& agent = agents_[index];
+    agent.socket.reset(
+        checked(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), "socket"));
+    const int on = 1;
+    setsockopt(agent.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port_));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (connect(agent.socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 &&
+        errno != EINPROGRESS) {
+      fail(fmt::format("connect: errno {}", errno));
+    }
+    const int count = static_cast<int>(agents_.size());
+    Enter hello;
+    hello.run_id = "bench";
+    hello.terms = {.num_machines = count, .min_machines = std::max(1, count - 1)};
+    hello.times.heartbeat = kPatience;
+    hello.machine.host = fmt::format("node{}", index);
+    hello.machine.address = "127.0.0.1";
+    hello.machine.pid = getpid();
+    agent.unsent = kHello;
+    encode(AgentMessage(hello), agent.unsent);
+    epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u64 = index}};
+    checked(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, agent.socket.get(), &event), "epoll_ctl");
+  }
+
+  void serve(SimulatedAgent& agent, std::uint32_t events) {
+    if ((events & EPOLLOUT) != 0) {
+      flush(agent);
+    }
+    if ((events & EPOLLIN) == 0) {
+      return;
+    }
+    std::array<char, 16384> bytes;
+    ssize_t count = 0;
+    while ((count = recv(agent.socket.get(), bytes.data(), bytes.size(), 0)) > 0) {
+      agent.incoming.append(bytes.data(), static_cast<std::size_t>(count));
+    }
+    if (count == 0) {
+      fail("the server closed a connection");
+    }
+    std::string_view unread = agent.incoming;
+    while (const auto message = take_server_message(unread)) {
+      hear(agent, *message);
+    }
+    agent.incoming.erase(0, agent.incoming.size() - unread.size());
+    flush(agent);
+  }
+
+  void hear(SimulatedAgent& agent, const ServerMessage& message) {
+    if (const auto* formed = std::get_if<Formed>(&message)) {
+      agent.round = reached_ = formed->round.round;
+      ++in_round_;
+    } else if (std::holds_alternative<Ends>(message)) {
+      encode(AgentMessage(Report{}), agent.unsent);
+    } else if (const auto* settled = std::get_if<Settled>(&message);
+               settled != nullptr && settled->settlement.next == Settlement::Next::next_round) {
+      encode(AgentMessage(Rejoin{}), agent.unsent);
+    } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
+      fail(dropped->reason);
+    }
+  }
+
+  static void flush(SimulatedAgent& agent) {
+    while (!agent.unsent.empty()) {
+      const ssize_t count =
+          send(agent.socket.get(), agent.unsent.data(), agent.unsent.size(), MSG_NOSIGNAL);
+      if (count < 0) {
+        return;  // it will be writable
+      }
+      agent.unsent.erase(0, static_cast<std::size_t>(count));
+    }
+  }
+
+  int port_;
+  acc::UniqueFd epoll_;
+  std::vector<SimulatedAgent> agents_;
+  std::size_t in_round_ = 0;
+  int reached_ = -1;
+};
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    fail("expected PORT AGENTS");
+  }
+  Load load(std::atoi(argv[1]), std::atoi(argv[2]));
+  auto start = Clock::now();
+  load.enter_all();
+  load.await_round(0);
+  const double first = milliseconds_since(start);
+  start = Clock::now();
+  load.lose_one();
+  load.await_round(1);
+  fmt::print("{{\"first_ms\": {:.2f}, \"next_ms\": {:.2f}}}\n", first, milliseconds_since(start));
+}

@@ -1,0 +1,54 @@
+#include "documents.hpp"
+
+#include "acc/plugins/document_writer.hpp"
+#include "settings.hpp"
+
+#include <algorithm>
+
+namespace acc::rendezvous {
+namespace {
+
+using plugins::Node;
+using plugins::SettingRow;
+using plugins::Type;
+
+Node value_of(const SettingRow& row, const std::string& text) {
+  if (text.empty()) {
+    return {};
+  }
+  return row.type == Type::integer ? Node::number(text) : Node::string(text);
+}
+
+/// A cell of a table.
+std::string code(std::string_view text) {
+  return text.empty() ? "" : "`" + std::string(text) + "`";
+}
+
+}  // namespace
+
+std::string config_text(const plugins::Settings& settings) {
+  constexpr std::size_t kColumn = 34;
+  std::string text;
+  for (const SettingRow& row : settings.table()) {
+    if (!row.in_file) {
+      continue;
+    }
+    const Node entry = Node::map({{std::string(row.key), value_of(row, settings.text(row.key))}});
+    std::string line = plugins::to_yaml(entry);
+    line.pop_back();
+    line.resize(std::max(line.size() + 1, kColumn), ' ');
+    text += line + "# " + plugins::describe(settings.source(row.key)) + "\n";
+  }
+  return text;
+}
+
+std::string settings_table_text() {
+  std::string text = "| setting | value | default | |\n|---|---|---|---|\n";
+  for (const SettingRow& row : daemon_settings()) {
+    text += "| " + code(row.key) + " | " + plugins::expected_value(row) + " | " +
+            code(row.fallback) + " | " + std::string(row.help) + " |\n";
+  }
+  return text;
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,187 @@
+#include "options.hpp"
+
+#include "acc/plugins/document.hpp"
+#include "settings.hpp"
+
+#include <boost/asio/ip/address_v6.hpp>
+#include <sys/un.h>
+
+#include <algorithm>
+
+namespace acc::rendezvous {
+namespace {
+
+using plugins::Environment;
+using plugins::Faults;
+using plugins::Node;
+using plugins::SettingRow;
+using plugins::Settings;
+using plugins::Source;
+using plugins::Type;
+
+constexpr std::string_view kUnix = "unix:";
+
+/// A list as its flag spells it. Throws Error(config) for what is no value of the row.
+std::string text_of(const Node& node, const SettingRow& row) {
+  if (node.is_scalar()) {
+    return node.text;
+  }
+  if (node.kind == Node::Kind::map || row.type != Type::list) {
+    throw Error(Errc::config, node.where + ": " + std::string(row.key) + " must be " +
+                                  plugins::expected_value(row) + ", got " +
+                                  (node.kind == Node::Kind::map ? "a block" : "a list"));
+  }
+  std::string text;
+  for (const Node& item : node.items) {
+    if (!item.is_scalar()) {
+      throw Error(Errc::config, item.where + ": " + std::string(row.key) +
+                                    " must be a list of words, got a list or block inside it");
+    }
+    text += (text.empty() ? "" : ",") + item.text;
+  }
+  return text;
+}
+
+void read_file(const std::string& path, Settings& settings, Faults& faults) {
+  faults.collect([&] {
+    const plugins::Document document = plugins::load_document(path);
+    for (const auto& [key, node] : document.root.entries) {
+      faults.collect([&] {
+        const SettingRow* row = plugins::find_setting(key, settings.table());
+        if (row != nullptr && !row->in_file) {
+          throw Error(Errc::config, node.where + ": " + key + " cannot stand in a file");
+        }
+        if (row == nullptr || !node.is_empty()) {
+          settings.set(key, row == nullptr ? "" : text_of(node, *row),
+                       {Source::Kind::file, node.where});
+        }
+      });
+    }
+  });
+}
+
+void read_environment(const Environment& environment, Settings& settings, Faults& faults) {
+  for (const SettingRow& row : settings.table()) {
+    const std::string name = variable_of(row);
+    if (const auto value = plugins::variable(environment, name); !value.empty()) {
+      faults.collect([&] { settings.set(row.key, value, {Source::Kind::environment, name}); });
+    }
+  }
+}
+
+void read_flags(const CommandLine& line, Settings& settings, Faults& faults) {
+  for (const CommandLine::Value& value : line.values) {
+    const Source source{Source::Kind::flag, value.written};
+    const bool is_more = value.key == "host" && settings.source("host").kind == source.kind;
+    faults.collect([&] {
+      if (value.text.empty()) {
+        throw Error(Errc::config, value.written + " needs a value");
+      }
+      settings.set(value.key, is_more ? settings.text("host") + "," + value.text : value.text,
+                   source);
+    });
+  }
+}
+
+/// What is wrong with an entry of `host` before anybody is asked for its address, or nothing.
+std::string fault_of(const std::string& host) {
+  if (host.starts_with(kUnix)) {
+    constexpr std::size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
+    const std::size_t size = host.size() - kUnix.size();
+    return size > 0 && size <= kLongest
+               ? ""
+               : "expected a path of 1.." + std::to_string(kLongest) + " bytes behind unix:";
+  }
+  boost::system::error_code error;
+  boost::asio::ip::make_address_v6(host, error);
+  return host.find(':') == std::string::npos || !error
+             ? ""
+             : "expected a name, an address, unix:/path or *; the port is a setting of its own";
+}
+
+/// `[::1]` is how a URL spells ::1.
+std::string without_brackets(const std::string& host) {
+  return host.starts_with('[') && host.ends_with(']') ? host.substr(1, host.size() - 2) : host;
+}
+
+std::vector<std::string> hosts_of(const Settings& settings) {
+  std::vector<std::string> hosts = settings.list("host");
+  std::ranges::transform(hosts, hosts.begin(), without_brackets);
+  return hosts;
+}
+
+void check_hosts(const Settings& settings, Faults& faults) {
+  const std::string where = settings.source("host").where;
+  const std::vector<std::string> hosts = hosts_of(settings);
+  for (const std::string& host : hosts) {
+    if (const std::string fault = fault_of(host); !fault.empty()) {
+      faults.add(where + ": host \"" + host + "\": " + fault);
+    }
+  }
+  const bool all = std::ranges::find(hosts, "*") != hosts.end();
+  const auto is_unix = [](const std::string& host) { return host.starts_with(kUnix); };
+  if (hosts.empty()) {
+    faults.add(where + ": host must name at least one; * stands for all interfaces");
+  } else if (all && std::ranges::count_if(hosts, std::not_fn(is_unix)) > 1) {
+    faults.add(where + ": host \"*\" is every interface already; leave out the other addresses");
+  }
+}
+
+}  // namespace
+
+Settings read_settings(const CommandLine& line, const Environment& environment) {
+  Settings settings(daemon_settings());
+  Faults faults = line.faults;
+  std::string file = plugins::variable(environment, "ACC_RENDEZVOUS_CONFIG_FILE");
+  for (const CommandLine::Value& value : line.values) {
+    file = value.key == "config_file" ? value.text : file;
+  }
+  if (!file.empty()) {
+    read_file(file, settings, faults);
+  }
+  read_environment(environment, settings, faults);
+  read_flags(line, settings, faults);
+  check_hosts(settings, faults);
+  faults.raise();
+  return settings;
+}
+
+std::vector<std::string> unknown_variables(const Environment& environment) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : environment) {
+    const auto is_name = [&](const SettingRow& row) { return variable_of(row) == name; };
+    if (name.starts_with("ACC_RENDEZVOUS_") && std::ranges::none_of(daemon_settings(), is_name)) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+Options to_options(const Settings& settings) {
+  const auto size = [&](std::string_view key) {
+    return static_cast<std::size_t>(settings.size(key));
+  };
+  const auto count = [&](std::string_view key) {
+    return static_cast<std::size_t>(settings.integer(key));
+  };
+  Options options;
+  options.hosts = hosts_of(settings);
+  options.port = static_cast<std::uint16_t>(settings.integer("port"));
+  options.port_file = settings.text("port_file");
+  if (settings.given("log_level")) {
+    options.log_level = settings.choice("log_level");
+  }
+  ServerOptions& server = options.server;
+  server.max_connections = count("max_connections");
+  server.max_keys = count("max_keys");
+  server.max_bytes = size("max_bytes");
+  server.max_frame_bytes = size("max_frame_bytes");
+  server.max_buffered_bytes = size("max_buffered_bytes");
+  server.max_unread_bytes = size("max_unread_bytes");
+  server.handshake_timeout = settings.duration("handshake_timeout");
+  server.idle_timeout = settings.duration("idle_timeout");
+  server.stop_timeout = settings.duration("stop_timeout");
+  return options;
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,184 @@
+#include "service.hpp"
+
+#include "acc/base/log.hpp"
+#include "descriptors.hpp"
+#include "port_file.hpp"
+#include "systemd.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace acc::rendezvous {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+constexpr std::chrono::seconds kStatusInterval{1};
+
+/// Does something again and again, until it is stopped.
+class Repeat {
+ public:
+  Repeat(asio::io_context& io, asio::steady_timer::duration interval, std::function<void()> what)
+      : timer_(io), interval_(interval), what_(std::move(what)) {
+    again();
+  }
+  void stop() { timer_.cancel(); }
+
+ private:
+  void again() {
+    timer_.expires_after(interval_);
+    timer_.async_wait([this](const error_code& error) {
+      if (!error) {
+        what_();
+        again();
+      }
+    });
+  }
+
+  asio::steady_timer timer_;
+  asio::steady_timer::duration interval_;
+  std::function<void()> what_;
+};
+
+std::vector<Listener> open_listeners(const Options& options) {
+  std::vector<Listener> listeners;
+  for (UniqueFd& socket : inherited_sockets()) {
+    listeners.push_back(adopt(std::move(socket)));
+  }
+  if (listeners.empty()) {
+    return listen_on(options.hosts, options.port);
+  }
+  return listeners;
+}
+
+std::vector<std::string> addresses_of(const std::vector<Listener>& listeners) {
+  std::vector<std::string> addresses;
+  for (const Listener& listener : listeners) {
+    addresses.push_back(listener.address);
+  }
+  return addresses;
+}
+
+void warn_of_open(const std::vector<Listener>& listeners) {
+  for (const Listener& listener : listeners) {
+    if (listener.is_open) {
+      logger("rendezvous")
+          ->warn(
+              "{} is open: whoever reaches it can read and write every key and join every job. "
+              "Keep others out with a firewall, or listen on an address of a closed network",
+              listener.address);
+    }
+  }
+}
+
+class Service {
+ public:
+  Service(const Options& options, std::vector<Listener> listeners)
+      : port_file_(options.port_file),
+        addresses_(addresses_of(listeners)),
+        server_(io_, std::move(listeners), options.server),
+        signals_(io_, SIGINT, SIGTERM, SIGHUP) {}
+
+  void run() {
+    announce();
+    wait_for_signal();
+    if (manager_.listens()) {
+      repeats_.push_back(
+          std::make_unique<Repeat>(io_, kStatusInterval, [this] { tell_new_status(); }));
+    }
+    if (const auto limit = watchdog_limit(); limit && manager_.listens()) {
+      repeats_.push_back(
+          std::make_unique<Repeat>(io_, *limit / 2, [this] { manager_.tell("WATCHDOG=1"); }));
+    }
+    io_.run();
+  }
+
+ private:
+  void announce() {
+    std::string lines;
+    for (const std::string& address : addresses_) {
+      lines += address + "\n";
+    }
+    port_file_.write(lines);
+    for (const std::string& address : addresses_) {
+      fmt::print("listening on {}\n", address);
+    }
+    std::fflush(stdout);
+    told_ = status_text();
+    manager_.tell("READY=1\nSTATUS=" + told_);
+  }
+
+  [[nodiscard]] std::string status_text() const {
+    return fmt::format("jobs {}, connections {}, keys {}", server_.num_jobs(),
+                       server_.num_connections(), server_.num_keys());
+  }
+
+  void tell_new_status() {
+    if (std::string text = status_text(); text != told_) {
+      told_ = std::move(text);
+      manager_.tell("STATUS=" + told_);
+    }
+  }
+
+  void wait_for_signal() {
+    signals_.async_wait([this](const error_code& error, int signal) {
+      if (!error) {
+        on_signal(signal);
+      }
+    });
+  }
+
+  void on_signal(int signal) {
+    if (signal == SIGHUP) {
+      logger("rendezvous")->info("{}", status_text());
+      return wait_for_signal();
+    }
+    stop();
+  }
+
+  /// The loop runs out of work when the last answers are sent; a second signal ends the process.
+  void stop() {
+    signals_.remove(SIGINT);
+    signals_.remove(SIGTERM);
+    manager_.tell("STOPPING=1\nSTATUS=stopping");
+    port_file_.remove();
+    for (const auto& repeat : repeats_) {
+      repeat->stop();
+    }
+    server_.stop();
+  }
+
+  asio::io_context io_{1};
+  PortFile port_file_;
+  std::vector<std::string> addresses_;
+  ServiceManager manager_;
+  Server server_;
+  asio::signal_set signals_;
+  std::vector<std::unique_ptr<Repeat>> repeats_;
+  std::string told_;
+};
+
+}  // namespace
+
+void run_service(const Options& options) {
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads what is printed may be gone
+  if (options.log_level) {
+    logger("rendezvous")->set_level(spdlog::level::from_str(*options.log_level));
+  }
+  make_room_for(options.server.max_connections);
+  std::vector<Listener> listeners = open_listeners(options);
+  warn_of_open(listeners);
+  Service(options, std::move(listeners)).run();
+}
+
+}  // namespace acc::rendezvous

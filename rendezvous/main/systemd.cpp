@@ -1,0 +1,85 @@
+// What systemd's manual pages sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3) say.
+#include "systemd.hpp"
+
+#include "acc/base/log.hpp"
+#include "acc/plugins/settings.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+
+namespace acc::rendezvous {
+namespace {
+
+constexpr int kFirstInherited = 3;
+
+std::string text_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr ? value : "";
+}
+
+/// Variables that a parent left for another process than this one do not count.
+bool are_for_us(const char* pid_variable) {
+  const std::string pid = text_of(pid_variable);
+  return pid.empty() || pid == std::to_string(::getpid());
+}
+
+}  // namespace
+
+ServiceManager::ServiceManager() : address_(text_of("NOTIFY_SOCKET")) {
+  if (address_.empty()) {
+    return;
+  }
+  if ((address_[0] != '/' && address_[0] != '@') ||
+      address_.size() >= sizeof(sockaddr_un::sun_path)) {
+    logger("rendezvous")->warn("NOTIFY_SOCKET must be /path or @name, got \"{}\"", address_);
+    address_.clear();
+    return;
+  }
+  std::replace(address_.begin(), address_.begin() + 1, '@', '\0');
+  socket_.reset(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+}
+
+void ServiceManager::tell(std::string_view state) const {
+  if (!listens()) {
+    return;
+  }
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  address_.copy(address.sun_path, address_.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address_.size());
+  if (::sendto(socket_.get(), state.data(), state.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
+               reinterpret_cast<const sockaddr*>(&address), size) < 0) {
+    logger("rendezvous")
+        ->warn("cannot tell the service manager {}: {}", state, std::strerror(errno));
+  }
+}
+
+std::optional<std::chrono::microseconds> watchdog_limit() {
+  const auto limit = plugins::parse_integer(text_of("WATCHDOG_USEC"));
+  if (!limit || *limit <= 0 || !are_for_us("WATCHDOG_PID")) {
+    return std::nullopt;
+  }
+  return std::chrono::microseconds(*limit);
+}
+
+std::vector<UniqueFd> inherited_sockets() {
+  std::vector<UniqueFd> sockets;
+  const auto count = plugins::parse_integer(text_of("LISTEN_FDS")).value_or(0);
+  if (text_of("LISTEN_PID") != std::to_string(::getpid())) {
+    return sockets;
+  }
+  for (int fd = kFirstInherited; fd < kFirstInherited + count; ++fd) {
+    ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    sockets.emplace_back(fd);
+  }
+  return sockets;
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,225 @@
+#include "acc/rendezvous/listener.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/server.hpp"
+#include "socket_name.hpp"
+#include "tune_socket.hpp"
+#include "unix_socket.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+namespace acc::rendezvous {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// A free port of the first address may be taken on the second; try another one this often.
+constexpr int kFreePortTries = 16;
+
+/// A host with what its name stands for.
+struct Host {
+  std::string name;
+  std::vector<tcp::endpoint> endpoints;
+};
+
+struct Failure {
+  std::string host;
+  int error = 0;
+};
+
+[[noreturn]] void fail(const Failure& failure, std::uint16_t port) {
+  std::string message = fmt::format("cannot listen on {}:{}: {} (errno {})",
+                                    failure.host.empty() ? "*" : failure.host, port,
+                                    std::strerror(failure.error), failure.error);
+  if (failure.error == EADDRINUSE) {
+    const auto owner = Server::port_owner(port);
+    message +=
+        fmt::format("; {} listens there. Choose another port", owner.value_or("another socket"));
+  }
+  throw Error(Errc::connection, message);
+}
+
+std::vector<tcp::endpoint> resolve(const std::string& host, std::uint16_t port) {
+  if (host.empty() || host == "*") {
+    return {{asio::ip::address_v4::any(), port}, {asio::ip::address_v6::any(), port}};
+  }
+  error_code error;
+  if (const auto address = asio::ip::make_address(host, error); !error) {
+    return {{address, port}};
+  }
+  asio::io_context io;
+  const auto found = tcp::resolver(io).resolve(host, std::to_string(port), error);
+  if (error) {
+    throw Error(Errc::connection,
+                fmt::format("cannot listen on {}:{}: no address for this name ({})", host, port,
+                            error.message()));
+  }
+  return {found.begin(), found.end()};
+}
+
+/// A machine without IPv6 still resolves names to IPv6 addresses.
+bool family_is_missing(int error) {
+  return error == EAFNOSUPPORT || error == EADDRNOTAVAIL;
+}
+
+/// Bound and listening, or not there, with errno.
+UniqueFd open(const tcp::endpoint& endpoint) {
+  UniqueFd socket(
+      ::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  tune_socket(socket.get());  // what it accepts is so too
+  if (endpoint.address().is_v6()) {
+    ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+  }
+  if (!socket ||
+      ::bind(socket.get(), endpoint.data(), static_cast<socklen_t>(endpoint.size())) != 0 ||
+      ::listen(socket.get(), SOMAXCONN) != 0) {
+    return {};
+  }
+  return socket;
+}
+
+tcp::endpoint tcp_endpoint(const UniqueFd& socket) {
+  tcp::endpoint bound;
+  auto size = static_cast<socklen_t>(bound.capacity());
+  ::getsockname(socket.get(), bound.data(), &size);
+  bound.resize(size);
+  return bound;
+}
+
+Listener described(UniqueFd socket, const tcp::endpoint& bound) {
+  return {std::move(socket), socket_name(bound.data(), static_cast<socklen_t>(bound.size())),
+          bound.port(), !bound.address().is_loopback()};
+}
+
+/// Every endpoint of every host on `port`, and where that is 0 on the one that the first got.
+std::optional<Failure> listen_all(const std::vector<Host>& hosts, std::uint16_t port,
+                                  std::vector<Listener>& listeners) {
+  for (const Host& host : hosts) {
+    int last_error = 0;
+    bool any = false;
+    for (tcp::endpoint endpoint : host.endpoints) {
+      endpoint.port(port);
+      UniqueFd socket = open(endpoint);
+      last_error = errno;
+      if (socket) {
+        const tcp::endpoint bound = tcp_endpoint(socket);
+        listeners.push_back(described(std::move(socket), bound));
+        port = bound.port();
+        any = true;
+      } else if (!family_is_missing(last_error)) {
+        return Failure{host.name, last_error};
+      }
+    }
+    if (!any) {
+      return Failure{host.name, last_error};
+    }
+  }
+  return std::nullopt;
+}
+
+/// Each endpoint once: two names may stand for one.
+std::vector<Host> resolve_all(const std::vector<std::string>& names, std::uint16_t port) {
+  std::vector<Host> hosts;
+  std::vector<tcp::endpoint> seen;
+  for (const std::string& name : names) {
+    Host host{name, {}};
+    for (const tcp::endpoint& endpoint : resolve(name, port)) {
+      if (std::ranges::find(seen, endpoint) == seen.end()) {
+        seen.push_back(endpoint);
+        host.endpoints.push_back(endpoint);
+      }
+    }
+    if (!host.endpoints.empty()) {
+      hosts.push_back(std::move(host));
+    }
+  }
+  return hosts;
+}
+
+std::vector<Listener> listen_on_tcp(const std::vector<std::string>& names, std::uint16_t port) {
+  const std::vector<Host> hosts = resolve_all(names, port);
+  for (int tries = 1;; ++tries) {
+    std::vector<Listener> listeners;
+    const auto failure = listen_all(hosts, port, listeners);
+    if (!failure) {
+      return listeners;
+    }
+    if (port != 0 || failure->error != EADDRINUSE || tries == kFreePortTries) {
+      fail(*failure, port);
+    }
+  }
+}
+
+bool is_own_address(const asio::ip::address& address) {
+  asio::io_context io;
+  tcp::socket socket(io);
+  error_code error;
+  socket.open(tcp::endpoint(address, 0).protocol(), error);
+  if (!error) {
+    socket.bind({address, 0}, error);
+  }
+  return !error;
+}
+
+}  // namespace
+
+bool Server::is_own_address(const std::string& host) {
+  try {
+    return std::ranges::any_of(resolve(host, 0), [](const tcp::endpoint& endpoint) {
+      return rendezvous::is_own_address(endpoint.address());
+    });
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::vector<Listener> listen_on(const std::vector<std::string>& hosts, std::uint16_t port) {
+  std::vector<std::string> names;
+  std::ranges::remove_copy_if(hosts, std::back_inserter(names), is_unix);
+  std::vector<Listener> listeners = listen_on_tcp(names, port);
+  for (const std::string& host : hosts) {
+    if (is_unix(host)) {
+      listeners.push_back(listen_on_unix(host));
+    }
+  }
+  return listeners;
+}
+
+Listener adopt(UniqueFd socket) {
+  int listens = 0;
+  int type = 0;
+  sockaddr_storage bound{};
+  socklen_t int_size = sizeof(int);
+  socklen_t size = sizeof bound;
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_ACCEPTCONN, &listens, &int_size);
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_TYPE, &type, &int_size);
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &size);
+  const std::string name = socket_name(reinterpret_cast<const sockaddr*>(&bound), size);
+  if (listens != 1 || type != SOCK_STREAM || name.empty()) {
+    throw Error(Errc::config,
+                fmt::format("inherited descriptor {} must be a listening socket of TCP "
+                            "or Unix",
+                            socket.get()));
+  }
+  ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  tune_socket(socket.get());
+  if (bound.ss_family == AF_UNIX) {
+    return {std::move(socket), name};
+  }
+  const tcp::endpoint endpoint = tcp_endpoint(socket);
+  return described(std::move(socket), endpoint);
+}
+
+}  // namespace acc::rendezvous

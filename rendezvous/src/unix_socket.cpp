@@ -1,0 +1,115 @@
+#include "unix_socket.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/server.hpp"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+namespace acc::rendezvous {
+namespace {
+
+constexpr std::string_view kPrefix = "unix:";
+
+[[noreturn]] void fail(const std::string& host, const std::string& why) {
+  throw Error(Errc::connection, fmt::format("cannot listen on {}: {}", host, why));
+}
+
+std::string errno_text() {
+  return fmt::format("{} (errno {})", std::strerror(errno), errno);
+}
+
+sockaddr_un address_of(const std::string& host) {
+  const std::string path = host.substr(kPrefix.size());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    fail(host, fmt::format("expected a path of 1..{} bytes", sizeof address.sun_path - 1));
+  }
+  path.copy(address.sun_path, path.size());
+  return address;
+}
+
+UniqueFd unix_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+const sockaddr* pointer(const sockaddr_un& address) {
+  return reinterpret_cast<const sockaddr*>(&address);
+}
+
+/// Who listens behind a connected socket.
+std::string owner_of(const UniqueFd& client) {
+  ucred owner{};
+  socklen_t size = sizeof owner;
+  ::getsockopt(client.get(), SOL_SOCKET, SO_PEERCRED, &owner, &size);
+  std::ifstream comm(fmt::format("/proc/{}/comm", owner.pid));
+  std::string name;
+  std::getline(comm, name);
+  return fmt::format("{} (pid {})", name.empty() ? "a process" : name, owner.pid);
+}
+
+/// Removes the file of a socket that nobody listens on any more. Throws where somebody does, and
+/// for a file of another kind.
+void remove_stale(const std::string& host, const sockaddr_un& address) {
+  struct stat status {};
+  if (::lstat(address.sun_path, &status) != 0) {
+    return;
+  }
+  if (!S_ISSOCK(status.st_mode)) {
+    fail(host, "there is a file, which is no socket. Choose another path");
+  }
+  const UniqueFd client = unix_socket();
+  const bool answers = ::connect(client.get(), pointer(address), sizeof address) == 0;
+  if (answers) {
+    fail(host, owner_of(client) + " listens there. Choose another path");
+  }
+  if (errno == EAGAIN) {
+    fail(host, "a process listens there that has no time to answer. Choose another path");
+  }
+  if (errno != ECONNREFUSED || ::unlink(address.sun_path) != 0) {
+    fail(host, errno_text());
+  }
+}
+
+}  // namespace
+
+SocketFile::SocketFile(std::filesystem::path path) : path_(std::move(path)) {
+  struct stat status {};
+  inode_ = ::lstat(path_.c_str(), &status) == 0 ? status.st_ino : 0;
+}
+
+SocketFile::~SocketFile() {
+  struct stat status {};
+  if (!path_.empty() && ::lstat(path_.c_str(), &status) == 0 && status.st_ino == inode_) {
+    ::unlink(path_.c_str());
+  }
+}
+
+bool is_unix(std::string_view host) {
+  return host.starts_with(kPrefix);
+}
+
+Listener listen_on_unix(const std::string& host) {
+  const sockaddr_un address = address_of(host);
+  remove_stale(host, address);
+  UniqueFd socket = unix_socket();
+  // The file gets the mode of the socket, so that nobody else can open it at any moment.
+  ::fchmod(socket.get(), S_IRUSR | S_IWUSR);
+  if (::bind(socket.get(), pointer(address), sizeof address) != 0) {
+    fail(host, errno_text());
+  }
+  SocketFile file(address.sun_path);
+  if (::listen(socket.get(), SOMAXCONN) != 0) {
+    fail(host, errno_text());
+  }
+  return {.socket = std::move(socket), .address = host, .file = std::move(file)};
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,55 @@
+// An agent's bytes, whole and cut: the server must hear the same messages.
+#include "rounds/agent_session.hpp"
+
+#include "acc/base/error.hpp"
+#include "input.hpp"
+
+#include <string>
+#include <vector>
+
+namespace {
+
+using acc::fuzz::Cuts;
+using acc::fuzz::Input;
+using acc::fuzz::require;
+using acc::fuzz::Unread;
+using acc::rendezvous::rounds::AgentMessage;
+using acc::rendezvous::rounds::AgentSession;
+
+struct Agent {
+  std::vector<AgentMessage> heard;
+  bool closed = false;
+  Unread unread;
+  AgentSession session{[this](AgentMessage message) { heard.push_back(std::move(message)); }};
+
+  void send(std::string_view bytes) {
+    if (closed) {
+      return;
+    }
+    std::string replies;
+    try {
+      unread.feed(bytes, [&](std::string_view& rest) { return session.step(rest, replies); });
+    } catch (const acc::Error& error) {
+      require(error.code() == acc::Errc::protocol, "bad bytes are a protocol error");
+      closed = true;
+    }
+    require(replies.empty(), "what agents hear does not pass here");
+  }
+};
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Input input(data, size);
+  Cuts cuts(input);
+  std::string_view bytes = input.rest();
+  Agent whole;
+  whole.send(bytes);
+  Agent cut;
+  while (!bytes.empty()) {
+    cut.send(cuts.take_piece(bytes));
+  }
+  require(whole.heard == cut.heard, "messages do not depend on how the bytes are cut");
+  require(whole.closed == cut.closed, "nor does the end of the connection");
+  return 0;
+}

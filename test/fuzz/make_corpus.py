@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Writes the seeds of the fuzz targets: make_corpus.py FOLDER (of this folder: corpus).
+
+From the recorded exchanges of PyTorch's TCPStore (test/data/tcpstore), and from one agent's life in
+the agent protocol (docs/protocol.md). What fuzzing has found besides is left alone."""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+TEST = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TEST / "support"))
+from agent_bytes import HELLO, end, enter, frame, i32, text
+
+VECTORS = TEST / "data/tcpstore/vectors.json"
+WHOLE = bytes(8)  # eight lengths of pieces, see input.hpp: all at once
+CUT = bytes([1, 2, 3, 5, 8, 13, 0, 1])
+SMALL = 4096  # larger seeds only make a fuzzer slow
+
+
+def store_seeds():
+    """Name, chunks of (connection, bytes), handshakes included, and replies."""
+    for vector in json.loads(VECTORS.read_text()):
+        if "steps" in vector:
+            chunks = [(step["conn"], bytes.fromhex(step["send_hex"])) for step in vector["steps"]]
+        else:
+            chunks = [(0, bytes.fromhex(vector["client_sends_hex"]))]
+        if chunks[0][1][0] != 0:  # recorded after its handshake
+            chunks.insert(0, (0, bytes.fromhex("00cef7853c")))
+        if sum(len(sent) for _, sent in chunks) <= SMALL:
+            replies = bytes.fromhex(vector.get("server_replies_hex", ""))
+            yield vector["kind"] + "_" + vector["name"], chunks, replies
+
+
+def agent_frames():
+    return [enter(None), enter(1), frame(1, struct.pack("<H", 29501)), frame(2), end(3), frame(4),
+            frame(5, b"\1", text("a report")), frame(6)]
+
+
+def server_frames():
+    sizes = struct.pack("<3I", 2, 1, 2) + struct.pack("<2I", 1, 3)  # runs of equal ones
+    formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500)
+    settled = (b"\1" + i32(1) + text("host") + i32(1) + b"\1\0" + text("rank 1 failed")
+               + struct.pack("<I", 1) + i32(0) + text("host") + text("a report") + b"\1")
+    return [frame(0, struct.pack("<2q", 1000, 5000)), frame(1), frame(2, text("waiting")),
+            frame(3, formed), end(4), frame(5), frame(6, settled), frame(7, b"\3", text("silent"))]
+
+
+def seeds():
+    for name, chunks, replies in store_seeds():
+        if replies:
+            yield "store_replies", name, bytes([7, 0, 1, 3, 4, 7, 8, 10]) + replies
+        by_client = b"".join(struct.pack("<BH", conn, len(sent)) + sent for conn, sent in chunks)
+        yield "store_clients", name, CUT + by_client
+        if len(chunks) <= 2:
+            yield "store_frames", name, CUT + chunks[-1][1]
+    number, value, released = struct.pack("<q", 1), struct.pack("<q", 1) + b"v", b"\0"
+    answers = (released + value, number, b"\0", released, value, number, number, number + value,
+               released + value * 2, released + number + value, number + value, number, released,
+               b"gnip", value + number + b"\0" + value)  # by call in store_replies.cpp
+    for i, answer in enumerate(answers):
+        yield "store_replies", f"call_{i}", bytes([2, i, 6]) + answer + number
+    for i, sent in enumerate(agent_frames() + server_frames()):
+        yield "agent_messages", f"frame_{i}", sent
+    for name, cuts in (("whole", WHOLE), ("cut", CUT)):
+        yield "agent_session", name, cuts + HELLO + b"".join(agent_frames())
+    numbers = ("0", "-12", " \t+7x", "+-3", "9223372036854775807", "-9223372036854775809")
+    for i, number in enumerate(numbers):
+        yield "decimal", f"number_{i}", number.encode()
+    machine = bytes([0, 0, 0, 1, 0, 2, 0, 5, 2, 4, 5, 3, 0, 1])  # event, who, its Enter in jobs.cpp
+    due, report, lose, raw_enter = bytes([10, 0]), bytes([5, 0, 0]), bytes([7, 1]), enter()
+    yield "jobs", "one_round", machine * 2 + due + report * 2
+    yield "jobs", "lost_and_back", machine * 2 + due + lose + due + machine + due + report
+    yield "jobs", "raw", bytes([9, 0, len(raw_enter)]) + raw_enter + due
+
+
+def main():
+    folder = Path(sys.argv[1])
+    for target, name, content in seeds():
+        (folder / target).mkdir(parents=True, exist_ok=True)
+        (folder / target / name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Clients that misbehave in every way, and some that do not, at one acc-rendezvous.
+
+    store_abuse.py ACC_RENDEZVOUS [--seconds N] [--seed N] [--any-memory]
+
+The others must be served as if alone; afterwards nothing is left of the rest: no connection, no
+memory. --any-memory: the server has a sanitizer in it, which keeps what is freed.
+"""
+import argparse
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+from agent_bytes import HELLO, enter
+from attacks import ATTACKS, Victim, hoarders
+from good_agents import NUM_AGENTS, GoodAgents
+from good_clients import GoodClients
+from own_network import own_network
+from store_bytes import VALIDATE, WAIT, keys_request, ping
+
+MIB = 1 << 20
+NUM_ATTACKERS = 3
+NUM_CLIENTS = 6
+# What the limits let one attacker make the server hold at once, see attacks.py.
+MIB_AN_ATTACKER = 700
+MIB_LEFT = 64
+
+
+class Server:
+    def __init__(self, program):
+        self.process = subprocess.Popen([program, "--host", "127.0.0.1", "--port", "0"],
+                                        stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        assert line.startswith("listening on "), line
+        self.port = int(line.rsplit(":", 1)[1])
+
+    def mib(self, field):
+        """VmRSS: memory now; VmHWM: the most there was."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) / 1024
+
+    def num_descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def stop_with_company(self):
+        """Nobody who is still connected keeps the server from its end."""
+        with Victim(self.port, "last").peers(3) as (stranger, client, agent):
+            stranger.sendall(VALIDATE[:1])
+            client.sendall(VALIDATE + keys_request(WAIT, [b"never"]) + ping(1))
+            client.recv(4)
+            agent.sendall(HELLO + enter(run_id="last", machines=(2, 2)))
+            agent.recv(1)
+            self.process.terminate()
+            return self.process.wait()
+
+
+def attack(port, seed, attacks, end, report):
+    """One attacker: its share of the attacks, then any, until the time is over."""
+    victim = Victim(port, seed)
+    done = Counter()
+    while done.total() < len(attacks) or time.monotonic() < end:
+        turn = done.total()
+        each = attacks[turn] if turn < len(attacks) else victim.dice.choice(ATTACKS)
+        try:
+            each(victim)
+        except Exception as error:  # for the one who reads the report
+            report.put((done, f"attack {each.__name__}, seed {seed}: {error!r}"))
+            return
+        done[each.__name__] += 1
+    report.put((done, None))
+
+
+def run_attackers(port, seconds, seed):
+    """How often each attack was made, and what went wrong."""
+    report = multiprocessing.Queue()
+    end = time.monotonic() + seconds
+    attackers = [multiprocessing.Process(target=attack, args=(port, seed + i, ATTACKS[i::NUM_ATTACKERS], end, report))
+                 for i in range(NUM_ATTACKERS)]
+    for attacker in attackers:
+        attacker.start()
+    done, failures = Counter(), []
+    for _ in attackers:
+        counts, failure = report.get()
+        done += counts
+        failures += [failure] if failure else []
+    for attacker in attackers:
+        attacker.join()
+    return done, failures
+
+
+def wait_until_left_alone(server, num_descriptors):
+    """The server has noticed that all are gone. ctest's time limit ends a wait in vain."""
+    while server.process.poll() is None and server.num_descriptors() > num_descriptors:
+        time.sleep(0.05)
+
+
+def abuse(options):
+    server = Server(options.program)
+    num_descriptors, before = server.num_descriptors(), server.mib("VmRSS")
+    clients, agents = GoodClients(server.port, NUM_CLIENTS), GoodAgents(server.port, NUM_AGENTS)
+    done, failures = run_attackers(server.port, options.seconds, options.seed)
+    hoarders(Victim(server.port, "hoard"))
+    for good in (clients, agents):
+        good.finish()
+        failures += good.failures
+    if server.process.poll() is not None:
+        return failures + [f"the server ended with {server.process.returncode}"]
+    wait_until_left_alone(server, num_descriptors)
+    peak, after = server.mib("VmHWM"), server.mib("VmRSS")
+    print(f"{done.total()} attacks, {clients.num_rounds} rounds of {NUM_CLIENTS} good clients, "
+          f"{agents.num_rounds} jobs of good agents; memory "
+          f"{before:.0f} MiB before, {peak:.0f} at most, {after:.0f} after")
+    print(", ".join(f"{name} {count}" for name, count in sorted(done.items())))
+    if not options.any_memory and peak > before + NUM_ATTACKERS * MIB_AN_ATTACKER:
+        failures.append("more memory than the limits allow")
+    if not options.any_memory and after > before + MIB_LEFT:
+        failures.append("memory is not given back")
+    status = server.stop_with_company()
+    return failures + ([f"the server ended with {status}"] if status != 0 else [])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", type=os.path.abspath)
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--any-memory", action="store_true")
+    options = parser.parse_args()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    failures = abuse(options)
+    for failure in failures:
+        print("broken:", failure)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    network = own_network()
+    if network and "ACC_OWN_NETWORK" not in os.environ:
+        os.environ["ACC_OWN_NETWORK"] = "1"
+        os.execvp(network[0], [*network, sys.executable, *sys.argv])
+    main()

@@ -1,0 +1,30 @@
+"""The agent protocol, docs/protocol.md, as bytes."""
+import struct
+
+HELLO = b"\xacacc\1"
+
+
+def text(value):
+    return struct.pack("<I", len(value)) + value.encode()
+
+
+def frame(kind, *fields):
+    body = bytes([kind]) + b"".join(fields)
+    return struct.pack("<I", len(body)) + body
+
+
+def i32(*values):
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def enter(machine_rank=None, run_id="job", machines=(1, 2), last_call=30_000, heartbeat=5_000):
+    """Type 0: run id, terms, times in ms, machine."""
+    terms = b"\0" + i32(machines[1], machines[0], 0, 3)
+    times = struct.pack("<5q", 600_000, last_call, heartbeat, 95_000, 30_000)
+    rank = b"\0" if machine_rank is None else b"\1" + i32(machine_rank)
+    machine = rank + text("host") + text("10.0.0.1") + struct.pack("<H", 29500) + i32(2, 4711)
+    return frame(0, text(run_id), terms, times, machine)
+
+
+def end(kind):
+    return frame(kind, i32(1), text("host"), i32(1), b"\1", b"\0", text("rank 1 failed"))
