@@ -261,7 +261,7 @@ void Agent::Impl::hear_settled(Settlement settlement) {
 void Agent::Impl::hear_dropped(Dropped dropped) {
   if (dropped.why == Dropped::Why::lost) {
     why_lost_ = std::move(dropped.reason);  // the connection ends next
-  } else if (dropped.why == Dropped::Why::over && welcome_) {
+  } else if (dropped.why == Dropped::Why::over && (welcome_ || enter_.rounds_before > 0)) {
     over_ = true;
   } else {
     dropped_ = std::move(dropped);

@@ -18,12 +18,12 @@ def i32(*values):
 
 
 def enter(machine_rank=None, run_id="job", machines=(1, 2), last_call=30_000, heartbeat=5_000):
-    """Type 0: run id, terms, times in ms, machine."""
+    """Type 0: run id, terms, times in ms, machine, rounds and restarts before."""
     terms = b"\0" + i32(machines[1], machines[0], 0, 3)
     times = struct.pack("<5q", 600_000, last_call, heartbeat, 95_000, 30_000)
     rank = b"\0" if machine_rank is None else b"\1" + i32(machine_rank)
     machine = rank + text("host") + text("10.0.0.1") + struct.pack("<H", 29500) + i32(2, 4711)
-    return frame(0, text(run_id), terms, times, machine)
+    return frame(0, text(run_id), terms, times, machine + b"\0", i32(0, 0))
 
 
 def end(kind):

@@ -1,6 +1,11 @@
 #include "job/rounds_alone.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/rendezvous/listener.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
 
 #include <utility>
 
@@ -10,6 +15,31 @@ using rendezvous::AttemptEnd;
 using rendezvous::Round;
 using rendezvous::Server;
 using rendezvous::Settlement;
+
+namespace {
+
+/// Beside the loop: a name server may be slow.
+asio::awaitable<std::vector<std::string>> addresses_of(asio::io_context& io, std::string host) {
+  boost::system::error_code is_name;
+  asio::ip::make_address(host, is_name);
+  if (!is_name) {
+    co_return std::vector{host};
+  }
+  asio::ip::tcp::resolver resolver(io);
+  const auto [error, found] =
+      co_await resolver.async_resolve(host, "", asio::as_tuple(asio::use_awaitable));
+  if (error) {
+    throw Error(Errc::config, "cannot listen on " + host + ": no address for this name (" +
+                                  error.message() + ")");
+  }
+  std::vector<std::string> addresses;
+  for (const auto& entry : found) {
+    addresses.push_back(entry.endpoint().address().to_string());
+  }
+  co_return addresses;
+}
+
+}  // namespace
 
 RoundsAlone::RoundsAlone(asio::io_context& io, const LaunchPlan& plan, std::string host,
                          Events events)
@@ -23,7 +53,7 @@ asio::awaitable<std::optional<Round>> RoundsAlone::next() {
     round_.emplace();
     round_->local_world_sizes.push_back(plan_.local_world_size);
     if (plan_.rendezvous.backend != RendezvousPlan::Backend::none) {
-      serve_store();
+      co_await serve_store();
     }
   } else {
     ++round_->round;
@@ -36,24 +66,27 @@ asio::awaitable<std::optional<Round>> RoundsAlone::next() {
   co_return round_;
 }
 
-void RoundsAlone::serve_store() {
+asio::awaitable<void> RoundsAlone::serve_store() {
   const bool meets_at_address = plan_.rendezvous.backend == RendezvousPlan::Backend::c10d;
-  const std::string host = meets_at_address ? "127.0.0.1" : plan_.rendezvous.address;
-  const std::uint16_t port = meets_at_address ? std::uint16_t{0} : plan_.rendezvous.port;
+  round_->store_host = meets_at_address ? "127.0.0.1" : plan_.rendezvous.address;
+  const auto addresses = co_await addresses_of(io_, round_->store_host);
+  listen(addresses, meets_at_address ? std::uint16_t{0} : plan_.rendezvous.port);
+  round_->store_port = store_->port();
+}
+
+void RoundsAlone::listen(const std::vector<std::string>& addresses, std::uint16_t port) {
   constexpr rendezvous::ServerOptions kStoreOnly{.forms_rounds = false};
   try {
-    store_.emplace(io_, host, port, kStoreOnly);
+    store_.emplace(io_, rendezvous::listen_on(addresses, port), kStoreOnly);
   } catch (const Error& error) {
     if (plan_.rendezvous.port_was_given || port == 0) {
       throw Error(Errc::config, error.what());
     }
-    store_.emplace(io_, host, 0, kStoreOnly);
+    store_.emplace(io_, rendezvous::listen_on(addresses, 0), kStoreOnly);
     events_.say("port " + std::to_string(port) + " is in use by " +
                 Server::port_owner(port).value_or("somebody else") +
                 "; the store takes the free port " + std::to_string(store_->port()));
   }
-  round_->store_host = host;
-  round_->store_port = store_->port();
 }
 
 /// The first one counts; but the restart that follows on it may still be called off.

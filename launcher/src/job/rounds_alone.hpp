@@ -25,7 +25,8 @@ class RoundsAlone : public Rounds {
   [[nodiscard]] std::size_t num_clients(const rendezvous::Round& round) const override;
 
  private:
-  void serve_store();
+  boost::asio::awaitable<void> serve_store();
+  void listen(const std::vector<std::string>& addresses, std::uint16_t port);
 
   boost::asio::io_context& io_;
   const LaunchPlan& plan_;
