@@ -55,8 +55,8 @@ class Running:
         self.lines = []  # (time.monotonic(), text)
         self.news = threading.Condition()
         self.ended = False
-        self.process = subprocess.Popen(
-            [*host.enter(), "--", *map(str, command)], env=dict(os.environ, **environment), text=True,
+        self.process = start_process(
+            [*host.enter(), "--", *map(str, command)], env=dict(os.environ, **environment),
             errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT)
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -105,11 +105,6 @@ class Running:
     def expect_status(self, status):
         if self.wait() != status:
             raise self.failure(f"ended with status {self.process.returncode}, expected {status}")
-
-    def signal(self, number):
-        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        for pid in children.read_text().split():  # of nsenter: the program itself
-            os.kill(int(pid), number)
 
 
 class Host:
@@ -263,8 +258,7 @@ class Cluster:
         self.switch("heal")
 
     def reset(self, a, b):
-        """Ends all TCP connections between two hosts with a reset at both ends."""
-        for here, there in ((a, b), (b, a)):
-            subprocess.run(["nsenter", "--target", str(self[here].init), "--net", "ss", "--kill",
-                            "--no-header", "--tcp", "dst", self[there].address],
-                           check=True, stdout=subprocess.DEVNULL)
+        """Ends all TCP connections between two hosts with a reset."""
+        subprocess.run(["nsenter", "--target", str(self[a].init), "--net", "ss", "--kill",
+                        "--no-header", "--tcp", "dst", self[b].address],
+                       check=True, stdout=subprocess.DEVNULL)

@@ -57,7 +57,7 @@ class Job:
         self.site, self.run_id = site, run_id
         self.launchers = {}
         self.finish_file = site.folder / f"{run_id}.finish"
-        self.worker = ["sh", site.folder / "worker.sh", self.finish_file]
+        self.worker = [shutil.which("sh"), site.folder / "worker.sh", self.finish_file]
         self.variables = {}
 
     def join(self, name, *flags):
@@ -89,7 +89,9 @@ class Job:
         return {launcher: launcher.count(f"WORLD {size} ") for launcher in self.launchers.values()}
 
     def workers_on(self, name):
-        return self.site.cluster[name].matching(" ".join(map(str, self.worker)))
+        pids = self.site.cluster[name].matching(" ".join(map(str, self.worker)))
+        check(pids, f"no worker on {name}")
+        return pids
 
     def finish(self):
         """Lets the workers end; all launchers must succeed."""
@@ -145,6 +147,12 @@ def come_and_go(site):
     expect_round(job, "freeze", few, 3, cluster[lost].freeze)
     expect_round(job, "thaw", NODES, 4, cluster[lost].thaw)
     expect_own_end(site, "thaw", lost, workers)
+
+    workers = {name: job.workers_on(name) for name in NODES}
+    cluster.cut([DAEMON_HOST], NODES)
+    for name in NODES:
+        expect_own_end(site, f"daemon cut off, {name}", name, workers[name])
+    expect_round(job, "daemon back", NODES, 4, cluster.heal)
 
     expect_round(job, "crash", few, 3, cluster[lost].crash)
     cluster[lost].boot()
