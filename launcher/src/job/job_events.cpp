@@ -156,7 +156,7 @@ void Job::on_fault(const std::exception& error) {
 
 void Job::on_attempt_end(const AttemptEnd& end) {
   const bool is_own = round_ && end.machine_rank == round_->machine_rank;
-  if (end.machine_rank < 0 || end.cause == Cause::membership) {
+  if (end.cause == Cause::membership || end.cause == Cause::other) {
     say(end.reason);
   } else if (!is_own) {
     say("machine " + std::to_string(end.machine_rank) + " (" + end.host +

@@ -101,7 +101,7 @@ void Membership::make_room_for(const Agent& newcomer) {
 
 AttemptEnd Membership::lost(int rank, const std::string& why) const {
   const std::string& host = attempt_.host(rank);
-  return {-1,
+  return {rank,
           host,
           1,
           false,
@@ -115,7 +115,7 @@ void Membership::lose_from_attempt(int rank, bool had_reported, const std::strin
     return;
   }
   const std::string& host = attempt_.host(rank);
-  const AttemptEnd loss{-1,
+  const AttemptEnd loss{rank,
                         host,
                         1,
                         true,

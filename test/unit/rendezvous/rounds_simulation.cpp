@@ -439,7 +439,8 @@ void Simulation::hear_formed(Machine& machine, const Round& /*round*/) {
 void Simulation::hear_ends(Machine& machine, const AttemptEnd& end) {
   const bool is_in_round = machine.state == State::running || machine.state == State::ending ||
                            machine.state == State::reported;
-  if (!is_in_round || machine.last_end) {
+  const bool explains_failures = end.restarts && end.cause == AttemptEnd::Cause::membership;
+  if (!is_in_round || (machine.last_end && !explains_failures)) {
     violated(machine.enter.machine.host + " hears of an end and is in no round, or knew it");
   }
   machine.last_end = !end.restarts;
