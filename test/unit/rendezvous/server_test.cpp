@@ -218,11 +218,17 @@ TEST_CASE("who breaks a limit loses his own connection only") {
   };
   const std::string value(40'000, 'v');
   const std::string begun = set("/big", value).substr(0, 30'000);
+  const std::string half = set("/half", std::string(20'000, 'v'));
+  const wire::Request twice{.opcode = Opcode::multi_get, .keys = {"/half", "/half"}};
+  const wire::Request list{.opcode = Opcode::check, .keys = std::vector<std::string>(1'000)};
+  const std::string begun_list = encoded(list).substr(0, 8'000);
   for (const Case& each : std::vector<Case>{
            {{.max_keys = 1}, set("/a", "1") + set("/b", "")},
            {{.max_bytes = 30'000}, set("/big", value)},
            {{.max_frame_bytes = 30'000}, begun},
+           {{.max_frame_bytes = 30'000}, half + encoded(twice)},
            {{.max_buffered_bytes = 20'000}, begun},
+           {{.max_buffered_bytes = 20'000}, begun_list},
        }) {
     ServerThread server(each.options);
     RawClient good(server.port());
