@@ -88,7 +88,7 @@ void Job::stop(const StopRequest& request) {
 
 void Job::stop_outside_of_attempt(const StopRequest& request) {
   switch (phase_) {
-    case Phase::meeting: asio::co_spawn(io_, leave_meeting(), asio::detached); break;
+    case Phase::joining: asio::co_spawn(io_, leave_while_joining(), asio::detached); break;
     case Phase::settling:
       if (std::exchange(stopping_, true)) {
         rounds_->hurry();
