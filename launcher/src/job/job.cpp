@@ -82,8 +82,8 @@ asio::awaitable<void> Job::work() {
     say(notice);
   }
   remains_.add_folder(logs_.scratch());
-  logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
   try {
+    logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
     const bool begins = co_await join_round();
     if (begins) {
       co_await run_attempts();
