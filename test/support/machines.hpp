@@ -49,7 +49,7 @@ class TwoMachines {
                                          "127.0.0.1",   "--master-port",      port.text()}
               : std::vector<std::string>{"--rdzv-backend",           "c10d",      "--rdzv-endpoint",
                                          "127.0.0.1:" + port.text(), "--rdzv-id", "job"};
-      flags.insert(flags.end(), rendezvous.begin(), meeting.end());
+      flags.insert(flags.end(), rendezvous.begin(), rendezvous.end());
       flags.insert(flags.end(), more.begin(), more.end());
       machines_[rank] = std::make_unique<Program>(torchrun(flags, script), variables);
     }
