@@ -29,11 +29,25 @@ T number_under(std::string_view key, const std::optional<T>& result) {
 }  // namespace
 
 bool Session::step(std::string_view& bytes, std::string& out) {
+  if (bytes.empty()) {
+    return false;
+  }
   // Checked before the frame is complete: a stranger gets no buffer to fill.
-  if (!validated_ && !bytes.empty() && bytes.front() != static_cast<char>(Opcode::validate)) {
+  if (!validated_ && bytes.front() != static_cast<char>(Opcode::validate)) {
     violation("the first command is not VALIDATE: no TCPStore client");
   }
-  const auto request = decoder_.next(bytes);
+  decoder_.restart();
+  const bool is_complete = serve_next(bytes, begun_ ? *begun_ : decoder_, out);
+  if (is_complete) {
+    begun_.reset();
+  } else if (decoder_.has_begun()) {
+    begun_ = std::make_unique<wire::RequestDecoder>(std::move(decoder_));
+  }
+  return is_complete;
+}
+
+bool Session::serve_next(std::string_view& bytes, wire::RequestDecoder& decoder, std::string& out) {
+  const auto request = decoder.next(bytes);
   if (!request) {
     return false;
   }
@@ -160,8 +174,8 @@ void Session::list_keys(std::string& out) const {
 }
 
 void Session::check_reply(std::size_t bytes) const {
-  if (bytes > max_reply_bytes_) {
-    violation(fmt::format("a request for more than {} bytes", max_reply_bytes_));
+  if (bytes > decoder_.max_frame_bytes()) {
+    violation(fmt::format("a request for more than {} bytes", decoder_.max_frame_bytes()));
   }
 }
 
