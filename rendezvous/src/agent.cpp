@@ -77,7 +77,7 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   [[nodiscard]] bool may_come_back() const;
   void lose(const std::string& why);
   void wait_from_now();
-  void say_what_is_waited_for(const std::string& what);
+  void say_what_is_waited_for(const std::string& what, const std::string& limit = "");
   [[noreturn]] void refuse(const Dropped& dropped) const;
   void remember_round();
   [[nodiscard]] Settlement own_settlement(std::string report) const;
@@ -167,14 +167,16 @@ asio::awaitable<void> Agent::Impl::connect() {
     if (failure.empty()) {
       co_return;
     }
-    const auto pause = backoff.next();
-    if (std::chrono::steady_clock::now() + pause >= deadline()) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline()) {
       throw Error(Errc::timeout,
                   fmt::format("no answer within {:g} s from the rendezvous at {}: {}",
                               seconds(enter_.times.join), where(), failure));
     }
-    say_what_is_waited_for("waiting for the rendezvous (" + failure + ")");
-    pause_.expires_after(pause);
+    say_what_is_waited_for("waiting for the rendezvous (" + failure + ")",
+                           fmt::format(" of {:g} s", seconds(enter_.times.join)));
+    pause_.expires_at(
+        std::min<std::chrono::steady_clock::time_point>(now + backoff.next(), deadline()));
     co_await pause_.async_wait(kResult);
   }
 }
@@ -230,7 +232,7 @@ void Agent::Impl::hear(rounds::ServerMessage message) {
     link_->keep_alive(welcome->beat_interval, welcome->silence_limit);
   } else if (auto* waiting = std::get_if<rounds::Waiting>(&message)) {
     said_at_.reset();
-    say_what_is_waited_for(waiting->text);
+    say_what_is_waited_for(waiting->text);  // the server knows whether there is a limit
   } else if (auto* formed = std::get_if<rounds::Formed>(&message)) {
     round_ = std::move(formed->round);
   } else if (auto* ends = std::get_if<rounds::Ends>(&message)) {
@@ -263,6 +265,9 @@ void Agent::Impl::hear_dropped(Dropped dropped) {
     why_lost_ = std::move(dropped.reason);  // the connection ends next
   } else if (dropped.why == Dropped::Why::over && (welcome_ || enter_.rounds_before > 0)) {
     over_ = true;
+    if (events_.on_progress) {
+      events_.on_progress(fmt::format("rendezvous at {}: {}", where(), dropped.reason));
+    }
   } else {
     dropped_ = std::move(dropped);
   }
@@ -342,14 +347,14 @@ Settlement Agent::Impl::own_settlement(std::string report) const {
   return settlement;
 }
 
-void Agent::Impl::say_what_is_waited_for(const std::string& what) {
+void Agent::Impl::say_what_is_waited_for(const std::string& what, const std::string& limit) {
   const auto now = std::chrono::steady_clock::now();
   if (!events_.on_progress || (said_at_ && now < *said_at_ + kProgressInterval)) {
     return;
   }
   said_at_ = now;
-  events_.on_progress(fmt::format("{} at {}, {:.0f} s of {:.0f} s", what, where(),
-                                  seconds(now - waiting_since_), seconds(enter_.times.join)));
+  events_.on_progress(
+      fmt::format("{} at {}, {:.0f} s{}", what, where(), seconds(now - waiting_since_), limit));
 }
 
 void Agent::Impl::refuse(const Dropped& dropped) const {
