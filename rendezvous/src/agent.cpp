@@ -20,7 +20,7 @@ void Agent::Impl::hear(rounds::ServerMessage message) {
     link_->keep_alive(welcome->beat_interval, welcome->silence_limit);
   } else if (auto* waiting = std::get_if<rounds::Waiting>(&message)) {
     said_at_.reset();
-    say_what_is_waited_for(waiting->text);
+    say_what_is_waited_for(waiting->text);  // the server knows whether there is a limit
   } else if (auto* formed = std::get_if<rounds::Formed>(&message)) {
     round_ = std::move(formed->round);
   } else if (auto* ends = std::get_if<rounds::Ends>(&message)) {
@@ -53,6 +53,9 @@ void Agent::Impl::hear_dropped(Dropped dropped) {
     why_lost_ = std::move(dropped.reason);  // the connection ends next
   } else if (dropped.why == Dropped::Why::over && (welcome_ || enter_.rounds_before > 0)) {
     over_ = true;
+    if (events_.on_progress) {
+      events_.on_progress(fmt::format("rendezvous at {}: {}", where(), dropped.reason));
+    }
   } else {
     dropped_ = std::move(dropped);
   }

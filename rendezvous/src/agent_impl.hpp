@@ -57,7 +57,7 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   [[nodiscard]] bool may_come_back() const;
   void lose(const std::string& why);
   void wait_from_now();
-  void say_what_is_waited_for(const std::string& what);
+  void say_what_is_waited_for(const std::string& what, const std::string& limit = "");
   [[noreturn]] void refuse(const rounds::Dropped& dropped) const;
   void remember_round();
   [[nodiscard]] Settlement own_settlement(std::string report) const;

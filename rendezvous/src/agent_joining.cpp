@@ -75,14 +75,16 @@ asio::awaitable<void> Agent::Impl::connect() {
     if (failure.empty()) {
       co_return;
     }
-    const auto pause = backoff.next();
-    if (std::chrono::steady_clock::now() + pause >= deadline()) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline()) {
       throw Error(Errc::timeout,
                   fmt::format("no answer within {:g} s from the rendezvous at {}: {}",
                               seconds(enter_.times.join), where(), failure));
     }
-    say_what_is_waited_for("waiting for the rendezvous (" + failure + ")");
-    pause_.expires_after(pause);
+    say_what_is_waited_for("waiting for the rendezvous (" + failure + ")",
+                           fmt::format(" of {:g} s", seconds(enter_.times.join)));
+    pause_.expires_at(
+        std::min<std::chrono::steady_clock::time_point>(now + backoff.next(), deadline()));
     co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
   }
 }
@@ -139,14 +141,14 @@ AgentLink::Events Agent::Impl::link_events() {
               }};
 }
 
-void Agent::Impl::say_what_is_waited_for(const std::string& what) {
+void Agent::Impl::say_what_is_waited_for(const std::string& what, const std::string& limit) {
   const auto now = std::chrono::steady_clock::now();
   if (!events_.on_progress || (said_at_ && now < *said_at_ + kProgressInterval)) {
     return;
   }
   said_at_ = now;
-  events_.on_progress(fmt::format("{} at {}, {:.0f} s of {:.0f} s", what, where(),
-                                  seconds(now - waiting_since_), seconds(enter_.times.join)));
+  events_.on_progress(
+      fmt::format("{} at {}, {:.0f} s{}", what, where(), seconds(now - waiting_since_), limit));
 }
 
 void Agent::Impl::refuse(const Dropped& dropped) const {

@@ -334,9 +334,11 @@ asio::awaitable<bool> Job::go_on(const JobReport& report) {
 
 void Job::say_who_is_here() {
   const Assignment now = assignment(plan_, *round_);
-  say("round " + std::to_string(now.round) + ": " + std::to_string(now.num_machines) +
-      (now.num_machines == 1 ? " machine, " : " machines, ") + std::to_string(now.world_size) +
-      " workers; this is machine " + std::to_string(now.machine_rank));
+  const auto count = [](int number, const std::string& what) {
+    return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
+  };
+  say("round " + std::to_string(now.round) + ": " + count(now.num_machines, "machine") + ", " +
+      count(now.world_size, "worker") + "; this is machine " + std::to_string(now.machine_rank));
 }
 
 void Job::close() {

@@ -66,7 +66,8 @@ class Job {
   void on_fault(const std::exception& error);
   void on_attempt_end(const rendezvous::AttemptEnd& end);
   void stop(const StopRequest& request);
-  void stop_outside_of_attempt(const StopRequest& request);
+  void stop_outside_of_attempt(const StopRequest& request, bool insists);
+  bool ends_by_a_fault() const;
   void stop_in_time();
 
   OutputMux::Options output_options(pid_t process_group);

@@ -89,7 +89,9 @@ constexpr std::array kTable = {
                .help = "how machines meet: static, with the ranks given; c10d hands them out"},
     SettingRow{.section = launch, .key = "rdzv_conf", .flag = Flag::value, .in_file = false,
                .help = "KEY=VALUE,...: timeout=SECONDS (static, 900) or join_timeout=SECONDS (c10d, "
-                       "600), how long machines wait for each other; last_call_timeout=SECONDS"},
+                       "600), how long machines wait for each other; last_call_timeout=SECONDS; "
+                       "heartbeat_timeout=SECONDS of silence after which a machine is out (5); "
+                       "is_host=0|1, whether this machine serves"},
     SettingRow{.section = launch, .key = "same_network", .flag = Flag::deniable_toggle,
                .type = Type::boolean, .fallback = "false", .help = "accepted; makes no difference"},
     SettingRow{.section = launch, .key = "max_restarts", .flag = Flag::value, .in_file = false,

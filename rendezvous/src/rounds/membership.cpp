@@ -248,7 +248,7 @@ void Membership::hear(Agent& agent, Insist&& /*message*/) {
 }
 
 void Membership::hear(Agent& agent, Leave&& /*message*/) {
-  remove(agent, "it has left");
+  remove(agent, "its launcher has ended");
 }
 
 void Membership::give_rank_back(const Agent& agent) {

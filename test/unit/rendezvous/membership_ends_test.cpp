@@ -41,7 +41,7 @@ TEST_CASE_FIXTURE(Elastic, "what fails because another machine is lost cancels n
 TEST_CASE_FIXTURE(Elastic, "too few survivors wait for others") {
   run_few({1, 2});
   world.say(2, Leave{});
-  CHECK(world.heard<Ends>(1).end.reason == "machine 1 (host2) is lost: it has left");
+  CHECK(world.heard<Ends>(1).end.reason == "machine 1 (host2) is lost: its launcher has ended");
   report({1});
   rejoin({1});
   world.wait(40s, {1});
