@@ -23,7 +23,9 @@ class Session : public Conversation {
   Session& operator=(const Session&) = delete;
 
   bool step(std::string_view& bytes, std::string& out) override;
-  [[nodiscard]] std::size_t num_kept() const noexcept override { return decoder_.num_kept(); }
+  [[nodiscard]] std::size_t num_kept() const noexcept override {
+    return begun_ ? begun_->num_kept() : 0;
+  }
   /// After a correct VALIDATE.
   [[nodiscard]] bool is_open() const noexcept override { return validated_; }
 
