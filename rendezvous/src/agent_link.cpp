@@ -99,7 +99,7 @@ void AgentLink::write() {
 void AgentLink::beat() {
   const auto silent_for = std::chrono::steady_clock::now() - heard_at_;
   if (silent_for >= silence_limit_) {
-    return end(fmt::format("no sign of life for {:g} s",
+    return end(fmt::format("no sign of life for {:.1f} s",
                            std::chrono::duration<double>(silent_for).count()));
   }
   beat_.expires_after(beat_interval_);

@@ -308,7 +308,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       }
       found->second->send(*letter.frame);
       if (letter.is_last) {
-        found->second->finish(Connection::Farewell::patient);
+        found->second->finish(letter.is_lost ? Connection::Farewell::brief
+                                             : Connection::Farewell::patient);
       }
     }
     await_round();

@@ -23,6 +23,7 @@ class Session : public Conversation {
   Session& operator=(const Session&) = delete;
 
   bool step(std::string_view& bytes, std::string& out) override;
+  [[nodiscard]] std::size_t num_kept() const noexcept override { return decoder_.num_kept(); }
   /// After a correct VALIDATE.
   [[nodiscard]] bool is_open() const noexcept override { return validated_; }
 
@@ -32,6 +33,7 @@ class Session : public Conversation {
   void serve(const wire::RequestView& request, std::string& out);
   void serve_waiting(const wire::RequestView& request, std::string& out);
   void serve_queue(const wire::RequestView& request, std::string& out);
+  [[nodiscard]] std::string_view value_of(std::string_view key) const;
   void multi_get(const wire::RequestView& request, std::string& out) const;
   void list_keys(std::string& out) const;
   void check_reply(std::size_t bytes) const;

@@ -189,9 +189,11 @@ class Host:
     def crash(self):
         """A power cut: no connection is closed, they fall silent."""
         self.cluster.switch(f"unplug {self.number}")
+        pids = os.stat(f"/proc/{self.init}/ns/pid").st_ino
         os.kill(self.init, signal.SIGKILL)
         self._wake_parents()
         self.unshare.wait()
+        _remove_control_groups(pids)
         self.started.clear()
         self.init = None
         # The kernel takes the link away with the host, but in its own time.
@@ -204,6 +206,14 @@ def _signal(pid, number):
         os.kill(pid, number)
     except ProcessLookupError:
         pass
+
+
+def _remove_control_groups(pid_namespace):
+    """Those of a crashed host's launchers: with a real one they would be gone."""
+    for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+        for group in pathlib.Path(mount).glob(f"**/acclaunch-*.{pid_namespace}"):
+            for folder, _, _ in os.walk(group, topdown=False):
+                os.rmdir(folder)
 
 
 class Cluster:

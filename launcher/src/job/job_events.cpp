@@ -71,28 +71,41 @@ void Job::stop(const StopRequest& request) {
   if (stop_ && !request.insists) {
     return;
   }
+  const bool insists = request.insists && (stop_ || ends_by_a_fault());
   stop_ = stop_ ? stop_ : request;
-  if (stopping_) {
+  if (insists) {
     rounds_->insist();
   }
   rounds_->end(
       {.exit_status = request.exit_status, .cause = request.cause, .reason = request.reason});
   if (phase_ != Phase::running) {
-    stop_outside_of_attempt(request);
-    return;
+    stop_outside_of_attempt(request, insists);
+  } else if (!std::exchange(stopping_, true)) {
+    say(request.reason + ": ending the workers");
+    supervisor_->stop(request.signal);
+  } else if (insists) {
+    say(request.reason + " while ending: killing the workers");
+    supervisor_->stop(request.signal);
+  } else {
+    say(request.reason + " while ending");
   }
-  say(request.reason + (std::exchange(stopping_, true) ? " while ending: killing the workers"
-                                                       : ": ending the workers"));
-  supervisor_->stop(request.signal);
 }
 
-void Job::stop_outside_of_attempt(const StopRequest& request) {
+/// The workers are being ended, and not because somebody else wanted them to: who stops all
+/// machines at once asks each of them for the first time.
+bool Job::ends_by_a_fault() const {
+  const std::optional<AttemptEnd>& end = rounds_->known_end();
+  return stopping_ && !(end && (end->cause == Cause::stop || end->cause == Cause::membership));
+}
+
+void Job::stop_outside_of_attempt(const StopRequest& request, bool insists) {
   switch (phase_) {
-    case Phase::meeting: asio::co_spawn(io_, leave_meeting(), asio::detached); break;
+    case Phase::joining: asio::co_spawn(io_, leave_while_joining(), asio::detached); break;
     case Phase::settling:
-      if (std::exchange(stopping_, true)) {
+      if (insists) {
         rounds_->hurry();
       }
+      stopping_ = true;
       pause_.cancel();
       return;
     default: io_.stop(); break;
@@ -155,7 +168,7 @@ void Job::on_fault(const std::exception& error) {
 }
 
 void Job::on_attempt_end(const AttemptEnd& end) {
-  const bool is_own = round_ && end.machine_rank == round_->machine_rank;
+  const bool is_own = end.machine_rank == (round_ ? round_->machine_rank : -1);
   if (end.cause == Cause::membership || end.cause == Cause::other) {
     say(end.reason);
   } else if (!is_own) {

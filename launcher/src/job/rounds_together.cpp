@@ -1,12 +1,10 @@
 #include "job/rounds_together.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/rendezvous/host_addresses.hpp"
 #include "supervision/supervisor.hpp"
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,7 +65,8 @@ bool RoundsTogether::ranks_are_given() const {
 }
 
 asio::awaitable<std::optional<Round>> RoundsTogether::next() {
-  if (std::exchange(has_joined_, true)) {
+  if (has_joined_) {
+    server_gone_since_.reset();
     renew_store();
     co_return co_await agent_.rejoin(store_ ? store_->port() : plan_.rendezvous.port);
   }
@@ -80,7 +79,10 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next() {
     server = "localhost";  // from inside, the address may lead somewhere else
   }
   try {
-    co_return co_await agent_.join(std::move(server), plan_.rendezvous.port, this_machine());
+    const auto round =
+        co_await agent_.join(std::move(server), plan_.rendezvous.port, this_machine());
+    has_joined_ = true;
+    co_return round;
   } catch (const Error& error) {
     if (!should_serve_ || rendezvous_ || error.code() != Errc::timeout) {
       throw;
@@ -107,18 +109,15 @@ asio::awaitable<bool> RoundsTogether::is_to_serve() {
   if (plan_.rendezvous.is_host) {
     co_return *plan_.rendezvous.is_host;
   }
-  asio::ip::tcp::resolver resolver(io_);  // beside the loop: a name server may be slow
-  const auto [error, found] = co_await resolver.async_resolve(plan_.rendezvous.address, "",
-                                                              asio::as_tuple(asio::use_awaitable));
-  co_return !error && std::ranges::any_of(found, [](const auto& entry) {
-    return Server::is_own_address(entry.endpoint().address().to_string());
-  });
+  const auto found =
+      co_await rendezvous::addresses_of(io_.get_executor(), plan_.rendezvous.address);
+  co_return std::ranges::any_of(found.addresses, rendezvous::is_own_address);
 }
 
-/// c10d: a daemon may have the port, or another launcher of this machine; when that ends, this one
-/// takes over.
+/// c10d: a daemon may have the port, or another launcher of this machine; when that ends, and is
+/// not soon back, this one takes over.
 bool RoundsTogether::serves_if_nobody_does() {
-  if (!should_serve_ || rendezvous_) {
+  if (!should_serve_ || rendezvous_ || may_come_back()) {
     return rendezvous_.has_value();
   }
   const RendezvousPlan& plan = plan_.rendezvous;
@@ -134,6 +133,16 @@ bool RoundsTogether::serves_if_nobody_does() {
     }
   }
   return rendezvous_.has_value();
+}
+
+/// Asked before each attempt to connect. A daemon that is restarted needs its port.
+bool RoundsTogether::may_come_back() {
+  if (!has_joined_ || plan_.rendezvous.is_host) {
+    return false;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  server_gone_since_ = server_gone_since_.value_or(now);
+  return now < *server_gone_since_ + plan_.rendezvous.heartbeat_timeout;
 }
 
 Machine RoundsTogether::this_machine() const {

@@ -42,6 +42,7 @@ class RoundsTogether : public Rounds {
   void renew_store();
   boost::asio::awaitable<bool> is_to_serve();
   bool serves_if_nobody_does();
+  bool may_come_back();
   [[nodiscard]] rendezvous::Machine this_machine() const;
 
   boost::asio::io_context& io_;
@@ -53,6 +54,7 @@ class RoundsTogether : public Rounds {
   std::function<void(const std::string&)> say_;
   bool should_serve_ = false;  ///< the rendezvous is, or would be, on this machine
   bool has_joined_ = false;
+  std::optional<std::chrono::steady_clock::time_point> server_gone_since_;  ///< by the attempts
 };
 
 }  // namespace acc::launcher

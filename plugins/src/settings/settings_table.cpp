@@ -48,10 +48,13 @@ constexpr std::array kTable = {
                .help = "workers on this machine, where machines differ"},
     SettingRow{.section = launch, .key = "num_machines", .flag = Flag::value, .type = Type::integer,
                .fallback = "1", .allowed = "1..1000000", .help = "machines"},
+    SettingRow{.section = launch, .key = "min_machines", .flag = Flag::value, .in_file = false,
+               .type = Type::integer, .allowed = "1..1000000",
+               .help = "c10d: begin, and go on, with as few of num_machines"},
     SettingRow{.section = launch, .key = "machine_rank", .flag = Flag::value, .type = Type::integer,
                .allowed = "0..1000000", .help = "which of the machines this is"},
     SettingRow{.section = launch, .key = "main_process_ip", .flag = Flag::value,
-               .help = "address of machine 0"},
+               .help = "address of machine 0; c10d: of the rendezvous"},
     SettingRow{.section = launch, .key = "main_process_port", .flag = Flag::value,
                .type = Type::integer, .allowed = "0..65535",
                .help = "port of the store on machine 0; 0: a free one; default 29500"},
@@ -86,7 +89,9 @@ constexpr std::array kTable = {
                .help = "how machines meet: static, with the ranks given; c10d hands them out"},
     SettingRow{.section = launch, .key = "rdzv_conf", .flag = Flag::value, .in_file = false,
                .help = "KEY=VALUE,...: timeout=SECONDS (static, 900) or join_timeout=SECONDS (c10d, "
-                       "600), how long machines wait for each other; last_call_timeout=SECONDS"},
+                       "600), how long machines wait for each other; last_call_timeout=SECONDS; "
+                       "heartbeat_timeout=SECONDS of silence after which a machine is out (5); "
+                       "is_host=0|1, whether this machine serves"},
     SettingRow{.section = launch, .key = "same_network", .flag = Flag::deniable_toggle,
                .type = Type::boolean, .fallback = "false", .help = "accepted; makes no difference"},
     SettingRow{.section = launch, .key = "max_restarts", .flag = Flag::value, .in_file = false,

@@ -31,6 +31,8 @@ class RequestDecoder {
   /// more. Throws Error(protocol) as soon as a declared length, count or opcode breaks a limit; the
   /// stream is of no further use then.
   std::optional<RequestView> next(std::string_view& bytes);
+  /// Bytes of memory, for where the keys and values of an incomplete request lie.
+  [[nodiscard]] std::size_t num_kept() const noexcept { return pieces_.size() * sizeof(Piece); }
 
   /// It has read a part of a request.
   [[nodiscard]] bool has_begun() const noexcept { return position_ != 0; }

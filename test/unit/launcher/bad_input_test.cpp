@@ -45,6 +45,12 @@ TEST_CASE("flags that make no sense") {
        {"--machine_rank 2 must be below --num_machines 2"}},
       {{"--num_machines", "2", "--machine_rank", "0", "--main_process_ip", "h", "./train"},
        {"--num_processes is missing"}},
+      {{"--num_processes", "4", "--num_machines", "2", "--min_machines", "1", "--machine_rank", "0",
+        "--main_process_ip", "h", "./train"},
+       {"--min_machines 1 needs --rdzv_backend c10d"}},
+      {{"--num_processes", "4", "--num_machines", "2", "--min_machines", "3", "--rdzv_backend",
+        "c10d", "--main_process_ip", "h", "./train"},
+       {"--min_machines", "at most num_machines, which is 2", "\"3\""}},
       {{"--num_processes", "4", "--num_machines", "2", "--cpu", "./train", "--text", "a b"},
        {"--machine_rank and --main_process_ip",
         "on machine 0:  acclaunch --num_processes 4 --num_machines 2 --cpu --machine_rank 0 "

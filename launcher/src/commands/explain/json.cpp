@@ -67,13 +67,16 @@ Json ranks_of(const LaunchPlan& plan) {
 Json rendezvous_of(const LaunchPlan& plan) {
   const RendezvousPlan& rendezvous = plan.rendezvous;
   const bool meets = rendezvous.backend != RendezvousPlan::Backend::none;
-  return {{"backend", to_string(rendezvous.backend)},
-          {"address", known_if(meets, rendezvous.address)},
-          {"port", known_if(meets && rendezvous.port != 0, rendezvous.port)},
-          {"port_was_given", rendezvous.port_was_given},
-          {"run_id", known_if(meets, rendezvous.run_id)},
-          {"join_timeout_s", rendezvous.join_timeout.count()},
-          {"last_call_timeout_s", rendezvous.last_call_timeout.count()}};
+  return {
+      {"backend", to_string(rendezvous.backend)},
+      {"address", known_if(meets, rendezvous.address)},
+      {"port", known_if(meets && rendezvous.port != 0, rendezvous.port)},
+      {"port_was_given", rendezvous.port_was_given},
+      {"run_id", known_if(meets, rendezvous.run_id)},
+      {"join_timeout_s", rendezvous.join_timeout.count()},
+      {"last_call_timeout_s", rendezvous.last_call_timeout.count()},
+      {"heartbeat_timeout_s", std::chrono::duration<double>(rendezvous.heartbeat_timeout).count()},
+      {"is_host", rendezvous.is_host ? Json(*rendezvous.is_host) : Json(nullptr)}};
 }
 
 Json gpus_of(const LaunchPlan& plan) {

@@ -3,8 +3,11 @@
 #include "acc/launcher/explain.hpp"
 #include "commands/explain/plan_view.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <chrono>
 
 namespace acc::launcher {
 namespace {
@@ -138,6 +141,12 @@ Lines rendezvous_of(const LaunchPlan& plan) {
         (rendezvous.min_machines < plan.num_machines
              ? ", then " + std::to_string(rendezvous.last_call_timeout.count()) + " s for more"
              : ""));
+    lines.push_back(
+        fmt::format("a machine is out after {:g} s of silence",
+                    std::chrono::duration<double>(rendezvous.heartbeat_timeout).count()));
+    if (rendezvous.is_host) {
+      lines.push_back(*rendezvous.is_host ? "this machine serves" : "another machine serves");
+    }
   }
   return lines;
 }

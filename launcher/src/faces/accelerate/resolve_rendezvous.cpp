@@ -42,6 +42,23 @@ void read_virtual_local_rank(AccelerateDraft& draft) {
   }
 }
 
+/// Machines that come and go bring num_processes / num_machines workers each.
+void read_min_machines(AccelerateDraft& draft, bool meets) {
+  const Given given = draft.given("min_machines");
+  const int least = static_cast<int>(draft.settings.integer("min_machines"));
+  if (least > draft.plan.num_machines) {
+    throw bad_value(given,
+                    "at most num_machines, which is " + std::to_string(draft.plan.num_machines));
+  }
+  if (!meets && least < draft.plan.num_machines) {
+    throw Error(Errc::config, given.where + " " + given.text + " needs --rdzv_backend c10d");
+  }
+  draft.plan.rendezvous.min_machines = least;
+  if (least < draft.plan.num_machines) {
+    draft.plan.num_processes = 0;
+  }
+}
+
 }  // namespace
 
 void read_rendezvous(AccelerateDraft& draft) {
@@ -52,6 +69,9 @@ void read_rendezvous(AccelerateDraft& draft) {
     rendezvous.backend = meets ? Backend::c10d : Backend::fixed;
   }
   rendezvous.min_machines = draft.plan.num_machines;
+  if (draft.settings.has("min_machines")) {
+    read_min_machines(draft, meets);
+  }
   rendezvous.machine_rank_was_given = meets && draft.settings.given("machine_rank");
   rendezvous.run_id = torchrun_default(draft, "RDZV_ID").text;
   rendezvous.run_id = rendezvous.run_id.empty() ? "none" : rendezvous.run_id;

@@ -29,7 +29,9 @@ constexpr std::array kTable = {
     SettingRow{.key = "rdzv_conf", .flag = Flag::value, .environment = "PET_RDZV_CONF",
                .help = "KEY=VALUE,...: timeout=SECONDS (static, 900) or join_timeout=SECONDS "
                        "(c10d, 600), how long machines wait for each other; "
-                       "last_call_timeout=SECONDS for more than MIN (30)"},
+                       "last_call_timeout=SECONDS for more than MIN (30); "
+                       "heartbeat_timeout=SECONDS of silence after which a machine is out (5); "
+                       "is_host=0|1, whether this machine serves"},
     SettingRow{.key = "standalone", .flag = Flag::toggle, .type = Type::boolean,
                .fallback = "false", .environment = "PET_STANDALONE",
                .help = "this machine alone, on a free port"},

@@ -1,0 +1,170 @@
+// Elastic jobs: machines that come and go, and a daemon that forms the rounds.
+#include "support/machines.hpp"
+#include "support/program.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <filesystem>
+
+using namespace acc::test;
+
+namespace {
+
+using Flags = std::vector<std::string>;
+
+constexpr const char* kRunning = "echo round $RANK/$WORLD_SIZE end; exec sleep 1000";
+
+Flags daemon_at(const ReservedPort& port) {
+  return {ACC_BIN_DIR "/acc-rendezvous", "--port", port.text()};
+}
+
+/// One of `nodes` machines whose workers meet at the port.
+Flags machine(const ReservedPort& port, const std::string& nodes, const std::string& script,
+              const Flags& more = {}) {
+  Flags flags = {"--nnodes",        nodes,
+                 "--rdzv-backend",  "c10d",
+                 "--rdzv-id",       "job",
+                 "--rdzv-endpoint", "127.0.0.1:" + port.text(),
+                 "--rdzv-conf",     "last_call_timeout=1"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return torchrun(flags, script);
+}
+
+Flags with_rank(const ReservedPort& port, const std::string& rank) {
+  return machine(port, "1:3", kRunning, {"--node-rank", rank});
+}
+
+}  // namespace
+
+TEST_CASE("elastic: who is killed, comes again or leaves makes a new round of the others") {
+  const ReservedPort port;
+  Program daemon(daemon_at(port));
+  daemon.wait_for_text("listening on");
+  Program second(with_rank(port, "1"));
+  Program first(with_rank(port, "0"));
+  auto third = std::make_unique<Program>(with_rank(port, "2"));
+  first.wait_for_text("round 0/3 end");
+  second.wait_for_text("round 1/3 end");
+  third->wait_for_text("round 2/3 end");
+
+  first.signal(SIGKILL);
+  second.wait_for_text("round 0/2 end");
+  third->wait_for_text("round 1/2 end");
+  CHECK(contains(second.err(), ") is lost: its launcher has ended\n"));
+
+  Program again(with_rank(port, "0"));
+  again.wait_for_text("round 0/3 end");
+  second.wait_for_text("round 1/3 end", 2);
+  third->wait_for_text("round 2/3 end", 2);
+
+  second.signal(SIGTERM);
+  CHECK(second.wait() == 128 + SIGTERM);
+  again.wait_for_text("round 0/2 end");
+  third->wait_for_text("round 1/2 end", 2);
+
+  third->signal(SIGTERM);
+  CHECK(third->wait() == 128 + SIGTERM);
+  again.wait_for_text("round 0/1 end");
+  CHECK(contains(again.err(), ": 1 machine, 1 worker; this is machine 0\n"));
+  again.signal(SIGTERM);
+  CHECK(again.wait() == 128 + SIGTERM);
+  for (const Program* each : {&first, &second, &again}) {
+    CHECK_FALSE(contains(each->err(), "machine -1"));
+  }
+}
+
+TEST_CASE("elastic: a job finds its daemon again, and counts its rounds on") {
+  const ReservedPort port;
+  const TemporaryFolder folder;
+  auto daemon = std::make_unique<Program>(daemon_at(port));
+  daemon->wait_for_text("listening on");
+  const Flags logs = {"--log-dir", folder.path().string(), "-t", "3"};
+  Program one(machine(port, "2:3", kRunning, logs));
+  Program other(machine(port, "2:3", kRunning, logs));
+  one.wait_for_text("/2 end");
+  other.wait_for_text("/2 end");
+  daemon->signal(SIGKILL);
+  one.wait_for_text("waiting for the rendezvous (");
+  other.wait_for_text("waiting for the rendezvous (");
+  daemon = std::make_unique<Program>(daemon_at(port));  // its port is free
+  daemon->wait_for_text("listening on");
+  for (Program* each : {&one, &other}) {
+    each->wait_for_text("/2 end", 2);
+    CHECK(contains(each->err(), "acclaunch: round 1: 2 machines, 2 workers; this is machine "));
+  }
+  one.signal(SIGTERM);  // the other one is not enough
+  CHECK(one.wait() == 128 + SIGTERM);
+  CHECK(other.wait() == 128 + SIGTERM);
+  int logs_of_rounds = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    const bool is_log = entry.path().filename() == "stdout.log";
+    logs_of_rounds += is_log && contains(file_text(entry.path()), "round ") ? 1 : 0;
+  }
+  CHECK(logs_of_rounds == 4);
+}
+
+TEST_CASE("elastic: to stop all machines at once is to ask each of them once") {
+  for (const char* nodes : {"2", "1:2"}) {
+    CAPTURE(nodes);
+    const ReservedPort port;
+    Program daemon(daemon_at(port));
+    daemon.wait_for_text("listening on");
+    const std::string script =
+        "trap 'sleep 0.3; echo saved; exit 0' TERM; echo worker-up; while :; do sleep 1000 & wait; "
+        "done";
+    Program one(machine(port, nodes, script));
+    Program other(machine(port, nodes, script));
+    one.wait_for_text("worker-up");
+    other.wait_for_text("worker-up");
+    one.signal(SIGTERM);
+    other.wait_for_text("stopped by SIGTERM");  // has heard of it
+    other.signal(SIGTERM);
+    CHECK(one.wait() == 128 + SIGTERM);
+    CHECK(other.wait() == 128 + SIGTERM);
+    CHECK(contains(one.out(), "saved\n"));
+    CHECK(contains(other.out(), "saved\n"));
+  }
+}
+
+TEST_CASE("elastic: who stops during the last call leaves the others to it") {
+  const ReservedPort port;
+  Program daemon(daemon_at(port));
+  daemon.wait_for_text("listening on");
+  Program one(machine(port, "1:3", "echo $RANK of $WORLD_SIZE"));
+  one.wait_for_text("waiting for machines: 1 of 1 to 3 are here");
+  Program other(machine(port, "1:3", "echo started"));
+  other.wait_for_text("waiting for machines: 2 of 1 to 3 are here");
+  other.signal(SIGTERM);
+  CHECK(other.wait() == 128 + SIGTERM);
+  CHECK_FALSE(contains(other.err(), "machine -1"));
+  CHECK(one.wait() == 0);
+  CHECK(one.out() == prefix(0) + "0 of 1\n");
+}
+
+TEST_CASE("elastic: a machine without a place hears that the job has ended") {
+  const ReservedPort port;
+  Program daemon(daemon_at(port));
+  daemon.wait_for_text("listening on");
+  Program one(machine(port, "2", kRunning));
+  Program other(machine(port, "2", kRunning));
+  one.wait_for_text("/2 end");
+  other.wait_for_text("/2 end");
+  Program spare(machine(port, "2", "echo started"));
+  spare.wait_for_text("waiting for a place: all 2 machines of the job are running");
+  one.signal(SIGTERM);
+  CHECK(one.wait() == 128 + SIGTERM);
+  CHECK(other.wait() == 128 + SIGTERM);
+  CHECK(spare.wait() == 0);
+  CHECK(spare.out().empty());
+  CHECK(contains(spare.err(), ": the job 'job' has ended\n"));
+}
+
+TEST_CASE("elastic: a machine that has no place for its logs says so at once") {
+  const ReservedPort port;
+  Program job(machine(port, "2", "echo started", {"--log-dir", "/proc/nowhere", "-r", "3"}));
+  CHECK(job.wait() == 2);
+  CHECK(contains(job.err(), "cannot make the log folder /proc/nowhere/"));
+}
