@@ -51,7 +51,7 @@ class ReadySet {
 
  private:
   boost::asio::posix::basic_stream_descriptor<boost::asio::io_context::executor_type> set_;
-  std::array<epoll_event, 128> events_{};
+  std::array<epoll_event, 256> events_{};
 };
 
 }  // namespace acc::rendezvous

@@ -19,13 +19,6 @@ void put(std::string& out, Integer value) {
   out.append(bytes, sizeof value);
 }
 
-template <typename Integer>
-Integer read(const char* bytes) noexcept {
-  Integer value;
-  std::memcpy(&value, bytes, sizeof value);
-  return value;
-}
-
 }  // namespace
 
 void check_size(std::string_view what, std::string_view text, std::size_t limit) {
@@ -78,14 +71,6 @@ void put_i64(std::string& out, std::int64_t value) {
 void put_bytes(std::string& out, std::string_view bytes) {
   put(out, std::uint64_t{bytes.size()});
   out.append(bytes);
-}
-
-std::uint32_t get_u32(const char* bytes) noexcept {
-  return read<std::uint32_t>(bytes);
-}
-
-std::int64_t get_i64(const char* bytes) noexcept {
-  return read<std::int64_t>(bytes);
 }
 
 }  // namespace acc::rendezvous::wire

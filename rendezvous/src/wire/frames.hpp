@@ -2,7 +2,7 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -98,7 +98,15 @@ void encode(const Request& request, std::string& out);
 void put_u32(std::string& out, std::uint32_t value);
 void put_i64(std::string& out, std::int64_t value);
 void put_bytes(std::string& out, std::string_view bytes);
-std::uint32_t get_u32(const char* bytes) noexcept;
-std::int64_t get_i64(const char* bytes) noexcept;
+inline std::uint32_t get_u32(const char* bytes) noexcept {
+  std::uint32_t value = 0;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+inline std::int64_t get_i64(const char* bytes) noexcept {
+  std::int64_t value = 0;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
 
 }  // namespace acc::rendezvous::wire
