@@ -59,11 +59,7 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   [[nodiscard]] const std::optional<AttemptEnd>& known_end() const { return end_; }
   void hurry() { lose("the user waits no longer"); }
 
-  /// Nobody is to be told anything any more.
-  void abandon() {
-    events_ = {};
-    close();
-  }
+  /// Nobody is told anything any more.
   void close() noexcept;
 
  private:
@@ -344,7 +340,7 @@ Settlement Agent::Impl::own_settlement(std::string report) const {
 
 void Agent::Impl::say_what_is_waited_for(const std::string& what) {
   const auto now = std::chrono::steady_clock::now();
-  if (!events_.on_progress || (said_at_ && now < *said_at_ + kProgressInterval)) {
+  if (closed_ || !events_.on_progress || (said_at_ && now < *said_at_ + kProgressInterval)) {
     return;
   }
   said_at_ = now;
@@ -382,7 +378,7 @@ Agent::Agent(const asio::any_io_executor& executor, std::string run_id, Terms te
     : impl_(std::make_shared<Impl>(executor, std::move(run_id), terms, times, std::move(events))) {}
 
 Agent::~Agent() {
-  impl_->abandon();
+  impl_->close();
 }
 
 // Each of these holds the state until it is done, also where the agent is destroyed before.
