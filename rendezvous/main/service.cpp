@@ -33,13 +33,16 @@ class Repeat {
       : timer_(io), interval_(interval), what_(std::move(what)) {
     again();
   }
-  void stop() { timer_.cancel(); }
+  void stop() {
+    is_stopped_ = true;  // the timer may have expired already
+    timer_.cancel();
+  }
 
  private:
   void again() {
     timer_.expires_after(interval_);
     timer_.async_wait([this](const error_code& error) {
-      if (!error) {
+      if (!error && !is_stopped_) {
         what_();
         again();
       }
@@ -49,6 +52,7 @@ class Repeat {
   asio::steady_timer timer_;
   asio::steady_timer::duration interval_;
   std::function<void()> what_;
+  bool is_stopped_ = false;
 };
 
 std::vector<Listener> open_listeners(const Options& options) {

@@ -160,7 +160,7 @@ Agent::Agent(const asio::any_io_executor& executor, std::string run_id, Terms te
     : impl_(std::make_shared<Impl>(executor, std::move(run_id), terms, times, std::move(events))) {}
 
 Agent::~Agent() {
-  impl_->abandon();
+  impl_->close();
 }
 
 // Each of these holds the state until it is done, also where the agent is destroyed before.

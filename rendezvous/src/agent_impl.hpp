@@ -37,11 +37,7 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   [[nodiscard]] const std::optional<AttemptEnd>& known_end() const { return end_; }
   void hurry() { lose("the user waits no longer"); }
 
-  /// Nobody is to be told anything any more.
-  void abandon() {
-    events_ = {};
-    close();
-  }
+  /// Nobody is told anything any more.
   void close() noexcept;
 
  private:

@@ -143,7 +143,7 @@ AgentLink::Events Agent::Impl::link_events() {
 
 void Agent::Impl::say_what_is_waited_for(const std::string& what, const std::string& limit) {
   const auto now = std::chrono::steady_clock::now();
-  if (!events_.on_progress || (said_at_ && now < *said_at_ + kProgressInterval)) {
+  if (closed_ || !events_.on_progress || (said_at_ && now < *said_at_ + kProgressInterval)) {
     return;
   }
   said_at_ = now;

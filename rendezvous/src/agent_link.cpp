@@ -53,6 +53,9 @@ void AgentLink::read() {
       asio::buffer(incoming_.data() + had, kReadSize),
       [self = shared_from_this(), had](const error_code& error, std::size_t count) {
         self->incoming_.resize(had + count);
+        if (!self->socket_.is_open()) {
+          return;  // closed after the bytes had come
+        }
         if (error) {
           return self->end(error == asio::error::eof ? "the server closed it" : error.message());
         }

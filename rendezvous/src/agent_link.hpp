@@ -16,8 +16,8 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
  public:
   using Milliseconds = std::chrono::milliseconds;
   struct Events {
-    std::function<void(rounds::ServerMessage)> on_message;
-    std::function<void(const std::string& why)> on_end;  ///< once; not after `close`
+    std::function<void(rounds::ServerMessage)> on_message;  ///< not after `close`
+    std::function<void(const std::string& why)> on_end;     ///< once; not after `close`
   };
 
   /// The other side may be silent for `silence_limit` until it says otherwise.

@@ -79,7 +79,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   void retire(std::function<void()> done) {
     acceptors_.clear();
     retired_ = std::move(done);
-    tell_if_retired();
+    end_turn();
   }
 
   void renew_store() {
@@ -94,6 +94,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   void close_all() {
     acceptors_.clear();
+    retired_ = nullptr;
     stops_ = true;
     for (const Connection::Id id : all_connections()) {
       close(id);
@@ -161,6 +162,9 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         timer->cancel();
       }
     }
+    if (agents_.empty() && retired_) {
+      std::exchange(retired_, nullptr)();  // after which this may be gone
+    }
   }
 
   // Clients come and go.
@@ -226,16 +230,9 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       rounds::Outbox out;
       jobs_.lose(id, "its connection has ended", Clock::now(), out);
       deliver(out);
-      tell_if_retired();
     }
     if (connections_.empty()) {
       watch_idleness();
-    }
-  }
-
-  void tell_if_retired() {
-    if (agents_.empty() && retired_) {
-      std::exchange(retired_, nullptr)();
     }
   }
 

@@ -101,5 +101,37 @@ TEST_CASE("an agent that is refused hears why, whatever it still says") {
   CHECK(agent.read_to_end().empty());
 }
 
+/// `agent` becomes one of a job at `server`, which the calling thread runs.
+void enter(RawClient& agent, const Server& server, boost::asio::io_context& io) {
+  agent.send(hello(first(1h)));
+  while (server.num_jobs() == 0) {
+    io.run_one();
+  }
+}
+
+TEST_CASE("a server that has retired may be destroyed by whom it tells") {
+  boost::asio::io_context io;
+  auto server = std::make_unique<Server>(io, "127.0.0.1", 0);
+  RawClient agent(server->port());
+  enter(agent, *server, io);
+  server->retire([&] { server.reset(); });
+  CHECK(server);
+  agent.half_close();
+  io.run();
+  CHECK_FALSE(server);
+}
+
+TEST_CASE("a server that is destroyed before its agents have gone tells nobody") {
+  boost::asio::io_context io;
+  auto server = std::make_unique<Server>(io, "127.0.0.1", 0);
+  RawClient agent(server->port());
+  enter(agent, *server, io);
+  bool is_told = false;
+  server->retire([&] { is_told = true; });
+  server.reset();
+  io.run();
+  CHECK_FALSE(is_told);
+}
+
 }  // namespace
 }  // namespace acc::rendezvous

@@ -43,7 +43,7 @@ class Agent {
 
   Agent(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,
         JobTimes times, Events events);
-  /// Closes. A pending call ends with Error(connection).
+  /// Closes, in an event of its own too.
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -76,6 +76,7 @@ class Agent {
 
   /// Gives the place up, as far as that is quickly done, and closes.
   Awaitable<void> leave();
+  /// No event comes any more; a pending call ends, with what is known here.
   void close() noexcept;
 
  private:

@@ -70,7 +70,8 @@ class Server {
   void renew_store();
 
   /// Takes no more connections, and serves those of agents until the last one has gone, which
-  /// `done` is told; at once where there is none.
+  /// `done` is told; at once where there is none. `done` may destroy the server, and is not called
+  /// when it is destroyed before.
   void retire(std::function<void()> done);
 
   /// Takes no more requests or connections, sends what is already answered, then closes; agents are

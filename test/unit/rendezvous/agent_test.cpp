@@ -1,0 +1,64 @@
+#include "acc/rendezvous/agent.hpp"
+
+#include "agent_link.hpp"
+#include "support.hpp"
+
+namespace acc::rendezvous {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using namespace std::chrono_literals;
+
+TEST_CASE("a link that was closed tells nothing, not even what had come before") {
+  asio::io_context io;
+  tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
+  tcp::socket socket(io);
+  socket.connect(acceptor.local_endpoint());
+  std::string frame;
+  rounds::encode(rounds::ServerMessage(rounds::Waiting{"for others"}), frame);
+  tcp::socket other_end = acceptor.accept();
+  asio::write(other_end, asio::buffer(frame));
+  socket.wait(tcp::socket::wait_read);
+
+  bool has_told = false;
+  const auto link = std::make_shared<AgentLink>(
+      std::move(socket), 1h,
+      AgentLink::Events{.on_message = [&](const rounds::ServerMessage&) { has_told = true; },
+                        .on_end = [&](const std::string&) { has_told = true; }});
+  link->start();
+  link->close();
+  io.run();
+  CHECK_FALSE(has_told);
+}
+
+TEST_CASE("an agent may be destroyed in its own event") {
+  asio::io_context io;
+  Server server(io, "127.0.0.1", 0);
+  std::unique_ptr<Agent> agent;
+  const std::string text = "longer than what a string holds without the heap";
+  std::string said;
+  Agent::Events events;
+  events.on_progress = [&agent, &said, text](const std::string&) {
+    agent.reset();
+    said = text;
+  };
+  agent =
+      std::make_unique<Agent>(io.get_executor(), "job", Terms{.num_machines = 2, .min_machines = 2},
+                              JobTimes{}, std::move(events));
+  Machine here;
+  here.host = "here";
+  std::optional<Round> round;
+  asio::co_spawn(io, agent->join("127.0.0.1", server.port(), here),
+                 [&](const std::exception_ptr& failure, std::optional<Round> joined) {
+                   CHECK_FALSE(failure);
+                   round = std::move(joined);
+                   server.stop();
+                 });
+  io.run();
+  CHECK(said == text);
+  CHECK_FALSE(round);
+}
+
+}  // namespace
+}  // namespace acc::rendezvous
