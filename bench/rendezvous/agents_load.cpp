@@ -6,19 +6,15 @@
 //               heard of it, reported and joined again, have their places in round 1.
 //
 // Prints one JSON object.
-#include "acc/base/unique_fd.hpp"
+#include "loopback.hpp"
 #include "rounds/messages.hpp"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -28,22 +24,12 @@
 namespace {
 
 using namespace acc::rendezvous;
+using acc::bench::checked;
+using acc::bench::fail;
 using namespace acc::rendezvous::rounds;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPatience{120'000};
-
-[[noreturn]] void fail(const std::string& what) {
-  fmt::print(stderr, "agents_load: {}\n", what);
-  std::exit(1);
-}
-
-int checked(int result, const char* what) {
-  if (result < 0) {
-    fail(fmt::format("{}: errno {}", what, errno));
-  }
-  return result;
-}
 
 struct SimulatedAgent {
   acc::UniqueFd socket;
@@ -54,7 +40,7 @@ struct SimulatedAgent {
 
 class Load {
  public:
-  Load(int port, int agents) : port_(port), agents_(static_cast<std::size_t>(agents)) {
+  Load(std::uint16_t port, int agents) : port_(port), agents_(static_cast<std::size_t>(agents)) {
     epoll_.reset(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
   }
 
@@ -89,18 +75,7 @@ class Load {
  private:
   void enter(std::size_t index) {
     SimulatedAgent& agent = agents_[index];
-    agent.socket.reset(
-        checked(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), "socket"));
-    const int on = 1;
-    setsockopt(agent.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<std::uint16_t>(port_));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (connect(agent.socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 &&
-        errno != EINPROGRESS) {
-      fail(fmt::format("connect: errno {}", errno));
-    }
+    agent.socket = acc::bench::connect_to(port_);
     const int count = static_cast<int>(agents_.size());
     Enter hello;
     hello.run_id = "bench";
@@ -163,7 +138,7 @@ class Load {
     }
   }
 
-  int port_;
+  std::uint16_t port_;
   acc::UniqueFd epoll_;
   std::vector<SimulatedAgent> agents_;
   std::size_t in_round_ = 0;
@@ -180,7 +155,7 @@ int main(int argc, char** argv) {
   if (argc != 3) {
     fail("expected PORT AGENTS");
   }
-  Load load(std::atoi(argv[1]), std::atoi(argv[2]));
+  Load load(static_cast<std::uint16_t>(std::atoi(argv[1])), std::atoi(argv[2]));
   auto start = Clock::now();
   load.enter_all();
   load.await_round(0);

@@ -2,17 +2,14 @@
 // and answers canned bytes. It has no table, so nothing but sockets and framing costs time.
 //
 // bare_server: prints its port, serves until its stdin closes.
-#include "acc/base/unique_fd.hpp"
+#include "loopback.hpp"
 #include "wire/frames.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -20,18 +17,11 @@
 namespace {
 
 using namespace acc::rendezvous;
+using acc::bench::checked;
 using wire::Opcode;
 
 constexpr int kBatch = 256;
 constexpr int kValueBytes = 32;
-
-int checked(int result, const char* what) {
-  if (result < 0) {
-    std::perror(what);
-    std::exit(1);
-  }
-  return result;
-}
 
 /// Bytes of the field at `bytes`; nothing while they are not all here.
 std::optional<std::size_t> field_size(char field, std::string_view bytes) {
@@ -87,14 +77,9 @@ std::array<std::string, wire::kShapes.size()> canned_replies() {
 class BareServer {
  public:
   BareServer()
-      : listener_(checked(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket")),
-        epoll_(checked(epoll_create1(0), "epoll_create1")) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      : listener_(acc::bench::new_socket()), epoll_(checked(epoll_create1(0), "epoll_create1")) {
+    sockaddr_in address = acc::bench::loopback(0);
     auto* generic = reinterpret_cast<sockaddr*>(&address);
-    const int on = 1;
-    setsockopt(listener_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // inherited
     checked(bind(listener_.get(), generic, sizeof address), "bind");
     checked(listen(listener_.get(), SOMAXCONN), "listen");
     socklen_t size = sizeof address;

@@ -12,12 +12,10 @@
 //     Stores keys of 16 bytes with values of 32.
 //
 // Prints one JSON object, when the figures are known.
-#include "acc/base/unique_fd.hpp"
+#include "loopback.hpp"
 #include "wire/frames.hpp"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -38,6 +36,8 @@
 namespace {
 
 using namespace acc::rendezvous;
+using acc::bench::checked;
+using acc::bench::fail;
 using wire::Opcode;
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
@@ -47,18 +47,6 @@ constexpr int kCounters = 64;
 constexpr std::size_t kValueBytes = 32;
 constexpr auto kPatience = std::chrono::seconds(60);
 constexpr Seconds kWarmUp{0.3};
-
-[[noreturn]] void fail(const std::string& what) {
-  fmt::print(stderr, "store_load: {}\n", what);
-  std::exit(1);
-}
-
-int checked(int result, const char* what) {
-  if (result < 0) {
-    fail(fmt::format("{}: errno {}", what, errno));
-  }
-  return result;
-}
 
 /// A request, and the bytes of its reply; kSized: a length and so many bytes.
 struct Command {
@@ -117,19 +105,7 @@ std::vector<Command> mixed_commands() {
 /// One client: what it still has to send, and what it waits for.
 class Client {
  public:
-  explicit Client(std::uint16_t port)
-      : fd_(checked(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket")) {
-    const int on = 1;
-    setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 &&
-        errno != EINPROGRESS) {
-      fail(fmt::format("connect: errno {}", errno));
-    }
-  }
+  explicit Client(std::uint16_t port) : fd_(acc::bench::connect_to(port)) {}
 
   [[nodiscard]] int fd() const { return fd_.get(); }
 

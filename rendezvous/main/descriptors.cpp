@@ -4,26 +4,40 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
+
 namespace acc::rendezvous {
 namespace {
 
 // Listeners, the loop's own, standard streams.
 constexpr std::size_t kOthers = 64;
 
+std::size_t num_descriptors() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur;
+}
+
 }  // namespace
 
-void make_room_for(std::size_t max_connections) {
+void raise_descriptor_limit() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_cur < max_connections + kOthers) {
+}
+
+std::size_t max_fitting_connections() {
+  return std::max(num_descriptors(), kOthers + 1) - kOthers;
+}
+
+void check_room_for(std::size_t max_connections) {
+  if (max_connections > max_fitting_connections()) {
     logger("rendezvous")
         ->warn(
             "max_connections is {}, but {} descriptors are all that this process may have: raise "
             "the limit (ulimit -Hn, LimitNOFILE=), or lower max_connections",
-            max_connections, limit.rlim_cur);
+            max_connections, num_descriptors());
   }
 }
 

@@ -171,6 +171,7 @@ Options to_options(const Settings& settings) {
   if (settings.given("log_level")) {
     options.log_level = settings.choice("log_level");
   }
+  options.chose_max_connections = settings.given("max_connections");
   ServerOptions& server = options.server;
   server.max_connections = count("max_connections");
   server.max_keys = count("max_keys");

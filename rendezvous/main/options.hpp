@@ -27,6 +27,7 @@ struct Options {
   std::uint16_t port = 0;
   std::filesystem::path port_file;       ///< empty: none
   std::optional<std::string> log_level;  ///< nothing: as for every program of acclaunch
+  bool chose_max_connections = false;    ///< else it may be lowered to what fits
   ServerOptions server;
 };
 

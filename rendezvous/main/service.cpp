@@ -10,6 +10,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <functional>
@@ -78,6 +79,17 @@ void warn_of_open(const std::vector<Listener>& listeners) {
               "Keep others out with a firewall, or listen on an address of a closed network",
               listener.address);
     }
+  }
+}
+
+/// A default that does not fit is nobody's mistake.
+void fit_connections(Options& options) {
+  std::size_t& most = options.server.max_connections;
+  raise_descriptor_limit();
+  if (options.chose_max_connections) {
+    check_room_for(most);
+  } else {
+    most = std::min(most, max_fitting_connections());
   }
 }
 
@@ -170,12 +182,12 @@ class Service {
 
 }  // namespace
 
-void run_service(const Options& options) {
+void run_service(Options options) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what is printed may be gone
   if (options.log_level) {
     logger("rendezvous")->set_level(spdlog::level::from_str(*options.log_level));
   }
-  make_room_for(options.server.max_connections);
+  fit_connections(options);
   std::vector<Listener> listeners = open_listeners(options);
   warn_of_open(listeners);
   Service(options, std::move(listeners)).run();

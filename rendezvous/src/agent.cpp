@@ -1,230 +1,18 @@
 #include "acc/rendezvous/agent.hpp"
 
-#include "acc/base/error.hpp"
-#include "acc/rendezvous/gate.hpp"
-#include "agent_link.hpp"
-#include "backoff.hpp"
-
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <utility>
+#include "agent_impl.hpp"
 
 namespace acc::rendezvous {
 
 namespace asio = boost::asio;
 using rounds::Dropped;
-using Milliseconds = Agent::Milliseconds;
 
 namespace {
 
-constexpr auto kResult = asio::as_tuple(asio::use_awaitable);
-/// A single attempt may take this long; a lost SYN should not eat the whole time.
-constexpr Milliseconds kAttemptTimeout{10'000};
-constexpr Milliseconds kProgressInterval{10'000};
 /// For the last message of an agent that leaves.
-constexpr Milliseconds kLastWords{1'000};
-
-double seconds(std::chrono::steady_clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
+constexpr Agent::Milliseconds kLastWords{1'000};
 
 }  // namespace
-
-/// What the server says arrives by `hear`, from the link; the awaitables wait for it at `news_`.
-class Agent::Impl : public std::enable_shared_from_this<Impl> {
- public:
-  Impl(const asio::any_io_executor& executor, std::string run_id, Terms terms, JobTimes times,
-       Events events)
-      : executor_(executor),
-        events_(std::move(events)),
-        enter_{.run_id = std::move(run_id), .terms = terms, .times = times, .machine = {}},
-        news_(executor),
-        end_known_(executor),
-        pause_(executor) {
-    end_known_.open();
-  }
-
-  Awaitable<std::optional<Round>> join(std::string host, std::uint16_t port, Machine me);
-  Awaitable<std::optional<Round>> rejoin(std::uint16_t store_port);
-  Awaitable<Settlement> settle(bool failed, std::string report);
-  Awaitable<void> end_is_known() { return end_known_.passed(); }
-  Awaitable<void> leave();
-
-  void end(AttemptEnd end);
-  void insist() { send(rounds::Insist{}); }
-  [[nodiscard]] const std::optional<AttemptEnd>& known_end() const { return end_; }
-  void hurry() { lose("the user waits no longer"); }
-
-  /// Nobody is to be told anything any more.
-  void abandon() {
-    events_ = {};
-    close();
-  }
-  void close() noexcept;
-
- private:
-  Awaitable<void> connect();
-  Awaitable<std::string> try_to_enter();
-  Awaitable<std::optional<Round>> await_round();
-  void hear(rounds::ServerMessage message);
-  void hear_ends(AttemptEnd end);
-  void hear_settled(Settlement settlement);
-  void hear_dropped(Dropped dropped);
-  [[nodiscard]] bool may_come_back() const;
-  void lose(const std::string& why);
-  void wait_from_now();
-  void say_what_is_waited_for(const std::string& what, const std::string& limit = "");
-  [[noreturn]] void refuse(const Dropped& dropped) const;
-  void remember_round();
-  [[nodiscard]] Settlement own_settlement(std::string report) const;
-
-  template <typename Message>
-  void send(Message message) {
-    if (link_) {
-      link_->send(std::move(message));
-    }
-  }
-
-  [[nodiscard]] std::string where() const { return fmt::format("{}:{}", host_, port_); }
-  [[nodiscard]] std::chrono::steady_clock::time_point deadline() const {
-    return waiting_since_ + enter_.times.join;
-  }
-
-  asio::any_io_executor executor_;
-  Events events_;
-  rounds::Enter enter_;  ///< what a new connection opens with
-  std::string host_;
-  std::uint16_t port_ = 0;
-  std::shared_ptr<AgentLink> link_;  ///< null: there is no connection
-  std::string why_lost_;
-  bool closed_ = false;
-  Gate news_;
-  Gate end_known_;
-  asio::steady_timer pause_;
-  std::chrono::steady_clock::time_point waiting_since_;
-  std::optional<std::chrono::steady_clock::time_point> said_at_;
-
-  // What came of it, since the last join.
-  bool welcome_ = false;
-  bool over_ = false;
-  std::optional<Dropped> dropped_;
-  std::optional<Round> round_;  ///< that this machine is in, until it is settled
-  std::optional<AttemptEnd> end_;
-  std::optional<Settlement> settlement_;
-};
-
-void Agent::Impl::wait_from_now() {
-  waiting_since_ = std::chrono::steady_clock::now();
-  said_at_.reset();
-  if (!over_) {
-    end_.reset();
-  }
-}
-
-asio::awaitable<std::optional<Round>> Agent::Impl::join(std::string host, std::uint16_t port,
-                                                        Machine me) {
-  host_ = std::move(host);
-  port_ = port;
-  enter_.machine = std::move(me);
-  wait_from_now();
-  co_return co_await await_round();
-}
-
-asio::awaitable<std::optional<Round>> Agent::Impl::rejoin(std::uint16_t store_port) {
-  enter_.machine.store_port = store_port;
-  wait_from_now();
-  send(rounds::Rejoin{store_port});
-  co_return co_await await_round();
-}
-
-/// A server that goes away while it forms a round may come again.
-asio::awaitable<std::optional<Round>> Agent::Impl::await_round() {
-  while (!round_) {
-    if (closed_ || over_) {
-      co_return std::nullopt;
-    }
-    if (dropped_) {
-      refuse(*dropped_);
-    }
-    if (!link_) {
-      co_await connect();
-    } else {
-      news_.close();
-      co_await news_.passed();
-    }
-  }
-  co_return round_;
-}
-
-asio::awaitable<void> Agent::Impl::connect() {
-  Backoff backoff;
-  while (!link_ && !closed_) {
-    const std::string failure = co_await try_to_enter();
-    if (failure.empty()) {
-      co_return;
-    }
-    const auto now = std::chrono::steady_clock::now();
-    if (now >= deadline()) {
-      throw Error(Errc::timeout,
-                  fmt::format("no answer within {:g} s from the rendezvous at {}: {}",
-                              seconds(enter_.times.join), where(), failure));
-    }
-    say_what_is_waited_for("waiting for the rendezvous (" + failure + ")",
-                           fmt::format(" of {:g} s", seconds(enter_.times.join)));
-    pause_.expires_at(
-        std::min<std::chrono::steady_clock::time_point>(now + backoff.next(), deadline()));
-    co_await pause_.async_wait(kResult);
-  }
-}
-
-/// Returns why it failed, or "".
-asio::awaitable<std::string> Agent::Impl::try_to_enter() {
-  if (events_.before_connecting) {
-    enter_.machine.serves = events_.before_connecting();
-  }
-  const auto limit =
-      std::clamp(std::chrono::floor<Milliseconds>(deadline() - std::chrono::steady_clock::now()),
-                 Milliseconds(1), kAttemptTimeout);
-  asio::ip::tcp::socket socket(executor_);
-  const std::string failure = co_await dial(socket, host_, port_, limit);
-  if (!failure.empty() || closed_) {
-    co_return failure;
-  }
-  rounds::Enter enter = enter_;
-  if (enter.machine.address.empty()) {
-    enter.machine.address = own_address(socket);
-  }
-  if (enter.machine.address.empty()) {
-    enter.machine.address = host_;
-  }
-  welcome_ = false;
-  const auto self = weak_from_this();
-  link_ = std::make_shared<AgentLink>(std::move(socket), limit,
-                                      AgentLink::Events{.on_message =
-                                                            [self](rounds::ServerMessage message) {
-                                                              if (const auto agent = self.lock()) {
-                                                                agent->hear(std::move(message));
-                                                              }
-                                                            },
-                                                        .on_end =
-                                                            [self](const std::string& why) {
-                                                              if (const auto agent = self.lock()) {
-                                                                agent->lose(why);
-                                                              }
-                                                            }});
-  why_lost_.clear();
-  link_->start();
-  link_->send(std::move(enter));
-  while (link_ && !welcome_ && !dropped_) {
-    news_.close();
-    co_await news_.passed();
-  }
-  co_return welcome_ || dropped_ ? "" : why_lost_;
-}
 
 void Agent::Impl::hear(rounds::ServerMessage message) {
   if (auto* welcome = std::get_if<rounds::Welcome>(&message)) {
@@ -345,21 +133,6 @@ Settlement Agent::Impl::own_settlement(std::string report) const {
   settlement.next =
       end_ && end_->restarts ? Settlement::Next::next_round : Settlement::Next::finished;
   return settlement;
-}
-
-void Agent::Impl::say_what_is_waited_for(const std::string& what, const std::string& limit) {
-  const auto now = std::chrono::steady_clock::now();
-  if (!events_.on_progress || (said_at_ && now < *said_at_ + kProgressInterval)) {
-    return;
-  }
-  said_at_ = now;
-  events_.on_progress(
-      fmt::format("{} at {}, {:.0f} s{}", what, where(), seconds(now - waiting_since_), limit));
-}
-
-void Agent::Impl::refuse(const Dropped& dropped) const {
-  const Errc code = dropped.why == Dropped::Why::timeout ? Errc::timeout : Errc::config;
-  throw Error(code, fmt::format("rendezvous at {}: {}", where(), dropped.reason));
 }
 
 asio::awaitable<void> Agent::Impl::leave() {

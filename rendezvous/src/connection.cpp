@@ -215,7 +215,10 @@ void Connection::write() {
 }
 
 void Connection::count_buffered() {
-  const std::size_t now = rest_.size() + num_unsent();
+  std::size_t now = num_unsent();
+  if (!rest_.empty()) {
+    now += rest_.size() + conversation_->num_kept();
+  }
   const bool grew = now > counted_;
   commons_.buffered += now - std::exchange(counted_, now);
   if (grew && commons_.buffered > commons_.options.max_buffered_bytes) {

@@ -8,6 +8,7 @@
 #include "seldom.hpp"
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -52,7 +53,7 @@ class Connection final : public ReadySet::Watcher {
     Seldom refusals;
   };
 
-  enum class Farewell {
+  enum class Farewell : std::uint8_t {
     brief,   ///< closes when the last byte is sent
     patient  ///< then waits for the client to close, so that nothing sent is lost on the way
   };
@@ -95,7 +96,17 @@ class Connection final : public ReadySet::Watcher {
   void count_buffered();
   [[nodiscard]] std::size_t num_unsent() const noexcept { return unsent_.size() - num_sent_; }
 
+  // What serving a request looks at comes first, together.
   UniqueFd socket_;
+  std::uint32_t interest_ = EPOLLIN;
+  bool is_touched_ = false;
+  bool is_lent_ = false;  // unsent_ is Commons::replies
+  bool is_serving_ = false;
+  bool is_paused_ = false;     // until replies were taken
+  bool is_finishing_ = false;  // no more requests
+  bool is_departing_ = false;  // all is sent, and the client has been told
+  bool is_broken_ = false;     // to be closed
+  Farewell farewell_ = Farewell::brief;
   Id id_;
   Commons& commons_;
   Owner& owner_;
@@ -104,15 +115,6 @@ class Connection final : public ReadySet::Watcher {
   std::string unsent_;
   std::size_t num_sent_ = 0;  // of unsent_
   std::size_t counted_ = 0;   // in Commons::buffered
-  std::uint32_t interest_ = EPOLLIN;
-  Farewell farewell_ = Farewell::brief;
-  bool is_touched_ = false;
-  bool is_lent_ = false;  // unsent_ is Commons::replies
-  bool is_serving_ = false;
-  bool is_paused_ = false;     // until replies were taken
-  bool is_finishing_ = false;  // no more requests
-  bool is_departing_ = false;  // all is sent, and the client has been told
-  bool is_broken_ = false;     // to be closed
 };
 
 }  // namespace acc::rendezvous

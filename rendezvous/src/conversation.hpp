@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,8 @@ class Conversation {
   /// while it is not complete: the next call brings the same bytes, and more. Throws for what must
   /// end the connection: Error(protocol) for a violation, Error(out_of_memory) for a limit.
   virtual bool step(std::string_view& bytes, std::string& out) = 0;
+  /// What it keeps of the request that is not complete, besides its bytes.
+  [[nodiscard]] virtual std::size_t num_kept() const noexcept { return 0; }
   /// The client has shown that it knows the language: the time limit of the handshake is over.
   [[nodiscard]] virtual bool is_open() const noexcept = 0;
 };

@@ -1,5 +1,6 @@
 #include "dial.hpp"
 
+#include "acc/rendezvous/host_addresses.hpp"
 #include "tune_socket.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -18,30 +19,6 @@ namespace {
 
 constexpr auto kResult = asio::as_tuple(asio::use_awaitable);
 
-struct Resolved {
-  std::vector<tcp::endpoint> endpoints;
-  std::string failure;
-};
-
-asio::awaitable<Resolved> resolve(asio::any_io_executor executor, std::string host,
-                                  std::uint16_t port) {
-  Resolved result;
-  error_code not_numeric;
-  const auto address = asio::ip::make_address(host, not_numeric);
-  if (!not_numeric) {
-    result.endpoints.emplace_back(address, port);
-    co_return result;
-  }
-  tcp::resolver resolver(executor);
-  const auto [error, found] = co_await resolver.async_resolve(host, std::to_string(port), kResult);
-  if (error) {
-    result.failure = error.message();
-  } else {
-    result.endpoints.assign(found.begin(), found.end());
-  }
-  co_return result;
-}
-
 }  // namespace
 
 Alarm::Alarm(tcp::socket& socket, std::chrono::milliseconds limit)
@@ -59,12 +36,16 @@ Alarm::~Alarm() = default;
 
 asio::awaitable<std::string> dial(tcp::socket& socket, std::string host, std::uint16_t port,
                                   std::chrono::milliseconds limit) {
-  const Resolved target = co_await resolve(socket.get_executor(), std::move(host), port);
+  const auto target = co_await addresses_of(socket.get_executor(), std::move(host));
   if (!target.failure.empty()) {
     co_return target.failure;
   }
+  std::vector<tcp::endpoint> endpoints;
+  for (const auto& address : target.addresses) {
+    endpoints.emplace_back(address, port);
+  }
   const Alarm alarm(socket, limit);
-  const auto [error, endpoint] = co_await asio::async_connect(socket, target.endpoints, kResult);
+  const auto [error, endpoint] = co_await asio::async_connect(socket, endpoints, kResult);
   if (alarm.fired()) {
     co_return "no answer";
   }

@@ -162,28 +162,7 @@ std::vector<Listener> listen_on_tcp(const std::vector<std::string>& names, std::
   }
 }
 
-bool is_own_address(const asio::ip::address& address) {
-  asio::io_context io;
-  tcp::socket socket(io);
-  error_code error;
-  socket.open(tcp::endpoint(address, 0).protocol(), error);
-  if (!error) {
-    socket.bind({address, 0}, error);
-  }
-  return !error;
-}
-
 }  // namespace
-
-bool Server::is_own_address(const std::string& host) {
-  try {
-    return std::ranges::any_of(resolve(host, 0), [](const tcp::endpoint& endpoint) {
-      return rendezvous::is_own_address(endpoint.address());
-    });
-  } catch (const Error&) {
-    return false;
-  }
-}
 
 std::vector<Listener> listen_on(const std::vector<std::string>& hosts, std::uint16_t port) {
   std::vector<std::string> names;

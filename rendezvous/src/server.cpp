@@ -45,6 +45,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
               connections_.at(id)->send({&wire::kReleased, 1});
             },
             {options.max_keys, options.max_bytes}),
+        decoder_(options.max_frame_bytes),
         handshakes_(options.handshake_timeout),
         farewells_(options.stop_timeout),
         limit_timer_(io, Clock::time_point::max()),
@@ -285,7 +286,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   std::unique_ptr<Conversation> open(Connection::Id id, char first) override {
     if (first == static_cast<char>(wire::Opcode::validate)) {
-      return std::make_unique<Session>(table_, id, commons_.options.max_frame_bytes);
+      return std::make_unique<Session>(table_, id, decoder_);
     }
     if (first == rounds::kHello.front() && commons_.options.forms_rounds) {
       agents_.insert(id);
@@ -307,7 +308,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       }
       found->second->send(*letter.frame);
       if (letter.is_last) {
-        found->second->finish(Connection::Farewell::patient);
+        found->second->finish(letter.is_lost ? Connection::Farewell::brief
+                                             : Connection::Farewell::patient);
       }
     }
     await_round();
@@ -343,6 +345,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   Connection::Commons commons_;
   KeyTable table_;
+  wire::RequestDecoder decoder_;
   std::deque<Acceptor> acceptors_;
   std::uint16_t port_ = 0;
   Seldom full_;

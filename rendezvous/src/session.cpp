@@ -4,11 +4,15 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
 namespace acc::rendezvous {
 
 using wire::Opcode;
 
 namespace {
+
+constexpr std::size_t kLengthBytes = 8;  // before each string
 
 [[noreturn]] void violation(const std::string& message) {
   throw Error(Errc::protocol, message);
@@ -25,11 +29,25 @@ T number_under(std::string_view key, const std::optional<T>& result) {
 }  // namespace
 
 bool Session::step(std::string_view& bytes, std::string& out) {
+  if (bytes.empty()) {
+    return false;
+  }
   // Checked before the frame is complete: a stranger gets no buffer to fill.
-  if (!validated_ && !bytes.empty() && bytes.front() != static_cast<char>(Opcode::validate)) {
+  if (!validated_ && bytes.front() != static_cast<char>(Opcode::validate)) {
     violation("the first command is not VALIDATE: no TCPStore client");
   }
-  const auto request = decoder_.next(bytes);
+  decoder_.restart();
+  const bool is_complete = serve_next(bytes, begun_ ? *begun_ : decoder_, out);
+  if (is_complete) {
+    begun_.reset();
+  } else if (decoder_.has_begun()) {
+    begun_ = std::make_unique<wire::RequestDecoder>(std::move(decoder_));
+  }
+  return is_complete;
+}
+
+bool Session::serve_next(std::string_view& bytes, wire::RequestDecoder& decoder, std::string& out) {
+  const auto request = decoder.next(bytes);
   if (!request) {
     return false;
   }
@@ -68,7 +86,12 @@ void Session::serve(const wire::RequestView& request, std::string& out) {
       break;
     case Opcode::delete_key: wire::put_i64(out, table_.erase(keys[0]) ? 1 : 0); break;
     case Opcode::append: table_.append(keys[0], values[0]); break;
-    case Opcode::get:
+    case Opcode::get: {
+      const std::string_view value = value_of(keys[0]);
+      check_reply(kLengthBytes + value.size());
+      wire::put_bytes(out, value);
+      break;
+    }
     case Opcode::multi_get: multi_get(request, out); break;
     case Opcode::multi_set: table_.set_all(keys, values); break;
     case Opcode::ping: wire::put_u32(out, static_cast<std::uint32_t>(request.number)); break;
@@ -116,28 +139,43 @@ void Session::serve_queue(const wire::RequestView& request, std::string& out) {
   }
 }
 
+std::string_view Session::value_of(std::string_view key) const {
+  const std::string* value = table_.find(key);
+  return value != nullptr ? std::string_view(*value) : "";
+}
+
+// A reply that is too large is refused before any of it is copied.
+
 void Session::multi_get(const wire::RequestView& request, std::string& out) const {
-  const std::size_t before = out.size();
+  std::vector<std::string_view> values;
+  values.reserve(request.keys.size());
+  std::size_t size = 0;
   for (const std::string_view key : request.keys) {
-    const std::string* value = table_.find(key);
-    const std::string_view found = value != nullptr ? std::string_view(*value) : "";
-    check_reply(out.size() - before + found.size());
-    wire::put_bytes(out, found);
+    values.push_back(value_of(key));
+    size += kLengthBytes + values.back().size();
+  }
+  check_reply(size);
+  for (const std::string_view value : values) {
+    wire::put_bytes(out, value);
   }
 }
 
 void Session::list_keys(std::string& out) const {
-  const std::size_t before = out.size();
-  wire::put_i64(out, static_cast<std::int64_t>(table_.values().size()));
-  for (const auto& [key, value] : table_.values()) {
-    check_reply(out.size() - before + key.size());
+  const KeyTable::Values& stored = table_.values();
+  std::size_t size = kLengthBytes;
+  for (const auto& [key, value] : stored) {
+    size += kLengthBytes + key.size();
+  }
+  check_reply(size);
+  wire::put_i64(out, static_cast<std::int64_t>(stored.size()));
+  for (const auto& [key, value] : stored) {
     wire::put_bytes(out, key);
   }
 }
 
 void Session::check_reply(std::size_t bytes) const {
-  if (bytes > max_reply_bytes_) {
-    violation(fmt::format("a request for more than {} bytes", max_reply_bytes_));
+  if (bytes > decoder_.max_frame_bytes()) {
+    violation(fmt::format("a request for more than {} bytes", decoder_.max_frame_bytes()));
   }
 }
 

@@ -27,7 +27,7 @@ class Server {
  public:
   Server() {
     for (std::size_t id = 0; id < kNumClients; ++id) {
-      sessions_[id].emplace(table_, id, kMaxFrameBytes);
+      sessions_[id].emplace(table_, id, decoder_);
     }
   }
 
@@ -70,6 +70,7 @@ class Server {
                     replies_.at(id).push_back(acc::rendezvous::wire::kReleased);
                   },
                   kLimits};
+  acc::rendezvous::wire::RequestDecoder decoder_{kMaxFrameBytes};
   std::array<std::optional<Session>, kNumClients> sessions_;
 };
 

@@ -43,13 +43,13 @@ class TwoMachines {
               const std::string& script, const std::map<std::string, std::string>& variables = {}) {
     for (std::size_t rank = 0; rank < machines_.size(); ++rank) {
       std::vector<std::string> flags = {"--nnodes", "2", "--nproc-per-node", "2"};
-      const std::vector<std::string> meeting =
+      const std::vector<std::string> rendezvous =
           way == Way::fixed
               ? std::vector<std::string>{"--node-rank", std::to_string(rank), "--master-addr",
                                          "127.0.0.1",   "--master-port",      port.text()}
               : std::vector<std::string>{"--rdzv-backend",           "c10d",      "--rdzv-endpoint",
                                          "127.0.0.1:" + port.text(), "--rdzv-id", "job"};
-      flags.insert(flags.end(), meeting.begin(), meeting.end());
+      flags.insert(flags.end(), rendezvous.begin(), rendezvous.end());
       flags.insert(flags.end(), more.begin(), more.end());
       machines_[rank] = std::make_unique<Program>(torchrun(flags, script), variables);
     }

@@ -38,7 +38,7 @@ WorkerReport worker_report(const WorkerRecord& worker, const AttemptEvidence& ev
 
 }  // namespace
 
-MachineReport machine_report(const JobOutcome& outcome, const AttemptEvidence& evidence) {
+MachineReport machine_report(const AttemptOutcome& outcome, const AttemptEvidence& evidence) {
   MachineReport report{.machine_rank = evidence.machine_rank, .host = evidence.host, .workers = {}};
   for (const WorkerRecord& worker : outcome.workers) {
     report.workers.push_back(worker_report(worker, evidence));

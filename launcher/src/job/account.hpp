@@ -29,6 +29,6 @@ struct AttemptEvidence {
 
 /// How the workers of this machine ended. Reads the error files and last lines of those that
 /// failed.
-MachineReport machine_report(const JobOutcome& outcome, const AttemptEvidence& evidence);
+MachineReport machine_report(const AttemptOutcome& outcome, const AttemptEvidence& evidence);
 
 }  // namespace acc::launcher

@@ -84,7 +84,7 @@ asio::awaitable<void> Job::work() {
   remains_.add_folder(logs_.scratch());
   try {
     logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
-    const bool begins = co_await meet();
+    const bool begins = co_await join_round();
     if (begins) {
       co_await run_attempts();
     }
@@ -117,14 +117,14 @@ asio::awaitable<void> Job::flush_output() {
 }
 
 /// False where the job ended before there was a round for this machine.
-asio::awaitable<bool> Job::meet() {
-  phase_ = Phase::meeting;
+asio::awaitable<bool> Job::join_round() {
+  phase_ = Phase::joining;
   round_ = co_await rounds_->next();
   phase_ = Phase::idle;
   co_return round_.has_value();
 }
 
-asio::awaitable<void> Job::leave_meeting() {
+asio::awaitable<void> Job::leave_while_joining() {
   co_await rounds_->leave();
   io_.stop();
 }
@@ -144,7 +144,7 @@ asio::awaitable<void> Job::run_attempts() {
 }
 
 asio::awaitable<bool> Job::run_attempt() {
-  const JobOutcome outcome = co_await run_workers();
+  const AttemptOutcome outcome = co_await run_workers();
   gave_up_ = outcome.gave_up;
   for (const std::string& process : outcome.left_behind) {
     say("cannot be killed: " + process);
@@ -163,12 +163,12 @@ asio::awaitable<bool> Job::run_attempt() {
   co_return again;
 }
 
-asio::awaitable<JobOutcome> Job::run_workers() {
+asio::awaitable<AttemptOutcome> Job::run_workers() {
   attempt_started_at_ = std::chrono::steady_clock::now();
   learned_at_ = attempt_started_at_;
   kernel_.emplace();
   if (rounds_->known_end()) {
-    co_return JobOutcome{};  // on another machine, before it began here
+    co_return AttemptOutcome{};  // on another machine, before it began here
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
@@ -181,7 +181,7 @@ asio::awaitable<JobOutcome> Job::run_workers() {
   supervisor_.emplace(io_.get_executor(), output_, std::move(options));
   phase_ = Phase::running;
   logs_.keep();
-  JobOutcome outcome = co_await supervisor_->run(worker_specs());
+  AttemptOutcome outcome = co_await supervisor_->run(worker_specs());
   co_return outcome;
 }
 
@@ -226,7 +226,7 @@ std::vector<WorkerSpec> Job::worker_specs() const {
 }
 
 /// Says how the workers of this machine ended, and hears it of the others.
-asio::awaitable<Settlement> Job::settle(const JobOutcome& outcome) {
+asio::awaitable<Settlement> Job::settle(const AttemptOutcome& outcome) {
   if (outcome.gave_up) {
     rounds_->end({.exit_status = 1,
                   .cause = Cause::other,
@@ -316,7 +316,7 @@ asio::awaitable<bool> Job::go_on(const JobReport& report) {
   }
   stopping_ = false;
   const Round before = *round_;
-  const bool begins = co_await meet();
+  const bool begins = co_await join_round();
   if (!begins) {
     round_ = before;
     status_ = rounds_->known_end() ? rounds_->known_end()->exit_status : 0;

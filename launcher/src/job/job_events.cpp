@@ -100,7 +100,7 @@ bool Job::ends_by_a_fault() const {
 
 void Job::stop_outside_of_attempt(const StopRequest& request, bool insists) {
   switch (phase_) {
-    case Phase::meeting: asio::co_spawn(io_, leave_meeting(), asio::detached); break;
+    case Phase::joining: asio::co_spawn(io_, leave_while_joining(), asio::detached); break;
     case Phase::settling:
       if (insists) {
         rounds_->hurry();

@@ -1,11 +1,8 @@
 #include "job/rounds_alone.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/rendezvous/host_addresses.hpp"
 #include "acc/rendezvous/listener.hpp"
-
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/use_awaitable.hpp>
 
 #include <utility>
 
@@ -15,31 +12,6 @@ using rendezvous::AttemptEnd;
 using rendezvous::Round;
 using rendezvous::Server;
 using rendezvous::Settlement;
-
-namespace {
-
-/// Beside the loop: a name server may be slow.
-asio::awaitable<std::vector<std::string>> addresses_of(asio::io_context& io, std::string host) {
-  boost::system::error_code is_name;
-  asio::ip::make_address(host, is_name);
-  if (!is_name) {
-    co_return std::vector{host};
-  }
-  asio::ip::tcp::resolver resolver(io);
-  const auto [error, found] =
-      co_await resolver.async_resolve(host, "", asio::as_tuple(asio::use_awaitable));
-  if (error) {
-    throw Error(Errc::config, "cannot listen on " + host + ": no address for this name (" +
-                                  error.message() + ")");
-  }
-  std::vector<std::string> addresses;
-  for (const auto& entry : found) {
-    addresses.push_back(entry.endpoint().address().to_string());
-  }
-  co_return addresses;
-}
-
-}  // namespace
 
 RoundsAlone::RoundsAlone(asio::io_context& io, const LaunchPlan& plan, std::string host,
                          Events events)
@@ -69,7 +41,15 @@ asio::awaitable<std::optional<Round>> RoundsAlone::next() {
 asio::awaitable<void> RoundsAlone::serve_store() {
   const bool meets_at_address = plan_.rendezvous.backend == RendezvousPlan::Backend::c10d;
   round_->store_host = meets_at_address ? "127.0.0.1" : plan_.rendezvous.address;
-  const auto addresses = co_await addresses_of(io_, round_->store_host);
+  const auto found = co_await rendezvous::addresses_of(io_.get_executor(), round_->store_host);
+  if (found.addresses.empty()) {
+    throw Error(Errc::config, "cannot listen on " + round_->store_host +
+                                  ": no address for this name (" + found.failure + ")");
+  }
+  std::vector<std::string> addresses;
+  for (const auto& address : found.addresses) {
+    addresses.push_back(address.to_string());
+  }
   listen(addresses, meets_at_address ? std::uint16_t{0} : plan_.rendezvous.port);
   round_->store_port = store_->port();
 }

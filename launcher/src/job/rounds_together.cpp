@@ -1,12 +1,10 @@
 #include "job/rounds_together.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/rendezvous/host_addresses.hpp"
 #include "supervision/supervisor.hpp"
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <unistd.h>
 
 #include <algorithm>
@@ -111,12 +109,9 @@ asio::awaitable<bool> RoundsTogether::is_to_serve() {
   if (plan_.rendezvous.is_host) {
     co_return *plan_.rendezvous.is_host;
   }
-  asio::ip::tcp::resolver resolver(io_);  // beside the loop: a name server may be slow
-  const auto [error, found] = co_await resolver.async_resolve(plan_.rendezvous.address, "",
-                                                              asio::as_tuple(asio::use_awaitable));
-  co_return !error && std::ranges::any_of(found, [](const auto& entry) {
-    return Server::is_own_address(entry.endpoint().address().to_string());
-  });
+  const auto found =
+      co_await rendezvous::addresses_of(io_.get_executor(), plan_.rendezvous.address);
+  co_return std::ranges::any_of(found.addresses, rendezvous::is_own_address);
 }
 
 /// c10d: a daemon may have the port, or another launcher of this machine; when that ends, and is

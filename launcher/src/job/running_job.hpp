@@ -34,7 +34,7 @@ struct StopRequest {
   rendezvous::AttemptEnd::Cause cause = rendezvous::AttemptEnd::Cause::stop;
 };
 
-/// A job on this machine: its way from the meeting to the last message is in job.cpp, what may
+/// A job on this machine: its way from the first round to the last message is in job.cpp, what may
 /// happen on that way in job_events.cpp. The loop's thread only.
 class Job {
  public:
@@ -45,13 +45,13 @@ class Job {
   // The way of a job.
   boost::asio::awaitable<void> work();
   boost::asio::awaitable<void> flush_output();
-  boost::asio::awaitable<bool> meet();
+  boost::asio::awaitable<bool> join_round();
   boost::asio::awaitable<void> run_attempts();
   boost::asio::awaitable<bool> run_attempt();
-  boost::asio::awaitable<JobOutcome> run_workers();
-  boost::asio::awaitable<rendezvous::Settlement> settle(const JobOutcome& outcome);
+  boost::asio::awaitable<AttemptOutcome> run_workers();
+  boost::asio::awaitable<rendezvous::Settlement> settle(const AttemptOutcome& outcome);
   boost::asio::awaitable<bool> go_on(const JobReport& report);
-  boost::asio::awaitable<void> leave_meeting();
+  boost::asio::awaitable<void> leave_while_joining();
   boost::asio::awaitable<void> part_from_machines();
   void close();
   [[noreturn]] void leave_at_once();
@@ -82,7 +82,7 @@ class Job {
   /// What a request to stop finds.
   enum class Phase {
     idle,      ///< nothing is there yet, or only the last messages are outstanding
-    meeting,   ///< the other machines count on this one
+    joining,   ///< a round: the other machines count on this one
     running,   ///< the workers
     settling,  ///< the machines say how an attempt ended, and decide what follows
   };

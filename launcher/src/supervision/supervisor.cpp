@@ -40,7 +40,7 @@ Supervisor::Supervisor(asio::any_io_executor executor, OutputMux& output, Option
       stuck_watch_(options_.stuck_timeout),
       ended_(executor_) {}
 
-asio::awaitable<JobOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
+asio::awaitable<AttemptOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
   start(specs);
   if (options_.stuck_timeout.count() != 0) {
     look_for_stuck();

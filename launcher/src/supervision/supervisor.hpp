@@ -19,10 +19,10 @@
 
 namespace acc::launcher {
 
-/// How the workers of this machine ended.
-struct JobOutcome {
+/// How the workers of one attempt ended, on this machine.
+struct AttemptOutcome {
   std::vector<WorkerRecord> workers;         ///< by local rank
-  std::optional<std::size_t> first_failure;  ///< index of the worker whose failure ended the job
+  std::optional<std::size_t> first_failure;  ///< index of the worker whose failure ended it
   bool gave_up = false;  ///< something outlived SIGKILL: workers without an `end`, or
   std::vector<std::string> left_behind;  ///< "pid 17 (name), in uninterruptible sleep (where)"
 };
@@ -51,7 +51,7 @@ class Supervisor {
   /// Starts all workers and completes when all have ended and no descendant of theirs is left.
   /// Once. Throws Error(config) where too few descriptors are allowed, before anything is started;
   /// Error(process) when a process cannot be had, and the others are then killed.
-  boost::asio::awaitable<JobOutcome> run(std::vector<WorkerSpec> specs);
+  boost::asio::awaitable<AttemptOutcome> run(std::vector<WorkerSpec> specs);
 
   /// Hands a signal on to the workers. SIGCHLD reaps orphans that came to this process, their
   /// subreaper.
@@ -83,7 +83,7 @@ class Supervisor {
   Options options_;
   JobState state_ = JobState::running;
   std::vector<WorkerProcess> processes_;
-  JobOutcome outcome_;
+  AttemptOutcome outcome_;
   std::size_t remaining_ = 0;
   int signal_for_stop_ = 0;
   std::set<int> passed_on_;  ///< signals that the workers got as they came

@@ -6,6 +6,11 @@
 #include <variant>
 
 namespace acc::rendezvous::rounds {
+namespace {
+
+constexpr std::size_t kMaxRemembered = 1024;
+
+}  // namespace
 
 void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
   auto found = by_agent_.find(agent);
@@ -72,10 +77,28 @@ void Jobs::attended(JobRef job, Time now, const Outbox& out, std::size_t first_l
     }
   }
   by_due_.erase(job);
-  if (!job->membership.is_forgotten(now)) {
-    job->due = job->membership.next_deadline();
-    by_due_.insert(job);
-    return;
+  if (job->membership.is_forgotten(now)) {
+    return forget(job);
+  }
+  job->due = job->membership.next_deadline();
+  by_due_.insert(job);
+  if (job->membership.is_remembered() && !std::exchange(job->is_remembered, true)) {
+    remember(job);
+  }
+}
+
+/// Anybody may found jobs and let them end, so not all are remembered for as long as they ask.
+void Jobs::remember(JobRef job) {
+  remembered_.push_back(job);
+  if (remembered_.size() > kMaxRemembered) {
+    forget(remembered_.front());
+  }
+}
+
+void Jobs::forget(JobRef job) {
+  by_due_.erase(job);
+  if (job->is_remembered) {
+    std::erase(remembered_, job);
   }
   const auto named = by_run_id_.find(job->run_id);
   if (named != by_run_id_.end() && named->second == job) {

@@ -2,6 +2,7 @@
 
 #include "rounds/membership.hpp"
 
+#include <deque>
 #include <list>
 #include <map>
 #include <set>
@@ -20,7 +21,7 @@ class Jobs {
   void lose(AgentId agent, const std::string& why, Time now, Outbox& out);
   void pass(Time now, Outbox& out);
   [[nodiscard]] Time next_deadline() const;
-  /// One that is over is counted while an agent of it is here.
+  /// Those that are over too, while an agent is here or late comers are refused.
   [[nodiscard]] std::size_t size() const noexcept { return jobs_.size(); }
 
  private:
@@ -28,6 +29,7 @@ class Jobs {
     std::string run_id;
     Membership membership;
     Time due = Time::max();
+    bool is_remembered = false;
   };
   using JobRef = std::list<Job>::iterator;
   struct ByDue {
@@ -38,11 +40,14 @@ class Jobs {
 
   JobRef job_of(const Enter& enter, Time now);
   void attended(JobRef job, Time now, const Outbox& out, std::size_t first_letter);
+  void remember(JobRef job);
+  void forget(JobRef job);
 
   std::list<Job> jobs_;
   std::map<std::string, JobRef> by_run_id_;  // who names it now comes here
   std::unordered_map<AgentId, JobRef> by_agent_;
   std::set<JobRef, ByDue> by_due_;
+  std::deque<JobRef> remembered_;  // jobs that are over, for late comers; the oldest first
 };
 
 }  // namespace acc::rendezvous::rounds

@@ -15,6 +15,7 @@ namespace {
 constexpr std::chrono::seconds kProgressInterval{10};
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 constexpr JobTimes::Milliseconds kMaxTime = std::chrono::years(10);
+constexpr JobTimes::Milliseconds kLongestClose = std::chrono::days(1);
 constexpr std::int64_t kMaxNameBytes = 1024;
 
 Time next_telling(const Agent& agent) {
@@ -51,6 +52,7 @@ void check(const Enter& enter) {
 
 Membership::Membership(std::string run_id, Terms terms, JobTimes times)
     : run_id_(std::move(run_id)), terms_(terms), times_(times) {
+  times_.close = std::min(times_.close, kLongestClose);
   if (terms_.ranks_are_given) {
     for (int rank = 0; rank < terms_.num_machines; ++rank) {
       missing_.insert(missing_.end(), rank);
@@ -320,7 +322,9 @@ Time Membership::limit_of(const Agent& agent) const {
 void Membership::send(AgentId id, const ServerMessage& message) {
   auto frame = std::make_shared<std::string>();
   encode(message, *frame);
-  out_->push_back({id, std::move(frame), std::holds_alternative<Dropped>(message)});
+  const auto* dropped = std::get_if<Dropped>(&message);
+  const bool is_lost = dropped != nullptr && dropped->why == Dropped::Why::lost;
+  out_->push_back({id, std::move(frame), dropped != nullptr, is_lost});
 }
 
 void Membership::send_all(const std::vector<Agent*>& agents, const ServerMessage& message) {

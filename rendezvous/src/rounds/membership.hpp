@@ -20,6 +20,8 @@ struct Letter {
   std::shared_ptr<const std::string> frame;
   /// The server then closes the connection, and the membership knows the agent no more.
   bool is_last = false;
+  /// And the agent is taken for dead: nobody waits until it has heard this.
+  bool is_lost = false;
 };
 
 /// What the server is to send, in this order.
@@ -50,6 +52,8 @@ class Membership {
 
   /// The job is over: who names its run id begins another one, though agents of this may be here.
   [[nodiscard]] bool gives_way(Time now) const;
+  /// It is kept for late comers only.
+  [[nodiscard]] bool is_remembered() const { return phase_ == Phase::over && agents_.empty(); }
   /// Nothing of it needs to be kept.
   [[nodiscard]] bool is_forgotten(Time now) const;
 

@@ -100,8 +100,8 @@ bool RequestDecoder::read_count(std::string_view bytes) {
 
 bool RequestDecoder::read_field(std::string_view bytes, char field) {
   switch (field) {
-    case 'k': return read_string(bytes, "key", kMaxKeyBytes);
-    case 'v': return read_string(bytes, "value", kMaxValueBytes);
+    case 'k': return read_string(bytes, true);
+    case 'v': return read_string(bytes, false);
     default: break;
   }
   const std::size_t width = field == 'n' ? 8 : 4;
@@ -114,14 +114,16 @@ bool RequestDecoder::read_field(std::string_view bytes, char field) {
   return true;
 }
 
-bool RequestDecoder::read_string(std::string_view bytes, std::string_view what, std::size_t limit) {
+bool RequestDecoder::read_string(std::string_view bytes, bool is_key) {
   const std::size_t available = bytes.size() - position_;
   if (available < 8) {
     return false;
   }
   const auto length = static_cast<std::uint64_t>(get_i64(bytes.data() + position_));
+  const std::size_t limit = is_key ? kMaxKeyBytes : kMaxValueBytes;
   if (length > limit) {
-    violation(fmt::format("a {} of {} bytes, the limit is {}", what, length, limit));
+    violation(
+        fmt::format("a {} of {} bytes, the limit is {}", is_key ? "key" : "value", length, limit));
   }
   if (position_ + 8 + length > max_frame_bytes_) {
     violation(fmt::format("a request of more than {} bytes", max_frame_bytes_));
@@ -129,24 +131,18 @@ bool RequestDecoder::read_string(std::string_view bytes, std::string_view what, 
   if (available - 8 < length) {
     return false;
   }
-  pieces_.push_back({position_ + 8, length});
+  pieces_.push_back({position_ + 8, length, is_key});
   position_ += 8 + length;
   return true;
 }
 
 RequestView RequestDecoder::view(const char* frame) {
-  std::size_t field = 0;
-  const std::string_view fields = shape().fields;
   for (const Piece& piece : pieces_) {
     const std::string_view text(frame + piece.begin, piece.size);
-    if (fields[field] == 'k') {
+    if (piece.is_key) {
       keys_.push_back(text);
     } else {
       values_.push_back(text);
-    }
-    // The fields of each round begin with its strings.
-    if (++field == fields.size() || (fields[field] != 'k' && fields[field] != 'v')) {
-      field = 0;
     }
   }
   return {opcode_, keys_, values_, number_};

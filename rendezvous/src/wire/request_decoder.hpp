@@ -31,18 +31,27 @@ class RequestDecoder {
   /// more. Throws Error(protocol) as soon as a declared length, count or opcode breaks a limit; the
   /// stream is of no further use then.
   std::optional<RequestView> next(std::string_view& bytes);
+  /// Bytes of memory, for where the keys and values of an incomplete request lie.
+  [[nodiscard]] std::size_t num_kept() const noexcept { return pieces_.size() * sizeof(Piece); }
+
+  /// It has read a part of a request.
+  [[nodiscard]] bool has_begun() const noexcept { return position_ != 0; }
+  /// Forgets that part: for another stream.
+  void restart() noexcept { position_ = 0; }
+  [[nodiscard]] std::size_t max_frame_bytes() const noexcept { return max_frame_bytes_; }
 
  private:
   struct Piece {
     std::size_t begin;
     std::size_t size;
+    bool is_key;
   };
 
   bool scan(std::string_view bytes);
   bool read_opcode(std::string_view bytes);
   bool read_count(std::string_view bytes);
   bool read_field(std::string_view bytes, char field);
-  bool read_string(std::string_view bytes, std::string_view what, std::size_t limit);
+  bool read_string(std::string_view bytes, bool is_key);
   RequestView view(const char* frame);
   void forget_frame();
   [[nodiscard]] const Shape& shape() const noexcept {

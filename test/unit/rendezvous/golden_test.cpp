@@ -81,7 +81,8 @@ TEST_CASE("what is answered does not depend on how the bytes are cut") {
     CAPTURE(name);
     std::string out;
     KeyTable table([&](KeyTable::WaiterId) { out.push_back(wire::kReleased); });
-    Session session(table, 1);
+    wire::RequestDecoder decoder;
+    Session session(table, 1, decoder);
     bool closed = false;
     try {
       std::string received;

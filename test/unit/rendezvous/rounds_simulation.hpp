@@ -12,6 +12,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -117,6 +118,7 @@ class Simulation {
   void on_server(Call call);
 
   // A machine.
+  static std::string_view name_of(State state);
   void change(Machine& machine, State state);
   void plan(Machine& machine, Milliseconds delay, void (Simulation::*step)(Machine&));
   void start(Machine& machine);

@@ -1,25 +1,24 @@
-#include "rounds/messages.hpp"
 #include "support.hpp"
 
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
 
 namespace acc::rendezvous {
 namespace {
 
-using test::contains;
 using test::encoded;
+using test::get;
 using test::ping;
 using test::pong;
 using test::RawClient;
 using test::ServerThread;
+using test::set;
+using test::sized;
 using test::validate;
 using wire::Opcode;
 using namespace std::chrono_literals;
@@ -158,20 +157,6 @@ TEST_CASE("a silent connection is closed at the handshake limit, a validated one
   CHECK(validated.replies(0).empty());
 }
 
-std::string get(const std::string& key) {
-  return encoded({.opcode = Opcode::get, .keys = {key}});
-}
-
-std::string set(const std::string& key, const std::string& value) {
-  return encoded({.opcode = Opcode::set, .keys = {key}, .values = {value}});
-}
-
-std::string sized(const std::string& value) {
-  std::string bytes;
-  wire::put_bytes(bytes, value);
-  return bytes;
-}
-
 TEST_CASE("a peer that sends no more is still answered, and then closed") {
   ServerThread server;
   const std::string value(std::size_t{4} << 20, 'v');
@@ -218,11 +203,17 @@ TEST_CASE("who breaks a limit loses his own connection only") {
   };
   const std::string value(40'000, 'v');
   const std::string begun = set("/big", value).substr(0, 30'000);
+  const std::string half = set("/half", std::string(20'000, 'v'));
+  const wire::Request twice{.opcode = Opcode::multi_get, .keys = {"/half", "/half"}};
+  const wire::Request list{.opcode = Opcode::check, .keys = std::vector<std::string>(1'000)};
+  const std::string begun_list = encoded(list).substr(0, 8'000);
   for (const Case& each : std::vector<Case>{
            {{.max_keys = 1}, set("/a", "1") + set("/b", "")},
            {{.max_bytes = 30'000}, set("/big", value)},
            {{.max_frame_bytes = 30'000}, begun},
+           {{.max_frame_bytes = 30'000}, half + encoded(twice)},
            {{.max_buffered_bytes = 20'000}, begun},
+           {{.max_buffered_bytes = 20'000}, begun_list},
        }) {
     ServerThread server(each.options);
     RawClient good(server.port());
@@ -337,33 +328,6 @@ TEST_CASE("an idle store forgets its keys, one in use does not") {
   }
 }
 
-TEST_CASE("a Unix socket serves like a port, beside one, and leaves no file") {
-  const std::string path = "/tmp/acc-rendezvous-test-" + std::to_string(getpid());
-  const std::vector<std::string> both{"unix:" + path, "127.0.0.1"};
-  {
-    ServerThread server({}, listen_on(both, 0));
-    RawClient local(path);
-    local.send(validate() + set("/k", "v"));
-    CHECK(local.replies(0).empty());
-    RawClient remote(server.port());
-    remote.send(validate() + get("/k"));
-    CHECK(remote.replies(9) == sized("v"));
-    CHECK(contains(test::error_of([&] { listen_on(both, 0); }),
-                   "connection: cannot listen on unix:" + path + ": rendezvous_test (pid"));
-  }
-  CHECK(access(path.c_str(), F_OK) != 0);
-  // What a server that was killed leaves behind is in nobody's way.
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
-  const int stale = socket(AF_UNIX, SOCK_STREAM, 0);
-  REQUIRE(bind(stale, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-  close(stale);
-  ServerThread server({}, listen_on(both, 0));
-  RawClient local(path);
-  local.send(validate());
-  CHECK(local.replies(0).empty());
-}
-
 TEST_CASE("renew_store closes its clients and forgets their keys") {
   ServerThread server;
   RawClient client(server.port());
@@ -389,60 +353,6 @@ TEST_CASE("stop delivers what was answered, a release too, and then closes") {
   CHECK(last.read_to_end().empty());
 }
 
-rounds::ServerMessage next_message(RawClient& agent) {
-  std::string frame = agent.read(4);
-  frame += agent.read(wire::get_u32(frame.data()));
-  std::string_view bytes = frame;
-  auto message = rounds::take_server_message(bytes);
-  REQUIRE(message);
-  return *message;
-}
-
-TEST_CASE("no agent is taken for silent because the server was held up") {
-  ServerThread server;
-  RawClient agent(server.port());
-  rounds::Enter enter;
-  enter.run_id = "job";
-  enter.machine.host = "here";
-  enter.terms.num_machines = enter.terms.min_machines = 2;
-  enter.times.heartbeat = 500ms;
-  std::string bytes(rounds::kHello);
-  rounds::encode(rounds::AgentMessage(enter), bytes);
-  agent.send(bytes);
-  REQUIRE(std::holds_alternative<rounds::Welcome>(next_message(agent)));
-  REQUIRE(std::holds_alternative<rounds::Waiting>(next_message(agent)));
-  std::string beat;
-  rounds::encode(rounds::AgentMessage(rounds::Beat{}), beat);
-  server.run([&](Server& /*held up*/) {
-    agent.send(beat);
-    std::this_thread::sleep_for(2 * enter.times.heartbeat);
-  });
-  CHECK(std::holds_alternative<rounds::Beat>(next_message(agent)));
-}
-
-TEST_CASE("stop waits for an agent to take what it was sent, within a limit") {
-  for (const auto limit : {std::chrono::milliseconds(1h), 50ms}) {
-    ServerThread server({.stop_timeout = limit});
-    auto agent = std::make_unique<RawClient>(server.port());
-    agent->send(std::string(rounds::kHello));
-    RawClient other(server.port());
-    other.send(validate());
-    CHECK(other.replies(0).empty());  // the agent, who came before, is known
-    std::atomic<bool> has_stopped = false;
-    std::thread stopper([&] {
-      server.stop();
-      has_stopped = true;
-    });
-    CHECK(agent->read_to_end().empty());
-    CHECK(other.read_to_end().empty());
-    if (limit == 1h) {
-      CHECK_FALSE(has_stopped);
-      agent.reset();
-    }
-    stopper.join();
-  }
-}
-
 TEST_CASE("a server may go away before its io_context, with clients connected") {
   boost::asio::io_context io;
   auto server = std::make_unique<Server>(io, "127.0.0.1", 0);
@@ -454,54 +364,6 @@ TEST_CASE("a server may go away before its io_context, with clients connected") 
   server.reset();
   io.run();
   CHECK(client.read_to_end().empty());
-}
-
-TEST_CASE("a port in use is an error that names host, port, errno and the process") {
-  ServerThread server;
-  boost::asio::io_context io;
-  const std::string error = test::error_of([&] { Server(io, "127.0.0.1", server.port()); });
-  CAPTURE(error);
-  CHECK(contains(error, "connection: cannot listen on 127.0.0.1:" + std::to_string(server.port())));
-  CHECK(contains(error, "errno 98"));
-  CHECK(contains(error, "rendezvous_test (pid " + std::to_string(getpid()) + ")"));
-}
-
-TEST_CASE("a host that is not this machine is an error") {
-  boost::asio::io_context io;
-  // 192.0.2.0/24 is for documentation (RFC 5737): no machine has it.
-  CHECK(contains(test::error_of([&] { Server(io, "192.0.2.1", 0); }),
-                 "connection: cannot listen on 192.0.2.1:0"));
-}
-
-TEST_CASE("port_owner knows who listens") {
-  std::uint16_t port = 0;
-  {
-    ServerThread server;
-    port = server.port();
-    CHECK(Server::port_owner(port) == "rendezvous_test (pid " + std::to_string(getpid()) + ")");
-  }
-  CHECK(Server::port_owner(port) == std::nullopt);
-}
-
-TEST_CASE("all interfaces means IPv4 and, where there is any, IPv6") {
-  ServerThread server({}, "");
-  RawClient v4(server.port());
-  v4.send(validate());
-  CHECK(v4.replies(0).empty());
-  boost::asio::io_context io;
-  boost::asio::ip::tcp::socket probe(io);
-  boost::system::error_code error;
-  probe.open(boost::asio::ip::tcp::v6(), error);
-  if (!error) {
-    probe.bind({boost::asio::ip::address_v6::loopback(), 0}, error);
-  }
-  if (error) {
-    MESSAGE("no IPv6 loopback here: " << error.message());
-    return;
-  }
-  RawClient v6(server.port(), "::1");
-  v6.send(validate());
-  CHECK(v6.replies(0).empty());
 }
 
 }  // namespace

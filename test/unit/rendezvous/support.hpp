@@ -92,6 +92,21 @@ inline std::string pong(std::uint32_t nonce) {
   return bytes;
 }
 
+inline std::string get(const std::string& key) {
+  return encoded({.opcode = wire::Opcode::get, .keys = {key}});
+}
+
+inline std::string set(const std::string& key, const std::string& value) {
+  return encoded({.opcode = wire::Opcode::set, .keys = {key}, .values = {value}});
+}
+
+/// As it comes in a reply.
+inline std::string sized(const std::string& value) {
+  std::string bytes;
+  wire::put_bytes(bytes, value);
+  return bytes;
+}
+
 /// A peer that sends any bytes it likes; each read gives up after `kSoon`.
 class RawClient {
  public:

@@ -137,8 +137,8 @@ struct Assignment {
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 0;
   std::string run_id = "none";
-  int round = 0;          ///< counts all attempts
-  int restart_count = 0;  ///< counts those that follow on a failure
+  int round = 0;          ///< of the job, from 0
+  int restart_count = 0;  ///< rounds before it that ended with a failure
 };
 
 /// The assignment of a plan that leaves nothing to be found out but the store's port; machines that

@@ -46,7 +46,8 @@ struct JobTimes {
   Milliseconds last_call{30'000};  ///< for more machines, once there are enough
   Milliseconds heartbeat{5'000};   ///< an agent that is silent for so long is out
   Milliseconds settle{95'000};     ///< from the end of an attempt to the last report
-  Milliseconds close{30'000};      ///< an elastic job that is over refuses late comers for so long
+  /// An elastic job that is over refuses late comers for so long, at most a day.
+  Milliseconds close{30'000};
 
   bool operator==(const JobTimes&) const = default;
 };

@@ -78,10 +78,6 @@ class Server {
   /// done.
   void stop();
 
-  /// Whether a server of this machine could listen there: the host is one of its addresses, or a
-  /// name for one. False for a name that nobody knows.
-  static bool is_own_address(const std::string& host);
-
   /// Which process listens on a TCP port of this machine: "python3 (pid 123)". Nothing where no
   /// process does.
   static std::optional<std::string> port_owner(std::uint16_t port);

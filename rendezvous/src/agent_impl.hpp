@@ -1,0 +1,100 @@
+#pragma once
+
+#include "acc/rendezvous/agent.hpp"
+#include "acc/rendezvous/gate.hpp"
+#include "agent_link.hpp"
+
+#include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace acc::rendezvous {
+
+/// What the server says arrives by `hear`, from the link; the awaitables wait for it at `news_`.
+/// The way to a round is in agent_joining.cpp, the way from there in agent.cpp.
+class Agent::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,
+       JobTimes times, Events events)
+      : executor_(executor),
+        events_(std::move(events)),
+        enter_{.run_id = std::move(run_id), .terms = terms, .times = times, .machine = {}},
+        news_(executor),
+        end_known_(executor),
+        pause_(executor) {
+    end_known_.open();
+  }
+
+  Awaitable<std::optional<Round>> join(std::string host, std::uint16_t port, Machine me);
+  Awaitable<std::optional<Round>> rejoin(std::uint16_t store_port);
+  Awaitable<Settlement> settle(bool failed, std::string report);
+  Awaitable<void> end_is_known() { return end_known_.passed(); }
+  Awaitable<void> leave();
+
+  void end(AttemptEnd end);
+  void insist() { send(rounds::Insist{}); }
+  [[nodiscard]] const std::optional<AttemptEnd>& known_end() const { return end_; }
+  void hurry() { lose("the user waits no longer"); }
+
+  /// Nobody is to be told anything any more.
+  void abandon() {
+    events_ = {};
+    close();
+  }
+  void close() noexcept;
+
+ private:
+  Awaitable<void> connect();
+  Awaitable<std::string> try_to_enter();
+  [[nodiscard]] std::string address_from(const boost::asio::ip::tcp::socket& socket) const;
+  AgentLink::Events link_events();
+  Awaitable<std::optional<Round>> await_round();
+  void hear(rounds::ServerMessage message);
+  void hear_ends(AttemptEnd end);
+  void hear_settled(Settlement settlement);
+  void hear_dropped(rounds::Dropped dropped);
+  [[nodiscard]] bool may_come_back() const;
+  void lose(const std::string& why);
+  void wait_from_now();
+  void say_what_is_waited_for(const std::string& what, const std::string& limit = "");
+  [[noreturn]] void refuse(const rounds::Dropped& dropped) const;
+  void remember_round();
+  [[nodiscard]] Settlement own_settlement(std::string report) const;
+
+  template <typename Message>
+  void send(Message message) {
+    if (link_) {
+      link_->send(std::move(message));
+    }
+  }
+
+  [[nodiscard]] std::string where() const { return fmt::format("{}:{}", host_, port_); }
+  [[nodiscard]] std::chrono::steady_clock::time_point deadline() const {
+    return waiting_since_ + enter_.times.join;
+  }
+
+  boost::asio::any_io_executor executor_;
+  Events events_;
+  rounds::Enter enter_;  ///< what a new connection opens with
+  std::string host_;
+  std::uint16_t port_ = 0;
+  std::shared_ptr<AgentLink> link_;  ///< null: there is no connection
+  std::string why_lost_;
+  bool closed_ = false;
+  Gate news_;
+  Gate end_known_;
+  boost::asio::steady_timer pause_;
+  std::chrono::steady_clock::time_point waiting_since_;
+  std::optional<std::chrono::steady_clock::time_point> said_at_;
+
+  // What came of it, since the last join.
+  bool welcome_ = false;
+  bool over_ = false;
+  std::optional<rounds::Dropped> dropped_;
+  std::optional<Round> round_;  ///< that this machine is in, until it is settled
+  std::optional<AttemptEnd> end_;
+  std::optional<Settlement> settlement_;
+};
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,159 @@
+#include "acc/base/error.hpp"
+#include "agent_impl.hpp"
+#include "backoff.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <algorithm>
+
+namespace acc::rendezvous {
+
+namespace asio = boost::asio;
+using rounds::Dropped;
+using Milliseconds = Agent::Milliseconds;
+
+namespace {
+
+/// A single attempt may take this long; a lost SYN should not eat the whole time.
+constexpr Milliseconds kAttemptTimeout{10'000};
+constexpr Milliseconds kProgressInterval{10'000};
+
+double seconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+void Agent::Impl::wait_from_now() {
+  waiting_since_ = std::chrono::steady_clock::now();
+  said_at_.reset();
+  if (!over_) {
+    end_.reset();
+  }
+}
+
+asio::awaitable<std::optional<Round>> Agent::Impl::join(std::string host, std::uint16_t port,
+                                                        Machine me) {
+  host_ = std::move(host);
+  port_ = port;
+  enter_.machine = std::move(me);
+  wait_from_now();
+  co_return co_await await_round();
+}
+
+asio::awaitable<std::optional<Round>> Agent::Impl::rejoin(std::uint16_t store_port) {
+  enter_.machine.store_port = store_port;
+  wait_from_now();
+  send(rounds::Rejoin{store_port});
+  co_return co_await await_round();
+}
+
+/// A server that goes away while it forms a round may come again.
+asio::awaitable<std::optional<Round>> Agent::Impl::await_round() {
+  while (!round_) {
+    if (closed_ || over_) {
+      co_return std::nullopt;
+    }
+    if (dropped_) {
+      refuse(*dropped_);
+    }
+    if (!link_) {
+      co_await connect();
+    } else {
+      news_.close();
+      co_await news_.passed();
+    }
+  }
+  co_return round_;
+}
+
+asio::awaitable<void> Agent::Impl::connect() {
+  Backoff backoff;
+  while (!link_ && !closed_) {
+    const std::string failure = co_await try_to_enter();
+    if (failure.empty()) {
+      co_return;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline()) {
+      throw Error(Errc::timeout,
+                  fmt::format("no answer within {:g} s from the rendezvous at {}: {}",
+                              seconds(enter_.times.join), where(), failure));
+    }
+    say_what_is_waited_for("waiting for the rendezvous (" + failure + ")",
+                           fmt::format(" of {:g} s", seconds(enter_.times.join)));
+    pause_.expires_at(
+        std::min<std::chrono::steady_clock::time_point>(now + backoff.next(), deadline()));
+    co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
+  }
+}
+
+/// Returns why it failed, or "".
+asio::awaitable<std::string> Agent::Impl::try_to_enter() {
+  if (events_.before_connecting) {
+    enter_.machine.serves = events_.before_connecting();
+  }
+  const auto limit =
+      std::clamp(std::chrono::floor<Milliseconds>(deadline() - std::chrono::steady_clock::now()),
+                 Milliseconds(1), kAttemptTimeout);
+  asio::ip::tcp::socket socket(executor_);
+  const std::string failure = co_await dial(socket, host_, port_, limit);
+  if (!failure.empty() || closed_) {
+    co_return failure;
+  }
+  rounds::Enter enter = enter_;
+  enter.machine.address = address_from(socket);
+  welcome_ = false;
+  link_ = std::make_shared<AgentLink>(std::move(socket), limit, link_events());
+  why_lost_.clear();
+  link_->start();
+  link_->send(std::move(enter));
+  while (link_ && !welcome_ && !dropped_) {
+    news_.close();
+    co_await news_.passed();
+  }
+  co_return welcome_ || dropped_ ? "" : why_lost_;
+}
+
+/// Where the others reach this machine.
+std::string Agent::Impl::address_from(const asio::ip::tcp::socket& socket) const {
+  if (!enter_.machine.address.empty()) {
+    return enter_.machine.address;
+  }
+  const std::string own = own_address(socket);
+  return own.empty() ? host_ : own;
+}
+
+/// The agent may go away before the link.
+AgentLink::Events Agent::Impl::link_events() {
+  return {.on_message =
+              [self = weak_from_this()](rounds::ServerMessage message) {
+                if (const auto agent = self.lock()) {
+                  agent->hear(std::move(message));
+                }
+              },
+          .on_end =
+              [self = weak_from_this()](const std::string& why) {
+                if (const auto agent = self.lock()) {
+                  agent->lose(why);
+                }
+              }};
+}
+
+void Agent::Impl::say_what_is_waited_for(const std::string& what, const std::string& limit) {
+  const auto now = std::chrono::steady_clock::now();
+  if (!events_.on_progress || (said_at_ && now < *said_at_ + kProgressInterval)) {
+    return;
+  }
+  said_at_ = now;
+  events_.on_progress(
+      fmt::format("{} at {}, {:.0f} s{}", what, where(), seconds(now - waiting_since_), limit));
+}
+
+void Agent::Impl::refuse(const Dropped& dropped) const {
+  const Errc code = dropped.why == Dropped::Why::timeout ? Errc::timeout : Errc::config;
+  throw Error(code, fmt::format("rendezvous at {}: {}", where(), dropped.reason));
+}
+
+}  // namespace acc::rendezvous

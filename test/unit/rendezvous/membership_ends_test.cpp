@@ -1,0 +1,377 @@
+#include "rounds_fixture.hpp"
+
+namespace acc::rendezvous::rounds {
+namespace {
+
+using test::Elastic;
+using test::Fixture;
+using test::Ids;
+using Cause = AttemptEnd::Cause;
+using Next = Settlement::Next;
+using Why = Dropped::Why;
+using namespace std::chrono_literals;
+
+// Machines that are lost.
+
+TEST_CASE_FIXTURE(Elastic, "who is silent for too long is lost") {
+  run_few({1, 2, 3});
+  world.wait(4900ms, {1, 3});
+  check_no_more({1, 2, 3});
+  world.wait(100ms, {1, 3});
+  CHECK(world.heard<Dropped>(2) == Dropped{Why::lost, "the server heard nothing of it for 5 s"});
+  CHECK(all_heard<Ends>({1, 3}).end.reason ==
+        "machine 1 (host2) is lost: nothing was heard of it for 5 s");
+  report({1, 3});
+  rejoin({1, 3});
+  formed({1, 3});
+}
+
+TEST_CASE_FIXTURE(Elastic, "what fails because another machine is lost cancels nothing") {
+  run_few({1, 2, 3});
+  world.lose(2);
+  CHECK(all_heard<Ends>({1, 3}).end.restarts);
+  world.say(1, End{{.exit_status = 9, .restarts = true, .reason = "rank 0 lost its peer"}});
+  report({1, 3}, true);
+  CHECK(all_heard<Settled>({1, 3}).settlement.next == Next::next_round);
+  world.say(3, End{{.exit_status = 9, .restarts = true, .reason = "late"}});
+  rejoin({1, 3});
+  CHECK(formed({1, 3}).restart_count == 0);
+}
+
+TEST_CASE_FIXTURE(Elastic, "too few survivors wait for others") {
+  run_few({1, 2});
+  world.say(2, Leave{});
+  CHECK(world.heard<Ends>(1).end.reason == "machine 1 (host2) is lost: its launcher has ended");
+  report({1});
+  rejoin({1});
+  world.wait(40s, {1});
+  enter({5});
+  world.wait(29s, {1, 5});
+  world.forget_what_was_heard();
+  world.wait(1s, {1, 5});
+  CHECK(formed({1, 5}).restart_count == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "a lost machine that nobody replaces uses a restart up, then ends the job") {
+  terms.max_restarts = 1;
+  run({1, 2});
+  world.lose(2);
+  CHECK(world.heard<Ends>(1).end.restarts);
+  report({1});
+  rejoin({1});
+  world.forget_what_was_heard();
+  enter({3});
+  CHECK(formed({1, 3}).restart_count == 1);
+  world.lose(3);
+  CHECK(world.heard<Ends>(1).end ==
+        AttemptEnd{1, "host3", 1, false, Cause::other,
+                   "the connection to machine 1 (host3) is lost: its connection has ended"});
+  report({1});
+  CHECK(world.heard<Settled>(1).settlement.next == Next::finished);
+}
+
+TEST_CASE_FIXTURE(Elastic, "nobody waits for the report of a lost machine") {
+  run_few({1, 2, 3});
+  world.say(1, End{{.restarts = true}});
+  CHECK_FALSE(all_heard<Ends>({1, 2}).end.restarts);
+  world.lose(3);  // which explains why workers of others have failed
+  const AttemptEnd loss{
+      2,    "host3",           1,
+      true, Cause::membership, "machine 2 (host3) is lost: its connection has ended"};
+  CHECK(all_heard<Ends>({1, 2}).end == loss);
+  report({1, 2}, true);
+  const auto settlement = all_heard<Settled>({1, 2}).settlement;
+  CHECK(settlement.end == loss);
+  CHECK(settlement.next == Next::next_round);
+  CHECK(settlement.machines == std::vector<MachineWord>{{0, "host1", "report of 1"},
+                                                        {1, "host2", "report of 2"},
+                                                        {2, "host3", ""}});
+}
+
+TEST_CASE_FIXTURE(Elastic, "a machine whose workers have succeeded may go, others may not") {
+  run_few({1, 2, 3});
+  report({1, 2});
+  world.lose(1);
+  check_no_more({2, 3});
+  SUBCASE("the rest succeeds") {
+    report({3});
+    CHECK(all_heard<Settled>({2, 3}).settlement == Settlement{});
+  }
+  SUBCASE("another one is lost") {
+    world.lose(3);
+    CHECK(world.heard<Ends>(2).end.cause == Cause::membership);
+    CHECK(world.heard<Settled>(2).settlement.next == Next::next_round);
+  }
+}
+
+TEST_CASE_FIXTURE(Elastic, "a server that stood still accuses nobody") {
+  run_few({1, 2});
+  world.stall(3h);
+  check_no_more({1, 2});
+  world.wait(4s);
+  check_no_more({1, 2});
+  world.wait(1s, {1});
+  CHECK(world.heard<Dropped>(2).why == Why::lost);
+}
+
+// How rounds end.
+
+TEST_CASE_FIXTURE(Fixture, "the first end is everybody's end") {
+  run({1, 2});
+  world.say(2, End{{7, "elsewhere", 137, true, Cause::worker, "rank 3 on host2\nwas killed"}});
+  world.say(1, End{{0, "", 1, true, Cause::worker, "rank 0 lost its peer"}});
+  const AttemptEnd end{1, "host2", 137, false, Cause::worker, "rank 3 on host2 was killed"};
+  CHECK(all_heard<Ends>({1, 2}).end == end);
+  report({1, 2}, true);
+  const auto settlement = all_heard<Settled>({1, 2}).settlement;
+  CHECK(settlement.end == end);
+  CHECK(settlement.machines.size() == 2);
+  check_no_more({1, 2});
+}
+
+TEST_CASE_FIXTURE(Fixture, "workers that fail are started again while restarts are left") {
+  terms.max_restarts = 2;
+  run({1, 2});
+  for (int restarts = 0; restarts < 3; ++restarts) {
+    world.say(1, End{{.exit_status = 9, .restarts = true, .reason = "rank 0 failed"}});
+    CHECK(all_heard<Ends>({1, 2}).end.restarts == (restarts < 2));
+    report({1, 2}, true);
+    CHECK(all_heard<Settled>({1, 2}).settlement.next ==
+          (restarts < 2 ? Next::next_round : Next::finished));
+    if (restarts < 2) {
+      rejoin({1, 2});
+      const Round round = formed({1, 2});
+      CHECK(round.round == restarts + 1);
+      CHECK(round.restart_count == restarts + 1);
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "only failures of workers are started again") {
+  terms.max_restarts = 1;
+  for (const Cause cause : {Cause::stop, Cause::other, Cause::membership}) {
+    run({1, 2});
+    world.say(1, End{{.restarts = true, .cause = cause}});
+    CHECK_FALSE(all_heard<Ends>({1, 2}).end.restarts);
+    report({1, 2});
+    all_heard<Settled>({1, 2});
+    world.lose(1);
+    world.lose(2);
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "a report of failure ends the attempt by itself") {
+  run({1, 2});
+  report({2}, true);
+  CHECK(all_heard<Ends>({1, 2}).end ==
+        AttemptEnd{1, "host2", 1, false, Cause::worker, "the workers of machine 1 (host2) failed"});
+  report({1});
+  CHECK(all_heard<Settled>({1, 2}).settlement.machines.size() == 2);
+}
+
+TEST_CASE_FIXTURE(Fixture, "the end of the job cancels a restart") {
+  terms.max_restarts = 1;
+  run({1, 2});
+  const AttemptEnd stop{1, "host2", 143, false, Cause::stop, "stopped by SIGTERM"};
+  world.say(1, End{{.exit_status = 9, .restarts = true, .reason = "rank 0 failed"}});
+  CHECK(all_heard<Ends>({1, 2}).end.restarts);
+  SUBCASE("while workers end") {
+    report({2}, true);
+    world.say(2, End{stop});
+    const auto end = all_heard<Ends>({1, 2}).end;  // the first reason stays
+    CHECK(end.reason == "rank 0 failed");
+    CHECK_FALSE(end.restarts);
+    report({1}, true);
+    const auto settlement = all_heard<Settled>({1, 2}).settlement;
+    CHECK(settlement.end == end);
+    CHECK(settlement.next == Next::finished);
+  }
+  SUBCASE("while machines join again") {
+    report({1, 2}, true);
+    CHECK(all_heard<Settled>({1, 2}).settlement.next == Next::next_round);
+    rejoin({1});
+    world.heard<Waiting>(1);
+    world.say(2, End{stop});
+    CHECK(all_heard<Settled>({1, 2}).settlement == Settlement{stop, {}, Next::finished});
+    rejoin({2});  // was on its way
+    world.say(1, End{stop});
+    world.say(1, Insist{});
+    check_no_more({1, 2});
+  }
+}
+
+TEST_CASE_FIXTURE(Elastic, "a machine that is stopped leaves the others running") {
+  run_few({1, 2, 3});
+  const AttemptEnd stop{1, "host2", 143, false, Cause::stop, "stopped by SIGTERM"};
+  world.say(2, End{stop});
+  CHECK(world.heard<Ends>(2).end == stop);
+  CHECK(all_heard<Ends>({1, 3}).end ==
+        AttemptEnd{1, "host2", 143, true, Cause::membership,
+                   "machine 1 (host2) has left: stopped by SIGTERM"});
+  report({1, 3});
+  check_no_more({1, 3});
+  report({2});
+  CHECK(world.heard<Settled>(2).settlement ==
+        Settlement{stop, {{1, "host2", "report of 2"}}, Next::finished});
+  CHECK(all_heard<Settled>({1, 3}).settlement.next == Next::next_round);
+  rejoin({1, 3});
+  formed({1, 3});
+  world.say(2, End{stop});
+  check_no_more({1, 2, 3});
+  world.say(3, End{stop});  // the minimum is not left
+  CHECK(all_heard<Ends>({1, 3}).end.cause == Cause::stop);
+  report({1, 3});
+  CHECK(all_heard<Settled>({1, 3}).settlement.next == Next::finished);
+}
+
+TEST_CASE_FIXTURE(Fixture, "insistence reaches the others, once") {
+  terms.max_restarts = 1;
+  run({1, 2});
+  enter({3});
+  world.forget_what_was_heard();
+  world.say(1, Insist{});
+  world.heard<Insisted>(2);
+  world.say(2, Insist{});
+  world.say(3, Insist{});
+  check_no_more({1, 2, 3});
+  world.say(1, End{{.exit_status = 9, .restarts = true}});
+  report({1, 2});
+  rejoin({1, 2});
+  formed({1, 2});
+  world.say(2, Insist{});
+  world.heard<Insisted>(1);
+  check_no_more({1, 2});
+}
+
+TEST_CASE_FIXTURE(Fixture, "slow machines are not waited for, and not started again") {
+  terms.max_restarts = 1;
+  run({1, 2});
+  world.say(1, End{{.exit_status = 9, .restarts = true}});
+  report({1});
+  CHECK(all_heard<Ends>({1, 2}).end.restarts);
+  world.wait(94s, {1, 2});
+  check_no_more({1, 2});
+  world.wait(1s, {1, 2});
+  const auto settlement = all_heard<Settled>({1, 2}).settlement;
+  CHECK(settlement.end ==
+        AttemptEnd{1, "host2", 1, false, Cause::other,
+                   "the workers of machine 1 (host2) did not end for the restart"});
+  CHECK(settlement.machines ==
+        std::vector<MachineWord>{{0, "host1", "report of 1"}, {1, "host2", ""}});
+  report({2});
+  check_no_more({1, 2});
+}
+
+TEST_CASE_FIXTURE(Fixture, "of many reports those of failures are heard, as far as they fit") {
+  terms = {.num_machines = 2000, .min_machines = 2000};
+  Ids agents(2000);
+  for (std::size_t i = 0; i < agents.size(); ++i) {
+    agents[i] = i;
+  }
+  run(agents);
+  for (const AgentId agent : agents) {
+    world.say(agent, Report{agent % 100 == 99, std::string(4000, 'x')});
+  }
+  world.heard<Ends>(0);
+  const auto machines = world.heard<Settled>(0).settlement.machines;
+  std::size_t bytes = 0;
+  std::size_t failed = 0;
+  for (const MachineWord& word : machines) {
+    bytes += word.report.size();
+    failed += word.report.empty() ? 0 : 1;
+  }
+  CHECK(bytes <= 64 << 10);
+  CHECK(failed == 16);
+  CHECK(std::ranges::count(machines, 99, &MachineWord::machine_rank) == 1);
+}
+
+// Jobs.
+
+TEST_CASE_FIXTURE(Elastic, "an elastic job that is over refuses late comers for a while") {
+  run_few({1, 2});
+  report({1, 2});
+  world.lose(1);
+  world.lose(2);
+  world.wait(7s);
+  enter({3});
+  CHECK(
+      world.heard<Dropped>(3) ==
+      Dropped{Why::over, "the job 'run' has ended 7 s ago; give a new one a --rdzv_id of its own"});
+  world.wait(23s);
+  CHECK(world.num_jobs() == 0);
+  CHECK_FALSE(world.has_deadline());
+  enter({4});
+  world.heard<Welcome>(4);
+}
+
+TEST_CASE_FIXTURE(Elastic, "of many jobs that are over the last ones are remembered, for a day") {
+  constexpr int kNumJobs = 1030;
+  Enter enter = introduction(0);
+  enter.terms = {.num_machines = 2, .min_machines = 1};
+  enter.times.last_call = 0ms;
+  enter.times.close = std::chrono::years(9);
+  const auto enter_job = [&](AgentId agent, int job) {
+    enter.run_id = "run" + std::to_string(job);
+    world.say(agent, enter);
+  };
+  for (int job = 0; job < kNumJobs; ++job) {
+    const auto agent = static_cast<AgentId>(job);
+    enter_job(agent, job);
+    world.say(agent, Report{});
+    world.lose(agent);
+  }
+  CHECK(world.num_jobs() == 1024);
+  world.forget_what_was_heard();
+  enter_job(kNumJobs, 6);
+  CHECK(world.heard<Dropped>(kNumJobs).why == Why::over);
+  enter_job(kNumJobs + 1, 5);
+  world.heard<Welcome>(kNumJobs + 1);
+  world.say(kNumJobs + 1, Leave{});
+  world.stall(std::chrono::days(1));
+  CHECK(world.num_jobs() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "the next job may have the same name, though the last one still closes") {
+  run({1, 2});
+  report({1, 2});
+  all_heard<Settled>({1, 2});
+  enter({3, 4});
+  CHECK(formed({3, 4}).round == 0);
+  CHECK(world.num_jobs() == 2);
+  world.say(1, Beat{});
+  world.lose(1);
+  world.lose(2);
+  CHECK(world.num_jobs() == 1);
+  report({3, 4});
+  CHECK(all_heard<Settled>({3, 4}).settlement == Settlement{});
+}
+
+TEST_CASE_FIXTURE(Fixture, "an agent of a job that is over is let go when it is silent") {
+  run({1, 2});
+  report({1, 2});
+  all_heard<Settled>({1, 2});
+  world.lose(1);
+  world.wait(5s);
+  CHECK(world.heard<Dropped>(2).why == Why::lost);
+  CHECK(world.num_jobs() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "jobs do not know of each other") {
+  for (AgentId agent = 0; agent < 6; ++agent) {
+    Enter enter = introduction(agent);
+    enter.run_id = "run" + std::to_string(agent / 2);
+    world.say(agent, enter);
+  }
+  CHECK(world.num_jobs() == 3);
+  formed({0, 1});
+  formed({2, 3});
+  formed({4, 5});
+  world.lose(2);
+  CHECK_FALSE(world.heard<Ends>(3).end.restarts);
+  check_no_more({0, 1, 4, 5});
+}
+
+}  // namespace
+}  // namespace acc::rendezvous::rounds

@@ -1,0 +1,213 @@
+#include "rounds_fixture.hpp"
+
+#include <ctime>
+#include <numeric>
+
+namespace acc::rendezvous::rounds {
+namespace {
+
+using rendezvous::test::contains;
+using test::Elastic;
+using test::Fixture;
+using test::Ids;
+using Cause = AttemptEnd::Cause;
+using Next = Settlement::Next;
+using Why = Dropped::Why;
+using namespace std::chrono_literals;
+
+// When a round is complete.
+
+TEST_CASE_FIXTURE(Elastic, "the minimum will do when the last call is over") {
+  enter({1, 2});
+  world.wait(29s, {1, 2});
+  enter({3});
+  world.wait(900ms, {1, 2, 3});
+  CHECK(world.heard<Welcome>(3) == Welcome{1s, 5s});
+  CHECK(world.heard<Waiting>(3).text == "waiting for machines: 3 of 2 to 4 are here");
+  check_no_more({3});
+  world.wait(100ms, {1, 2, 3});
+  formed({1, 2, 3});
+}
+
+TEST_CASE_FIXTURE(Elastic, "the last call is not waited for when all are there") {
+  enter({1, 2, 3, 4});
+  formed({1, 2, 3, 4});
+}
+
+TEST_CASE_FIXTURE(Elastic, "the last call begins anew when there were too few in between") {
+  enter({1, 2});
+  world.wait(20s, {1, 2});
+  world.lose(2);
+  world.wait(5s, {1});
+  enter({3});
+  world.wait(29s, {1, 3});
+  world.forget_what_was_heard();
+  world.wait(1s, {1, 3});
+  formed({1, 3});
+}
+
+TEST_CASE_FIXTURE(Elastic, "each machine waits as long as it was told to") {
+  enter({1});
+  world.forget_what_was_heard();
+  world.wait(59s, {1});
+  world.forget_what_was_heard();
+  world.wait(1s, {1});
+  CHECK(world.heard<Dropped>(1) ==
+        Dropped{Why::timeout,
+                "1 of 2 to 4 machines came within 60 s: start acclaunch on the others with the "
+                "same flags"});
+  CHECK(world.num_jobs() == 0);
+}
+
+TEST_CASE_FIXTURE(Elastic, "the limit does not end a last call") {
+  times.join = 10s;
+  enter({1, 2});
+  world.wait(30s, {1, 2});
+  formed({1, 2});
+}
+
+TEST_CASE_FIXTURE(Elastic, "the limit counts anew from where there are too few") {
+  times.join = 3s;
+  times.heartbeat = 60s;
+  enter({1, 2});
+  world.wait(2s);
+  world.lose(2);
+  world.forget_what_was_heard();
+  world.wait(2900ms);
+  check_no_more({1});
+  world.wait(100ms);
+  CHECK(contains(world.heard<Dropped>(1).reason, "1 of 2 to 4 machines came within 3 s"));
+}
+
+TEST_CASE_FIXTURE(Elastic, "no beat is needed for a deadline to be met") {
+  times.heartbeat = 60s;
+  times.last_call = 3s;
+  times.settle = 7s;
+  enter({1, 2});
+  world.wait(3s);
+  formed({1, 2});
+  world.say(1, End{{.cause = Cause::other}});
+  all_heard<Ends>({1, 2});
+  world.wait(7s);
+  CHECK(all_heard<Settled>({1, 2}).settlement.next == Next::finished);
+}
+
+TEST_CASE_FIXTURE(Elastic, "the next round waits for those of the last one, not for a last call") {
+  run_few({1, 2, 3});
+  enter({4});
+  CHECK(world.heard<Ends>(1).end ==
+        AttemptEnd{-1, "host4", 0, true, Cause::membership,
+                   "machine host4 has joined: starting again with 4 machines"});
+  report({1, 2, 3});
+  rejoin({1, 2});
+  world.lose(4);
+  world.wait(5s, {1, 2, 3});
+  world.forget_what_was_heard();
+  rejoin({3});
+  CHECK(formed({1, 2, 3}).round == 1);
+}
+
+TEST_CASE_FIXTURE(Elastic, "who does not join again keeps its place until its limit") {
+  terms.max_restarts = 1;
+  run_few({1, 2, 3});
+  world.say(1, End{{.restarts = true}});
+  report({1, 2, 3});
+  world.heard<Ends>(1);
+  world.heard<Ends>(2);
+  world.heard<Ends>(3);
+  CHECK(all_heard<Settled>({1, 2, 3}).settlement.next == Next::next_round);
+  rejoin({1, 2});
+  world.wait(59s, {1, 2, 3});
+  world.forget_what_was_heard();
+  world.wait(1s, {1, 2, 3});
+  CHECK(world.heard<Dropped>(3) ==
+        Dropped{Why::timeout, "it has not joined the next round within 60 s"});
+  CHECK(formed({1, 2}).restart_count == 1);
+}
+
+// Machines too many, and machines that come later.
+
+TEST_CASE_FIXTURE(Fixture, "a machine too many waits without limit and replaces one that is lost") {
+  run({1, 2});
+  enter({3});
+  world.heard<Welcome>(3);
+  CHECK(world.heard<Waiting>(3).text ==
+        "waiting for a place: all 2 machines of the job are running");
+  world.wait(1h, {1, 2, 3});
+  check_no_more({1, 2});
+  world.forget_what_was_heard();
+  world.lose(1);
+  CHECK(world.heard<Ends>(2).end == AttemptEnd{0, "host1", 1, true, Cause::membership,
+                                               "machine 0 (host1) is lost: its connection has "
+                                               "ended"});
+  report({2});
+  CHECK(world.heard<Settled>(2).settlement.next == Next::next_round);
+  world.wait(59s, {2, 3});
+  rejoin({2});
+  CHECK(formed({2, 3}).restart_count == 0);
+  report({2, 3});
+  CHECK(all_heard<Settled>({2, 3}).settlement == Settlement{});
+}
+
+TEST_CASE_FIXTURE(Fixture, "machines of the last round go before those that wait") {
+  terms.max_restarts = 1;
+  run({2, 3});
+  enter({1});
+  world.say(3, End{{.exit_status = 9, .restarts = true}});
+  report({2, 3});
+  rejoin({3});  // with agent 1 there would be two
+  world.forget_what_was_heard();
+  rejoin({2});
+  CHECK(formed({2, 3}).restart_count == 1);
+  CHECK(contains(world.heard<Waiting>(1).text, "waiting for a place"));
+  report({2, 3});
+  CHECK(world.heard<Dropped>(1) == Dropped{Why::over, "the job 'run' has ended"});
+}
+
+TEST_CASE_FIXTURE(Elastic, "machines that come at once start one new round") {
+  run_few({1, 2});
+  enter({3, 4, 5});
+  CHECK(all_heard<Ends>({1, 2}).end.reason ==
+        "machine host3 has joined: starting again with 3 machines");
+  check_no_more({1, 2});
+  report({1, 2});
+  rejoin({1, 2});
+  formed({1, 2, 3, 4});
+  CHECK(world.heard<Welcome>(5) == Welcome{1s, 5s});
+}
+
+TEST_CASE_FIXTURE(Elastic, "where workers have succeeded nothing starts again for a new machine") {
+  run_few({1, 2});
+  report({1});
+  enter({3});
+  check_no_more({1, 2});
+  world.heard<Welcome>(3);
+  CHECK(world.heard<Waiting>(3).text == "waiting for the next round: machines are running");
+  report({2});
+  CHECK(all_heard<Settled>({1, 2}).settlement == Settlement{});
+  CHECK(world.heard<Dropped>(3).why == Why::over);
+}
+
+TEST_CASE_FIXTURE(Fixture, "ten thousand machines form a round") {
+  terms = {.num_machines = 10'000, .min_machines = 10'000};
+  Ids agents(10'000);
+  std::iota(agents.begin(), agents.end(), 10'000);
+  Jobs jobs;
+  Outbox out;
+  const std::clock_t begin = std::clock();
+  for (const AgentId agent : agents) {
+    out.clear();
+    jobs.receive(agent, introduction(agent), Time(1h), out);
+  }
+  const double took = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  CHECK(out.size() == agents.size() + 1);
+  std::size_t bytes = 0;
+  for (const Letter& letter : out) {
+    bytes += letter.frame->size();
+  }
+  CHECK(bytes < 100 * agents.size());
+  MESSAGE("10000 machines: " << took << " s of CPU time, " << bytes << " bytes");
+}
+
+}  // namespace
+}  // namespace acc::rendezvous::rounds

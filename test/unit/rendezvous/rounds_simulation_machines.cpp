@@ -1,0 +1,311 @@
+#include "rounds_simulation.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+// The machines of a simulation, and what befalls them.
+namespace acc::rendezvous::rounds::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Cause = AttemptEnd::Cause;
+
+constexpr JobTimes::Milliseconds kWelcomeLimit{9'999};
+
+}  // namespace
+
+std::string_view Simulation::name_of(State state) {
+  constexpr std::array kNames{"off",      "waiting", "running", "ending",
+                              "reported", "between", "alone",   "finished"};
+  return kNames.at(static_cast<std::size_t>(state));
+}
+
+// A machine, as the launcher's agent behaves.
+
+void Simulation::change(Machine& machine, State state) {
+  note(fmt::format("{} is {}", machine.enter.machine.host, name_of(state)));
+  machine.state = state;
+  ++machine.turn;
+}
+
+void Simulation::plan(Machine& machine, Milliseconds delay, void (Simulation::*step)(Machine&)) {
+  after(delay, [this, &machine, step, turn = machine.turn] {
+    if (machine.turn != turn) {
+      return;
+    }
+    if (now_ < machine.frozen_until) {
+      return plan(machine, std::chrono::ceil<Milliseconds>(machine.frozen_until - now_), step);
+    }
+    (this->*step)(machine);
+  });
+}
+
+void Simulation::start(Machine& machine) {
+  change(machine, State::waiting);
+  machine.link = next_id_++;
+  machine.silence_limit = kWelcomeLimit;
+  machine.last_heard = now_;
+  links_[machine.link] = {.machine = static_cast<int>(&machine - machines_.data())};
+  say(machine, machine.enter);
+  watch(machine, machine.link, kWelcomeLimit);
+}
+
+/// The server's silence, and against its own.
+void Simulation::watch(Machine& machine, AgentId link, Milliseconds limit) {
+  if (machine.link != link || limit != machine.silence_limit) {
+    return;
+  }
+  if (now_ >= machine.frozen_until) {
+    if (now_ - machine.last_heard >= limit) {
+      note(machine.enter.machine.host + " hears nothing from the server");
+      return lose_server(machine);
+    }
+    if (limit != kWelcomeLimit) {
+      say(machine, Beat{});
+    }
+  }
+  after(limit / 5, [this, &machine, link, limit] { watch(machine, link, limit); });
+}
+
+void Simulation::say(Machine& machine, AgentMessage message) {
+  links_.at(machine.link).to_server.emplace_back(std::move(message));
+  after(latency(), [this, id = machine.link] { arrive_at_server(id); });
+}
+
+void Simulation::hang_up(Machine& machine) {
+  const AgentId id = std::exchange(machine.link, 0);
+  if (const auto found = links_.find(id); found != links_.end()) {
+    found->second.to_server.emplace_back(std::nullopt);
+    after(latency(), [this, id] { arrive_at_server(id); });
+  }
+}
+
+void Simulation::hear(Machine& machine, ServerMessage message) {
+  if (machine.state == State::finished && !std::holds_alternative<Beat>(message) &&
+      !std::holds_alternative<Dropped>(message)) {
+    violated(machine.enter.machine.host + " has heard the last word, and then another");
+  }
+  if (const auto* welcome = std::get_if<Welcome>(&message)) {
+    machine.silence_limit = welcome->silence_limit;
+    watch(machine, machine.link, machine.silence_limit);
+  } else if (const auto* formed = std::get_if<Formed>(&message)) {
+    hear_formed(machine, formed->round);
+  } else if (const auto* ends = std::get_if<Ends>(&message)) {
+    hear_ends(machine, ends->end);
+  } else if (const auto* settled = std::get_if<Settled>(&message)) {
+    hear_settled(machine, settled->settlement);
+  } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
+    note(machine.enter.machine.host + " is dropped: " + dropped->reason);
+    if (dropped->why == Dropped::Why::lost && now_ >= calm_from_) {
+      violated(machine.enter.machine.host + " beats and is taken for lost");
+    }
+    if (dropped->why != Dropped::Why::lost) {
+      change(machine, State::finished);
+      hang_up_and_restart(machine);
+    }
+  }
+}
+
+/// Users start what has ended again.
+void Simulation::hang_up_and_restart(Machine& machine) {
+  hang_up(machine);
+  if (has_faults_ && happens(2)) {
+    ++machine.enter.machine.pid;
+    plan(machine, up_to(40s), &Simulation::start_anew);
+  }
+}
+
+void Simulation::start_anew(Machine& machine) {
+  if (has_faults_) {
+    start(machine);
+  }
+}
+
+void Simulation::hear_formed(Machine& machine, const Round& /*round*/) {
+  if (machine.state != State::waiting) {
+    violated(machine.enter.machine.host + " did not wait for a round, and is in one");
+  }
+  change(machine, State::running);
+  machine.succeeded = machine.last_end = false;
+  if (workers_succeed_ || (has_faults_ && happens_to_one_of(4))) {
+    plan(machine, up_to(20s), &Simulation::succeed);
+  } else if (has_faults_ && happens_to_one_of(6)) {
+    plan(machine, up_to(20s), &Simulation::fail);
+  }
+}
+
+void Simulation::hear_ends(Machine& machine, const AttemptEnd& end) {
+  const bool is_in_round = machine.state == State::running || machine.state == State::ending ||
+                           machine.state == State::reported;
+  const bool explains_failures = end.restarts && end.cause == AttemptEnd::Cause::membership;
+  if (!is_in_round || (machine.last_end && !explains_failures)) {
+    violated(machine.enter.machine.host + " hears of an end and is in no round, or knew it");
+  }
+  machine.last_end = !end.restarts;
+  if (machine.state == State::running) {
+    end_workers(machine);
+  }
+}
+
+void Simulation::hear_settled(Machine& machine, const Settlement& settlement) {
+  if (settlement.next == Settlement::Next::finished) {
+    change(machine, State::finished);
+    plan(machine, up_to(2s), &Simulation::hang_up_and_restart);
+    return;
+  }
+  if (machine.state != State::reported || machine.last_end) {
+    violated(machine.enter.machine.host + " is to join again, and has not reported or was over");
+  }
+  change(machine, State::between);
+  if (!has_faults_ || !happens_to_one_of(50)) {  // else it hangs
+    plan(machine, up_to(500ms), &Simulation::rejoin);
+  }
+}
+
+/// Ends its workers, then looks for the server again.
+void Simulation::lose_server(Machine& machine) {
+  hang_up(machine);
+  if (machine.state == State::finished) {
+    return;
+  }
+  change(machine, State::alone);
+  plan(machine, up_to(3s), &Simulation::start);
+}
+
+void Simulation::fail(Machine& machine) {
+  if (has_faults_) {
+    say(machine, End{{.exit_status = 9, .restarts = true, .reason = "a worker failed"}});
+    end_workers(machine);
+  }
+}
+
+void Simulation::succeed(Machine& machine) {
+  machine.succeeded = true;
+  change(machine, State::reported);
+  say(machine, Report{false, "fine"});
+}
+
+void Simulation::end_workers(Machine& machine) {
+  change(machine, State::ending);
+  plan(machine, has_faults_ && happens_to_one_of(30) ? 200s : up_to(3s), &Simulation::report);
+}
+
+void Simulation::report(Machine& machine) {
+  change(machine, State::reported);
+  say(machine, Report{happens(2), "ended"});
+}
+
+void Simulation::rejoin(Machine& machine) {
+  change(machine, State::waiting);
+  say(machine, Rejoin{static_cast<std::uint16_t>(draw(65536))});
+}
+
+// Faults.
+
+void Simulation::meddle() {
+  if (!has_faults_) {
+    return;
+  }
+  if (happens(40)) {
+    const Milliseconds pause = happens(2) ? up_to(10s) : up_to(200ms);
+    note(fmt::format("the server stands still for {} ms", pause.count()));
+    server_stalled_until_ = now_ + pause;
+  } else if (happens(200)) {
+    note("an hour is skipped");
+    std::priority_queue<Event> later;
+    while (!events_.empty()) {
+      Event event = events_.top();
+      events_.pop();
+      event.at = std::max(event.at, now_ + 1h);
+      later.push(std::move(event));
+    }
+    events_ = std::move(later);
+    now_ += 1h;
+  } else {
+    disturb(machines_[draw(machines_.size())]);
+  }
+  const auto rate = static_cast<int>(std::min<std::size_t>(machines_.size(), 100));
+  after(up_to(pause_between_faults_) / rate, [this] { meddle(); });
+}
+
+void Simulation::disturb(Machine& machine) {
+  const std::string& host = machine.enter.machine.host;
+  const bool is_on = machine.state != State::off && machine.state != State::finished;
+  const auto link = links_.find(machine.link);
+  switch (draw(10)) {
+    case 0:
+    case 1:  // a new process, mostly where the last one is gone
+      if (!is_on) {
+        note(host + " is started");
+        hang_up(machine);
+        ++machine.enter.machine.pid;
+        plan(machine, 0ms, &Simulation::start);
+      }
+      break;
+    case 2:
+      if (is_on) {
+        note(host + " crashes");
+        hang_up(machine);
+        change(machine, State::off);
+      }
+      break;
+    case 3:
+      if (is_on && link != links_.end()) {
+        note(host + " loses its power");
+        link->second.is_cut = true;
+        machine.link = 0;
+        change(machine, State::off);
+      }
+      break;
+    case 4:
+      if (link != links_.end()) {
+        note(host + " is cut off");
+        link->second.is_cut = true;
+      }
+      break;
+    case 5:
+      note(host + " hangs for a while");
+      machine.frozen_until = now_ + up_to(20s);
+      break;
+    case 6:
+      if (machine.state == State::running || machine.state == State::ending) {
+        say(machine, Insist{});
+      }
+      break;
+    case 7:
+      if (machine.state == State::running) {
+        fail(machine);
+      }
+      break;
+    case 8:
+      if (happens(4)) {
+        stop(machine);
+      }
+      break;
+    default:
+      if (link != links_.end() && is_on) {
+        note(host + " is disconnected");
+        lose_server(machine);
+      }
+  }
+}
+
+/// Somebody wants its end.
+void Simulation::stop(Machine& machine) {
+  const bool is_in_round = machine.state == State::running || machine.state == State::ending ||
+                           machine.state == State::reported || machine.state == State::between;
+  if (is_in_round) {
+    note(machine.enter.machine.host + " is stopped");
+    say(machine, End{{.exit_status = 143, .cause = Cause::stop, .reason = "stopped"}});
+  } else if (machine.state == State::waiting) {
+    note(machine.enter.machine.host + " leaves");
+    say(machine, Leave{});
+    hang_up(machine);
+    change(machine, State::finished);
+  }
+}
+
+}  // namespace acc::rendezvous::rounds::test

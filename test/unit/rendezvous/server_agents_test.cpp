@@ -1,0 +1,105 @@
+#include "rounds/messages.hpp"
+#include "support.hpp"
+
+#include <atomic>
+
+namespace acc::rendezvous {
+namespace {
+
+using test::kSoon;
+using test::RawClient;
+using test::ServerThread;
+using test::validate;
+using namespace std::chrono_literals;
+
+rounds::ServerMessage next_message(RawClient& agent) {
+  std::string frame = agent.read(4);
+  frame += agent.read(wire::get_u32(frame.data()));
+  std::string_view bytes = frame;
+  auto message = rounds::take_server_message(bytes);
+  REQUIRE(message);
+  return *message;
+}
+
+std::string hello(const rounds::Enter& enter) {
+  std::string bytes(rounds::kHello);
+  rounds::encode(rounds::AgentMessage(enter), bytes);
+  return bytes;
+}
+
+/// The first of two machines.
+rounds::Enter first(std::chrono::milliseconds heartbeat) {
+  rounds::Enter enter;
+  enter.run_id = "job";
+  enter.machine.host = "here";
+  enter.terms.num_machines = enter.terms.min_machines = 2;
+  enter.times.heartbeat = heartbeat;
+  return enter;
+}
+
+TEST_CASE("no agent is taken for silent because the server was held up") {
+  ServerThread server;
+  RawClient agent(server.port());
+  constexpr auto kHeartbeat = 500ms;
+  agent.send(hello(first(kHeartbeat)));
+  REQUIRE(std::holds_alternative<rounds::Welcome>(next_message(agent)));
+  REQUIRE(std::holds_alternative<rounds::Waiting>(next_message(agent)));
+  std::string beat;
+  rounds::encode(rounds::AgentMessage(rounds::Beat{}), beat);
+  server.run([&](Server& /*held up*/) {
+    agent.send(beat);
+    std::this_thread::sleep_for(2 * kHeartbeat);
+  });
+  CHECK(std::holds_alternative<rounds::Beat>(next_message(agent)));
+}
+
+TEST_CASE("stop waits for an agent to take what it was sent, within a limit") {
+  for (const auto limit : {std::chrono::milliseconds(1h), 50ms}) {
+    ServerThread server({.stop_timeout = limit});
+    auto agent = std::make_unique<RawClient>(server.port());
+    agent->send(std::string(rounds::kHello));
+    RawClient other(server.port());
+    other.send(validate());
+    CHECK(other.replies(0).empty());  // the agent, who came before, is known
+    std::atomic<bool> has_stopped = false;
+    std::thread stopper([&] {
+      server.stop();
+      has_stopped = true;
+    });
+    CHECK(agent->read_to_end().empty());
+    CHECK(other.read_to_end().empty());
+    if (limit == 1h) {
+      CHECK_FALSE(has_stopped);
+      agent.reset();
+    }
+    stopper.join();
+  }
+}
+
+TEST_CASE("nobody waits for an agent that is taken for dead") {
+  ServerThread server({.stop_timeout = 1h});
+  RawClient agent(server.port());
+  agent.send(hello(first(100ms)));
+  REQUIRE(std::holds_alternative<rounds::Welcome>(next_message(agent)));
+  REQUIRE(std::holds_alternative<rounds::Waiting>(next_message(agent)));
+  std::promise<void> unattended;
+  server.run([&](Server& running) { running.retire([&] { unattended.set_value(); }); });
+  CHECK(unattended.get_future().wait_for(kSoon) == std::future_status::ready);
+  server.stop();
+  CHECK(std::get<rounds::Dropped>(next_message(agent)).why == rounds::Dropped::Why::lost);
+  CHECK(agent.read_to_end().empty());
+}
+
+TEST_CASE("an agent that is refused hears why, whatever it still says") {
+  ServerThread server;
+  RawClient agent(server.port());
+  rounds::Enter enter = first(1s);
+  enter.terms.ranks_are_given = true;
+  enter.machine.machine_rank = 7;
+  agent.send(hello(enter) + std::string(std::size_t{1} << 20, 'x'));
+  CHECK(std::get<rounds::Dropped>(next_message(agent)).why == rounds::Dropped::Why::config);
+  CHECK(agent.read_to_end().empty());
+}
+
+}  // namespace
+}  // namespace acc::rendezvous
