@@ -129,6 +129,20 @@ TEST_CASE("elastic: to stop all machines at once is to ask each of them once") {
   }
 }
 
+TEST_CASE(
+    "elastic: a time limit that passes on all machines leaves the workers their time to end") {
+  const ReservedPort port;
+  const std::string script =
+      "trap 'sleep 0.3; echo saved; exit 0' TERM; while :; do sleep 1000 & wait; done";
+  Program one(machine(port, "2", script, {"--timeout", "1"}));
+  Program other(machine(port, "2", script, {"--timeout", "1"}));
+  for (Program* each : {&one, &other}) {
+    CHECK(each->wait() == 124);
+    CHECK(contains(each->out(), "saved\n"));
+    CHECK_FALSE(contains(each->err(), "killing"));
+  }
+}
+
 TEST_CASE("elastic: who stops during the last call leaves the others to it") {
   const ReservedPort port;
   Program daemon(daemon_at(port));

@@ -7,6 +7,7 @@ TYPES = {
     "string": lambda v: isinstance(v, str),
     "boolean": lambda v: isinstance(v, bool),
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
+    "number": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
     "null": lambda v: v is None,
 }
 # Every keyword that the schema uses; an unknown one must not go unchecked.
@@ -39,7 +40,7 @@ class Schema:
             found.append(f"{at} is none of {schema['enum']}: {value!r}")
         if "const" in schema and value != schema["const"]:
             found.append(f"{at} is not {schema['const']!r}: {value!r}")
-        if isinstance(value, int) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
+        if isinstance(value, (int, float)) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
             found.append(f"{at} is out of range: {value!r}")
         if isinstance(value, list):
             if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):

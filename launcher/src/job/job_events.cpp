@@ -170,7 +170,9 @@ void Job::on_fault(const std::exception& error) {
 void Job::on_attempt_end(const AttemptEnd& end) {
   const bool is_own = end.machine_rank == (round_ ? round_->machine_rank : -1);
   if (end.cause == Cause::membership || end.cause == Cause::other) {
-    say(end.reason);
+    if (!stop_ || stop_->reason != end.reason) {  // else it has been said
+      say(end.reason);
+    }
   } else if (!is_own) {
     say("machine " + std::to_string(end.machine_rank) + " (" + end.host +
         (end.restarts ? ") ended the attempt: " : ") ended the job: ") + end.reason);
