@@ -94,8 +94,7 @@ std::string own_gpu(const plugins::Environment& environment, int local_rank) {
 }  // namespace
 
 std::string worker_folder(const OutputPlan& output, int round, int local_rank) {
-  return output.directory + "/attempt_" + std::to_string(round) + "/" +
-         std::to_string(local_rank);
+  return output.directory + "/attempt_" + std::to_string(round) + "/" + std::to_string(local_rank);
 }
 
 Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {

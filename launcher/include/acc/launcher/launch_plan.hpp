@@ -40,7 +40,7 @@ struct RendezvousPlan {
   std::string local_address;    ///< where the others reach this machine; empty: found out
   std::string run_id = "none";
   std::chrono::seconds join_timeout{900};
-  std::chrono::seconds last_call_timeout{30};  ///< for more machines, once there are enough
+  std::chrono::seconds last_call_timeout{30};          ///< for more machines, once there are enough
   std::chrono::milliseconds heartbeat_timeout{5'000};  ///< a silent machine is out after it
   std::chrono::seconds close_timeout{30};  ///< c10d: late comers hear for so long that it is over
   std::optional<bool> is_host;             ///< c10d: serve at the address, or not; empty: find out
