@@ -3,6 +3,7 @@
 #include "acc/launcher/face.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "job/job.hpp"
+#include "start/starter.hpp"
 #include "supervision/guardian.hpp"
 #include "supervision/signals.hpp"
 
@@ -76,6 +77,9 @@ int launch(const Face& face, const Flags& flags, Guard guard) {
   try {
     const auto environment = acc::plugins::current_environment();
     const LaunchPlan plan = make_plan(face, flags, environment, guard.alive.get());
+    if (plan.start) {
+      return start_machines(plan, environment, std::move(guard));
+    }
     append_file(plan);
     const int status = run_job(plan, environment, std::move(guard));
     return status == 0 && !plan.success.empty() ? print(plan.success + "\n") : status;

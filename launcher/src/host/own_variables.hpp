@@ -24,6 +24,17 @@ inline constexpr OwnVariable share_gpus{"ACC_SHARE_GPUS",
                                         "`1`: more workers than GPUs on a machine are no mistake"};
 inline constexpr OwnVariable device{
     "ACC_DEVICE", "`cpu` or `cuda`, where neither flags nor file choose: torchrun, deepspeed"};
+inline constexpr OwnVariable machine_rank{
+    "ACC_MACHINE_RANK", "which machine of a job this is, of an acclaunch that starts the machines"};
+inline constexpr OwnVariable num_machines{"ACC_NUM_MACHINES", "likewise: how many there are"};
+inline constexpr OwnVariable main_process_ip{"ACC_MAIN_PROCESS_IP",
+                                             "likewise: the address of machine 0"};
+inline constexpr OwnVariable main_process_port{"ACC_MAIN_PROCESS_PORT", "likewise: its port"};
+inline constexpr OwnVariable local_processes{"ACC_LOCAL_PROCESSES",
+                                             "likewise: the workers of each machine, 8,8,4"};
+inline constexpr OwnVariable job_id{"ACC_JOB_ID", "likewise: the run id"};
+inline constexpr OwnVariable control{
+    "ACC_CONTROL", "`stdin`: the acclaunch that started this one speaks on its standard input"};
 inline constexpr OwnVariable sys_root{"ACC_SYS_ROOT", "where sysfs is mounted, if not in /sys"};
 inline constexpr OwnVariable cuda_visible_devices{"CUDA_VISIBLE_DEVICES",
                                                   "which of the GPUs there are"};

@@ -97,6 +97,10 @@ std::string worker_folder(const OutputPlan& output, int round, int local_rank) {
   return output.directory + "/attempt_" + std::to_string(round) + "/" + std::to_string(local_rank);
 }
 
+int first_local_rank(const LaunchPlan& plan) noexcept {
+  return plan.seat ? plan.seat->local_rank : 0;
+}
+
 Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {
   const int machines_bring = plan.num_machines * plan.local_world_size;
   return {.machine_rank = plan.machine_rank,

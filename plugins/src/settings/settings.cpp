@@ -84,6 +84,7 @@ std::string describe(const Source& source) {
     case Source::Kind::derived: return "derived: " + source.where;
     case Source::Kind::file:
     case Source::Kind::deepspeed_file:
+    case Source::Kind::job:
     case Source::Kind::flag: return source.where;
   }
   return {};

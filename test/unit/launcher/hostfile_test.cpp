@@ -1,4 +1,4 @@
-#include "faces/deepspeed/hostfile.hpp"
+#include "cluster/hostfile.hpp"
 
 #include "refusal.hpp"
 

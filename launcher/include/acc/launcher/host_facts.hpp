@@ -24,6 +24,10 @@ struct HostFacts {
   GpuFacts gpu;                     ///< what the driver shows
   std::vector<int> visible_gpus;    ///< of those, the ones that CUDA_VISIBLE_DEVICES leaves
   std::string hostname;
+  std::string domain_name;  ///< "job-1.svc.ns.svc.cluster.local", as /etc/hosts says it; or empty
+  /// Command lines of the processes that this one descends from, its own kind left out; the nearest
+  /// first.
+  std::vector<std::vector<std::string>> ancestors;
   std::filesystem::path working_directory;
   std::filesystem::path executable_directory;  ///< where acclaunch itself lies
   std::filesystem::path scratch_directory;     ///< unique to this run, not made yet

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/launcher/placement.hpp"
+#include "acc/launcher/start_plan.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/plugins/settings.hpp"
 
@@ -75,6 +76,25 @@ struct AppendedFile {
   std::string text;
 };
 
+/// A launcher that was started for one rank: its place among the others of its machine.
+struct Seat {
+  int local_rank = 0;
+  int local_world_size = 1;
+  int node_rank = 0;
+  int num_nodes = 1;
+};
+
+/// The manager of jobs that this launcher found itself under.
+struct JobManager {
+  std::string name;         ///< empty: none, a terminal
+  std::string job;          ///< "Slurm job 17, step 0"
+  std::string detected_by;  ///< the variables that say so
+  /// What all machines print comes to one place: what is the job's alone is printed by one of them.
+  bool merges_output = false;
+  /// Sends its signals to every process itself: a second one does not insist.
+  bool signals_everybody = false;
+};
+
 /// All that is decided before anything is started. Built once, by a face; nothing later reads a
 /// flag, a file or the environment. `settings` keeps every value with its source for `explain`.
 struct LaunchPlan {
@@ -100,6 +120,15 @@ struct LaunchPlan {
   /// Over all machines; 0: as many as the machines bring. Ranks follow in the order of machines.
   int num_processes = 1;
   int local_world_size = 1;  ///< on this machine
+
+  JobManager manager;
+  /// This launcher supervises one worker, as others on this machine do: num_machines,
+  /// machine_rank and num_processes then count launchers, which are workers.
+  std::optional<Seat> seat;
+  /// The job runs elsewhere; of what else is decided here only faults and notices count.
+  std::optional<StartPlan> start;
+  /// Standard input is a starter's: start/control_message.hpp. Workers do not get it.
+  bool is_controlled = false;
 
   std::string role = "default";
   bool virtual_local_rank = false;  ///< each worker is local rank 0 and sees its own GPU alone
@@ -148,6 +177,9 @@ Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port);
 /// The complete environment of one worker: the parent's, the plan's, and who it is.
 plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment& assignment,
                                         const plugins::Environment& parent, int local_rank);
+
+/// Local rank of the machine's first worker that this launcher starts.
+int first_local_rank(const LaunchPlan& plan) noexcept;
 
 /// The command of one worker.
 std::vector<std::string> worker_command(const LaunchPlan& plan, int local_rank);

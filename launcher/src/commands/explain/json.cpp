@@ -25,6 +25,7 @@ std::string_view name_of(Source::Kind kind) {
     case Source::Kind::file: return "file";
     case Source::Kind::deepspeed_file: return "deepspeed_file";
     case Source::Kind::derived: return "derived";
+    case Source::Kind::job: return "job";
     case Source::Kind::flag: return "flag";
   }
   return {};

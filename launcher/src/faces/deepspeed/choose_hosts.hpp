@@ -1,6 +1,6 @@
 #pragma once
 
-#include "faces/deepspeed/hostfile.hpp"
+#include "cluster/hostfile.hpp"
 #include "plan/draft.hpp"
 
 #include <vector>

@@ -14,7 +14,8 @@ namespace acc::plugins {
 
 /// Where a value came from. Kinds are in the launcher's rising order of precedence.
 struct Source {
-  enum class Kind { default_value, environment, file, deepspeed_file, derived, flag };
+  /// `job`: what the manager of jobs says that the launcher was started by.
+  enum class Kind { default_value, environment, file, deepspeed_file, derived, job, flag };
 
   Kind kind = Kind::default_value;
   /// `config.yaml:12`, `--zero_stage`, the variable's name, or why a value was derived.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// What the machines of a job and the server that forms their rounds tell each other.
@@ -34,6 +35,9 @@ struct Terms {
   int min_machines = 1;
   int num_processes = 0;  ///< over all machines; 0: as many as they bring
   int max_restarts = 0;   ///< of the job
+  /// What else they have to have alike, by the name that a message gives it: `the program`,
+  /// `--zero_stage`. A name that only one of two machines has is a difference too.
+  std::vector<std::pair<std::string, std::string>> agreed{};
 
   [[nodiscard]] bool is_elastic() const noexcept { return min_machines < num_machines; }
   bool operator==(const Terms&) const = default;

@@ -1,4 +1,4 @@
-#include "faces/deepspeed/hostfile.hpp"
+#include "cluster/hostfile.hpp"
 
 #include "acc/plugins/faults.hpp"
 #include "acc/plugins/settings.hpp"
