@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/server.hpp"
+#include "acc/rendezvous/unix_address.hpp"
 #include "socket_name.hpp"
 #include "tune_socket.hpp"
 #include "unix_socket.hpp"
