@@ -21,11 +21,11 @@ endfunction()
 
 # acc_add_test(NAME SOURCES ... LINK targets... [LABELS ...] [TIMEOUT seconds] [SRC_OF folder...])
 # One doctest binary whose cases ctest lists one by one. SRC_OF opens a library's src/ to the test.
+# main and acc_test_support are linked to all.
 function(acc_add_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;SRC_OF" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/test/support/doctest_main.cpp)
-  target_link_libraries(${name} PRIVATE acc_options doctest::doctest ${ARG_LINK})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/test)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE acc_test_options acc_test_main acc_test_support ${ARG_LINK})
   foreach(folder IN LISTS ARG_SRC_OF)
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/${folder}/src)
   endforeach()
