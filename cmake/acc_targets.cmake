@@ -38,6 +38,16 @@ function(acc_add_test name)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  doctest_discover_tests(${name} TEST_PREFIX "${name}: "
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" SKIP_RETURN_CODE 77)
+  acc_discover_cases(${name} TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" SKIP_RETURN_CODE 77)
+endfunction()
+
+# acc_discover_cases(NAME property value...)
+# The cases of a doctest binary as tests with these properties. The target acc_cuda_tests builds
+# those whose label is cuda.
+function(acc_discover_cases name)
+  doctest_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES ${ARGN})
+  cmake_parse_arguments(ARG "" "LABELS" "" ${ARGN})
+  if(TARGET acc_cuda_tests AND ARG_LABELS STREQUAL "cuda")
+    add_dependencies(acc_cuda_tests ${name})
+  endif()
 endfunction()
