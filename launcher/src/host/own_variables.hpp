@@ -32,6 +32,8 @@ inline constexpr OwnVariable main_process_ip{"ACC_MAIN_PROCESS_IP",
 inline constexpr OwnVariable main_process_port{"ACC_MAIN_PROCESS_PORT", "likewise: its port"};
 inline constexpr OwnVariable local_processes{"ACC_LOCAL_PROCESSES",
                                              "likewise: the workers of each machine, 8,8,4"};
+inline constexpr OwnVariable hosts{"ACC_HOSTS",
+                                   "likewise: all machines and their slots, node0:0,1@node1:0,1"};
 inline constexpr OwnVariable job_id{"ACC_JOB_ID", "likewise: the run id"};
 inline constexpr OwnVariable control{
     "ACC_CONTROL", "`stdin`: the acclaunch that started this one speaks on its standard input"};
@@ -68,8 +70,20 @@ inline constexpr OwnVariable terminal{"TERM", "`dumb`: no menus in `config`, no 
 inline constexpr OwnVariable no_color{"NO_COLOR", "set: no colours before the workers' lines"};
 }  // namespace variables
 
+/// What an acclaunch tells those that it starts on machines, and they nobody else.
+std::span<const OwnVariable> starter_variables() noexcept;
+
 /// Those above, in the order of docs/environment.md.
 std::span<const OwnVariable> own_variables() noexcept;
+
+/// What a manager of jobs tells its processes, as far as acclaunch listens.
+struct ManagerVariables {
+  std::string_view manager;
+  std::string_view names;  ///< parted by blanks
+};
+
+/// Every one that launcher/src/cluster/ reads is here; a test looks for others.
+std::span<const ManagerVariables> manager_variables() noexcept;
 
 /// The value, or `fallback` where it is unset or empty.
 std::string value_of(const plugins::Environment& environment, const OwnVariable& variable,
