@@ -3,6 +3,7 @@
 #include "acc/launcher/face.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "job/job.hpp"
+#include "job/speaker.hpp"
 #include "start/starter.hpp"
 #include "supervision/guardian.hpp"
 #include "supervision/signals.hpp"
@@ -24,14 +25,14 @@ int print(const std::string& text) {
   return 0;
 }
 
-int say_why_not(const std::exception_ptr& error) {
+int say_why_not(const std::exception_ptr& error, const std::string& head = "acclaunch: ") {
   try {
     std::rethrow_exception(error);
   } catch (const acc::Error& mistake) {
-    std::fprintf(stderr, "acclaunch: %s\n", mistake.what());
+    std::fprintf(stderr, "%s%s\n", head.c_str(), mistake.what());
     return acc::exit_status(mistake);
   } catch (const std::exception& mistake) {
-    std::fprintf(stderr, "acclaunch: internal error: %s\n", mistake.what());
+    std::fprintf(stderr, "%sinternal error: %s\n", head.c_str(), mistake.what());
     return 1;
   }
 }
@@ -74,9 +75,11 @@ LaunchPlan make_plan(const Face& face, const Flags& flags,
 
 /// In the supervisor process.
 int launch(const Face& face, const Flags& flags, Guard guard) {
+  std::string head = "acclaunch: ";
   try {
     const auto environment = acc::plugins::current_environment();
     const LaunchPlan plan = make_plan(face, flags, environment, guard.alive.get());
+    head = line_head(plan, host_name());
     if (plan.start) {
       return start_machines(plan, environment, std::move(guard));
     }
@@ -84,7 +87,7 @@ int launch(const Face& face, const Flags& flags, Guard guard) {
     const int status = run_job(plan, environment, std::move(guard));
     return status == 0 && !plan.success.empty() ? print(plan.success + "\n") : status;
   } catch (...) {
-    return say_why_not(std::current_exception());
+    return say_why_not(std::current_exception(), head);
   }
 }
 
