@@ -18,6 +18,9 @@ struct Host {
   bool operator==(const Host&) const = default;
 };
 
+/// Its name without the user's, where the others reach it.
+std::string address_of(const Host& host);
+
 enum class HostfileForm {
   deepspeed,  ///< `NAME slots=N`
   any,        ///< also NAME, NAME:N and USER@NAME, as mpirun, MPICH and pdsh have them
