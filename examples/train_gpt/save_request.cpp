@@ -1,6 +1,6 @@
 #include "save_request.hpp"
 
-#include <unistd.h>
+#include <sys/time.h>
 
 #include <algorithm>
 #include <array>
@@ -32,8 +32,15 @@ std::int64_t now() {
 
 /// Milliseconds that a step may still take when this process is to end; 0: its peers are lost.
 std::int64_t patience() {
-  const std::int64_t allowed = any_step ? 1000 + 4 * longest_step : 0;
+  const std::int64_t allowed = any_step ? 1000 + 2 * longest_step : 0;
   return std::max<std::int64_t>(0, allowed - (now() - step_began));
+}
+
+/// SIGALRM after so many milliseconds; 0: never.
+void set_alarm(std::int64_t milliseconds) {
+  itimerval timer{};
+  timer.it_value = {milliseconds / 1000, milliseconds % 1000 * 1000};
+  ::setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
 void die(int /*signal*/) {
@@ -51,7 +58,7 @@ void on_end(int signal) {
     return;
   }
   if (const std::int64_t left = patience(); left > 0) {
-    ::alarm(static_cast<unsigned>(left / 1000 + 1));
+    set_alarm(left);
   } else {
     die(signal);
   }
@@ -72,7 +79,7 @@ SaveRequest::SaveRequest() {
 }
 
 SaveRequest::~SaveRequest() {
-  ::alarm(0);
+  set_alarm(0);
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     ::sigaction(kSignals[i], &before_[i], nullptr);
   }
@@ -89,7 +96,7 @@ int SaveRequest::agreed(acc::Runtime& runtime) {
   longest_step = std::max<std::int64_t>(longest_step, now() - step_began);
   step_began = kNotInAStep;
   any_step = true;
-  ::alarm(0);
+  set_alarm(0);
   return most == 2.0 ? SIGTERM : most == 1.0 ? SIGUSR1 : 0;
 }
 

@@ -4,12 +4,12 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 // train_gpt --checkpoint under acclaunch: signals in the middle of a run.
@@ -46,7 +46,7 @@ std::vector<std::string> command(int steps, const std::string& more,
 std::vector<double> losses(const fs::path& metrics) {
   std::vector<double> all;
   std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; std::getline(file, line) && !file.eof();) {  // whole lines
     const auto step = nlohmann::json::parse(line);
     all.push_back(step.at("loss"));
     REQUIRE(step.at("step") == all.size());
@@ -63,7 +63,12 @@ struct Interrupted {
 
   explicit Interrupted(const std::vector<std::string>& launcher_flags = {})
       : launcher(command(kForever, flags, launcher_flags)) {
-    launcher.wait_for_text("tokens/s");  // after the first step
+    launcher.wait_for_text("pid ", 2);
+    const auto deadline = std::chrono::steady_clock::now() + acc::test::kDeadline;
+    while (losses(metrics()).size() < 2) {  // every rank has then made one
+      REQUIRE(std::chrono::steady_clock::now() < deadline);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
   }
 
   [[nodiscard]] fs::path metrics() const { return folder.path() / "metrics.jsonl"; }
