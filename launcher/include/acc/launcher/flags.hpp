@@ -24,6 +24,7 @@ struct Flags {
   bool needs_program = true;   ///< `explain` can do without
   std::vector<std::string> arguments;      ///< everything after the program
   std::vector<std::string> own_arguments;  ///< everything before it
+  std::vector<std::string> typed;          ///< all of it, behind the name of the face
   plugins::Faults faults;                  ///< unknown flags, and values that are missing
 
   /// The last value of `key`, or nullptr.
