@@ -126,7 +126,13 @@ std::vector<Host> filtered(const std::vector<Host>& hosts, const Given& given, b
 
 }  // namespace
 
-std::vector<Host> parse_hostfile(std::string_view text, const std::string& path, HostfileWords words) {
+std::string address_of(const Host& host) {
+  const auto at = host.name.find('@');
+  return at == std::string::npos ? host.name : host.name.substr(at + 1);
+}
+
+std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,
+                                 HostfileWords words) {
   std::istringstream lines{std::string(text)};
   std::vector<Host> hosts;
   Faults faults;

@@ -17,6 +17,9 @@ struct Host {
   bool operator==(const Host&) const = default;
 };
 
+/// Its name without the user's, where the others reach it.
+std::string address_of(const Host& host);
+
 /// What a line of a hostfile may say.
 enum class HostfileWords {
   deepspeed,  ///< `NAME slots=N`

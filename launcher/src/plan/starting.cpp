@@ -3,6 +3,7 @@
 #include "host/own_variables.hpp"
 #include "plan/rendezvous_values.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace acc::launcher {
@@ -86,6 +87,24 @@ void start_by_srun(Draft& draft, int num_machines, const std::vector<int>& worke
     start.environment[std::string(variables::local_processes.name)] = joined(workers);
   }
   draft.plan.start = std::move(start);
+}
+
+std::vector<Host> read_chosen_slots(const Given& given) {
+  std::vector<Host> hosts;
+  for (const std::string_view entry : entries_of(given.text, '@')) {
+    const auto colon = std::min(entry.find(':'), entry.size());
+    Host host{std::string(entry.substr(0, colon)), {}, given.where};
+    for (const std::string_view word :
+         entries_of(entry.substr(std::min(colon + 1, entry.size())))) {
+      const auto slot = read_number(word);
+      if (!slot || host.name.empty()) {
+        throw bad_value(given, "HOST:SLOT,SLOT joined by @");
+      }
+      host.slots.push_back(*slot);
+    }
+    hosts.push_back(std::move(host));
+  }
+  return hosts;
 }
 
 std::vector<int> read_counts(const Given& given) {

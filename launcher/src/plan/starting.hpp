@@ -24,6 +24,9 @@ void start_on_hosts(Draft& draft, const StartOnHosts& wanted, const std::string&
 /// the rest from Slurm.
 void start_by_srun(Draft& draft, int num_machines, const std::vector<int>& workers);
 
+/// What `StartOnHosts::names_slots` hands on, in ACC_HOSTS: `node0:0,1@node1:0,1`.
+std::vector<Host> read_chosen_slots(const Given& given);
+
 /// `8,8,4`
 std::vector<int> read_counts(const Given& given);
 

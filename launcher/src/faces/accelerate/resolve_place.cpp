@@ -145,10 +145,6 @@ void start_machines_of_job(AccelerateDraft& draft, const ClusterPlace& place, in
   start_on_hosts(draft, {hosts, draft.local_sizes, false}, draft.settings.text("main_process_ip"));
 }
 
-std::string name_without_user(const std::string& name) {
-  return name.substr(name.find('@') == std::string::npos ? 0 : name.find('@') + 1);
-}
-
 std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
   const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile");
   std::ostringstream text;
@@ -161,7 +157,7 @@ std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
 }
 
 void check_first_host(const Host& first, std::size_t count) {
-  const std::string name = name_without_user(first.name);
+  const std::string name = address_of(first);
   if (count > 1 && (name == "localhost" || name.starts_with("127."))) {
     throw Error(Errc::config, first.where + ": machine 0 is " + name +
                                   ", a name that leads every other machine to itself; write the "
@@ -199,8 +195,7 @@ void start_machines_of_hostfile(AccelerateDraft& draft) {
   set_by_job(draft, "machine_rank", "0", file);
   if (!has_flag(draft, "main_process_ip")) {
     check_first_host(hosts.front(), hosts.size());
-    set_by_job(draft, "main_process_ip", name_without_user(hosts.front().name),
-               hosts.front().where);
+    set_by_job(draft, "main_process_ip", address_of(hosts.front()), hosts.front().where);
   }
   draft.local_sizes = slots_as_workers(draft, hosts);
   draft.plan.rendezvous.port_was_given = has_flag(draft, "main_process_port");
