@@ -76,7 +76,8 @@ class Job:
         return self.output.read_text() if self.output.exists() else ""
 
     def failure(self, what):
-        return AssertionError(f"job {self.id}: {what}\n{self.facts()}\n{self.text()}")
+        left = "".join(f"\n{name}: {words}" for name in self.slurm.nodes for words in self.slurm.left(name))
+        return AssertionError(f"job {self.id}: {what}\n{self.facts()}{left}\n{self.text()}")
 
     def wait_until(self, condition, what, timeout=hosts.DEADLINE_S):
         deadline = time.monotonic() + timeout
@@ -200,6 +201,8 @@ class Slurm:
 
     def left(self, name):
         """Command lines of what runs on a node besides its slurmd."""
+        if self.cluster[name].init is None:
+            return ["(crashed)"]
         found = []
         for pid in self.cluster[name].processes():
             try:

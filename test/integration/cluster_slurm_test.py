@@ -68,7 +68,8 @@ def same_line(site):
             [count, "--ntasks-per-node=1", *line]).expect_status(0))
         run("srun a task a rank", lambda line: site.slurm.srun(
             [count, f"--ntasks-per-node={4 // nodes}", *line]).expect_status(0))
-        run("salloc", lambda line: site.slurm.run(["salloc", count, *line]).expect_status(0))
+        if nodes == 2:  # four share this machine's cores
+            run("salloc", lambda line: site.slurm.run(["salloc", count, *line]).expect_status(0))
 
 
 def templates(site):
@@ -117,8 +118,8 @@ def cancelled(site):
     job = site.template("several_nodes.sbatch", ["--nodes=4"],
                         [*ENDLESS, "--checkpoint", site.folder / "cancelled"], WORKERS="1")
     job.wait_for("step 1/")
-    time_of_step = len(job.text())
-    wait_until(lambda: len(job.text()) > time_of_step, "a second line of progress")
+    said = len(job.text())
+    wait_until(lambda: len(job.text()) > said, "a second line of progress")
     site.slurm.scancel(job.id)
     job.wait("CANCELLED")
     site.expect_nothing_left("scancel")
