@@ -15,8 +15,8 @@ struct Allocation {
 };
 
 /// Nothing outside of a job; without hosts where the file that names them cannot be read, which is
-/// so beside the first machine of a PBS job. Throws Error(config), as find_place; for Slurm also where the job is
-/// a heterogeneous one, which has several node lists.
+/// so beside the first machine of a PBS job. Throws Error(config), as find_place; for Slurm also
+/// where the job is a heterogeneous one, which has several node lists.
 std::optional<Allocation> slurm_allocation(const JobVariables& job);
 std::optional<Allocation> lsf_allocation(const JobVariables& job);
 std::optional<Allocation> pbs_allocation(const JobVariables& job);

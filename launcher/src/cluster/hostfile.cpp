@@ -43,7 +43,8 @@ Host read_strict_line(const std::string& line, const std::string& where) {
 bool is_name(std::string_view name) {
   constexpr std::string_view kOthers = ".-_:%";
   return !name.empty() && name.front() != '-' && std::ranges::all_of(name, [&](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || kOthers.find(c) != std::string_view::npos;
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           kOthers.find(c) != std::string_view::npos;
   });
 }
 
@@ -55,8 +56,9 @@ std::optional<int> read_slot_count(std::string_view text) {
 /// `NAME`, `NAME:N`, `[ADDRESS]:N` or an address of IPv6 alone. False: it is none of them.
 bool read_name(std::string_view text, Host& host) {
   const bool bracketed = text.starts_with('[');
-  const auto end = bracketed ? text.find(']') : std::ranges::count(text, ':') == 1 ? text.find(':')
-                                                                                   : text.size();
+  const auto end = bracketed                            ? text.find(']')
+                   : std::ranges::count(text, ':') == 1 ? text.find(':')
+                                                        : text.size();
   if (end == std::string_view::npos) {
     return false;
   }
@@ -102,7 +104,8 @@ Host read_any_line(const std::string& line, const std::string& where) {
     host.user = name.substr(0, at);
     good = is_name(host.user);
   }
-  good = good && read_name(std::string_view(name).substr(at == std::string::npos ? 0 : at + 1), host);
+  good =
+      good && read_name(std::string_view(name).substr(at == std::string::npos ? 0 : at + 1), host);
   for (std::string word; good && words >> word;) {
     good = read_key(word, host);
   }
@@ -218,8 +221,8 @@ std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,
     }
     const std::string where = path + ":" + std::to_string(number);
     faults.collect([&] {
-      Host host = form == HostfileForm::any ? read_any_line(line, where)
-                                            : read_strict_line(line, where);
+      Host host =
+          form == HostfileForm::any ? read_any_line(line, where) : read_strict_line(line, where);
       const auto same = std::ranges::find(hosts, host.name, &Host::name);
       if (same != hosts.end()) {
         throw Error(Errc::config, where + ": " + host.name + " is in " + same->where + " already");

@@ -27,9 +27,9 @@ enum class HostfileForm {
 };
 
 /// A hostfile: `NAME slots=N` a line; blank lines and `#` comments don't count, nor does what
-/// follows the slots. In the form `any` what follows must be `KEY=VALUE`, and a host whose slots are
-/// not said has none. `path` is for messages. Throws Error(config) with every bad line, a host that
-/// is named twice, and a file without any.
+/// follows the slots. In the form `any` what follows must be `KEY=VALUE`, and a host whose slots
+/// are not said has none. `path` is for messages. Throws Error(config) with every bad line, a host
+/// that is named twice, and a file without any.
 std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,
                                  HostfileForm form = HostfileForm::deepspeed);
 

@@ -163,8 +163,7 @@ bool choose_next(Item& item) {
     part.chosen = (part.chosen + 1) % part.numbers.size();
     return part.chosen != 0;
   };
-  return turns(item.parts.back()) ||
-         std::any_of(item.parts.begin(), item.parts.end() - 1, turns);
+  return turns(item.parts.back()) || std::any_of(item.parts.begin(), item.parts.end() - 1, turns);
 }
 
 void expand(Item& item, const Reader& reader, std::size_t start, std::vector<std::string>& hosts) {
@@ -184,7 +183,7 @@ int take_count(Reader& reader) {
   const std::size_t start = reader.at();
   const Number number = take_number(reader);
   if (number.value > kMostHosts) {
-    throw reader.fault(start, "a number up to " + std::to_string(kMostHosts));
+    throw reader.fault(start, "a number up to a million");
   }
   return static_cast<int>(number.value);
 }

@@ -4,6 +4,7 @@
 #include "plan/given.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <limits>
 
 namespace acc::launcher {
@@ -52,8 +53,7 @@ bool JobVariables::has(const std::string& name) const {
 
 std::optional<Said<std::string>> JobVariables::text(const std::string& name) const {
   std::string value = plugins::variable(environment_, name);
-  return value.empty() ? std::nullopt
-                       : std::optional(Said<std::string>{std::move(value), name});
+  return value.empty() ? std::nullopt : std::optional(Said<std::string>{std::move(value), name});
 }
 
 std::optional<Said<int>> JobVariables::number(const std::string& name) const {
@@ -115,6 +115,15 @@ std::uint16_t port_of(std::string_view job) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 1'099'511'628'211U;
   }
   return port_of(hash);
+}
+
+std::string plain_id(std::string_view id) {
+  std::string plain;
+  for (const char c : id) {
+    const bool fits = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_';
+    plain += fits ? c : '-';
+  }
+  return plain;
 }
 
 bool is_same_host(std::string_view one, std::string_view other) {

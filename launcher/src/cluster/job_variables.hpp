@@ -46,6 +46,9 @@ std::optional<T> first_of(std::optional<T> one, std::optional<T> other) {
 std::uint16_t port_of(std::uint64_t number);
 std::uint16_t port_of(std::string_view job);
 
+/// Of letters, digits, `.`, `_` and `-`, so that it can be part of a file's name.
+std::string plain_id(std::string_view id);
+
 /// Whether two names mean one host: only one of them may have a domain.
 bool is_same_host(std::string_view one, std::string_view other);
 

@@ -34,7 +34,8 @@ std::vector<Given> lists_of(const CLI::App& app) {
 
 int expand_hosts_command(std::span<const std::string> arguments) {
   CLI::App app(
-      "acclaunch expand-hosts [LIST...]: the hosts of Slurm's lists, such as node[0-3,08-11],login, "
+      "acclaunch expand-hosts [LIST...]: the hosts of Slurm's lists, such as "
+      "node[0-3,08-11],login, "
       "one a\nline, as `scontrol show hostnames` prints them. Without a list: that of the job, "
       "SLURM_JOB_NODELIST.",
       "acclaunch expand-hosts");

@@ -1,6 +1,5 @@
 #include "host/ancestors.hpp"
 
-
 #include <unistd.h>
 
 #include <filesystem>

@@ -48,7 +48,8 @@ fs::path scratch_directory(const plugins::Environment& environment) {
          ("acclaunch_" + std::to_string(getpid()) + "_" + std::to_string(std::random_device{}()));
 }
 
-/// The first name with a dot of the line of /etc/hosts that names this host. Never asks the network.
+/// The first name with a dot of the line of /etc/hosts that names this host. Never asks the
+/// network.
 std::string domain_name_of(const std::string& hostname) {
   std::ifstream file("/etc/hosts");
   for (std::string line; std::getline(file, line);) {

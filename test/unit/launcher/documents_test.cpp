@@ -56,5 +56,29 @@ TEST_CASE("docs/environment.md names every variable that the launcher reads") {
   CHECK(files > 50);
 }
 
+TEST_CASE("docs/environment.md names what is heard of managers of jobs, and nothing else") {
+  std::string text;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(ACC_SOURCE_DIR "/launcher/src/cluster")) {
+    if (entry.path().extension() == ".cpp") {
+      text += file_text(entry.path().lexically_relative(ACC_SOURCE_DIR).string());
+    }
+  }
+  std::set<std::string> listed;
+  for (const ManagerVariables& row : manager_variables()) {
+    for (const std::string_view name : plugins::split(row.names, ' ')) {
+      CAPTURE(name);
+      CHECK(text.find("\"" + std::string(name) + "\"") != std::string::npos);
+      listed.emplace(name);
+    }
+  }
+  const std::regex literal(R"re("([A-Z][A-Z0-9]*_[A-Za-z0-9_]+|RANK)")re");
+  for (std::sregex_iterator found(text.begin(), text.end(), literal), end; found != end; ++found) {
+    const std::string name = (*found)[1];
+    CAPTURE(name);
+    CHECK(listed.contains(name));
+  }
+}
+
 }  // namespace
 }  // namespace acc::launcher

@@ -17,11 +17,11 @@ void check(const ClusterPlace& place) {
   }
   if (place.num_nodes && place.tasks_per_node &&
       place.tasks_per_node->value.size() != static_cast<std::size_t>(place.num_nodes->value)) {
-    throw Error(Errc::config,
-                contradiction(place.num_nodes->where, std::to_string(place.num_nodes->value),
-                              place.tasks_per_node->where,
-                              "has " + std::to_string(place.tasks_per_node->value.size()) +
-                                  " numbers"));
+    throw Error(
+        Errc::config,
+        contradiction(place.num_nodes->where, std::to_string(place.num_nodes->value),
+                      place.tasks_per_node->where,
+                      "has " + std::to_string(place.tasks_per_node->value.size()) + " numbers"));
   }
 }
 
@@ -35,8 +35,8 @@ std::optional<ClusterPlace> place_of_acclaunch(const JobVariables& job, const Ho
   }
   ClusterPlace place;
   const auto id = job.text(name_of(job_id));
-  place.manager = {"acclaunch", "acclaunch job" + (id ? " " + id->value : ""), machine->where,
-                   true, false};
+  place.manager = {"acclaunch", "acclaunch job" + (id ? " " + id->value : ""), machine->where, true,
+                   false};
   place.run_id = id.value_or(Said<std::string>{});
   place.node_rank = machine;
   place.num_nodes = job.number(name_of(num_machines));

@@ -16,7 +16,7 @@ std::optional<ClusterPlace> place_of_flux(const JobVariables& job, const HostFac
     place.address = {"127.0.0.1", place.num_nodes->where};
     place.local_size = place.num_tasks;
   }
-  place.run_id = {"flux-" + id->value, id->where};
+  place.run_id = {"flux-" + plain_id(id->value), id->where};
   place.port = {port_of(std::string_view(place.run_id.value)), id->where};
   return place;
 }

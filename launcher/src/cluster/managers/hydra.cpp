@@ -64,7 +64,7 @@ std::optional<ClusterPlace> place_of_hydra(const JobVariables& job, const HostFa
     place.node_rank = node_rank(job, facts);
   }
   if (id) {
-    place.run_id = {(intel ? "intelmpi-" : "mpich-") + id->value, id->where};
+    place.run_id = {(intel ? "intelmpi-" : "mpich-") + plain_id(id->value), id->where};
     place.port = {port_of(std::string_view(place.run_id.value)), id->where};
   }
   if (control) {

@@ -74,8 +74,8 @@ std::optional<ClusterPlace> place_of_indexed_job(const JobVariables& job, const 
     return std::nullopt;
   }
   ClusterPlace place;
-  place.manager = {"Kubernetes", "Kubernetes Job",
-                   "JOB_COMPLETION_INDEX, KUBERNETES_SERVICE_HOST", false, false};
+  place.manager = {"Kubernetes", "Kubernetes Job", "JOB_COMPLETION_INDEX, KUBERNETES_SERVICE_HOST",
+                   false, false};
   place.node_rank = index;
   const std::string ending = "-" + std::to_string(index->value);
   if (!facts.hostname.ends_with(ending)) {  // a pod on its host's network

@@ -90,7 +90,7 @@ std::optional<ClusterPlace> place_of_jsrun(const JobVariables& job, const HostFa
              "JSM_NAMESPACE_LOCAL_SIZE"},
             place);
   if (const auto step = job.text("JSM_NAMESPACE_ID")) {
-    place.run_id = {"jsrun-" + step->value, step->where};
+    place.run_id = {"jsrun-" + plain_id(step->value), step->where};
   }
   if (auto allocation = lsf_allocation(job)) {
     drop_launch_host(*allocation);

@@ -15,16 +15,16 @@ std::optional<Said<std::string>> address_in_uri(const std::optional<Said<std::st
   }
   const std::string rest = uri->value.substr(scheme + kScheme.size());
   const bool bracketed = rest.starts_with('[');
-  std::string address =
-      bracketed ? rest.substr(1, rest.find_first_of("],;") - 1) : rest.substr(0, rest.find_first_of(",:;"));
+  std::string address = bracketed ? rest.substr(1, rest.find_first_of("],;") - 1)
+                                  : rest.substr(0, rest.find_first_of(",:;"));
   return address.empty() ? std::nullopt
                          : std::optional(Said<std::string>{std::move(address), uri->where});
 }
 
 /// `prterun-HOST-PID@1`
 std::optional<Said<std::string>> host_in_namespace(const std::optional<Said<std::string>>& name) {
-  const auto start = name && name->value.starts_with("prte") ? name->value.find('-')
-                                                             : std::string::npos;
+  const auto start =
+      name && name->value.starts_with("prte") ? name->value.find('-') : std::string::npos;
   const auto end = start == std::string::npos ? start : name->value.rfind('-');
   if (end == std::string::npos || end <= start + 1) {
     return std::nullopt;
@@ -32,7 +32,8 @@ std::optional<Said<std::string>> host_in_namespace(const std::optional<Said<std:
   return Said<std::string>{name->value.substr(start + 1, end - start - 1), name->where};
 }
 
-/// Which of mpirun's daemons started this process; the first one is mpirun itself.
+/// Which of mpirun's daemons started this process; the first one is mpirun itself. True where that
+/// is not told.
 bool is_beside_mpirun(const JobVariables& job) {
   for (const char* name : {"PMIX_SERVER_URI2", "PMIX_SERVER_URI3", "PMIX_SERVER_URI4",
                            "PMIX_SERVER_URI41", "PMIX_SERVER_URI21"}) {
@@ -42,7 +43,7 @@ bool is_beside_mpirun(const JobVariables& job) {
   }
   const auto own = job.text("OMPI_MCA_orte_local_daemon_uri");
   const auto first = job.text("OMPI_MCA_orte_hnp_uri");
-  return own && first && own->value == first->value;
+  return !own || !first || own->value == first->value;
 }
 
 ClusterPlace place_of_mpirun(const JobVariables& job, const TaskNames& names,
@@ -52,7 +53,7 @@ ClusterPlace place_of_mpirun(const JobVariables& job, const TaskNames& names,
   place.manager = {name, name + " job" + (id ? " " + id->value : ""), names.rank, true, true};
   read_task(job, names, place);
   if (id) {
-    place.run_id = {prefix + id->value, id->where};
+    place.run_id = {prefix + plain_id(id->value), id->where};
     place.port = {port_of(std::string_view(place.run_id.value)), id->where};
   }
   if (!place.num_nodes) {

@@ -14,7 +14,7 @@ std::optional<ClusterPlace> place_of_pals(const JobVariables& job, const HostFac
   if (const auto node = job.number("PALS_NODEID")) {
     place.node_rank = node;
   }
-  place.run_id = {"pals-" + id->value, id->where};
+  place.run_id = {"pals-" + plain_id(id->value), id->where};
   place.port = {port_of(std::string_view(place.run_id.value)), id->where};
   return place;
 }

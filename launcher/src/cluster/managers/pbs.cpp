@@ -12,7 +12,7 @@ std::optional<Allocation> pbs_allocation(const JobVariables& job) {
   }
   Allocation allocation;
   allocation.manager = {"PBS", "PBS job " + id->value, id->where, true, true};
-  allocation.run_id = {"pbs-" + id->value, id->where};
+  allocation.run_id = {"pbs-" + plain_id(id->value), id->where};
   allocation.number = std::strtoull(id->value.c_str(), nullptr, 10);  // 17.server, 17[3].server
   const auto element = id->value.find('[');
   if (element != std::string::npos) {

@@ -105,9 +105,8 @@ void compare_with_job(const JobVariables& job, ClusterPlace& place, Faults& faul
     }
   }
   if (!others.empty()) {
-    faults.add(place.hosts->where + " (" + job.text(place.hosts->where)->value + ") has " +
-               others + ", which " + all->where + " (" + job.text(all->where)->value +
-               ") has not");
+    faults.add(place.hosts->where + " (" + job.text(place.hosts->where)->value + ") has " + others +
+               ", which " + all->where + " (" + job.text(all->where)->value + ") has not");
   } else if (place.hosts->value.size() < known.size()) {
     place.notices.push_back(place.manager.job + " has " +
                             std::to_string(place.hosts->value.size()) + " of the job's " +
@@ -140,7 +139,7 @@ ClusterPlace place_in_step(const JobVariables& job, const Allocation& allocation
   place.run_id = {"slurm-" + id + "." + std::to_string(step->value) +
                       (restart ? ".r" + text(restart->value) : ""),
                   where + (restart ? ", " + restart->where : "")};
-  place.port = {port_of(allocation.number + 977 * step->value), where};
+  place.port = {port_of(allocation.number + 977 * (step->value + 1)), where};  // 0: the script's
   place.hosts = first_of(job.hosts("SLURM_STEP_NODELIST"), allocation.hosts);
   place.num_nodes = job.number("SLURM_STEP_NUM_NODES");
   place.node_rank = job.number("SLURM_NODEID");
