@@ -98,6 +98,9 @@ std::string host_name() {
 int launch(const Face& face, const Flags& flags, Guard guard) {
   const auto environment = acc::plugins::current_environment();
   const LaunchPlan plan = make_plan(face, flags, environment, guard.alive.get());
+  if (plan.start && was_started(environment)) {  // and so on, without end
+    throw acc::Error(acc::Errc::internal, "started by another acclaunch, to start machines");
+  }
   if (plan.start) {
     return start_machines(plan, environment, std::move(guard));
   }
