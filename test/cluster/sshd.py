@@ -4,7 +4,8 @@
         sshd.start(cluster)
         cluster["node0"].start(["ssh", "node1", "hostname"])
 
-Key pair, host key and configurations are in the cluster's folder and go with it. /etc/ssh/ssh_config
+Keys and configurations are in the cluster's folder, `ssh/`, and go with it; with
+`ssh -F .../stranger_config` a key is offered that nobody takes. /etc/ssh/ssh_config
 of each host is replaced in its own mount namespace, and the start-up files of root's shell are empty
 there, so that a remote shell is the same everywhere. Needs openssh-server and openssh-client.
 """
@@ -34,7 +35,7 @@ MaxStartups 1000
 """
 
 SSH_CONFIG = """Host *
-  IdentityFile {folder}/user_key
+  IdentityFile {folder}/{key}
   IdentitiesOnly yes
   GlobalKnownHostsFile {folder}/known_hosts
   UserKnownHostsFile /dev/null
@@ -68,24 +69,26 @@ def _write_files(cluster):
     names = ",".join(name for host in cluster.hosts.values() for name in (host.name, host.address))
     (folder / "known_hosts").write_text(f"{names} {host_key}")
     (folder / "sshd_config").write_text(SSHD_CONFIG.format(folder=folder))
-    (folder / "ssh_config").write_text(SSH_CONFIG.format(folder=folder))
+    for config, key in (("ssh_config", "user_key"), ("stranger_config", "stranger_key")):
+        (folder / config).write_text(SSH_CONFIG.format(folder=folder, key=key))
     (folder / "empty").write_text("")
     return folder
 
 
-def _on(host, *command):
+def on(host, *command):
+    """Runs it there to its end."""
     subprocess.run([*host.enter(), "--", *map(str, command)], check=True)
 
 
 def _prepare(host, folder):
     """What an installation has in /run, and files of this cluster in the places of the machine's."""
-    _on(host, "mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
-    _on(host, "mkdir", "-p", "/run/sshd")
-    _on(host, "mount", "--bind", folder / "ssh_config", "/etc/ssh/ssh_config")
+    on(host, "mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
+    on(host, "mkdir", "-p", "/run/sshd")
+    on(host, "mount", "--bind", folder / "ssh_config", "/etc/ssh/ssh_config")
     for name in (".bashrc", ".profile", ".bash_profile"):
         path = pathlib.Path.home() / name
         if path.exists():
-            _on(host, "mount", "--bind", folder / "empty", path)
+            on(host, "mount", "--bind", folder / "empty", path)
 
 
 def start(cluster, names=None):
@@ -95,7 +98,7 @@ def start(cluster, names=None):
     for name in names or list(cluster.hosts):
         host = cluster[name]
         _prepare(host, folder)
-        _on(host, "env", "-i", f"PATH={os.environ['PATH']}", "LANG=C.UTF-8", sshd,
+        on(host, "env", "-i", f"PATH={os.environ['PATH']}", "LANG=C.UTF-8", sshd,
             "-f", folder / "sshd_config", "-E", folder / f"{name}.log")
     for name in names or list(cluster.hosts):
         _wait_until_it_listens(cluster[name])

@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "host/own_variables.hpp"
+#include "start/carried_environment.hpp"
 #include "start/starting_job.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -80,7 +81,9 @@ int StartingJob::run() {
     say(notice);
   }
   make_log_folder();
-  for (ClientCommand& command : client_commands(*plan_.start, log_folder_)) {
+  StartPlan start = *plan_.start;
+  start.environment.merge(environment_for_other_machines(environment_, start.means));
+  for (ClientCommand& command : client_commands(start, log_folder_)) {
     command.words.front() = path_of(command.words.front(), environment_);
     clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
   }
@@ -152,7 +155,8 @@ void StartingJob::begin(Client& client) {
                             return hear(client, line);
                           }});
   client.process.emplace(io_.get_executor(), client_spec(client, read_end.get()), out.out.get(),
-                         out.err.get(), WorkerSurroundings{.cgroup = &remains_.cgroup(), .descriptors = {}});
+                         out.err.get(),
+                         WorkerSurroundings{.cgroup = &remains_.cgroup(), .descriptors = {}});
   client.input->send(client.command.first_input);
   if (client.command.is_controlled) {
     client.input->send(control::encode(control::Greeting{host_name()}));
