@@ -50,6 +50,12 @@ std::string path_of(const std::string& program, const plugins::Environment& envi
               "cannot start machines: there is no " + program + " in PATH (" + path + ")");
 }
 
+/// The plan's own variables go before those of this process.
+StartPlan with_carried(StartPlan plan, const plugins::Environment& environment) {
+  plan.environment.merge(environment_for_other_machines(environment, plan.means));
+  return plan;
+}
+
 std::string last_line_of(const std::string& file) {
   std::ifstream stream(file);
   std::string last;
@@ -81,8 +87,7 @@ int StartingJob::run() {
     say(notice);
   }
   make_log_folder();
-  StartPlan start = *plan_.start;
-  start.environment.merge(environment_for_other_machines(environment_, start.means));
+  const StartPlan start = with_carried(*plan_.start, environment_);
   for (ClientCommand& command : client_commands(start, log_folder_)) {
     command.words.front() = path_of(command.words.front(), environment_);
     clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
