@@ -94,6 +94,9 @@ int launch(const Face& face, const Flags& flags, Guard guard, std::string& head)
   const auto environment = acc::plugins::current_environment();
   const LaunchPlan plan = make_plan(face, flags, environment, guard.alive.get());
   head = line_head(plan, host_name());
+  if (plan.start && was_started(environment)) {  // and so on, without end
+    throw acc::Error(acc::Errc::internal, "started by another acclaunch, to start machines");
+  }
   if (plan.start) {
     return start_machines(plan, environment, std::move(guard));
   }

@@ -82,8 +82,8 @@ int StartingJob::run() {
     say(notice);
   }
   make_log_folder();
-  for (ClientCommand& command :
-       client_commands(with_carried(*plan_.start, environment_), log_folder_)) {
+  const StartPlan start = with_carried(*plan_.start, environment_);
+  for (ClientCommand& command : client_commands(start, log_folder_)) {
     command.words.front() = path_of(command.words.front(), environment_);
     clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
   }
