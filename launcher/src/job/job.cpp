@@ -282,7 +282,11 @@ void Job::publish(JobReport report) {
   }
   report.log_folder = logs_.kept_folder(round_->round);
   report.report_file = logs_.report_file(round_->round);
-  output_.write_stderr(format_report(report));
+  const bool is_explained =
+      plan_.explains_failure && report.first_failure && report.exit_status == 1;
+  if (!is_explained) {
+    output_.write_stderr(format_report(report));
+  }
   if (!report.report_file.empty()) {
     leave_file(report.report_file, report_json(report));
   }

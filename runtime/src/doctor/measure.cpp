@@ -1,0 +1,88 @@
+#include "doctor/measure.hpp"
+
+#include "acc/rendezvous/prefix_store.hpp"
+#include "collectives/make_group.hpp"
+#include "device/cpu_device.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+namespace acc::doctor {
+namespace {
+
+using collectives::ProcessGroup;
+using Clock = std::chrono::steady_clock;
+
+constexpr double kSecondsEach = 0.15;  ///< for latency, and for one transfer of bandwidth
+constexpr std::size_t kSmallest = 64 << 10, kLargest = 64 << 20;  ///< bytes of a transfer
+
+double seconds_of(const std::function<void()>& call) {
+  const auto begin = Clock::now();
+  call();
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Both do the same number of repetitions by the slower one's figure.
+double slower(ProcessGroup& group, double seconds) {
+  std::vector<double> figure = {seconds};
+  group.all_reduce(figure, ReduceOp::max)->wait();
+  return std::max(figure[0], 1e-6);
+}
+
+double latency_us(ProcessGroup& group) {
+  const auto call = [&] {
+    float one = 1.0F;  // nothing else moves so little
+    group.all_reduce(&one, 1, 1.0F)->wait();
+  };
+  call();
+  const double estimate = slower(group, seconds_of(call));
+  const int repetitions = std::clamp(static_cast<int>(kSecondsEach / estimate), 5, 500);
+  std::vector<double> samples;
+  for (int i = 0; i < repetitions; ++i) {
+    samples.push_back(seconds_of(call));
+  }
+  const auto middle = samples.begin() + repetitions / 2;
+  std::nth_element(samples.begin(), middle, samples.end());
+  return slower(group, *middle) * 1e6;
+}
+
+/// The best of three: what the link can do, whatever else runs.
+double bandwidth_gbps(ProcessGroup& group) {
+  std::vector<std::byte> mine, all;
+  const auto transfer = [&](std::size_t nbytes) {
+    mine.resize(nbytes);
+    all.resize(2 * nbytes);
+    group.barrier()->wait();
+    return slower(group, seconds_of([&] {
+                    group.all_gather(mine.data(), all.data(), nbytes)->wait_released();
+                  }));
+  };
+  transfer(kSmallest);
+  const double estimate = transfer(kSmallest);
+  const double wanted = kSecondsEach / estimate * static_cast<double>(kSmallest);
+  const auto nbytes = static_cast<std::size_t>(std::clamp(
+      wanted, static_cast<double>(kSmallest), static_cast<double>(kLargest)));
+  double best = transfer(nbytes);
+  best = std::min({best, transfer(nbytes), transfer(nbytes)});
+  return 8.0 * static_cast<double>(nbytes) / best / 1e9;
+}
+
+}  // namespace
+
+Figures measure_pair(plugins::RuntimeSettings settings,
+                     const std::shared_ptr<rendezvous::Store>& store, const std::string& name,
+                     int a, int b) {
+  settings.collective_timeout = kCollectiveLimit;
+  rendezvous::PrefixStore own(name, store);
+  const auto group =
+      collectives::GroupFactory(settings, &own, device::open_cpu_device(), nullptr)
+          .make({a, b}, "pair");
+  Figures figures;
+  figures.latency_us = latency_us(*group);
+  figures.bandwidth_gbps = bandwidth_gbps(*group);
+  group->barrier()->wait_released();
+  return figures;
+}
+
+}  // namespace acc::doctor
