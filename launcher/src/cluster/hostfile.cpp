@@ -23,11 +23,14 @@ std::vector<int> first_slots(int count) {
 }
 
 /// One line that is neither blank nor a comment.
-Host read_line(const std::string& line, const std::string& where) {
+Host read_line(const std::string& line, const std::string& where, HostfileWords allowed) {
   std::istringstream words(line);
   std::string name;
   std::string slots;
   words >> name >> slots;
+  if (slots.empty() && allowed == HostfileWords::any) {
+    return {name, {}, where};
+  }
   constexpr std::string_view kKey = "slots=";
   const auto count =
       slots.starts_with(kKey) ? plugins::parse_integer(slots.substr(kKey.size())) : std::nullopt;
@@ -123,7 +126,13 @@ std::vector<Host> filtered(const std::vector<Host>& hosts, const Given& given, b
 
 }  // namespace
 
-std::vector<Host> parse_hostfile(std::string_view text, const std::string& path) {
+std::string address_of(const Host& host) {
+  const auto at = host.name.find('@');
+  return at == std::string::npos ? host.name : host.name.substr(at + 1);
+}
+
+std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,
+                                 HostfileWords words) {
   std::istringstream lines{std::string(text)};
   std::vector<Host> hosts;
   Faults faults;
@@ -135,7 +144,7 @@ std::vector<Host> parse_hostfile(std::string_view text, const std::string& path)
     }
     const std::string where = path + ":" + std::to_string(number);
     faults.collect([&] {
-      Host host = read_line(line, where);
+      Host host = read_line(line, where, words);
       const auto same = std::ranges::find(hosts, host.name, &Host::name);
       if (same != hosts.end()) {
         throw Error(Errc::config, where + ": " + host.name + " is in " + same->where + " already");

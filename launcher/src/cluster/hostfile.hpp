@@ -17,10 +17,20 @@ struct Host {
   bool operator==(const Host&) const = default;
 };
 
+/// Its name without the user's, where the others reach it.
+std::string address_of(const Host& host);
+
+/// What a line of a hostfile may say.
+enum class HostfileWords {
+  deepspeed,  ///< `NAME slots=N`
+  any,        ///< also `NAME` alone: no slots said
+};
+
 /// A hostfile: `NAME slots=N` a line; blank lines and `#` comments don't count, nor does what
 /// follows the slots. `path` is for messages. Throws Error(config) with every bad line, a host that
 /// is named twice, and a file without any.
-std::vector<Host> parse_hostfile(std::string_view text, const std::string& path);
+std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,
+                                 HostfileWords words = HostfileWords::deepspeed);
 
 /// What `--include` or `--exclude` leaves of the hosts, in their order. `filter.text` is
 /// `HOST[:SLOT,...]` joined by `@`; without slots it means the whole host, empty text: no filter.

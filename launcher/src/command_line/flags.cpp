@@ -234,7 +234,10 @@ const Flags::Value* Flags::find(std::string_view key) const {
 }
 
 Flags parse_flags(const Face& face, std::span<const std::string> arguments) {
-  return Parser(face, arguments).parse();
+  Flags flags = Parser(face, arguments).parse();
+  flags.typed.emplace_back(face.name);
+  flags.typed.insert(flags.typed.end(), arguments.begin(), arguments.end());
+  return flags;
 }
 
 }  // namespace acc::launcher

@@ -15,6 +15,7 @@ std::span<const OwnVariable> own_variables() noexcept {
                                       main_process_ip,
                                       main_process_port,
                                       local_processes,
+                                      hosts,
                                       job_id,
                                       control,
                                       sys_root,
@@ -37,6 +38,14 @@ std::span<const OwnVariable> own_variables() noexcept {
                                       temporary_folder,
                                       terminal,
                                       no_color};
+  return kAll;
+}
+
+std::span<const OwnVariable> starter_variables() noexcept {
+  using namespace variables;
+  static constexpr std::array kAll = {
+      machine_rank,    num_machines, main_process_ip, main_process_port,
+      local_processes, hosts,        job_id,          control};
   return kAll;
 }
 

@@ -32,6 +32,8 @@ inline constexpr OwnVariable main_process_ip{"ACC_MAIN_PROCESS_IP",
 inline constexpr OwnVariable main_process_port{"ACC_MAIN_PROCESS_PORT", "likewise: its port"};
 inline constexpr OwnVariable local_processes{"ACC_LOCAL_PROCESSES",
                                              "likewise: the workers of each machine, 8,8,4"};
+inline constexpr OwnVariable hosts{"ACC_HOSTS",
+                                   "likewise: all machines and their slots, node0:0,1@node1:0,1"};
 inline constexpr OwnVariable job_id{"ACC_JOB_ID", "likewise: the run id"};
 inline constexpr OwnVariable control{
     "ACC_CONTROL", "`stdin`: the acclaunch that started this one speaks on its standard input"};
@@ -67,6 +69,9 @@ inline constexpr OwnVariable temporary_folder{"TMPDIR", "for files that go with 
 inline constexpr OwnVariable terminal{"TERM", "`dumb`: no menus in `config`, no status line"};
 inline constexpr OwnVariable no_color{"NO_COLOR", "set: no colours before the workers' lines"};
 }  // namespace variables
+
+/// What an acclaunch tells those that it starts on machines, and they nobody else.
+std::span<const OwnVariable> starter_variables() noexcept;
 
 /// Those above, in the order of docs/environment.md.
 std::span<const OwnVariable> own_variables() noexcept;

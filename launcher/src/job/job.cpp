@@ -44,7 +44,8 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
       alive_(io_, guard.alive.release()),
       signals_(io_.get_executor(), [this](int signal) { on_signal(signal); }),
       output_(io_.get_executor(), output_options(guard.process_group)),
-      logs_(plan.output, plan.identity == Identity::none ? 0 : plan.local_world_size),
+      logs_(plan.output, first_local_rank(plan),
+            plan.identity == Identity::none ? 0 : plan.local_world_size),
       rounds_(make_rounds(io_, plan, host_,
                           {.on_end = [this](const AttemptEnd& end) { on_attempt_end(end); },
                            .on_insist = [this] { on_insist(); },
@@ -55,6 +56,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
 
 int Job::run() {
   asio::co_spawn(io_, watch_guard(), asio::detached);
+  listen_to_starter();
   asio::co_spawn(io_, work(), [this](const std::exception_ptr& error) {
     fault_ = error ? error : fault_;
     close();
@@ -86,6 +88,9 @@ asio::awaitable<void> Job::work() {
     logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
     const bool begins = co_await join_round();
     if (begins) {
+      if (control_) {
+        control::say(control::Joined{host_});
+      }
       co_await run_attempts();
     }
   } catch (const std::exception& error) {
@@ -190,8 +195,8 @@ OutputMux::Options Job::output_options(pid_t process_group) {
   options.folds_lines = plan_.output.folds_lines;
   options.status_line = plan_.output.status_line;
   options.foreground_group = process_group;
-  if (plan_.identity !=
-      Identity::none) {  // else the program sees by itself that its reader is gone
+  // Else the program sees by itself that its reader is gone.
+  if (plan_.identity != Identity::none || plan_.is_controlled) {
     options.on_lost = [this](const Lost& lost) { on_lost(lost); };
   }
   return options;
@@ -204,9 +209,10 @@ void Job::show_status(int running) {
 std::vector<WorkerSpec> Job::worker_specs() const {
   const Assignment assignment = launcher::assignment(plan_, *round_);
   std::vector<WorkerSpec> specs;
-  for (int local_rank = 0; local_rank < plan_.local_world_size; ++local_rank) {
+  for (int index = 0; index < plan_.local_world_size; ++index) {
+    const int local_rank = first_local_rank(plan_) + index;
     WorkerSpec& spec = specs.emplace_back();
-    spec.rank = assignment.first_rank + local_rank;
+    spec.rank = assignment.first_rank + index;
     spec.local_rank = local_rank;
     spec.command = worker_command(plan_, local_rank);
     spec.environment = worker_environment(plan_, assignment, environment_, local_rank);
@@ -218,7 +224,7 @@ std::vector<WorkerSpec> Job::worker_specs() const {
       spec.prefix = line_prefix(plan_.output.line_prefix,
                                 {plan_.role, spec.rank, local_rank, host_}, plan_.num_machines);
     }
-    const Placement& placement = plan_.placements[static_cast<std::size_t>(local_rank)];
+    const Placement& placement = plan_.placements[static_cast<std::size_t>(index)];
     spec.cores = placement.cpus;
     spec.numa_node = placement.numa_node;
   }
@@ -349,6 +355,9 @@ void Job::close() {
   rounds_->close();
   signals_.close();
   alive_.close();
+  if (control_) {
+    control_->close();
+  }
 }
 
 int run_job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard) {

@@ -25,8 +25,8 @@ void LogFolder::open_attempt(int attempt) const {
   if (plan_.directory.empty()) {
     return;
   }
-  for (int local_rank = 0; local_rank < local_world_size_; ++local_rank) {
-    const std::string folder = worker_folder(plan_, attempt, local_rank);
+  for (int index = 0; index < count_; ++index) {
+    const std::string folder = worker_folder(plan_, attempt, first_local_rank_ + index);
     std::error_code error;
     fs::create_directories(folder, error);
     if (error) {
@@ -58,7 +58,7 @@ std::string LogFolder::error_file(int attempt, int local_rank) const {
 }
 
 std::string LogFolder::kept_folder(int attempt) const {
-  return plan_.keeps_directory && local_world_size_ > 0
+  return plan_.keeps_directory && count_ > 0
              ? fs::path(worker_folder(plan_, attempt, 0)).parent_path().string()
              : "";
 }

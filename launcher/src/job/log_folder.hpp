@@ -11,9 +11,9 @@ namespace acc::launcher {
 /// unless the user named the place and workers were started.
 class LogFolder {
  public:
-  /// `local_world_size` 0: nobody needs it.
-  LogFolder(const OutputPlan& plan, int local_world_size)
-      : plan_(plan), local_world_size_(local_world_size) {}
+  /// Of `count` workers from that local rank on; 0: nobody needs it.
+  LogFolder(const OutputPlan& plan, int first_local_rank, int count)
+      : plan_(plan), first_local_rank_(first_local_rank), count_(count) {}
   ~LogFolder() { remove(); }
   LogFolder(const LogFolder&) = delete;
   LogFolder& operator=(const LogFolder&) = delete;
@@ -38,7 +38,8 @@ class LogFolder {
 
  private:
   const OutputPlan& plan_;
-  int local_world_size_;
+  int first_local_rank_;
+  int count_;
   bool was_used_ = false;
 };
 

@@ -70,7 +70,8 @@ void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines, con
 
 void read_output(Draft& draft, const OutputWords& words) {
   LaunchPlan& plan = draft.plan;
-  plan.output = plan_output(words, plan.rendezvous.run_id, plan.local_world_size,
+  const int local_ranks = plan.seat ? plan.seat->local_world_size : plan.local_world_size;
+  plan.output = plan_output(words, plan.rendezvous.run_id, local_ranks,
                             draft.facts.working_directory, draft.facts.scratch_directory);
   read_variable(draft, "log_line_prefix_template",
                 std::string(variables::log_line_prefix_template.name));

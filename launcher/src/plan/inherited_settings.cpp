@@ -20,7 +20,7 @@ void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
   plan.environment["ACC_DEVICE"] = device;
   try {
     const auto settings = plugins::settings_from_environment(
-        worker_environment(plan, planned_assignment(plan, 0), environment, 0));
+        worker_environment(plan, planned_assignment(plan, 0), environment, first_local_rank(plan)));
     plan.sharding = settings.sharding;
     plan.mode = mode_of(settings.origin);
   } catch (const Error& error) {

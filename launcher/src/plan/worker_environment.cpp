@@ -15,20 +15,35 @@ std::string signal_list(const LaunchPlan& plan) {
   return list;
 }
 
+std::string rank_of(const LaunchPlan& plan, const Assignment& assignment, int local_rank) {
+  return std::to_string(assignment.first_rank + local_rank - first_local_rank(plan));
+}
+
+/// The machine as its workers see it, whoever started them.
+Seat node_of(const LaunchPlan& plan, const Assignment& assignment) {
+  return plan.seat ? *plan.seat
+                   : Seat{.local_rank = 0,
+                          .local_world_size = assignment.local_world_size,
+                          .node_rank = assignment.machine_rank,
+                          .num_nodes = assignment.num_machines,
+                          .local_world_sizes = assignment.local_world_sizes};
+}
+
 /// torchrun's variables (PyTorch 2.13, torch/distributed/elastic/agent).
 plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment& assignment,
                                        int local_rank) {
   const std::string local = std::to_string(local_rank);
   const std::string attempt = std::to_string(assignment.restart_count);
-  const std::string rank = std::to_string(assignment.first_rank + local_rank);
+  const std::string rank = rank_of(plan, assignment, local_rank);
   const std::string world_size = std::to_string(assignment.world_size);
+  const Seat node = node_of(plan, assignment);
   return {
       {"RANK", rank},
       {"LOCAL_RANK", plan.virtual_local_rank ? "0" : local},
       {"WORLD_SIZE", world_size},
-      {"LOCAL_WORLD_SIZE", std::to_string(assignment.local_world_size)},
-      {"GROUP_RANK", std::to_string(assignment.machine_rank)},
-      {"GROUP_WORLD_SIZE", std::to_string(assignment.num_machines)},
+      {"LOCAL_WORLD_SIZE", std::to_string(node.local_world_size)},
+      {"GROUP_RANK", std::to_string(node.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(node.num_nodes)},
       {"ROLE_RANK", rank},
       {"ROLE_WORLD_SIZE", world_size},
       {"ROLE_NAME", plan.role},
@@ -44,14 +59,16 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
 }
 
 /// Those of DeepSpeed's launcher (0.19.8): CROSS_* count machines.
-plugins::Environment deepspeed_identity(const Assignment& assignment, int local_rank) {
+plugins::Environment deepspeed_identity(const LaunchPlan& plan, const Assignment& assignment,
+                                        int local_rank) {
+  const Seat node = node_of(plan, assignment);
   return {
-      {"RANK", std::to_string(assignment.first_rank + local_rank)},
+      {"RANK", rank_of(plan, assignment, local_rank)},
       {"LOCAL_RANK", std::to_string(local_rank)},
       {"WORLD_SIZE", std::to_string(assignment.world_size)},
-      {"LOCAL_SIZE", std::to_string(assignment.local_world_size)},
-      {"CROSS_RANK", std::to_string(assignment.machine_rank)},
-      {"CROSS_SIZE", std::to_string(assignment.num_machines)},
+      {"LOCAL_SIZE", std::to_string(node.local_world_size)},
+      {"CROSS_RANK", std::to_string(node.node_rank)},
+      {"CROSS_SIZE", std::to_string(node.num_nodes)},
       {"MASTER_ADDR", assignment.master_addr},
       {"MASTER_PORT", std::to_string(assignment.master_port)},
   };
@@ -64,16 +81,16 @@ plugins::Environment identity_of(const LaunchPlan& plan, const Assignment& assig
   }
   plugins::Environment identity = plan.identity == Identity::torchrun
                                       ? torchrun_identity(plan, assignment, local_rank)
-                                      : deepspeed_identity(assignment, local_rank);
+                                      : deepspeed_identity(plan, assignment, local_rank);
   // Machine 0's acclaunch serves the TCPStore; every worker, rank 0 too, is a client.
   identity["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   return identity;
 }
 
 /// "2,1,2" where the machines bring differently many, which no variable of torchrun's tells.
-std::string uneven_sizes(const Assignment& assignment) {
-  const std::vector<int>& sizes = assignment.local_world_sizes;
-  if (std::ranges::count(sizes, assignment.local_world_size) == std::ssize(sizes)) {
+std::string uneven_sizes(const Seat& node) {
+  const std::vector<int>& sizes = node.local_world_sizes;
+  if (std::ranges::count(sizes, node.local_world_size) == std::ssize(sizes)) {
     return {};
   }
   std::string text;
@@ -88,6 +105,9 @@ std::string own_gpu(const plugins::Environment& environment, int local_rank) {
   const std::string list = value_of(environment, variables::cuda_visible_devices);
   const auto entries = plugins::split(list, ',');
   const auto index = static_cast<std::size_t>(local_rank);
+  if (entries.size() == 1) {
+    return std::string(entries.front());  // its manager has chosen for it
+  }
   return index < entries.size() ? std::string(entries[index]) : std::to_string(local_rank);
 }
 
@@ -121,6 +141,9 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
   for (const std::string& name : plan.removed_variables) {
     result.erase(name);
   }
+  for (const OwnVariable& of_this_launcher : starter_variables()) {
+    result.erase(std::string(of_this_launcher.name));
+  }
   for (const auto& [name, value] : plan.environment) {
     result[name] = value;
   }
@@ -128,7 +151,7 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
     result[name] = value;
   }
   result.erase("ACC_LOCAL_WORLD_SIZES");  // an outer acclaunch's
-  if (std::string sizes = uneven_sizes(assignment); !sizes.empty()) {
+  if (std::string sizes = uneven_sizes(node_of(plan, assignment)); !sizes.empty()) {
     result["ACC_LOCAL_WORLD_SIZES"] = std::move(sizes);
   }
   if (plan.identity == Identity::torchrun) {

@@ -15,7 +15,10 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -161,16 +164,23 @@ int run(int argc, char** argv) {
                                           : examine_together(std::move(options), settings);
 }
 
+/// Its lines come from all machines without a mark of the launcher's.
+void complain(const std::exception& error) {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  std::fprintf(stderr, "acc_doctor on %s: %s\n", host.data(), error.what());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const acc::Error& error) {
-    std::fprintf(stderr, "acc_doctor: %s\n", error.what());
+    complain(error);
     return acc::exit_status(error);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "acc_doctor: %s\n", error.what());
+    complain(error);
     return 1;
   }
 }

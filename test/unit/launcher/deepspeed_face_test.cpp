@@ -140,10 +140,19 @@ TEST_CASE("several machines are started on each") {
   // One host is this machine, whatever it is called.
   CHECK(plan({"--include", "host2:1,3"}).local_world_size == 2);
   CHECK(plan({"--include", "host2:1,3"}).rendezvous.address == "127.0.0.1");
-  CHECK(contains(fixture.refusal({"-H", "hosts", "--master_port=1", "train.py", "a b"}),
-                 "3 machines are not started from one by ssh; type\n"
-                 "  on host1:  acclaunch deepspeed -H hosts --master_port=1 --no_ssh --node_rank 0 "
-                 "train.py 'a b'\n  on host0.cluster:"));
+  // Without --no_ssh from here.
+  const auto start =
+      fixture.plan({"-H", "hosts", "--master_port=1", "-e", "host2:0", "train.py", "a b"}).start;
+  REQUIRE(start);
+  CHECK(start->means == StartPlan::Means::ssh);
+  CHECK(start->arguments == Words{"deepspeed", "-H", "hosts", "--master_port=1", "-e", "host2:0",
+                                  "train.py", "a b"});
+  REQUIRE(start->machines.size() == 3);
+  CHECK(start->machines[1].name == "host0.cluster");
+  CHECK(start->machines[1].variables == plugins::Environment{{"ACC_MACHINE_RANK", "1"}});
+  CHECK(start->environment.at("ACC_HOSTS") == "host1:0,1@host0.cluster:0@host2:1,2,3");
+  CHECK(start->environment.at("ACC_MAIN_PROCESS_PORT") == "1");
+  CHECK(plan({"--launcher", "pdsh"}).start->means == StartPlan::Means::pdsh);
 }
 
 TEST_CASE("wrong words are refused, all at once") {
@@ -175,8 +184,8 @@ TEST_CASE("wrong words are refused, all at once") {
            Case{{"--num_gpsu", "2"}, {"unknown flag --num_gpsu; did you mean --num_gpus?"}},
            Case{{"--launcher", "ssh"}, {"--launcher must be pdsh, openmpi"}},
            Case{{"--deepspeed"}, {"--deepspeed: it is the program's"}},
-           Case{{"--autotuning=run", "--elastic_training", "--force_multi", "--save_pid"},
-                {"--autotuning: ", "--elastic_training: ", "--force_multi: ", "--save_pid: "}},
+           Case{{"--autotuning=run", "--elastic_training", "--venv_script=a", "--save_pid"},
+                {"--autotuning: ", "--elastic_training: ", "--venv_script: ", "--save_pid: "}},
            Case{{"--bind_cores_to_rank", "--bind_core_list=0,99"}, {"names core 99"}},
        }) {
     CAPTURE(words);

@@ -82,6 +82,7 @@ struct Seat {
   int local_world_size = 1;
   int node_rank = 0;
   int num_nodes = 1;
+  std::vector<int> local_world_sizes{};  ///< by node rank; empty: the same on all machines
 };
 
 /// The manager of jobs that this launcher found itself under.

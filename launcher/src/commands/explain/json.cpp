@@ -42,6 +42,36 @@ Json settings_of(const LaunchPlan& plan) {
   return settings;
 }
 
+Json manager_of(const LaunchPlan& plan) {
+  const JobManager& manager = plan.manager;
+  return manager.name.empty() ? Json()
+                              : Json{{"name", manager.name},
+                                     {"job", manager.job},
+                                     {"detected_by", manager.detected_by}};
+}
+
+Json seat_of(const LaunchPlan& plan) {
+  return !plan.seat ? Json()
+                    : Json{{"local_rank", plan.seat->local_rank},
+                           {"local_world_size", plan.seat->local_world_size},
+                           {"node_rank", plan.seat->node_rank},
+                           {"num_nodes", plan.seat->num_nodes}};
+}
+
+Json start_of(const LaunchPlan& plan) {
+  if (!plan.start) {
+    return {};
+  }
+  Json machines = Json::array();
+  for (const StartMachine& machine : plan.start->machines) {
+    machines.push_back(known_if(!machine.name.empty(), machine.name));
+  }
+  return {{"means", to_string(plan.start->means)},
+          {"machines", machines},
+          {"arguments", plan.start->arguments},
+          {"told", plan.start->environment}};
+}
+
 Json sharding_of(const LaunchPlan& plan) {
   const auto groups = shard_groups(plan);
   return {{"strategy", plugins::to_string(plan.sharding.strategy)},
@@ -109,7 +139,7 @@ Json workers_of(const LaunchPlan& plan) {
     const auto i = static_cast<std::size_t>(local_rank);
     const Placement placement = i < plan.placements.size() ? plan.placements[i] : Placement{};
     workers.push_back(
-        {{"local_rank", local_rank},
+        {{"local_rank", first_local_rank(plan) + local_rank},
          {"rank", known_if(knows_ranks(plan), planned_assignment(plan, 0).first_rank + local_rank)},
          {"gpu", known_if(placement.gpu >= 0, placement.gpu)},
          {"cpus", known_if(!placement.cpus.empty(), number_list(placement.cpus))},
@@ -167,6 +197,9 @@ std::string explain_json(std::string_view face, const LaunchPlan& plan,
                   {"faults", Json::array()},
                   {"notices", plan.notices},
                   {"settings", settings_of(plan)},
+                  {"manager", manager_of(plan)},
+                  {"start", start_of(plan)},
+                  {"seat", seat_of(plan)},
                   {"mode", to_string(plan.mode)},
                   {"device", plugins::to_string(plan.device)},
                   {"sharding", sharding_of(plan)},

@@ -55,6 +55,15 @@ bool is_parents(const std::string& name, const std::vector<ChangedVariable::Valu
 
 }  // namespace
 
+std::string_view to_string(StartPlan::Means means) noexcept {
+  switch (means) {
+    case StartPlan::Means::ssh: return "ssh";
+    case StartPlan::Means::pdsh: return "pdsh";
+    case StartPlan::Means::srun: return "srun";
+  }
+  return {};
+}
+
 std::string_view to_string(Mode mode) noexcept {
   switch (mode) {
     case Mode::plain: return "plain";
@@ -125,7 +134,8 @@ EnvironmentChanges environment_changes(const LaunchPlan& plan, const Environment
   const OtherJob other = other_job(plan, planned);
   std::vector<Environment> environments;
   std::vector<Environment> others;
-  for (int local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
+  for (int index = 0; index < plan.local_world_size; ++index) {
+    const int local_rank = first_local_rank(plan) + index;
     environments.push_back(worker_environment(plan, planned, parent, local_rank));
     others.push_back(worker_environment(other.plan, other.assignment, parent, local_rank));
   }

@@ -14,6 +14,8 @@ std::string_view to_string(Mode mode) noexcept;
 std::string_view to_string(Identity identity) noexcept;
 std::string_view to_string(RendezvousPlan::Backend backend) noexcept;  ///< torchrun's words
 
+std::string_view to_string(StartPlan::Means means) noexcept;
+
 struct ShownSetting {
   std::string_view name;
   std::string_view value;  ///< empty: unset

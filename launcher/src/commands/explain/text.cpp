@@ -69,6 +69,12 @@ std::string world_of(const LaunchPlan& plan) {
     return "one process on this machine, which is told nothing of ranks";
   }
   const int first = planned_assignment(plan, 0).first_rank;
+  if (plan.seat) {
+    return "rank " + std::to_string(first) + " of " + std::to_string(plan.num_processes) +
+           " alone: local rank " + std::to_string(plan.seat->local_rank) + " of " +
+           std::to_string(plan.seat->local_world_size) + " on machine " +
+           std::to_string(plan.seat->node_rank) + " of " + std::to_string(plan.seat->num_nodes);
+  }
   return std::to_string(plan.num_processes) + " processes on " + std::to_string(plan.num_machines) +
          " machine(s); ranks " + std::to_string(first) + ".." + std::to_string(first + local - 1) +
          " on this one, machine " + std::to_string(plan.machine_rank);
@@ -110,7 +116,8 @@ Lines workers_of(const LaunchPlan& plan) {
     if (worker.gpu < 0 && plan.numa_binding == NumaBinding::none) {
       continue;
     }
-    std::string line = "local rank " + std::to_string(&worker - plan.placements.data());
+    std::string line =
+        "local rank " + std::to_string(first_local_rank(plan) + (&worker - plan.placements.data()));
     line += worker.gpu < 0 ? "" : " on GPU " + std::to_string(worker.gpu);
     line += worker.cpus.empty() ? ", not bound" : ", CPUs " + number_list(worker.cpus);
     line += worker.numa_node < 0 ? "" : " of NUMA node " + std::to_string(worker.numa_node);
@@ -159,7 +166,8 @@ std::string name_of(OutputPlan::Streams streams) {
 Lines output_of(const LaunchPlan& plan) {
   const OutputPlan& output = plan.output;
   Lines lines;
-  for (int local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
+  for (int index = 0; index < plan.local_world_size; ++index) {
+    const int local_rank = first_local_rank(plan) + index;
     const auto i = static_cast<std::size_t>(local_rank);
     const OutputPlan::Streams file = i < output.to_file.size() ? output.to_file[i] : 0;
     const OutputPlan::Streams console = i < output.to_console.size() ? output.to_console[i] : 3;
@@ -219,10 +227,44 @@ std::string environment_of(const LaunchPlan& plan, const plugins::Environment& p
   return text;
 }
 
+Lines job_of(const LaunchPlan& plan) {
+  const JobManager& manager = plan.manager;
+  return manager.name.empty() ? Lines{}
+                              : Lines{manager.job + ", as " + manager.detected_by + " say"};
+}
+
+/// Each machine decides the rest for itself.
+std::string explain_start(const LaunchPlan& plan) {
+  const StartPlan& start = *plan.start;
+  Lines machines = {std::to_string(start.machines.size()) + " by " +
+                    std::string(to_string(start.means))};
+  for (const StartMachine& machine : start.machines) {
+    if (!machine.name.empty()) {
+      machines.push_back(std::to_string(machines.size() - 1) + "  " + machine.name);
+    }
+  }
+  std::string text = labelled("machines", machines);
+  text += labelled("directory", {start.working_directory});
+  std::string command = "acclaunch";
+  for (const std::string& word : start.arguments) {
+    command += " " + shell_quoted(word);
+  }
+  text += labelled("on each", {command});
+  Lines variables;
+  for (const auto& [name, value] : start.environment) {
+    variables.push_back(name + "=" + shell_quoted(value));
+  }
+  return text + labelled("told", variables);
+}
+
 }  // namespace
 
 std::string explain(const LaunchPlan& plan, const plugins::Environment& parent) {
   std::string text = settings_of(plan) + "\n";
+  text += labelled("job", job_of(plan));
+  if (plan.start) {
+    return text + explain_start(plan) + labelled("notice", plan.notices);
+  }
   text += labelled("mode", {std::string(to_string(plan.mode)) + " on " +
                             std::string(plugins::to_string(plan.device))});
   text += labelled("world", {world_of(plan)});

@@ -22,6 +22,7 @@ struct Conduct {
   bool checks_contradictions = true;         ///< 12: of the file with itself
   bool starts_executables = true;            ///< 13: a program that is no *.py is executed
   bool needs_no_deepspeed = true;            ///< 14: for several machines, unless it is asked for
+  bool asks_manager = true;                  ///< 15: Slurm, mpirun, Kubernetes ...: who this is
 };
 
 constexpr Conduct kAcclaunchConduct{};
@@ -38,7 +39,8 @@ constexpr Conduct kAccelerateConduct{.cpu_is_a_device = false,
                                      .checks_deepspeed_file = false,
                                      .checks_contradictions = false,
                                      .starts_executables = false,
-                                     .needs_no_deepspeed = false};
+                                     .needs_no_deepspeed = false,
+                                     .asks_manager = false};
 
 /// As `--compat` says, else ACC_COMPAT. A wrong word counts as the default here; the resolver
 /// refuses it.

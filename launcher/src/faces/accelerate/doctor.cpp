@@ -50,19 +50,13 @@ std::vector<std::string> program_arguments(const Flags& flags, const HostFacts& 
   return arguments;
 }
 
-/// How many workers the job would have is not asked for here.
-void fill_in_workers(Flags& flags) {
-  const Flags::Value* machines = flags.find("num_machines");
-  if (machines != nullptr && flags.find("num_processes") == nullptr) {
-    flags.values.push_back({"num_processes", machines->text, machines->written});
-  }
-}
-
 /// One worker a machine, which takes no part of what the job's would get. A launcher that was
 /// started for one rank has its one worker already; the program knows the first of a machine.
 void start_one_a_machine(LaunchPlan& plan) {
   plan.max_restarts = 0;
   plan.output.folds_lines = false;
+  plan.role.clear();
+  plan.output.line_prefix = "${role_name}";  // none: a table, of machine 0 alone
   if (plan.seat) {
     return;
   }
@@ -70,6 +64,7 @@ void start_one_a_machine(LaunchPlan& plan) {
     plan.num_processes = plan.num_machines;
   }
   plan.local_world_size = 1;
+  plan.local_world_sizes.clear();
   plan.placements.resize(std::min<std::size_t>(plan.placements.size(), 1));
   plan.output.to_file.resize(std::min<std::size_t>(plan.output.to_file.size(), 1));
   plan.output.to_console.resize(std::min<std::size_t>(plan.output.to_console.size(), 1));
@@ -83,7 +78,7 @@ LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
   }
   Flags with_program = flags;
   std::erase_if(with_program.values, [](const auto& each) { return each.key == kFileKey; });
-  fill_in_workers(with_program);
+  with_program.one_process_a_machine = true;
   with_program.program = (facts.executable_directory / kProgram).string();
   with_program.arguments = program_arguments(flags, facts);
   LaunchPlan launch = accelerate_face().plan(with_program, environment, facts);

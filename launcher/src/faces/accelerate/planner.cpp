@@ -30,11 +30,15 @@ std::optional<plugins::Document> load_config(const Flags& flags,
 
 void find_faults(AccelerateDraft& draft) {
   read_values(draft);
+  if (!draft.faults.collect([&] { take_place(draft); })) {
+    draft.faults.raise();  // whose counts the rest is about
+  }
   const bool lacks_type = draft.config && draft.file.distributed_type.empty();
   const bool has_mode = draft.faults.collect([&] { choose_mode(draft); }) &&
                         (draft.plan.mode != Mode::plain || !lacks_type);
   const bool placed = draft.faults.collect([&] { count_workers(draft); });
-  if (has_mode && placed) {
+  const bool runs_here = !draft.plan.start;
+  if (has_mode && placed && runs_here) {
     if (draft.faults.collect([&] { choose_device(draft); })) {
       draft.faults.collect([&] { bind_workers(draft); });
     }
@@ -43,7 +47,7 @@ void find_faults(AccelerateDraft& draft) {
   if (has_mode && draft.settings.has("num_processes")) {
     draft.faults.collect([&] { read_sharding(draft); });
   }
-  if (!draft.flags.faults.any()) {  // else who knows what the program is
+  if (!draft.flags.faults.any() && runs_here) {  // else who knows what the program is
     draft.faults.collect([&] { choose_command(draft); });
   }
   draft.faults.raise();
@@ -109,6 +113,9 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
   draft.plan.working_directory = facts.working_directory.string();
   draft.plan.keeps_exit_status = draft.conduct.keeps_exit_status;
   find_faults(draft);
+  if (draft.plan.start) {
+    return finished(std::move(draft));
+  }
   say_defaults(draft);
   build_environment(draft);
   plan_deepspeed_environment(draft);

@@ -83,13 +83,13 @@ void check_several_gpus(const AccelerateDraft& draft) {
 
 void check_enough_gpus(const AccelerateDraft& draft) {
   const auto gpus = static_cast<int>(draft.worker_gpus.size());
-  if (gpus >= draft.plan.local_world_size || !draft.conduct.checks_gpus ||
-      shares_gpus(draft.environment)) {
+  const int needed =
+      draft.seat && gpus > 1 ? draft.seat->local_world_size : draft.plan.local_world_size;
+  if (gpus >= needed || !draft.conduct.checks_gpus || shares_gpus(draft.environment)) {
     return;
   }
   throw Error(Errc::device,
-              std::to_string(draft.plan.local_world_size) +
-                  " processes on this machine need as many GPUs, but there " +
+              std::to_string(needed) + " processes on this machine need as many GPUs, but there " +
                   (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
                   (draft.plan.gpu_ids.empty() ? "" : " in " + draft.place("gpu_ids")) +
                   "; lower --num_processes, let them share with ACC_SHARE_GPUS=1, "
@@ -158,7 +158,12 @@ void choose_device(AccelerateDraft& draft) {
 
 void bind_workers(AccelerateDraft& draft) {
   draft.plan.numa_binding = binding(draft);
-  place_on_cores(draft, draft.worker_gpus, draft.facts);
+  std::vector<int> gpus = draft.worker_gpus;
+  const auto seat = static_cast<std::size_t>(first_local_rank(draft.plan));
+  if (draft.seat && seat < gpus.size()) {
+    gpus = {gpus[seat]};
+  }
+  place_on_cores(draft, gpus, draft.facts);
 }
 
 }  // namespace acc::launcher

@@ -30,13 +30,19 @@ void read_ending(AccelerateDraft& draft) {
   }
 }
 
+/// Slurm's --gpus-per-task shows each task its own GPU alone, as device 0.
+bool sees_its_own_gpu(const AccelerateDraft& draft) {
+  return draft.seat && draft.seat->local_world_size > 1 && draft.worker_gpus.size() == 1 &&
+         draft.plan.device == plugins::Device::cuda;
+}
+
 void read_virtual_local_rank(AccelerateDraft& draft) {
   const Given toggle = torchrun_default(draft, "VIRTUAL_LOCAL_RANK");
   const auto on = plugins::parse_boolean(toggle.text.empty() ? "0" : toggle.text);
   if (!on) {
     throw Error(Errc::config, toggle.where + " must be 0 or 1, got \"" + toggle.text + "\"");
   }
-  draft.plan.virtual_local_rank = *on;
+  draft.plan.virtual_local_rank = *on || sees_its_own_gpu(draft);
   if (*on && draft.plan.gpu_ids.empty()) {
     check_own_gpus(toggle.where, draft.plan.local_world_size, draft.environment);
   }
@@ -73,8 +79,9 @@ void read_rendezvous(AccelerateDraft& draft) {
     read_min_machines(draft, meets);
   }
   rendezvous.machine_rank_was_given = meets && draft.settings.given("machine_rank");
-  rendezvous.run_id = torchrun_default(draft, "RDZV_ID").text;
-  rendezvous.run_id = rendezvous.run_id.empty() ? "none" : rendezvous.run_id;
+  if (const Given id = torchrun_default(draft, "RDZV_ID"); !id.text.empty()) {
+    rendezvous.run_id = id.text;
+  }
   rendezvous.local_address = torchrun_default(draft, "LOCAL_ADDR").text;
   draft.plan.role = draft.settings.text("role");
   draft.plan.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"));

@@ -20,6 +20,10 @@ int local_processes(const AccelerateDraft& draft) {
 }
 
 int cores_of_one(const AccelerateDraft& draft) {
+  if (draft.seat) {  // the others of this machine have launchers of their own
+    const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
+    return cores / draft.seat->local_world_size;
+  }
   if (draft.starter == Starter::ranks && draft.conduct.shares_out_cores) {
     return cores_per_worker(draft.plan.placements, draft.facts);
   }

@@ -29,11 +29,17 @@ int gpus_or_one(const AccelerateDraft& draft) {
 }
 
 int default_num_processes(const AccelerateDraft& draft) {
+  if (draft.flags.one_process_a_machine) {
+    return draft.num_machines;
+  }
   const bool uneven = draft.settings.has("num_local_processes");
   if (uneven && draft.num_machines == 1) {
     return static_cast<int>(draft.settings.integer("num_local_processes"));
   }
   const bool file_decides = draft.config && draft.file.distributed_type != "NO";
+  if (draft.num_machines > 1 && !draft.plan.manager.name.empty()) {
+    return gpus_or_one(draft) * draft.num_machines;
+  }
   if (file_decides || uneven || (draft.num_machines > 1 && draft.conduct.checks_counts)) {
     if (draft.file.faulty_keys.contains("num_processes") ||
         (draft.config && draft.file.distributed_type.empty())) {
@@ -76,6 +82,9 @@ bool wants_deepspeed_command(const AccelerateDraft& draft) {
 
 void choose_starter(AccelerateDraft& draft) {
   const bool several = draft.num_processes > 1 || draft.num_machines > 1;
+  if (draft.seat) {
+    return;
+  }
   if (draft.plan.mode == Mode::plain && !draft.config && !draft.cpu_flag() &&
       draft.facts.visible_gpus.size() > 1 && draft.num_processes > 1) {
     draft.plan.mode =
@@ -104,12 +113,26 @@ void split_by_hand(AccelerateDraft& draft) {
   }
 }
 
+/// Each launcher is one worker's, and a machine of its own to the others.
+void split_by_seats(AccelerateDraft& draft) {
+  draft.plan.seat = draft.seat;
+  draft.plan.num_machines = draft.num_processes;
+  draft.plan.num_processes = draft.num_processes;
+  draft.plan.machine_rank = draft.launcher_rank;
+  draft.plan.local_world_size = 1;
+  draft.plan.rendezvous.address = draft.settings.text("main_process_ip");
+}
+
 void split_processes(AccelerateDraft& draft) {
   using Backend = RendezvousPlan::Backend;
   if (draft.starter != Starter::ranks) {
     draft.plan.identity = Identity::none;
     draft.plan.rendezvous.backend = Backend::none;
     draft.plan.machine_rank = 0;
+    return;
+  }
+  if (draft.seat) {
+    split_by_seats(draft);
     return;
   }
   draft.plan.num_machines = draft.num_machines;
@@ -119,6 +142,11 @@ void split_processes(AccelerateDraft& draft) {
   }
   if (draft.settings.has("num_local_processes")) {
     split_by_hand(draft);
+    return;
+  }
+  if (!draft.local_sizes.empty()) {
+    draft.plan.local_world_size =
+        draft.local_sizes.at(static_cast<std::size_t>(draft.plan.machine_rank));
     return;
   }
   draft.plan.local_world_size = draft.num_processes / draft.num_machines;
@@ -184,7 +212,7 @@ void check_address_of_one_process(const AccelerateDraft& draft) {
 }
 
 void check_machines(const AccelerateDraft& draft) {
-  const bool several = draft.num_machines > 1;
+  const bool several = draft.num_machines > 1 || (draft.seat && draft.num_processes > 1);
   if (draft.starter == Starter::ranks) {
     several ? check_address_of_ranks(draft) : check_machine_rank(draft);
   } else if (several && draft.starter != Starter::deepspeed) {

@@ -27,6 +27,9 @@ struct AccelerateDraft : Draft {
   int num_processes = 1;  ///< as asked for; the plan has those that acclaunch itself starts
   int num_machines = 1;
   Starter starter = Starter::ranks;
+  std::optional<Seat> seat;      ///< started once a rank: the machine's place of this worker
+  int launcher_rank = 0;         ///< then: of this launcher, which is that of its worker
+  std::vector<int> local_sizes;  ///< workers by machine rank, where the job says so
   std::vector<int> worker_gpus;  ///< that they may use, as indices of the driver's devices
 
   /// Which mode's settings count: `fsdp`, `deepspeed` or `none`.
@@ -41,6 +44,9 @@ struct AccelerateDraft : Draft {
 
 /// File, ACC_COMPAT and flags. Keeps what is wrong in `draft.faults`.
 void read_values(AccelerateDraft& draft);
+/// What the manager of jobs says that started this process, or `--hostfile`: machines, ranks,
+/// address and port, and whether the machines are started from here.
+void take_place(AccelerateDraft& draft);
 void choose_mode(AccelerateDraft& draft);
 /// Machines and ranks, and what starts them.
 void count_workers(AccelerateDraft& draft);

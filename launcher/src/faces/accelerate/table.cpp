@@ -2,10 +2,50 @@
 
 #include "plan/common_rows.hpp"
 
+#include <array>
+
 namespace acc::launcher {
+namespace {
+
+using plugins::Flag;
+using plugins::SettingRow;
+using plugins::Type;
+
+// How other machines are started from this one.
+constexpr std::array kStart = {
+    SettingRow{.key = "hostfile",
+               .alias = "H",
+               .flag = Flag::value,
+               .in_file = false,
+               .help = "start the job on these machines, a line each: [USER@]NAME [slots=N]"},
+    SettingRow{.key = "launcher",
+               .flag = Flag::value,
+               .in_file = false,
+               .type = Type::choice,
+               .fallback = "ssh",
+               .allowed = "ssh|pdsh",
+               .help = "what starts the machines of the hostfile"},
+    SettingRow{.key = "launcher_args",
+               .flag = Flag::value,
+               .in_file = false,
+               .help = "options for it, or for srun, joined by blanks"},
+    SettingRow{.key = "ssh_port",
+               .flag = Flag::value,
+               .in_file = false,
+               .type = Type::integer,
+               .allowed = "1..65535",
+               .help = "port of the machines' ssh, if not as ssh's configuration says"},
+};
+
+}  // namespace
 
 std::span<const plugins::SettingRow> accelerate_table() noexcept {
-  static const std::vector<plugins::SettingRow> kAll = with_common_rows(plugins::settings_table());
+  static const std::vector<SettingRow> kAll = [] {
+    std::vector<SettingRow> rows(plugins::settings_table().begin(),
+                                 plugins::settings_table().end());
+    rows.insert(rows.end(), kStart.begin(), kStart.end());
+    return with_common_rows(rows);
+  }();
   return kAll;
 }
 

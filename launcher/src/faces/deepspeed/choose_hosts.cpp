@@ -5,6 +5,7 @@
 #include "host/own_variables.hpp"
 #include "plan/gpu_checks.hpp"
 #include "plan/machines.hpp"
+#include "plan/starting.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -91,7 +92,7 @@ int rank_of_host_name(const DeepSpeedDraft& draft) {
   return found == draft.hosts.end() ? -1 : static_cast<int>(found - draft.hosts.begin());
 }
 
-std::string machines_to_start(const DeepSpeedDraft& draft) {
+std::string machines_to_type_on(const DeepSpeedDraft& draft) {
   std::string flags;
   for (const std::string& word : draft.flags.own_arguments) {
     flags += word == "--no_ssh" ? "" : " " + shell_quoted(word);
@@ -133,7 +134,18 @@ bool uses_gpus(const DeepSpeedDraft& draft) {
                                    : draft.facts.gpu.devices.empty());
 }
 
+bool starts_machines(const DeepSpeedDraft& draft) {
+  const bool several = draft.hosts.size() > 1 || draft.settings.boolean("force_multi");
+  return several && !draft.settings.boolean("no_ssh") && !draft.place;
+}
+
 void choose_hosts(DeepSpeedDraft& draft) {
+  const std::string chosen = value_of(draft.environment, variables::hosts);
+  if (draft.place && !chosen.empty()) {
+    draft.hosts = read_chosen_slots({std::string(variables::hosts.name), chosen});
+    draft.file_names_hosts = true;
+    return;
+  }
   const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile");
   if (draft.settings.has("hostfile") && fs::is_directory(path)) {
     throw Error(Errc::config, "--hostfile " + draft.settings.text("hostfile") + " is a folder");
@@ -158,19 +170,18 @@ void choose_hosts(DeepSpeedDraft& draft) {
 
 void find_this_machine(DeepSpeedDraft& draft) {
   const bool one = draft.hosts.size() == 1;
-  if (!one && !draft.settings.boolean("no_ssh")) {
-    throw Error(Errc::config, std::to_string(draft.hosts.size()) +
-                                  " machines are not started from one by ssh; type" +
-                                  machines_to_start(draft));
-  }
-  if (one || draft.settings.has("node_rank")) {
+  if (draft.place) {
+    draft.plan.machine_rank = draft.place->node_rank->value;
+  } else if (starts_machines(draft)) {
+    draft.plan.machine_rank = 0;
+  } else if (one || draft.settings.has("node_rank")) {
     read_node_rank(draft, static_cast<int>(draft.hosts.size()));
   } else {
     draft.plan.machine_rank = rank_of_host_name(draft);
   }
   if (draft.plan.machine_rank < 0) {
     throw Error(Errc::config, "--no_ssh needs --node_rank, since " + draft.facts.hostname +
-                                  " is not in the hostfile; type" + machines_to_start(draft));
+                                  " is not in the hostfile; type" + machines_to_type_on(draft));
   }
   draft.plan.num_machines = static_cast<int>(draft.hosts.size());
   draft.plan.local_world_size = static_cast<int>(draft.this_host().slots.size());

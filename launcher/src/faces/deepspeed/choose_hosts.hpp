@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cluster/hostfile.hpp"
+#include "cluster/place.hpp"
 #include "plan/draft.hpp"
 
 #include <vector>
@@ -11,6 +12,8 @@ struct DeepSpeedDraft : Draft {
   using Draft::Draft;
 
   std::vector<Host> hosts;  ///< that take part
+  /// The acclaunch that started this one has chosen them, and says which one this is.
+  std::optional<ClusterPlace> place;
   bool file_names_hosts = false;
   int world_size = 0;  ///< over all hosts
 
@@ -24,6 +27,9 @@ void check_contradictions(const plugins::Settings& settings);
 
 /// Which machines and slots take part. Throws Error(config).
 void choose_hosts(DeepSpeedDraft& draft);
+
+/// Whether the hosts are started from here.
+bool starts_machines(const DeepSpeedDraft& draft);
 
 /// Which of the hosts this is, and so its workers. Throws Error(config).
 void find_this_machine(DeepSpeedDraft& draft);

@@ -13,22 +13,20 @@ constexpr std::string_view kUsage =
     "flags.\n\n"
     "  acclaunch deepspeed [flags] PROGRAM [arguments of the program]\n\n"
     "PROGRAM runs under Python unless it is a binary, or --no_python says so, and gets the\n"
-    "argument --local_rank=N unless it is a binary. With several machines in the hostfile, type\n"
-    "the command on each of them with --no_ssh. Variables in ~/.deepspeed_env and\n"
+    "argument --local_rank=N unless it is a binary. Several machines in the hostfile are started\n"
+    "by ssh, or by hand with --no_ssh on each. Variables in ~/.deepspeed_env and\n"
     "./.deepspeed_env (another name: DS_ENV_FILE) go to the workers.\n";
 
 constexpr std::array kShortFlags = {ShortFlag{'H', "hostfile"}, ShortFlag{'i', "include"},
                                     ShortFlag{'e', "exclude"}, ShortFlag{'q', "quiet"}};
 
-constexpr std::string_view kNoSsh =
-    "starting other machines by ssh is not supported; type the command there with --no_ssh";
 constexpr std::string_view kNoElastic =
     "elastic training is that of acclaunch torchrun: --nnodes MIN:MAX --rdzv-backend c10d";
 
 constexpr std::array kRefused = {
     RefusedFlag{"deepspeed", "it is the program's; put it after PROGRAM"},
-    RefusedFlag{"force_multi", kNoSsh},
-    RefusedFlag{"venv_script", kNoSsh},
+    RefusedFlag{"venv_script",
+                "activate it before the start: the machines get PATH and VIRTUAL_ENV from here"},
     RefusedFlag{"elastic_training", kNoElastic},
     RefusedFlag{"min_elastic_nodes", kNoElastic},
     RefusedFlag{"max_elastic_nodes", kNoElastic},

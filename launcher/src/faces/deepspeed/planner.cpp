@@ -7,6 +7,7 @@
 #include "host/own_variables.hpp"
 #include "plan/inherited_settings.hpp"
 #include "plan/program_command.hpp"
+#include "plan/starting.hpp"
 
 #include <algorithm>
 #include <fstream>
@@ -30,13 +31,40 @@ void read_rendezvous(DeepSpeedDraft& draft) {
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
   rendezvous.min_machines = draft.plan.num_machines;
   rendezvous.address = draft.settings.has("master_addr") ? draft.settings.text("master_addr")
-                       : draft.plan.num_machines > 1     ? draft.hosts.front().name
+                       : draft.place                     ? draft.place->address->value
+                       : draft.plan.num_machines > 1     ? address_of(draft.hosts.front())
                                                          : "127.0.0.1";
   if (draft.settings.has("master_port")) {
     rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"));
     rendezvous.port_was_given = true;
+  } else if (draft.place) {
+    rendezvous.port = draft.place->port->value;
   }
   check_port_is_known(rendezvous, draft.plan.num_machines, draft.given("master_port"));
+}
+
+/// What the workers need is planned on each machine; here only how it starts there.
+LaunchPlan plan_start(DeepSpeedDraft&& draft) {
+  std::vector<int> workers;
+  for (const Host& host : draft.hosts) {
+    workers.push_back(static_cast<int>(host.slots.size()));
+  }
+  start_on_hosts(draft, {draft.hosts, workers, true}, draft.plan.rendezvous.address);
+  return finished(std::move(draft));
+}
+
+/// The acclaunch that started this one on its hosts, if one did.
+void find_starter(DeepSpeedDraft& draft) {
+  auto place = find_place(draft.environment, draft.facts);
+  if (!place) {
+    return;
+  }
+  draft.plan.manager = place->manager;
+  if (place->manager.name == "acclaunch") {
+    draft.plan.rendezvous.run_id = place->run_id.value;
+    draft.plan.is_controlled = value_of(draft.environment, variables::control) == "stdin";
+    draft.place = std::move(place);
+  }
 }
 
 void read_rank_logs(DeepSpeedDraft& draft) {
@@ -203,10 +231,15 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
   DeepSpeedDraft draft(flags, environment, facts, deepspeed_table());
   draft.plan.identity = Identity::deepspeed;
   read_values(draft);
+  find_starter(draft);
   choose_hosts(draft);
   find_this_machine(draft);
-  check_slots(draft);
   Faults faults;
+  if (starts_machines(draft)) {
+    read_rendezvous(draft);
+    return plan_start(std::move(draft));
+  }
+  check_slots(draft);
   faults.collect([&] { read_rendezvous(draft); });
   faults.collect([&] { read_supervision(draft); });
   faults.collect([&] { read_rank_logs(draft); });

@@ -1,5 +1,6 @@
 #include "faces/torchrun/planner.hpp"
 
+#include "cluster/place.hpp"
 #include "faces/torchrun/table.hpp"
 #include "host/own_variables.hpp"
 #include "plan/draft.hpp"
@@ -223,6 +224,9 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
                          const HostFacts& facts) {
   TorchrunDraft draft(flags, environment, facts, torchrun_table());
   read_values(draft);
+  if (const auto place = find_place(environment, facts)) {
+    draft.plan.manager = place->manager;
+  }
   Faults faults;
   faults.collect([&] { count_workers(draft); });
   faults.collect([&] { count_machines(draft); });

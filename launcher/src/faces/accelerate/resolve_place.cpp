@@ -1,0 +1,239 @@
+#include "cluster/part.hpp"
+#include "faces/accelerate/stages.hpp"
+#include "host/own_variables.hpp"
+#include "plan/starting.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using plugins::Source;
+
+bool has_flag(const AccelerateDraft& draft, std::string_view key) {
+  return draft.settings.source(key).kind == Source::Kind::flag;
+}
+
+/// What the job says beats the file, and flags beat the job.
+void set_by_job(AccelerateDraft& draft, std::string_view key, const std::string& value,
+                const std::string& where) {
+  if (!has_flag(draft, key)) {
+    draft.settings.set(key, value, {Source::Kind::job, where});
+  }
+}
+
+/// Several launchers that the user counts alone, each as one machine.
+bool counts_by_itself(const AccelerateDraft& draft, const std::optional<int>& nodes) {
+  return has_flag(draft, "machine_rank") ||
+         (has_flag(draft, "num_machines") && draft.settings.integer("num_machines") == 1 &&
+          nodes.value_or(1) > 1);
+}
+
+void check_num_machines(const AccelerateDraft& draft, const ClusterPlace& place, int nodes) {
+  const auto wanted = draft.settings.integer("num_machines");
+  const bool fits = place.is_task ? wanted == nodes : wanted <= nodes;
+  if (has_flag(draft, "num_machines") && !fits) {
+    throw Error(Errc::config, draft.place("num_machines") + " " + std::to_string(wanted) +
+                                  ", but " + place.manager.job + " has " + std::to_string(nodes) +
+                                  (nodes == 1 ? " machine" : " machines") +
+                                  (place.num_nodes ? " (" + place.num_nodes->where + ")" : ""));
+  }
+}
+
+void set_address(AccelerateDraft& draft, const ClusterPlace& place) {
+  if (place.address) {
+    set_by_job(draft, "main_process_ip", place.address->value, place.address->where);
+  }
+  if (place.port) {
+    set_by_job(draft, "main_process_port", std::to_string(place.port->value), place.port->where);
+  }
+}
+
+/// The total, where nothing but the job says it.
+void set_num_processes(AccelerateDraft& draft, int total, const std::string& where) {
+  if (!draft.settings.given("num_processes")) {
+    draft.settings.set("num_processes", std::to_string(total), {Source::Kind::job, where});
+  }
+}
+
+/// Workers of each machine, from the starter, else from what the job asked for.
+void set_local_sizes(AccelerateDraft& draft, const ClusterPlace& place, int nodes) {
+  const std::string text = value_of(draft.environment, variables::local_processes);
+  const std::string name(variables::local_processes.name);
+  const std::vector<int> sizes = text.empty() ? wished_workers(place) : read_counts({name, text});
+  if (sizes.empty() || draft.settings.has("num_local_processes")) {
+    return;
+  }
+  if (std::ssize(sizes) < nodes) {
+    throw Error(Errc::config, (text.empty() ? place.tasks_per_node->where : name) + " counts " +
+                                  std::to_string(sizes.size()) + " machines, the job has " +
+                                  std::to_string(nodes));
+  }
+  const int total = std::accumulate(sizes.begin(), sizes.begin() + nodes, 0);
+  const bool on_gpus = text.empty() && !draft.facts.visible_gpus.empty();
+  if (on_gpus && !draft.settings.given("num_processes")) {
+    return;  // tasks may be one a machine, GPUs are what workers are counted by
+  }
+  set_num_processes(draft, total, text.empty() ? place.tasks_per_node->where : name);
+  if (draft.settings.integer("num_processes") == total) {
+    draft.local_sizes.assign(sizes.begin(), sizes.begin() + nodes);
+  }
+}
+
+void take_part_as_machine(AccelerateDraft& draft, const ClusterPlace& place,
+                          const std::optional<int>& nodes) {
+  if (nodes) {
+    check_num_machines(draft, place, *nodes);
+    const std::string where = place.num_nodes ? place.num_nodes->where
+                              : place.hosts   ? place.hosts->where
+                                              : place.num_tasks->where;
+    set_by_job(draft, "num_machines", std::to_string(*nodes), where);
+    set_local_sizes(draft, place, *nodes);
+  }
+  const auto& rank = place.node_rank ? place.node_rank : place.rank;
+  if (rank) {
+    set_by_job(draft, "machine_rank", std::to_string(rank->value), rank->where);
+  } else if (nodes == 1) {
+    set_by_job(draft, "machine_rank", "0", place.manager.detected_by);
+  }
+  if (draft.settings.integer("num_machines") > 1) {
+    set_address(draft, place);
+  } else if (place.port && !draft.settings.given("main_process_port")) {
+    set_by_job(draft, "main_process_port", std::to_string(place.port->value), place.port->where);
+  }
+}
+
+void take_part_as_worker(AccelerateDraft& draft, const ClusterPlace& place) {
+  draft.seat = seat_in(place);
+  check_num_machines(draft, place, draft.seat->num_nodes);
+  const Said<int>& tasks = *place.num_tasks;
+  const std::string machines = place.num_nodes ? place.num_nodes->where : tasks.where;
+  set_by_job(draft, "num_machines", std::to_string(draft.seat->num_nodes), machines);
+  set_by_job(draft, "machine_rank", std::to_string(draft.seat->node_rank),
+             place.node_rank ? place.node_rank->where : place.rank->where);
+  set_num_processes(draft, tasks.value, tasks.where);
+  draft.launcher_rank = place.rank->value;
+  if (draft.seat->num_nodes == 1) {
+    set_by_job(draft, "main_process_ip", "127.0.0.1", machines);
+  }
+  set_address(draft, place);
+}
+
+/// In a script of the job: this process starts the launchers.
+void start_machines_of_job(AccelerateDraft& draft, const ClusterPlace& place, int nodes) {
+  check_num_machines(draft, place, nodes);
+  const int wanted = has_flag(draft, "num_machines")
+                         ? static_cast<int>(draft.settings.integer("num_machines"))
+                         : nodes;
+  take_part_as_machine(draft, place, wanted);
+  set_by_job(draft, "machine_rank", "0", place.manager.detected_by);
+  const std::string known = place.hosts ? place.hosts->where : "";
+  if (place.manager.name == "Slurm") {
+    start_by_srun(draft, wanted, draft.local_sizes);
+    return;
+  }
+  std::vector<Host> hosts;
+  for (const std::string& name : place.hosts->value) {
+    if (std::ssize(hosts) < wanted) {
+      hosts.push_back({name, {}, known});
+    }
+  }
+  start_on_hosts(draft, {hosts, draft.local_sizes, false}, draft.settings.text("main_process_ip"));
+}
+
+std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
+  const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile");
+  std::ostringstream text;
+  std::ifstream file(path);
+  text << file.rdbuf();
+  if (!file) {
+    throw Error(Errc::config, draft.place("hostfile") + ": cannot read " + path.string());
+  }
+  return parse_hostfile(text.str(), path.string(), HostfileWords::any);
+}
+
+void check_first_host(const Host& first, std::size_t count) {
+  const std::string name = address_of(first);
+  if (count > 1 && (name == "localhost" || name.starts_with("127."))) {
+    throw Error(Errc::config, first.where + ": machine 0 is " + name +
+                                  ", a name that leads every other machine to itself; write the "
+                                  "one that they know it by, or give --main_process_ip");
+  }
+}
+
+/// Slots, where the file has them on all hosts and nothing else is asked for.
+std::vector<int> slots_as_workers(AccelerateDraft& draft, const std::vector<Host>& hosts) {
+  std::vector<int> slots;
+  for (const Host& host : hosts) {
+    slots.push_back(static_cast<int>(host.slots.size()));
+  }
+  const int total = std::accumulate(slots.begin(), slots.end(), 0);
+  if (std::ranges::count(slots, 0) > 0) {
+    return {};
+  }
+  set_num_processes(draft, total, hosts.front().where);
+  return draft.settings.integer("num_processes") == total ? slots : std::vector<int>{};
+}
+
+void start_machines_of_hostfile(AccelerateDraft& draft) {
+  std::vector<Host> hosts = read_hostfile(draft);
+  if (has_flag(draft, "num_machines")) {
+    const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_machines"));
+    if (wanted > hosts.size()) {
+      throw Error(Errc::config, draft.place("num_machines") + " " + std::to_string(wanted) +
+                                    ", but " + draft.settings.text("hostfile") + " names " +
+                                    std::to_string(hosts.size()));
+    }
+    hosts.resize(wanted);
+  }
+  const std::string file = draft.settings.text("hostfile");
+  set_by_job(draft, "num_machines", std::to_string(hosts.size()), file);
+  set_by_job(draft, "machine_rank", "0", file);
+  if (!has_flag(draft, "main_process_ip")) {
+    check_first_host(hosts.front(), hosts.size());
+    set_by_job(draft, "main_process_ip", address_of(hosts.front()), hosts.front().where);
+  }
+  draft.local_sizes = slots_as_workers(draft, hosts);
+  draft.plan.rendezvous.port_was_given = has_flag(draft, "main_process_port");
+  if (draft.plan.rendezvous.port_was_given) {
+    draft.plan.rendezvous.port =
+        static_cast<std::uint16_t>(draft.settings.integer("main_process_port"));
+  }
+  start_on_hosts(draft, {hosts, draft.local_sizes, false}, draft.settings.text("main_process_ip"));
+}
+
+}  // namespace
+
+void take_place(AccelerateDraft& draft) {
+  if (!draft.conduct.asks_manager) {
+    return;
+  }
+  const auto place = find_place(draft.environment, draft.facts);
+  const bool is_started = place && place->manager.name == "acclaunch";
+  draft.plan.is_controlled = value_of(draft.environment, variables::control) == "stdin";
+  if (draft.settings.has("hostfile") && !is_started && !has_flag(draft, "machine_rank")) {
+    start_machines_of_hostfile(draft);
+    return;
+  }
+  if (!place) {
+    return;
+  }
+  draft.plan.manager = place->manager;
+  draft.notice_all(place->notices);
+  const std::optional<int> nodes = num_nodes(*place);
+  if (counts_by_itself(draft, nodes)) {
+    return;
+  }
+  draft.plan.rendezvous.run_id = place->run_id.value;
+  switch (part_in(*place, draft.given("num_processes"))) {
+    case Part::machine: take_part_as_machine(draft, *place, nodes); break;
+    case Part::worker: take_part_as_worker(draft, *place); break;
+    case Part::starter: start_machines_of_job(draft, *place, *nodes); break;
+  }
+}
+
+}  // namespace acc::launcher

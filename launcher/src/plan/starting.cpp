@@ -1,0 +1,122 @@
+#include "plan/starting.hpp"
+
+#include "host/own_variables.hpp"
+#include "plan/rendezvous_values.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace acc::launcher {
+namespace {
+
+std::string joined(const std::vector<int>& counts) {
+  std::string text;
+  for (const int count : counts) {
+    text += (text.empty() ? "" : ",") + std::to_string(count);
+  }
+  return text;
+}
+
+/// `node0:0,1@node1:0,1`, as `--include` spells it.
+std::string slots_of(const std::vector<Host>& hosts) {
+  std::string text;
+  for (const Host& host : hosts) {
+    text += (text.empty() ? "" : "@") + host.name + ":" + joined(host.slots);
+  }
+  return text;
+}
+
+StartPlan start_from_here(const Draft& draft, StartPlan::Means means) {
+  StartPlan start;
+  start.means = means;
+  start.arguments = draft.flags.typed;
+  start.executable = (draft.facts.executable_directory / "acclaunch").string();
+  start.working_directory = draft.facts.working_directory.string();
+  for (const std::string_view word : plugins::split(draft.settings.text("launcher_args"), ' ')) {
+    if (!word.empty()) {
+      start.client_options.emplace_back(word);
+    }
+  }
+  if (draft.settings.has("ssh_port")) {
+    start.ssh_port = static_cast<int>(draft.settings.integer("ssh_port"));
+  }
+  return start;
+}
+
+StartPlan::Means means_for_hosts(Draft& draft) {
+  const std::string asked =
+      draft.settings.given("launcher") ? draft.settings.choice("launcher") : "ssh";
+  if (asked != "ssh" && asked != "pdsh") {
+    draft.notice(draft.given("launcher").where + " " + asked +
+                 " has no effect: acclaunch starts the machines by ssh");
+  }
+  return asked == "pdsh" ? StartPlan::Means::pdsh : StartPlan::Means::ssh;
+}
+
+}  // namespace
+
+void start_on_hosts(Draft& draft, const StartOnHosts& wanted, const std::string& address) {
+  StartPlan start = start_from_here(draft, means_for_hosts(draft));
+  start.run_id = random_run_id();
+  const bool has_port = draft.plan.rendezvous.port_was_given;
+  const std::uint16_t port = has_port ? draft.plan.rendezvous.port : port_for(start.run_id);
+  const auto set = [&](const OwnVariable& variable, const std::string& value) {
+    start.environment[std::string(variable.name)] = value;
+  };
+  set(variables::job_id, start.run_id);
+  set(variables::num_machines, std::to_string(wanted.hosts.size()));
+  set(variables::main_process_ip, address);
+  set(variables::main_process_port, std::to_string(port));
+  if (!wanted.workers.empty()) {
+    set(variables::local_processes, joined(wanted.workers));
+  }
+  if (wanted.names_slots) {
+    set(variables::hosts, slots_of(wanted.hosts));
+  }
+  for (const Host& host : wanted.hosts) {
+    const std::string rank = std::to_string(start.machines.size());
+    start.machines.push_back({host.name, {{std::string(variables::machine_rank.name), rank}}});
+  }
+  draft.plan.start = std::move(start);
+}
+
+void start_by_srun(Draft& draft, int num_machines, const std::vector<int>& workers) {
+  StartPlan start = start_from_here(draft, StartPlan::Means::srun);
+  start.machines.resize(static_cast<std::size_t>(num_machines));
+  if (!workers.empty()) {
+    start.environment[std::string(variables::local_processes.name)] = joined(workers);
+  }
+  draft.plan.start = std::move(start);
+}
+
+std::vector<Host> read_chosen_slots(const Given& given) {
+  std::vector<Host> hosts;
+  for (const std::string_view entry : entries_of(given.text, '@')) {
+    const auto colon = std::min(entry.find(':'), entry.size());
+    Host host{std::string(entry.substr(0, colon)), {}, given.where};
+    for (const std::string_view word :
+         entries_of(entry.substr(std::min(colon + 1, entry.size())))) {
+      const auto slot = read_number(word);
+      if (!slot || host.name.empty()) {
+        throw bad_value(given, "HOST:SLOT,SLOT joined by @");
+      }
+      host.slots.push_back(*slot);
+    }
+    hosts.push_back(std::move(host));
+  }
+  return hosts;
+}
+
+std::vector<int> read_counts(const Given& given) {
+  std::vector<int> counts;
+  for (const std::string_view word : entries_of(given.text)) {
+    const auto count = read_number(word);
+    if (!count || *count < 1) {
+      throw bad_value(given, "numbers of workers joined by commas, one for each machine");
+    }
+    counts.push_back(*count);
+  }
+  return counts;
+}
+
+}  // namespace acc::launcher
