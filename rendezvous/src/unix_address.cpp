@@ -3,6 +3,7 @@
 #include "acc/base/error.hpp"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 namespace acc::rendezvous {
 

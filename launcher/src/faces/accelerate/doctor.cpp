@@ -64,7 +64,6 @@ void start_one_a_machine(LaunchPlan& plan) {
     plan.num_processes = plan.num_machines;
   }
   plan.local_world_size = 1;
-  plan.local_world_sizes.clear();
   plan.placements.resize(std::min<std::size_t>(plan.placements.size(), 1));
   plan.output.to_file.resize(std::min<std::size_t>(plan.output.to_file.size(), 1));
   plan.output.to_console.resize(std::min<std::size_t>(plan.output.to_console.size(), 1));
