@@ -1,8 +1,8 @@
 // What `acclaunch doctor` starts on every machine: looks at it, at the others and at the network.
 //   acc_doctor --output FILE [--driver VERSION] [--gpu NAME]...    as a worker
 //   acc_doctor --alone [--meet HOST:PORT] [--machine_rank N] ...   where machines could not meet
-#include "acc/base/error.hpp"
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/error.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/prefix_store.hpp"
 #include "acc/rendezvous/tcp_store.hpp"
@@ -14,7 +14,6 @@
 #include "doctor/report.hpp"
 
 #include <fmt/format.h>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -157,7 +156,8 @@ int run(int argc, char** argv) {
   }
   const auto settings =
       acc::plugins::settings_from_environment(acc::plugins::current_environment());
-  if (settings.identity.local_rank > 0) {  // a launcher a rank: the first of a machine speaks for it
+  if (settings.identity.local_rank >
+      0) {  // a launcher a rank: the first of a machine speaks for it
     return 0;
   }
   return settings.identity.num_nodes == 1 ? examine_alone(std::move(options))
@@ -175,7 +175,9 @@ void complain(const std::exception& error) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    const int status = run(argc, argv);
+    std::fflush(nullptr);
+    std::_Exit(status);  // a look-up or a collective that was given up may still be under way
   } catch (const acc::Error& error) {
     complain(error);
     return acc::exit_status(error);

@@ -12,8 +12,8 @@ namespace acc::doctor {
 struct MeetingPlace {
   std::string host;
   std::uint16_t port = 0;
-  bool serves = false;  ///< this machine is machine 0, which listens there
-  Resolved name;        ///< what `host` leads to, here
+  bool serves = false;            ///< this machine is machine 0, which listens there
+  Resolved name;                  ///< what `host` leads to, here
   std::vector<Attempt> attempts;  ///< one for each address
 };
 

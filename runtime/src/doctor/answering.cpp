@@ -63,8 +63,7 @@ bool answer(int socket, std::uint64_t token) {
   const ssize_t got = ::recv(socket, &request, 1, MSG_DONTWAIT);
   if (got == 1) {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
-    const Answer reply{token,
-                       std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()};
+    const Answer reply{token, std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()};
     return ::send(socket, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(reply);
   }
   return got < 0 && (errno == EAGAIN || errno == EINTR);
@@ -111,10 +110,9 @@ void Answering::serve(const std::stop_token& stop) const {
       }
     }
     for (std::size_t i = 1; i < first_peer; ++i) {
-      const int accepted =
-          waits[i].revents != 0
-              ? ::accept4(waits[i].fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)
-              : -1;
+      const int accepted = waits[i].revents != 0 ? ::accept4(waits[i].fd, nullptr, nullptr,
+                                                             SOCK_CLOEXEC | SOCK_NONBLOCK)
+                                                 : -1;
       if (accepted >= 0) {
         const int at_once = 1;
         ::setsockopt(accepted, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));

@@ -11,8 +11,8 @@ namespace acc::doctor {
 
 /// What a machine answers to one byte.
 struct Answer {
-  std::uint64_t token = 0;   ///< whose answer this is
-  std::int64_t clock_ns = 0; ///< its real-time clock
+  std::uint64_t token = 0;    ///< whose answer this is
+  std::int64_t clock_ns = 0;  ///< its real-time clock
 };
 
 /// Listens on ports spread over the range from which the system takes free ones, on all addresses

@@ -20,12 +20,12 @@ using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 using Pair = std::pair<int, int>;
 
-constexpr seconds kFactsLimit{20};    ///< until all have told of themselves
-constexpr seconds kResolveLimit{5};   ///< of one name; the usual resolver's first time-out
-constexpr seconds kConnectLimit{3};   ///< a lost packet is sent again after 1 s, then after 2 more
+constexpr seconds kFactsLimit{20};   ///< until all have told of themselves
+constexpr seconds kResolveLimit{5};  ///< of one name; the usual resolver's first time-out
+constexpr seconds kConnectLimit{3};  ///< a lost packet is sent again after 1 s, then after 2 more
 constexpr seconds kClockLimit{1};
-constexpr seconds kPairLimit{15};     ///< of a round, in which collectives may meet their limits
-constexpr std::size_t kMostAgain = 16;  ///< pairs that are measured twice
+constexpr seconds kPairLimit = kMeasureLimit + seconds(7);  ///< of a round
+constexpr std::size_t kMostAgain = 16;                      ///< pairs that are measured twice
 
 class Examiner {
  public:
@@ -67,8 +67,8 @@ class Examiner {
     }
   }
 
-  /// What each of the others that are still there has put under `key`/MACHINE, all within the limit.
-  /// Who has not is not waited for again.
+  /// What each of the others that are still there has put under `key`/MACHINE, all within the
+  /// limit. Who has not is not waited for again.
   template <typename Use>
   void get_from_others(const std::string& key, milliseconds limit, const Use& use) {
     const auto deadline = Clock::now() + limit;
@@ -215,6 +215,8 @@ class Examiner {
       store_->set(fmt::format("pairs/{}", me_), encode(mine_));
       return;
     }
+    // What a machine has seen counts, also if it was late.
+    std::erase_if(lost_, [&](int other) { return machine(other).has_value(); });
     get_from_others("pairs", kPairLimit, [&](int, const std::string& text) {
       for (PairFacts& each : decode_pairs(text)) {
         examination_.pairs.push_back(std::move(each));
@@ -285,9 +287,9 @@ class Examiner {
       take_better(*facts_of(pair.second));
     }
     for (const int member : {pair.first, pair.second}) {
-      const auto text = member == me_ ? std::nullopt
-                                      : get(fmt::format("{}/{}", again_key(pair), member),
-                                            kPairLimit);
+      const auto text = member == me_
+                            ? std::nullopt
+                            : get(fmt::format("{}/{}", again_key(pair), member), kPairLimit);
       for (const PairFacts& each : decode_pairs(text.value_or("[]"))) {
         take_better(each);
       }
@@ -299,8 +301,7 @@ class Examiner {
       if (each.from == now.from && each.to == now.to && now.failure.empty() && now.latency_us &&
           now.bandwidth_gbps) {
         each.latency_us = std::min(each.latency_us.value_or(*now.latency_us), *now.latency_us);
-        each.bandwidth_gbps =
-            std::max(each.bandwidth_gbps.value_or(0.0), *now.bandwidth_gbps);
+        each.bandwidth_gbps = std::max(each.bandwidth_gbps.value_or(0.0), *now.bandwidth_gbps);
         each.measured_again = true;
       }
     }

@@ -1,8 +1,7 @@
 #pragma once
 
-#include "doctor/facts.hpp"
-
 #include "acc/plugins/sharding_settings.hpp"
+#include "doctor/facts.hpp"
 
 #include <memory>
 #include <string>

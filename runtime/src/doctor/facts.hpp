@@ -38,10 +38,10 @@ struct MachineFacts {
   std::uint64_t token = 0;           ///< that its answers carry
   bool has_infiniband = false;
 
-  int cpus = 0;                         ///< that this process may run on
-  std::optional<double> cpu_quota{};    ///< CPUs that the control group grants
-  std::int64_t memory_total = 0;        ///< bytes, as the next ones
-  std::int64_t memory_available = 0;    ///< within the control group's limit
+  int cpus = 0;                            ///< that this process may run on
+  std::optional<double> cpu_quota{};       ///< CPUs that the control group grants
+  std::int64_t memory_total = 0;           ///< bytes, as the next ones
+  std::int64_t memory_available = 0;       ///< within the control group's limit
   std::int64_t memory_limit = kUnlimited;  ///< of the control group
   std::int64_t shm_total = 0, shm_free = 0;
   std::int64_t nofile = 0, memlock = 0, nproc = 0;  ///< soft limits

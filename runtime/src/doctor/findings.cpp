@@ -148,9 +148,8 @@ std::string name_of(const Examination& examination, int machine) {
   if (!own) {
     return fmt::format("machine {}", machine);
   }
-  const auto called_so = std::ranges::count_if(examination.machines, [&](const auto& each) {
-    return each && each->host == own->host;
-  });
+  const auto called_so = std::ranges::count_if(
+      examination.machines, [&](const auto& each) { return each && each->host == own->host; });
   return called_so == 1 ? own->host : fmt::format("{} (machine {})", own->host, machine);
 }
 

@@ -48,15 +48,15 @@ void gather_names(MachineFacts& facts) {
   facts.kernel = system.release;
   facts.architecture = system.machine;
   facts.acclaunch_version = ACC_VERSION;
-  facts.name_resolves_to =
-      resolve({facts.host}, std::chrono::seconds(5))[facts.host].addresses;
+  facts.name_resolves_to = resolve({facts.host}, std::chrono::seconds(5))[facts.host].addresses;
 }
 
 /// CUDA and NCCL count 12.8 as 12080 and 2.28.3 as 22803.
 std::string nccl_version() {
   try {
     std::error_code none;
-    const auto library = open_library(nccl_library_search(), fs::read_symlink("/proc/self/exe", none));
+    const auto library =
+        open_library(nccl_library_search(), fs::read_symlink("/proc/self/exe", none));
     const auto ask = reinterpret_cast<int (*)(int*)>(::dlsym(library.handle, "ncclGetVersion"));
     int version = 0;
     if (ask != nullptr && ask(&version) == 0) {
@@ -110,7 +110,9 @@ void gather_interfaces(MachineFacts& facts) {
     if (known == facts.interfaces.end()) {
       ifreq request{};
       std::strncpy(request.ifr_name, each->ifa_name, IFNAMSIZ - 1);
-      Interface interface{.name = each->ifa_name, .addresses = {}};
+      Interface interface {
+        .name = each->ifa_name, .addresses = {}
+      };
       interface.speed_mbps = speed_of(socket.get(), request);
       interface.mtu = ::ioctl(socket.get(), SIOCGIFMTU, &request) == 0 ? request.ifr_mtu : 0;
       known = facts.interfaces.insert(facts.interfaces.end(), std::move(interface));
@@ -180,8 +182,8 @@ void gather_memory(MachineFacts& facts) {
       used = number_in(group / "memory.usage_in_bytes");
     }
     if (limit && *limit < facts.memory_total) {
-      facts.memory_limit = facts.memory_limit == kUnlimited ? *limit
-                                                            : std::min(facts.memory_limit, *limit);
+      facts.memory_limit =
+          facts.memory_limit == kUnlimited ? *limit : std::min(facts.memory_limit, *limit);
       facts.memory_available =
           std::clamp<std::int64_t>(*limit - used.value_or(0), 0, facts.memory_available);
     }
@@ -213,8 +215,7 @@ void gather_cpus(MachineFacts& facts) {
 std::int64_t soft_limit(int resource) {
   rlimit limits{};
   ::getrlimit(static_cast<__rlimit_resource_t>(resource), &limits);
-  return limits.rlim_cur == RLIM_INFINITY ? kUnlimited
-                                          : static_cast<std::int64_t>(limits.rlim_cur);
+  return limits.rlim_cur == RLIM_INFINITY ? kUnlimited : static_cast<std::int64_t>(limits.rlim_cur);
 }
 
 }  // namespace
@@ -231,8 +232,8 @@ void gather(MachineFacts& facts) {
   facts.memlock = soft_limit(RLIMIT_MEMLOCK);
   facts.nproc = soft_limit(RLIMIT_NPROC);
   std::error_code none;
-  facts.has_infiniband = fs::exists("/sys/class/infiniband", none) &&
-                         !fs::is_empty("/sys/class/infiniband", none);
+  facts.has_infiniband =
+      fs::exists("/sys/class/infiniband", none) && !fs::is_empty("/sys/class/infiniband", none);
 }
 
 }  // namespace acc::doctor

@@ -28,8 +28,8 @@ void add_for_all(std::vector<Finding>& to, const Examination& examination, Findi
   for (const auto& machine : examination.machines) {
     if (machine && is_affected(*machine)) {
       finding.machines.push_back(machine->machine);
-      finding.what += (finding.what.empty() ? "" : "; ") +
-                      name_of(examination, machine->machine) + ": " + words(*machine);
+      finding.what += (finding.what.empty() ? "" : "; ") + name_of(examination, machine->machine) +
+                      ": " + words(*machine);
     }
   }
   if (!finding.machines.empty()) {
@@ -40,7 +40,10 @@ void add_for_all(std::vector<Finding>& to, const Examination& examination, Findi
 void add_memory(std::vector<Finding>& to, const Examination& examination) {
   add_for_all(
       to, examination,
-      {Severity::warning, "little_shm", {}, "",
+      {Severity::warning,
+       "little_shm",
+       {},
+       "",
        "Give /dev/shm more: docker run --shm-size=16g or --ipc=host; in a pod an emptyDir of "
        "medium Memory at /dev/shm; else mount -o remount,size=50% /dev/shm. Files that ended jobs "
        "left there can be removed."},
@@ -51,21 +54,27 @@ void add_memory(std::vector<Finding>& to, const Examination& examination) {
       });
   add_for_all(
       to, examination,
-      {Severity::warning, "little_memory", {}, "",
+      {Severity::warning,
+       "little_memory",
+       {},
+       "",
        "End what else runs there, or ask the manager for more (Slurm: --mem, Kubernetes: "
        "resources.limits.memory)."},
       [](const MachineFacts& each) { return each.memory_available < kLittleMemory; },
       [](const MachineFacts& each) {
-        return fmt::format("{:.2f} of {:.2f} GiB of memory available", gib(each.memory_available),
-                           gib(each.memory_limit == kUnlimited ? each.memory_total
-                                                               : each.memory_limit));
+        return fmt::format(
+            "{:.2f} of {:.2f} GiB of memory available", gib(each.memory_available),
+            gib(each.memory_limit == kUnlimited ? each.memory_total : each.memory_limit));
       });
 }
 
 void add_limits(std::vector<Finding>& to, const Examination& examination) {
   add_for_all(
       to, examination,
-      {Severity::warning, "few_open_files", {}, "",
+      {Severity::warning,
+       "few_open_files",
+       {},
+       "",
        "Raise it before the start: ulimit -n 65536; for good: nofile in "
        "/etc/security/limits.conf, LimitNOFILE= of the unit of sshd, slurmd or the container "
        "runtime."},
@@ -75,7 +84,10 @@ void add_limits(std::vector<Finding>& to, const Examination& examination) {
       });
   add_for_all(
       to, examination,
-      {Severity::warning, "little_locked_memory", {}, "",
+      {Severity::warning,
+       "little_locked_memory",
+       {},
+       "",
        "InfiniBand needs to lock the memory that it reads: ulimit -l unlimited; for good: memlock "
        "in /etc/security/limits.conf, LimitMEMLOCK=infinity of the unit of slurmd, and "
        "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf."},
@@ -83,20 +95,23 @@ void add_limits(std::vector<Finding>& to, const Examination& examination) {
       [](const MachineFacts& each) {
         return fmt::format("at most {} bytes of locked memory", each.memlock);
       });
-  add_for_all(to, examination,
-              {Severity::warning, "few_processes", {}, "",
-               "Raise it: ulimit -u 65536; for good: nproc in /etc/security/limits.conf, "
-               "TasksMax= of the unit."},
-              [](const MachineFacts& each) { return is_below(each.nproc, kFewProcesses); },
-              [](const MachineFacts& each) {
-                return fmt::format("at most {} processes and threads of a user", each.nproc);
-              });
+  add_for_all(
+      to, examination,
+      {Severity::warning,
+       "few_processes",
+       {},
+       "",
+       "Raise it: ulimit -u 65536; for good: nproc in /etc/security/limits.conf, "
+       "TasksMax= of the unit."},
+      [](const MachineFacts& each) { return is_below(each.nproc, kFewProcesses); },
+      [](const MachineFacts& each) {
+        return fmt::format("at most {} processes and threads of a user", each.nproc);
+      });
 }
 
 bool has_other_hosts(const Examination& examination, const MachineFacts& own) {
-  return std::ranges::any_of(examination.machines, [&](const auto& each) {
-    return each && each->boot_id != own.boot_id;
-  });
+  return std::ranges::any_of(
+      examination.machines, [&](const auto& each) { return each && each->boot_id != own.boot_id; });
 }
 
 bool resolves_to_loopback(const MachineFacts& each) {
@@ -107,15 +122,23 @@ void add_names(std::vector<Finding>& to, const Examination& examination) {
   const auto others = [&](const MachineFacts& each) { return has_other_hosts(examination, each); };
   add_for_all(
       to, examination,
-      {Severity::error, "loopback_address", {}, "",
-       "The others cannot connect to it. Give --main_process_ip as an address or a name that is not "
-       "of the loopback on any machine, or take the machine's own name out of the 127.0.1.1 line of "
+      {Severity::error,
+       "loopback_address",
+       {},
+       "",
+       "The others cannot connect to it. Give --main_process_ip as an address or a name that is "
+       "not "
+       "of the loopback on any machine, or take the machine's own name out of the 127.0.1.1 line "
+       "of "
        "its /etc/hosts; GLOO_SOCKET_IFNAME names an interface by hand."},
       [&](const MachineFacts& each) { return others(each) && is_loopback(each.address); },
       [](const MachineFacts& each) { return "its collectives would listen on " + each.address; });
   add_for_all(
       to, examination,
-      {Severity::warning, "name_loopback", {}, "",
+      {Severity::warning,
+       "name_loopback",
+       {},
+       "",
        "Programs that publish the host's name lead the others to themselves. Write the address of "
        "the network into /etc/hosts instead of 127.0.1.1, which Debian's installer put there."},
       [&](const MachineFacts& each) { return others(each) && resolves_to_loopback(each); },
@@ -135,11 +158,11 @@ void add_same_names(std::vector<Finding>& to, const Examination& examination) {
   for (const auto& [place, machines] : by_place) {
     if (machines.size() > 1) {
       const std::string host = place.substr(0, place.find('\n'));
-      to.push_back({Severity::note, "same_machine", machines,
-                    fmt::format("machines {} of the job are one: {}", fmt::join(machines, ", "),
-                                host),
-                    "Good for trials. In earnest start one launcher on each machine, with more "
-                    "processes: they then share memory."});
+      to.push_back(
+          {Severity::note, "same_machine", machines,
+           fmt::format("machines {} of the job are one: {}", fmt::join(machines, ", "), host),
+           "Good for trials. In earnest start one launcher on each machine, with more "
+           "processes: they then share memory."});
     }
   }
   for (const auto& [host, machines] : by_host) {
@@ -212,10 +235,13 @@ std::vector<Finding> machine_findings(const Examination& examination) {
   std::vector<Finding> found;
   for (std::size_t machine = 0; machine < examination.machines.size(); ++machine) {
     if (!examination.machines[machine]) {
-      found.push_back({Severity::error, "no_facts", {static_cast<int>(machine)},
-                       fmt::format("machine {} joined, but did not tell of itself in time", machine),
-                       "Look at its launcher's output and load; it may be frozen, or cut off from "
-                       "the main process since."});
+      found.push_back(
+          {Severity::error,
+           "no_facts",
+           {static_cast<int>(machine)},
+           fmt::format("machine {} joined, but did not tell of itself in time", machine),
+           "Look at its launcher's output and load; it may be frozen, or cut off from "
+           "the main process since."});
     }
   }
   add_memory(found, examination);
@@ -251,10 +277,11 @@ std::vector<Finding> difference_findings(const Examination& examination) {
   compare(Severity::note, "kernels", "Kernels",
           "Nothing must be done; think of it where one machine behaves in its own way.",
           [](const MachineFacts& each) { return each.kernel; });
-  compare(Severity::warning, "mtu", "Largest packets (MTU) of the interfaces",
-          "Set the same on all machines and switches (ip link set IFACE mtu N): packets that are too "
-          "large for one are dropped or split.",
-          main_mtu);
+  compare(
+      Severity::warning, "mtu", "Largest packets (MTU) of the interfaces",
+      "Set the same on all machines and switches (ip link set IFACE mtu N): packets that are too "
+      "large for one are dropped or split.",
+      main_mtu);
   compare(Severity::warning, "interface_speed", "Speeds of the interfaces",
           "Look for a cable or port that negotiated less (ethtool IFACE), or for a machine that is "
           "reached over its management network; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the "

@@ -57,24 +57,27 @@ Sentence sentence_of(Reached reached) {
       return {"no_reply", "accepted, but the program there does not answer",
               "Look at the load of that machine; its processes may be frozen, or wait for a disk."};
     case Reached::refused:
-      return {"port_blocked", "refused, though the doctor listens there",
-              "A firewall rejects it, or the address leads to another machine (NAT, a name with two "
-              "machines): allow TCP between the job's machines, at all ports of "
-              "net.ipv4.ip_local_port_range."};
+      return {
+          "port_blocked", "refused, though the doctor listens there",
+          "A firewall rejects it, or the address leads to another machine (NAT, a name with two "
+          "machines): allow TCP between the job's machines, at all ports of "
+          "net.ipv4.ip_local_port_range."};
     case Reached::no_route:
       return {"no_route", "no route to there, or a firewall says so",
               "Compare ip route and the firewalls of both machines; GLOO_SOCKET_IFNAME names the "
               "interface whose network all machines share."};
     case Reached::other:
-      return {"wrong_machine", "somebody else answers",
-              "The address leads to another machine or to a proxy: look for an address that is used "
-              "twice, and at NAT."};
+      return {
+          "wrong_machine", "somebody else answers",
+          "The address leads to another machine or to a proxy: look for an address that is used "
+          "twice, and at NAT."};
     default:
-      return {"port_blocked", "no answer: packets are dropped on the way",
-              "Allow TCP between the job's machines, in both directions and at all ports of "
-              "net.ipv4.ip_local_port_range: collectives listen where the system puts them. Ask for "
-              "the firewall (nft list ruleset, firewall-cmd --list-all) or the cloud's security "
-              "group."};
+      return {
+          "port_blocked", "no answer: packets are dropped on the way",
+          "Allow TCP between the job's machines, in both directions and at all ports of "
+          "net.ipv4.ip_local_port_range: collectives listen where the system puts them. Ask for "
+          "the firewall (nft list ruleset, firewall-cmd --list-all) or the cloud's security "
+          "group."};
   }
 }
 
@@ -102,11 +105,11 @@ void add_unreachable(std::vector<Finding>& found, const Examination& examination
     });
     Finding finding{Severity::error, sentence.kind, froms, "", sentence.what_to_do};
     finding.machines.push_back(to);
-    finding.what = fmt::format(
-        "{} cannot connect to {} at {}, {} {}: {}{}", names_of(examination, froms),
-        name_of(examination, to), facts.address, how.all ? "any port; tried" : "port",
-        fmt::join(how.ports, ", "), sentence.what,
-        both_ways ? "; nor the other way round" : "; the other way round it can");
+    finding.what =
+        fmt::format("{} cannot connect to {} at {}, {} {}: {}{}", names_of(examination, froms),
+                    name_of(examination, to), facts.address, how.all ? "any port; tried" : "port",
+                    fmt::join(how.ports, ", "), sentence.what,
+                    both_ways ? "; nor the other way round" : "; the other way round it can");
     found.push_back(std::move(finding));
   }
 }
@@ -117,11 +120,13 @@ void add_failures(std::vector<Finding>& found, const Examination& examination,
   for (const PairFacts& pair : examination.pairs) {
     const auto both = std::minmax(pair.from, pair.to);
     if (!pair.failure.empty() && told.insert(both).second) {
-      found.push_back({Severity::error, "collective_failed", {both.first, both.second},
-                       fmt::format("a collective between {} and {} failed: {}",
-                                   name_of(examination, pair.from), name_of(examination, pair.to),
-                                   pair.failure),
-                       "Run the doctor with these two machines alone and ACC_LOG_LEVEL=debug."});
+      found.push_back(
+          {Severity::error,
+           "collective_failed",
+           {both.first, both.second},
+           fmt::format("a collective between {} and {} failed: {}", name_of(examination, pair.from),
+                       name_of(examination, pair.to), pair.failure),
+           "Run the doctor with these two machines alone and ACC_LOG_LEVEL=debug."});
     }
   }
 }
@@ -176,8 +181,8 @@ void add_names(std::vector<Finding>& found, const Examination& examination,
   }
   if (!views.loopback.empty()) {
     add("name_loopback", views.loopback,
-        fmt::format("on {} the name {} leads to the loopback", names_of(examination, views.loopback),
-                    name),
+        fmt::format("on {} the name {} leads to the loopback",
+                    names_of(examination, views.loopback), name),
         "Correct its /etc/hosts: that name belongs to another machine.");
   }
   if (!views.elsewhere.empty()) {
@@ -205,7 +210,9 @@ void add_clocks(std::vector<Finding>& found, const Examination& examination) {
     if (skew > kSkewWarningMs) {
       const auto who = static_cast<int>(machine);
       found.push_back(
-          {skew > kSkewErrorMs ? Severity::error : Severity::warning, "clock_skew", {who},
+          {skew > kSkewErrorMs ? Severity::error : Severity::warning,
+           "clock_skew",
+           {who},
            fmt::format("the clock of {} is {:.1f} s {} that of the others",
                        name_of(examination, who), skew / 1000,
                        *offsets[machine] > 0 ? "before" : "behind"),
@@ -228,24 +235,28 @@ void add_slow(std::vector<Finding>& found, const Examination& examination) {
     for (std::size_t other = 0; other < examination.machines.size(); ++other) {
       const auto b = static_cast<int>(other);
       if (b != machine && examination.bandwidth_gbps(machine, b)) {
-        texts.push_back(fmt::format("{} with {}", figures(examination, machine, b),
-                                    name_of(examination, b)));
+        texts.push_back(
+            fmt::format("{} with {}", figures(examination, machine, b), name_of(examination, b)));
       }
     }
-    found.push_back({Severity::warning, "slow_machine", {machine},
+    found.push_back({Severity::warning,
+                     "slow_machine",
+                     {machine},
                      fmt::format("{} is much slower than the others with all of them: {}",
                                  name_of(examination, machine), fmt::join(texts, "; ")),
                      "Look at its cable, port and interface (ethtool IFACE: speed, errors), at its "
                      "load, and whether its address is that of a management network."});
   }
   for (const auto& [a, b] : slow.pairs) {
-    found.push_back({Severity::warning, "slow_pair", {a, b},
-                     fmt::format("{} and {} are much slower with each other than other pairs: {}",
-                                 name_of(examination, a), name_of(examination, b),
-                                 figures(examination, a, b)),
-                     "Each of them is well with others, so look between them: switches, uplinks that "
-                     "many share, routes (ip route get ADDRESS, tracepath); ask the manager for "
-                     "machines that lie closer (Slurm: --switches=1)."});
+    found.push_back(
+        {Severity::warning,
+         "slow_pair",
+         {a, b},
+         fmt::format("{} and {} are much slower with each other than other pairs: {}",
+                     name_of(examination, a), name_of(examination, b), figures(examination, a, b)),
+         "Each of them is well with others, so look between them: switches, uplinks that "
+         "many share, routes (ip route get ADDRESS, tracepath); ask the manager for "
+         "machines that lie closer (Slurm: --switches=1)."});
   }
 }
 

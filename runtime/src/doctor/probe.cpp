@@ -111,8 +111,8 @@ void ask_once_accepted(Connecting& connecting, Attempt& attempt, bool wants_answ
 }
 
 void read_answer(Connecting& connecting, Attempt& attempt, std::uint64_t token) {
-  const ssize_t got = ::recv(connecting.socket.get(), &connecting.answer,
-                             sizeof(connecting.answer), MSG_DONTWAIT);
+  const ssize_t got =
+      ::recv(connecting.socket.get(), &connecting.answer, sizeof(connecting.answer), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
     return;
   }
@@ -140,8 +140,8 @@ void connect_some(std::span<const Target> targets, std::span<Attempt> attempts,
     std::vector<std::size_t> whose;
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (!all[i].done) {
-        waits.push_back({all[i].socket.get(),
-                         static_cast<short>(all[i].accepted ? POLLIN : POLLOUT), 0});
+        waits.push_back(
+            {all[i].socket.get(), static_cast<short>(all[i].accepted ? POLLIN : POLLOUT), 0});
         whose.push_back(i);
       }
     }
@@ -217,8 +217,8 @@ std::map<std::string, Resolved> resolve(const std::vector<std::string>& names,
   shared->came.wait_for(lock, limit, [&] { return shared->results.size() == names.size(); });
   std::map<std::string, Resolved> results = shared->results;
   for (const std::string& name : names) {
-    results.try_emplace(name, Resolved{{}, "no answer within " + std::to_string(limit.count()) +
-                                               " ms"});
+    results.try_emplace(name,
+                        Resolved{{}, "no answer within " + std::to_string(limit.count()) + " ms"});
   }
   return results;
 }

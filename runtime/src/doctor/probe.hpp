@@ -27,7 +27,8 @@ struct Target {
 };
 
 /// Connects to all at once and waits for their answers, at most `limit`. In the order of `targets`.
-std::vector<Attempt> connect_to(const std::vector<Target>& targets, std::chrono::milliseconds limit);
+std::vector<Attempt> connect_to(const std::vector<Target>& targets,
+                                std::chrono::milliseconds limit);
 
 struct ClockReading {
   double offset_ms = 0;  ///< of the other's clock against this one

@@ -59,8 +59,7 @@ std::string machines_table(const Examination& examination) {
                     each->kernel, std::to_string(each->cpus), std::to_string(each->gpus.size()),
                     or_dash(each->driver_version), or_dash(each->nccl_version),
                     gib(each->memory_available), gib(each->shm_free), limit(each->nofile),
-                    limit(each->memlock),
-                    offsets[i] ? fmt::format("{:+.1f}", *offsets[i]) : "-"});
+                    limit(each->memlock), offsets[i] ? fmt::format("{:+.1f}", *offsets[i]) : "-"});
   }
   return aligned(rows);
 }
@@ -150,8 +149,8 @@ std::string json(const Examination& examination, const std::vector<Finding>& fou
 }
 
 int exit_status(const std::vector<Finding>& found) noexcept {
-  return std::ranges::any_of(
-             found, [](const Finding& each) { return each.severity == Severity::error; })
+  return std::ranges::any_of(found,
+                             [](const Finding& each) { return each.severity == Severity::error; })
              ? 1
              : 0;
 }

@@ -157,7 +157,7 @@ struct LaunchPlan {
   bool explains_failure = false;
   /// Run on this machine where the job's could not meet; empty: nothing.
   std::vector<std::string> unmet_command;
-  std::string success;               ///< a line for stdout when all workers have succeeded
+  std::string success;  ///< a line for stdout when all workers have succeeded
 };
 
 /// Who this machine's workers are in the job: what the rendezvous answers.
