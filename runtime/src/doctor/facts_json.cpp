@@ -204,6 +204,9 @@ MachineFacts decode_machine(const std::string& text) {
 
 std::vector<PairFacts> decode_pairs(const std::string& text) {
   return decoded(text, [](const Json& all) {
+    if (!all.is_array()) {
+      throw Error(Errc::protocol, "doctor: a machine's pairs are no list");
+    }
     std::vector<PairFacts> pairs;
     for (const Json& each : all) {
       pairs.push_back(pair_of(each));
