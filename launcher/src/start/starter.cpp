@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "host/own_variables.hpp"
+#include "start/carried_environment.hpp"
 #include "start/starting_job.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -49,6 +50,12 @@ std::string path_of(const std::string& program, const plugins::Environment& envi
               "cannot start machines: there is no " + program + " in PATH (" + path + ")");
 }
 
+/// The plan's own variables go before those of this process.
+StartPlan with_carried(StartPlan plan, const plugins::Environment& environment) {
+  plan.environment.merge(environment_for_other_machines(environment, plan.means));
+  return plan;
+}
+
 std::string last_line_of(const std::string& file) {
   std::ifstream stream(file);
   std::string last;
@@ -80,7 +87,7 @@ int StartingJob::run() {
     say(notice);
   }
   make_log_folder();
-  for (ClientCommand& command : client_commands(*plan_.start, log_folder_)) {
+  for (ClientCommand& command : client_commands(with_carried(*plan_.start, environment_), log_folder_)) {
     command.words.front() = path_of(command.words.front(), environment_);
     clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
   }

@@ -92,7 +92,7 @@ TEST_CASE("one launcher a machine: machines, rank, address and port come from th
     PlanFixture fixture;
     put(fixture, variables);
     Words words = flags;
-    words.insert(words.end(), {"--cpu", "train"});
+    words.insert(words.end(), {"--cpu", "./train"});
     const LaunchPlan plan = fixture.plan(words);
     CHECK_FALSE(plan.start);
     CHECK_FALSE(plan.seat);
@@ -118,7 +118,7 @@ TEST_CASE("one launcher a rank is the supervisor of one worker") {
     CAPTURE(rank);
     PlanFixture fixture;
     put(fixture, variables);
-    const LaunchPlan plan = fixture.plan({"--cpu", "train"});
+    const LaunchPlan plan = fixture.plan({"--cpu", "./train"});
     REQUIRE(plan.seat);
     CHECK(plan.local_world_size == 1);
     CHECK(plan.placements.size() == 1);
@@ -138,12 +138,12 @@ TEST_CASE("a task that sees one GPU alone uses it as the first") {
   put(fixture, slurm_step(2, 1, 1));
   fixture.set_gpus(2, 1);
   fixture.environment["CUDA_VISIBLE_DEVICES"] = "1";
-  const Environment own = fixture.worker(fixture.plan({"train"}), 1);
+  const Environment own = fixture.worker(fixture.plan({"./train"}), 1);
   CHECK(own.at("LOCAL_RANK") == "0");
   CHECK(own.at("CUDA_VISIBLE_DEVICES") == "1");
   fixture.set_gpus(2, 2);
   fixture.environment.erase("CUDA_VISIBLE_DEVICES");
-  const LaunchPlan shared = fixture.plan({"train"});
+  const LaunchPlan shared = fixture.plan({"./train"});
   CHECK(fixture.worker(shared, 1).at("LOCAL_RANK") == "1");
   CHECK(shared.placements.front().gpu == 1);
 }
@@ -151,16 +151,16 @@ TEST_CASE("a task that sees one GPU alone uses it as the first") {
 TEST_CASE("the script of a job starts the launchers") {
   PlanFixture fixture;
   put(fixture, slurm_script());
-  const auto start = fixture.plan({"--cpu", "train", "--x"}).start;
+  const auto start = fixture.plan({"--cpu", "./train", "--x"}).start;
   REQUIRE(start);
   CHECK(start->means == StartPlan::Means::srun);
   CHECK(start->machines.size() == 2);
-  CHECK(start->arguments == Words{"launch", "--cpu", "train", "--x"});
+  CHECK(start->arguments == Words{"launch", "--cpu", "./train", "--x"});
   CHECK(start->environment == Environment{{"ACC_LOCAL_PROCESSES", "4,4"}});
-  CHECK(fixture.plan({"--cpu", "--num_processes=2", "train"}).start->environment.empty());
+  CHECK(fixture.plan({"--cpu", "--num_processes=2", "./train"}).start->environment.empty());
   // On one machine alone there is nothing to start.
   const LaunchPlan alone =
-      fixture.plan({"--cpu", "--num_machines=1", "--num_processes=2", "train"});
+      fixture.plan({"--cpu", "--num_machines=1", "--num_processes=2", "./train"});
   CHECK_FALSE(alone.start);
   CHECK(alone.local_world_size == 2);
 }
@@ -172,7 +172,7 @@ TEST_CASE("the job beats the file, and flags beat the job") {
                 "distributed_type: MULTI_CPU\nnum_machines: 4\nmachine_rank: 0\nnum_processes: 4\n"
                 "main_process_ip: elsewhere\nmain_process_port: 1234\n");
   const LaunchPlan plan = fixture.plan({"--config_file", (fixture.folder() / "c.yaml").string(),
-                                        "--main_process_port", "4321", "train"});
+                                        "--main_process_port", "4321", "./train"});
   CHECK(plan.machine_rank == 1);
   CHECK(plan.num_machines == 2);
   CHECK(plan.local_world_size == 2);
@@ -185,12 +185,12 @@ TEST_CASE("whoever counts machines by hand, or wants Accelerate's reading, is le
   PlanFixture fixture;
   put(fixture, slurm_step(1, 1, 0));
   const LaunchPlan own = fixture.plan({"--cpu", "--num_machines=3", "--machine_rank=2",
-                                       "--num_processes=3", "--main_process_ip=a", "train"});
+                                       "--num_processes=3", "--main_process_ip=a", "./train"});
   CHECK(own.machine_rank == 2);
   CHECK(own.num_machines == 3);
-  const LaunchPlan alone = fixture.plan({"--cpu", "--num_machines", "1", "train"});
+  const LaunchPlan alone = fixture.plan({"--cpu", "--num_machines", "1", "./train"});
   CHECK(alone.num_machines == 1);
-  const LaunchPlan accelerate = fixture.plan({"--compat=accelerate", "--cpu", "train"});
+  const LaunchPlan accelerate = fixture.plan({"--compat=accelerate", "--cpu", "./train"});
   CHECK(accelerate.num_machines == 1);
   CHECK(accelerate.manager.name.empty());
 }
@@ -204,7 +204,7 @@ TEST_CASE("counts that do not fit the job are named with their variables") {
   for (const auto& [variables, words, parts] : {
            Case{slurm_step(1, 1, 0),
                 {"--num_machines", "4", "--num_processes", "4"},
-                {"--num_machines 4, but", "2 machines (SLURM_STEP_NUM_NODES"}},
+                {"--num_machines 4, but", "2 machines (SLURM_STEP_NODELIST"}},
            Case{slurm_step(4, 1, 0),
                 {"--num_processes", "4"},
                 {"8 tasks on 2 machines", "but --num_processes is 4"}},
@@ -217,12 +217,12 @@ TEST_CASE("counts that do not fit the job are named with their variables") {
                  {"ACC_JOB_ID", "id"},
                  {"ACC_LOCAL_PROCESSES", "1,x"}},
                 {},
-                {"ACC_LOCAL_PROCESSES must be numbers of workers"}},
+                {"ACC_LOCAL_PROCESSES must be numbers"}},
        }) {
     PlanFixture fixture;
     put(fixture, variables);
     Words all = words;
-    all.insert(all.end(), {"--cpu", "train"});
+    all.insert(all.end(), {"--cpu", "./train"});
     const std::string message = fixture.refusal(all);
     for (const std::string& part : parts) {
       CAPTURE(message);
@@ -250,7 +250,7 @@ TEST_CASE("a hostfile is started by ssh, each host with what is said of it") {
     PlanFixture fixture;
     fixture.write("hosts", hostfile);
     Words all = words;
-    all.insert(all.end(), {"--hostfile", "hosts", "--cpu", "train"});
+    all.insert(all.end(), {"--hostfile", "hosts", "--cpu", "./train"});
     const auto start = fixture.plan(all).start;
     REQUIRE(start);
     CHECK(start->machines.size() == machines);
@@ -280,7 +280,7 @@ TEST_CASE("a hostfile is started by ssh, each host with what is said of it") {
            Bad{"none", "cannot read"},
        }) {
     const std::string message =
-        fixture.refusal({"--hostfile", file, "--cpu", "--num_processes=2", "train"});
+        fixture.refusal({"--hostfile", file, "--cpu", "--num_processes=2", "./train"});
     CAPTURE(message);
     CHECK(contains(message, part));
   }

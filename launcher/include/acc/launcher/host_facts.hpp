@@ -26,7 +26,7 @@ struct HostFacts {
   std::string hostname;
   std::string domain_name;  ///< "job-1.svc.ns.svc.cluster.local", as /etc/hosts says it; or empty
   /// Command lines of the processes that this one descends from, its own kind left out; the nearest
-  /// first.
+  /// first. Only under Slurm and PMI, where they tell what no variable does.
   std::vector<std::vector<std::string>> ancestors;
   std::filesystem::path working_directory;
   std::filesystem::path executable_directory;  ///< where acclaunch itself lies

@@ -153,7 +153,7 @@ std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
   if (!file) {
     throw Error(Errc::config, draft.place("hostfile") + ": cannot read " + path.string());
   }
-  return parse_hostfile(text.str(), path.string(), HostfileWords::any);
+  return parse_hostfile(text.str(), path.string(), HostfileForm::any);
 }
 
 void check_first_host(const Host& first, std::size_t count) {
