@@ -10,6 +10,8 @@
 #include "supervision/guardian.hpp"
 #include "supervision/signals.hpp"
 
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -89,6 +91,31 @@ LaunchPlan make_plan(const Face& face, const Flags& flags,
   }
 }
 
+/// What a machine finds out alone, where it could not meet the others. Takes some seconds.
+void run_unmet(const std::vector<std::string>& command) {
+  std::vector<char*> words;
+  for (const std::string& word : command) {
+    words.push_back(const_cast<char*>(word.c_str()));
+  }
+  words.push_back(nullptr);
+  pid_t child = 0;
+  if (::posix_spawn(&child, words.front(), nullptr, nullptr, words.data(), environ) == 0) {
+    ::waitpid(child, nullptr, 0);
+  }
+}
+
+/// The machine's own findings come before the reason why it met nobody.
+int run_plan(const LaunchPlan& plan, const acc::plugins::Environment& environment, Guard guard) {
+  try {
+    return run_job(plan, environment, std::move(guard));
+  } catch (const acc::Error&) {
+    if (!plan.unmet_command.empty()) {
+      run_unmet(plan.unmet_command);
+    }
+    throw;
+  }
+}
+
 /// In the supervisor process. `head`: what stands before a line of this launcher's.
 int launch(const Face& face, const Flags& flags, Guard guard, std::string& head) {
   const auto environment = acc::plugins::current_environment();
@@ -101,7 +128,7 @@ int launch(const Face& face, const Flags& flags, Guard guard, std::string& head)
     return start_machines(plan, environment, std::move(guard));
   }
   append_file(plan);
-  const int status = run_job(plan, environment, std::move(guard));
+  const int status = run_plan(plan, environment, std::move(guard));
   return status == 0 && !plan.success.empty() ? print(plan.success + "\n") : status;
 }
 

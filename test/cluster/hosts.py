@@ -264,6 +264,14 @@ class Cluster:
         """Each frame to and from the host waits so long: round trips gain twice that."""
         self.switch(f"delay {self[name].number} {milliseconds}")
 
+    def rate(self, a, b, kilobits):
+        """Between these two hosts pass so many kbit/s, each way."""
+        self.switch(f"rate {self[a].number} {self[b].number} {kilobits}")
+
+    def block(self, a, b, ports):
+        """No TCP connection from one host to the other at a range of ports: the packet is dropped."""
+        self.switch(f"block {self[a].number} {self[b].number} {ports.start} {ports.stop - 1}")
+
     def heal(self):
         self.switch("heal")
 

@@ -7,6 +7,9 @@ input, one a line, and are answered "ok" once they are in force:
     plug N          port v<N> is there now            unplug N    its cable is pulled
     cut A B         no frame passes between A and B   heal        all links are sound again
     loss N PERCENT  of the frames to and from N       delay N MS  each frame to and from N waits so long
+    rate A B KBPS   kbit/s between A and B, each way  block A B LOW HIGH
+                                                      no TCP connection from A to B at ports LOW..HIGH,
+                                                      as a firewall that drops the first packet
 
 The kernel's own means for this (netem, nftables) are not in every kernel.
 """
@@ -24,12 +27,28 @@ VNET_HEADER = 10  # bytes before the frame: what the sender's kernel left to the
 LARGEST = VNET_HEADER + 14 + (1 << 16)
 
 
+LONGEST_QUEUE = 0.2  # seconds of frames before a link with a rate; what comes then is lost
+
+
+def connects_to(frame):
+    """Port that this frame asks to connect to, if it is the first of a TCP connection over IPv4."""
+    ip = frame[VNET_HEADER + 14:]
+    if frame[VNET_HEADER + 12:VNET_HEADER + 14] != b"\x08\x00" or ip[9] != socket.IPPROTO_TCP:
+        return None
+    tcp = ip[(ip[0] & 15) * 4:]
+    is_first = tcp[13] & 0x12 == 0x02  # SYN without ACK
+    return int.from_bytes(tcp[2:4], "big") if is_first else None
+
+
 class Switch:
     def __init__(self):
         self.ports = {}  # number of the host -> socket
         self.cuts = set()
         self.loss = collections.Counter()  # percent
         self.delay = collections.Counter()  # seconds
+        self.rate = {}  # pair of hosts -> bits a second, each way
+        self.free_at = collections.Counter()  # (source, target) -> when a link with a rate is idle
+        self.blocks = {}  # (source, target) -> range of ports
         self.late = collections.deque()  # (due, port, frame), in order of their arrival
         self.random = random.Random(7)
         self.poll = select.poll()
@@ -59,6 +78,8 @@ class Switch:
         self.cuts.clear()
         self.loss.clear()
         self.delay.clear()
+        self.rate.clear()
+        self.blocks.clear()
 
     def command(self, line):
         name, *numbers = line.split()
@@ -69,6 +90,10 @@ class Switch:
             self.loss[numbers[0]] = numbers[1]
         elif name == "delay":
             self.delay[numbers[0]] = numbers[1] / 1000
+        elif name == "rate":
+            self.rate[frozenset(numbers[:2])] = numbers[2] * 1000
+        elif name == "block":
+            self.blocks[tuple(numbers[:2])] = range(numbers[2], numbers[3] + 1)
         else:
             {"plug": self.plug, "unplug": self.unplug, "heal": self.heal}[name](*numbers)
         print("ok", flush=True)
@@ -90,10 +115,18 @@ class Switch:
     def forward(self, source, target, frame):
         if frozenset((source, target)) in self.cuts:
             return
+        if connects_to(frame) in self.blocks.get((source, target), ()):
+            return
         for end in (source, target):
             if self.random.uniform(0, 100) < self.loss[end]:
                 return
         delay = self.delay[source] + self.delay[target]
+        if rate := self.rate.get(frozenset((source, target))):
+            waiting = max(0.0, self.free_at[source, target] - time.monotonic())
+            if waiting > LONGEST_QUEUE:
+                return
+            delay += waiting + 8 * len(frame) / rate
+            self.free_at[source, target] = time.monotonic() + waiting + 8 * len(frame) / rate
         if delay == 0:
             self.send(target, frame)
         else:

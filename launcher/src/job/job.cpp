@@ -279,7 +279,9 @@ void Job::publish(JobReport report, const Settlement& settlement) {
   }
   report.log_folder = logs_.kept_folder(round_->round);
   report.report_file = logs_.report_file(round_->round);
-  if (prints_report(plan_, round_->machine_rank, settlement)) {
+  const bool is_explained =
+      plan_.explains_failure && report.first_failure && report.exit_status == 1;
+  if (!is_explained && prints_report(plan_, round_->machine_rank, settlement)) {
     output_.write_stderr(format_report(report));
   }
   if (!report.report_file.empty()) {

@@ -27,30 +27,6 @@
 namespace acc::collectives {
 namespace {
 
-/// The address under which this host reaches the job's store, hence its peers; no packet is sent.
-std::string address_towards(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  const std::string service = std::to_string(port);
-  if (::getaddrinfo(host.c_str(), service.c_str(), &hints, &found) != 0 || found == nullptr) {
-    throw Error(Errc::connection, fmt::format("cannot resolve MASTER_ADDR '{}'", host));
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
-  const UniqueFd probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage own{};
-  socklen_t length = sizeof(own);
-  std::array<char, NI_MAXHOST> name{};
-  if (::connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name.data(), name.size(), nullptr, 0,
-                    NI_NUMERICHOST) != 0) {
-    throw Error(Errc::connection,
-                fmt::format("no route to MASTER_ADDR {}: {}", host, std::strerror(errno)));
-  }
-  return name.data();
-}
-
 /// This machine since its start: containers and launches on it agree.
 std::string machine_name() {
   std::string boot;
@@ -88,6 +64,29 @@ std::vector<int> ranks_by_host(const std::vector<int>& ranks,
 }
 
 }  // namespace
+
+std::string address_towards(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const std::string service = std::to_string(port);
+  if (::getaddrinfo(host.c_str(), service.c_str(), &hints, &found) != 0 || found == nullptr) {
+    throw Error(Errc::connection, fmt::format("cannot resolve MASTER_ADDR '{}'", host));
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  const UniqueFd probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own{};
+  socklen_t length = sizeof(own);
+  std::array<char, NI_MAXHOST> name{};
+  if (::connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name.data(), name.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0) {
+    throw Error(Errc::connection,
+                fmt::format("no route to MASTER_ADDR {}: {}", host, std::strerror(errno)));
+  }
+  return name.data();
+}
 
 std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity) {
   if (identity.world_size == 1) {

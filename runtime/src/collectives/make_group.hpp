@@ -6,6 +6,7 @@
 #include "collectives/group_spec.hpp"
 #include "device/backend.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,10 @@ namespace acc::collectives {
 
 /// The job's store at MASTER_ADDR:MASTER_PORT, with the keys of this attempt; null for one rank.
 std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity);
+
+/// The address under which this host reaches `host`, hence the job's others reach it; no packet is
+/// sent. Throws Error(connection).
+std::string address_towards(const std::string& host, std::uint16_t port);
 
 /// Makes the process groups of one rank. What moves a GPU's memory is decided once, for the whole
 /// job: every rank says in the store what it has.

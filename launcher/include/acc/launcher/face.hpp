@@ -44,6 +44,7 @@ const Face& accelerate_face() noexcept;  ///< `acclaunch [launch]`: the flags of
 const Face& torchrun_face() noexcept;    ///< `acclaunch torchrun`
 const Face& deepspeed_face() noexcept;   ///< `acclaunch deepspeed`
 const Face& self_test_face() noexcept;   ///< `acclaunch test`: a launch of our own program
+const Face& doctor_face() noexcept;      ///< `acclaunch doctor`: one of our own on each machine
 
 /// The face of that name, or nullptr.
 const Face* find_face(std::string_view name) noexcept;

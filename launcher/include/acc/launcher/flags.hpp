@@ -22,6 +22,7 @@ struct Flags {
   std::vector<Value> values;   ///< in the order of the command line; the last of a key counts
   std::string program;         ///< empty: none was given
   bool needs_program = true;   ///< `explain` can do without
+  bool one_process_a_machine = false;      ///< where nobody says how many: `doctor`
   std::vector<std::string> arguments;      ///< everything after the program
   std::vector<std::string> own_arguments;  ///< everything before it
   std::vector<std::string> typed;          ///< all of it, behind the name of the face

@@ -153,7 +153,11 @@ struct LaunchPlan {
   /// What a DeepSpeed JSON file says of the settings table, where the face has a table of its own.
   std::optional<plugins::Settings> file_settings;
   std::vector<std::string> notices;  ///< one line each, printed once before the start
-  std::string success;               ///< a line for stdout when all workers have succeeded
+  /// The program itself says why it ends with status 1: no report of a failed worker then.
+  bool explains_failure = false;
+  /// Run on this machine where the job's could not meet; empty: nothing.
+  std::vector<std::string> unmet_command;
+  std::string success;  ///< a line for stdout when all workers have succeeded
 };
 
 /// Who this machine's workers are in the job: what the rendezvous answers.

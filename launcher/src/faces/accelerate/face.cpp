@@ -14,6 +14,7 @@ constexpr std::string_view kUsage =
     "  acclaunch torchrun [flags] PROGRAM ...    with torchrun's flags\n"
     "  acclaunch deepspeed [flags] PROGRAM ...   with DeepSpeed's flags\n"
     "  acclaunch test [flags]                    starts a program of our own: says what works\n"
+    "  acclaunch doctor [flags]                  looks at the job's machines and their network\n"
     "  acclaunch explain [launch|torchrun|deepspeed] [flags] PROGRAM\n"
     "                                            every setting, its value and where it came "
     "from\n\n"

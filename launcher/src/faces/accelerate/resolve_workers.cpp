@@ -29,6 +29,9 @@ int gpus_or_one(const AccelerateDraft& draft) {
 }
 
 int default_num_processes(const AccelerateDraft& draft) {
+  if (draft.flags.one_process_a_machine) {
+    return draft.num_machines;
+  }
   const bool uneven = draft.settings.has("num_local_processes");
   if (uneven && draft.num_machines == 1) {
     return static_cast<int>(draft.settings.integer("num_local_processes"));

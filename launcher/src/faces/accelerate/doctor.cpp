@@ -1,0 +1,113 @@
+#include "acc/base/error.hpp"
+#include "acc/launcher/face.hpp"
+#include "faces/accelerate/table.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::string_view kUsage =
+    "acclaunch doctor looks at the machines of a job and at the network between them, with the\n"
+    "flags that would start your job on each of them: names, ports, latency and bandwidth of each\n"
+    "pair, clocks, versions, memory, limits. Machine 0 prints what was found and what to do.\n\n"
+    "  acclaunch doctor [flags]\n";
+
+constexpr std::string_view kProgram = "acc_doctor";
+constexpr std::string_view kFileKey = "doctor_file";
+/// Somebody waits for the answer: machines that have not come by then are the answer.
+constexpr std::chrono::seconds kJoinTimeout{120};
+
+constexpr plugins::SettingRow kFileRow{.key = kFileKey,
+                                       .alias = "output",
+                                       .flag = plugins::Flag::value,
+                                       .in_file = false,
+                                       .fallback = "doctor.json",
+                                       .help = "where machine 0 writes the report as JSON"};
+
+std::span<const plugins::SettingRow> doctor_table() noexcept {
+  static const std::vector<plugins::SettingRow> kAll = [] {
+    const auto launch = accelerate_table();
+    std::vector<plugins::SettingRow> rows = {kFileRow};
+    rows.insert(rows.end(), launch.begin(), launch.end());
+    return rows;
+  }();
+  return kAll;
+}
+
+/// The program, with what only the launcher asks the driver for.
+std::vector<std::string> program_arguments(const Flags& flags, const HostFacts& facts) {
+  const Flags::Value* file = flags.find(kFileKey);
+  const std::string name = file == nullptr ? std::string(kFileRow.fallback) : file->text;
+  std::vector<std::string> arguments = {"--output", (facts.working_directory / name).string()};
+  if (!facts.gpu.driver_version.empty()) {
+    arguments.insert(arguments.end(), {"--driver", facts.gpu.driver_version});
+  }
+  for (const Gpu& gpu : facts.gpu.devices) {
+    arguments.insert(arguments.end(), {"--gpu", gpu.name});
+  }
+  return arguments;
+}
+
+/// One worker a machine, which takes no part of what the job's would get. A launcher that was
+/// started for one rank has its one worker already; the program knows the first of a machine.
+void start_one_a_machine(LaunchPlan& plan) {
+  plan.max_restarts = 0;
+  plan.output.folds_lines = false;
+  plan.role.clear();
+  plan.output.line_prefix = "${role_name}";  // none: a table, of machine 0 alone
+  if (plan.seat) {
+    return;
+  }
+  if (plan.num_processes > 0) {
+    plan.num_processes = plan.num_machines;
+  }
+  plan.local_world_size = 1;
+  plan.placements.resize(std::min<std::size_t>(plan.placements.size(), 1));
+  plan.output.to_file.resize(std::min<std::size_t>(plan.output.to_file.size(), 1));
+  plan.output.to_console.resize(std::min<std::size_t>(plan.output.to_console.size(), 1));
+}
+
+LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
+                const HostFacts& facts) {
+  if (!flags.program.empty()) {
+    throw Error(Errc::invalid_argument, "acclaunch doctor starts a program of its own; take out " +
+                                            flags.program + ", or say acclaunch launch");
+  }
+  Flags with_program = flags;
+  std::erase_if(with_program.values, [](const auto& each) { return each.key == kFileKey; });
+  with_program.one_process_a_machine = true;
+  with_program.program = (facts.executable_directory / kProgram).string();
+  with_program.arguments = program_arguments(flags, facts);
+  LaunchPlan launch = accelerate_face().plan(with_program, environment, facts);
+  start_one_a_machine(launch);
+  launch.explains_failure = true;
+  if (launch.num_machines > 1) {
+    if (launch.rendezvous.join_timeout == RendezvousPlan{}.join_timeout) {
+      launch.rendezvous.join_timeout = kJoinTimeout;
+    }
+    launch.unmet_command = launch.command;
+    launch.unmet_command.insert(
+        launch.unmet_command.end(),
+        {"--alone", "--machine_rank", std::to_string(launch.machine_rank), "--meet",
+         launch.rendezvous.address + ":" + std::to_string(launch.rendezvous.port)});
+  }
+  return launch;
+}
+
+}  // namespace
+
+const Face& doctor_face() noexcept {
+  static const Face kFace = [] {
+    Face face = accelerate_face();
+    face.name = "doctor";
+    face.usage = kUsage;
+    face.table = doctor_table();
+    face.plan = plan;
+    return face;
+  }();
+  return kFace;
+}
+
+}  // namespace acc::launcher

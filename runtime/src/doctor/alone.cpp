@@ -1,0 +1,111 @@
+#include "doctor/alone.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace acc::doctor {
+namespace {
+
+constexpr std::chrono::seconds kResolveLimit{5};
+constexpr std::chrono::seconds kConnectLimit{5};
+
+bool is_own(const std::string& address, const MachineFacts& own) {
+  return is_loopback(address) || std::ranges::any_of(own.interfaces, [&](const Interface& each) {
+           return std::ranges::find(each.addresses, address) != each.addresses.end();
+         });
+}
+
+Finding finding_of(const MeetingPlace& place, const Attempt& attempt) {
+  const std::string where = fmt::format("{}:{} ({})", place.host, place.port, attempt.address);
+  switch (attempt.reached) {
+    case Reached::yes:
+      return {Severity::note,
+              "main_process_answers",
+              {0},
+              where + " accepts connections from here: another machine is missing, or was late",
+              "Look at the other machines' launchers; the one that is missing is named by machine "
+              "0."};
+    case Reached::refused:
+      return {Severity::error,
+              "main_process_refuses",
+              {0},
+              where + " refuses: nobody listens there",
+              "Machine 0's launcher has ended, or was never started, or took another port; or the "
+              "address is another machine's. While it waits, ss -ltn on it shows the port."};
+    case Reached::no_route:
+      return {
+          Severity::error,
+          "main_process_unreachable",
+          {0},
+          "no route to " + where,
+          "Compare --main_process_ip with machine 0's addresses (ip address) and this machine's "
+          "routes (ip route get ADDRESS)."};
+    default:
+      return {
+          Severity::error,
+          "main_process_unreachable",
+          {0},
+          where + " does not answer: packets are dropped on the way",
+          "Allow TCP to that port in machine 0's firewall and in the cloud's security group, or "
+          "name an open one with --main_process_port on all machines."};
+  }
+}
+
+}  // namespace
+
+MeetingPlace look_at(const std::string& host, std::uint16_t port, bool serves) {
+  MeetingPlace place{.host = host, .port = port, .serves = serves, .name = {}, .attempts = {}};
+  place.name = resolve({host}, kResolveLimit)[host];
+  std::vector<Target> targets;
+  for (const std::string& address : place.name.addresses) {
+    targets.push_back({address, port});
+  }
+  if (!serves) {
+    place.attempts = connect_to(targets, kConnectLimit);
+  }
+  return place;
+}
+
+std::vector<Finding> meeting_findings(const MeetingPlace& place, const MachineFacts& own) {
+  std::vector<Finding> found;
+  const std::vector<std::string>& addresses = place.name.addresses;
+  if (addresses.empty()) {
+    return {{Severity::error,
+             "main_process_unknown",
+             {0},
+             fmt::format("cannot look up --main_process_ip {}: {}", place.host, place.name.failure),
+             "Put the name into the name server or /etc/hosts of this machine, or give an "
+             "address."}};
+  }
+  const bool leads_here =
+      std::ranges::all_of(addresses, [&](const std::string& each) { return is_own(each, own); });
+  if (place.serves &&
+      std::ranges::none_of(addresses, [&](const auto& each) { return is_own(each, own); })) {
+    found.push_back(
+        {Severity::error,
+         "main_process_elsewhere",
+         {0},
+         fmt::format("this is machine 0, but --main_process_ip {} leads to {}, which is "
+                     "not here",
+                     place.host, fmt::join(addresses, ", ")),
+         "Give --machine_rank 0 to the machine with that address, or its own address "
+         "as --main_process_ip on all machines."});
+  } else if (!place.serves && leads_here) {
+    found.push_back(
+        {Severity::error,
+         "main_process_is_here",
+         {0},
+         fmt::format("this is not machine 0, but --main_process_ip {} leads to {}, which "
+                     "is this machine",
+                     place.host, fmt::join(addresses, ", ")),
+         "Correct --machine_rank, or the name in this machine's /etc/hosts."});
+  }
+  for (const Attempt& each : place.attempts) {
+    found.push_back(finding_of(place, each));
+  }
+  return found;
+}
+
+}  // namespace acc::doctor

@@ -1,0 +1,239 @@
+#include "doctor/gather.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/base/library_search.hpp"
+#include "acc/base/unique_fd.hpp"
+#include "doctor/probe.hpp"
+
+#include <dlfcn.h>
+#include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+namespace acc::doctor {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string first_line(const fs::path& path) {
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  return line;
+}
+
+void gather_names(MachineFacts& facts) {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  facts.host = name.data();
+  facts.boot_id = first_line("/proc/sys/kernel/random/boot_id");
+  utsname system{};
+  ::uname(&system);
+  facts.kernel = system.release;
+  facts.architecture = system.machine;
+  facts.acclaunch_version = ACC_VERSION;
+  facts.name_resolves_to = resolve({facts.host}, std::chrono::seconds(5))[facts.host].addresses;
+}
+
+/// CUDA and NCCL count 12.8 as 12080 and 2.28.3 as 22803.
+std::string nccl_version() {
+  try {
+    std::error_code none;
+    const auto library =
+        open_library(nccl_library_search(), fs::read_symlink("/proc/self/exe", none));
+    const auto ask = reinterpret_cast<int (*)(int*)>(::dlsym(library.handle, "ncclGetVersion"));
+    int version = 0;
+    if (ask != nullptr && ask(&version) == 0) {
+      return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+             std::to_string(version % 100);
+    }
+  } catch (const Error&) {  // none here
+  }
+  return {};
+}
+
+std::string cuda_version() {
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) {
+    return {};
+  }
+  const auto ask = reinterpret_cast<int (*)(int*)>(::dlsym(driver, "cuDriverGetVersion"));
+  int version = 0;
+  return ask != nullptr && ask(&version) == 0
+             ? std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10)
+             : std::string();
+}
+
+std::optional<int> speed_of(int socket, ifreq request) {
+  constexpr std::uint16_t kUnknown = 0xffff;
+  ethtool_cmd command{};
+  command.cmd = ETHTOOL_GSET;
+  request.ifr_data = reinterpret_cast<char*>(&command);
+  if (::ioctl(socket, SIOCETHTOOL, &request) != 0 || command.speed == kUnknown ||
+      command.speed == 0) {
+    return std::nullopt;
+  }
+  return static_cast<int>(command.speed | static_cast<unsigned>(command.speed_hi) << 16);
+}
+
+/// Those that are up, the loopback left out.
+void gather_interfaces(MachineFacts& facts) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) {
+    return;
+  }
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    const int family = each->ifa_addr == nullptr ? AF_UNSPEC : each->ifa_addr->sa_family;
+    if ((family != AF_INET && family != AF_INET6) || (each->ifa_flags & IFF_UP) == 0 ||
+        (each->ifa_flags & IFF_LOOPBACK) != 0) {
+      continue;
+    }
+    auto known = std::ranges::find(facts.interfaces, std::string(each->ifa_name), &Interface::name);
+    if (known == facts.interfaces.end()) {
+      ifreq request{};
+      std::strncpy(request.ifr_name, each->ifa_name, IFNAMSIZ - 1);
+      Interface interface {
+        .name = each->ifa_name, .addresses = {}
+      };
+      interface.speed_mbps = speed_of(socket.get(), request);
+      interface.mtu = ::ioctl(socket.get(), SIOCGIFMTU, &request) == 0 ? request.ifr_mtu : 0;
+      known = facts.interfaces.insert(facts.interfaces.end(), std::move(interface));
+    }
+    std::array<char, NI_MAXHOST> text{};
+    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (::getnameinfo(each->ifa_addr, length, text.data(), text.size(), nullptr, 0,
+                      NI_NUMERICHOST) == 0) {
+      known->addresses.emplace_back(text.data());
+    }
+  }
+}
+
+void gather_ports(MachineFacts& facts) {
+  std::istringstream range(first_line("/proc/sys/net/ipv4/ip_local_port_range"));
+  if (!(range >> facts.port_low >> facts.port_high)) {
+    facts.port_low = 32768;  // Linux's default
+    facts.port_high = 60999;
+  }
+}
+
+std::int64_t meminfo(const std::string& key) {
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  for (std::int64_t value = 0; file >> name >> value; std::getline(file, unit)) {
+    if (name == key + ":") {
+      return value * 1024;
+    }
+  }
+  return 0;
+}
+
+/// This process's control group of that controller, as the file system shows it.
+fs::path control_group(const std::string& controller) {
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    const std::string names = line.substr(first + 1, second - first - 1);
+    const std::string path = line.substr(second + 1);
+    if (names.empty()) {
+      return "/sys/fs/cgroup" + path;
+    }
+    if (("," + names + ",").find("," + controller + ",") != std::string::npos) {
+      return "/sys/fs/cgroup/" + controller + path;
+    }
+  }
+  return "/sys/fs/cgroup";
+}
+
+std::optional<std::int64_t> number_in(const fs::path& path) {
+  std::int64_t value = 0;
+  std::istringstream line(first_line(path));
+  return line >> value ? std::optional(value) : std::nullopt;
+}
+
+/// Also the limits of the groups above count; in a container its own is at the root.
+void gather_memory(MachineFacts& facts) {
+  facts.memory_total = meminfo("MemTotal");
+  facts.memory_available = meminfo("MemAvailable");
+  fs::path group = control_group("memory");
+  for (; group.string().starts_with("/sys/fs/cgroup"); group = group.parent_path()) {
+    auto limit = number_in(group / "memory.max");
+    auto used = number_in(group / "memory.current");
+    if (!limit) {  // version 1, where no limit is a huge one
+      limit = number_in(group / "memory.limit_in_bytes");
+      used = number_in(group / "memory.usage_in_bytes");
+    }
+    if (limit && *limit < facts.memory_total) {
+      facts.memory_limit =
+          facts.memory_limit == kUnlimited ? *limit : std::min(facts.memory_limit, *limit);
+      facts.memory_available =
+          std::clamp<std::int64_t>(*limit - used.value_or(0), 0, facts.memory_available);
+    }
+  }
+  struct statvfs place {};
+  if (::statvfs("/dev/shm", &place) == 0) {
+    const auto block = static_cast<std::int64_t>(place.f_frsize);
+    facts.shm_total = block * static_cast<std::int64_t>(place.f_blocks);
+    facts.shm_free = block * static_cast<std::int64_t>(place.f_bavail);
+  }
+}
+
+void gather_cpus(MachineFacts& facts) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  facts.cpus = ::sched_getaffinity(0, sizeof(set), &set) == 0
+                   ? CPU_COUNT(&set)
+                   : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  fs::path group = control_group("cpu");
+  for (; group.string().starts_with("/sys/fs/cgroup"); group = group.parent_path()) {
+    std::istringstream line(first_line(group / "cpu.max"));
+    double quota = 0, period = 0;
+    if (line >> quota >> period && period > 0) {
+      facts.cpu_quota = std::min(facts.cpu_quota.value_or(quota / period), quota / period);
+    }
+  }
+}
+
+std::int64_t soft_limit(int resource) {
+  rlimit limits{};
+  ::getrlimit(static_cast<__rlimit_resource_t>(resource), &limits);
+  return limits.rlim_cur == RLIM_INFINITY ? kUnlimited : static_cast<std::int64_t>(limits.rlim_cur);
+}
+
+}  // namespace
+
+void gather(MachineFacts& facts) {
+  gather_names(facts);
+  gather_interfaces(facts);
+  gather_ports(facts);
+  gather_memory(facts);
+  gather_cpus(facts);
+  facts.cuda_version = cuda_version();
+  facts.nccl_version = nccl_version();
+  facts.nofile = soft_limit(RLIMIT_NOFILE);
+  facts.memlock = soft_limit(RLIMIT_MEMLOCK);
+  facts.nproc = soft_limit(RLIMIT_NPROC);
+  std::error_code none;
+  facts.has_infiniband =
+      fs::exists("/sys/class/infiniband", none) && !fs::is_empty("/sys/class/infiniband", none);
+}
+
+}  // namespace acc::doctor

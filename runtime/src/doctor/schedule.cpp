@@ -1,0 +1,25 @@
+#include "doctor/schedule.hpp"
+
+#include <algorithm>
+
+namespace acc::doctor {
+
+std::vector<std::vector<std::pair<int, int>>> rounds_of_pairs(int count) {
+  const int seats = count + count % 2;  // the last of an odd count's is empty
+  std::vector<std::vector<std::pair<int, int>>> rounds;
+  for (int round = 0; round + 1 < seats; ++round) {
+    const auto at = [&](int seat) {  // seat 0 stays, the others move on by one a round
+      return seat == 0 ? 0 : 1 + (seat - 1 + round) % (seats - 1);
+    };
+    std::vector<std::pair<int, int>>& pairs = rounds.emplace_back();
+    for (int seat = 0; seat < seats / 2; ++seat) {
+      const auto [low, high] = std::minmax({at(seat), at(seats - 1 - seat)});
+      if (high < count) {
+        pairs.emplace_back(low, high);
+      }
+    }
+  }
+  return rounds;
+}
+
+}  // namespace acc::doctor
