@@ -1,6 +1,7 @@
 #include "start/starter.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/launcher/host_facts.hpp"
 #include "host/own_variables.hpp"
 #include "start/carried_environment.hpp"
 #include "start/starting_job.hpp"
@@ -29,12 +30,6 @@ namespace {
 
 /// So many connections are set up at once: sshd, and name services, have limits of their own.
 constexpr std::ptrdiff_t kMostAtOnce = 64;
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 /// Throws Error(config) where the client is not installed.
 std::string path_of(const std::string& program, const plugins::Environment& environment) {
