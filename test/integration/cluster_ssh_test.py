@@ -293,6 +293,22 @@ def port_in_use(job):
     job.expect(2, "machine 0 (node0) cannot be started: ", "29777")
 
 
+def by_pdsh(job):
+    job.flags = ["--launcher", "pdsh"]
+    job.run({"NCCL_CARRIED": "along"})
+    for rank, name in enumerate(NODES):
+        check(job.started.count(f"worker {2 * rank} of 6 on {name}") == 1, "ranks follow the list")
+    job.finish("0: 0\n1: 0\n2: 0\n3: 7\n4: 0\n5: 0\n")
+    job.expect(7, "rank 3: exited with code 7")
+
+
+def pdsh_stopped(job):
+    job.flags = ["--launcher", "pdsh"]
+    job.run()
+    os.kill(job.guardian(), signal.SIGTERM)
+    job.expect(128 + signal.SIGTERM, "stopped by SIGTERM")
+
+
 CASES = {
     "all succeed": all_succeed,
     "environment and folder go along": environment_and_folder,
@@ -318,6 +334,7 @@ CASES = {
     "no such folder there": no_such_folder,
     "a port in use there": port_in_use,
 }
+PDSH_CASES = {"pdsh: one worker fails": by_pdsh, "pdsh: SIGTERM": pdsh_stopped}
 
 
 def run_case(name, act, programs):
@@ -336,7 +353,8 @@ def main(programs, *wanted):
         print(f"skipped: {why_not}")
         return SKIPPED
     failures = 0
-    for name, act in CASES.items():
+    cases = {**CASES, **(PDSH_CASES if shutil.which("pdsh") else {})}
+    for name, act in cases.items():
         if wanted and name not in wanted:
             continue
         try:

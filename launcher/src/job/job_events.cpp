@@ -211,7 +211,7 @@ void Job::on_starter(const control::Message& message) {
   if (const auto* signal = std::get_if<control::Signal>(&message)) {
     on_signal(signal->number);
   } else if (const auto* end = std::get_if<control::End>(&message)) {
-    if (phase_ != Phase::running) {
+    if (phase_ != Phase::running && !plan_.manager.merges_output) {  // else the starter has said it
       say(end->reason);
     }
     stop({end->exit_status, SIGTERM, end->reason, false, Cause::other});

@@ -145,9 +145,7 @@ UniqueFd OutputMux::add_pipe(const WorkerOutput& worker, Console& console,
       target.filter.words.empty() ? nullptr : shared_file(target.filter.file), worker.prefix});
   stream->pipe.non_blocking(true);
   stream->is_whole = !worker.prefix.empty() || worker.edit;
-  if (!console.is_stderr) {
-    stream->edit = worker.edit;
-  }
+  stream->edit = worker.edit;
   if (!worker.prefix.empty() && console.sink->is_terminal() && std::getenv("NO_COLOR") == nullptr) {
     stream->prefix = coloured(worker.prefix, worker.rank);
   }

@@ -26,8 +26,8 @@ struct WorkerOutput {
   int rank = 0;
   std::string prefix = {};  ///< as it stands before each line; empty: bytes pass as they come
   WorkerTargets targets = {};
-  /// Lines of its stdout go to the console whole, and as this makes them: it gets each with its end
-  /// and returns what of it is to be shown. Empty: none such.
+  /// Lines go to the console whole, and as this makes them: it gets each with its end and returns
+  /// what of it is to be shown. Empty: none such.
   std::function<std::string_view(std::string_view line)> edit = {};
 };
 

@@ -18,6 +18,8 @@ namespace {
 constexpr std::chrono::seconds kPatience{2};
 /// For the rest of the machines, once one has said that the job is over.
 constexpr std::chrono::seconds kGrace{10};
+/// srun's answer to --cpu-bind=none where there is no plugin that could bind: that is fine.
+constexpr std::string_view kNoBinding = "srun: cluster configuration lacks support for cpu binding";
 constexpr int kConfigStatus = 2;
 
 }  // namespace
@@ -30,7 +32,7 @@ std::string_view StartingJob::hear(Client& client, std::string_view line) {
   if (is_over_ && !heard.before.empty()) {
     limit(kGrace);  // from now
   }
-  return heard.before;
+  return heard.before.starts_with(kNoBinding) ? std::string_view() : heard.before;
 }
 
 void StartingJob::on_answer(Client& client, const control::Answer& answer) {
