@@ -108,15 +108,20 @@ Time Membership::next_deadline() const {
   if (phase_ == Phase::gathering && last_call_) {
     next = std::min(next, *last_call_);
   }
-  if (phase_ == Phase::refused || (phase_ == Phase::over && agents_.empty() && is_elastic())) {
+  if (phase_ == Phase::refused) {
+    next = std::min(next, refuses_until_);
+  }
+  if (phase_ == Phase::over && agents_.empty() && is_elastic()) {
     next = std::min(next, over_since_ + times_.close);
   }
   return next == Time::max() ? next : next + stalled_;
 }
 
 bool Membership::gives_way(Time now) const {
-  const bool is_late = now - stalled_ >= over_since_ + times_.close;
-  return phase_ == Phase::refused ? is_late : phase_ == Phase::over && (!is_elastic() || is_late);
+  now -= stalled_;
+  return phase_ == Phase::refused
+             ? now >= refuses_until_
+             : phase_ == Phase::over && (!is_elastic() || now >= over_since_ + times_.close);
 }
 
 bool Membership::gives_way_to(const Enter& enter, Time now) const {
@@ -153,7 +158,7 @@ void Membership::go_on() {
   if (phase_ == Phase::gathering) {
     gather();
   }
-  if (phase_ == Phase::refused && now_ >= over_since_ + times_.close) {
+  if (phase_ == Phase::refused && now_ >= refuses_until_) {
     phase_ = Phase::gathering;
   }
 }
@@ -266,12 +271,29 @@ void Membership::refuse_all(AgentId newcomer, const Machine& machine, const std:
   refuse(newcomer, machine);
 }
 
+/// Once as many have heard it as the job has machines, others are hardly to come; where two of them
+/// were in one place, a moment is left to whoever has that of the missing one.
 void Membership::refuse(AgentId newcomer, const Machine& machine) {
   drop_stranger(newcomer, Dropped::Why::config, refusal_);
   refused_.push_back(machine);
-  if (refused_.size() >= static_cast<std::size_t>(needed())) {
-    phase_ = Phase::gathering;  // all have heard it: the next one begins a job
+  const auto wanted = static_cast<std::size_t>(needed());
+  const bool all_came = refused_.size() >= wanted;
+  refuses_until_ =
+      over_since_ + (all_came ? std::min(times_.close, times_.heartbeat) : times_.close);
+  if (num_places_refused() >= wanted) {
+    phase_ = Phase::gathering;  // the next one begins a job
   }
+}
+
+std::size_t Membership::num_places_refused() const {
+  if (!terms_.ranks_are_given) {
+    return refused_.size();
+  }
+  std::set<int> ranks;
+  for (const Machine& machine : refused_) {
+    ranks.insert(machine.machine_rank.value_or(-1));
+  }
+  return ranks.size();
 }
 
 void Membership::hear(Agent& /*agent*/, Enter&& /*message*/) {
