@@ -28,9 +28,10 @@ Words machine(int rank, const ReservedPort& port, int num_machines, const Words&
 
 const Words kProgram = {"/bin/sh", "-c", "echo started; exec sleep 1000"};
 
-void check_refused(Program& job, const std::string& why) {
+void check_refused(Program& job, const std::string& why, const std::string& why_too = "") {
   CHECK(job.wait() == 2);
   CHECK_MESSAGE(contains(job.err(), why), job.err());
+  CHECK_MESSAGE(contains(job.err(), why_too), job.err());
   CHECK(job.out().empty());
 }
 
@@ -69,17 +70,19 @@ TEST_CASE("disagreeing machines: each names what differs, and ends with status 2
        kProgram,
        "with --rdzv_backend static",
        "with --rdzv_backend c10d"},
-      {{}, {"--num_local_processes", "2"}, kProgram, "machine 0 (", "brings 2: 3 in all"},
+      {{"--num_processes", "4", "--num_local_processes", "1"},
+       {"--num_processes", "4", "--num_local_processes", "2"},
+       kProgram,
+       "machine 0 (",
+       "brings 2: 3 in all"},
   };
   for (const auto& [flags0, flags1, program1, said0, said1] : cases) {
     CAPTURE(said1);
     const ReservedPort port;
     Program machine0(machine(0, port, 2, flags0, kProgram));
     Program machine1(machine(1, port, 2, flags1, program1));
-    check_refused(machine0, said0);
-    check_refused(machine0, said1);
-    check_refused(machine1, said0);
-    check_refused(machine1, said1);
+    check_refused(machine0, said0, said1);
+    check_refused(machine1, said0, said1);
   }
 }
 
