@@ -14,7 +14,8 @@ int main(int argc, char** argv) {
   return run_guarded(argc, argv, [&](Guard guard) {
     try {
       const Face& face = accelerate_face();
-      const Flags flags = parse_flags(face, {argv + 1, argv + argc});
+      const std::vector<std::string> arguments(argv + 1, argv + argc);
+      const Flags flags = parse_flags(face, arguments);
       const auto environment = acc::plugins::current_environment();
       LaunchPlan plan = face.plan(flags, environment, detect_host_facts(environment));
       plan.manager.merges_output = true;

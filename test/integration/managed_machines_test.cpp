@@ -26,12 +26,6 @@ std::vector<std::string> machine(int rank, const ReservedPort& port) {
           "--main_process_port", port.text()};
 }
 
-std::string line_head() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return std::string("acclaunch on ") + name.data() + ": ";
-}
-
 }  // namespace
 
 TEST_CASE("managed machines: one report, and lines about the job once") {
@@ -55,8 +49,8 @@ TEST_CASE(
     job.wait_for_text(" end", 2);
     const Watched workers(job.out(), "pid=");
     const auto signal_workers = [&] {
-      for (const pid_t pid : workers.pids()) {
-        ::kill(pid, SIGTERM);
+      for (std::size_t i = 0; i < workers.size(); ++i) {
+        ::kill(workers[i], SIGTERM);
       }
     };
     if (workers_first) {
