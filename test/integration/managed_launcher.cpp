@@ -11,10 +11,10 @@
 using namespace acc::launcher;
 
 int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);  // argv becomes a title
   return run_guarded(argc, argv, [&](Guard guard) {
     try {
       const Face& face = accelerate_face();
-      const std::vector<std::string> arguments(argv + 1, argv + argc);
       const Flags flags = parse_flags(face, arguments);
       const auto environment = acc::plugins::current_environment();
       LaunchPlan plan = face.plan(flags, environment, detect_host_facts(environment));

@@ -210,7 +210,7 @@ bool Membership::admit(AgentId id, const Enter& enter) {
   }
   const std::string reason = disagreement(enter.machine, enter.terms, *founder_, terms_);
   if (!reason.empty() && !has_formed_) {
-    refuse_all(id, enter.machine, reason);
+    refuse_all(id, enter, reason);
     return false;
   }
   if (!reason.empty()) {
@@ -243,7 +243,7 @@ bool Membership::claim_rank(AgentId id, const Enter& enter) {
       return false;
     }
     if (!is_same) {
-      refuse_all(id, machine,
+      refuse_all(id, enter,
                  fmt::format("--machine_rank {} is claimed twice: on {} (pid {}) and on {} "
                              "(pid {}): give every machine its own",
                              rank, owned.host, owned.pid, machine.host, machine.pid));
@@ -260,7 +260,8 @@ bool Membership::claim_rank(AgentId id, const Enter& enter) {
 }
 
 /// Those who have not come yet hear it too, so that nobody waits for a job that cannot be.
-void Membership::refuse_all(AgentId newcomer, const Machine& machine, const std::string& reason) {
+void Membership::refuse_all(AgentId newcomer, const Enter& enter, const std::string& reason) {
+  fewest_wanted_ = std::min(needed(), enter.terms.num_machines);
   refusal_ = reason;
   over_since_ = now_;
   phase_ = Phase::refused;
@@ -268,16 +269,16 @@ void Membership::refuse_all(AgentId newcomer, const Machine& machine, const std:
     refused_.push_back(agent->machine);
     drop(*agent, Dropped::Why::config, reason);
   }
-  refuse(newcomer, machine);
+  refuse(newcomer, enter.machine);
 }
 
 /// Once as many have heard it as the job has machines, others are hardly to come; where two of them
-/// were in one place, a moment is left to whoever has that of the missing one.
+/// were in one place, or say different numbers, a moment is left to who may be missing.
 void Membership::refuse(AgentId newcomer, const Machine& machine) {
   drop_stranger(newcomer, Dropped::Why::config, refusal_);
   refused_.push_back(machine);
   const auto wanted = static_cast<std::size_t>(needed());
-  const bool all_came = refused_.size() >= wanted;
+  const bool all_came = refused_.size() >= static_cast<std::size_t>(fewest_wanted_);
   refuses_until_ =
       over_since_ + (all_came ? std::min(times_.close, times_.heartbeat) : times_.close);
   if (num_places_refused() >= wanted) {
