@@ -48,6 +48,9 @@ foreach(target IN LISTS installed bundled gpu_tests)
     set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN")
   endif()
 endforeach()
+if(TARGET acc_cuda_tests)  # the programs of tests labelled gpu are among them
+  add_dependencies(acc_cuda_tests gpu_bundle_programs)
+endif()
 foreach(target IN LISTS bundled gpu_tests)
   if(TARGET ${target})
     install(TARGETS ${target} RUNTIME DESTINATION bin COMPONENT gpu_bundle EXCLUDE_FROM_ALL

@@ -21,11 +21,11 @@ endfunction()
 
 # acc_add_test(NAME SOURCES ... LINK targets... [LABELS ...] [TIMEOUT seconds] [SRC_OF folder...])
 # One doctest binary whose cases ctest lists one by one. SRC_OF opens a library's src/ to the test.
+# main and acc_test_support are linked to all.
 function(acc_add_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;SRC_OF" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/test/support/doctest_main.cpp)
-  target_link_libraries(${name} PRIVATE acc_options doctest::doctest ${ARG_LINK})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/test)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE acc_test_options acc_test_main acc_test_support ${ARG_LINK})
   foreach(folder IN LISTS ARG_SRC_OF)
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/${folder}/src)
   endforeach()
@@ -38,6 +38,16 @@ function(acc_add_test name)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  doctest_discover_tests(${name} TEST_PREFIX "${name}: "
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" SKIP_RETURN_CODE 77)
+  acc_discover_cases(${name} TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" SKIP_RETURN_CODE 77)
+endfunction()
+
+# acc_discover_cases(NAME property value...)
+# The cases of a doctest binary as tests with these properties. The target acc_cuda_tests builds
+# those whose label is cuda.
+function(acc_discover_cases name)
+  doctest_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES ${ARGN})
+  cmake_parse_arguments(ARG "" "LABELS" "" ${ARGN})
+  if(TARGET acc_cuda_tests AND ARG_LABELS STREQUAL "cuda")
+    add_dependencies(acc_cuda_tests ${name})
+  endif()
 endfunction()

@@ -4,15 +4,22 @@
 #include "acc/launcher/host_facts.hpp"
 #include "job/job.hpp"
 #include "job/speaker.hpp"
+#include "start/control_message.hpp"
+#include "start/remote.hpp"
 #include "start/starter.hpp"
 #include "supervision/guardian.hpp"
 #include "supervision/signals.hpp"
 
+#include <unistd.h>
+
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,16 +32,25 @@ int print(const std::string& text) {
   return 0;
 }
 
-int say_why_not(const std::exception_ptr& error, const std::string& head = "acclaunch: ") {
+struct Failure {
+  std::string reason;
+  int exit_status = 1;
+};
+
+Failure failure_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const acc::Error& mistake) {
-    std::fprintf(stderr, "%s%s\n", head.c_str(), mistake.what());
-    return acc::exit_status(mistake);
+    return {mistake.what(), acc::exit_status(mistake)};
   } catch (const std::exception& mistake) {
-    std::fprintf(stderr, "%sinternal error: %s\n", head.c_str(), mistake.what());
-    return 1;
+    return {std::string("internal error: ") + mistake.what(), 1};
   }
+}
+
+int say_why_not(const std::exception_ptr& error) {
+  const Failure failure = failure_of(error);
+  std::fprintf(stderr, "acclaunch: %s\n", failure.reason.c_str());
+  return failure.exit_status;
 }
 
 /// An answer that could not be written is no success.
@@ -73,26 +89,64 @@ LaunchPlan make_plan(const Face& face, const Flags& flags,
   }
 }
 
-/// In the supervisor process.
-int launch(const Face& face, const Flags& flags, Guard guard) {
+/// In the supervisor process. `head`: what stands before a line of this launcher's.
+int launch(const Face& face, const Flags& flags, Guard guard, std::string& head) {
+  const auto environment = acc::plugins::current_environment();
+  const LaunchPlan plan = make_plan(face, flags, environment, guard.alive.get());
+  head = line_head(plan, host_name());
+  if (plan.start && was_started(environment)) {  // and so on, without end
+    throw acc::Error(acc::Errc::internal, "started by another acclaunch, to start machines");
+  }
+  if (plan.start) {
+    return start_machines(plan, environment, std::move(guard));
+  }
+  append_file(plan);
+  const int status = run_job(plan, environment, std::move(guard));
+  return status == 0 && !plan.success.empty() ? print(plan.success + "\n") : status;
+}
+
+/// Says why not, and to a starter how it ended.
+int launch_to_the_end(const std::function<int(std::string& head)>& body) {
+  Failure failure;
   std::string head = "acclaunch: ";
   try {
-    const auto environment = acc::plugins::current_environment();
-    const LaunchPlan plan = make_plan(face, flags, environment, guard.alive.get());
-    head = line_head(plan, host_name());
-    if (plan.start) {
-      return start_machines(plan, environment, std::move(guard));
-    }
-    append_file(plan);
-    const int status = run_job(plan, environment, std::move(guard));
-    return status == 0 && !plan.success.empty() ? print(plan.success + "\n") : status;
+    failure.exit_status = body(head);
   } catch (...) {
-    return say_why_not(std::current_exception(), head);
+    failure = failure_of(std::current_exception());
+    std::fprintf(stderr, "%s%s\n", head.c_str(), failure.reason.c_str());
   }
+  std::fflush(stdout);
+  if (is_controlled(acc::plugins::current_environment())) {
+    control::say(control::Ended{host_name(), failure.exit_status, failure.reason});
+  }
+  return failure.exit_status;
+}
+
+/// What another acclaunch asks for, in the supervisor process too.
+int launch_from_afar(std::span<const std::string> arguments, Guard guard, std::string& head) {
+  std::vector<std::string> asked;
+  {
+    const UsualSignals until_something_runs(guard.alive.get());
+    asked = become_remote(arguments);
+  }
+  if (is_controlled(acc::plugins::current_environment())) {
+    control::say(control::Started{host_name()});
+  }
+  const CommandLine line = read_command_line("acclaunch", asked);
+  return line.sub_command != nullptr
+             ? answered(line.sub_command->run(line.arguments))
+             : launch(*line.face, parse_flags(*line.face, line.arguments), std::move(guard), head);
 }
 
 int run(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty() && arguments.front() == kRemoteCommand) {
+    return run_guarded(argc, argv, [&](Guard guard) {
+      return launch_to_the_end([&](std::string& head) {
+        return launch_from_afar(std::span(arguments).subspan(1), std::move(guard), head);
+      });
+    });
+  }
   const CommandLine line = read_command_line(argv[0], arguments);
   if (line.sub_command != nullptr) {
     return answered(line.sub_command->run(line.arguments));
@@ -105,8 +159,10 @@ int run(int argc, char** argv) {
   if (flags.wants_help) {
     return answered(print(help_text(face) + "\n" + sub_commands_help()));
   }
-  return run_guarded(argc, argv,
-                     [&](Guard guard) { return launch(face, flags, std::move(guard)); });
+  return run_guarded(argc, argv, [&](Guard guard) {
+    return launch_to_the_end(
+        [&](std::string& head) { return launch(face, flags, std::move(guard), head); });
+  });
 }
 
 }  // namespace

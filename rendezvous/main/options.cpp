@@ -1,10 +1,10 @@
 #include "options.hpp"
 
 #include "acc/plugins/document.hpp"
+#include "acc/rendezvous/unix_address.hpp"
 #include "settings.hpp"
 
 #include <boost/asio/ip/address_v6.hpp>
-#include <sys/un.h>
 
 #include <algorithm>
 
@@ -18,8 +18,6 @@ using plugins::SettingRow;
 using plugins::Settings;
 using plugins::Source;
 using plugins::Type;
-
-constexpr std::string_view kUnix = "unix:";
 
 /// A list as its flag spells it. Throws Error(config) for what is no value of the row.
 std::string text_of(const Node& node, const SettingRow& row) {
@@ -85,12 +83,8 @@ void read_flags(const CommandLine& line, Settings& settings, Faults& faults) {
 
 /// What is wrong with an entry of `host` before anybody is asked for its address, or nothing.
 std::string fault_of(const std::string& host) {
-  if (host.starts_with(kUnix)) {
-    constexpr std::size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
-    const std::size_t size = host.size() - kUnix.size();
-    return size > 0 && size <= kLongest
-               ? ""
-               : "expected a path of 1.." + std::to_string(kLongest) + " bytes behind unix:";
+  if (is_unix(host)) {
+    return unix_fault(host);
   }
   boost::system::error_code error;
   boost::asio::ip::make_address_v6(host, error);
@@ -119,10 +113,10 @@ void check_hosts(const Settings& settings, Faults& faults) {
     }
   }
   const bool all = std::ranges::find(hosts, "*") != hosts.end();
-  const auto is_unix = [](const std::string& host) { return host.starts_with(kUnix); };
   if (hosts.empty()) {
     faults.add(where + ": host must name at least one; * stands for all interfaces");
-  } else if (all && std::ranges::count_if(hosts, std::not_fn(is_unix)) > 1) {
+  } else if (all && std::ranges::count_if(
+                        hosts, [](const std::string& host) { return !is_unix(host); }) > 1) {
     faults.add(where + ": host \"*\" is every interface already; leave out the other addresses");
   }
 }

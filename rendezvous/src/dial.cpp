@@ -5,8 +5,11 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/connect.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace acc::rendezvous {
@@ -19,20 +22,30 @@ namespace {
 
 constexpr auto kResult = asio::as_tuple(asio::use_awaitable);
 
+/// Closes `socket`, and so ends what it is about, unless it is destroyed before the time is up.
+class Alarm {
+ public:
+  Alarm(tcp::socket& socket, std::chrono::milliseconds limit)
+      : timer_(socket.get_executor(), limit) {
+    timer_.async_wait([&socket, fired = std::weak_ptr(fired_)](const error_code& error) {
+      if (const auto alarm = fired.lock(); alarm && !error) {
+        *alarm = true;
+        error_code ignored;
+        socket.close(ignored);  // `cancel` would only go on to the next address
+      }
+    });
+  }
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+  [[nodiscard]] bool fired() const noexcept { return *fired_; }
+
+ private:
+  asio::steady_timer timer_;
+  std::shared_ptr<bool> fired_ = std::make_shared<bool>(false);
+};
+
 }  // namespace
-
-Alarm::Alarm(tcp::socket& socket, std::chrono::milliseconds limit)
-    : timer_(socket.get_executor(), limit) {
-  timer_.async_wait([&socket, fired = std::weak_ptr(fired_)](const error_code& error) {
-    if (const auto alarm = fired.lock(); alarm && !error) {
-      *alarm = true;
-      error_code ignored;
-      socket.close(ignored);  // `cancel` would only go on to the next address
-    }
-  });
-}
-
-Alarm::~Alarm() = default;
 
 asio::awaitable<std::string> dial(tcp::socket& socket, std::string host, std::uint16_t port,
                                   std::chrono::milliseconds limit) {

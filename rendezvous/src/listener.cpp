@@ -1,13 +1,17 @@
 #include "acc/rendezvous/listener.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/rendezvous/host_addresses.hpp"
 #include "acc/rendezvous/server.hpp"
+#include "acc/rendezvous/unix_address.hpp"
 #include "socket_name.hpp"
 #include "tune_socket.hpp"
 #include "unix_socket.hpp"
 
+#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_future.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
 
@@ -21,7 +25,6 @@ namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
-using boost::system::error_code;
 
 // A free port of the first address may be taken on the second; try another one this often.
 constexpr int kFreePortTries = 16;
@@ -53,18 +56,20 @@ std::vector<tcp::endpoint> resolve(const std::string& host, std::uint16_t port) 
   if (host.empty() || host == "*") {
     return {{asio::ip::address_v4::any(), port}, {asio::ip::address_v6::any(), port}};
   }
-  error_code error;
-  if (const auto address = asio::ip::make_address(host, error); !error) {
-    return {{address, port}};
-  }
   asio::io_context io;
-  const auto found = tcp::resolver(io).resolve(host, std::to_string(port), error);
-  if (error) {
+  auto answer = asio::co_spawn(io, addresses_of(io.get_executor(), host), asio::use_future);
+  io.run();
+  const HostAddresses found = answer.get();
+  if (!found.failure.empty()) {
     throw Error(Errc::connection,
                 fmt::format("cannot listen on {}:{}: no address for this name ({})", host, port,
-                            error.message()));
+                            found.failure));
   }
-  return {found.begin(), found.end()};
+  std::vector<tcp::endpoint> endpoints;
+  for (const asio::ip::address& address : found.addresses) {
+    endpoints.emplace_back(address, port);
+  }
+  return endpoints;
 }
 
 /// A machine without IPv6 still resolves names to IPv6 addresses.

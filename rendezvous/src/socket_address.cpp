@@ -1,25 +1,21 @@
 #include "socket_address.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/rendezvous/unix_address.hpp"
 
 #include <fmt/format.h>
 #include <netdb.h>
-#include <sys/un.h>
 
 #include <condition_variable>
-#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 namespace acc::rendezvous {
 namespace {
-
-constexpr std::string_view kUnix = "unix:";
 
 /// An answer of getaddrinfo; `error` is one of its EAI codes, or 0.
 struct Answer {
@@ -70,17 +66,9 @@ std::shared_ptr<Lookup> start_lookup(const std::string& host, const std::string&
   return lookup;
 }
 
-SocketAddress unix_address(const std::string& path) {
-  sockaddr_un address{};
-  if (path.empty() || path.size() >= sizeof address.sun_path) {
-    throw Error(Errc::invalid_argument,
-                fmt::format("'{}' is no path of a Unix socket: expected 1 to {} bytes", path,
-                            sizeof address.sun_path - 1));
-  }
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, path.size());
+SocketAddress socket_address(const sockaddr_un& address) {
   SocketAddress result;
-  result.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
+  result.size = sizeof address;
   std::memcpy(&result.bytes, &address, sizeof address);
   return result;
 }
@@ -90,8 +78,8 @@ SocketAddress unix_address(const std::string& path) {
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port,
                                    std::chrono::steady_clock::time_point deadline,
                                    const StoppablePoll& poll) {
-  if (host.starts_with(kUnix)) {
-    return {unix_address(host.substr(kUnix.size()))};
+  if (is_unix(host)) {
+    return {socket_address(unix_address(host))};
   }
   const std::string service = std::to_string(port);
   if (Answer literal = look_up(host, service, AI_NUMERICHOST); literal.error == 0) {

@@ -1,9 +1,10 @@
 #include "socket_name.hpp"
 
+#include "acc/rendezvous/unix_address.hpp"
+
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <sys/un.h>
 
 #include <array>
 #include <cstddef>
@@ -38,7 +39,9 @@ std::string socket_name(const sockaddr* address, socklen_t size) {
       const auto& ip = *reinterpret_cast<const sockaddr_in6*>(address);
       return fmt::format("[{}]:{}", address_text(AF_INET6, &ip.sin6_addr), ntohs(ip.sin6_port));
     }
-    case AF_UNIX: return "unix:" + path_text(*reinterpret_cast<const sockaddr_un*>(address), size);
+    case AF_UNIX:
+      return fmt::format("{}{}", kUnixPrefix,
+                         path_text(*reinterpret_cast<const sockaddr_un*>(address), size));
     default: return {};
   }
 }

@@ -1,5 +1,6 @@
 #include "store_connection.hpp"
 
+#include "acc/rendezvous/unix_address.hpp"
 #include "backoff.hpp"
 #include "connect_socket.hpp"
 
@@ -15,7 +16,7 @@ namespace {
 using wire::Opcode;
 
 std::string server_name(const std::string& host, std::uint16_t port) {
-  if (host.starts_with("unix:")) {
+  if (is_unix(host)) {
     return host;
   }
   const bool is_ipv6 = host.find(':') != std::string::npos;

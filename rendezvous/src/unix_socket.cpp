@@ -2,11 +2,11 @@
 
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/server.hpp"
+#include "acc/rendezvous/unix_address.hpp"
 
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <cerrno>
 #include <cstring>
@@ -15,25 +15,12 @@
 namespace acc::rendezvous {
 namespace {
 
-constexpr std::string_view kPrefix = "unix:";
-
 [[noreturn]] void fail(const std::string& host, const std::string& why) {
   throw Error(Errc::connection, fmt::format("cannot listen on {}: {}", host, why));
 }
 
 std::string errno_text() {
   return fmt::format("{} (errno {})", std::strerror(errno), errno);
-}
-
-sockaddr_un address_of(const std::string& host) {
-  const std::string path = host.substr(kPrefix.size());
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof address.sun_path) {
-    fail(host, fmt::format("expected a path of 1..{} bytes", sizeof address.sun_path - 1));
-  }
-  path.copy(address.sun_path, path.size());
-  return address;
 }
 
 UniqueFd unix_socket() {
@@ -92,12 +79,11 @@ SocketFile::~SocketFile() {
   }
 }
 
-bool is_unix(std::string_view host) {
-  return host.starts_with(kPrefix);
-}
-
 Listener listen_on_unix(const std::string& host) {
-  const sockaddr_un address = address_of(host);
+  if (const std::string fault = unix_fault(host); !fault.empty()) {
+    fail(host, fault);
+  }
+  const sockaddr_un address = unix_address(host);
   remove_stale(host, address);
   UniqueFd socket = unix_socket();
   // The file gets the mode of the socket, so that nobody else can open it at any moment.

@@ -24,11 +24,7 @@ Flags daemon_at(const ReservedPort& port) {
 /// One of `nodes` machines whose workers meet at the port.
 Flags machine(const ReservedPort& port, const std::string& nodes, const std::string& script,
               const Flags& more = {}) {
-  Flags flags = {"--nnodes",        nodes,
-                 "--rdzv-backend",  "c10d",
-                 "--rdzv-id",       "job",
-                 "--rdzv-endpoint", "127.0.0.1:" + port.text(),
-                 "--rdzv-conf",     "last_call_timeout=1"};
+  Flags flags = c10d_flags(nodes, port, {"--rdzv-id", "job", "--rdzv-conf", "last_call_timeout=1"});
   flags.insert(flags.end(), more.begin(), more.end());
   return torchrun(flags, script);
 }

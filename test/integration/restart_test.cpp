@@ -202,8 +202,7 @@ TEST_CASE("restart: a machine that is gone without a word ends the job") {
 TEST_CASE("restart: c10d waits for another machine in place of one that is gone") {
   const ReservedPort port;
   const auto machine = [&] {
-    return torchrun({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint",
-                     "127.0.0.1:" + port.text(), "--max-restarts", "1"},
+    return torchrun(c10d_flags("2", port, {"--max-restarts", "1"}),
                     "echo $RANK in $TORCHELASTIC_RESTART_COUNT end; "
                     "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000");
   };

@@ -209,8 +209,7 @@ TEST_CASE(
     "two machines: the minimum starts after the last call, and who is late makes a new round") {
   const ReservedPort port;
   const auto machine = [&] {
-    return torchrun({"--nnodes", "1:3", "--rdzv-backend", "c10d", "--rdzv-endpoint",
-                     "127.0.0.1:" + port.text(), "--rdzv-conf", "last_call_timeout=1"},
+    return torchrun(c10d_flags("1:3", port, {"--rdzv-conf", "last_call_timeout=1"}),
                     "echo world $WORLD_SIZE after $TORCHELASTIC_RESTART_COUNT end; sleep 1000");
   };
   Program first(machine());
@@ -230,9 +229,7 @@ TEST_CASE(
 TEST_CASE("two machines: who stops waiting leaves the place to another") {
   const ReservedPort port;
   const auto machine = [&](const std::string& script) {
-    return torchrun(
-        {"--nnodes", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:" + port.text()},
-        script);
+    return torchrun(c10d_flags("3", port), script);
   };
   const std::string script = "echo $RANK of $WORLD_SIZE";
   Program host(machine(script));
@@ -253,9 +250,7 @@ TEST_CASE("two machines: who stops waiting leaves the place to another") {
 TEST_CASE("two machines: a stranger at the meeting point is named") {
   const ReservedPort held;
   held.listen();
-  Program job(torchrun({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint",
-                        "127.0.0.1:" + held.text(), "--rdzv-conf", "join_timeout=1"},
-                       "echo started"));
+  Program job(torchrun(c10d_flags("2", held, {"--rdzv-conf", "join_timeout=1"}), "echo started"));
   CHECK(job.wait() == 2);
   CHECK(contains(job.err(), "from the rendezvous at 127.0.0.1:" + held.text()));
   CHECK(contains(job.err(), "launch_test (pid " + std::to_string(::getpid()) +

@@ -21,6 +21,21 @@ inline std::vector<std::string> torchrun(const std::vector<std::string>& flags,
   return command;
 }
 
+/// Flags of one of `nodes` ("2", "1:3") machines that meet at the port, and `more`.
+inline std::vector<std::string> c10d_flags(const std::string& nodes, const ReservedPort& port,
+                                           const std::vector<std::string>& more = {}) {
+  std::vector<std::string> flags = {
+      "--nnodes", nodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:" + port.text()};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+/// Flags of one of two machines of which 0 holds the store, at the port.
+inline std::vector<std::string> static_flags(std::size_t rank, const ReservedPort& port) {
+  return {"--nnodes",      "2",         "--node-rank",   std::to_string(rank),
+          "--master-addr", "127.0.0.1", "--master-port", port.text()};
+}
+
 /// What stands before the lines of a rank where there are several machines.
 inline std::string prefix(int rank) {
   std::array<char, 256> name{};
@@ -42,14 +57,10 @@ class TwoMachines {
   TwoMachines(Way way, const ReservedPort& port, const std::vector<std::string>& more,
               const std::string& script, const std::map<std::string, std::string>& variables = {}) {
     for (std::size_t rank = 0; rank < machines_.size(); ++rank) {
-      std::vector<std::string> flags = {"--nnodes", "2", "--nproc-per-node", "2"};
-      const std::vector<std::string> rendezvous =
-          way == Way::fixed
-              ? std::vector<std::string>{"--node-rank", std::to_string(rank), "--master-addr",
-                                         "127.0.0.1",   "--master-port",      port.text()}
-              : std::vector<std::string>{"--rdzv-backend",           "c10d",      "--rdzv-endpoint",
-                                         "127.0.0.1:" + port.text(), "--rdzv-id", "job"};
-      flags.insert(flags.end(), rendezvous.begin(), rendezvous.end());
+      std::vector<std::string> flags = way == Way::fixed
+                                           ? static_flags(rank, port)
+                                           : c10d_flags("2", port, {"--rdzv-id", "job"});
+      flags.insert(flags.end(), {"--nproc-per-node", "2"});
       flags.insert(flags.end(), more.begin(), more.end());
       machines_[rank] = std::make_unique<Program>(torchrun(flags, script), variables);
     }

@@ -4,6 +4,7 @@
 #include "acc/plugins/settings.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <numeric>
 #include <set>
@@ -22,15 +23,12 @@ std::vector<int> first_slots(int count) {
   return slots;
 }
 
-/// One line that is neither blank nor a comment.
-Host read_line(const std::string& line, const std::string& where, HostfileWords allowed) {
+/// A line as DeepSpeed has it.
+Host read_strict_line(const std::string& line, const std::string& where) {
   std::istringstream words(line);
   std::string name;
   std::string slots;
   words >> name >> slots;
-  if (slots.empty() && allowed == HostfileWords::any) {
-    return {name, {}, where};
-  }
   constexpr std::string_view kKey = "slots=";
   const auto count =
       slots.starts_with(kKey) ? plugins::parse_integer(slots.substr(kKey.size())) : std::nullopt;
@@ -39,6 +37,85 @@ Host read_line(const std::string& line, const std::string& where, HostfileWords 
                 where + ": expected NAME slots=N with N of at least 1, got \"" + line + "\"");
   }
   return {name, first_slots(static_cast<int>(*count)), where};
+}
+
+/// A name is handed to ssh: nothing that a shell or an option parser would take for its own.
+bool is_name(std::string_view name) {
+  constexpr std::string_view kOthers = ".-_:%";
+  return !name.empty() && name.front() != '-' && std::ranges::all_of(name, [&](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           kOthers.find(c) != std::string_view::npos;
+  });
+}
+
+std::optional<int> read_slot_count(std::string_view text) {
+  const auto count = read_number(text);
+  return count && *count >= 1 && *count <= kMostSlots ? count : std::nullopt;
+}
+
+/// `NAME`, `NAME:N`, `[ADDRESS]:N` or an address of IPv6 alone. False: it is none of them.
+bool read_name(std::string_view text, Host& host) {
+  const bool bracketed = text.starts_with('[');
+  const auto end = bracketed                            ? text.find(']')
+                   : std::ranges::count(text, ':') == 1 ? text.find(':')
+                                                        : text.size();
+  if (end == std::string_view::npos) {
+    return false;
+  }
+  host.name = text.substr(bracketed ? 1 : 0, bracketed ? end - 1 : end);
+  const std::string_view rest = text.substr(std::min(text.size(), bracketed ? end + 1 : end));
+  const auto count = rest.starts_with(':') ? read_slot_count(rest.substr(1)) : std::nullopt;
+  if (count) {
+    host.slots = first_slots(*count);
+  }
+  return is_name(host.name) && (count || rest.empty());
+}
+
+/// `KEY=VALUE` behind the name. False: it is none, or a number of slots that is none.
+bool read_key(std::string_view word, Host& host) {
+  const auto equals = word.find('=');
+  if (equals == std::string_view::npos || equals == 0 || equals + 1 == word.size()) {
+    return false;
+  }
+  const std::string_view key = word.substr(0, equals);
+  if (key == "user") {
+    host.user = word.substr(equals + 1);
+    return is_name(host.user);
+  }
+  if (key != "slots") {
+    return true;
+  }
+  const auto count = read_slot_count(word.substr(equals + 1));
+  if (count) {
+    host.slots = first_slots(*count);
+  }
+  return count.has_value();
+}
+
+/// A line as any of the launchers has it.
+Host read_any_line(const std::string& line, const std::string& where) {
+  std::istringstream words(line.substr(0, line.find('#')));
+  Host host{"", {}, where};
+  std::string name;
+  words >> name;
+  const auto at = name.find('@');
+  bool good = true;
+  if (at != std::string::npos) {
+    host.user = name.substr(0, at);
+    good = is_name(host.user);
+  }
+  good =
+      good && read_name(std::string_view(name).substr(at == std::string::npos ? 0 : at + 1), host);
+  for (std::string word; good && words >> word;) {
+    good = read_key(word, host);
+  }
+  if (!good) {
+    throw Error(Errc::config, where +
+                                  ": expected [USER@]NAME, NAME:N or NAME slots=N with N of at "
+                                  "least 1, got \"" +
+                                  line + "\"");
+  }
+  return host;
 }
 
 /// Slots by host; an empty set means all of them.
@@ -126,13 +203,12 @@ std::vector<Host> filtered(const std::vector<Host>& hosts, const Given& given, b
 
 }  // namespace
 
-std::string address_of(const Host& host) {
-  const auto at = host.name.find('@');
-  return at == std::string::npos ? host.name : host.name.substr(at + 1);
+std::string login_of(const Host& host) {
+  return host.user.empty() ? host.name : host.user + "@" + host.name;
 }
 
 std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,
-                                 HostfileWords words) {
+                                 HostfileForm form) {
   std::istringstream lines{std::string(text)};
   std::vector<Host> hosts;
   Faults faults;
@@ -144,7 +220,8 @@ std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,
     }
     const std::string where = path + ":" + std::to_string(number);
     faults.collect([&] {
-      Host host = read_line(line, where, words);
+      Host host =
+          form == HostfileForm::any ? read_any_line(line, where) : read_strict_line(line, where);
       const auto same = std::ranges::find(hosts, host.name, &Host::name);
       if (same != hosts.end()) {
         throw Error(Errc::config, where + ": " + host.name + " is in " + same->where + " already");

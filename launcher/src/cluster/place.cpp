@@ -1,9 +1,47 @@
 #include "cluster/place.hpp"
 
-namespace acc::launcher {
+#include "cluster/managers/managers.hpp"
 
-std::optional<ClusterPlace> find_place(const plugins::Environment& /*environment*/,
-                                       const HostFacts& /*facts*/) {
+#include <array>
+
+namespace acc::launcher {
+namespace {
+
+struct Manager {
+  FindPlace* find;
+  bool is_in_allocation;  ///< starts processes on machines that another one lends
+};
+
+/// The innermost first. srun sets variables of PMI and PMIx too, mpirun of Open MPI those of PMIx,
+/// jsrun those of both, and all that a manager starts keeps the variables of the outer ones.
+constexpr std::array kManagers = {
+    Manager{place_of_acclaunch, false},   Manager{place_of_open_mpi, true},
+    Manager{place_of_hydra, true},        Manager{place_of_pals, true},
+    Manager{place_of_flux, false},        Manager{place_of_jsrun, false},
+    Manager{place_of_pmix, true},         Manager{place_of_slurm, false},
+    Manager{place_of_lsf, false},         Manager{place_of_pbs, false},
+    Manager{place_of_pytorch_job, false}, Manager{place_of_indexed_job, false},
+};
+
+}  // namespace
+
+std::optional<ClusterPlace> find_place(const plugins::Environment& environment,
+                                       const HostFacts& facts) {
+  const JobVariables job(environment);
+  if (job.has("LOCAL_RANK")) {
+    return std::nullopt;
+  }
+  for (const auto& [find, is_in_allocation] : kManagers) {
+    auto place = find(job, facts);
+    if (place && is_in_allocation) {
+      if (const auto allocation = find_allocation(job)) {
+        add_allocation(*allocation, facts, *place);
+      }
+    }
+    if (place) {
+      return place;
+    }
+  }
   return std::nullopt;
 }
 

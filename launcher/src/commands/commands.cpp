@@ -17,6 +17,8 @@ std::span<const SubCommand> sub_commands() noexcept {
       SubCommand{"to-fsdp2", "writes a configuration of FSDP 1 as one of FSDP 2", to_fsdp2_command},
       SubCommand{"estimate-memory", "what a model and its training take of each rank's memory",
                  estimate_memory_command},
+      SubCommand{"expand-hosts", "the hosts of a Slurm list such as node[0-3], one a line",
+                 expand_hosts_command},
       SubCommand{"env", "what a report of a problem should tell of machine and configuration",
                  env_command},
       SubCommand{"environment-table", "", environment_table_command},

@@ -37,6 +37,18 @@ std::string own_variables_table() {
   return text;
 }
 
+std::string manager_variables_table() {
+  std::string text;
+  for (const auto& [manager, names] : manager_variables()) {
+    std::string cell;
+    for (const std::string_view name : plugins::split(names, ' ')) {
+      cell += (cell.empty() ? "" : " ") + code(name);
+    }
+    text += "| " + std::string(manager) + " | " + cell + " |\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string environment_document() {
@@ -72,6 +84,10 @@ std::string environment_document() {
       "hwloc's `HWLOC_…`:\n\n"
       "| variable | what for |\n|---|---|\n" +
       own_variables_table() +
+      "\nWhat a manager of jobs says of a process's place in its job counts below flags and above\n"
+      "the file:\n\n"
+      "| manager | variables |\n|---|---|\n" +
+      manager_variables_table() +
       "\n| setting | Accelerate's variable | set | our variable |\n|---|---|---|---|\n";
   for (const SettingRow& row : plugins::settings_table()) {
     if (plugins::reaches_workers(row)) {

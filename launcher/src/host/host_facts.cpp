@@ -1,16 +1,19 @@
 #include "acc/launcher/host_facts.hpp"
 
 #include "acc/base/error.hpp"
+#include "host/ancestors.hpp"
 #include "host/own_variables.hpp"
 #include "host/topology.hpp"
 
 #include <unistd.h>
 
 #include <array>
+#include <fstream>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <set>
+#include <sstream>
 
 namespace acc::launcher {
 namespace {
@@ -45,7 +48,42 @@ fs::path scratch_directory(const plugins::Environment& environment) {
          ("acclaunch_" + std::to_string(getpid()) + "_" + std::to_string(std::random_device{}()));
 }
 
+/// The first name with a dot of the line of /etc/hosts that names this host. Never asks the
+/// network.
+std::string domain_name_of(const std::string& hostname) {
+  std::ifstream file("/etc/hosts");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string address;
+    words >> address;
+    bool ours = false;
+    std::string long_name;
+    for (std::string name; words >> name;) {
+      ours = ours || name == hostname;
+      if (long_name.empty() && name.find('.') != std::string::npos) {
+        long_name = name;
+      }
+    }
+    if (ours && !long_name.empty()) {
+      return long_name;
+    }
+  }
+  return "";
+}
+
+/// They cost a few files each: only for the managers that say in them what is in no variable.
+bool needs_ancestors(const plugins::Environment& environment) {
+  return !plugins::variable(environment, "PMI_RANK").empty() ||
+         !plugins::variable(environment, "SLURM_STEP_ID").empty();
+}
+
 }  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
 
 HostFacts detect_host_facts(const plugins::Environment& environment) {
   HostFacts facts;
@@ -60,9 +98,10 @@ HostFacts detect_host_facts(const plugins::Environment& environment) {
     facts.visible_gpus.resize(facts.gpu.devices.size());
     std::iota(facts.visible_gpus.begin(), facts.visible_gpus.end(), 0);
   }
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) == 0) {
-    facts.hostname = name.data();
+  facts.hostname = host_name();
+  facts.domain_name = domain_name_of(facts.hostname);
+  if (needs_ancestors(environment)) {
+    facts.ancestors = detect_ancestors();
   }
   std::error_code error;
   facts.working_directory = fs::current_path(error);

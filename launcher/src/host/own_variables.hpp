@@ -76,6 +76,15 @@ std::span<const OwnVariable> starter_variables() noexcept;
 /// Those above, in the order of docs/environment.md.
 std::span<const OwnVariable> own_variables() noexcept;
 
+/// What a manager of jobs tells its processes, as far as acclaunch listens.
+struct ManagerVariables {
+  std::string_view manager;
+  std::string_view names;  ///< parted by blanks
+};
+
+/// Every one that launcher/src/cluster/ reads is here; a test looks for others.
+std::span<const ManagerVariables> manager_variables() noexcept;
+
 /// The value, or `fallback` where it is unset or empty.
 std::string value_of(const plugins::Environment& environment, const OwnVariable& variable,
                      const std::string& fallback = "");

@@ -46,6 +46,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
 
 int Job::run() {
   asio::co_spawn(io_, watch_guard(), asio::detached);
+  listen_to_starter();
   asio::co_spawn(io_, work(), [this](const std::exception_ptr& error) {
     fault_ = error ? error : fault_;
     close();
@@ -77,6 +78,9 @@ asio::awaitable<void> Job::work() {
     logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
     const bool begins = co_await join_round();
     if (begins) {
+      if (control_) {
+        control::say(control::Joined{host_});
+      }
       co_await run_attempts();
     }
   } catch (const std::exception& error) {
@@ -182,8 +186,8 @@ OutputMux::Options Job::output_options(pid_t process_group) {
   options.folds_lines = plan_.output.folds_lines;
   options.status_line = plan_.output.status_line;
   options.foreground_group = process_group;
-  if (plan_.identity !=
-      Identity::none) {  // else the program sees by itself that its reader is gone
+  // Else the program sees by itself that its reader is gone.
+  if (plan_.identity != Identity::none || plan_.is_controlled) {
     options.on_lost = [this](const Lost& lost) { on_lost(lost); };
   }
   return options;
@@ -347,6 +351,9 @@ void Job::close() {
   rounds_->close();
   signals_.close();
   alive_.close();
+  if (control_) {
+    control_->close();
+  }
 }
 
 int run_job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard) {

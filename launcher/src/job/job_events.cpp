@@ -199,9 +199,41 @@ void Job::on_insist() {
   }
 }
 
+void Job::listen_to_starter() {
+  if (plan_.is_controlled) {
+    control_.emplace(io_.get_executor(), take_standard_input(),
+                     Control::Events{[this](const auto& message) { on_starter(message); },
+                                     [this](const auto& reason) { on_starter_lost(reason); }});
+  }
+}
+
+void Job::on_starter(const control::Message& message) {
+  if (const auto* signal = std::get_if<control::Signal>(&message)) {
+    on_signal(signal->number);
+  } else if (const auto* end = std::get_if<control::End>(&message)) {
+    if (phase_ != Phase::running) {
+      say(end->reason);
+    }
+    stop({end->exit_status, SIGTERM, end->reason, false, Cause::other});
+  } else if (std::holds_alternative<control::Insist>(message)) {
+    stop({128 + SIGTERM, SIGTERM, "asked twice to end", true});
+  }
+}
+
+/// What the workers write has no reader any more, and nobody could end them later.
+void Job::on_starter_lost(const std::string& reason) {
+  constexpr int kFailed = 1;
+  if (phase_ != Phase::running) {
+    say(reason);
+  }
+  stop({kFailed, SIGTERM, reason, false, Cause::other});
+}
+
 /// As for any program, the end of who reads its output is its own.
 void Job::on_lost(const Lost& lost) {
-  if (lost.error == EPIPE && phase_ != Phase::idle) {
+  if (lost.error == EPIPE && control_) {
+    on_starter_lost(control_->broken_connection());
+  } else if (lost.error == EPIPE && phase_ != Phase::idle) {
     const std::string stream = lost.is_stderr ? "stderr" : "stdout";
     stop({128 + SIGPIPE, SIGTERM, "the reader of " + stream + " has gone", false});
   }

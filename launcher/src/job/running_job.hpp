@@ -1,16 +1,17 @@
 #pragma once
 
 #include "job/account.hpp"
+#include "job/control.hpp"
 #include "job/log_folder.hpp"
 #include "job/restart_pauses.hpp"
 #include "job/rounds.hpp"
-#include "job/signal_watch.hpp"
 #include "job/speaker.hpp"
 #include "output/output_mux.hpp"
 #include "report/job_report.hpp"
 #include "report/kernel_facts.hpp"
 #include "supervision/descriptors.hpp"
 #include "supervision/guardian.hpp"
+#include "supervision/signal_watch.hpp"
 #include "supervision/supervisor.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -60,6 +61,9 @@ class Job {
   // What may happen on it.
   boost::asio::awaitable<void> watch_guard();
   void on_signal(int signal);
+  void listen_to_starter();
+  void on_starter(const control::Message& message);
+  void on_starter_lost(const std::string& reason);
   void on_first_failure(const WorkerRecord& worker);
   void announce_failure(const WorkerRecord& worker);
   void wait_for_own_signal(const WorkerRecord& worker);
@@ -106,6 +110,7 @@ class Job {
   Remains remains_;
   boost::asio::posix::stream_descriptor alive_;
   SignalWatch signals_;
+  std::optional<Control> control_;  ///< where this launcher was started by another one
   OutputMux output_;
   LogFolder logs_;
   std::unique_ptr<Rounds> rounds_;

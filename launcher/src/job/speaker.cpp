@@ -17,12 +17,6 @@ bool shares_console(const LaunchPlan& plan) {
 
 }  // namespace
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 std::string line_head(const LaunchPlan& plan, const std::string& host) {
   return shares_console(plan) ? "acclaunch on " + host + ": " : "acclaunch: ";
 }

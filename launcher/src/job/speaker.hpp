@@ -10,9 +10,6 @@
 /// Elsewhere each of them says everything.
 namespace acc::launcher {
 
-/// As the kernel has it.
-std::string host_name();
-
 /// What stands before a line about this machine: "acclaunch: ", or with the host.
 std::string line_head(const LaunchPlan& plan, const std::string& host);
 

@@ -67,6 +67,8 @@ struct OutputMux::Stream {
   std::vector<std::string> words;        ///< that the filter looks for
   std::shared_ptr<LogFile> filter_file;  ///< for lines with one of them
   std::string filter_prefix;
+  bool is_whole = false;  ///< lines pass whole though there is no prefix
+  std::function<std::string_view(std::string_view)> edit = {};
   LineAssembler lines = {};
   LastLines last = {};
 
@@ -142,6 +144,10 @@ UniqueFd OutputMux::add_pipe(const WorkerOutput& worker, Console& console,
       target.file.empty() ? nullptr : std::make_shared<LogFile>(target.file), target.filter.words,
       target.filter.words.empty() ? nullptr : shared_file(target.filter.file), worker.prefix});
   stream->pipe.non_blocking(true);
+  stream->is_whole = !worker.prefix.empty() || worker.edit;
+  if (!console.is_stderr) {
+    stream->edit = worker.edit;
+  }
   if (!worker.prefix.empty() && console.sink->is_terminal() && std::getenv("NO_COLOR") == nullptr) {
     stream->prefix = coloured(worker.prefix, worker.rank);
   }
@@ -202,19 +208,22 @@ void OutputMux::pass_on(Stream& stream, std::string_view bytes) {
   if (stream.file) {
     write_file(*stream.file, bytes);
   }
-  if (stream.prefix.empty()) {
+  if (!stream.is_whole) {
     stream.console.sink->write(bytes);
   }
-  if (!stream.prefix.empty() || stream.filter_file) {
+  if (stream.is_whole || stream.filter_file) {
     stream.lines.feed(bytes, [&](std::string_view line) { add_line(stream, line); });
     write_blocks(stream);
   }
 }
 
 void OutputMux::add_line(Stream& stream, std::string_view line) {
+  if (stream.edit) {
+    line = stream.edit(line);
+  }
   if (options_.folds_lines && !stream.prefix.empty()) {
     stream.console.folder.add(stream.rank, line, Clock::now());
-  } else if (!stream.prefix.empty()) {
+  } else if (stream.is_whole && !line.empty()) {
     block_.append(stream.prefix).append(line);
   }
   if (stream.filter_file && std::ranges::any_of(stream.words, [line](const std::string& word) {
@@ -291,18 +300,34 @@ void OutputMux::on_lost(const Lost& lost) {
 
 void OutputMux::drain() {
   for (const auto& stream : streams_) {
-    // A stranger may write on and on: no more than the pipe can hold.
-    const int size =
-        stream->pipe.is_open() ? ::fcntl(stream->pipe.native_handle(), F_GETPIPE_SZ) : 0;
-    for (std::size_t taken = 0; taken < static_cast<std::size_t>(size); taken += chunk_.size()) {
-      if (!take(*stream)) {
-        break;
-      }
-    }
-    if (stream->pipe.is_open()) {
-      end(*stream);
+    drain(*stream);
+  }
+}
+
+void OutputMux::drain(int rank) {
+  for (const auto& stream : streams_) {
+    if (stream->rank == rank) {
+      drain(*stream);
     }
   }
+}
+
+void OutputMux::drain(Stream& stream) {
+  // A stranger may write on and on: no more than the pipe can hold.
+  const int size = stream.pipe.is_open() ? ::fcntl(stream.pipe.native_handle(), F_GETPIPE_SZ) : 0;
+  for (std::size_t taken = 0; taken < static_cast<std::size_t>(size); taken += chunk_.size()) {
+    if (!take(stream)) {
+      break;
+    }
+  }
+  if (stream.pipe.is_open()) {
+    end(stream);
+  }
+}
+
+bool OutputMux::is_blocked() const {
+  return std::ranges::any_of(consoles_,
+                             [](const auto& console) { return console->sink->is_waiting(); });
 }
 
 asio::awaitable<void> OutputMux::flushed() {

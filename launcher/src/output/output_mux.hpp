@@ -26,6 +26,9 @@ struct WorkerOutput {
   int rank = 0;
   std::string prefix = {};  ///< as it stands before each line; empty: bytes pass as they come
   WorkerTargets targets = {};
+  /// Lines of its stdout go to the console whole, and as this makes them: it gets each with its end
+  /// and returns what of it is to be shown. Empty: none such.
+  std::function<std::string_view(std::string_view line)> edit = {};
 };
 
 /// One of the launcher's own streams cannot be written any more.
@@ -67,6 +70,11 @@ class OutputMux {
   /// for a reader nor for a pipe that some stranger still holds open. To be called after all
   /// workers have ended; others may be added then.
   void drain();
+  /// The same for one worker that has ended.
+  void drain(int rank);
+
+  /// Something waits for its reader.
+  [[nodiscard]] bool is_blocked() const;
 
   /// Removes the status line and completes when everything has gone out. The end: readers are not
   /// watched any more.
@@ -93,6 +101,7 @@ class OutputMux {
   UniqueFd add_pipe(const WorkerOutput& worker, Console& console, const StreamTarget& target);
   std::shared_ptr<LogFile> shared_file(const std::string& path);
   bool take(Stream& stream);
+  void drain(Stream& stream);
   void pass_on(Stream& stream, std::string_view bytes);
   void add_line(Stream& stream, std::string_view line);
   void end(Stream& stream);

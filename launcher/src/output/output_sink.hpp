@@ -45,6 +45,8 @@ class OutputSink : public std::enable_shared_from_this<OutputSink> {
   /// Completes when nothing is waiting.
   boost::asio::awaitable<void> flushed() { return below(1); }
 
+  [[nodiscard]] bool is_waiting() const noexcept { return !pending_.empty(); }
+
   /// Never tears a block apart: blocks go out one after the other.
   void write(std::string_view block);
 

@@ -1,12 +1,235 @@
 #include "start/starter.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/launcher/host_facts.hpp"
+#include "host/own_variables.hpp"
+#include "start/carried_environment.hpp"
+#include "start/starting_job.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
 
 namespace acc::launcher {
+namespace asio = boost::asio;
 
-int start_machines(const LaunchPlan& /*plan*/, const plugins::Environment& /*environment*/,
-                   Guard /*guard*/) {
-  throw Error(Errc::internal, "not there yet");
+namespace {
+
+/// So many connections are set up at once: sshd, and name services, have limits of their own.
+constexpr std::ptrdiff_t kMostAtOnce = 64;
+
+/// Throws Error(config) where the client is not installed.
+std::string path_of(const std::string& program, const plugins::Environment& environment) {
+  const std::string path = value_of(environment, variables::path, "/usr/bin:/bin");
+  for (const std::string_view folder : plugins::split(path, ':')) {
+    std::string file = std::string(folder) + "/" + program;
+    if (!folder.empty() && ::access(file.c_str(), X_OK) == 0 &&
+        std::filesystem::is_regular_file(file)) {
+      return file;
+    }
+  }
+  throw Error(Errc::config,
+              "cannot start machines: there is no " + program + " in PATH (" + path + ")");
+}
+
+/// The plan's own variables go before those of this process.
+StartPlan with_carried(StartPlan plan, const plugins::Environment& environment) {
+  plan.environment.merge(environment_for_other_machines(environment, plan.means));
+  return plan;
+}
+
+std::string last_line_of(const std::string& file) {
+  std::ifstream stream(file);
+  std::string last;
+  for (std::string line; std::getline(stream, line);) {
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) {
+      line.pop_back();
+    }
+    last = line.empty() ? last : line;
+  }
+  return last;
+}
+
+}  // namespace
+
+StartingJob::StartingJob(const LaunchPlan& plan, const plugins::Environment& environment,
+                         Guard guard)
+    : plan_(plan),
+      environment_(environment),
+      remains_(std::move(guard.remains)),
+      alive_(io_, guard.alive.release()),
+      signals_(io_.get_executor(), [this](int signal) { on_signal(signal); }),
+      output_(io_.get_executor(), {.on_lost = [this](const Lost& lost) { on_lost(lost); }}),
+      beat_(io_),
+      patience_(io_),
+      limit_(io_) {}
+
+int StartingJob::run() {
+  for (const std::string& notice : plan_.notices) {
+    say(notice);
+  }
+  make_log_folder();
+  const StartPlan start = with_carried(*plan_.start, environment_);
+  for (ClientCommand& command : client_commands(start, log_folder_)) {
+    command.words.front() = path_of(command.words.front(), environment_);
+    clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
+  }
+  remains_.cgroup().make();
+  asio::co_spawn(io_, watch_guard(), asio::detached);
+  begin_more();
+  beat();
+  io_.run();
+  remains_.clean_up();  // what a client has left too, such as a proxy's command
+  if (fault_) {
+    std::rethrow_exception(fault_);
+  }
+  return exit_status();
+}
+
+void StartingJob::make_log_folder() {
+  std::string folder =
+      value_of(environment_, variables::temporary_folder, "/tmp") + "/acclaunch-start.XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) {
+    throw Error(Errc::config, "cannot make the folder " + folder + ": " + std::strerror(errno) +
+                                  "; choose another place with TMPDIR");
+  }
+  log_folder_ = folder;
+  remains_.add_folder(log_folder_);
+}
+
+asio::awaitable<void> StartingJob::watch_guard() {
+  co_await alive_.async_wait(asio::posix::stream_descriptor::wait_read,
+                             asio::as_tuple(asio::use_awaitable));
+  if (alive_.is_open()) {
+    remains_.clean_up();  // the machines see the end of their connections
+    ::_exit(128 + SIGKILL);
+  }
+}
+
+void StartingJob::begin_more() {
+  auto connecting = std::ranges::count_if(
+      clients_, [](const Client& c) { return c.process && !c.end && !c.heard.started; });
+  for (Client& client : clients_) {
+    if (connecting < kMostAtOnce && !client.process && !client.end) {
+      begin(client);
+      ++connecting;
+    }
+  }
+}
+
+WorkerSpec StartingJob::client_spec(const Client& client, int input) const {
+  WorkerSpec spec;
+  spec.rank = client.rank;
+  spec.local_rank = client.rank;
+  spec.command = client.command.words;
+  spec.environment = environment_;
+  for (const auto& [name, value] : client.command.environment) {
+    spec.environment[name] = value;
+  }
+  spec.input = input;
+  return spec;
+}
+
+void StartingJob::begin(Client& client) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw Error(Errc::process, std::string("cannot make a pipe: ") + std::strerror(errno));
+  }
+  const UniqueFd read_end(ends[0]);
+  client.input = std::make_shared<ControlSender>(io_.get_executor(), UniqueFd(ends[1]));
+  const OutputMux::WorkerEnds out =
+      output_.add_worker({.rank = client.rank, .edit = [this, &client](std::string_view line) {
+                            return hear(client, line);
+                          }});
+  client.process.emplace(io_.get_executor(), client_spec(client, read_end.get()), out.out.get(),
+                         out.err.get(),
+                         WorkerSurroundings{.cgroup = &remains_.cgroup(), .descriptors = {}});
+  client.input->send(client.command.first_input);
+  if (client.command.is_controlled) {
+    client.input->send(control::encode(control::Greeting{host_name()}));
+  }
+  asio::co_spawn(io_, watch(client), [this](const std::exception_ptr& error) {
+    if (error) {
+      fault_ = error;
+      io_.stop();
+    }
+  });
+}
+
+asio::awaitable<void> StartingJob::watch(Client& client) {
+  const ProcessEnd end = co_await client.process->wait();
+  output_.drain(client.rank);  // its last answer may be in there
+  client.input->close();
+  judge(client, end);
+  on_end_of(client);
+}
+
+void StartingJob::judge(Client& client, const ProcessEnd& end) {
+  if (client.was_cut) {
+    client.end = {ClientEnd::Kind::lost, end.shell_status(), ""};
+  } else if (plan_.start->means == StartPlan::Means::ssh) {
+    client.end = judge_ssh(end, client.heard, last_line_of(client.command.log_file),
+                           plan_.start->executable);
+  } else {
+    client.end = judge_group(end, client.command.words.front());
+  }
+}
+
+void StartingJob::on_end_of(Client& client) {
+  const ClientEnd& end = *client.end;
+  const bool is_news = !client.was_cut && !stop_;
+  if (is_news && end.kind == ClientEnd::Kind::not_started && !is_over_) {
+    if (!(failure_ && client.heard.started)) {  // else it ended because it was told to
+      on_start_failure(client.command.name, end.reason);
+    }
+  } else if (is_news && end.kind == ClientEnd::Kind::lost) {
+    say("the connection to " + client.command.name + " is broken: " + end.reason);
+  }
+  begin_more();
+  close_when_all_ended();
+}
+
+void StartingJob::close_when_all_ended() {
+  const bool all_ended =
+      std::ranges::all_of(clients_, [](const Client& client) { return client.end.has_value(); });
+  if (!all_ended || std::exchange(is_closed_, true)) {
+    return;
+  }
+  beat_.cancel();
+  patience_.cancel();
+  limit_.cancel();
+  signals_.close();
+  alive_.close();
+  output_.drain();
+  asio::co_spawn(io_, output_.flushed(), asio::detached);
+}
+
+int StartingJob::exit_status() const {
+  if (failure_) {
+    return *failure_;
+  }
+  std::vector<ClientEnd> ends;
+  for (const Client& client : clients_) {
+    ends.push_back(*client.end);
+  }
+  return job_status(ends, stop_ ? 128 + *stop_ : 1);
+}
+
+int start_machines(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard) {
+  return StartingJob(plan, environment, std::move(guard)).run();
 }
 
 }  // namespace acc::launcher

@@ -90,7 +90,9 @@ WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const Worker
     : process_(std::make_unique<Process>(executor)) {
   process::process_stdio streams{{}, {out}, {err}};
   UniqueFd nothing;
-  if (!spec.inherits_stdin) {
+  if (spec.input >= 0) {
+    streams.in.fd = spec.input;
+  } else if (!spec.inherits_stdin) {
     nothing.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     streams.in.fd = nothing.get();
   }

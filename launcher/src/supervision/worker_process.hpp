@@ -26,7 +26,8 @@ struct WorkerSpec {
   std::vector<std::string> command;  ///< path of the program, then its arguments
   std::map<std::string, std::string> environment;
   std::string working_directory;  ///< empty: the launcher's
-  bool inherits_stdin = false;    ///< else it reads from /dev/null
+  bool inherits_stdin = false;    ///< else it reads from `input`
+  int input = -1;                 ///< the caller's; -1: /dev/null
   bool inherits_output = false;   ///< stdout and stderr are the launcher's own
   std::string prefix;             ///< else: of its lines on the console
   WorkerTargets targets;          ///< and where they go

@@ -3,10 +3,10 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <regex>
+#include <set>
 #include <sstream>
 
 namespace acc::launcher {
@@ -26,7 +26,17 @@ TEST_CASE("the reference tables in docs/ are those of the settings table") {
 }
 
 TEST_CASE("docs/environment.md names every variable that the launcher reads") {
-  const std::regex reading(R"re((?:getenv|variable|value_of)\([^;"]*"([A-Z][A-Z0-9_]*)")re");
+  const std::regex reading(
+      R"re((?:getenv|variable|value_of|job\.[a-z_]+)\([^;"]*"([A-Z][A-Za-z0-9_]*)")re");
+  std::set<std::string, std::less<>> listed;
+  for (const OwnVariable& variable : own_variables()) {
+    listed.emplace(variable.name);
+  }
+  for (const ManagerVariables& row : manager_variables()) {
+    for (const std::string_view name : plugins::split(row.names, ' ')) {
+      listed.emplace(name);
+    }
+  }
   int files = 0;
   for (const auto& entry :
        std::filesystem::recursive_directory_iterator(ACC_SOURCE_DIR "/launcher/src")) {
@@ -40,10 +50,34 @@ TEST_CASE("docs/environment.md names every variable that the launcher reads") {
       const std::string name = (*found)[1];
       CAPTURE(entry.path());
       CAPTURE(name);
-      CHECK(std::ranges::find(own_variables(), name, &OwnVariable::name) != own_variables().end());
+      CHECK(listed.contains(name));
     }
   }
   CHECK(files > 50);
+}
+
+TEST_CASE("docs/environment.md names what is heard of managers of jobs, and nothing else") {
+  std::string text;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(ACC_SOURCE_DIR "/launcher/src/cluster")) {
+    if (entry.path().extension() == ".cpp") {
+      text += file_text(entry.path().lexically_relative(ACC_SOURCE_DIR).string());
+    }
+  }
+  std::set<std::string> listed;
+  for (const ManagerVariables& row : manager_variables()) {
+    for (const std::string_view name : plugins::split(row.names, ' ')) {
+      CAPTURE(name);
+      CHECK(text.find("\"" + std::string(name) + "\"") != std::string::npos);
+      listed.emplace(name);
+    }
+  }
+  const std::regex literal(R"re("([A-Z][A-Z0-9]*_[A-Za-z0-9_]+|RANK)")re");
+  for (std::sregex_iterator found(text.begin(), text.end(), literal), end; found != end; ++found) {
+    const std::string name = (*found)[1];
+    CAPTURE(name);
+    CHECK(listed.contains(name));
+  }
 }
 
 }  // namespace

@@ -3,6 +3,9 @@
 #include "acc/base/error.hpp"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <fstream>
 
 namespace acc::launcher {
 namespace {
@@ -14,6 +17,28 @@ TEST_CASE("the machine itself has cores, a name and a place for acclaunch") {
   CHECK_FALSE(facts.hostname.empty());
   CHECK(facts.executable_directory == std::filesystem::path(ACC_BIN_DIR));
   CHECK(facts.scratch_directory.parent_path() == "/var/tmp");
+}
+
+std::vector<std::string> own_parent() {
+  std::ifstream file("/proc/" + std::to_string(::getppid()) + "/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) {
+    if (!word.empty()) {
+      words.push_back(word);
+    }
+  }
+  return words;
+}
+
+TEST_CASE("who started us is asked for only where it tells something") {
+  CHECK(detect_host_facts({}).ancestors.empty());
+  CHECK(detect_host_facts({{"PMI_RANK", ""}}).ancestors.empty());
+  for (const std::string variable : {"PMI_RANK", "SLURM_STEP_ID"}) {
+    const auto ancestors = detect_host_facts({{variable, "0"}}).ancestors;
+    REQUIRE_FALSE(ancestors.empty());
+    CHECK(ancestors.size() <= 16);
+    CHECK(ancestors.front() == own_parent());
+  }
 }
 
 TEST_CASE("simulated GPUs take the place of those of the machine") {

@@ -62,6 +62,49 @@ TEST_CASE("every bad line of a hostfile is named") {
   }
 }
 
+TEST_CASE("a hostfile of any launcher") {
+  struct Case {
+    std::string text, hosts;
+  };
+  for (const auto& [text, hosts] : {
+           Case{"a\nb\n", "a: b:"},
+           Case{"a slots=2\nb:1\nc", "a:0,1 b:0 c:"},
+           Case{"a slots=2 max_slots=4\nb max-slots=3 # fast\n", "a:0,1 b:"},
+           Case{"a:2 binding=user:0\nb:1#the last", "a:0,1 b:0"},
+           Case{"10.0.0.1:2\n[fd00::1]:1\nfd00::2\n[fd00::3]\nfe80::4%eth0 slots=1",
+                "10.0.0.1:0,1 fd00::1:0 fd00::2: fd00::3: fe80::4%eth0:0"},
+           Case{"ann@a slots=1\r\nb user=ben\r\n", "ann@a:0 ben@b:"},
+       }) {
+    CAPTURE(text);
+    std::vector<Host> read = parse_hostfile(text, "hosts", HostfileForm::any);
+    for (Host& host : read) {
+      host.name = (host.user.empty() ? "" : host.user + "@") + host.name;
+    }
+    std::string all;
+    for (const Host& host : read) {
+      all += (all.empty() ? "" : " ") + shown({host});
+    }
+    CHECK(all == hosts);
+  }
+}
+
+TEST_CASE("bad lines of a hostfile of any launcher") {
+  const std::string form =
+      ": expected [USER@]NAME, NAME:N or NAME slots=N with N of at least 1, got ";
+  for (const std::string line :
+       {"a slots=0", "a slots=", "a slots = 2", "a 2", "a:0", "a:", "a:x", "@a", "ann@",
+        "-oProxyCommand=x", "-l@a", "a;b", "node[0-1]", "[fd00::1", "[fd00::1]2", "a user=-x",
+        "a =2", "a slots=99999999999"}) {
+    CAPTURE(line);
+    CHECK(refusal([&] { return parse_hostfile(line, "hosts", HostfileForm::any); }) ==
+          "hosts:1" + form + "\"" + line + "\"");
+  }
+  CHECK(refusal([&] { return parse_hostfile("a\nb:0\nann@a\nc d", "hosts", HostfileForm::any); }) ==
+        "hosts:2" + form + "\"b:0\"\nhosts:3: a is in hosts:1 already\nhosts:4" + form + "\"c d\"");
+  CHECK(refusal([&] { return parse_hostfile("\n# a\n", "hosts", HostfileForm::any); }) ==
+        "hosts: no host in it; a line is NAME slots=N");
+}
+
 const std::string kThree = "b slots=4\na slots=4\nc slots=2\n";
 
 TEST_CASE("what the filters leave") {

@@ -26,12 +26,15 @@ struct HostFacts {
   std::string hostname;
   std::string domain_name;  ///< "job-1.svc.ns.svc.cluster.local", as /etc/hosts says it; or empty
   /// Command lines of the processes that this one descends from, its own kind left out; the nearest
-  /// first.
+  /// first. Only under Slurm and PMI, where they tell what no variable does.
   std::vector<std::vector<std::string>> ancestors;
   std::filesystem::path working_directory;
   std::filesystem::path executable_directory;  ///< where acclaunch itself lies
   std::filesystem::path scratch_directory;     ///< unique to this run, not made yet
 };
+
+/// As the kernel has it.
+std::string host_name();
 
 /// Asks the machine. ACC_SYS_ROOT says where sysfs is, if not in /sys. With ACC_SIMULATE_GPUS=N
 /// there are N GPUs that need not exist, spread over the NUMA nodes. Throws Error(config) where

@@ -162,8 +162,9 @@ void split_processes(AccelerateDraft& draft) {
 /// The rank in a file that is about one machine says nothing about which of two this is.
 bool knows_machine_rank(const AccelerateDraft& draft) {
   const Source::Kind machines = draft.settings.source("num_machines").kind;
+  const Source::Kind rank = draft.settings.source("machine_rank").kind;
   return draft.settings.has("machine_rank") &&
-         (!draft.conduct.checks_counts || draft.settings.source("machine_rank").kind >= machines);
+         (!draft.conduct.checks_counts || rank >= machines || rank == Source::Kind::job);
 }
 
 void check_machine_rank(const AccelerateDraft& draft) {

@@ -1,4 +1,4 @@
-#include "job/signal_watch.hpp"
+#include "supervision/signal_watch.hpp"
 
 #include "supervision/signals.hpp"
 

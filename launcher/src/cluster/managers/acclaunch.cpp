@@ -1,0 +1,50 @@
+#include "acc/base/error.hpp"
+#include "cluster/managers/managers.hpp"
+#include "host/own_variables.hpp"
+
+namespace acc::launcher {
+namespace {
+
+std::string name_of(const OwnVariable& variable) {
+  return std::string(variable.name);
+}
+
+void check(const ClusterPlace& place) {
+  const auto& [rank, where] = *place.node_rank;
+  if (place.num_nodes && rank >= place.num_nodes->value) {
+    throw Error(Errc::config, contradiction(where, std::to_string(rank), place.num_nodes->where,
+                                            "is " + std::to_string(place.num_nodes->value)));
+  }
+  if (place.num_nodes && place.tasks_per_node &&
+      place.tasks_per_node->value.size() != static_cast<std::size_t>(place.num_nodes->value)) {
+    throw Error(
+        Errc::config,
+        contradiction(place.num_nodes->where, std::to_string(place.num_nodes->value),
+                      place.tasks_per_node->where,
+                      "has " + std::to_string(place.tasks_per_node->value.size()) + " numbers"));
+  }
+}
+
+}  // namespace
+
+std::optional<ClusterPlace> place_of_acclaunch(const JobVariables& job, const HostFacts&) {
+  using namespace variables;
+  const auto machine = job.number(name_of(machine_rank));
+  if (!machine) {
+    return std::nullopt;
+  }
+  ClusterPlace place;
+  const auto id = job.text(name_of(job_id));
+  place.manager = {"acclaunch", "acclaunch job" + (id ? " " + id->value : ""), machine->where, true,
+                   false};
+  place.run_id = id.value_or(Said<std::string>{});
+  place.node_rank = machine;
+  place.num_nodes = job.number(name_of(num_machines));
+  place.address = job.text(name_of(main_process_ip));
+  place.port = job.port(name_of(main_process_port));
+  place.tasks_per_node = job.numbers(name_of(local_processes));
+  check(place);
+  return place;
+}
+
+}  // namespace acc::launcher

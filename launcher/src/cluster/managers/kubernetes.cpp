@@ -1,0 +1,97 @@
+// Pods: an Indexed Job's, which a JobSet may have made, and a PyTorchJob's. Managed services of
+// clouds set the latter's variables too.
+#include "acc/base/error.hpp"
+#include "cluster/managers/managers.hpp"
+
+namespace acc::launcher {
+namespace {
+
+bool is_pod(const JobVariables& job) {
+  return job.has("KUBERNETES_SERVICE_HOST");
+}
+
+/// `train` of train-worker-3: what its pods have in common.
+std::string job_of_pod(const std::string& hostname) {
+  for (const char* role : {"-master-", "-worker-", "-node-"}) {
+    const auto found = hostname.rfind(role);
+    if (found != std::string::npos) {
+      return hostname.substr(0, found);
+    }
+  }
+  return "";
+}
+
+/// Counts are of pods, not of workers, unless a launcher of workers has set them, and LOCAL_RANK.
+std::optional<ClusterPlace> place_in_pytorch_job(const JobVariables& job,
+                                                 const std::string& detected_by,
+                                                 const std::string& hostname) {
+  ClusterPlace place;
+  const std::string name = is_pod(job) ? job_of_pod(hostname) : "";
+  place.manager = {is_pod(job) ? "Kubernetes" : "PyTorchJob",
+                   "PyTorchJob" + (name.empty() ? "" : " " + name), detected_by, false, false};
+  if (!name.empty()) {
+    place.run_id = {"pytorchjob-" + name, "host name"};
+  }
+  return place;
+}
+
+void check_node_rank(const ClusterPlace& place) {
+  const auto& node = place.node_rank;
+  const auto& count = place.num_nodes;
+  if (node && count && node->value >= count->value) {
+    throw Error(Errc::config, contradiction(node->where, std::to_string(node->value), count->where,
+                                            "is " + std::to_string(count->value)));
+  }
+}
+
+}  // namespace
+
+std::optional<ClusterPlace> place_of_pytorch_job(const JobVariables& job, const HostFacts& facts) {
+  std::optional<ClusterPlace> place;
+  if (job.has("PET_NNODES") && job.has("PET_MASTER_ADDR")) {
+    place = place_in_pytorch_job(job, "PET_NNODES, PET_MASTER_ADDR", facts.hostname);
+    place->num_nodes = job.number_or_range("PET_NNODES");
+    place->node_rank = job.number("PET_NODE_RANK");
+    place->address = job.text("PET_MASTER_ADDR");
+    place->port = job.port("PET_MASTER_PORT");
+  } else if (job.has("MASTER_ADDR") && job.has("MASTER_PORT") && job.has("WORLD_SIZE") &&
+             job.has("RANK")) {
+    place = place_in_pytorch_job(job, "MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK", facts.hostname);
+    place->num_nodes = job.number("WORLD_SIZE");
+    place->node_rank = job.number("RANK");
+    place->address = job.text("MASTER_ADDR");
+    place->port = job.port("MASTER_PORT");
+  }
+  if (place) {
+    check_node_rank(*place);
+  }
+  return place;
+}
+
+std::optional<ClusterPlace> place_of_indexed_job(const JobVariables& job, const HostFacts& facts) {
+  const auto index = job.number("JOB_COMPLETION_INDEX");
+  if (!index || !is_pod(job)) {
+    return std::nullopt;
+  }
+  ClusterPlace place;
+  place.manager = {"Kubernetes", "Kubernetes Job", "JOB_COMPLETION_INDEX, KUBERNETES_SERVICE_HOST",
+                   false, false};
+  place.node_rank = index;
+  const std::string ending = "-" + std::to_string(index->value);
+  if (!facts.hostname.ends_with(ending)) {  // a pod on its host's network
+    return place;
+  }
+  const std::string name = facts.hostname.substr(0, facts.hostname.size() - ending.size());
+  const auto attempt = job.number("JOBSET_RESTART_ATTEMPT");
+  place.manager.job += " " + name;
+  place.run_id = {"kubernetes-" + name + (attempt ? ".r" + std::to_string(attempt->value) : ""),
+                  attempt ? "host name, " + attempt->where : "host name"};
+  place.port = {port_of("kubernetes-" + name), "host name"};
+  if (facts.domain_name.starts_with(facts.hostname + ".")) {
+    place.address = {name + "-0" + facts.domain_name.substr(facts.hostname.size()),
+                     "JOB_COMPLETION_INDEX, /etc/hosts"};
+  }
+  return place;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,213 @@
+#include "acc/base/error.hpp"
+#include "acc/plugins/faults.hpp"
+#include "cluster/managers/managers.hpp"
+
+#include <cctype>
+#include <numeric>
+#include <set>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Faults;
+using Hosts = std::optional<Said<std::vector<std::string>>>;
+
+/// From here on a step's number says what it is: the batch script, an interactive shell, ...
+constexpr std::uint64_t kFirstSpecialStep = 4'294'967'280;
+
+std::string text(int number) {
+  return std::to_string(number);
+}
+
+Hosts hosts_of_job(const JobVariables& job) {
+  return first_of(job.hosts("SLURM_JOB_NODELIST"), job.hosts("SLURM_NODELIST"));
+}
+
+/// slurmstepd's title is `slurmstepd: [JOB.STEP]`. The script of a job that was submitted inside of
+/// another one's step gets all of its variables, but runs in a step named "batch".
+bool is_below_script(const HostFacts& facts) {
+  for (const auto& command : facts.ancestors) {
+    if (!command.empty() && command.front().starts_with("slurmstepd: [")) {
+      const std::string& title = command.front();
+      const auto dot = title.find('.');
+      return dot != std::string::npos && dot + 1 < title.size() &&
+             std::isdigit(static_cast<unsigned char>(title[dot + 1])) == 0;
+    }
+  }
+  return false;
+}
+
+/// `A is 3, but B names 2 hosts`, where they are not equal.
+void check_count(const std::optional<Said<int>>& count, const Hosts& hosts, Faults& faults) {
+  if (count && hosts && count->value != static_cast<int>(hosts->value.size())) {
+    faults.add(contradiction(count->where, text(count->value), hosts->where,
+                             "names " + std::to_string(hosts->value.size()) + " hosts"));
+  }
+}
+
+void check_tasks_per_node(const ClusterPlace& place, Faults& faults) {
+  if (!place.tasks_per_node) {
+    return;
+  }
+  const auto& [tasks, where] = *place.tasks_per_node;
+  if (place.hosts && tasks.size() != place.hosts->value.size()) {
+    faults.add(where + " has " + std::to_string(tasks.size()) + " numbers, but " +
+               place.hosts->where + " names " + std::to_string(place.hosts->value.size()) +
+               " hosts");
+  }
+  const auto sum = std::accumulate(tasks.begin(), tasks.end(), std::int64_t{0});
+  if (place.num_tasks && sum != place.num_tasks->value) {
+    faults.add(contradiction(place.num_tasks->where, text(place.num_tasks->value), where,
+                             "sums up to " + std::to_string(sum)));
+  }
+  const bool knows_node =
+      place.node_rank && static_cast<std::size_t>(place.node_rank->value) < tasks.size();
+  if (knows_node && place.local_rank) {
+    const int here = tasks[static_cast<std::size_t>(place.node_rank->value)];
+    if (place.local_rank->value >= here) {
+      faults.add(contradiction(place.local_rank->where, text(place.local_rank->value), where,
+                               "has " + text(here) + " for this node"));
+    }
+  }
+}
+
+void check_node(const JobVariables& job, const ClusterPlace& place, Faults& faults) {
+  if (!place.node_rank || !place.hosts) {
+    return;
+  }
+  const auto& [hosts, where] = *place.hosts;
+  const auto& [node, node_where] = *place.node_rank;
+  if (static_cast<std::size_t>(node) >= hosts.size()) {
+    faults.add(contradiction(node_where, text(node), where,
+                             "names " + std::to_string(hosts.size()) + " hosts"));
+    return;
+  }
+  const auto name = job.text("SLURMD_NODENAME");
+  const std::string& listed = hosts[static_cast<std::size_t>(node)];
+  if (name && name->value != listed) {
+    faults.add(contradiction(name->where, name->value, where,
+                             "names " + listed + " for " + node_where + " " + text(node)));
+  }
+}
+
+/// The hosts of a step are some of the job's.
+void compare_with_job(const JobVariables& job, ClusterPlace& place, Faults& faults) {
+  const Hosts all = hosts_of_job(job);
+  if (!all || !place.hosts) {
+    return;
+  }
+  const std::set<std::string> known(all->value.begin(), all->value.end());
+  std::string others;
+  for (const std::string& host : place.hosts->value) {
+    if (!known.contains(host)) {
+      others += (others.empty() ? "" : ", ") + host;
+    }
+  }
+  if (!others.empty()) {
+    faults.add(place.hosts->where + " (" + job.text(place.hosts->where)->value + ") has " + others +
+               ", which " + all->where + " (" + job.text(all->where)->value + ") has not");
+  } else if (place.hosts->value.size() < known.size()) {
+    place.notices.push_back(place.manager.job + " has " +
+                            std::to_string(place.hosts->value.size()) + " of the job's " +
+                            std::to_string(known.size()) + " nodes");
+  }
+}
+
+void check(const JobVariables& job, ClusterPlace& place) {
+  Faults faults;
+  check_count(place.num_nodes, place.hosts, faults);
+  check_tasks_per_node(place, faults);
+  check_node(job, place, faults);
+  if (place.rank && place.num_tasks && place.rank->value >= place.num_tasks->value) {
+    faults.add(contradiction(place.rank->where, text(place.rank->value), place.num_tasks->where,
+                             "is " + text(place.num_tasks->value)));
+  }
+  compare_with_job(job, place, faults);
+  faults.raise();
+}
+
+ClusterPlace place_in_step(const JobVariables& job, const Allocation& allocation) {
+  const auto step = job.big_number("SLURM_STEP_ID");
+  const auto restart = job.number("SLURM_RESTART_COUNT");
+  const std::string where = "SLURM_JOB_ID, " + step->where;
+  ClusterPlace place;
+  place.manager = allocation.manager;
+  place.manager.job += ", step " + std::to_string(step->value);
+  place.manager.detected_by = where;
+  const std::string id = std::to_string(job.big_number("SLURM_JOB_ID")->value);
+  place.run_id = {"slurm-" + id + "." + std::to_string(step->value) +
+                      (restart ? ".r" + text(restart->value) : ""),
+                  where + (restart ? ", " + restart->where : "")};
+  place.port = {port_of(allocation.number + 977 * (step->value + 1)), where};  // 0: the script's
+  place.hosts = first_of(job.hosts("SLURM_STEP_NODELIST"), allocation.hosts);
+  place.num_nodes = job.number("SLURM_STEP_NUM_NODES");
+  place.node_rank = job.number("SLURM_NODEID");
+  place.rank = job.number("SLURM_PROCID");
+  place.num_tasks = first_of(job.number("SLURM_STEP_NUM_TASKS"), job.number("SLURM_NTASKS"));
+  place.local_rank = job.number("SLURM_LOCALID");
+  place.tasks_per_node = job.counts("SLURM_STEP_TASKS_PER_NODE");
+  check(job, place);
+  if (place.hosts) {
+    place.address = {place.hosts->value.front(), place.hosts->where};
+    place.num_nodes = {static_cast<int>(place.hosts->value.size()), place.hosts->where};
+  }
+  if (place.tasks_per_node && place.node_rank) {
+    const auto node = static_cast<std::size_t>(place.node_rank->value);
+    place.local_size = {place.tasks_per_node->value.at(node), place.tasks_per_node->where};
+  }
+  return place;
+}
+
+}  // namespace
+
+bool is_slurm_task(const JobVariables& job, const HostFacts& facts) {
+  const auto step = job.has("SLURM_JOB_ID") && job.has("SLURM_PROCID")
+                        ? job.big_number("SLURM_STEP_ID")
+                        : std::nullopt;
+  return step && step->value < kFirstSpecialStep && !is_below_script(facts);
+}
+
+std::optional<Allocation> slurm_allocation(const JobVariables& job) {
+  const auto id = job.big_number("SLURM_JOB_ID");
+  if (!id) {
+    return std::nullopt;
+  }
+  const std::string name = "Slurm job " + std::to_string(id->value);
+  if (job.has("SLURM_HET_SIZE")) {
+    throw Error(Errc::config, "SLURM_HET_SIZE: " + name +
+                                  " is a heterogeneous job, whose parts have a node list each: "
+                                  "acclaunch runs in jobs and steps of one part");
+  }
+  const auto restart = job.number("SLURM_RESTART_COUNT");
+  Allocation allocation;
+  allocation.manager = {"Slurm", name, id->where, true, true};
+  allocation.run_id = {
+      "slurm-" + std::to_string(id->value) + (restart ? ".r" + text(restart->value) : ""),
+      restart ? id->where + ", " + restart->where : id->where};
+  allocation.number = id->value;
+  allocation.hosts = hosts_of_job(job);
+  if (job.has("SLURM_NTASKS") || job.has("SLURM_NTASKS_PER_NODE")) {
+    allocation.slots = job.counts("SLURM_TASKS_PER_NODE");
+  }
+  return allocation;
+}
+
+std::optional<ClusterPlace> place_of_slurm(const JobVariables& job, const HostFacts& facts) {
+  const auto allocation = slurm_allocation(job);
+  if (!allocation) {
+    return std::nullopt;
+  }
+  if (is_slurm_task(job, facts)) {
+    return place_in_step(job, *allocation);
+  }
+  const auto name = job.text("SLURMD_NODENAME");
+  ClusterPlace place = place_of_script(*allocation, name ? name->value : "");
+  Faults faults;
+  check_count(first_of(job.number("SLURM_JOB_NUM_NODES"), job.number("SLURM_NNODES")), place.hosts,
+              faults);
+  check_tasks_per_node(place, faults);
+  faults.raise();
+  return place;
+}
+
+}  // namespace acc::launcher

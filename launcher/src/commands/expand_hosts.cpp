@@ -1,0 +1,56 @@
+#include "acc/base/error.hpp"
+#include "acc/plugins/environment.hpp"
+#include "cluster/hostlist.hpp"
+#include "commands/commands.hpp"
+#include "commands/options.hpp"
+
+#include <cstdio>
+
+namespace acc::launcher {
+namespace {
+
+/// CLI11 would take a list such as [1-3] for one of its own.
+std::vector<Given> lists_of(const CLI::App& app) {
+  std::vector<Given> lists;
+  for (const std::string& word : app.remaining()) {
+    if (word.starts_with("-")) {
+      throw Error(Errc::invalid_argument, app.get_name() + ": no flag " + word + "; see --help");
+    }
+    lists.push_back({"list", word});
+  }
+  if (!lists.empty()) {
+    return lists;
+  }
+  const Given of_job{"SLURM_JOB_NODELIST",
+                     plugins::variable(plugins::current_environment(), "SLURM_JOB_NODELIST")};
+  if (of_job.text.empty()) {
+    throw Error(Errc::invalid_argument, app.get_name() + ": no list given, and " + of_job.where +
+                                            " is not set; see --help");
+  }
+  return {of_job};
+}
+
+}  // namespace
+
+int expand_hosts_command(std::span<const std::string> arguments) {
+  CLI::App app(
+      "acclaunch expand-hosts [LIST...]: the hosts of Slurm's lists, such as "
+      "node[0-3,08-11],login, "
+      "one a\nline, as `scontrol show hostnames` prints them. Without a list: that of the job, "
+      "SLURM_JOB_NODELIST.",
+      "acclaunch expand-hosts");
+  app.allow_extras();
+  if (!read_options(app, arguments)) {
+    return 0;
+  }
+  std::string text;
+  for (const Given& list : lists_of(app)) {
+    for (const std::string& host : expand_hosts(list)) {
+      text += host + "\n";
+    }
+  }
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace acc::launcher

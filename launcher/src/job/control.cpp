@@ -1,0 +1,135 @@
+#include "job/control.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+namespace acc::launcher {
+namespace asio = boost::asio;
+
+UniqueFd take_standard_input() {
+  UniqueFd input(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!input || !nothing || ::dup2(nothing.get(), STDIN_FILENO) < 0) {
+    throw Error(Errc::process,
+                std::string("cannot take over standard input: ") + std::strerror(errno));
+  }
+  return input;
+}
+
+Control::Control(const asio::any_io_executor& executor, UniqueFd input, Events events,
+                 std::chrono::milliseconds silence_limit)
+    : input_(executor),
+      silence_(executor),
+      silence_limit_(silence_limit),
+      events_(std::move(events)) {
+  boost::system::error_code error;
+  const int fd = input.release();
+  input_.assign(fd, error);
+  if (error) {
+    ::close(fd);
+  }
+  wait_for_silence();
+  asio::co_spawn(executor, listen(), asio::detached);
+}
+
+std::string Control::broken_connection() const {
+  return "the connection to the launcher that started this one" +
+         (host_.empty() ? "" : " (" + host_ + ")") + " is broken";
+}
+
+asio::awaitable<void> Control::listen() {
+  if (!input_.is_open()) {  // a file, which nobody speaks through
+    is_broken("standard input is none");
+  }
+  while (input_.is_open()) {
+    const int flags = ::fcntl(input_.native_handle(), F_GETFL);
+    co_await input_.async_wait(asio::posix::stream_descriptor::wait_read,
+                               asio::as_tuple(asio::use_awaitable));
+    if (!input_.is_open()) {
+      co_return;
+    }
+    ::fcntl(input_.native_handle(), F_SETFL, flags);  // it may be one with standard output
+    if (!read_once()) {
+      co_return;
+    }
+  }
+}
+
+/// False: there is nothing more to be heard.
+bool Control::read_once() {
+  std::array<char, control::kMaxLine> chunk{};
+  const ssize_t count = ::read(input_.native_handle(), chunk.data(), chunk.size());
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return true;
+  }
+  if (count <= 0) {
+    return is_broken(count == 0 ? "" : std::strerror(errno));
+  }
+  pending_.append(chunk.data(), static_cast<std::size_t>(count));
+  return take_lines();
+}
+
+bool Control::take_lines() {
+  std::size_t begin = 0;
+  for (std::size_t end = 0; (end = pending_.find('\n', begin)) != std::string::npos;) {
+    if (!take(std::string_view(pending_).substr(begin, end - begin))) {
+      return false;
+    }
+    begin = end + 1;
+  }
+  pending_.erase(0, begin);
+  return pending_.size() < control::kMaxLine || is_broken("an endless line came");
+}
+
+bool Control::take(std::string_view line) {
+  const auto message = control::decode(line);
+  if (!message) {
+    return is_broken("'" + std::string(line.substr(0, 40)) + "' came, which is no message");
+  }
+  wait_for_silence();
+  if (const auto* greeting = std::get_if<control::Greeting>(&*message)) {
+    host_ = greeting->host;
+  } else if (!std::holds_alternative<control::Beat>(*message)) {
+    const auto* signal = std::get_if<control::Signal>(&*message);
+    if (signal != nullptr && signal->number == SIGTSTP) {
+      silence_.cancel();  // whoever is stopped says nothing
+    }
+    events_.on_message(*message);
+  }
+  return input_.is_open();
+}
+
+bool Control::is_broken(const std::string& how) {
+  close();
+  events_.on_broken(broken_connection() + (how.empty() ? "" : ": " + how));
+  return false;
+}
+
+void Control::wait_for_silence() {
+  silence_.expires_after(silence_limit_);
+  silence_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && input_.is_open()) {
+      is_broken("nothing was heard for " + std::to_string(silence_limit_.count() / 1000) + " s");
+    }
+  });
+}
+
+void Control::close() {
+  boost::system::error_code ignored;
+  input_.close(ignored);
+  silence_.cancel();
+}
+
+}  // namespace acc::launcher

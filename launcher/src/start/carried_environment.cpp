@@ -1,0 +1,94 @@
+#include "start/carried_environment.hpp"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+
+namespace acc::launcher {
+namespace {
+
+// A trailing * stands for any rest.
+
+/// Of a host, a login, a terminal or a desktop; and of what a manager of jobs says to a process of
+/// its own, which those on other machines are not.
+constexpr auto kOwn = std::to_array<std::string_view>({"HOME",
+                                                       "USER",
+                                                       "LOGNAME",
+                                                       "SHELL",
+                                                       "PWD",
+                                                       "OLDPWD",
+                                                       "SHLVL",
+                                                       "HOSTNAME",
+                                                       "HOST",
+                                                       "HOSTTYPE",
+                                                       "MACHTYPE",
+                                                       "MAIL",
+                                                       "TERM",
+                                                       "TERM_*",
+                                                       "TERMINFO",
+                                                       "COLORTERM",
+                                                       "COLUMNS",
+                                                       "LINES",
+                                                       "WINDOWID",
+                                                       "DISPLAY",
+                                                       "TTY",
+                                                       "XAUTHORITY",
+                                                       "WAYLAND_*",
+                                                       "SSH_*",
+                                                       "XDG_*",
+                                                       "DBUS_*",
+                                                       "GPG_*",
+                                                       "KRB5CCNAME",
+                                                       "TMPDIR",
+                                                       "TMUX*",
+                                                       "STY",
+                                                       "LS_COLORS",
+                                                       "LS_OPTIONS",
+                                                       "LESS*",
+                                                       "PS1",
+                                                       "PROMPT*",
+                                                       "HIST*",
+                                                       "BASH_FUNC_*",
+                                                       "_",
+                                                       "SUDO_*",
+                                                       "SLURM*",
+                                                       "INVOCATION_ID",
+                                                       "JOURNAL_STREAM",
+                                                       "NOTIFY_SOCKET",
+                                                       "OMPI_COMM_*",
+                                                       "PMI_*",
+                                                       "PMIX_*",
+                                                       "FLUX_*",
+                                                       "CUDA_VISIBLE_DEVICES",
+                                                       "ACC_CONTROL"});
+
+/// DeepSpeed's (0.19.8: launcher/runner.py, EXPORT_ENVS) and ours.
+constexpr auto kKnown = std::to_array<std::string_view>(
+    {"MLFLOW*", "NCCL*", "PYTHON*", "MV2*", "UCX*", "ACC_*", "ACCELERATE_*", "FSDP_*", "TORCH*",
+     "GLOO*", "OMP_*", "PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_*", "HF_HOME"});
+
+bool is_in(std::span<const std::string_view> patterns, std::string_view name) {
+  return std::ranges::any_of(patterns, [name](std::string_view pattern) {
+    return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1))
+                                  : name == pattern;
+  });
+}
+
+}  // namespace
+
+plugins::Environment environment_for_other_machines(const plugins::Environment& own,
+                                                    StartPlan::Means means) {
+  plugins::Environment carried;
+  for (const auto& [name, value] : own) {
+    const bool goes = means == StartPlan::Means::ssh    ? !is_in(kOwn, name)
+                      : means == StartPlan::Means::pdsh ? is_in(kKnown, name) && !is_in(kOwn, name)
+                                                        : false;
+    if (goes) {
+      carried.emplace(name, value);
+    }
+  }
+  return carried;
+}
+
+}  // namespace acc::launcher

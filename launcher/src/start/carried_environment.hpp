@@ -1,0 +1,14 @@
+#pragma once
+
+#include "acc/launcher/start_plan.hpp"
+#include "acc/plugins/environment.hpp"
+
+namespace acc::launcher {
+
+/// What of this process's environment goes along to other machines. By ssh all but what belongs to
+/// this host, session or job; by pdsh, whose command line everybody can read, only what training
+/// programs and acclaunch are known to look at. srun takes all of it along by itself.
+plugins::Environment environment_for_other_machines(const plugins::Environment& own,
+                                                    StartPlan::Means means);
+
+}  // namespace acc::launcher

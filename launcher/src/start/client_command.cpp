@@ -1,0 +1,136 @@
+#include "start/client_command.hpp"
+
+#include "host/own_variables.hpp"
+#include "start/start_message.hpp"
+
+namespace acc::launcher {
+namespace {
+
+/// Single quotes mean the same to sh, csh and fish, but for what is left out here.
+std::string quoted(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text) {
+    result += c == '\'' ? "'\\''" : std::string(1, c);
+  }
+  return result + "'";
+}
+
+/// Runs acclaunch as it lies here, if it does there too, else as PATH there has it.
+std::string remote_command(const std::string& executable, const std::string& arguments) {
+  return "/bin/sh -c 'test -x \"$0\" && exec \"$0\" remote \"$@\"; exec acclaunch remote \"$@\"' " +
+         quoted(executable) + (arguments.empty() ? "" : " " + arguments);
+}
+
+StartMessage message_for(const StartPlan& plan, std::vector<plugins::Environment> machines) {
+  return {.working_directory = plan.working_directory,
+          .arguments = plan.arguments,
+          .environment = plan.environment,
+          .machines = std::move(machines)};
+}
+
+std::string name_of(const StartPlan& plan, std::size_t rank) {
+  return "machine " + std::to_string(rank) + " (" + plan.machines[rank].name + ")";
+}
+
+void append(std::vector<std::string>& words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+}
+
+/// The first value of an option is the one that counts: those of the user come first.
+std::vector<std::string> ssh_words(const StartPlan& plan, const std::string& host,
+                                   const std::string& log_file) {
+  std::vector<std::string> words = {"ssh"};
+  append(words, plan.client_options);
+  append(words, {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o",
+                 "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR",
+                 "-o", "ControlMaster=no", "-o", "EscapeChar=none", "-E", log_file});
+  if (plan.ssh_port != 0) {
+    append(words, {"-p", std::to_string(plan.ssh_port)});
+  }
+  append(words, {"--", host, remote_command(plan.executable, "")});
+  return words;
+}
+
+ClientCommand ssh_command(const StartPlan& plan, std::size_t rank, const std::string& folder) {
+  plugins::Environment own = plan.machines[rank].variables;
+  own[std::string(variables::control.name)] = "stdin";
+  const std::string log_file = folder + "/ssh." + std::to_string(rank);
+  return {.name = name_of(plan, rank),
+          .words = ssh_words(plan, plan.machines[rank].name, log_file),
+          .environment = {},
+          .first_input = encode(message_for(plan, {std::move(own)})),
+          .is_controlled = true,
+          .log_file = log_file};
+}
+
+/// %n is the place of the host in the list. All have to run at once, so its fan-out is as wide.
+ClientCommand pdsh_command(const StartPlan& plan) {
+  std::string hosts;
+  std::vector<plugins::Environment> machines;
+  for (const StartMachine& machine : plan.machines) {
+    hosts += (hosts.empty() ? "" : ",") + machine.name;
+    machines.push_back(machine.variables);
+  }
+  std::string options;
+  for (const std::string& option : plan.client_options) {
+    options += option + " ";
+  }
+  options +=
+      "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 "
+      "-o ServerAliveCountMax=3";
+  if (plan.ssh_port != 0) {
+    options += " -p " + std::to_string(plan.ssh_port);
+  }
+  const std::string word = encode_word(message_for(plan, std::move(machines)));
+  return {.name = "the machines",
+          .words = {"pdsh", "-S", "-R", "ssh", "-f", std::to_string(plan.machines.size()), "-w",
+                    hosts, remote_command(plan.executable, "%n " + word)},
+          .environment = {{"PDSH_SSH_ARGS_APPEND", options}},
+          .first_input = "",
+          .is_controlled = false,
+          .log_file = ""};
+}
+
+/// srun gives its input to all tasks. They see all processors of the machine that the job has.
+ClientCommand srun_command(const StartPlan& plan) {
+  const std::string count = std::to_string(plan.machines.size());
+  ClientCommand command{.name = "the machines",
+                        .words = {"srun"},
+                        .environment = plan.environment,
+                        .first_input = "",
+                        .is_controlled = true,
+                        .log_file = ""};
+  command.environment[std::string(variables::control.name)] = "stdin";
+  std::vector<std::string>& words = command.words;
+  append(words, plan.client_options);
+  append(words, {"--nodes=" + count, "--ntasks=" + count, "--ntasks-per-node=1", "--overlap",
+                 "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none"});
+  std::string hosts;
+  for (const StartMachine& machine : plan.machines) {
+    hosts += (hosts.empty() || machine.name.empty() ? "" : ",") + machine.name;
+  }
+  if (!hosts.empty()) {
+    words.push_back("--nodelist=" + hosts);
+  }
+  words.push_back(plan.executable);
+  append(words, plan.arguments);
+  return command;
+}
+
+}  // namespace
+
+std::vector<ClientCommand> client_commands(const StartPlan& plan, const std::string& folder) {
+  if (plan.means == StartPlan::Means::pdsh) {
+    return {pdsh_command(plan)};
+  }
+  if (plan.means == StartPlan::Means::srun) {
+    return {srun_command(plan)};
+  }
+  std::vector<ClientCommand> commands;
+  for (std::size_t rank = 0; rank < plan.machines.size(); ++rank) {
+    commands.push_back(ssh_command(plan, rank, folder));
+  }
+  return commands;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,73 @@
+#include "start/client_end.hpp"
+
+#include <algorithm>
+
+namespace acc::launcher {
+namespace {
+
+using Kind = ClientEnd::Kind;
+
+constexpr int kOfSsh = 255;
+constexpr int kNotFound = 127;
+constexpr int kNotExecutable = 126;
+
+std::string how(const ProcessEnd& end, const std::string& program) {
+  return end.kind == ProcessEnd::Kind::exited
+             ? program + " ended with status " + std::to_string(end.value)
+             : program + " " + (end.kind == ProcessEnd::Kind::killed ? "was " : "") +
+                   end.describe();
+}
+
+bool connection_failed(const ProcessEnd& end) {
+  return end.kind != ProcessEnd::Kind::exited || end.value == kOfSsh;
+}
+
+std::string why_not_started(const ProcessEnd& end, const Heard& heard, const std::string& log_line,
+                            const std::string& executable) {
+  const int status = end.shell_status();
+  if (connection_failed(end)) {
+    return log_line.empty() ? how(end, "ssh") : log_line;
+  }
+  if (heard.started) {
+    return "acclaunch there ended with status " + std::to_string(status);
+  }
+  if (status == kNotFound || status == kNotExecutable) {
+    return "there is no acclaunch that can be executed, neither as " + executable +
+           " nor in the PATH of its login shell";
+  }
+  return "its login shell ended with status " + std::to_string(status) +
+         " and has not started acclaunch";
+}
+
+}  // namespace
+
+ClientEnd judge_ssh(const ProcessEnd& end, const Heard& heard, const std::string& log_line,
+                    const std::string& executable) {
+  const int status = end.shell_status();
+  if (heard.ended && !heard.joined && !heard.ended->reason.empty()) {
+    return {Kind::not_started, status, heard.ended->reason};
+  }
+  if (heard.ended) {
+    return {Kind::ended, heard.ended->exit_status, ""};
+  }
+  if (!heard.joined) {
+    return {Kind::not_started, status, why_not_started(end, heard, log_line, executable)};
+  }
+  if (connection_failed(end)) {
+    return {Kind::lost, status, log_line.empty() ? how(end, "ssh") : log_line};
+  }
+  return {Kind::ended, status, ""};
+}
+
+ClientEnd judge_group(const ProcessEnd& end, const std::string& program) {
+  return end.kind == ProcessEnd::Kind::exited
+             ? ClientEnd{Kind::ended, end.value, ""}
+             : ClientEnd{Kind::lost, end.shell_status(), how(end, program)};
+}
+
+int job_status(std::span<const ClientEnd> ends, int otherwise) {
+  const auto first = std::ranges::find(ends, Kind::ended, &ClientEnd::kind);
+  return first == ends.end() ? otherwise : first->exit_status;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,132 @@
+#include "start/control_message.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+
+namespace acc::launcher::control {
+namespace {
+
+constexpr std::string_view kAnswer =
+    "\x1e"
+    "acclaunch ";
+constexpr std::size_t kMaxReason = kMaxLine - 512;  // the rest is for host names
+
+std::string one_line(std::string text) {
+  std::ranges::replace_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  if (text.size() > kMaxReason) {
+    text.replace(kMaxReason - 3, std::string::npos, "...");
+  }
+  return text;
+}
+
+/// Takes the first word off.
+std::string_view next_word(std::string_view& line) {
+  const std::size_t end = std::min(line.find(' '), line.size());
+  const std::string_view word = line.substr(0, end);
+  line.remove_prefix(std::min(end + 1, line.size()));
+  return word;
+}
+
+std::optional<int> number(std::string_view word, int largest) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  const bool is_number = error == std::errc() && end == word.data() + word.size();
+  return is_number && value >= 0 && value <= largest ? std::optional(value) : std::nullopt;
+}
+
+struct Encoder {
+  std::string operator()(const Greeting& m) const { return "from " + one_line(m.host); }
+  std::string operator()(const Beat& /*m*/) const { return "beat"; }
+  std::string operator()(const Signal& m) const { return "signal " + std::to_string(m.number); }
+  std::string operator()(const Insist& /*m*/) const { return "insist"; }
+  std::string operator()(const End& m) const {
+    return "end " + std::to_string(m.exit_status) + " " + one_line(m.reason);
+  }
+  std::string operator()(const Started& m) const { return "started " + m.host; }
+  std::string operator()(const Joined& m) const { return "joined " + m.host; }
+  std::string operator()(const Ended& m) const {
+    return "ended " + m.host + " " + std::to_string(m.exit_status) +
+           (m.reason.empty() ? "" : " " + one_line(m.reason));
+  }
+};
+
+std::optional<Answer> decode_answer(std::string_view line) {
+  const std::string_view verb = next_word(line);
+  std::string host(next_word(line));
+  if (host.empty()) {
+    return std::nullopt;
+  }
+  if (verb == "started" && line.empty()) {
+    return Started{std::move(host)};
+  }
+  if (verb == "joined" && line.empty()) {
+    return Joined{std::move(host)};
+  }
+  const auto status = number(next_word(line), 255);
+  if (verb != "ended" || !status) {
+    return std::nullopt;
+  }
+  return Ended{std::move(host), *status, std::string(line)};
+}
+
+}  // namespace
+
+std::string encode(const Message& message) {
+  return std::visit(Encoder(), message) + "\n";
+}
+
+std::optional<Message> decode(std::string_view line) {
+  const std::string_view verb = next_word(line);
+  if (verb == "beat" && line.empty()) {
+    return Beat{};
+  }
+  if (verb == "insist" && line.empty()) {
+    return Insist{};
+  }
+  if (verb == "from" && !line.empty()) {
+    return Greeting{std::string(line)};
+  }
+  if (verb == "signal") {
+    const auto signal = number(line, SIGRTMAX);
+    return signal && *signal > 0 ? std::optional<Message>(Signal{*signal}) : std::nullopt;
+  }
+  if (verb == "end") {
+    const auto status = number(next_word(line), 255);
+    return status ? std::optional<Message>(End{*status, std::string(line)}) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::string encode(const Answer& answer) {
+  return std::string(kAnswer) + std::visit(Encoder(), answer) + "\n";
+}
+
+HeardLine hear(std::string_view line) {
+  const std::size_t at = line.find(kAnswer.front());
+  if (at == std::string_view::npos || !line.substr(at).starts_with(kAnswer) ||
+      !line.ends_with('\n')) {
+    return {line, std::nullopt};
+  }
+  std::string_view said = line.substr(at + kAnswer.size());
+  said.remove_suffix(said.ends_with("\r\n") ? 2 : 1);
+  auto answer = decode_answer(said);
+  return answer ? HeardLine{line.substr(0, at), std::move(answer)} : HeardLine{line, std::nullopt};
+}
+
+void say(const Answer& answer) noexcept {
+  const std::string line = encode(answer);
+  for (std::size_t done = 0; done < line.size();) {
+    const ssize_t count = ::write(STDOUT_FILENO, line.data() + done, line.size() - done);
+    if (count < 0 && errno != EINTR) {
+      return;
+    }
+    done += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+}
+
+}  // namespace acc::launcher::control

@@ -1,0 +1,47 @@
+#include "start/remote.hpp"
+
+#include "acc/base/error.hpp"
+#include "host/own_variables.hpp"
+#include "start/control_message.hpp"
+
+#include <unistd.h>
+
+#include <charconv>
+
+namespace acc::launcher {
+namespace {
+
+std::size_t machine_number(const std::string& word) {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc() || end != word.data() + word.size()) {
+    throw Error(Errc::protocol, "remote: '" + word + "' is no machine's number");
+  }
+  return number;
+}
+
+}  // namespace
+
+bool is_controlled(const plugins::Environment& environment) {
+  return value_of(environment, variables::control) == "stdin";
+}
+
+bool was_started(const plugins::Environment& environment) {
+  return is_controlled(environment) || !value_of(environment, variables::machine_rank).empty();
+}
+
+std::vector<std::string> become_remote(std::span<const std::string> arguments) {
+  if (arguments.empty()) {
+    const StartMessage message = read_start_message(STDIN_FILENO, control::kSilenceLimit);
+    enter(message, 0);
+    return message.arguments;
+  }
+  if (arguments.size() != 2) {
+    throw Error(Errc::invalid_argument, "remote: a machine's number and a message, or nothing");
+  }
+  const StartMessage message = decode_word(arguments[1]);
+  enter(message, machine_number(arguments[0]));
+  return message.arguments;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,97 @@
+#pragma once
+
+#include "acc/launcher/launch_plan.hpp"
+#include "output/output_mux.hpp"
+#include "start/client_command.hpp"
+#include "start/client_end.hpp"
+#include "start/control_message.hpp"
+#include "start/control_sender.hpp"
+#include "supervision/guardian.hpp"
+#include "supervision/signal_watch.hpp"
+#include "supervision/worker_process.hpp"
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace acc::launcher {
+
+/// The launchers on all machines, seen from where they are started. The loop's thread only.
+class StartingJob {
+ public:
+  StartingJob(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
+  int run();
+
+ private:
+  struct Client {
+    explicit Client(ClientCommand c, int r) : command(std::move(c)), rank(r) {}
+
+    ClientCommand command;
+    int rank;
+    Heard heard;
+    std::set<std::string> joined;  ///< hosts, where it stands for several
+    bool was_cut = false;          ///< ended from here: what it ends with means nothing
+    std::shared_ptr<ControlSender> input;
+    std::optional<WorkerProcess> process;
+    std::optional<ClientEnd> end;
+  };
+
+  void make_log_folder();
+  boost::asio::awaitable<void> watch_guard();
+  void begin_more();
+  void begin(Client& client);
+  WorkerSpec client_spec(const Client& client, int input) const;
+  boost::asio::awaitable<void> watch(Client& client);
+  void judge(Client& client, const ProcessEnd& end);
+  void on_end_of(Client& client);
+  void close_when_all_ended();
+
+  std::string_view hear(Client& client, std::string_view line);
+  void on_answer(Client& client, const control::Answer& answer);
+  void on_start_failure(const std::string& name, const std::string& reason);
+  void on_signal(int signal);
+  void on_lost(const Lost& lost);
+  void stop(int signal);
+  void end_job(int exit_status, const std::string& reason);
+
+  void beat();
+  void send_all(const control::Message& message);
+  void signal_uncontrolled(int signal);
+  void cut(Client& client);
+  void cut_unstarted();
+  void cut_silent();
+  void limit(std::chrono::milliseconds time);
+  int exit_status() const;
+
+  void say(const std::string& line) { output_.write_stderr("acclaunch: " + line + "\n"); }
+
+  const LaunchPlan& plan_;
+  const plugins::Environment& environment_;
+  boost::asio::io_context io_{1};
+  Remains remains_;
+  boost::asio::posix::stream_descriptor alive_;
+  SignalWatch signals_;
+  OutputMux output_;
+  std::string log_folder_;
+  std::deque<Client> clients_;
+  boost::asio::steady_timer beat_;
+  boost::asio::steady_timer patience_;  ///< with those that have not started, after one has failed
+  boost::asio::steady_timer limit_;     ///< of the whole end
+  bool is_over_ = false;                ///< by a machine's own words
+  bool is_closed_ = false;
+  std::optional<int> stop_;     ///< the first signal that asked for the end
+  std::optional<int> failure_;  ///< the status of a job that is ended from here
+  std::exception_ptr fault_;
+};
+
+}  // namespace acc::launcher
