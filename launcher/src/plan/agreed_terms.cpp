@@ -117,6 +117,7 @@ Terms agreed_terms(const LaunchPlan& plan) {
     terms.emplace_back("the program", bounded(program_of(plan.command)));
   }
   terms.emplace_back("the device", plugins::to_string(plan.device));
+  terms.emplace_back("the sharding mode", origin_of(plan.mode));
   const std::size_t before = terms.size();
   add_settings(plan.settings, plan.mode, terms);
   if (plan.file_settings) {

@@ -108,15 +108,20 @@ Time Membership::next_deadline() const {
   if (phase_ == Phase::gathering && last_call_) {
     next = std::min(next, *last_call_);
   }
-  if (phase_ == Phase::refused || (phase_ == Phase::over && agents_.empty() && is_elastic())) {
+  if (phase_ == Phase::refused) {
+    next = std::min(next, refuses_until_);
+  }
+  if (phase_ == Phase::over && agents_.empty() && is_elastic()) {
     next = std::min(next, over_since_ + times_.close);
   }
   return next == Time::max() ? next : next + stalled_;
 }
 
 bool Membership::gives_way(Time now) const {
-  const bool is_late = now - stalled_ >= over_since_ + times_.close;
-  return phase_ == Phase::refused ? is_late : phase_ == Phase::over && (!is_elastic() || is_late);
+  now -= stalled_;
+  return phase_ == Phase::refused
+             ? now >= refuses_until_
+             : phase_ == Phase::over && (!is_elastic() || now >= over_since_ + times_.close);
 }
 
 bool Membership::gives_way_to(const Enter& enter, Time now) const {
@@ -153,7 +158,7 @@ void Membership::go_on() {
   if (phase_ == Phase::gathering) {
     gather();
   }
-  if (phase_ == Phase::refused && now_ >= over_since_ + times_.close) {
+  if (phase_ == Phase::refused && now_ >= refuses_until_) {
     phase_ = Phase::gathering;
   }
 }
@@ -205,7 +210,7 @@ bool Membership::admit(AgentId id, const Enter& enter) {
   }
   const std::string reason = disagreement(enter.machine, enter.terms, *founder_, terms_);
   if (!reason.empty() && !has_formed_) {
-    refuse_all(id, enter.machine, reason);
+    refuse_all(id, enter, reason);
     return false;
   }
   if (!reason.empty()) {
@@ -238,7 +243,7 @@ bool Membership::claim_rank(AgentId id, const Enter& enter) {
       return false;
     }
     if (!is_same) {
-      refuse_all(id, machine,
+      refuse_all(id, enter,
                  fmt::format("--machine_rank {} is claimed twice: on {} (pid {}) and on {} "
                              "(pid {}): give every machine its own",
                              rank, owned.host, owned.pid, machine.host, machine.pid));
@@ -255,7 +260,8 @@ bool Membership::claim_rank(AgentId id, const Enter& enter) {
 }
 
 /// Those who have not come yet hear it too, so that nobody waits for a job that cannot be.
-void Membership::refuse_all(AgentId newcomer, const Machine& machine, const std::string& reason) {
+void Membership::refuse_all(AgentId newcomer, const Enter& enter, const std::string& reason) {
+  fewest_wanted_ = std::min(needed(), enter.terms.num_machines);
   refusal_ = reason;
   over_since_ = now_;
   phase_ = Phase::refused;
@@ -263,15 +269,32 @@ void Membership::refuse_all(AgentId newcomer, const Machine& machine, const std:
     refused_.push_back(agent->machine);
     drop(*agent, Dropped::Why::config, reason);
   }
-  refuse(newcomer, machine);
+  refuse(newcomer, enter.machine);
 }
 
+/// Once as many have heard it as the job has machines, others are hardly to come; where two of them
+/// were in one place, or say different numbers, a moment is left to who may be missing.
 void Membership::refuse(AgentId newcomer, const Machine& machine) {
   drop_stranger(newcomer, Dropped::Why::config, refusal_);
   refused_.push_back(machine);
-  if (refused_.size() >= static_cast<std::size_t>(needed())) {
-    phase_ = Phase::gathering;  // all have heard it: the next one begins a job
+  const auto wanted = static_cast<std::size_t>(needed());
+  const bool all_came = refused_.size() >= static_cast<std::size_t>(fewest_wanted_);
+  refuses_until_ =
+      over_since_ + (all_came ? std::min(times_.close, times_.heartbeat) : times_.close);
+  if (num_places_refused() >= wanted) {
+    phase_ = Phase::gathering;  // the next one begins a job
   }
+}
+
+std::size_t Membership::num_places_refused() const {
+  if (!terms_.ranks_are_given) {
+    return refused_.size();
+  }
+  std::set<int> ranks;
+  for (const Machine& machine : refused_) {
+    ranks.insert(machine.machine_rank.value_or(-1));
+  }
+  return ranks.size();
 }
 
 void Membership::hear(Agent& /*agent*/, Enter&& /*message*/) {

@@ -82,8 +82,9 @@ class Membership {
   bool claim_rank(AgentId id, const Enter& enter);
   void answer(AgentId asking);
   void give_rank_back(const Agent& agent);
-  void refuse_all(AgentId newcomer, const Machine& machine, const std::string& reason);
+  void refuse_all(AgentId newcomer, const Enter& enter, const std::string& reason);
   void refuse(AgentId newcomer, const Machine& machine);
+  [[nodiscard]] std::size_t num_places_refused() const;
   void make_room_for(const Agent& newcomer);
 
   void hear(Agent& agent, Enter&& message);
@@ -163,6 +164,8 @@ class Membership {
   // refused
   std::string refusal_;
   std::vector<Machine> refused_;
+  int fewest_wanted_ = 0;  // machines, by what they say
+  Time refuses_until_{};
 
   // of the event that is being dealt with
   Time now_{};

@@ -179,7 +179,133 @@ TEST_CASE_FIXTURE(Static, "a rank that two machines claim is refused, on all") {
     world.heard<Waiting>(agent);
     CHECK(world.heard<Dropped>(agent).why == Why::config);
   }
+  world.wait(5s);
   CHECK(world.num_jobs() == 0);
+}
+
+TEST_CASE_FIXTURE(Static, "those who come after a refusal hear it too") {
+  enter({0});
+  world.forget_what_was_heard();
+  Enter other = introduction(1);
+  other.terms.num_processes = 5;
+  world.say(9, other);
+  const auto reason = world.heard<Dropped>(0).reason;
+  CHECK(contains(reason, "with --num_processes 5"));
+  world.wait(29s);
+  enter({2});
+  CHECK(world.heard<Dropped>(2) == Dropped{Why::config, reason});
+  CHECK(world.num_jobs() == 0);  // all have heard it
+}
+
+TEST_CASE_FIXTURE(Static, "a refusal is over after the closing time, and for who starts again") {
+  Enter other = introduction(1);
+  other.terms.num_processes = 5;
+  const auto refuse = [&](AgentId first, AgentId second) {
+    world.say(first, introduction(0));
+    world.say(second, other);
+    world.forget_what_was_heard();
+  };
+  refuse(10, 11);
+  CHECK(world.num_jobs() == 1);
+  world.wait(30s);
+  CHECK(world.num_jobs() == 0);
+  refuse(12, 13);
+  Enter again = introduction(0);
+  again.machine.pid = 77;
+  world.say(14, again);
+  world.heard<Welcome>(14);
+}
+
+TEST_CASE_FIXTURE(Fixture, "what machines were told besides counts has to be alike") {
+  const std::string x(200, 'x');
+  const struct {
+    Agreed founder, newcomer;
+    std::string found;
+  } cases[] = {
+      {{{"the program", "a"}},
+       {{"the program", "b"}},
+       "machine host1 (pid 1001) was started with the program b, machine host0 (pid 1000) with the "
+       "program a: start all machines with the same"},
+      {{{"--a", "1"}, {"--b", "2"}},
+       {{"--a", "1"}},
+       "machine host1 (pid 1001) was started without --b, machine host0 (pid 1000) with --b 2"},
+      {{}, {{"--a", ""}}, "was started with --a \"\", machine host0 (pid 1000) without --a: start"},
+      {{{"--a", x + "1\n" + x}},
+       {{"--a", x + "2" + x}},
+       "with --a ..." + std::string(20, 'x') + "2" + std::string(59, 'x') +
+           "..., machine host0 "
+           "(pid 1000) with --a ..." +
+           std::string(20, 'x') + "1 " + std::string(58, 'x') + "...:"},
+  };
+  AgentId id = 100;
+  for (const auto& [founder, newcomer, found] : cases) {
+    CAPTURE(found);
+    Enter first = introduction(0);
+    Enter second = introduction(1);
+    first.terms.agreed = founder;
+    second.terms.agreed = newcomer;
+    world.say(id, first);
+    world.heard<Welcome>(id);
+    world.heard<Waiting>(id);
+    world.say(id + 1, second);
+    const auto dropped = all_heard<Dropped>({id, id + 1});
+    CHECK(dropped.why == Why::config);
+    CHECK_MESSAGE(contains(dropped.reason, found), dropped.reason);
+    id += 2;
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "the order in which they were told it is no difference") {
+  Enter first = introduction(0);
+  Enter second = introduction(1);
+  first.terms.agreed = {{"--a", "1"}, {"--b", "2"}};
+  second.terms.agreed = {{"--b", "2"}, {"--a", "1"}};
+  world.say(0, first);
+  world.say(1, second);
+  formed({0, 1});
+}
+
+TEST_CASE_FIXTURE(Static, "who only asks takes no place, and finds who is in it") {
+  Enter asking = introduction(0);
+  asking.only_asks = true;
+  world.say(8, asking);
+  CHECK(world.heard<Dropped>(8).why == Why::lost);
+  CHECK(world.num_jobs() == 0);
+  enter({0, 1});
+  world.forget_what_was_heard();
+  world.say(9, asking);  // the same machine
+  CHECK(world.heard<Dropped>(9).why == Why::lost);
+  check_no_more({0, 1});
+  asking.machine.host = "twin";
+  world.say(10, asking);
+  const auto dropped = all_heard<Dropped>({0, 1, 10});
+  CHECK(dropped.why == Why::config);
+  CHECK(contains(dropped.reason, "--machine_rank 0 is claimed twice"));
+}
+
+TEST_CASE_FIXTURE(Static, "who waits at another job's rendezvous hears whose it is") {
+  Enter server = introduction(0);
+  server.machine.serves = true;
+  world.say(0, server);
+  world.forget_what_was_heard();
+  Enter lost = introduction(1);
+  lost.run_id = "other";
+  world.say(1, lost);
+  world.heard<Welcome>(1);
+  CHECK(world.heard<Waiting>(1).text ==
+        "waiting for machines 0,2 of 3 for the job 'other', though machine 0 (host0, pid 1000) "
+        "serves the job 'run'");
+  world.wait(5s, {0, 1});
+  CHECK(world.heard<Dropped>(1) ==
+        Dropped{Why::config,
+                "machine 0 (host0, pid 1000) serves the job 'run' there, not the job 'other': "
+                "choose another --main_process_port for one of them, or the same run id where they "
+                "are one"});
+  Enter asking = introduction(0);
+  asking.run_id = "other";
+  asking.only_asks = true;
+  world.say(2, asking);
+  CHECK(world.heard<Dropped>(2).why == Why::config);
 }
 
 TEST_CASE_FIXTURE(Static, "an agent that connects anew takes its own place") {

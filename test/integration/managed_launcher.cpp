@@ -1,0 +1,29 @@
+// acclaunch as it is under a manager that prints all machines' lines to one place and signals every
+// process itself.
+#include "acc/base/error.hpp"
+#include "acc/launcher/face.hpp"
+#include "job/job.hpp"
+#include "job/speaker.hpp"
+#include "supervision/guardian.hpp"
+
+#include <cstdio>
+
+using namespace acc::launcher;
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);  // argv becomes a title
+  return run_guarded(argc, argv, [&](Guard guard) {
+    try {
+      const Face& face = accelerate_face();
+      const Flags flags = parse_flags(face, arguments);
+      const auto environment = acc::plugins::current_environment();
+      LaunchPlan plan = face.plan(flags, environment, detect_host_facts(environment));
+      plan.manager.merges_output = true;
+      plan.manager.signals_everybody = true;
+      return run_job(plan, environment, std::move(guard));
+    } catch (const acc::Error& error) {
+      std::fprintf(stderr, "acclaunch: %s\n", error.what());
+      return acc::exit_status(error);
+    }
+  });
+}

@@ -1,0 +1,67 @@
+#include "plan/agreed_terms.hpp"
+
+#include "plan_fixture.hpp"
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+namespace acc::launcher::test {
+namespace {
+
+std::map<std::string, std::string> agreed(const PlanFixture& fixture,
+                                          const std::vector<std::string>& arguments) {
+  const auto terms = agreed_terms(fixture.plan(arguments));
+  return {terms.begin(), terms.end()};
+}
+
+}  // namespace
+
+TEST_CASE("agreed terms: the program, wherever it lies and whatever runs it") {
+  PlanFixture fixture;
+  fixture.write("bin/python3", "#!/bin/sh\n", true);
+  fixture.write("sub/train.py", "");
+  fixture.environment["PATH"] = (fixture.folder() / "bin").string();
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"./train", "--lr", "1"}, "train"},
+      {{(fixture.folder() / "train").string(), "other"}, "train"},
+      {{"sub/train.py", "-m", "x"}, "train.py"},
+      {{"--module", "package.train", "x"}, "package.train"},
+  };
+  for (const auto& [arguments, program] : cases) {
+    CAPTURE(program);
+    CHECK(agreed(fixture, arguments).at("the program") == program);
+    CHECK(agreed(fixture, arguments).at("the device") == "cpu");
+  }
+}
+
+TEST_CASE("agreed terms: settings of the ranks, in one spelling; nothing of one machine's") {
+  const PlanFixture fixture;
+  using Words = std::vector<std::string>;
+  const auto same = [&](Words a, Words b) {
+    a.emplace_back("./train");
+    b.emplace_back("./train");
+    return agreed(fixture, a) == agreed(fixture, b);
+  };
+  CHECK(same({"--use_fsdp", "--fsdp_sharding_strategy", "1"},
+             {"--use_fsdp", "--fsdp_sharding_strategy", "FULL_SHARD"}));
+  CHECK(same({"--use_fsdp", "--fsdp_offload_params", "True"},
+             {"--use_fsdp", "--fsdp_offload_params", "1"}));
+  CHECK(same({"--log_dir", "/a", "--num_processes", "2"}, {"--num_processes", "4"}));
+  CHECK(same({"--zero_stage", "3"}, {"--zero_stage", "2"}));  // without DeepSpeed it says nothing
+  CHECK_FALSE(same({"--use_deepspeed", "--zero_stage", "3"}, {"--use_deepspeed"}));
+  CHECK_FALSE(same({"--use_fsdp"}, {}));
+  CHECK_FALSE(same({"--mixed_precision", "bf16"}, {"--mixed_precision", "fp16"}));
+  CHECK_FALSE(same({"--gradient_accumulation_steps", "2"}, {}));
+  CHECK_FALSE(same({"--use_fsdp", "--fsdp_sharding_strategy", "FULL_SHARD"},
+                   {"--use_fsdp", "--fsdp_sharding_strategy", "HYBRID_SHARD"}));
+}
+
+TEST_CASE("agreed terms: torchrun's programs take their settings from variables") {
+  PlanFixture fixture(torchrun_face());
+  const std::vector<std::string> arguments = {"--no-python", "./train"};
+  CHECK_FALSE(agreed(fixture, arguments).contains("the strategy"));
+  CHECK(agreed(fixture, arguments).at("the program") == "train");
+}
+
+}  // namespace acc::launcher::test

@@ -1,0 +1,59 @@
+#include "job/speaker.hpp"
+
+#include <doctest/doctest.h>
+
+namespace acc::launcher {
+namespace {
+
+LaunchPlan plan(int machine_rank, bool merges_output = true) {
+  LaunchPlan made;
+  made.num_machines = 3;
+  made.machine_rank = machine_rank;
+  made.manager.merges_output = merges_output;
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("speaker: the first machine that has reported prints how an attempt ended") {
+  const rendezvous::Settlement all{{}, {{0, "a", "{}"}, {1, "b", "{}"}, {2, "c", "{}"}}};
+  const rendezvous::Settlement without_0{{}, {{0, "a", ""}, {1, "b", "{}"}, {2, "c", "{}"}}};
+  const rendezvous::Settlement own{{}, {{2, "c", "{}"}}};
+  const struct {
+    const rendezvous::Settlement& settlement;
+    bool prints[3];
+  } cases[] = {
+      {all, {true, false, false}},
+      {without_0, {true, true, false}},  // machine 0 has no word of its own there: not its round
+      {own, {true, true, true}},
+      {{}, {true, true, true}},
+  };
+  for (const auto& [settlement, prints] : cases) {
+    for (int rank = 0; rank < 3; ++rank) {
+      CAPTURE(rank);
+      CHECK(prints_report(plan(rank), rank, settlement) == prints[rank]);
+      CHECK(prints_report(plan(rank, false), rank, settlement));
+    }
+  }
+}
+
+TEST_CASE("speaker: machine 0 says what is the job's, each machine what is its own") {
+  const std::optional<rendezvous::Round> none;
+  rendezvous::Round round;
+  round.machine_rank = 1;
+  CHECK(line_head(plan(0), "n0") == "acclaunch on n0: ");
+  CHECK(line_head(plan(0, false), "n0") == "acclaunch: ");
+  CHECK(job_line_head(plan(0), none, "n0") == "acclaunch: ");
+  CHECK_FALSE(job_line_head(plan(1), none, "n1").has_value());
+  CHECK_FALSE(job_line_head(plan(0), round, "n0").has_value());
+  CHECK(job_line_head(plan(1, false), round, "n1") == "acclaunch: ");
+  LaunchPlan c10d = plan(0);
+  c10d.rendezvous.backend = RendezvousPlan::Backend::c10d;
+  CHECK(job_line_head(c10d, none, "n1") == "acclaunch on n1: ");
+  CHECK_FALSE(job_line_head(c10d, round, "n1").has_value());
+  LaunchPlan alone = plan(0);
+  alone.num_machines = 1;
+  CHECK(line_head(alone, "n0") == "acclaunch: ");
+}
+
+}  // namespace acc::launcher
