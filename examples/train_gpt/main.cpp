@@ -1,5 +1,6 @@
 #include "gemm.hpp"
 #include "options.hpp"
+#include "save_request.hpp"
 #include "train.hpp"
 
 #include <acc/base/error.hpp>
@@ -11,7 +12,9 @@ int main(int argc, char** argv) {
   try {
     if (const auto options = train_gpt::parse_options(argc, argv)) {
       train_gpt::set_gemm_threads_from_environment();
-      train_gpt::train(*options);
+      if (const int signal = train_gpt::train(*options); signal == SIGTERM) {
+        train_gpt::SaveRequest::end_by(signal);
+      }
     }
     return 0;
   } catch (const acc::Error& error) {

@@ -84,7 +84,8 @@ void add_output_options(CLI::App& app, Raw& raw) {
       ->type_name("DIR");
   app.add_option("--resume", options.resume, "go on from such a checkpoint")->type_name("DIR");
   app.add_option("--checkpoint", options.checkpoints,
-                 "folder of checkpoints; go on from the newest that is there")
+                 "folder of checkpoints; go on from the newest that is there. SIGUSR1 and SIGTERM "
+                 "save one more, then end")
       ->type_name("DIR");
   app.add_option("--checkpoint_every", options.checkpoint_every, "steps between two checkpoints")
       ->check(CLI::PositiveNumber);

@@ -8,6 +8,7 @@
 #include "outputs.hpp"
 #include "progress.hpp"
 #include "sampling.hpp"
+#include "save_request.hpp"
 
 #include <acc/runtime.hpp>
 
@@ -66,16 +67,18 @@ class Trainer {
     }
   }
 
-  void run() {
+  /// The signal that ended it after a checkpoint; 0: all steps are made.
+  int run(SaveRequest* request) {
     if (runtime_.rank() == 0) {
       check_outputs(options_);
     }
     announce();
     const std::int64_t first = start();
-    if (first < options_.steps) {
-      train_steps(first);
+    const int signal = first < options_.steps ? train_steps(first, request) : 0;
+    if (signal == 0) {
+      finish();
     }
-    finish();
+    return signal;
   }
 
  private:
@@ -113,17 +116,34 @@ class Trainer {
     return step;
   }
 
-  void train_steps(std::int64_t first) {
+  int train_steps(std::int64_t first, SaveRequest* request) {
     MetricsFile metrics(runtime_, options_.metrics, first > 0);
     Progress progress(runtime_.rank() == 0, options_.steps);
     for (std::int64_t step = first; step < options_.steps; ++step) {
+      if (request != nullptr) {
+        request->step_begins();
+      }
       const StepResult result = train_step(step);
       progress.show(result);
       metrics.write(result, model_, gpt_->activation_bytes());
+      const int signal = request != nullptr ? request->agreed(runtime_) : 0;
       const bool last = result.step == options_.steps;
-      if (series_ && (last || result.step % options_.checkpoint_every == 0)) {
+      if (series_ && (last || signal != 0 || result.step % options_.checkpoint_every == 0)) {
         series_->save(model_, optimizer_, result.step);
       }
+      if (signal != 0 && !last) {
+        announce_end(signal, result.step);
+        return signal;
+      }
+    }
+    return 0;
+  }
+
+  void announce_end(int signal, std::int64_t step) const {
+    if (runtime_.rank() == 0) {
+      std::printf("saved after step %lld and ending, asked by %s\n", static_cast<long long>(step),
+                  signal == SIGTERM ? "SIGTERM" : "SIGUSR1");
+      std::fflush(stdout);
     }
   }
 
@@ -189,9 +209,13 @@ class Trainer {
 
 }  // namespace
 
-void train(const Options& options) {
+int train(const Options& options) {
+  std::optional<SaveRequest> request;
+  if (!options.checkpoints.empty()) {
+    request.emplace();  // first of all: until then the signals kill
+  }
   acc::Runtime runtime = acc::Runtime::from_environment();
-  Trainer(runtime, options).run();
+  return Trainer(runtime, options).run(request ? &*request : nullptr);
 }
 
 }  // namespace train_gpt

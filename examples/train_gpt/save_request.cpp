@@ -1,0 +1,87 @@
+#include "save_request.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <vector>
+
+namespace train_gpt {
+
+SaveRequest::SaveRequest() {
+  ::sigemptyset(&signals_);
+  ::sigaddset(&signals_, SIGUSR1);
+  ::sigaddset(&signals_, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+  watcher_ = std::thread([this] { watch(); });
+}
+
+SaveRequest::~SaveRequest() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_one();
+  ::pthread_kill(watcher_.native_handle(), SIGUSR1);
+  watcher_.join();
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void SaveRequest::watch() {
+  while (true) {
+    int signal = 0;
+    ::sigwait(&signals_, &signal);
+    std::unique_lock lock(mutex_);
+    if (is_over_) {
+      return;
+    }
+    (signal == SIGTERM ? asked_to_end_ : asked_to_save_) = true;
+    if (signal == SIGTERM) {
+      wait_for_the_step(lock);
+    }
+  }
+}
+
+void SaveRequest::wait_for_the_step(std::unique_lock<std::mutex>& lock) {
+  const auto made = [this] { return !in_step_ || is_over_; };
+  if (!changed_.wait_until(lock, step_began_ + patience_, made)) {
+    end_by(SIGTERM);
+  }
+}
+
+void SaveRequest::step_begins() {
+  const std::lock_guard lock(mutex_);
+  in_step_ = true;
+  step_began_ = Clock::now();
+}
+
+int SaveRequest::agreed(acc::Runtime& runtime) {
+  std::array own = {0.0};
+  {
+    const std::lock_guard lock(mutex_);
+    own[0] = asked_to_end_ ? 2.0 : asked_to_save_ ? 1.0 : 0.0;
+  }
+  const std::vector<double> all = runtime.all_gather(own);
+  const double most = *std::max_element(all.begin(), all.end());
+  {
+    const std::lock_guard lock(mutex_);
+    in_step_ = false;
+    patience_ = std::max<Clock::duration>(
+        patience_, std::chrono::seconds(1) + 2 * (Clock::now() - step_began_));
+  }
+  changed_.notify_one();
+  return most == 2.0 ? SIGTERM : most == 1.0 ? SIGUSR1 : 0;
+}
+
+void SaveRequest::end_by(int signal) {
+  sigset_t set{};
+  ::sigemptyset(&set);
+  ::sigaddset(&set, signal);
+  ::signal(signal, SIG_DFL);
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  ::raise(signal);
+  std::abort();  // the default ends the process
+}
+
+}  // namespace train_gpt

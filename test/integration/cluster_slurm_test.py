@@ -1,0 +1,215 @@
+"""acclaunch in jobs of a real Slurm, on virtual hosts.
+
+    python cluster_slurm_test.py BIN [SCENARIO...]    BIN holds acclaunch and train_gpt
+
+How long each took is printed; nothing is asserted about it. Status 77: no Slurm or no hosts here.
+"""
+import os
+import pathlib
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
+import slurm  # noqa: E402
+from cluster_jobs import (CONFIG, ENDLESS, GOLDEN, ROOT, check, check_losses, report,  # noqa: E402
+                          steps_in, wait_until)
+
+SKIPPED = 77
+TEMPLATES = ROOT / "scripts" / "slurm"
+
+
+class Site:
+    """The Slurm, and where the programs and their files are."""
+
+    def __init__(self, cluster, programs, folder):
+        self.slurm, self.folder = cluster, folder
+        self.acclaunch, self.train_gpt = programs / "acclaunch", programs / "train_gpt"
+        self.variables = {"BIN": str(programs)}  # of the templates
+
+    def line(self, *training, flags=()):
+        """The one line for every site."""
+        words = [self.acclaunch, "--config_file", CONFIG, *flags, self.train_gpt, *training]
+        return list(map(str, words))
+
+    def batch(self, options, line):
+        """A batch script that is nothing but that line."""
+        return self.slurm.sbatch([*options, "--wrap", "exec " + shlex.join(line)])
+
+    def template(self, name, options, training, **variables):
+        return self.slurm.sbatch([*options, TEMPLATES / name, *training],
+                                 {**self.variables, **variables})
+
+    def metrics(self, name):
+        return self.folder / f"{name}.jsonl"
+
+    def expect_nothing_left(self, what):
+        for name in self.slurm.nodes:
+            wait_until(lambda: not self.slurm.left(name),
+                       f"{what}: nothing is left on {name}: {self.slurm.left(name)}")
+
+
+def same_line(site):
+    """In a script, below srun in both ways, in salloc: HYBRID_SHARD on 2 and on 4 machines."""
+    for nodes in (2, 4):
+        def run(name, start):
+            what = f"{name}, {nodes} nodes"
+            begin = time.monotonic()
+            metrics = site.metrics(f"same_{name.replace(' ', '_')}_{nodes}")
+            start(site.line(*GOLDEN, "--metrics", metrics))
+            report(what, begin)
+            check_losses(metrics, 4, what)
+
+        count = f"--nodes={nodes}"
+        run("sbatch", lambda line: check(site.batch([count], line).wait() == (0, 0), "status"))
+        run("srun a task a node", lambda line: site.slurm.srun(
+            [count, "--ntasks-per-node=1", *line]).expect_status(0))
+        run("srun a task a rank", lambda line: site.slurm.srun(
+            [count, f"--ntasks-per-node={4 // nodes}", *line]).expect_status(0))
+        if nodes == 2:  # four share this machine's cores
+            run("salloc", lambda line: site.slurm.run(["salloc", count, *line]).expect_status(0))
+
+
+def templates(site):
+    """As they are, at the same time on the same machines where they do not ask for whole ones."""
+    begin = time.monotonic()
+    one, several = site.metrics("one_node"), site.metrics("several_nodes")
+    jobs = [site.template("one_node.sbatch", ["--nodelist=node0"], [*GOLDEN, "--metrics", one]),
+            site.template("several_nodes.sbatch", ["--nodelist=node[1-2]"],
+                          [*GOLDEN, "--metrics", several], WORKERS="2")]
+    for job in jobs:
+        check(job.wait() == (0, 0), "a template's status")
+    check_losses(one, 4, "one_node.sbatch")
+    check_losses(several, 4, "several_nodes.sbatch")
+    report("one_node.sbatch and several_nodes.sbatch", begin)
+
+    begin = time.monotonic()
+    runs = site.folder / "runs"
+    array = site.template("array.sbatch", ["--array=1-3", "--nodelist=node0"], GOLDEN, RUNS=str(runs))
+    wait_until(lambda: not site.slurm.ask(["squeue", "--noheader", f"--job={array.id}"]), "the array")
+    for seed in (1, 2, 3):
+        check_losses(runs / f"seed_{seed}" / "metrics.jsonl", 2, f"array.sbatch, seed {seed}")
+    report("array.sbatch, three runs on a machine", begin)
+
+
+def two_jobs(site):
+    """Two jobs on the same machines, both training at the same time, then asked to end."""
+    begin = time.monotonic()
+    jobs = [site.batch(["--nodes=2", "--nodelist=node[0-1]"],
+                       site.line(*ENDLESS, "--checkpoint", site.folder / f"two_{number}"))
+            for number in (1, 2)]
+    for job in jobs:
+        job.wait_for("step 1/")
+    for job in jobs:
+        check(job.facts()["JobState"] == "RUNNING", f"job {job.id} has ended")
+        site.slurm.scancel("--batch", "--signal=USR1", job.id)
+    for job in jobs:
+        check(job.wait() == (0, 0), "status")
+        check("ending, asked by SIGUSR1" in job.text(), job.text())
+    report("two jobs on two machines, until SIGUSR1", begin)
+    site.expect_nothing_left("two jobs")
+
+
+def cancelled(site):
+    """scancel: all ranks have saved, and nothing is left."""
+    begin = time.monotonic()
+    job = site.template("several_nodes.sbatch", ["--nodes=4"],
+                        [*ENDLESS, "--checkpoint", site.folder / "cancelled"], WORKERS="1")
+    job.wait_for("step 1/")
+    said = len(job.text())
+    wait_until(lambda: len(job.text()) > said, "a second line of progress")
+    site.slurm.scancel(job.id)
+    job.wait("CANCELLED")
+    site.expect_nothing_left("scancel")
+    check("ending, asked by SIGTERM" in job.text(), job.text())
+    check(any((site.folder / "cancelled").glob("step_*")), "no checkpoint")
+    report("scancel of four machines, with a checkpoint", begin)
+
+
+def crash(site):
+    """A machine without power: the others name it and end."""
+    begin = time.monotonic()
+    job = site.batch(["--nodes=2", "--nodelist=node[2-3]", "--no-requeue"], site.line(*ENDLESS))
+    job.wait_for("step 1/")
+    crashed = time.monotonic()
+    site.slurm.cluster["node3"].crash()
+    job.wait_until(lambda: job.facts()["JobState"] in slurm.ENDED, "the end after a crash")
+    check(job.facts()["JobState"] in ("FAILED", "NODE_FAIL"), job.facts()["JobState"])
+    report("crash: from it to the job's end", crashed)
+    check("node3" in job.text(), f"node3 is not named:\n{job.text()}")
+    wait_until(lambda: not site.slurm.left("node2"), f"left on node2: {site.slurm.left('node2')}")
+    site.slurm.cluster["node3"].boot()
+    site.slurm.start_daemon("node3")
+    site.slurm.srun(["--nodelist=node3", "true"]).expect_status(0)
+    report("crash and boot", begin)
+
+
+def requeued(site):
+    """requeue.sbatch: asked in the middle, it is queued again and goes on from its checkpoint."""
+    begin = time.monotonic()
+    nodes = ("node0", "node1")
+    for name in nodes:
+        site.slurm.cluster.delay(name, 5)  # steps that take long enough to be interrupted
+    metrics = site.metrics("requeue")
+    job = site.template("requeue.sbatch", ["--nodelist=node[0-1]"], [*GOLDEN, "--metrics", metrics],
+                        WORKERS="2", CHECKPOINTS=str(site.folder / "requeue"))
+    wait_until(lambda: len(steps_in(metrics)) >= 3, "three steps")
+    site.slurm.scancel("--batch", "--signal=USR1", job.id)
+    job.wait_for("ending, asked by SIGUSR1")
+    job.wait_until(lambda: job.facts()["Restarts"] == "1", "a restart")
+    check(job.wait() == (0, 0), "status")
+    site.slurm.cluster.heal()
+    check("going on after step" in job.text(), job.text())
+    check_losses(metrics, 4, "requeue.sbatch")
+    report("requeue.sbatch", begin)
+
+
+def contradictions(site):
+    """Each machine names what does not fit, with status 2."""
+    begin = time.monotonic()
+    step = ["--nodes=2", "--ntasks-per-node=1"]
+    for what, options, environment, words in (
+            ("wrong number of machines", [*step, *site.line(*GOLDEN, flags=["--num_machines", "3"])],
+             {}, "--num_machines 3"),
+            ("a step on other hosts", [*step, "env", "SLURM_JOB_NODELIST=node[2-3]",
+                                       *site.line(*GOLDEN)], {}, "SLURM_JOB_NODELIST")):
+        running = site.slurm.srun(["--label", *options], environment)
+        check(running.wait() == 2, f"{what}: status {running.process.returncode}\n{running.text()}")
+        for task in (0, 1):
+            said = [line for line in running.text().splitlines() if line.startswith(f"{task}: ")]
+            check(any(words in line for line in said), f"{what}: machine {task} says {said}")
+    job = site.batch(["--nodes=2"], site.line(*GOLDEN, flags=["--num_machines", "3"]))
+    check(job.wait("FAILED") == (2, 0), "status")
+    check("--num_machines 3" in job.text(), job.text())
+    site.expect_nothing_left("contradictions")
+    report("contradictions", begin)
+
+
+SCENARIOS = (same_line, templates, two_jobs, cancelled, contradictions, requeued, crash)
+
+
+def main():
+    why = slurm.why_impossible()
+    if why:
+        print(f"skipped: {why}")
+        return SKIPPED
+    programs, wanted = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="acc-slurm-"))
+    os.chdir(ROOT)  # the templates are submitted from there
+    try:
+        begin = time.monotonic()
+        with slurm.Slurm(nodes=4) as cluster:
+            report("Slurm with 4 nodes is up", begin)
+            site = Site(cluster, programs, folder)
+            for scenario in SCENARIOS:
+                if not wanted or scenario.__name__ in wanted:
+                    scenario(site)
+    finally:
+        shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
