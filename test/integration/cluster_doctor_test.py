@@ -19,7 +19,7 @@ SKIPPED = 77
 PORT = 29500
 NODES = ["node0", "node1", "node2", "node3"]
 SLOW, BLOCKED = ("node0", "node2"), ("node3", "node1")  # the second: from the first to the second
-SOUND_KILOBITS, SLOW_KILOBITS = 200_000, 10_000
+SOUND_KILOBITS, SLOW_KILOBITS = 60_000, 6_000
 ANY_PORT = range(1024, 65536)
 BETWEEN_MACHINES = {"port_blocked", "no_reply", "no_route", "wrong_machine", "collective_failed", "slow_pair",
                     "slow_machine", "clock_skew", "name_unknown", "name_loopback", "name_elsewhere",

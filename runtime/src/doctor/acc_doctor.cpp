@@ -146,6 +146,12 @@ int examine_together(Options options, acc::plugins::RuntimeSettings settings) {
     store->set("verdict", std::to_string(status));
     return status;
   }
+  if (!examination.machines.front()) {
+    throw acc::Error(
+        acc::Errc::timeout,
+        "machine 0 joined, but did not tell of itself in time: look at its load; it may "
+        "be frozen");
+  }
   return std::atoi(store->get("verdict", kVerdictLimit).c_str());
 }
 

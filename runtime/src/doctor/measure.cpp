@@ -35,6 +35,7 @@ double slower(ProcessGroup& group, double seconds) {
   return std::max(figure[0], 1e-6);
 }
 
+/// The quickest tenth: what the link can do, whatever else runs on the machines' CPUs.
 double latency_us(ProcessGroup& group) {
   const auto call = [&] {
     float one = 1.0F;  // nothing else moves so little
@@ -47,9 +48,9 @@ double latency_us(ProcessGroup& group) {
   for (int i = 0; i < repetitions; ++i) {
     samples.push_back(seconds_of(call));
   }
-  const auto middle = samples.begin() + repetitions / 2;
-  std::nth_element(samples.begin(), middle, samples.end());
-  return slower(group, *middle) * 1e6;
+  const auto quick = samples.begin() + repetitions / 10;
+  std::nth_element(samples.begin(), quick, samples.end());
+  return slower(group, *quick) * 1e6;
 }
 
 /// The best of three: what the link can do, whatever else runs.
