@@ -3,6 +3,7 @@
 #include "acc/launcher/face.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "job/job.hpp"
+#include "job/speaker.hpp"
 #include "start/control_message.hpp"
 #include "start/remote.hpp"
 #include "start/starter.hpp"
@@ -88,16 +89,14 @@ LaunchPlan make_plan(const Face& face, const Flags& flags,
   }
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
-/// In the supervisor process.
-int launch(const Face& face, const Flags& flags, Guard guard) {
+/// In the supervisor process. `head`: what stands before a line of this launcher's.
+int launch(const Face& face, const Flags& flags, Guard guard, std::string& head) {
   const auto environment = acc::plugins::current_environment();
   const LaunchPlan plan = make_plan(face, flags, environment, guard.alive.get());
+  head = line_head(plan, host_name());
+  if (plan.start && was_started(environment)) {  // and so on, without end
+    throw acc::Error(acc::Errc::internal, "started by another acclaunch, to start machines");
+  }
   if (plan.start) {
     return start_machines(plan, environment, std::move(guard));
   }
@@ -107,13 +106,14 @@ int launch(const Face& face, const Flags& flags, Guard guard) {
 }
 
 /// Says why not, and to a starter how it ended.
-int launch_to_the_end(const std::function<int()>& body) {
+int launch_to_the_end(const std::function<int(std::string& head)>& body) {
   Failure failure;
+  std::string head = "acclaunch: ";
   try {
-    failure.exit_status = body();
+    failure.exit_status = body(head);
   } catch (...) {
     failure = failure_of(std::current_exception());
-    std::fprintf(stderr, "acclaunch: %s\n", failure.reason.c_str());
+    std::fprintf(stderr, "%s%s\n", head.c_str(), failure.reason.c_str());
   }
   std::fflush(stdout);
   if (is_controlled(acc::plugins::current_environment())) {
@@ -123,7 +123,7 @@ int launch_to_the_end(const std::function<int()>& body) {
 }
 
 /// What another acclaunch asks for, in the supervisor process too.
-int launch_from_afar(std::span<const std::string> arguments, Guard guard) {
+int launch_from_afar(std::span<const std::string> arguments, Guard guard, std::string& head) {
   std::vector<std::string> asked;
   {
     const UsualSignals until_something_runs(guard.alive.get());
@@ -135,15 +135,16 @@ int launch_from_afar(std::span<const std::string> arguments, Guard guard) {
   const CommandLine line = read_command_line("acclaunch", asked);
   return line.sub_command != nullptr
              ? answered(line.sub_command->run(line.arguments))
-             : launch(*line.face, parse_flags(*line.face, line.arguments), std::move(guard));
+             : launch(*line.face, parse_flags(*line.face, line.arguments), std::move(guard), head);
 }
 
 int run(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && arguments.front() == kRemoteCommand) {
     return run_guarded(argc, argv, [&](Guard guard) {
-      return launch_to_the_end(
-          [&] { return launch_from_afar(std::span(arguments).subspan(1), std::move(guard)); });
+      return launch_to_the_end([&](std::string& head) {
+        return launch_from_afar(std::span(arguments).subspan(1), std::move(guard), head);
+      });
     });
   }
   const CommandLine line = read_command_line(argv[0], arguments);
@@ -159,7 +160,8 @@ int run(int argc, char** argv) {
     return answered(print(help_text(face) + "\n" + sub_commands_help()));
   }
   return run_guarded(argc, argv, [&](Guard guard) {
-    return launch_to_the_end([&] { return launch(face, flags, std::move(guard)); });
+    return launch_to_the_end(
+        [&](std::string& head) { return launch(face, flags, std::move(guard), head); });
   });
 }
 

@@ -157,7 +157,8 @@ void Agent::Impl::close() noexcept {
 
 Agent::Agent(const asio::any_io_executor& executor, std::string run_id, Terms terms, JobTimes times,
              Events events)
-    : impl_(std::make_shared<Impl>(executor, std::move(run_id), terms, times, std::move(events))) {}
+    : impl_(std::make_shared<Impl>(executor, std::move(run_id), std::move(terms), times,
+                                   std::move(events))) {}
 
 Agent::~Agent() {
   impl_->close();
@@ -169,6 +170,11 @@ asio::awaitable<std::optional<Round>> Agent::join(std::string host, std::uint16_
                                                   Machine me) {
   const auto impl = impl_;
   co_return co_await impl->join(std::move(host), port, std::move(me));
+}
+
+asio::awaitable<void> Agent::ask(std::string host, std::uint16_t port, Machine me) {
+  const auto impl = impl_;
+  co_await impl->ask(std::move(host), port, std::move(me));
 }
 
 asio::awaitable<std::optional<Round>> Agent::rejoin(std::uint16_t store_port) {

@@ -19,7 +19,7 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
        JobTimes times, Events events)
       : executor_(executor),
         events_(std::move(events)),
-        enter_{.run_id = std::move(run_id), .terms = terms, .times = times, .machine = {}},
+        enter_{.run_id = std::move(run_id), .terms = std::move(terms), .times = times, .machine = {}},
         news_(executor),
         end_known_(executor),
         pause_(executor) {
@@ -27,6 +27,7 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   Awaitable<std::optional<Round>> join(std::string host, std::uint16_t port, Machine me);
+  Awaitable<void> ask(std::string host, std::uint16_t port, Machine me);
   Awaitable<std::optional<Round>> rejoin(std::uint16_t store_port);
   Awaitable<Settlement> settle(bool failed, std::string report);
   Awaitable<void> end_is_known() { return end_known_.passed(); }

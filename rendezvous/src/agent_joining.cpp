@@ -42,6 +42,21 @@ asio::awaitable<std::optional<Round>> Agent::Impl::join(std::string host, std::u
   co_return co_await await_round();
 }
 
+asio::awaitable<void> Agent::Impl::ask(std::string host, std::uint16_t port, Machine me) {
+  host_ = std::move(host);
+  port_ = port;
+  enter_.machine = std::move(me);
+  enter_.only_asks = true;
+  wait_from_now();
+  co_await try_to_enter();
+  if (link_) {
+    std::exchange(link_, nullptr)->close();
+  }
+  if (dropped_ && dropped_->why == Dropped::Why::config) {
+    refuse(*dropped_);
+  }
+}
+
 asio::awaitable<std::optional<Round>> Agent::Impl::rejoin(std::uint16_t store_port) {
   enter_.machine.store_port = store_port;
   wait_from_now();

@@ -77,7 +77,10 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   }
 
   void retire(std::function<void()> done) {
-    acceptors_.clear();
+    if (!is_refusing()) {
+      acceptors_.clear();
+    }
+    jobs_.close();
     retired_ = std::move(done);
     end_turn();
   }
@@ -105,6 +108,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
   [[nodiscard]] std::size_t num_connections() const noexcept { return connections_.size(); }
   [[nodiscard]] std::size_t num_jobs() const noexcept { return jobs_.size(); }
+  [[nodiscard]] bool is_refusing() const noexcept { return jobs_.is_refusing(); }
   [[nodiscard]] std::size_t num_keys() const noexcept { return table_.values().size(); }
 
  private:
@@ -162,7 +166,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         timer->cancel();
       }
     }
-    if (agents_.empty() && retired_) {
+    if (agents_.empty() && retired_ && !is_refusing()) {
       std::exchange(retired_, nullptr)();  // after which this may be gone
     }
   }
@@ -385,6 +389,10 @@ std::size_t Server::num_connections() const noexcept {
 
 std::size_t Server::num_jobs() const noexcept {
   return impl_->num_jobs();
+}
+
+bool Server::is_refusing() const noexcept {
+  return impl_->is_refusing();
 }
 
 std::size_t Server::num_keys() const noexcept {

@@ -34,7 +34,7 @@ def store_seeds():
 
 
 def agent_frames():
-    return [enter(None), enter(1), frame(1, struct.pack("<H", 29501)), frame(2), end(3), frame(4),
+    return [enter(None), enter(1), enter(only_asks=True), enter(agreed=()), frame(1, struct.pack("<H", 29501)), frame(2), end(3), frame(4),
             frame(5, b"\1", text("a report")), frame(6)]
 
 

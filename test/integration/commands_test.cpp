@@ -130,3 +130,35 @@ TEST_CASE("an answer that nobody gets is no success") {
     CHECK(job.err() == "acclaunch: cannot write to standard output: No space left on device\n");
   }
 }
+
+TEST_CASE("acclaunch expand-hosts: a host a line, or nothing") {
+  struct Case {
+    Words lists;
+    std::string job;
+    std::string out;
+    int status;
+    std::string err;
+  };
+  for (const auto& [lists, job, out, status, err] : {
+           Case{{"n[08-10]", "[1-2]", "a,"}, "", "n08\nn09\nn10\n1\n2\na\n", 0, ""},
+           Case{{}, "n[1-2]", "n1\nn2\n", 0, ""},
+           Case{{},
+                "n[2-1]",
+                "",
+                2,
+                "SLURM_JOB_NODELIST \"n[2-1]\": expected a number of at least "
+                "2 at character 5"},
+           Case{{"a", "x[1-2]y"}, "", "", 2, "list \"x[1-2]y\": expected"},
+           Case{{}, "", "", 2, "no list given, and SLURM_JOB_NODELIST is not set"},
+           Case{{"--sorted", "a"}, "", "", 2, "no flag --sorted"},
+       }) {
+    CAPTURE(lists);
+    CAPTURE(job);
+    Words words = {"expand-hosts"};
+    words.insert(words.end(), lists.begin(), lists.end());
+    Program program(acclaunch(words), {{"SLURM_JOB_NODELIST", job}});
+    CHECK(program.wait() == status);
+    CHECK(program.out() == out);
+    CHECK(contains(program.err(), err));
+  }
+}

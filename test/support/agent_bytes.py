@@ -1,7 +1,7 @@
 """The agent protocol, docs/protocol.md, as bytes."""
 import struct
 
-HELLO = b"\xacacc\1"
+HELLO = b"\xacacc\2"
 
 
 def text(value):
@@ -17,13 +17,16 @@ def i32(*values):
     return struct.pack(f"<{len(values)}i", *values)
 
 
-def enter(machine_rank=None, run_id="job", machines=(1, 2), last_call=30_000, heartbeat=5_000):
-    """Type 0: run id, terms, times in ms, machine, rounds and restarts before."""
-    terms = b"\0" + i32(machines[1], machines[0], 0, 3)
+def enter(machine_rank=None, run_id="job", machines=(1, 2), last_call=30_000, heartbeat=5_000,
+          agreed=(("the program", "train"), ("--zero_stage", "3")), only_asks=False):
+    """Type 0: run id, terms, times in ms, machine, rounds and restarts before, whether it asks."""
+    terms = (b"\0" + i32(machines[1], machines[0], 0, 3) + struct.pack("<I", len(agreed))
+             + b"".join(text(name) + text(value) for name, value in agreed))
     times = struct.pack("<5q", 600_000, last_call, heartbeat, 95_000, 30_000)
     rank = b"\0" if machine_rank is None else b"\1" + i32(machine_rank)
     machine = rank + text("host") + text("10.0.0.1") + struct.pack("<H", 29500) + i32(2, 4711)
-    return frame(0, text(run_id), terms, times, machine + b"\0", i32(0, 0))
+    return frame(0, text(run_id), terms, times, machine + b"\0", i32(0, 0),
+                 bytes([only_asks]))
 
 
 def end(kind):

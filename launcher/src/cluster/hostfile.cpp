@@ -203,9 +203,8 @@ std::vector<Host> filtered(const std::vector<Host>& hosts, const Given& given, b
 
 }  // namespace
 
-std::string address_of(const Host& host) {
-  const auto at = host.name.find('@');
-  return at == std::string::npos ? host.name : host.name.substr(at + 1);
+std::string login_of(const Host& host) {
+  return host.user.empty() ? host.name : host.user + "@" + host.name;
 }
 
 std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,

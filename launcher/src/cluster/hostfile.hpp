@@ -18,8 +18,8 @@ struct Host {
   bool operator==(const Host&) const = default;
 };
 
-/// Its name without the user's, where the others reach it.
-std::string address_of(const Host& host);
+/// `[USER@]NAME`, as ssh takes it.
+std::string login_of(const Host& host);
 
 enum class HostfileForm {
   deepspeed,  ///< `NAME slots=N`

@@ -27,8 +27,8 @@ struct ClusterPlace {
   /// script of the job, or its shell, which runs once: who starts the others is the script.
   bool is_task = true;
 
-  Said<std::string> run_id;                  ///< of this job, step and requeue, and of no other
-  std::optional<Said<std::uint16_t>> port;   ///< made of the job's id
+  Said<std::string> run_id;  ///< of this job, step and requeue, and of no other; may name a file
+  std::optional<Said<std::uint16_t>> port;   ///< told, or made of the job's id
   std::optional<Said<std::string>> address;  ///< of the machine with rank 0
 
   std::optional<Said<std::vector<std::string>>> hosts;  ///< of the step or job, by node rank
@@ -44,10 +44,12 @@ struct ClusterPlace {
 };
 
 /// The innermost manager that started this process: acclaunch itself (own_variables.hpp), then Open
-/// MPI, PMI, PALS, jsrun, Flux, then Slurm, LSF, Kubernetes. Nothing in a terminal, and nothing
-/// below a launcher of workers (LOCAL_RANK is set), whose manager has been heard already. Reads
-/// files that variables name. Throws Error(config) that names the variable whose value is not what
-/// the manager writes, or that contradicts another one: a step that sees other hosts than the job.
+/// MPI, Hydra, PALS, Flux, jsrun, PMIx, then Slurm, LSF, PBS, PyTorchJob, Kubernetes. An MPI inside
+/// of an allocation says the ranks, and the allocation the hosts. Nothing in a terminal, and
+/// nothing below a launcher of workers (LOCAL_RANK is set), whose manager has been heard already.
+/// Reads files that variables name. Throws Error(config) that names the variable whose value is not
+/// what the manager writes, or that contradicts another one: a step that sees other hosts than the
+/// job.
 std::optional<ClusterPlace> find_place(const plugins::Environment& environment,
                                        const HostFacts& facts);
 

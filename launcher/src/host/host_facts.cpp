@@ -79,6 +79,12 @@ bool needs_ancestors(const plugins::Environment& environment) {
 
 }  // namespace
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
 HostFacts detect_host_facts(const plugins::Environment& environment) {
   HostFacts facts;
   const fs::path sys = value_of(environment, variables::sys_root, "/sys");
@@ -92,10 +98,7 @@ HostFacts detect_host_facts(const plugins::Environment& environment) {
     facts.visible_gpus.resize(facts.gpu.devices.size());
     std::iota(facts.visible_gpus.begin(), facts.visible_gpus.end(), 0);
   }
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) == 0) {
-    facts.hostname = name.data();
-  }
+  facts.hostname = host_name();
   facts.domain_name = domain_name_of(facts.hostname);
   if (needs_ancestors(environment)) {
     facts.ancestors = detect_ancestors();

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <utility>
 
@@ -23,16 +22,6 @@ using rendezvous::AttemptEnd;
 using rendezvous::Round;
 using rendezvous::Settlement;
 using Cause = AttemptEnd::Cause;
-
-namespace {
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
-}  // namespace
 
 Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard)
     : plan_(plan),
@@ -49,10 +38,11 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
       rounds_(make_rounds(io_, plan, host_,
                           {.on_end = [this](const AttemptEnd& end) { on_attempt_end(end); },
                            .on_insist = [this] { on_insist(); },
-                           .say = [this](const std::string& line) { say(line); }})),
+                           .say = [this](const std::string& line) { announce(line); }})),
       time_limit_(io_),
       pause_(io_),
-      pauses_(plan.restart_backoff) {}
+      pauses_(plan.restart_backoff),
+      explanation_(io_) {}
 
 int Job::run() {
   asio::co_spawn(io_, watch_guard(), asio::detached);
@@ -81,7 +71,7 @@ void Job::leave_at_once() {
 
 asio::awaitable<void> Job::work() {
   for (const std::string& notice : plan_.notices) {
-    say(notice);
+    announce(notice);
   }
   remains_.add_folder(logs_.scratch());
   try {
@@ -159,7 +149,7 @@ asio::awaitable<bool> Job::run_attempt() {
   const Settlement settlement = co_await settle(outcome);
   const JobReport report = report_of(settlement);
   status_ = report.exit_status;
-  publish(report);
+  publish(report, settlement);
   bool again = settlement.next == Settlement::Next::next_round && !gave_up_;
   if (again) {
     again = co_await go_on(report);
@@ -187,6 +177,7 @@ asio::awaitable<AttemptOutcome> Job::run_workers() {
   phase_ = Phase::running;
   logs_.keep();
   AttemptOutcome outcome = co_await supervisor_->run(worker_specs());
+  co_await first_failure_is_explained();
   co_return outcome;
 }
 
@@ -279,7 +270,7 @@ JobReport Job::report_of(const Settlement& settlement) {
   return report;
 }
 
-void Job::publish(JobReport report) {
+void Job::publish(JobReport report, const Settlement& settlement) {
   if (gave_up_) {
     say("some processes could not be killed and are still there");
   }
@@ -288,7 +279,9 @@ void Job::publish(JobReport report) {
   }
   report.log_folder = logs_.kept_folder(round_->round);
   report.report_file = logs_.report_file(round_->round);
-  output_.write_stderr(format_report(report));
+  if (prints_report(plan_, round_->machine_rank, settlement)) {
+    output_.write_stderr(format_report(report));
+  }
   if (!report.report_file.empty()) {
     leave_file(report.report_file, report_json(report));
   }
@@ -330,8 +323,8 @@ asio::awaitable<bool> Job::go_on(const JobReport& report) {
   }
   logs_.open_attempt(round_->round);
   if (round_->restart_count > before.restart_count) {
-    say("restart " + std::to_string(round_->restart_count) + " of " +
-        std::to_string(plan_.max_restarts));
+    announce("restart " + std::to_string(round_->restart_count) + " of " +
+             std::to_string(plan_.max_restarts));
   } else {
     say_who_is_here();
   }
@@ -343,8 +336,15 @@ void Job::say_who_is_here() {
   const auto count = [](int number, const std::string& what) {
     return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
   };
-  say("round " + std::to_string(now.round) + ": " + count(now.num_machines, "machine") + ", " +
-      count(now.world_size, "worker") + "; this is machine " + std::to_string(now.machine_rank));
+  announce("round " + std::to_string(now.round) + ": " + count(now.num_machines, "machine") + ", " +
+           count(now.world_size, "worker") + "; this is machine " +
+           std::to_string(now.machine_rank));
+}
+
+void Job::announce(const std::string& line) {
+  if (const auto head = job_line_head(plan_, round_, host_)) {
+    output_.write_stderr(*head + line + "\n");
+  }
 }
 
 void Job::close() {

@@ -20,6 +20,19 @@ namespace asio = boost::asio;
 using rendezvous::AttemptEnd;
 using Cause = AttemptEnd::Cause;
 
+namespace {
+
+/// Whether a manager that signals every process may have ended it: then this one is signalled too.
+bool may_be_managers_signal(const LaunchPlan& plan, const WorkerRecord& worker) {
+  if (!plan.manager.signals_everybody || !worker.end) {
+    return false;
+  }
+  const int signal = worker.end->shell_status() - 128;
+  return is_stop_signal(signal) || std::ranges::count(plan.stop_signals, signal) > 0;
+}
+
+}  // namespace
+
 asio::awaitable<void> Job::watch_guard() {
   co_await alive_.async_wait(asio::posix::stream_descriptor::wait_read,
                              asio::as_tuple(asio::use_awaitable));
@@ -46,7 +59,8 @@ void Job::on_signal(int signal) {
     output_.hide_status();  // the shell's prompt is next
   }
   if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
-    stop({128 + signal, signal, "stopped by " + signal_name(signal), true});
+    const bool insists = !plan_.manager.signals_everybody;
+    stop({128 + signal, signal, "stopped by " + signal_name(signal), insists});
   } else if (phase_ == Phase::running && (signal == SIGCHLD || !is_own_signal(signal))) {
     supervisor_->on_signal(signal);
   }
@@ -71,6 +85,7 @@ void Job::stop(const StopRequest& request) {
   if (stop_ && !request.insists) {
     return;
   }
+  const bool explains = forget_unexplained();
   const bool insists = request.insists && (stop_ || ends_by_a_fault());
   stop_ = stop_ ? stop_ : request;
   if (insists) {
@@ -82,7 +97,9 @@ void Job::stop(const StopRequest& request) {
     stop_outside_of_attempt(request, insists);
   } else if (!std::exchange(stopping_, true)) {
     say(request.reason + ": ending the workers");
-    supervisor_->stop(request.signal);
+    if (!explains) {  // else they have been told
+      supervisor_->stop(request.signal);
+    }
   } else if (insists) {
     say(request.reason + " while ending: killing the workers");
     supervisor_->stop(request.signal);
@@ -127,6 +144,41 @@ void Job::on_first_failure(const WorkerRecord& worker) {
     stop({128 + signal, signal, "stopped by " + signal_name(signal), false});
     return;
   }
+  if (may_be_managers_signal(plan_, worker)) {
+    wait_for_own_signal(worker);
+  } else {
+    announce_failure(worker);
+  }
+}
+
+/// Who signals every process reaches workers before their launcher, or after it.
+void Job::wait_for_own_signal(const WorkerRecord& worker) {
+  constexpr std::chrono::milliseconds kGrace{200};
+  unexplained_ = worker;
+  explanation_.expires_after(kGrace);
+  explanation_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && unexplained_) {
+      announce_failure(*std::exchange(unexplained_, std::nullopt));
+    }
+  });
+}
+
+/// Whether there was a failure that waited for its reason, which is now known.
+bool Job::forget_unexplained() {
+  explanation_.cancel();
+  return std::exchange(unexplained_, std::nullopt).has_value();
+}
+
+asio::awaitable<void> Job::first_failure_is_explained() {
+  if (unexplained_) {
+    co_await explanation_.async_wait(asio::as_tuple(asio::use_awaitable));
+  }
+  if (unexplained_) {
+    announce_failure(*std::exchange(unexplained_, std::nullopt));
+  }
+}
+
+void Job::announce_failure(const WorkerRecord& worker) {
   stopping_ = true;
   const std::string line = failure_line(worker, host_);
   if (plan_.local_world_size > 1) {
@@ -201,13 +253,16 @@ void Job::on_fault(const std::exception& error) {
 
 void Job::on_attempt_end(const AttemptEnd& end) {
   const bool is_own = end.machine_rank == (round_ ? round_->machine_rank : -1);
+  forget_unexplained();
   if (end.cause == Cause::membership || end.cause == Cause::other) {
+    // Machine 0 may be what is lost, and what only this one knows no other one says.
+    const bool is_known_to_0 = end.machine_rank != 0 && (end.machine_rank > 0 || end.host != host_);
     if (!stop_ || stop_->reason != end.reason) {  // else it has been said
-      say(end.reason);
+      is_known_to_0 ? announce(end.reason) : say(end.reason);
     }
   } else if (!is_own) {
-    say("machine " + std::to_string(end.machine_rank) + " (" + end.host +
-        (end.restarts ? ") ended the attempt: " : ") ended the job: ") + end.reason);
+    announce("machine " + std::to_string(end.machine_rank) + " (" + end.host +
+             (end.restarts ? ") ended the attempt: " : ") ended the job: ") + end.reason);
   }
   learned_at_ = std::chrono::steady_clock::now();
   stopping_ = true;

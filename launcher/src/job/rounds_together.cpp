@@ -2,9 +2,14 @@
 
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/host_addresses.hpp"
+#include "plan/agreed_terms.hpp"
 #include "supervision/supervisor.hpp"
 
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,7 +40,8 @@ rendezvous::Terms terms(const LaunchPlan& plan) {
           .num_machines = plan.num_machines,
           .min_machines = by_rank ? plan.num_machines : plan.rendezvous.min_machines,
           .num_processes = plan.num_processes,
-          .max_restarts = plan.max_restarts};
+          .max_restarts = plan.max_restarts,
+          .agreed = agreed_terms(plan)};
 }
 
 rendezvous::JobTimes times(const LaunchPlan& plan) {
@@ -58,7 +64,8 @@ RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std
               .on_insist = std::move(events.on_insist),
               .on_progress = events.say,
               .before_connecting = [this] { return serves_if_nobody_does(); }}),
-      say_(std::move(events.say)) {}
+      say_(std::move(events.say)),
+      pause_(io) {}
 
 bool RoundsTogether::ranks_are_given() const {
   return plan_.rendezvous.backend == RendezvousPlan::Backend::fixed;
@@ -74,6 +81,30 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next() {
   if (!ranks_are_given()) {
     renew_store();
   }
+  if (ranks_are_given() && should_serve_) {
+    asio::co_spawn(io_, look_for_another_machine_0(), asio::detached);
+  }
+  is_joining_ = true;
+  std::optional<Round> round;
+  std::exception_ptr fault;
+  try {
+    round = co_await join();
+  } catch (...) {
+    fault = std::current_exception();
+  }
+  is_joining_ = false;
+  pause_.cancel();
+  if (fault && ranks_are_given() && should_serve_ && !rendezvous_) {
+    co_await ask("localhost");  // who has the port may be of this job
+  }
+  fault = refusal_ ? refusal_ : fault;
+  if (fault) {
+    std::rethrow_exception(fault);
+  }
+  co_return round;
+}
+
+asio::awaitable<std::optional<Round>> RoundsTogether::join() {
   std::string server = plan_.rendezvous.address;
   if (ranks_are_given() && should_serve_) {
     server = "localhost";  // from inside, the address may lead somewhere else
@@ -90,6 +121,40 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next() {
     throw Error(Errc::config, std::string(error.what()) + "; " +
                                   Server::port_owner(plan_.rendezvous.port).value_or("somebody") +
                                   " listens there; choose another port");
+  }
+}
+
+/// Where the address is another machine's, that one may believe to be machine 0 as well: both would
+/// wait for the others, and one in vain. It may also lead back to here, through a gateway.
+asio::awaitable<void> RoundsTogether::look_for_another_machine_0() {
+  constexpr std::chrono::seconds kInterval{1};
+  const auto found =
+      co_await rendezvous::addresses_of(io_.get_executor(), plan_.rendezvous.address);
+  if (std::ranges::any_of(found.addresses, rendezvous::is_own_address)) {
+    co_return;
+  }
+  while (is_joining_) {
+    co_await ask(plan_.rendezvous.address);
+    if (refusal_) {
+      agent_.close();
+      co_return;
+    }
+    pause_.expires_after(kInterval);
+    if (is_joining_) {
+      co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
+    }
+  }
+}
+
+asio::awaitable<void> RoundsTogether::ask(std::string host) {
+  rendezvous::JobTimes short_times = times(plan_);
+  short_times.join = std::chrono::seconds(5);
+  asker_.emplace(io_.get_executor(), plan_.rendezvous.run_id, terms(plan_), short_times,
+                 Agent::Events{});
+  try {
+    co_await asker_->ask(std::move(host), plan_.rendezvous.port, this_machine());
+  } catch (const Error&) {
+    refusal_ = std::current_exception();
   }
 }
 
@@ -169,10 +234,14 @@ asio::awaitable<void> RoundsTogether::part() {
     co_return;
   }
   constexpr std::chrono::seconds kLastAnswers{2};
+  if (rendezvous_->is_refusing()) {
+    say_("staying for up to " + std::to_string(plan_.rendezvous.close_timeout.count()) +
+         " s, to tell it to the machines that are still to come");
+  }
   rendezvous::Gate unattended(io_.get_executor());
   asio::steady_timer patience(io_, kLastAnswers);
   patience.async_wait([this](const boost::system::error_code& error) {
-    if (!error) {
+    if (!error && !rendezvous_->is_refusing()) {
       say_("other machines meet here: serving them until their jobs end");
     }
   });
@@ -182,6 +251,11 @@ asio::awaitable<void> RoundsTogether::part() {
 
 void RoundsTogether::close() {
   agent_.close();
+  is_joining_ = false;
+  pause_.cancel();
+  if (asker_) {
+    asker_->close();
+  }
   for (std::optional<Server>* server : {&store_, &rendezvous_}) {
     if (*server) {
       (*server)->stop();

@@ -5,6 +5,9 @@
 #include "acc/rendezvous/server.hpp"
 #include "job/rounds.hpp"
 
+#include <boost/asio/steady_timer.hpp>
+
+#include <exception>
 #include <optional>
 #include <string>
 
@@ -41,6 +44,9 @@ class RoundsTogether : public Rounds {
   [[nodiscard]] bool ranks_are_given() const;
   void renew_store();
   boost::asio::awaitable<bool> is_to_serve();
+  boost::asio::awaitable<std::optional<rendezvous::Round>> join();
+  boost::asio::awaitable<void> look_for_another_machine_0();
+  boost::asio::awaitable<void> ask(std::string host);
   bool serves_if_nobody_does();
   bool may_come_back();
   [[nodiscard]] rendezvous::Machine this_machine() const;
@@ -54,6 +60,10 @@ class RoundsTogether : public Rounds {
   std::function<void(const std::string&)> say_;
   bool should_serve_ = false;  ///< the rendezvous is, or would be, on this machine
   bool has_joined_ = false;
+  bool is_joining_ = false;
+  std::optional<rendezvous::Agent> asker_;  ///< static, machine 0: whether there is another one
+  boost::asio::steady_timer pause_;         ///< until it asks again
+  std::exception_ptr refusal_;              ///< by the answer
   std::optional<std::chrono::steady_clock::time_point> server_gone_since_;  ///< by the attempts
 };
 

@@ -5,12 +5,13 @@
 #include "job/log_folder.hpp"
 #include "job/restart_pauses.hpp"
 #include "job/rounds.hpp"
-#include "supervision/signal_watch.hpp"
+#include "job/speaker.hpp"
 #include "output/output_mux.hpp"
 #include "report/job_report.hpp"
 #include "report/kernel_facts.hpp"
 #include "supervision/descriptors.hpp"
 #include "supervision/guardian.hpp"
+#include "supervision/signal_watch.hpp"
 #include "supervision/supervisor.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -64,6 +65,10 @@ class Job {
   void on_starter(const control::Message& message);
   void on_starter_lost(const std::string& reason);
   void on_first_failure(const WorkerRecord& worker);
+  void announce_failure(const WorkerRecord& worker);
+  void wait_for_own_signal(const WorkerRecord& worker);
+  bool forget_unexplained();
+  boost::asio::awaitable<void> first_failure_is_explained();
   bool was_ended_by_terminal(const WorkerRecord& worker) const;
   void on_insist();
   void on_lost(const Lost& lost);
@@ -78,7 +83,7 @@ class Job {
   void show_status(int running);
   std::vector<WorkerSpec> worker_specs() const;
   JobReport report_of(const rendezvous::Settlement& settlement);
-  void publish(JobReport report);
+  void publish(JobReport report, const rendezvous::Settlement& settlement);
   void leave_file(const std::string& path, const std::string& text);
   void say_who_is_here();
   int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
@@ -91,8 +96,10 @@ class Job {
     settling,  ///< the machines say how an attempt ended, and decide what follows
   };
 
-  /// One line of the launcher's own on stderr, whole among the workers' lines.
-  void say(const std::string& line) { output_.write_stderr("acclaunch: " + line + "\n"); }
+  /// One line of the launcher's own on stderr, whole among the workers' lines: of this machine.
+  void say(const std::string& line) { output_.write_stderr(line_head(plan_, host_) + line + "\n"); }
+  /// Likewise, of the job: where all machines print to one place, one of them says it.
+  void announce(const std::string& line);
 
   const LaunchPlan& plan_;
   const plugins::Environment& environment_;
@@ -115,6 +122,8 @@ class Job {
   boost::asio::steady_timer time_limit_;
   boost::asio::steady_timer pause_;
   RestartPauses pauses_;
+  std::optional<WorkerRecord> unexplained_;  ///< the first failure, that a signal may explain
+  boost::asio::steady_timer explanation_;    ///< the time for that signal to come
   std::chrono::steady_clock::time_point learned_at_;  ///< of the end of the attempt
   Phase phase_ = Phase::idle;
   bool stopping_ = false;  ///< the attempt's workers are being ended

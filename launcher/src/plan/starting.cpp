@@ -75,7 +75,7 @@ void start_on_hosts(Draft& draft, const StartOnHosts& wanted, const std::string&
   }
   for (const Host& host : wanted.hosts) {
     const std::string rank = std::to_string(start.machines.size());
-    start.machines.push_back({host.name, {{std::string(variables::machine_rank.name), rank}}});
+    start.machines.push_back({login_of(host), {{std::string(variables::machine_rank.name), rank}}});
   }
   draft.plan.start = std::move(start);
 }

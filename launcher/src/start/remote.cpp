@@ -26,6 +26,10 @@ bool is_controlled(const plugins::Environment& environment) {
   return value_of(environment, variables::control) == "stdin";
 }
 
+bool was_started(const plugins::Environment& environment) {
+  return is_controlled(environment) || !value_of(environment, variables::machine_rank).empty();
+}
+
 std::vector<std::string> become_remote(std::span<const std::string> arguments) {
   if (arguments.empty()) {
     const StartMessage message = read_start_message(STDIN_FILENO, control::kSilenceLimit);

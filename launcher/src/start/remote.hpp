@@ -11,6 +11,9 @@ namespace acc::launcher {
 
 constexpr std::string_view kRemoteCommand = "remote";
 
+/// This launcher is one of those that another acclaunch has started.
+bool was_started(const plugins::Environment& environment);
+
 /// A starter hears this launcher's answers, and speaks on its standard input.
 bool is_controlled(const plugins::Environment& environment);
 

@@ -169,12 +169,12 @@ void enter(const StartMessage& message, std::size_t machine) {
   if (machine >= message.machines.size()) {
     throw not_understood("machine " + std::to_string(machine));
   }
+  set_all(message.environment);
+  set_all(message.machines[machine]);  // the starter can hear what comes next
   if (::chdir(message.working_directory.c_str()) != 0) {
     throw Error(Errc::config, "cannot change to the folder " + message.working_directory + ": " +
                                   std::strerror(errno));
   }
-  set_all(message.environment);
-  set_all(message.machines[machine]);
 }
 
 }  // namespace acc::launcher

@@ -1,6 +1,7 @@
 #include "start/starter.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/launcher/host_facts.hpp"
 #include "host/own_variables.hpp"
 #include "start/carried_environment.hpp"
 #include "start/starting_job.hpp"
@@ -29,12 +30,6 @@ namespace {
 
 /// So many connections are set up at once: sshd, and name services, have limits of their own.
 constexpr std::ptrdiff_t kMostAtOnce = 64;
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 /// Throws Error(config) where the client is not installed.
 std::string path_of(const std::string& program, const plugins::Environment& environment) {
@@ -87,7 +82,8 @@ int StartingJob::run() {
     say(notice);
   }
   make_log_folder();
-  for (ClientCommand& command : client_commands(with_carried(*plan_.start, environment_), log_folder_)) {
+  const StartPlan start = with_carried(*plan_.start, environment_);
+  for (ClientCommand& command : client_commands(start, log_folder_)) {
     command.words.front() = path_of(command.words.front(), environment_);
     clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
   }
@@ -159,7 +155,8 @@ void StartingJob::begin(Client& client) {
                             return hear(client, line);
                           }});
   client.process.emplace(io_.get_executor(), client_spec(client, read_end.get()), out.out.get(),
-                         out.err.get(), WorkerSurroundings{.cgroup = &remains_.cgroup(), .descriptors = {}});
+                         out.err.get(),
+                         WorkerSurroundings{.cgroup = &remains_.cgroup(), .descriptors = {}});
   client.input->send(client.command.first_input);
   if (client.command.is_controlled) {
     client.input->send(control::encode(control::Greeting{host_name()}));

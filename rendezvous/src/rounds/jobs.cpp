@@ -25,6 +25,7 @@ void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
   const JobRef job = found->second;
   const std::size_t first_letter = out.size();
   const bool leaves = std::holds_alternative<Leave>(message);
+  job->membership.look_beside(beside(job));
   job->membership.receive(agent, std::move(message), now, out);
   if (leaves) {
     by_agent_.erase(agent);
@@ -40,6 +41,7 @@ void Jobs::lose(AgentId agent, const std::string& why, Time now, Outbox& out) {
   const JobRef job = found->second;
   by_agent_.erase(found);
   const std::size_t first_letter = out.size();
+  job->membership.look_beside(beside(job));
   job->membership.lose(agent, why, now, out);
   attended(job, now, out, first_letter);
 }
@@ -48,6 +50,7 @@ void Jobs::pass(Time now, Outbox& out) {
   while (next_deadline() <= now) {
     const JobRef job = *by_due_.begin();
     const std::size_t first_letter = out.size();
+    job->membership.look_beside(beside(job));
     job->membership.pass(now, out);
     attended(job, now, out, first_letter);
   }
@@ -59,14 +62,29 @@ Time Jobs::next_deadline() const {
 
 Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
   auto found = by_run_id_.find(enter.run_id);
-  if (found != by_run_id_.end() && !found->second->membership.gives_way(now)) {
+  if (found != by_run_id_.end() && !found->second->membership.gives_way_to(enter, now)) {
     return found->second;
+  }
+  if (is_closed_) {
+    throw Error(Errc::protocol, "this rendezvous is about to end");
   }
   jobs_.push_back({enter.run_id, Membership(enter.run_id, enter.terms, enter.times)});
   const JobRef job = std::prev(jobs_.end());
   by_due_.insert(job);
   by_run_id_.insert_or_assign(enter.run_id, job);
   return job;
+}
+
+/// The job whose machine serves, and for that one the newest other.
+const Membership* Jobs::beside(JobRef job) const {
+  if (!served_ || jobs_.size() < 2) {
+    return nullptr;
+  }
+  if (*served_ != job) {
+    return &(*served_)->membership;
+  }
+  const Job& last = jobs_.back();
+  return &(&last != &*job ? last : *std::prev(jobs_.end(), 2)).membership;
 }
 
 /// After each event of a job: who has heard its last message, when to look at it next.
@@ -77,6 +95,16 @@ void Jobs::attended(JobRef job, Time now, const Outbox& out, std::size_t first_l
     }
   }
   by_due_.erase(job);
+  if (job->membership.is_served_by_its_own()) {
+    served_ = job;
+  } else if (served_ == job) {
+    served_.reset();
+  }
+  if (job->membership.is_refusing() != job->is_refusing) {
+    num_refusing_ -= job->is_refusing ? 1 : 0;
+    job->is_refusing = !job->is_refusing;
+    num_refusing_ += job->is_refusing ? 1 : 0;
+  }
   if (job->membership.is_forgotten(now)) {
     return forget(job);
   }
@@ -100,6 +128,10 @@ void Jobs::forget(JobRef job) {
   if (job->is_remembered) {
     std::erase(remembered_, job);
   }
+  if (served_ == job) {
+    served_.reset();
+  }
+  num_refusing_ -= job->is_refusing ? 1 : 0;
   const auto named = by_run_id_.find(job->run_id);
   if (named != by_run_id_.end() && named->second == job) {
     by_run_id_.erase(named);

@@ -5,6 +5,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -23,6 +24,10 @@ class Jobs {
   [[nodiscard]] Time next_deadline() const;
   /// Those that are over too, while an agent is here or late comers are refused.
   [[nodiscard]] std::size_t size() const noexcept { return jobs_.size(); }
+  /// No job begins any more: who would found one breaks the protocol.
+  void close() noexcept { is_closed_ = true; }
+  /// Machines are still to hear that those of their job disagree.
+  [[nodiscard]] bool is_refusing() const noexcept { return num_refusing_ > 0; }
 
  private:
   struct Job {
@@ -30,6 +35,7 @@ class Jobs {
     Membership membership;
     Time due = Time::max();
     bool is_remembered = false;
+    bool is_refusing = false;
   };
   using JobRef = std::list<Job>::iterator;
   struct ByDue {
@@ -39,6 +45,7 @@ class Jobs {
   };
 
   JobRef job_of(const Enter& enter, Time now);
+  [[nodiscard]] const Membership* beside(JobRef job) const;
   void attended(JobRef job, Time now, const Outbox& out, std::size_t first_letter);
   void remember(JobRef job);
   void forget(JobRef job);
@@ -48,6 +55,9 @@ class Jobs {
   std::unordered_map<AgentId, JobRef> by_agent_;
   std::set<JobRef, ByDue> by_due_;
   std::deque<JobRef> remembered_;  // jobs that are over, for late comers; the oldest first
+  std::optional<JobRef> served_;   // the job that this rendezvous goes with; a daemon has none
+  std::size_t num_refusing_ = 0;
+  bool is_closed_ = false;
 };
 
 }  // namespace acc::rendezvous::rounds

@@ -48,10 +48,14 @@ void check(const Enter& enter) {
   for (const std::string* name : {&enter.run_id, &enter.machine.host, &enter.machine.address}) {
     expect("a name of bytes", static_cast<std::int64_t>(name->size()), 0, kMaxNameBytes);
   }
+  for (const auto& [name, value] : terms.agreed) {
+    expect("a name of bytes", static_cast<std::int64_t>(name.size()), 1, kMaxNameBytes);
+    expect("a value of bytes", static_cast<std::int64_t>(value.size()), 0, kMaxAgreedBytes);
+  }
 }
 
 Membership::Membership(std::string run_id, Terms terms, JobTimes times)
-    : run_id_(std::move(run_id)), terms_(terms), times_(times) {
+    : run_id_(std::move(run_id)), terms_(std::move(terms)), times_(times) {
   times_.close = std::min(times_.close, kLongestClose);
   if (terms_.ranks_are_given) {
     for (int rank = 0; rank < terms_.num_machines; ++rank) {
@@ -104,18 +108,28 @@ Time Membership::next_deadline() const {
   if (phase_ == Phase::gathering && last_call_) {
     next = std::min(next, *last_call_);
   }
-  if (phase_ == Phase::over && agents_.empty() && is_elastic()) {
+  if (phase_ == Phase::refused || (phase_ == Phase::over && agents_.empty() && is_elastic())) {
     next = std::min(next, over_since_ + times_.close);
   }
   return next == Time::max() ? next : next + stalled_;
 }
 
 bool Membership::gives_way(Time now) const {
-  return phase_ == Phase::over && (!is_elastic() || now - stalled_ >= over_since_ + times_.close);
+  const bool is_late = now - stalled_ >= over_since_ + times_.close;
+  return phase_ == Phase::refused ? is_late : phase_ == Phase::over && (!is_elastic() || is_late);
+}
+
+bool Membership::gives_way_to(const Enter& enter, Time now) const {
+  const Machine& newcomer = enter.machine;
+  return gives_way(now) ||
+         (phase_ == Phase::refused && std::ranges::any_of(refused_, [&](const Machine& machine) {
+            return machine.host == newcomer.host && machine.machine_rank == newcomer.machine_rank &&
+                   machine.pid != newcomer.pid;
+          }));
 }
 
 bool Membership::is_forgotten(Time now) const {
-  return agents_.empty() && (phase_ != Phase::over || gives_way(now));
+  return agents_.empty() && ((phase_ != Phase::over && phase_ != Phase::refused) || gives_way(now));
 }
 
 /// Every event begins here. Between the moment that `pass` was asked for and now, if that is long,
@@ -139,6 +153,9 @@ void Membership::go_on() {
   if (phase_ == Phase::gathering) {
     gather();
   }
+  if (phase_ == Phase::refused && now_ >= over_since_ + times_.close) {
+    phase_ = Phase::gathering;
+  }
 }
 
 void Membership::enter(AgentId id, Enter enter) {
@@ -148,17 +165,36 @@ void Membership::enter(AgentId id, Enter enter) {
   if (!admit(id, enter)) {
     return;
   }
+  if (enter.only_asks) {
+    return answer(id);
+  }
   next_round_ = std::max(next_round_, enter.rounds_before);
   restart_count_ = std::max(restart_count_, enter.restarts_before);
   Agent& agent = agents_.add(id);
   agent.machine = std::move(enter.machine);
+  if (agent.machine.serves) {
+    server_ = agent.machine;
+  }
   agent.join = enter.times.join;
   agent.last_heard = agent.waits_since = now_;
   send(id, Welcome{times_.heartbeat / 5, times_.heartbeat});
   make_room_for(agent);
 }
 
+/// Nobody else is in its place, as far as is known.
+void Membership::answer(AgentId asking) {
+  if (beside_ != nullptr && beside_->server_) {
+    drop_stranger(asking, Dropped::Why::config, misled_reason());
+  } else {
+    drop_stranger(asking, Dropped::Why::lost, "it only asks");
+  }
+}
+
 bool Membership::admit(AgentId id, const Enter& enter) {
+  if (phase_ == Phase::refused) {
+    refuse(id, enter.machine);
+    return false;
+  }
   if (phase_ == Phase::over) {
     drop_stranger(
         id, Dropped::Why::over,
@@ -169,17 +205,18 @@ bool Membership::admit(AgentId id, const Enter& enter) {
   }
   const std::string reason = disagreement(enter.machine, enter.terms, *founder_, terms_);
   if (!reason.empty() && !has_formed_) {
-    refuse_all(id, reason);
+    refuse_all(id, enter.machine, reason);
     return false;
   }
   if (!reason.empty()) {
     drop_stranger(id, Dropped::Why::config, reason);
     return false;
   }
-  return !terms_.ranks_are_given || claim_rank(id, enter.machine);
+  return !terms_.ranks_are_given || claim_rank(id, enter);
 }
 
-bool Membership::claim_rank(AgentId id, const Machine& machine) {
+bool Membership::claim_rank(AgentId id, const Enter& enter) {
+  const Machine& machine = enter.machine;
   const int rank = machine.machine_rank.value_or(-1);
   if (rank < 0 || rank >= terms_.num_machines) {
     drop_stranger(id, Dropped::Why::config,
@@ -190,30 +227,51 @@ bool Membership::claim_rank(AgentId id, const Machine& machine) {
   if (const auto claim = claims_.find(rank); claim != claims_.end()) {
     Agent& owner = *agents_.find(claim->second);
     const Machine& owned = owner.machine;
+    const bool is_same = owned.host == machine.host && owned.pid == machine.pid;
+    if (is_same && enter.only_asks) {
+      return true;
+    }
     if (has_formed_) {
       drop_stranger(
           id, Dropped::Why::config,
           fmt::format("the job has started with {}, which was here before", describe(owned)));
       return false;
     }
-    if (owned.host != machine.host || owned.pid != machine.pid) {
-      refuse_all(id, fmt::format("--machine_rank {} is claimed twice: on {} (pid {}) and on {} "
-                                 "(pid {}): give every machine its own",
-                                 rank, owned.host, owned.pid, machine.host, machine.pid));
+    if (!is_same) {
+      refuse_all(id, machine,
+                 fmt::format("--machine_rank {} is claimed twice: on {} (pid {}) and on {} "
+                             "(pid {}): give every machine its own",
+                             rank, owned.host, owned.pid, machine.host, machine.pid));
       return false;
     }
     drop(owner, Dropped::Why::lost, "this agent has connected anew");
+  }
+  if (enter.only_asks) {
+    return true;
   }
   claims_[rank] = id;
   missing_.erase(rank);
   return true;
 }
 
-void Membership::refuse_all(AgentId newcomer, const std::string& reason) {
+/// Those who have not come yet hear it too, so that nobody waits for a job that cannot be.
+void Membership::refuse_all(AgentId newcomer, const Machine& machine, const std::string& reason) {
+  refusal_ = reason;
+  over_since_ = now_;
+  phase_ = Phase::refused;
   for (Agent* agent : agents_.in({State::waiting})) {
+    refused_.push_back(agent->machine);
     drop(*agent, Dropped::Why::config, reason);
   }
-  drop_stranger(newcomer, Dropped::Why::config, reason);
+  refuse(newcomer, machine);
+}
+
+void Membership::refuse(AgentId newcomer, const Machine& machine) {
+  drop_stranger(newcomer, Dropped::Why::config, refusal_);
+  refused_.push_back(machine);
+  if (refused_.size() >= static_cast<std::size_t>(needed())) {
+    phase_ = Phase::gathering;  // all have heard it: the next one begins a job
+  }
 }
 
 void Membership::hear(Agent& /*agent*/, Enter&& /*message*/) {
@@ -265,6 +323,9 @@ void Membership::remove(Agent& agent, const std::string& why) {
   const State state = agent.state;
   const std::optional<int> rank = agent.rank;
   give_rank_back(agent);
+  if (agent.machine.serves) {
+    server_.reset();
+  }
   agents_.erase(agent);
   if (!rank || state == State::done) {
     return;
@@ -284,6 +345,9 @@ void Membership::look_at(Agent& agent) {
   }
   if (now_ >= limit_of(agent)) {
     const std::optional<int> given = agent.machine.machine_rank;
+    if (is_misled()) {
+      return drop(agent, Dropped::Why::config, misled_reason());
+    }
     const std::string reason = timeout_reason(agent);
     drop(agent, Dropped::Why::timeout, reason);
     if (terms_.ranks_are_given) {
@@ -314,7 +378,8 @@ Time Membership::limit_of(const Agent& agent) const {
     return agent.waits_since + agent.join;
   }
   if (phase_ == Phase::gathering && agent.state == State::waiting && is_short_) {
-    return std::max(agent.waits_since, short_since_) + agent.join;
+    return std::max(agent.waits_since, short_since_) +
+           (is_misled() ? std::min(agent.join, times_.heartbeat) : agent.join);
   }
   return Time::max();
 }
@@ -359,11 +424,40 @@ std::string Membership::what_is_waited_for() const {
     return "waiting for the next round: machines are running";
   }
   if (terms_.ranks_are_given && !has_formed_) {
-    return fmt::format("waiting for machines {} of {}", list_of(missing_, ","),
-                       terms_.num_machines);
+    return fmt::format("waiting for machines {} of {}{}", list_of(missing_, ","),
+                       terms_.num_machines, what_is_beside());
   }
-  return fmt::format("waiting for machines: {} of {} are here", agents_.count(State::waiting),
-                     wanted(terms_));
+  return fmt::format("waiting for machines: {} of {} are here{}", agents_.count(State::waiting),
+                     wanted(terms_), what_is_beside());
+}
+
+/// Two run ids at one rendezvous that is no daemon's are mostly one job's, or two jobs have one
+/// port.
+std::string Membership::what_is_beside() const {
+  if (beside_ == nullptr || has_formed_) {
+    return "";
+  }
+  if (beside_->server_) {
+    return fmt::format(" for the job '{}', though {} serves the job '{}'", run_id_,
+                       describe(*beside_->server_), beside_->run_id_);
+  }
+  return beside_->has_formed_ || !beside_->founder_ || !server_
+             ? ""
+             : fmt::format(" for the job '{}', while {} waits for the job '{}'", run_id_,
+                           describe(*beside_->founder_), beside_->run_id_);
+}
+
+/// Machine 0 would serve here itself, and cannot, for another job's does.
+bool Membership::is_misled() const {
+  return terms_.ranks_are_given && !has_formed_ && missing_.contains(0) && beside_ != nullptr &&
+         beside_->server_ && beside_->phase_ != Phase::over;
+}
+
+std::string Membership::misled_reason() const {
+  return fmt::format(
+      "{} serves the job '{}' there, not the job '{}': choose another --main_process_port for one "
+      "of them, or the same run id where they are one",
+      describe(*beside_->server_), beside_->run_id_, run_id_);
 }
 
 std::string Membership::timeout_reason(const Agent& agent) const {
@@ -373,13 +467,14 @@ std::string Membership::timeout_reason(const Agent& agent) const {
   }
   if (terms_.ranks_are_given && !has_formed_) {
     return fmt::format(
-        "machines {} of {} did not come within {}: start acclaunch there with the same flags and "
+        "machines {} of {} did not come within {}{}: start acclaunch there with the same flags and "
         "--machine_rank {}",
-        list_of(missing_, ","), terms_.num_machines, limit, list_of(missing_, " or "));
+        list_of(missing_, ","), terms_.num_machines, limit, what_is_beside(),
+        list_of(missing_, " or "));
   }
   return fmt::format(
-      "{} of {} machines came within {}: start acclaunch on the others with the same flags",
-      most_waiting_, wanted(terms_), limit);
+      "{} of {} machines came within {}{}: start acclaunch on the others with the same flags",
+      most_waiting_, wanted(terms_), limit, what_is_beside());
 }
 
 }  // namespace acc::rendezvous::rounds

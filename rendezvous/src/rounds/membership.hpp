@@ -40,6 +40,9 @@ class Membership {
  public:
   Membership(std::string run_id, Terms terms, JobTimes times);
 
+  /// Another job of this server, for the next event: who waits in vain may belong there.
+  void look_beside(const Membership* other) { beside_ = other; }
+
   /// The first message is Enter, checked. Throws Error(protocol) for one that does not fit the
   /// agent's state and that no race explains; nothing has changed then.
   void receive(AgentId id, AgentMessage message, Time now, Outbox& out);
@@ -52,15 +55,23 @@ class Membership {
 
   /// The job is over: who names its run id begins another one, though agents of this may be here.
   [[nodiscard]] bool gives_way(Time now) const;
+  /// Likewise a job of machines that disagreed, to one that was refused and has been started again.
+  [[nodiscard]] bool gives_way_to(const Enter& enter, Time now) const;
   /// It is kept for late comers only.
-  [[nodiscard]] bool is_remembered() const { return phase_ == Phase::over && agents_.empty(); }
+  [[nodiscard]] bool is_remembered() const {
+    return (phase_ == Phase::over || phase_ == Phase::refused) && agents_.empty();
+  }
+  /// Machines that are still to come will hear why the others were refused.
+  [[nodiscard]] bool is_refusing() const { return phase_ == Phase::refused; }
+  /// A machine of this job serves the rendezvous, and is here.
+  [[nodiscard]] bool is_served_by_its_own() const { return server_.has_value(); }
   /// Nothing of it needs to be kept.
   [[nodiscard]] bool is_forgotten(Time now) const;
 
  private:
   using State = Agent::State;
   using Milliseconds = JobTimes::Milliseconds;
-  enum class Phase : std::uint8_t { gathering, running, ending, over };
+  enum class Phase : std::uint8_t { gathering, running, ending, over, refused };
 
   void begin(Time now, Outbox& out);
   void go_on();
@@ -68,9 +79,11 @@ class Membership {
   void enter(AgentId id, Enter enter);
   /// Whether it may come; drops it, or everybody, where not.
   bool admit(AgentId id, const Enter& enter);
-  bool claim_rank(AgentId id, const Machine& machine);
+  bool claim_rank(AgentId id, const Enter& enter);
+  void answer(AgentId asking);
   void give_rank_back(const Agent& agent);
-  void refuse_all(AgentId newcomer, const std::string& reason);
+  void refuse_all(AgentId newcomer, const Machine& machine, const std::string& reason);
+  void refuse(AgentId newcomer, const Machine& machine);
   void make_room_for(const Agent& newcomer);
 
   void hear(Agent& agent, Enter&& message);
@@ -112,12 +125,16 @@ class Membership {
   void drop_stranger(AgentId id, Dropped::Why why, const std::string& reason);
   void tell_what_it_waits_for(Agent& agent);
   [[nodiscard]] std::string what_is_waited_for() const;
+  [[nodiscard]] std::string what_is_beside() const;
+  [[nodiscard]] bool is_misled() const;
+  [[nodiscard]] std::string misled_reason() const;
   [[nodiscard]] std::string timeout_reason(const Agent& agent) const;
 
   std::string run_id_;
   Terms terms_;
   JobTimes times_;
   std::optional<Machine> founder_;  // whose terms these are
+  std::optional<Machine> server_;   // that the rendezvous goes with
 
   Agents agents_;
   Phase phase_ = Phase::gathering;
@@ -143,9 +160,14 @@ class Membership {
 
   Time over_since_{};
 
+  // refused
+  std::string refusal_;
+  std::vector<Machine> refused_;
+
   // of the event that is being dealt with
   Time now_{};
   Outbox* out_ = nullptr;
+  const Membership* beside_ = nullptr;
   Time::duration stalled_{};
   Time alive_since_{};  // no agent counts as silent before
 };

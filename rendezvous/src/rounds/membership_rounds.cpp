@@ -284,6 +284,7 @@ void Membership::settle_without_the_slow() {
 void Membership::finish(Settlement settlement) {
   phase_ = Phase::over;
   over_since_ = now_;
+  terms_.agreed = {};  // nobody is compared any more
   for (Agent* agent : agents_.in({State::waiting})) {
     if (!agent->rank) {
       drop(*agent, Dropped::Why::over, fmt::format("the job '{}' has ended", run_id_));

@@ -27,7 +27,7 @@ constexpr auto kFields<Machine> =
 template <>
 constexpr auto kFields<Terms> =
     std::tuple{&Terms::ranks_are_given, &Terms::num_machines, &Terms::min_machines,
-               &Terms::num_processes, &Terms::max_restarts};
+               &Terms::num_processes,   &Terms::max_restarts, &Terms::agreed};
 template <>
 constexpr auto kFields<JobTimes> =
     std::tuple{&JobTimes::join, &JobTimes::last_call, &JobTimes::heartbeat, &JobTimes::settle,
@@ -48,8 +48,8 @@ constexpr auto kFields<Settlement> =
     std::tuple{&Settlement::end, &Settlement::machines, &Settlement::next};
 template <>
 constexpr auto kFields<Enter> =
-    std::tuple{&Enter::run_id,  &Enter::terms,         &Enter::times,
-               &Enter::machine, &Enter::rounds_before, &Enter::restarts_before};
+    std::tuple{&Enter::run_id,        &Enter::terms,           &Enter::times,    &Enter::machine,
+               &Enter::rounds_before, &Enter::restarts_before, &Enter::only_asks};
 template <>
 constexpr auto kFields<Rejoin> = std::tuple{&Rejoin::store_port};
 template <>
@@ -111,6 +111,13 @@ class Writer {
       put(word);
     }
   }
+  void put(const Agreed& agreed) {
+    put_count(agreed.size());
+    for (const auto& [name, value] : agreed) {
+      put(name);
+      put(value);
+    }
+  }
   /// As runs of equal numbers: nearly always there is one.
   void put(const std::vector<int>& numbers) {
     const std::size_t count_at = out_.size();
@@ -168,6 +175,19 @@ class Reader {
     check_machines(count);
     for (std::uint32_t i = 0; i < count; ++i) {
       take(words.emplace_back());
+    }
+  }
+  void take(Agreed& agreed) {
+    const std::uint32_t count = take_count();
+    if (count > kMaxAgreed) {
+      throw Error(Errc::protocol, fmt::format("a message has {} values to agree on, at most {} are "
+                                              "possible",
+                                              count, kMaxAgreed));
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+      auto& [name, value] = agreed.emplace_back();
+      take(name);
+      take(value);
     }
   }
   void take(std::vector<int>& numbers) {

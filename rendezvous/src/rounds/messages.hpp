@@ -19,11 +19,15 @@ namespace acc::rendezvous::rounds {
 /// First byte: no store client (0) and no HTTP client (a letter) begins with it. Last: the version.
 inline constexpr std::string_view kHello{
     "\xac"
-    "acc\x01",
+    "acc\x02",
     5};
 
 /// Of a job. What a message could claim without bounds is memory.
 inline constexpr std::size_t kMaxMachines = std::size_t{1} << 16;
+
+/// Terms::agreed: how many there are, and the bytes of one value. All must fit the first message.
+inline constexpr std::size_t kMaxAgreed = 256;
+inline constexpr std::size_t kMaxAgreedBytes = 4096;
 
 /// Beyond it the connection ends: an agent's report is at most 8 MiB (machine_report.hpp).
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{9} << 20;
@@ -43,6 +47,8 @@ struct Enter {
   /// What it has seen of this job at a server that is gone: rounds go on from there.
   int rounds_before = 0;
   int restarts_before = 0;
+  /// Takes no place: asks whether another agent has the one of this machine, or disagrees with it.
+  bool only_asks = false;
   bool operator==(const Enter&) const = default;
 };
 /// After a round that another one follows: asks for a place in it.

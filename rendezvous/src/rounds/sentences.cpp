@@ -2,11 +2,76 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace acc::rendezvous::rounds {
 namespace {
 
 // Of ranks or machines in one sentence: everybody hears it.
 constexpr std::size_t kMaxNamed = 16;
+// Of a value that two machines do not have alike.
+constexpr std::size_t kMaxShown = 80;
+constexpr std::size_t kShownBefore = 20;
+
+/// Where a character of UTF-8 begins, at or before `at`.
+std::size_t character_at(std::string_view text, std::size_t at) {
+  while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) {
+    --at;
+  }
+  return at;
+}
+
+std::string one_line(std::string_view text) {
+  std::string line(text);
+  std::ranges::replace_if(
+      line, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+  return line;
+}
+
+/// A long one from a little before the place where it differs from `other`.
+std::string shown(std::string_view value, std::string_view other) {
+  if (value.empty()) {
+    return "\"\"";
+  }
+  if (value.size() <= kMaxShown) {
+    return one_line(value);
+  }
+  const auto differing = std::ranges::mismatch(value, other).in1;
+  const auto at = static_cast<std::size_t>(differing - value.begin());
+  const std::size_t begin = at > kShownBefore ? character_at(value, at - kShownBefore) : 0;
+  const std::size_t end = character_at(value, std::min(begin + kMaxShown, value.size()));
+  return fmt::format("{}{}{}", begin > 0 ? "..." : "", one_line(value.substr(begin, end - begin)),
+                     end < value.size() ? "..." : "");
+}
+
+const std::string* find(const Agreed& agreed, std::string_view name) {
+  const auto found = std::ranges::find(agreed, name, &Agreed::value_type::first);
+  return found == agreed.end() ? nullptr : &found->second;
+}
+
+/// The first name that not both have, or not with the same value.
+const std::string* first_difference(const Agreed& agreed, const Agreed& other) {
+  for (const auto& [name, value] : agreed) {
+    const std::string* const there = find(other, name);
+    if (there == nullptr || *there != value) {
+      return &name;
+    }
+  }
+  for (const auto& [name, value] : other) {
+    if (find(agreed, name) == nullptr) {
+      return &name;
+    }
+  }
+  return nullptr;
+}
+
+/// "with --zero_stage 3"
+std::string with(const std::string& name, const std::string* value, const std::string* other) {
+  return value == nullptr
+             ? "without " + one_line(name)
+             : fmt::format("with {} {}", one_line(name),
+                           shown(*value, other == nullptr ? "" : std::string_view(*other)));
+}
 
 }  // namespace
 
@@ -41,6 +106,13 @@ std::string disagreement(const Machine& machine, const Terms& terms, const Machi
   }
   if (terms.max_restarts != other_terms.max_restarts) {
     return differ("--max_restarts", terms.max_restarts, other_terms.max_restarts);
+  }
+  if (const std::string* name = first_difference(terms.agreed, other_terms.agreed)) {
+    const std::string* const value = find(terms.agreed, *name);
+    const std::string* const other_value = find(other_terms.agreed, *name);
+    return fmt::format("{} was started {}, {} {}: start all machines with the same",
+                       describe(machine), with(*name, value, other_value), describe(other),
+                       with(*name, other_value, value));
   }
   return "";
 }

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 // What a launch makes of the manager of jobs that started it: one line for every site.
 namespace acc::launcher {
 namespace {
@@ -254,6 +256,10 @@ TEST_CASE("a hostfile is started by ssh, each host with what is said of it") {
     const auto start = fixture.plan(all).start;
     REQUIRE(start);
     CHECK(start->machines.size() == machines);
+    CHECK((hostfile.find("me@") == std::string::npos) ==
+          std::ranges::none_of(start->machines, [](const StartMachine& machine) {
+            return machine.name.starts_with("me@");
+          }));
     CHECK(start->environment.at("ACC_NUM_MACHINES") == std::to_string(machines));
     CHECK(start->environment.at("ACC_MAIN_PROCESS_IP") == address);
     const auto found = start->environment.find("ACC_LOCAL_PROCESSES");

@@ -21,7 +21,13 @@ const Machine kMachine{3, "node3", "10.0.0.3", 29400, 8, 4711};
 const AttemptEnd kEnd{2, "node2", 137, true, AttemptEnd::Cause::membership, "it is gone"};
 
 const std::vector<AgentMessage> kAgentMessages{
-    Enter{"run", {true, 4, 2, 32, 3}, {1s, 2s, 3s, 4s, 5s}, kMachine},
+    Enter{"run",
+          {true, 4, 2, 32, 3, {{"the program", "train"}, {"--zero_stage", ""}}},
+          {1s, 2s, 3s, 4s, 5s},
+          kMachine,
+          5,
+          6,
+          true},
     Enter{"", {}, {}, {}},
     Rejoin{65535},
     Beat{},
@@ -107,7 +113,10 @@ std::string documented(char side) {
 
 TEST_CASE("the bytes are those of docs/protocol.md") {
   const Enter enter{"42",
-                    {.num_machines = 2, .min_machines = 2, .max_restarts = 1},
+                    {.num_machines = 2,
+                     .min_machines = 2,
+                     .max_restarts = 1,
+                     .agreed = {{"the program", "train2"}}},
                     {600s, 30s, 5s, 95s, 30s},
                     {{}, "node1", "10.0.0.1", 29501, 8, 4711}};
   CHECK(documented('>') == std::string(kHello) + encoded(AgentMessage{enter}) +

@@ -33,6 +33,9 @@ struct HostFacts {
   std::filesystem::path scratch_directory;     ///< unique to this run, not made yet
 };
 
+/// As the kernel has it.
+std::string host_name();
+
 /// Asks the machine. ACC_SYS_ROOT says where sysfs is, if not in /sys. With ACC_SIMULATE_GPUS=N
 /// there are N GPUs that need not exist, spread over the NUMA nodes. Throws Error(config) where
 /// that is no number of GPUs.

@@ -23,11 +23,13 @@ struct StartPlan {
   };
 
   Means means = Means::ssh;
-  std::vector<StartMachine> machines;       ///< by machine rank
-  std::vector<std::string> arguments;       ///< of acclaunch on each machine, the face's name first
-  std::string executable;                   ///< acclaunch as it lies here; else PATH there is asked
-  std::string working_directory;            ///< there too
-  plugins::Environment environment;         ///< for all machines, besides what is there
+  std::vector<StartMachine> machines;  ///< by machine rank
+  std::vector<std::string> arguments;  ///< of acclaunch on each machine, the face's name first
+  std::string executable;              ///< acclaunch as it lies here; else PATH there is asked
+  std::string working_directory;       ///< there too
+  /// For all machines, besides what is there and what goes along of this process's
+  /// (`start/carried_environment.hpp`).
+  plugins::Environment environment;
   std::vector<std::string> client_options;  ///< of ssh, pdsh or srun, before all others
   int ssh_port = 0;                         ///< 0: as ssh's configuration says
   std::string run_id;

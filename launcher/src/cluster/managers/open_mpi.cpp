@@ -1,8 +1,6 @@
 // mpirun of Open MPI, and PMIx, by which its processes hear of each other.
 #include "cluster/managers/managers.hpp"
 
-#include <algorithm>
-
 namespace acc::launcher {
 namespace {
 

@@ -3,6 +3,15 @@
 #include "cluster/managers/managers.hpp"
 
 namespace acc::launcher {
+namespace {
+
+/// The digits at the start.
+std::uint64_t leading_number(std::string_view text) {
+  const auto digits = text.substr(0, text.find_first_not_of("0123456789"));
+  return static_cast<std::uint64_t>(plugins::parse_integer(digits).value_or(0));
+}
+
+}  // namespace
 
 std::optional<Allocation> pbs_allocation(const JobVariables& job) {
   const auto id = job.text("PBS_JOBID");
@@ -13,10 +22,10 @@ std::optional<Allocation> pbs_allocation(const JobVariables& job) {
   Allocation allocation;
   allocation.manager = {"PBS", "PBS job " + id->value, id->where, true, true};
   allocation.run_id = {"pbs-" + plain_id(id->value), id->where};
-  allocation.number = std::strtoull(id->value.c_str(), nullptr, 10);  // 17.server, 17[3].server
+  allocation.number = leading_number(id->value);  // 17.server, 17[3].server
   const auto element = id->value.find('[');
   if (element != std::string::npos) {
-    allocation.number += 977 * std::strtoull(id->value.c_str() + element + 1, nullptr, 10);
+    allocation.number += 977 * leading_number(id->value.substr(element + 1));
   }
   if (const auto found = count_hosts_in(file->value)) {
     allocation.hosts = {found->hosts, file->where};

@@ -1,9 +1,8 @@
 #include "acc/base/error.hpp"
 #include "acc/plugins/faults.hpp"
 #include "cluster/managers/managers.hpp"
-#include "plan/given.hpp"
 
-#include <algorithm>
+#include <cctype>
 #include <numeric>
 #include <set>
 

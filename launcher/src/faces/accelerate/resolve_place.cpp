@@ -157,7 +157,7 @@ std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
 }
 
 void check_first_host(const Host& first, std::size_t count) {
-  const std::string name = address_of(first);
+  const std::string name = first.name;
   if (count > 1 && (name == "localhost" || name.starts_with("127."))) {
     throw Error(Errc::config, first.where + ": machine 0 is " + name +
                                   ", a name that leads every other machine to itself; write the "
@@ -195,7 +195,7 @@ void start_machines_of_hostfile(AccelerateDraft& draft) {
   set_by_job(draft, "machine_rank", "0", file);
   if (!has_flag(draft, "main_process_ip")) {
     check_first_host(hosts.front(), hosts.size());
-    set_by_job(draft, "main_process_ip", address_of(hosts.front()), hosts.front().where);
+    set_by_job(draft, "main_process_ip", hosts.front().name, hosts.front().where);
   }
   draft.local_sizes = slots_as_workers(draft, hosts);
   draft.plan.rendezvous.port_was_given = has_flag(draft, "main_process_port");
@@ -228,7 +228,9 @@ void take_place(AccelerateDraft& draft) {
   if (counts_by_itself(draft, nodes)) {
     return;
   }
-  draft.plan.rendezvous.run_id = place->run_id.value;
+  if (!place->run_id.value.empty()) {
+    draft.plan.rendezvous.run_id = place->run_id.value;
+  }
   switch (part_in(*place, draft.given("num_processes"))) {
     case Part::machine: take_part_as_machine(draft, *place, nodes); break;
     case Part::worker: take_part_as_worker(draft, *place); break;

@@ -32,7 +32,7 @@ void read_rendezvous(DeepSpeedDraft& draft) {
   rendezvous.min_machines = draft.plan.num_machines;
   rendezvous.address = draft.settings.has("master_addr") ? draft.settings.text("master_addr")
                        : draft.place                     ? draft.place->address->value
-                       : draft.plan.num_machines > 1     ? address_of(draft.hosts.front())
+                       : draft.plan.num_machines > 1     ? draft.hosts.front().name
                                                          : "127.0.0.1";
   if (draft.settings.has("master_port")) {
     rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"));

@@ -56,6 +56,11 @@ class Agent {
   /// missing, both as JobTimes::join says.
   Awaitable<std::optional<Round>> join(std::string host, std::uint16_t port, Machine me);
 
+  /// Asks the server whether another machine is in the place of `me`, or disagrees with it, or
+  /// whether another job is served there: then it throws Error(config) that says so, and who was
+  /// waiting there is refused too. Once: completes without an answer where nobody is there.
+  Awaitable<void> ask(std::string host, std::uint16_t port, Machine me);
+
   /// As `join`, after a settlement that another round follows. Goes on with the connection where
   /// there still is one.
   Awaitable<std::optional<Round>> rejoin(std::uint16_t store_port);

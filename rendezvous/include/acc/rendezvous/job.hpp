@@ -28,6 +28,9 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
+/// By name, in any order.
+using Agreed = std::vector<std::pair<std::string, std::string>>;
+
 /// What all machines of a job must have been told alike.
 struct Terms {
   bool ranks_are_given = false;  ///< "static": each machine brings its rank, all have to come
@@ -37,7 +40,8 @@ struct Terms {
   int max_restarts = 0;   ///< of the job
   /// What else they have to have alike, by the name that a message gives it: `the program`,
   /// `--zero_stage`. A name that only one of two machines has is a difference too.
-  std::vector<std::pair<std::string, std::string>> agreed{};
+  /// At most 256, each value with at most 4096 bytes, 48 KiB in all.
+  Agreed agreed{};
 
   [[nodiscard]] bool is_elastic() const noexcept { return min_machines < num_machines; }
   bool operator==(const Terms&) const = default;

@@ -64,14 +64,17 @@ class Server {
   [[nodiscard]] std::size_t num_connections() const noexcept;
   [[nodiscard]] std::size_t num_jobs() const noexcept;
   [[nodiscard]] std::size_t num_keys() const noexcept;
+  /// Machines of a job disagree, and some have not come yet: they will hear it when they do, for as
+  /// long as JobTimes::close says.
+  [[nodiscard]] bool is_refusing() const noexcept;
 
   /// For the workers' next attempt, once the last ones have ended: forgets every key and closes the
   /// connections of all store clients, so that nothing a dead worker sent can come late.
   void renew_store();
 
-  /// Takes no more connections, and serves those of agents until the last one has gone, which
-  /// `done` is told; at once where there is none. `done` may destroy the server, and is not called
-  /// when it is destroyed before.
+  /// Takes no more connections, but while it `is_refusing`, and no new job. Serves the agents until
+  /// the last one has gone, which `done` is told; at once where there is none. `done` may destroy
+  /// the server, and is not called when it is destroyed before.
   void retire(std::function<void()> done);
 
   /// Takes no more requests or connections, sends what is already answered, then closes; agents are

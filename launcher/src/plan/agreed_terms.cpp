@@ -1,0 +1,131 @@
+#include "plan/agreed_terms.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Section;
+using plugins::SettingRow;
+using plugins::Type;
+using Terms = std::vector<std::pair<std::string, std::string>>;
+
+// Of rendezvous::Terms::agreed.
+constexpr std::size_t kMaxValueBytes = 4096;
+
+/// A machine may have them elsewhere, or they choose machines.
+constexpr std::array<std::string_view, 7> kOfOneMachine = {
+    "offload_optimizer_nvme_path",  "offload_param_nvme_path", "deepspeed_config_file",
+    "deepspeed_multinode_launcher", "deepspeed_hostfile",      "deepspeed_inclusion_filter",
+    "deepspeed_exclusion_filter"};
+
+std::string file_name(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+/// Of `python3 -u -m MODULE` the module, of `python3 FOLDER/SCRIPT` the script.
+std::string program_of(const std::vector<std::string>& command) {
+  std::string program = file_name(command.front());
+  if (!program.starts_with("python")) {
+    return program;
+  }
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    if (command[i] == "-m" && i + 1 < command.size()) {
+      return command[i + 1];
+    }
+    if (command[i] == "-c") {
+      break;
+    }
+    if (!command[i].starts_with('-')) {
+      return file_name(command[i]);
+    }
+  }
+  return program;
+}
+
+std::string_view origin_of(Mode mode) {
+  return mode == Mode::fsdp ? "fsdp" : mode == Mode::deepspeed ? "deepspeed" : "none";
+}
+
+bool must_agree(const SettingRow& row, Mode mode) {
+  switch (row.section) {
+    case Section::launch: return row.key == "mixed_precision";
+    case Section::dynamo:
+    case Section::fp8: return false;  // each rank's own business
+    default: break;
+  }
+  return plugins::applies(row.section, origin_of(mode)) &&
+         std::ranges::find(kOfOneMachine, row.key) == kOfOneMachine.end();
+}
+
+/// `True` and `1` say the same, as do `FULL_SHARD` and its number.
+std::string in_one_spelling(const plugins::Settings& settings, const SettingRow& row) {
+  const std::string& text = settings.text(row.key);
+  try {
+    switch (row.type) {
+      case Type::boolean: return settings.boolean(row.key) ? "true" : "false";
+      case Type::integer:
+      case Type::count: return std::to_string(settings.integer(row.key));
+      case Type::real: return fmt::format("{}", settings.real(row.key));
+      case Type::choice:
+      case Type::numbered_choice: return settings.choice(row.key);
+      case Type::list: return fmt::format("{}", fmt::join(settings.list(row.key), ","));
+      default: return row.format == plugins::TextFormat::lower ? plugins::lower(text) : text;
+    }
+  } catch (const Error&) {
+    return text;  // "auto"
+  }
+}
+
+std::string bounded(std::string value) {
+  if (value.size() <= kMaxValueBytes) {
+    return value;
+  }
+  const std::string rest = fmt::format("... ({} bytes)", value.size());
+  return value.substr(0, kMaxValueBytes - rest.size()) + rest;
+}
+
+void add_settings(const plugins::Settings& settings, Mode mode, Terms& terms) {
+  for (const SettingRow& row : settings.table()) {
+    if (must_agree(row, mode) && settings.has(row.key)) {
+      terms.emplace_back((row.flag == plugins::Flag::none ? "" : "--") + std::string(row.key),
+                         bounded(in_one_spelling(settings, row)));
+    }
+  }
+}
+
+/// Where the program got its settings from variables, or nobody named any.
+void add_sharding(const plugins::ShardingSettings& sharding, Terms& terms) {
+  terms.emplace_back("the strategy", plugins::to_string(sharding.strategy));
+  terms.emplace_back("shard groups of", std::to_string(sharding.shard_size));
+  terms.emplace_back("mixed precision", plugins::to_string(sharding.mixed_precision));
+  terms.emplace_back("gradient accumulation steps of",
+                     std::to_string(sharding.gradient_accumulation_steps));
+}
+
+}  // namespace
+
+Terms agreed_terms(const LaunchPlan& plan) {
+  Terms terms;
+  if (!plan.command.empty()) {
+    terms.emplace_back("the program", bounded(program_of(plan.command)));
+  }
+  terms.emplace_back("the device", plugins::to_string(plan.device));
+  const std::size_t before = terms.size();
+  add_settings(plan.settings, plan.mode, terms);
+  if (plan.file_settings) {
+    add_settings(*plan.file_settings, plan.mode, terms);
+  }
+  if (terms.size() == before && (plan.mode == Mode::fsdp || plan.mode == Mode::deepspeed)) {
+    add_sharding(plan.sharding, terms);
+  }
+  return terms;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,350 @@
+"""acclaunch --hostfile over real sshd, on virtual hosts that refuse, fall silent and are lost.
+
+    python cluster_ssh_test.py BIN [CASE...]      BIN holds acclaunch
+
+After each case nothing of the job is left on any host. How long each took is printed; nothing is
+asserted about it. Status 77: no such hosts here.
+"""
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test" / "cluster"))
+import hosts  # noqa: E402
+import sshd  # noqa: E402
+
+SKIPPED = 77
+NODES = ["node0", "node1", "node2"]
+FILE_NAME = "hosts.txt"
+# The starter's own host: nothing of the job runs there, so that it can be lost alone.
+HOME = "head"
+WORKER = """trap 'echo "USR1 at $RANK"' USR1
+trap 'echo "TERM at $RANK"; exit 0' TERM
+echo "worker $RANK of $WORLD_SIZE on $(hostname)"
+while [ ! -e "$1" ]; do sleep 0.1; done
+exit $(cat "$1" | sed -n "s/^$RANK: //p")
+"""
+
+
+def check(condition, message):
+    if not condition:
+        raise AssertionError(message)
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + 2 * hosts.DEADLINE_S
+    while not condition():
+        check(time.monotonic() < deadline, f"waited in vain: {what}")
+        time.sleep(0.02)
+
+
+class Job:
+    """acclaunch on the head with two workers on each node, until they are told how to end."""
+
+    def __init__(self, cluster, programs, folder):
+        self.cluster, self.programs, self.folder = cluster, programs, folder
+        (folder / "worker.sh").write_text(WORKER)
+        self.finish_file = folder / "finish"
+        self.nodes = NODES
+        self.flags = []
+        self.program = programs / "acclaunch"
+        self.begin = time.monotonic()
+        self.started = None
+
+    def start(self, environment=None):
+        lines = [f"{name} slots=2\n" for name in self.nodes]
+        (self.folder / FILE_NAME).write_text("".join(lines))
+        self.started = self.cluster[HOME].start(
+            ["sh", "-c", f"cd {self.folder}; exec \"$@\"", "sh", self.program, "--cpu", "--hostfile",
+             FILE_NAME, "--num_processes", str(2 * len(self.nodes)), "--monitor_interval", "1",
+             *self.flags, "--no_python", shutil.which("sh"), "worker.sh", self.finish_file],
+            environment)
+        return self.started
+
+    def run(self, environment=None):
+        """Started, and all workers are there."""
+        self.start(environment)
+        for rank in range(2 * len(self.nodes)):
+            self.started.wait_for(f"worker {rank} of {2 * len(self.nodes)} on")
+        self.begin = time.monotonic()
+        return self.started
+
+    def finish(self, statuses=""):
+        self.finish_file.write_text(statuses)
+
+    def guardian(self):
+        """What the user started, by its pid as seen from here."""
+        return only(self.cluster[HOME].matching(str(self.program)))
+
+    def client_of(self, name):
+        """The ssh that stands for that host."""
+        for pid in self.cluster[HOME].matching(shutil.which("ssh")):
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if name.encode() in words:
+                return pid
+        raise AssertionError(f"no ssh to {name}")
+
+    def expect(self, status, *texts):
+        """It ends like that, says all of it, and nothing is left."""
+        self.started.expect_status(status)
+        for text in texts:
+            if text not in self.started.text():
+                raise self.started.failure(f"'{text}' is missing")
+        self.expect_nothing_left()
+
+    def expect_nothing_left(self):
+        alive = [host for host in self.cluster.hosts.values() if host.init is not None]
+        for host in alive:
+            wait_until(lambda: not left_on(host), f"end of all on {host.name}: {left_on(host)}")
+
+
+def only(pids):
+    check(len(pids) == 1, f"not one process: {pids}")
+    return pids[0]
+
+
+def left_on(host):
+    """Of a job, and of the connections that started it."""
+    found = []
+    for pid in host.processes():
+        try:
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if state != "Z" and not words.startswith("sshd: "):
+            found.append(words.replace("\0", " "))
+    return found
+
+
+def all_succeed(job):
+    job.run({"CARRIED": "along"})
+    job.finish()
+    job.expect(0, *[f"worker {2 * i + 1} of 6 on {name}" for i, name in enumerate(NODES)])
+
+
+def environment_and_folder(job):
+    (job.folder / "worker.sh").write_text('echo "have $CARRIED in $PWD"; echo "HOME=$HOME"\n'
+                                          'echo "control<$ACC_CONTROL>"; cat\n')
+    job.start({"CARRIED": "a 'quoted' \"value\"\n$HOME \\", "HOME": "/nowhere"})
+    job.expect(0, "have a 'quoted' \"value\"", f"$HOME \\ in {job.folder}", "control<>",
+               "HOME=/root")
+    check("HOME=/nowhere" not in job.started.text(), "HOME went along")
+
+
+def one_fails(job):
+    job.run()
+    job.finish("0: 0\n1: 0\n2: 0\n3: 7\n4: 0\n5: 0\n")
+    job.expect(7, "rank 3: exited with code 7")
+
+
+def fails_with_the_status_of_ssh(job):
+    job.run()
+    job.finish("0: 0\n1: 0\n2: 0\n3: 255\n4: 0\n5: 0\n")
+    job.expect(255, "rank 3: exited with code 255")
+    check("connection to" not in job.started.text(), "a lost connection was reported")
+
+
+def stopped(number):
+    def act(job):
+        job.run()
+        os.kill(job.guardian(), number)
+        job.expect(128 + number, f"stopped by {signal.Signals(number).name}")
+    return act
+
+
+def stopped_twice(job):
+    (job.folder / "worker.sh").write_text("trap 'echo deaf' TERM\n" + "\n".join(WORKER.split("\n")[2:]))
+    job.run()
+    os.kill(job.guardian(), signal.SIGTERM)
+    job.started.wait_for("deaf", 6)
+    os.kill(job.guardian(), signal.SIGTERM)
+    job.expect(128 + signal.SIGTERM, "killing the workers on all machines")
+
+
+def other_signals(job):
+    job.run()
+    os.kill(job.guardian(), signal.SIGUSR1)
+    for rank in range(6):
+        job.started.wait_for(f"USR1 at {rank}")
+    job.finish()
+    job.expect(0)
+
+
+def starter_killed(job):
+    job.run()
+    os.kill(job.guardian(), signal.SIGKILL)
+    job.started.wait()
+    job.expect_nothing_left()
+
+
+def client_killed(job):
+    job.run()
+    os.kill(job.client_of("node1"), signal.SIGKILL)
+    job.expect(1, "the connection to machine 1 (node1) is broken: ssh was killed by SIGKILL")
+
+
+def starters_host_crashes(job):
+    job.run()
+    job.cluster[HOME].crash()
+    job.expect_nothing_left()
+
+
+def host_crashes(job):
+    job.run()
+    job.cluster["node2"].crash()
+    job.expect(1, "machine 2 (node2) is lost", "machine 2 (node2) does not end")
+
+
+def host_freezes(job):
+    job.run()
+    job.cluster["node2"].freeze()
+    job.started.expect_status(1)
+    job.cluster["node2"].thaw()
+    job.expect(1, "machine 2 (node2)")
+
+
+def starters_network_cut(job):
+    job.run()
+    job.cluster.cut([HOME], NODES)
+    job.started.wait(3 * hosts.DEADLINE_S)
+    job.cluster.heal()
+    job.expect(1, "the connection to machine 1 (node1) is broken")
+
+
+def launcher_stopped(job):
+    """sshd lives, and nobody behind it."""
+    job.run()
+    for pid in job.cluster["node1"].matching("acc-supervisor"):
+        os.kill(pid, signal.SIGSTOP)
+    status = job.started.wait(3 * hosts.DEADLINE_S)
+    for pid in job.cluster["node1"].matching("acc-supervisor"):
+        os.kill(pid, signal.SIGCONT)
+    check(status == 1, f"status {status}")
+    job.expect(1, "machine 1 (node1) does not end")
+
+
+def nobody_listens(job):
+    sshd.stop(job.cluster["node2"])
+    job.start()
+    job.expect(2, "machine 2 (node2) cannot be started: ssh: connect to host node2 port 22: "
+                  "Connection refused")
+
+
+def no_such_host(job):
+    job.nodes = ["node0", "nowhere", "node2", "neither"]
+    job.start()
+    job.expect(2, "machine 1 (nowhere) cannot be started: ssh: Could not resolve hostname nowhere",
+               "machine 3 (neither) cannot be started: ssh: Could not resolve hostname neither")
+
+
+def host_is_silent(job):
+    job.cluster.cut([HOME], ["node1"])
+    job.start()
+    job.expect(2, "machine 1 (node1) cannot be started: ssh: connect to host node1 port 22:")
+
+
+def key_refused(job):
+    job.flags = [f"--launcher_args=-F {sshd.folder_of(job.cluster)}/stranger_config"]
+    job.start()
+    job.expect(2, "cannot be started: root@node0: Permission denied (publickey)")
+
+
+def host_key_unknown(job):
+    job.flags = ["--launcher_args=-oGlobalKnownHostsFile=/dev/null"]
+    job.start()
+    job.expect(2, "cannot be started: Host key verification failed.")
+
+
+def not_installed(job):
+    """Only the starter's host has it."""
+    elsewhere = job.folder / "private"
+    elsewhere.mkdir()
+    job.program = elsewhere / "acclaunch"
+    shutil.copy(job.programs / "acclaunch", job.program)
+    for name in NODES[1:]:
+        sshd.on(job.cluster[name], "mount", "-t", "tmpfs", "tmpfs", elsewhere)
+    job.start()
+    job.expect(2, "machine 1 (node1) cannot be started: there is no acclaunch that can be executed, "
+                  f"neither as {job.program} nor in the PATH of its login shell",
+               "machine 2 (node2) cannot be started")
+
+
+def no_such_folder(job):
+    sshd.on(job.cluster["node2"], "mount", "-t", "tmpfs", "tmpfs", job.folder.parent)
+    job.start()
+    job.expect(2, f"machine 2 (node2) cannot be started: cannot change to the folder {job.folder}")
+
+
+def port_in_use(job):
+    """A fault of one machine while the others wait for it."""
+    job.cluster["node0"].start([sys.executable, "-c", "import socket, time\n"
+                                "s = socket.create_server(('', 29777)); print('has it', flush=True)\n"
+                                "time.sleep(600)"]).wait_for("has it")
+    job.flags = ["--main_process_port", "29777"]
+    job.start()
+    job.started.expect_status(2)
+    os.kill(only(job.cluster["node0"].matching(sys.executable)), signal.SIGKILL)
+    job.expect(2, "machine 0 (node0) cannot be started: ", "29777")
+
+
+CASES = {
+    "all succeed": all_succeed,
+    "environment and folder go along": environment_and_folder,
+    "one worker fails": one_fails,
+    "a worker fails with ssh's own status": fails_with_the_status_of_ssh,
+    "SIGTERM": stopped(signal.SIGTERM),
+    "SIGINT": stopped(signal.SIGINT),
+    "SIGTERM twice": stopped_twice,
+    "SIGUSR1": other_signals,
+    "starter killed": starter_killed,
+    "one ssh killed": client_killed,
+    "crash of the starter's host": starters_host_crashes,
+    "crash of a host": host_crashes,
+    "a host freezes": host_freezes,
+    "the starter is cut off": starters_network_cut,
+    "a launcher is stopped": launcher_stopped,
+    "nobody listens": nobody_listens,
+    "no such host": no_such_host,
+    "a host is silent": host_is_silent,
+    "key refused": key_refused,
+    "host key unknown": host_key_unknown,
+    "not installed there": not_installed,
+    "no such folder there": no_such_folder,
+    "a port in use there": port_in_use,
+}
+
+
+def run_case(name, act, programs):
+    with hosts.Cluster([HOME, *NODES]) as cluster:
+        sshd.start(cluster)
+        with tempfile.TemporaryDirectory(prefix="acc-ssh-") as folder:
+            (pathlib.Path(folder) / "job").mkdir()
+            job = Job(cluster, programs, pathlib.Path(folder) / "job")
+            act(job)
+            print(f"{time.monotonic() - job.begin:7.2f} s  {name}", flush=True)
+
+
+def main(programs, *wanted):
+    why_not = hosts.why_impossible() or sshd.why_impossible()
+    if why_not:
+        print(f"skipped: {why_not}")
+        return SKIPPED
+    failures = 0
+    for name, act in CASES.items():
+        if wanted and name not in wanted:
+            continue
+        try:
+            run_case(name, act, pathlib.Path(programs).resolve())
+        except AssertionError as error:
+            print(f"FAILED: {name}: {error}", flush=True)
+            failures += 1
+    return 1 if failures else 0
+
+
+sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,105 @@
+#include "start/client_command.hpp"
+
+#include "start/carried_environment.hpp"
+#include "start/start_message.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+using namespace acc::launcher;
+using Means = StartPlan::Means;
+
+namespace {
+
+StartPlan two_machines(Means means) {
+  StartPlan plan;
+  plan.means = means;
+  plan.machines = {{"node0", {{"ACC_MACHINE_RANK", "0"}}},
+                   {"me@node1", {{"ACC_MACHINE_RANK", "1"}}}};
+  plan.arguments = {"launch", "--cpu", "train.py"};
+  plan.executable = "/opt/it's/acclaunch";
+  plan.working_directory = "/work";
+  plan.environment = {{"ACC_NUM_MACHINES", "2"}};
+  plan.client_options = {"-J", "gate"};
+  plan.ssh_port = 2222;
+  return plan;
+}
+
+bool has(const std::vector<std::string>& words, const std::string& word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+}  // namespace
+
+TEST_CASE("an ssh for each machine") {
+  const auto commands = client_commands(two_machines(Means::ssh), "/tmp/x");
+  REQUIRE(commands.size() == 2);
+  const std::vector<std::string>& words = commands[1].words;
+  CHECK(commands[1].name == "machine 1 (me@node1)");
+  CHECK(words.front() == "ssh");
+  CHECK(words[1] == "-J");
+  CHECK(words[2] == "gate");
+  CHECK(has(words, "BatchMode=yes"));
+  CHECK(*(std::ranges::find(words, "-p") + 1) == "2222");
+  CHECK(*(std::ranges::find(words, "-E") + 1) == "/tmp/x/ssh.1");
+  CHECK(words[words.size() - 3] == "--");
+  CHECK(words[words.size() - 2] == "me@node1");
+  CHECK(words.back().ends_with(" '/opt/it'\\''s/acclaunch'"));
+  CHECK(commands[0].first_input != commands[1].first_input);
+  CHECK(commands[1].is_controlled);
+}
+
+TEST_CASE("one pdsh for all, whose input nobody hears") {
+  const auto commands = client_commands(two_machines(Means::pdsh), "/tmp/x");
+  REQUIRE(commands.size() == 1);
+  CHECK(has(commands[0].words, "node0,me@node1"));
+  CHECK_FALSE(commands[0].is_controlled);
+  CHECK(commands[0].environment.at("PDSH_SSH_ARGS_APPEND").starts_with("-J gate "));
+  const std::string& command = commands[0].words.back();
+  const StartMessage message = decode_word(command.substr(command.rfind(' ') + 1));
+  CHECK(command.find(" %n ") != std::string::npos);
+  CHECK(message.machines.size() == 2);
+  CHECK(message.machines[1].at("ACC_MACHINE_RANK") == "1");
+  CHECK(message.environment.at("ACC_NUM_MACHINES") == "2");
+  CHECK(message.arguments.back() == "train.py");
+}
+
+TEST_CASE("one srun for all, with one task a machine") {
+  StartPlan plan = two_machines(Means::srun);
+  plan.client_options = {"--mem=0"};
+  plan.machines.assign(3, StartMachine{});
+  const auto commands = client_commands(plan, "/tmp/x");
+  REQUIRE(commands.size() == 1);
+  const std::vector<std::string>& words = commands[0].words;
+  CHECK(words[1] == "--mem=0");
+  CHECK(has(words, "--nodes=3"));
+  CHECK(has(words, "--ntasks=3"));
+  CHECK(has(words, "--overlap"));
+  CHECK(words.back() == "train.py");
+  CHECK(commands[0].environment.at("ACC_CONTROL") == "stdin");
+  CHECK(commands[0].environment.at("ACC_NUM_MACHINES") == "2");
+}
+
+TEST_CASE("which variables go along") {
+  const acc::plugins::Environment own = {{"HOME", "/home/me"},        {"PATH", "/bin"},
+                                         {"SSH_AUTH_SOCK", "/tmp/s"}, {"NCCL_DEBUG", "INFO"},
+                                         {"WANDB_API_KEY", "secret"}, {"SLURM_JOB_ID", "3"},
+                                         {"ACC_CONTROL", "stdin"},    {"CUDA_VISIBLE_DEVICES", "1"},
+                                         {"PYTHONPATH", "/p"},        {"BASH_FUNC_x%%", "() {}"},
+                                         {"TERM", "xterm"},           {"TERMS", "of use"}};
+  const auto names = [&own](Means means) {
+    std::vector<std::string> found;
+    for (const auto& [name, value] : environment_for_other_machines(own, means)) {
+      CHECK(own.at(name) == value);
+      found.push_back(name);
+    }
+    return found;
+  };
+  using Names = std::vector<std::string>;
+  CHECK(names(Means::ssh) == Names{"NCCL_DEBUG", "PATH", "PYTHONPATH", "TERMS", "WANDB_API_KEY"});
+  CHECK(names(Means::pdsh) == Names{"NCCL_DEBUG", "PATH", "PYTHONPATH"});
+  CHECK(names(Means::srun).empty());
+}

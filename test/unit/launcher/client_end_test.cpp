@@ -1,0 +1,123 @@
+#include "start/client_end.hpp"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+using namespace acc::launcher;
+using Kind = ClientEnd::Kind;
+
+namespace {
+
+constexpr ProcessEnd exited(int status) {
+  return {ProcessEnd::Kind::exited, status};
+}
+constexpr ProcessEnd kKilled{ProcessEnd::Kind::killed, SIGKILL};
+
+Heard heard(int how_far, std::optional<control::Ended> ended = {}) {
+  return {.started = how_far > 0, .joined = how_far > 1, .ended = std::move(ended)};
+}
+
+}  // namespace
+
+TEST_CASE("what the end of an ssh means") {
+  struct Case {
+    std::string what;
+    ProcessEnd end;
+    Heard heard;
+    std::string log;
+    ClientEnd expected;
+  };
+  const control::Ended fine{"n", 0, ""};
+  const control::Ended of_a_program{"n", 255, ""};
+  const control::Ended planless{"n", 2, "no program"};
+  const control::Ended gone_on{"n", 1, "timed out"};
+  const std::string refused = "ssh: connect to host n port 22: Connection refused";
+  const std::string nowhere =
+      "there is no acclaunch that can be executed, neither as /x/acclaunch nor in the PATH of its "
+      "login shell";
+  const std::vector<Case> cases = {
+      {"success", exited(0), heard(2, fine), "", {Kind::ended, 0, ""}},
+      {"a program's 255", exited(255), heard(2, of_a_program), "", {Kind::ended, 255, ""}},
+      {"its 255, and words of ssh",
+       exited(255),
+       heard(2, of_a_program),
+       "warning",
+       {Kind::ended, 255, ""}},
+      {"stopped: no last word", exited(143), heard(2), "", {Kind::ended, 143, ""}},
+      {"a guardian whose supervisor was killed", exited(137), heard(2), "", {Kind::ended, 137, ""}},
+      {"refused", exited(255), heard(0), refused, {Kind::not_started, 255, refused}},
+      {"255 without a word",
+       exited(255),
+       heard(0),
+       "",
+       {Kind::not_started, 255, "ssh ended with status 255"}},
+      {"lost before it joined",
+       exited(255),
+       heard(1),
+       "Timeout",
+       {Kind::not_started, 255, "Timeout"}},
+      {"lost in the middle", exited(255), heard(2), "Timeout", {Kind::lost, 255, "Timeout"}},
+      {"ssh killed",
+       kKilled,
+       heard(2),
+       "",
+       {Kind::lost, 137, "ssh was killed by SIGKILL (signal 9)"}},
+      {"ssh killed early",
+       kKilled,
+       heard(0),
+       "",
+       {Kind::not_started, 137, "ssh was killed by SIGKILL (signal 9)"}},
+      {"no acclaunch", exited(127), heard(0), "", {Kind::not_started, 127, nowhere}},
+      {"not for this processor", exited(126), heard(0), "", {Kind::not_started, 126, nowhere}},
+      {"a login shell that refuses",
+       exited(1),
+       heard(0),
+       "",
+       {Kind::not_started, 1, "its login shell ended with status 1 and has not started acclaunch"}},
+      {"a login shell that does nothing",
+       exited(0),
+       heard(0),
+       "",
+       {Kind::not_started, 0, "its login shell ended with status 0 and has not started acclaunch"}},
+      {"a launcher that is killed early",
+       exited(137),
+       heard(1),
+       "",
+       {Kind::not_started, 137, "acclaunch there ended with status 137"}},
+      {"a fault in its plan",
+       exited(2),
+       heard(1, planless),
+       "",
+       {Kind::not_started, 2, "no program"}},
+      {"a fault after it joined", exited(1), heard(2, gone_on), "", {Kind::ended, 1, ""}},
+      {"a program that is not there, which its launcher says",
+       exited(127),
+       heard(2, {{"n", 127, ""}}),
+       "",
+       {Kind::ended, 127, ""}},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.what);
+    const ClientEnd end = judge_ssh(c.end, c.heard, c.log, "/x/acclaunch");
+    CHECK(end.kind == c.expected.kind);
+    CHECK(end.exit_status == c.expected.exit_status);
+    CHECK(end.reason == c.expected.reason);
+  }
+}
+
+TEST_CASE("one client for all machines") {
+  CHECK(judge_group(exited(5), "srun") == ClientEnd{Kind::ended, 5, ""});
+  CHECK(judge_group(kKilled, "srun") ==
+        ClientEnd{Kind::lost, 137, "srun was killed by SIGKILL (signal 9)"});
+}
+
+TEST_CASE("the job's status is that of the lowest machine that ended by itself") {
+  const ClientEnd lost{Kind::lost, 255, "x"};
+  const ClientEnd none{Kind::not_started, 255, "x"};
+  CHECK(job_status(std::vector<ClientEnd>{{Kind::ended, 7, ""}, {Kind::ended, 1, ""}}, 1) == 7);
+  CHECK(job_status(std::vector<ClientEnd>{lost, none, {Kind::ended, 3, ""}}, 1) == 3);
+  CHECK(job_status(std::vector<ClientEnd>{lost, none}, 143) == 143);
+}

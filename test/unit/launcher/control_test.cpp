@@ -1,0 +1,79 @@
+#include "job/control.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <vector>
+
+using namespace acc::launcher;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::chrono::milliseconds kLong{60'000};
+
+struct Heard {
+  std::vector<std::string> messages;
+  std::string broken;
+};
+
+/// What is heard of a starter that says that, then hangs up or not.
+Heard listen(const std::string& said, std::chrono::milliseconds silence = kLong,
+             bool hangs_up = true) {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  acc::UniqueFd in(ends[1]);
+  REQUIRE(::write(in.get(), said.data(), said.size()) == static_cast<ssize_t>(said.size()));
+  if (hangs_up) {
+    in.reset();
+  }
+  boost::asio::io_context io(1);
+  Heard heard;
+  Control control(io.get_executor(), acc::UniqueFd(ends[0]),
+                  {[&](const auto& message) { heard.messages.push_back(control::encode(message)); },
+                   [&](const auto& reason) { heard.broken = reason; }},
+                  silence);
+  io.run();
+  return heard;
+}
+
+const std::string kBroken = "the connection to the launcher that started this one";
+
+}  // namespace
+
+TEST_CASE("a launcher hears its starter to the end") {
+  const Heard heard = listen("from node0\nbeat\nsignal 10\nbeat\ninsist\nend 2 no\n");
+  CHECK(heard.messages == std::vector<std::string>{"signal 10\n", "insist\n", "end 2 no\n"});
+  CHECK(heard.broken == kBroken + " (node0) is broken");
+}
+
+TEST_CASE("the last line of a starter that hangs up may be torn") {
+  const Heard heard = listen("beat\nsignal 1");
+  CHECK(heard.messages.empty());
+  CHECK(heard.broken == kBroken + " is broken");
+}
+
+TEST_CASE("what is no message breaks the connection by name") {
+  CHECK(listen("beat\nhello\nsignal 15\n").messages.empty());
+  CHECK(listen("beat\nhello\n").broken ==
+        kBroken + " is broken: 'hello' came, which is no message");
+  CHECK(listen(std::string(2 * control::kMaxLine, 'x')).broken ==
+        kBroken + " is broken: an endless line came");
+}
+
+TEST_CASE("silence breaks it too") {
+  CHECK(listen("from node0\nbeat\n", 1ms, false).broken ==
+        kBroken + " (node0) is broken: nothing was heard for 0 s");
+}
+
+TEST_CASE("a starter that is stopped may be silent") {
+  const Heard heard = listen("signal " + std::to_string(SIGTSTP) + "\n", 200ms, true);
+  CHECK(heard.messages.size() == 1);
+  CHECK(heard.broken == kBroken + " is broken");
+}
