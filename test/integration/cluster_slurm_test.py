@@ -140,7 +140,6 @@ def crash(site):
     job.wait_until(lambda: job.facts()["JobState"] in slurm.ENDED, "the end after a crash")
     check(job.facts()["JobState"] in ("FAILED", "NODE_FAIL"), job.facts()["JobState"])
     report("crash: from it to the job's end", crashed)
-    print(job.text())
     wait_until(lambda: not site.slurm.left("node2"), f"left on node2: {site.slurm.left('node2')}")
     site.slurm.cluster["node3"].boot()
     site.slurm.start_daemon("node3")
