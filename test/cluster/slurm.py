@@ -76,7 +76,8 @@ class Job:
         return self.output.read_text() if self.output.exists() else ""
 
     def failure(self, what):
-        left = "".join(f"\n{name}: {words}" for name in self.slurm.nodes for words in self.slurm.left(name))
+        left = "".join(f"\n{name}: {words}" for name in self.slurm.nodes
+                       for words in self.slurm.left(name))
         return AssertionError(f"job {self.id}: {what}\n{self.facts()}{left}\n{self.text()}")
 
     def wait_until(self, condition, what, timeout=hosts.DEADLINE_S):

@@ -47,8 +47,8 @@ def run(cluster, programs, folder, name, command):
 
 
 def main():
-    found = [each for each in (("Open MPI", "mpirun.openmpi", open_mpi), ("MPICH", "mpiexec.hydra", mpich))
-             if shutil.which(each[1])]
+    known = (("Open MPI", "mpirun.openmpi", open_mpi), ("MPICH", "mpiexec.hydra", mpich))
+    found = [each for each in known if shutil.which(each[1])]
     why = hosts.why_impossible() or sshd.why_impossible()
     if not found:
         why = why or "neither mpirun.openmpi nor mpiexec.hydra here"
