@@ -83,9 +83,10 @@ std::span<const ManagerVariables> manager_variables() noexcept {
       ManagerVariables{"PBS", "PBS_JOBID PBS_NODEFILE PBS_NODENUM"},
       ManagerVariables{"Kubernetes",
                        "KUBERNETES_SERVICE_HOST JOB_COMPLETION_INDEX JOBSET_RESTART_ATTEMPT"},
-      ManagerVariables{"PyTorchJob",
-                       "MASTER_ADDR MASTER_PORT WORLD_SIZE RANK PET_NNODES PET_NODE_RANK "
-                       "PET_MASTER_ADDR PET_MASTER_PORT"},
+      ManagerVariables{
+          "PyTorchJob",
+          "MASTER_ADDR MASTER_PORT WORLD_SIZE RANK NPROC_PER_NODE PET_NNODES PET_NODE_RANK "
+          "PET_MASTER_ADDR PET_MASTER_PORT"},
   };
   return kAll;
 }

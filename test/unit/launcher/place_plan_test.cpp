@@ -58,7 +58,8 @@ Environment started_by_acclaunch() {
 }
 
 Environment pytorch_job() {
-  return {{"MASTER_ADDR", "job-master-0"},
+  return {{"NPROC_PER_NODE", "3"},
+          {"MASTER_ADDR", "job-master-0"},
           {"MASTER_PORT", "23456"},
           {"WORLD_SIZE", "2"},
           {"RANK", "1"}};

@@ -334,7 +334,8 @@ TEST_CASE("pods") {
           "kubernetes-set-w-0.r2"},
          {"PyTorchJob", with(pytorch_job, kPod), host("t-worker-1"),
           "PyTorchJob t: task ?/?, local ?/?, node 2/3; t-master-0:23456 pytorchjob-t"},
-         {"a cloud's", pytorch_job, host("algo-2"),
+         {"in a terminal", pytorch_job, host("a"), "nothing"},
+         {"a cloud's", with(pytorch_job, {{"NPROC_PER_NODE", "8"}}), host("algo-2"),
           "PyTorchJob: task ?/?, local ?/?, node 2/3; t-master-0:23456 "},
          {"torchrun's style", with(with(pytorch_job, torchrun), kPod), host("t-node-0-1"),
           "PyTorchJob t: task ?/?, local ?/?, node 1/2; t-node-0-0:29400 pytorchjob-t"},
@@ -354,8 +355,9 @@ TEST_CASE("pods") {
                "PET_NNODES must be a number of at least 0, got \"two\""},
        }) {
     CAPTURE(message);
-    CHECK(refusal([&, &bad = changed] { return find_place(with(pytorch_job, bad), host("x")); }) ==
-          message);
+    CHECK(refusal([&, &bad = changed] {
+            return find_place(with(with(pytorch_job, kPod), bad), host("x"));
+          }) == message);
   }
 }
 

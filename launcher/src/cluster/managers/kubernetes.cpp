@@ -10,6 +10,12 @@ bool is_pod(const JobVariables& job) {
   return job.has("KUBERNETES_SERVICE_HOST");
 }
 
+/// Anybody may have set MASTER_ADDR, WORLD_SIZE and RANK in a terminal; Accelerate ignores them
+/// there.
+bool counts_pods(const JobVariables& job) {
+  return is_pod(job) || job.has("NPROC_PER_NODE");
+}
+
 /// `train` of train-worker-3: what its pods have in common.
 std::string job_of_pod(const std::string& hostname) {
   for (const char* role : {"-master-", "-worker-", "-node-"}) {
@@ -54,8 +60,8 @@ std::optional<ClusterPlace> place_of_pytorch_job(const JobVariables& job, const 
     place->node_rank = job.number("PET_NODE_RANK");
     place->address = job.text("PET_MASTER_ADDR");
     place->port = job.port("PET_MASTER_PORT");
-  } else if (job.has("MASTER_ADDR") && job.has("MASTER_PORT") && job.has("WORLD_SIZE") &&
-             job.has("RANK")) {
+  } else if (counts_pods(job) && job.has("MASTER_ADDR") && job.has("MASTER_PORT") &&
+             job.has("WORLD_SIZE") && job.has("RANK")) {
     place = place_in_pytorch_job(job, "MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK", facts.hostname);
     place->num_nodes = job.number("WORLD_SIZE");
     place->node_rank = job.number("RANK");
