@@ -38,21 +38,20 @@ void SaveRequest::watch() {
     }
     (signal == SIGTERM ? asked_to_end_ : asked_to_save_) = true;
     if (signal == SIGTERM) {
-      wait_for_the_step(lock);
+      wait_for_agreement(lock);
     }
   }
 }
 
-void SaveRequest::wait_for_the_step(std::unique_lock<std::mutex>& lock) {
-  const auto made = [this] { return !in_step_ || is_over_; };
-  if (!changed_.wait_until(lock, step_began_ + patience_, made)) {
+/// The step under way may be past the moment in which it could hear of the request: then it is the
+/// next one that has to be made.
+void SaveRequest::wait_for_agreement(std::unique_lock<std::mutex>& lock) {
+  if (!changed_.wait_for(lock, patience_, [this] { return end_is_agreed_ || is_over_; })) {
     end_by(SIGTERM);
   }
 }
 
 void SaveRequest::step_begins() {
-  const std::lock_guard lock(mutex_);
-  in_step_ = true;
   step_began_ = Clock::now();
 }
 
@@ -66,7 +65,7 @@ int SaveRequest::agreed(acc::Runtime& runtime) {
   const double most = *std::max_element(all.begin(), all.end());
   {
     const std::lock_guard lock(mutex_);
-    in_step_ = false;
+    end_is_agreed_ = most == 2.0;
     patience_ = std::max<Clock::duration>(
         patience_, std::chrono::seconds(1) + 2 * (Clock::now() - step_began_));
   }

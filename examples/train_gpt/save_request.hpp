@@ -47,7 +47,7 @@ class SaveRequest {
   using Clock = std::chrono::steady_clock;
 
   void watch();
-  void wait_for_the_step(std::unique_lock<std::mutex>& lock);
+  void wait_for_agreement(std::unique_lock<std::mutex>& lock);
 
   sigset_t signals_{};
   sigset_t before_{};
@@ -56,9 +56,9 @@ class SaveRequest {
   bool asked_to_save_ = false;
   bool asked_to_end_ = false;
   bool is_over_ = false;
-  bool in_step_ = true;  // getting ready counts as a step that nobody waits for
-  Clock::time_point step_began_{};
-  Clock::duration patience_{0};  // with a step, when this process is to end
+  bool end_is_agreed_ = false;
+  Clock::duration patience_{0};     // with the ranks, when this process is to end
+  Clock::time_point step_began_{};  // the training thread's
   std::thread watcher_;
 };
 
