@@ -179,7 +179,7 @@ asio::awaitable<void> StartingJob::watch(Client& client) {
 
 void StartingJob::judge(Client& client, const ProcessEnd& end) {
   if (client.was_cut) {
-    client.end = {ClientEnd::Kind::lost, end.shell_status(), ""};
+    client.end = judge_cut(end, client.heard);
   } else if (plan_.start->means == StartPlan::Means::ssh) {
     client.end = judge_ssh(end, client.heard, last_line_of(client.command.log_file),
                            plan_.start->executable);

@@ -20,7 +20,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -39,8 +38,8 @@ class StartingJob {
     ClientCommand command;
     int rank;
     Heard heard;
-    std::set<std::string> joined;  ///< hosts, where it stands for several
-    bool was_cut = false;          ///< ended from here: what it ends with means nothing
+    Group group;
+    bool was_cut = false;  ///< ended from here: what it ends with means nothing
     std::shared_ptr<ControlSender> input;
     std::optional<WorkerProcess> process;
     std::optional<ClientEnd> end;
@@ -70,6 +69,8 @@ class StartingJob {
   void cut(Client& client);
   void cut_unstarted();
   void cut_silent();
+  bool waits_in_vain(const Client& client) const;
+  void end_waiting(Client& client);
   void limit(std::chrono::milliseconds time);
   int exit_status() const;
 
