@@ -6,6 +6,7 @@
 #include "start/client_end.hpp"
 #include "start/control_message.hpp"
 #include "start/control_sender.hpp"
+#include "supervision/descriptors.hpp"
 #include "supervision/guardian.hpp"
 #include "supervision/signal_watch.hpp"
 #include "supervision/worker_process.hpp"
@@ -78,6 +79,7 @@ class StartingJob {
 
   const LaunchPlan& plan_;
   const plugins::Environment& environment_;
+  DescriptorLimit descriptors_;
   boost::asio::io_context io_{1};
   Remains remains_;
   boost::asio::posix::stream_descriptor alive_;
