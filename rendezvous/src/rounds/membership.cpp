@@ -3,8 +3,6 @@
 #include "acc/base/error.hpp"
 #include "rounds/sentences.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 

@@ -146,13 +146,13 @@ TEST_CASE("an srun that waits for a lost machine waits in vain once the others h
       {"it has come back", {a, b, c, Lost{"c"}, c, a_ended, b_ended}, false},
       {"all are lost", {a, b, Lost{"a"}, Lost{"b"}}, false},
   };
-  for (const Case& c : cases) {
-    CAPTURE(c.what);
+  for (const auto& [what, heard, in_vain] : cases) {
+    CAPTURE(what);
     Group group;
-    for (const Answer& answer : c.heard) {
+    for (const Answer& answer : heard) {
       group.hear(answer);
     }
-    CHECK(group.waits_in_vain() == c.in_vain);
+    CHECK(group.waits_in_vain() == in_vain);
   }
 }
 
