@@ -54,13 +54,14 @@ asio::awaitable<void> Job::watch_guard() {
   ::_exit(128 + SIGKILL);
 }
 
-void Job::on_signal(int signal) {
+void Job::on_signal(int signal, bool is_said) {
   if (signal == SIGTSTP) {
     output_.hide_status();  // the shell's prompt is next
   }
   if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
     const bool insists = !plan_.manager.signals_everybody;
-    stop({128 + signal, signal, "stopped by " + signal_name(signal), insists});
+    stop(
+        {128 + signal, signal, "stopped by " + signal_name(signal), insists, Cause::stop, is_said});
   } else if (phase_ == Phase::running && (signal == SIGCHLD || !is_own_signal(signal))) {
     supervisor_->on_signal(signal);
   }
@@ -91,20 +92,25 @@ void Job::stop(const StopRequest& request) {
   if (insists) {
     rounds_->insist();
   }
+  const auto tell = [&](const std::string& what) {
+    if (!request.is_said) {
+      say(request.reason + what);
+    }
+  };
   rounds_->end(
       {.exit_status = request.exit_status, .cause = request.cause, .reason = request.reason});
   if (phase_ != Phase::running) {
     stop_outside_of_attempt(request, insists);
   } else if (!std::exchange(stopping_, true)) {
-    say(request.reason + ": ending the workers");
+    tell(": ending the workers");
     if (!explains) {  // else they have been told
       supervisor_->stop(request.signal);
     }
   } else if (insists) {
-    say(request.reason + " while ending: killing the workers");
+    tell(" while ending: killing the workers");
     supervisor_->stop(request.signal);
   } else {
-    say(request.reason + " while ending");
+    tell(" while ending");
   }
 }
 
@@ -194,7 +200,9 @@ void Job::announce_failure(const WorkerRecord& worker) {
 /// On another machine the user has asked twice.
 void Job::on_insist() {
   if (phase_ == Phase::running) {
-    say("asked twice to end: killing the workers");
+    if (!stop_ || !stop_->is_said) {
+      announce("asked twice to end: killing the workers");
+    }
     supervisor_->stop(SIGKILL);
   }
 }
@@ -208,15 +216,16 @@ void Job::listen_to_starter() {
 }
 
 void Job::on_starter(const control::Message& message) {
+  const bool is_said = plan_.manager.merges_output;
   if (const auto* signal = std::get_if<control::Signal>(&message)) {
-    on_signal(signal->number);
+    on_signal(signal->number, is_said);
   } else if (const auto* end = std::get_if<control::End>(&message)) {
-    if (phase_ != Phase::running && !plan_.manager.merges_output) {  // else the starter has said it
+    if (phase_ != Phase::running && !is_said) {
       say(end->reason);
     }
-    stop({end->exit_status, SIGTERM, end->reason, false, Cause::other});
+    stop({end->exit_status, SIGTERM, end->reason, false, Cause::other, is_said});
   } else if (std::holds_alternative<control::Insist>(message)) {
-    stop({128 + SIGTERM, SIGTERM, "asked twice to end", true});
+    stop({128 + SIGTERM, SIGTERM, "asked twice to end", true, Cause::stop, is_said});
   }
 }
 
@@ -253,6 +262,8 @@ void Job::on_fault(const std::exception& error) {
 
 void Job::on_attempt_end(const AttemptEnd& end) {
   const bool is_own = end.machine_rank == (round_ ? round_->machine_rank : -1);
+  // By the starter, or else by the machine that was asked to stop.
+  const bool is_said = control_ && plan_.manager.merges_output && end.cause == Cause::stop;
   forget_unexplained();
   if (end.cause == Cause::membership || end.cause == Cause::other) {
     // Machine 0 may be what is lost, and what only this one knows no other one says.
@@ -260,7 +271,7 @@ void Job::on_attempt_end(const AttemptEnd& end) {
     if (!stop_ || stop_->reason != end.reason) {  // else it has been said
       is_known_to_0 ? announce(end.reason) : say(end.reason);
     }
-  } else if (!is_own) {
+  } else if (!is_own && !is_said) {
     announce("machine " + std::to_string(end.machine_rank) + " (" + end.host +
              (end.restarts ? ") ended the attempt: " : ") ended the job: ") + end.reason);
   }

@@ -34,6 +34,7 @@ struct StopRequest {
   std::string reason;
   bool insists;  ///< a second one of these kills
   rendezvous::AttemptEnd::Cause cause = rendezvous::AttemptEnd::Cause::stop;
+  bool is_said = false;  ///< by the starter, where this machine's lines go as well
 };
 
 /// A job on this machine: its way from the first round to the last message is in job.cpp, what may
@@ -61,7 +62,7 @@ class Job {
 
   // What may happen on it.
   boost::asio::awaitable<void> watch_guard();
-  void on_signal(int signal);
+  void on_signal(int signal, bool is_said = false);
   void listen_to_starter();
   void on_starter(const control::Message& message);
   void on_starter_lost(const std::string& reason);
