@@ -190,6 +190,25 @@ def static_jobs(site):
     cluster["node2"].boot()
 
 
+def two_machines_0(site):
+    """Two hosts that both believe to be machine 0 would each wait for the others."""
+    ranks = {"node0": 0, "node1": 0, "node2": 1}
+    for address in ("node0", "node1"):
+        for order in (list(ranks), list(reversed(ranks))):
+            begin = time.monotonic()
+            job = Job(site, f"static-twice-{address}-{order[0]}")
+            for name in order:
+                job.join(name, "--nnodes", "3", "--node-rank", str(ranks[name]),
+                         "--master-addr", address, "--master-port", str(PORT))
+            for name in order:
+                job.launchers[name].expect_status(2)
+                said = job.launchers[name].text()
+                check("is claimed twice" in said and "node0 (pid" in said and "node1 (pid" in said,
+                      f"{name} does not name both:\n{said}")
+            report(f"two machines 0, address of {address}, {order[0]} first: all have ended", begin,
+                   time.monotonic())
+
+
 def training(site):
     """Loses a machine, gains one, and makes the steps of an unbroken run."""
     names = NODES[:3]
@@ -249,7 +268,7 @@ def main():
             daemon = cluster[DAEMON_HOST].start(
                 [programs / "acc-rendezvous", "--host", "0.0.0.0", "--port", PORT])
             daemon.wait_for(str(PORT))
-            for scenario in (slow_and_lossy, come_and_go, static_jobs, training):
+            for scenario in (slow_and_lossy, come_and_go, static_jobs, two_machines_0, training):
                 if wanted and scenario.__name__ not in wanted:
                     continue
                 scenario(site)

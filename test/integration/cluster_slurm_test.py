@@ -147,6 +147,20 @@ def crash(site):
     report("crash and boot", begin)
 
 
+def crash_unnoticed(site):
+    """The launcher ends when the others have, long before Slurm misses the machine."""
+    with slurm.Slurm(nodes=2, more="SlurmdTimeout=300\n") as patient:
+        there = Site(patient, site.acclaunch.parent, site.folder)
+        script = shlex.join(there.line(*ENDLESS)) + "; echo acclaunch has ended with $?"
+        job = patient.sbatch(["--nodes=2", "--no-requeue", "--wrap", script])
+        job.wait_for("step 1/")
+        crashed = time.monotonic()
+        patient.cluster["node1"].crash()
+        job.wait_for("acclaunch has ended with 1")
+        report("crash that Slurm does not notice: until acclaunch has ended", crashed)
+        check("what is lost (node1): not waiting for srun any longer" in job.text(), job.text())
+
+
 def requeued(site):
     """requeue.sbatch: asked in the middle, it is queued again and goes on from its checkpoint."""
     begin = time.monotonic()
@@ -188,7 +202,8 @@ def contradictions(site):
     report("contradictions", begin)
 
 
-SCENARIOS = (same_line, templates, two_jobs, cancelled, contradictions, requeued, crash)
+SCENARIOS = (same_line, templates, two_jobs, cancelled, contradictions, requeued, crash,
+             crash_unnoticed)
 
 
 def main():

@@ -52,6 +52,7 @@ class Job:
         self.finish_file = folder / "finish"
         self.nodes = NODES
         self.flags = []
+        self.limit = ""  # of the starter, a shell's command
         self.program = programs / "acclaunch"
         self.begin = time.monotonic()
         self.started = None
@@ -60,7 +61,7 @@ class Job:
         lines = [f"{name} slots=2\n" for name in self.nodes]
         (self.folder / FILE_NAME).write_text("".join(lines))
         self.started = self.cluster[HOME].start(
-            ["sh", "-c", f"cd {self.folder}; exec \"$@\"", "sh", self.program, "--cpu", "--hostfile",
+            ["sh", "-c", f"cd {self.folder}; {self.limit} exec \"$@\"", "sh", self.program, "--cpu", "--hostfile",
              FILE_NAME, "--num_processes", str(2 * len(self.nodes)), "--monitor_interval", "1",
              *self.flags, "--no_python", shutil.which("sh"), "worker.sh", self.finish_file],
             environment)
@@ -243,6 +244,22 @@ def no_such_host(job):
                "machine 3 (neither) cannot be started: ssh: Could not resolve hostname neither")
 
 
+def few_open_files(job):
+    """Its soft limit is for fewer connections than the job has machines."""
+    job.limit = "ulimit -Sn 64;"
+    job.nodes = [f"nowhere{i}" for i in range(30)]
+    job.start()
+    job.expect(2, "cannot be started: ssh: Could not resolve hostname nowhere")
+
+
+def too_few_open_files(job):
+    job.limit = "ulimit -n 64;"
+    job.nodes = [f"nowhere{i}" for i in range(30)]
+    job.start()
+    job.started.wait_for("starting 30 machines needs ")
+    job.expect(2, "file descriptors, but the hard limit is 64")
+
+
 def host_is_silent(job):
     job.cluster.cut([HOME], ["node1"])
     job.start()
@@ -327,6 +344,8 @@ CASES = {
     "a launcher is stopped": launcher_stopped,
     "nobody listens": nobody_listens,
     "no such host": no_such_host,
+    "few open files": few_open_files,
+    "too few open files": too_few_open_files,
     "a host is silent": host_is_silent,
     "key refused": key_refused,
     "host key unknown": host_key_unknown,

@@ -7,16 +7,27 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <utility>
 
 namespace acc::launcher {
 namespace asio = boost::asio;
+
+namespace {
+
+bool has_something_to_read(int fd) {
+  pollfd polled{fd, POLLIN, 0};
+  return ::poll(&polled, 1, 0) == 1;
+}
+
+}  // namespace
 
 UniqueFd take_standard_input() {
   UniqueFd input(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
@@ -120,7 +131,12 @@ bool Control::is_broken(const std::string& how) {
 void Control::wait_for_silence() {
   silence_.expires_after(silence_limit_);
   silence_.async_wait([this](const boost::system::error_code& error) {
-    if (!error && input_.is_open()) {
+    if (error || !input_.is_open() || silence_.expiry() > std::chrono::steady_clock::now()) {
+      return;  // the last: something has been heard since
+    }
+    if (has_something_to_read(input_.native_handle())) {  // this process did not run meanwhile
+      wait_for_silence();
+    } else {
       is_broken("nothing was heard for " + std::to_string(silence_limit_.count() / 1000) + " s");
     }
   });

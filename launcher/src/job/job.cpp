@@ -147,6 +147,7 @@ asio::awaitable<bool> Job::run_attempt() {
   phase_ = Phase::settling;
   output_.drain();
   const Settlement settlement = co_await settle(outcome);
+  tell_starter_of_lost(settlement);
   const JobReport report = report_of(settlement);
   status_ = report.exit_status;
   publish(report, settlement);
@@ -242,6 +243,15 @@ asio::awaitable<Settlement> Job::settle(const AttemptOutcome& outcome) {
   const MachineReport report = machine_report(outcome, evidence);
   const bool failed = std::ranges::any_of(report.workers, &WorkerReport::failed);
   co_return co_await rounds_->settle(failed, encode(report));
+}
+
+/// Who waits for all machines waits in vain for these.
+void Job::tell_starter_of_lost(const Settlement& settlement) {
+  for (const rendezvous::MachineWord& machine : settlement.machines) {
+    if (control_ && machine.report.empty()) {
+      control::say(control::Lost{machine.host});
+    }
+  }
 }
 
 JobReport Job::report_of(const Settlement& settlement) {

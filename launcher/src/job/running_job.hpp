@@ -52,6 +52,7 @@ class Job {
   boost::asio::awaitable<bool> run_attempt();
   boost::asio::awaitable<AttemptOutcome> run_workers();
   boost::asio::awaitable<rendezvous::Settlement> settle(const AttemptOutcome& outcome);
+  void tell_starter_of_lost(const rendezvous::Settlement& settlement);
   boost::asio::awaitable<bool> go_on(const JobReport& report);
   boost::asio::awaitable<void> leave_while_joining();
   boost::asio::awaitable<void> part_from_machines();

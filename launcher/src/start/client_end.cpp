@@ -41,6 +41,26 @@ std::string why_not_started(const ProcessEnd& end, const Heard& heard, const std
 
 }  // namespace
 
+void Group::hear(const control::Answer& answer) {
+  if (const auto* now_joined = std::get_if<control::Joined>(&answer)) {
+    joined.insert(now_joined->host);
+    ended.erase(now_joined->host);
+    lost.erase(now_joined->host);
+  } else if (const auto* now_ended = std::get_if<control::Ended>(&answer)) {
+    ended.insert(now_ended->host);
+  } else if (const auto* now_lost = std::get_if<control::Lost>(&answer)) {
+    lost.insert(now_lost->host);
+  }
+}
+
+bool Group::waits_in_vain() const {
+  return !lost.empty() && std::ranges::any_of(ended, [this](const std::string& host) {
+    return joined.contains(host);
+  }) && std::ranges::all_of(joined, [this](const std::string& host) {
+    return ended.contains(host) || lost.contains(host);
+  });
+}
+
 ClientEnd judge_ssh(const ProcessEnd& end, const Heard& heard, const std::string& log_line,
                     const std::string& executable) {
   const int status = end.shell_status();
@@ -63,6 +83,11 @@ ClientEnd judge_group(const ProcessEnd& end, const std::string& program) {
   return end.kind == ProcessEnd::Kind::exited
              ? ClientEnd{Kind::ended, end.value, ""}
              : ClientEnd{Kind::lost, end.shell_status(), how(end, program)};
+}
+
+ClientEnd judge_cut(const ProcessEnd& end, const Heard& heard) {
+  return heard.joined && heard.ended ? ClientEnd{Kind::ended, heard.ended->exit_status, ""}
+                                     : ClientEnd{Kind::lost, end.shell_status(), ""};
 }
 
 int job_status(std::span<const ClientEnd> ends, int otherwise) {

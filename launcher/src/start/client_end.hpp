@@ -4,6 +4,7 @@
 #include "supervision/process_end.hpp"
 
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 
@@ -15,6 +16,17 @@ struct Heard {
   bool started = false;
   bool joined = false;
   std::optional<control::Ended> ended;
+};
+
+/// The machines behind a client that stands for several of them, by their hosts' names.
+struct Group {
+  std::set<std::string> joined;
+  std::set<std::string> ended;
+  std::set<std::string> lost;  ///< as the others say
+
+  void hear(const control::Answer& answer);
+  /// The client still waits for a machine that is lost, while all the others have ended.
+  [[nodiscard]] bool waits_in_vain() const;
 };
 
 struct ClientEnd {
@@ -37,6 +49,9 @@ ClientEnd judge_ssh(const ProcessEnd& end, const Heard& heard, const std::string
 
 /// pdsh or srun, which stand for all machines and say themselves what fails.
 ClientEnd judge_group(const ProcessEnd& end, const std::string& program);
+
+/// One that was ended from here: what it ends with means nothing, but what was heard before does.
+ClientEnd judge_cut(const ProcessEnd& end, const Heard& heard);
 
 /// The job's status: that of the first client, they are in the order of ranks, that ended by
 /// itself; `otherwise` where none did.

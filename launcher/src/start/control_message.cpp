@@ -49,6 +49,7 @@ struct Encoder {
   }
   std::string operator()(const Started& m) const { return "started " + m.host; }
   std::string operator()(const Joined& m) const { return "joined " + m.host; }
+  std::string operator()(const Lost& m) const { return "lost " + m.host; }
   std::string operator()(const Ended& m) const {
     return "ended " + m.host + " " + std::to_string(m.exit_status) +
            (m.reason.empty() ? "" : " " + one_line(m.reason));
@@ -66,6 +67,9 @@ std::optional<Answer> decode_answer(std::string_view line) {
   }
   if (verb == "joined" && line.empty()) {
     return Joined{std::move(host)};
+  }
+  if (verb == "lost" && line.empty()) {
+    return Lost{std::move(host)};
   }
   const auto status = number(next_word(line), 255);
   if (verb != "ended" || !status) {

@@ -67,10 +67,15 @@ struct Ended {
   std::string reason;
   bool operator==(const Ended&) const = default;
 };
-using Answer = std::variant<Started, Joined, Ended>;
+/// A machine of the round that it has met is lost: nothing more is heard of that one.
+struct Lost {
+  std::string host;
+  bool operator==(const Lost&) const = default;
+};
+using Answer = std::variant<Started, Joined, Ended, Lost>;
 
-/// `\x1e` and `acclaunch started node1`, `... joined node1`, `... ended node1 2 no such file`: with
-/// the newline.
+/// `\x1e` and `acclaunch started node1`, `... joined node1`, `... ended node1 2 no such file`,
+/// `... lost node2`: with the newline.
 std::string encode(const Answer& answer);
 
 struct HeardLine {

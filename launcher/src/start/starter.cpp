@@ -87,6 +87,7 @@ int StartingJob::run() {
     command.words.front() = path_of(command.words.front(), environment_);
     clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
   }
+  require_descriptors_for_clients(clients_.size());
   remains_.cgroup().make();
   asio::co_spawn(io_, watch_guard(), asio::detached);
   begin_more();
@@ -154,9 +155,9 @@ void StartingJob::begin(Client& client) {
       output_.add_worker({.rank = client.rank, .edit = [this, &client](std::string_view line) {
                             return hear(client, line);
                           }});
-  client.process.emplace(io_.get_executor(), client_spec(client, read_end.get()), out.out.get(),
-                         out.err.get(),
-                         WorkerSurroundings{.cgroup = &remains_.cgroup(), .descriptors = {}});
+  client.process.emplace(
+      io_.get_executor(), client_spec(client, read_end.get()), out.out.get(), out.err.get(),
+      WorkerSurroundings{.cgroup = &remains_.cgroup(), .descriptors = descriptors_.original()});
   client.input->send(client.command.first_input);
   if (client.command.is_controlled) {
     client.input->send(control::encode(control::Greeting{host_name()}));
@@ -179,7 +180,7 @@ asio::awaitable<void> StartingJob::watch(Client& client) {
 
 void StartingJob::judge(Client& client, const ProcessEnd& end) {
   if (client.was_cut) {
-    client.end = {ClientEnd::Kind::lost, end.shell_status(), ""};
+    client.end = judge_cut(end, client.heard);
   } else if (plan_.start->means == StartPlan::Means::ssh) {
     client.end = judge_ssh(end, client.heard, last_line_of(client.command.log_file),
                            plan_.start->executable);

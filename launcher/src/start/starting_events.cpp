@@ -18,6 +18,8 @@ namespace {
 constexpr std::chrono::seconds kPatience{2};
 /// For the rest of the machines, once one has said that the job is over.
 constexpr std::chrono::seconds kGrace{10};
+/// For srun to say what is left to say, once it waits in vain; and to cancel its step.
+constexpr std::chrono::seconds kShortGrace{2};
 /// srun's answer to --cpu-bind=none where there is no plugin that could bind: that is fine.
 constexpr std::string_view kNoBinding = "srun: cluster configuration lacks support for cpu binding";
 constexpr int kConfigStatus = 2;
@@ -30,26 +32,26 @@ std::string_view StartingJob::hear(Client& client, std::string_view line) {
     on_answer(client, *heard.answer);
   }
   if (is_over_ && !heard.before.empty()) {
-    limit(kGrace);  // from now
+    limit(waits_in_vain(client) ? kShortGrace : kGrace);  // from now
   }
   return heard.before.starts_with(kNoBinding) ? std::string_view() : heard.before;
 }
 
 void StartingJob::on_answer(Client& client, const control::Answer& answer) {
+  client.group.hear(answer);
   if (std::holds_alternative<control::Started>(answer)) {
     client.heard.started = true;
     boost::asio::post(io_, [this] { begin_more(); });  // the output is at work now
-  } else if (const auto* joined = std::get_if<control::Joined>(&answer)) {
+  } else if (std::holds_alternative<control::Joined>(answer)) {
     client.heard.started = true;
     client.heard.joined = true;
-    client.joined.insert(joined->host);
   } else if (const auto* ended = std::get_if<control::Ended>(&answer)) {
     const bool is_group = plan_.start->means != StartPlan::Means::ssh;
     client.heard.ended = *ended;
-    if (client.joined.contains(ended->host) && ended->reason.empty()) {
+    if (client.group.joined.contains(ended->host) && ended->reason.empty()) {
       is_over_ = true;
-      limit(kGrace);
-    } else if (is_group && !client.joined.contains(ended->host) && !stop_ && !failure_) {
+      limit(waits_in_vain(client) ? kShortGrace : kGrace);
+    } else if (is_group && !client.group.joined.contains(ended->host) && !stop_ && !failure_) {
       on_start_failure("acclaunch on " + ended->host, ended->reason);
     }
   }
@@ -186,13 +188,38 @@ void StartingJob::cut_silent() {
     return;
   }
   for (Client& client : clients_) {
-    if (!client.end) {
-      say(client.command.name +
-          " does not end: what runs there cannot be ended from here, and ends itself when it finds "
-          "its connection cut");
+    if (client.end) {
+      continue;
+    }
+    if (waits_in_vain(client) && !client.was_cut) {
+      end_waiting(client);
+    } else {
+      if (!client.was_cut) {
+        const bool is_one = plan_.start->means == StartPlan::Means::ssh;
+        say(client.command.name + (is_one ? " does" : " do") +
+            " not end: what runs there cannot be ended from here, and ends itself when it finds "
+            "its connection cut");
+      }
       cut(client);
     }
   }
+}
+
+/// srun waits until Slurm has found the machine lost as well.
+bool StartingJob::waits_in_vain(const Client& client) const {
+  return plan_.start->means == StartPlan::Means::srun && client.group.waits_in_vain();
+}
+
+/// It cancels its step, so that nothing of it is left when the machine comes back.
+void StartingJob::end_waiting(Client& client) {
+  std::string hosts;
+  for (const std::string& host : client.group.lost) {
+    hosts += (hosts.empty() ? "" : ", ") + host;
+  }
+  say("all machines have ended but what is lost (" + hosts + "): not waiting for srun any longer");
+  client.was_cut = true;
+  client.process->signal(SIGTERM);
+  limit(kShortGrace);
 }
 
 void StartingJob::limit(std::chrono::milliseconds time) {

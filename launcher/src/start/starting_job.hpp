@@ -6,6 +6,7 @@
 #include "start/client_end.hpp"
 #include "start/control_message.hpp"
 #include "start/control_sender.hpp"
+#include "supervision/descriptors.hpp"
 #include "supervision/guardian.hpp"
 #include "supervision/signal_watch.hpp"
 #include "supervision/worker_process.hpp"
@@ -20,7 +21,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -39,8 +39,8 @@ class StartingJob {
     ClientCommand command;
     int rank;
     Heard heard;
-    std::set<std::string> joined;  ///< hosts, where it stands for several
-    bool was_cut = false;          ///< ended from here: what it ends with means nothing
+    Group group;
+    bool was_cut = false;  ///< ended from here: what it ends with means nothing
     std::shared_ptr<ControlSender> input;
     std::optional<WorkerProcess> process;
     std::optional<ClientEnd> end;
@@ -70,6 +70,8 @@ class StartingJob {
   void cut(Client& client);
   void cut_unstarted();
   void cut_silent();
+  bool waits_in_vain(const Client& client) const;
+  void end_waiting(Client& client);
   void limit(std::chrono::milliseconds time);
   int exit_status() const;
 
@@ -77,6 +79,7 @@ class StartingJob {
 
   const LaunchPlan& plan_;
   const plugins::Environment& environment_;
+  DescriptorLimit descriptors_;
   boost::asio::io_context io_{1};
   Remains remains_;
   boost::asio::posix::stream_descriptor alive_;

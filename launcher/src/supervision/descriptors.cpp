@@ -15,6 +15,8 @@ namespace {
 constexpr rlim_t kEnough = 65536;
 /// The loop, signals, terminal, a listening store, and a look into /proc.
 constexpr std::size_t kOfLauncher = 24;
+/// Its input, what it writes to two outputs, its end.
+constexpr std::size_t kOfClient = 4;
 /// While one worker is started: its ends of two pipes, /dev/null.
 constexpr std::size_t kOfStart = 3;
 /// A look into /proc, a file of the report.
@@ -32,7 +34,7 @@ std::size_t open_now() {
   return unknown ? 0 : static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
-void require(std::size_t needed, const std::string& who) {
+void require(std::size_t needed, const std::string& who, const std::string& of_what) {
   const rlimit limit = limit_now();
   if (needed <= limit.rlim_cur) {
     return;
@@ -41,7 +43,7 @@ void require(std::size_t needed, const std::string& who) {
   throw Error(Errc::config,
               who + " needs " + count + " file descriptors, but the hard limit is " +
                   std::to_string(limit.rlim_max) + "; raise it (as root: ulimit -Hn " + count +
-                  ", or nofile in /etc/security/limits.conf), or start fewer workers");
+                  ", or nofile in /etc/security/limits.conf), or start fewer " + of_what);
 }
 
 }  // namespace
@@ -50,7 +52,7 @@ DescriptorLimit::DescriptorLimit() : original_(limit_now()) {
   rlimit raised = original_;
   raised.rlim_cur = std::max(original_.rlim_cur, std::min(original_.rlim_max, kEnough));
   ::setrlimit(RLIMIT_NOFILE, &raised);
-  require(kOfLauncher, "acclaunch");
+  require(kOfLauncher, "acclaunch", "workers");
 }
 
 DescriptorLimit::~DescriptorLimit() {
@@ -65,8 +67,15 @@ void require_descriptors(const std::vector<WorkerSpec>& workers, std::size_t oth
     }
   }
   const std::size_t more = workers.size() + descriptors_of(targets) + kOfStart + kInPassing;
-  require(open_now() + more + others, "a job of " + std::to_string(workers.size()) +
-                                          (workers.size() == 1 ? " worker" : " workers"));
+  require(
+      open_now() + more + others,
+      "a job of " + std::to_string(workers.size()) + (workers.size() == 1 ? " worker" : " workers"),
+      "workers");
+}
+
+void require_descriptors_for_clients(std::size_t count) {
+  require(open_now() + count * kOfClient + kOfStart + kInPassing,
+          "starting " + std::to_string(count) + " machines", "machines");
 }
 
 }  // namespace acc::launcher

@@ -30,4 +30,7 @@ class DescriptorLimit {
 /// `others` are more than the limit allows besides what is open now.
 void require_descriptors(const std::vector<WorkerSpec>& workers, std::size_t others);
 
+/// The same for so many clients, such as ssh, that start machines.
+void require_descriptors_for_clients(std::size_t count);
+
 }  // namespace acc::launcher

@@ -180,15 +180,15 @@ void complain(const std::exception& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  int status = 1;
   try {
-    const int status = run(argc, argv);
-    std::fflush(nullptr);
-    std::_Exit(status);  // a look-up or a collective that was given up may still be under way
+    status = run(argc, argv);
   } catch (const acc::Error& error) {
     complain(error);
-    return acc::exit_status(error);
+    status = acc::exit_status(error);
   } catch (const std::exception& error) {
     complain(error);
-    return 1;
   }
+  std::fflush(nullptr);
+  std::_Exit(status);  // a look-up or a collective that was given up may still be under way
 }

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 namespace acc::doctor {
@@ -205,7 +206,8 @@ std::map<std::string, Resolved> resolve(const std::vector<std::string>& names,
     std::map<std::string, Resolved> results;
   };
   const auto shared = std::make_shared<Shared>();
-  for (const std::string& name : names) {
+  const std::set<std::string> different(names.begin(), names.end());  // machines may share a name
+  for (const std::string& name : different) {
     std::thread([shared, name] {
       Resolved result = look_up(name);
       const std::lock_guard lock(shared->mutex);
@@ -214,7 +216,7 @@ std::map<std::string, Resolved> resolve(const std::vector<std::string>& names,
     }).detach();
   }
   std::unique_lock lock(shared->mutex);
-  shared->came.wait_for(lock, limit, [&] { return shared->results.size() == names.size(); });
+  shared->came.wait_for(lock, limit, [&] { return shared->results.size() == different.size(); });
   std::map<std::string, Resolved> results = shared->results;
   for (const std::string& name : names) {
     results.try_emplace(name,

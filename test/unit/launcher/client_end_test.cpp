@@ -121,3 +121,44 @@ TEST_CASE("the job's status is that of the lowest machine that ended by itself")
   CHECK(job_status(std::vector<ClientEnd>{lost, none, {Kind::ended, 3, ""}}, 1) == 3);
   CHECK(job_status(std::vector<ClientEnd>{lost, none}, 143) == 143);
 }
+
+TEST_CASE("an srun that waits for a lost machine waits in vain once the others have ended") {
+  using namespace control;
+  struct Case {
+    std::string what;
+    std::vector<Answer> heard;
+    bool in_vain;
+  };
+  const Joined a{"a"};
+  const Joined b{"b"};
+  const Joined c{"c"};
+  const Ended a_ended{"a", 1, ""};
+  const Ended b_ended{"b", 1, ""};
+  const std::vector<Case> cases = {
+      {"nobody is there", {}, false},
+      {"one is lost, and none has ended", {a, b, c, Lost{"c"}}, false},
+      {"one is lost, one still runs", {a, b, c, Lost{"c"}, a_ended}, false},
+      {"one is lost, the others have ended", {a, b, c, Lost{"c"}, a_ended, b_ended}, true},
+      {"two are lost", {a, b, c, Lost{"c"}, Lost{"b"}, Lost{"b"}, a_ended}, true},
+      {"it is said late", {a, b, c, a_ended, b_ended, Lost{"c"}}, true},
+      {"none is lost", {a, b, a_ended, b_ended}, false},
+      {"none is lost, one still runs", {a, b, a_ended}, false},
+      {"it has come back", {a, b, c, Lost{"c"}, c, a_ended, b_ended}, false},
+      {"all are lost", {a, b, Lost{"a"}, Lost{"b"}}, false},
+  };
+  for (const auto& [what, heard, in_vain] : cases) {
+    CAPTURE(what);
+    Group group;
+    for (const Answer& answer : heard) {
+      group.hear(answer);
+    }
+    CHECK(group.waits_in_vain() == in_vain);
+  }
+}
+
+TEST_CASE("what was heard of a client counts where it was ended from here") {
+  const control::Ended failed{"n", 3, ""};
+  CHECK(judge_cut(kKilled, heard(2, failed)) == ClientEnd{Kind::ended, 3, ""});
+  CHECK(judge_cut(kKilled, heard(2)) == ClientEnd{Kind::lost, 137, ""});
+  CHECK(judge_cut(kKilled, heard(1, failed)) == ClientEnd{Kind::lost, 137, ""});
+}

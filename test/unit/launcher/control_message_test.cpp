@@ -61,7 +61,7 @@ TEST_CASE("what is no message is none") {
 
 TEST_CASE("answers are heard between other lines") {
   const std::vector<Answer> answers = {Started{"node1"}, Joined{"node1"}, Ended{"node1", 0, ""},
-                                       Ended{"node1", 2, "no such file"}};
+                                       Ended{"node1", 2, "no such file"}, Lost{"node2"}};
   for (const Answer& answer : answers) {
     const std::string line = encode(answer);
     CAPTURE(line);
@@ -80,6 +80,10 @@ TEST_CASE("other lines are somebody else's") {
                                  "acclaunch started\n",
                                  "\x1e"
                                  "acclaunch started a b\n",
+                                 "\x1e"
+                                 "acclaunch lost\n",
+                                 "\x1e"
+                                 "acclaunch lost a b\n",
                                  "\x1e"
                                  "acclaunch ended node1\n",
                                  "\x1e"

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <string>
+#include <thread>
 #include <vector>
 
 using namespace acc::launcher;
@@ -25,7 +26,7 @@ struct Heard {
 
 /// What is heard of a starter that says that, then hangs up or not.
 Heard listen(const std::string& said, std::chrono::milliseconds silence = kLong,
-             bool hangs_up = true) {
+             bool hangs_up = true, std::chrono::milliseconds suspended = 0ms) {
   std::array<int, 2> ends{};
   REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
   acc::UniqueFd in(ends[1]);
@@ -39,6 +40,7 @@ Heard listen(const std::string& said, std::chrono::milliseconds silence = kLong,
                   {[&](const auto& message) { heard.messages.push_back(control::encode(message)); },
                    [&](const auto& reason) { heard.broken = reason; }},
                   silence);
+  std::this_thread::sleep_for(suspended);
   io.run();
   return heard;
 }
@@ -70,6 +72,16 @@ TEST_CASE("what is no message breaks the connection by name") {
 TEST_CASE("silence breaks it too") {
   CHECK(listen("from node0\nbeat\n", 1ms, false).broken ==
         kBroken + " (node0) is broken: nothing was heard for 0 s");
+}
+
+TEST_CASE("what was said while this launcher did not run is no silence") {
+  std::string said = "from node0\n";
+  while (said.size() < 2 * control::kMaxLine) {  // more than is read at once
+    said += "beat\n";
+  }
+  const Heard heard = listen(said + "signal 10\n", 20ms, false, 40ms);
+  CHECK(heard.messages == std::vector<std::string>{"signal 10\n"});
+  CHECK(heard.broken == kBroken + " (node0) is broken: nothing was heard for 0 s");
 }
 
 TEST_CASE("a starter that is stopped may be silent") {

@@ -118,6 +118,11 @@ TEST_CASE("names are looked up together") {
   CHECK_FALSE(found.at("no such name").failure.empty());
 }
 
+TEST_CASE("two machines of one name are not waited for in vain") {
+  const auto found = resolve({"127.0.0.1", "127.0.0.1"}, std::chrono::hours(1));
+  CHECK(found.at("127.0.0.1").failure.empty());
+}
+
 TEST_CASE("a machine alone says what it sees of the meeting place") {
   struct Case {
     const char* kind;

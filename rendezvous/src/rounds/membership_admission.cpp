@@ -1,0 +1,257 @@
+#include "acc/base/error.hpp"
+#include "rounds/membership.hpp"
+#include "rounds/sentences.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+// Who may take part, and what those hear who wait or may not.
+namespace acc::rendezvous::rounds {
+namespace {
+
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+constexpr JobTimes::Milliseconds kMaxTime = std::chrono::years(10);
+constexpr std::int64_t kMaxNameBytes = 1024;
+
+}  // namespace
+
+void check(const Enter& enter) {
+  const auto expect = [](std::string_view what, std::int64_t value, std::int64_t min,
+                         std::int64_t max) {
+    if (value < min || value > max) {
+      throw Error(Errc::protocol,
+                  fmt::format("an agent says {} {}, expected {} to {}", what, value, min, max));
+    }
+  };
+  const Terms& terms = enter.terms;
+  expect("num_machines", terms.num_machines, 1, kMaxMachines);
+  expect("min_machines", terms.min_machines, 1, terms.num_machines);
+  expect("num_processes", terms.num_processes, 0, kMaxInt);
+  expect("max_restarts", terms.max_restarts, 0, kMaxInt);
+  expect("rounds_before", enter.rounds_before, 0, kMaxInt / 2);
+  expect("restarts_before", enter.restarts_before, 0, kMaxInt / 2);
+  expect("local_world_size", enter.machine.local_world_size, 1, kMaxInt);
+  expect("join", enter.times.join.count(), 1, kMaxTime.count());
+  expect("last_call", enter.times.last_call.count(), 0, kMaxTime.count());
+  expect("heartbeat", enter.times.heartbeat.count(), 1, kMaxTime.count());
+  expect("settle", enter.times.settle.count(), 1, kMaxTime.count());
+  expect("close", enter.times.close.count(), 0, kMaxTime.count());
+  for (const std::string* name : {&enter.run_id, &enter.machine.host, &enter.machine.address}) {
+    expect("a name of bytes", static_cast<std::int64_t>(name->size()), 0, kMaxNameBytes);
+  }
+  for (const auto& [name, value] : terms.agreed) {
+    expect("a name of bytes", static_cast<std::int64_t>(name.size()), 1, kMaxNameBytes);
+    expect("a value of bytes", static_cast<std::int64_t>(value.size()), 0, kMaxAgreedBytes);
+  }
+}
+
+void Membership::enter(AgentId id, Enter enter) {
+  if (!founder_) {
+    founder_ = enter.machine;
+  }
+  if (!admit(id, enter)) {
+    return;
+  }
+  if (enter.only_asks) {
+    return answer(id);
+  }
+  next_round_ = std::max(next_round_, enter.rounds_before);
+  restart_count_ = std::max(restart_count_, enter.restarts_before);
+  Agent& agent = agents_.add(id);
+  agent.machine = std::move(enter.machine);
+  if (agent.machine.serves) {
+    server_ = agent.machine;
+  }
+  agent.join = enter.times.join;
+  agent.last_heard = agent.waits_since = now_;
+  send(id, Welcome{times_.heartbeat / 5, times_.heartbeat});
+  make_room_for(agent);
+}
+
+/// Nobody else is in its place, as far as is known.
+void Membership::answer(AgentId asking) {
+  if (beside_ != nullptr && beside_->server_) {
+    drop_stranger(asking, Dropped::Why::config, misled_reason());
+  } else {
+    drop_stranger(asking, Dropped::Why::lost, "it only asks");
+  }
+}
+
+bool Membership::admit(AgentId id, const Enter& enter) {
+  if (phase_ == Phase::refused) {
+    refuse(id, enter.machine);
+    return false;
+  }
+  if (phase_ == Phase::over) {
+    drop_stranger(
+        id, Dropped::Why::over,
+        fmt::format("the job '{}' has ended {} s ago; give a new one a --rdzv_id of its "
+                    "own",
+                    run_id_, std::chrono::floor<std::chrono::seconds>(now_ - over_since_).count()));
+    return false;
+  }
+  const std::string reason = disagreement(enter.machine, enter.terms, *founder_, terms_);
+  if (!reason.empty() && !has_formed_) {
+    refuse_all(id, enter, reason);
+    return false;
+  }
+  if (!reason.empty()) {
+    drop_stranger(id, Dropped::Why::config, reason);
+    return false;
+  }
+  return !terms_.ranks_are_given || claim_rank(id, enter);
+}
+
+bool Membership::claim_rank(AgentId id, const Enter& enter) {
+  const Machine& machine = enter.machine;
+  const int rank = machine.machine_rank.value_or(-1);
+  if (rank < 0 || rank >= terms_.num_machines) {
+    drop_stranger(id, Dropped::Why::config,
+                  fmt::format("--machine_rank {}, expected 0 to {} with --num_machines {}", rank,
+                              terms_.num_machines - 1, terms_.num_machines));
+    return false;
+  }
+  if (const auto claim = claims_.find(rank); claim != claims_.end()) {
+    Agent& owner = *agents_.find(claim->second);
+    const Machine& owned = owner.machine;
+    const bool is_same = owned.host == machine.host && owned.pid == machine.pid;
+    if (is_same && enter.only_asks) {
+      return true;
+    }
+    if (has_formed_) {
+      drop_stranger(
+          id, Dropped::Why::config,
+          fmt::format("the job has started with {}, which was here before", describe(owned)));
+      return false;
+    }
+    if (!is_same) {
+      refuse_all(id, enter,
+                 fmt::format("--machine_rank {} is claimed twice: on {} (pid {}) and on {} "
+                             "(pid {}): give every machine its own",
+                             rank, owned.host, owned.pid, machine.host, machine.pid));
+      return false;
+    }
+    drop(owner, Dropped::Why::lost, "this agent has connected anew");
+  }
+  if (enter.only_asks) {
+    return true;
+  }
+  claims_[rank] = id;
+  missing_.erase(rank);
+  return true;
+}
+
+/// Those who have not come yet hear it too, so that nobody waits for a job that cannot be.
+void Membership::refuse_all(AgentId newcomer, const Enter& enter, const std::string& reason) {
+  fewest_wanted_ = std::min(needed(), enter.terms.num_machines);
+  refusal_ = reason;
+  over_since_ = now_;
+  phase_ = Phase::refused;
+  for (Agent* agent : agents_.in({State::waiting})) {
+    refused_.push_back(agent->machine);
+    drop(*agent, Dropped::Why::config, reason);
+  }
+  refuse(newcomer, enter.machine);
+}
+
+/// Once as many have heard it as the job has machines, others are hardly to come; where two of them
+/// were in one place, or say different numbers, a moment is left to who may be missing.
+void Membership::refuse(AgentId newcomer, const Machine& machine) {
+  drop_stranger(newcomer, Dropped::Why::config, refusal_);
+  refused_.push_back(machine);
+  const auto wanted = static_cast<std::size_t>(needed());
+  const bool all_came = refused_.size() >= static_cast<std::size_t>(fewest_wanted_);
+  refuses_until_ =
+      over_since_ + (all_came ? std::min(times_.close, times_.heartbeat) : times_.close);
+  if (num_places_refused() >= wanted) {
+    phase_ = Phase::gathering;  // the next one begins a job
+  }
+}
+
+std::size_t Membership::num_places_refused() const {
+  if (!terms_.ranks_are_given) {
+    return refused_.size();
+  }
+  std::set<int> ranks;
+  for (const Machine& machine : refused_) {
+    ranks.insert(machine.machine_rank.value_or(-1));
+  }
+  return ranks.size();
+}
+
+void Membership::give_rank_back(const Agent& agent) {
+  const int rank = agent.machine.machine_rank.value_or(-1);
+  const auto claim = claims_.find(rank);
+  if (claim != claims_.end() && claim->second == agent.id) {
+    claims_.erase(claim);
+    missing_.insert(rank);
+  }
+}
+
+/// Whoever is gone for good.
+std::string Membership::what_is_waited_for() const {
+  if (phase_ == Phase::running && num_in_attempt() >= terms_.num_machines) {
+    return fmt::format("waiting for a place: all {} machines of the job are running",
+                       terms_.num_machines);
+  }
+  if (phase_ != Phase::gathering) {
+    return "waiting for the next round: machines are running";
+  }
+  if (terms_.ranks_are_given && !has_formed_) {
+    return fmt::format("waiting for machines {} of {}{}", list_of(missing_, ","),
+                       terms_.num_machines, what_is_beside());
+  }
+  return fmt::format("waiting for machines: {} of {} are here{}", agents_.count(State::waiting),
+                     wanted(terms_), what_is_beside());
+}
+
+/// Two run ids at one rendezvous that is no daemon's are mostly one job's, or two jobs have one
+/// port.
+std::string Membership::what_is_beside() const {
+  if (beside_ == nullptr || has_formed_) {
+    return "";
+  }
+  if (beside_->server_) {
+    return fmt::format(" for the job '{}', though {} serves the job '{}'", run_id_,
+                       describe(*beside_->server_), beside_->run_id_);
+  }
+  return beside_->has_formed_ || !beside_->founder_ || !server_
+             ? ""
+             : fmt::format(" for the job '{}', while {} waits for the job '{}'", run_id_,
+                           describe(*beside_->founder_), beside_->run_id_);
+}
+
+/// Machine 0 would serve here itself, and cannot, for another job's does.
+bool Membership::is_misled() const {
+  return terms_.ranks_are_given && !has_formed_ && missing_.contains(0) && beside_ != nullptr &&
+         beside_->server_ && beside_->phase_ != Phase::over;
+}
+
+std::string Membership::misled_reason() const {
+  return fmt::format(
+      "{} serves the job '{}' there, not the job '{}': choose another --main_process_port for one "
+      "of them, or the same run id where they are one",
+      describe(*beside_->server_), beside_->run_id_, run_id_);
+}
+
+std::string Membership::timeout_reason(const Agent& agent) const {
+  const std::string limit = seconds(agent.join);
+  if (agent.state == State::settled) {
+    return "it has not joined the next round within " + limit;
+  }
+  if (terms_.ranks_are_given && !has_formed_) {
+    return fmt::format(
+        "machines {} of {} did not come within {}{}: start acclaunch there with the same flags and "
+        "--machine_rank {}",
+        list_of(missing_, ","), terms_.num_machines, limit, what_is_beside(),
+        list_of(missing_, " or "));
+  }
+  return fmt::format(
+      "{} of {} machines came within {}{}: start acclaunch on the others with the same flags",
+      most_waiting_, wanted(terms_), limit, what_is_beside());
+}
+
+}  // namespace acc::rendezvous::rounds
