@@ -229,8 +229,11 @@ std::string environment_of(const LaunchPlan& plan, const plugins::Environment& p
 
 Lines job_of(const LaunchPlan& plan) {
   const JobManager& manager = plan.manager;
-  return manager.name.empty() ? Lines{}
-                              : Lines{manager.job + ", as " + manager.detected_by + " say"};
+  if (manager.name.empty()) {
+    return {};
+  }
+  const bool several = manager.detected_by.find(',') != std::string::npos;
+  return {manager.job + ", as " + manager.detected_by + (several ? " say" : " says")};
 }
 
 /// Each machine decides the rest for itself.
