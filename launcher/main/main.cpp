@@ -135,11 +135,15 @@ int launch(const Face& face, const Flags& flags, Guard guard, std::string& head)
 /// Says why not, and to a starter how it ended.
 int launch_to_the_end(const std::function<int(std::string& head)>& body) {
   Failure failure;
-  std::string head = "acclaunch: ";
+  std::string head;
   try {
     failure.exit_status = body(head);
   } catch (...) {
     failure = failure_of(std::current_exception());
+    if (head.empty()) {  // nothing was decided yet
+      head = was_started(acc::plugins::current_environment()) ? "acclaunch on " + host_name() + ": "
+                                                              : "acclaunch: ";
+    }
     std::fprintf(stderr, "%s%s\n", head.c_str(), failure.reason.c_str());
   }
   std::fflush(stdout);

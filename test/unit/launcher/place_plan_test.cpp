@@ -291,6 +291,8 @@ TEST_CASE("a hostfile is started by ssh, each host with what is said of it") {
     CAPTURE(message);
     CHECK(contains(message, part));
   }
+  CHECK(contains(fixture.refusal({"--hostfile", "hosts", "--machine_rank=0", "./train"}),
+                 "--hostfile starts all machines from here, and --machine_rank"));
 }
 
 }  // namespace

@@ -215,7 +215,12 @@ void take_place(AccelerateDraft& draft) {
   const auto place = find_place(draft.environment, draft.facts);
   const bool is_started = place && place->manager.name == "acclaunch";
   draft.plan.is_controlled = value_of(draft.environment, variables::control) == "stdin";
-  if (draft.settings.has("hostfile") && !is_started && !has_flag(draft, "machine_rank")) {
+  if (draft.settings.has("hostfile") && !is_started) {
+    if (has_flag(draft, "machine_rank")) {
+      throw Error(Errc::config, draft.place("hostfile") + " starts all machines from here, and " +
+                                    draft.place("machine_rank") +
+                                    " says which of them this is; take one out");
+    }
     start_machines_of_hostfile(draft);
     return;
   }
