@@ -19,7 +19,8 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
        JobTimes times, Events events)
       : executor_(executor),
         events_(std::move(events)),
-        enter_{.run_id = std::move(run_id), .terms = std::move(terms), .times = times, .machine = {}},
+        enter_{
+            .run_id = std::move(run_id), .terms = std::move(terms), .times = times, .machine = {}},
         news_(executor),
         end_known_(executor),
         pause_(executor) {

@@ -5,9 +5,8 @@
 namespace acc::launcher {
 
 const Face* find_face(std::string_view name) noexcept {
-  for (const Face* face :
-       std::array{&accelerate_face(), &torchrun_face(), &deepspeed_face(), &self_test_face(),
-                  &doctor_face()}) {
+  for (const Face* face : std::array{&accelerate_face(), &torchrun_face(), &deepspeed_face(),
+                                     &self_test_face(), &doctor_face()}) {
     if (face->name == name) {
       return face;
     }

@@ -145,8 +145,8 @@ TEST_CASE("several machines are started on each") {
       fixture.plan({"-H", "hosts", "--master_port=1", "-e", "host2:0", "train.py", "a b"}).start;
   REQUIRE(start);
   CHECK(start->means == StartPlan::Means::ssh);
-  CHECK(start->arguments == Words{"deepspeed", "-H", "hosts", "--master_port=1", "-e", "host2:0",
-                                  "train.py", "a b"});
+  CHECK(start->arguments ==
+        Words{"deepspeed", "-H", "hosts", "--master_port=1", "-e", "host2:0", "train.py", "a b"});
   REQUIRE(start->machines.size() == 3);
   CHECK(start->machines[1].name == "host0.cluster");
   CHECK(start->machines[1].variables == plugins::Environment{{"ACC_MACHINE_RANK", "1"}});
