@@ -25,7 +25,7 @@ bool is_executable(const fs::path& path) {
 std::string find_executable(const std::string& program, const plugins::Environment& environment,
                             const HostFacts& facts) {
   if (program.find('/') == std::string::npos) {
-    if (const auto found = find_in_path(program, environment, facts)) {
+    if (const auto found = find_in_path(program, environment, facts.working_directory)) {
       return found->string();
     }
     if (is_executable(facts.executable_directory / program)) {
@@ -105,10 +105,10 @@ std::string find_python(const plugins::Environment& environment, const HostFacts
 
 std::optional<fs::path> find_in_path(const std::string& name,
                                      const plugins::Environment& environment,
-                                     const HostFacts& facts) {
+                                     const fs::path& working_directory) {
   const std::string path = value_of(environment, variables::path, "/usr/local/bin:/usr/bin:/bin");
   for (const std::string_view folder : plugins::split(path, ':')) {
-    const fs::path candidate = facts.working_directory / fs::path(folder) / name;
+    const fs::path candidate = working_directory / fs::path(folder) / name;
     if (is_executable(candidate)) {
       return candidate;
     }

@@ -22,10 +22,10 @@ struct ProgramKind {
 /// Throws Error(invalid_argument) where there is no program, or the kind contradicts itself.
 void check_program(const Flags& flags, ProgramKind kind);
 
-/// Where an executable of that name lies in PATH.
+/// Where an executable of that name lies in PATH; its folders count from the working directory.
 std::optional<std::filesystem::path> find_in_path(const std::string& name,
                                                   const plugins::Environment& environment,
-                                                  const HostFacts& facts);
+                                                  const std::filesystem::path& working_directory);
 
 /// The command of every worker: `*.py` and modules under `$PYTHON_EXEC` or python3, anything else
 /// itself. A bare name is looked up in PATH, then beside acclaunch. Throws Error(no_program) or

@@ -182,14 +182,6 @@ MachineRange read_machine_range(const Given& given) {
   return {*least, *most};
 }
 
-std::uint16_t port_for(std::string_view run_id) {
-  std::uint32_t hash = 2166136261;  // FNV-1a
-  for (const char c : run_id) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 16777619;
-  }
-  return static_cast<std::uint16_t>(15'000 + hash % 15'000);
-}
-
 std::string random_run_id() {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::random_device random;

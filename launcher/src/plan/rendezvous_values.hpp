@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 // Where and how long machines meet, as torchrun's flags say it. All throw Error(config).
@@ -31,10 +30,6 @@ struct MachineRange {
 
 /// `N`, or `MIN:MAX`.
 MachineRange read_machine_range(const Given& given);
-
-/// A port for a run that was given none, the same one for the same id: 15000 to 29999, below those
-/// that the kernel hands out.
-std::uint16_t port_for(std::string_view run_id);
 
 /// A random UUID, for a run that was given no id.
 std::string random_run_id();

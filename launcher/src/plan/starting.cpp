@@ -1,5 +1,6 @@
 #include "plan/starting.hpp"
 
+#include "cluster/job_variables.hpp"
 #include "host/own_variables.hpp"
 #include "plan/rendezvous_values.hpp"
 
@@ -59,7 +60,7 @@ void start_on_hosts(Draft& draft, const StartOnHosts& wanted, const std::string&
   StartPlan start = start_from_here(draft, means_for_hosts(draft));
   start.run_id = random_run_id();
   const bool has_port = draft.plan.rendezvous.port_was_given;
-  const std::uint16_t port = has_port ? draft.plan.rendezvous.port : port_for(start.run_id);
+  const std::uint16_t port = has_port ? draft.plan.rendezvous.port : port_of(start.run_id);
   const auto set = [&](const OwnVariable& variable, const std::string& value) {
     start.environment[std::string(variable.name)] = value;
   };
@@ -105,18 +106,6 @@ std::vector<Host> read_chosen_slots(const Given& given) {
     hosts.push_back(std::move(host));
   }
   return hosts;
-}
-
-std::vector<int> read_counts(const Given& given) {
-  std::vector<int> counts;
-  for (const std::string_view word : entries_of(given.text)) {
-    const auto count = read_number(word);
-    if (!count || *count < 1) {
-      throw bad_value(given, "numbers of workers joined by commas, one for each machine");
-    }
-    counts.push_back(*count);
-  }
-  return counts;
 }
 
 }  // namespace acc::launcher

@@ -27,7 +27,4 @@ void start_by_srun(Draft& draft, int num_machines, const std::vector<int>& worke
 /// What `StartOnHosts::names_slots` hands on, in ACC_HOSTS: `node0:0,1@node1:0,1`.
 std::vector<Host> read_chosen_slots(const Given& given);
 
-/// `8,8,4`
-std::vector<int> read_counts(const Given& given);
-
 }  // namespace acc::launcher

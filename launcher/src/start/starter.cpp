@@ -3,6 +3,7 @@
 #include "acc/base/error.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "host/own_variables.hpp"
+#include "plan/program_command.hpp"
 #include "start/carried_environment.hpp"
 #include "start/starting_job.hpp"
 
@@ -32,17 +33,14 @@ namespace {
 constexpr std::ptrdiff_t kMostAtOnce = 64;
 
 /// Throws Error(config) where the client is not installed.
-std::string path_of(const std::string& program, const plugins::Environment& environment) {
-  const std::string path = value_of(environment, variables::path, "/usr/bin:/bin");
-  for (const std::string_view folder : plugins::split(path, ':')) {
-    std::string file = std::string(folder) + "/" + program;
-    if (!folder.empty() && ::access(file.c_str(), X_OK) == 0 &&
-        std::filesystem::is_regular_file(file)) {
-      return file;
-    }
+std::string path_of(const std::string& program, const plugins::Environment& environment,
+                    const std::filesystem::path& working_directory) {
+  const auto path = find_in_path(program, environment, working_directory);
+  if (!path) {
+    throw Error(Errc::config, "cannot start machines: there is no " + program + " in PATH (" +
+                                  value_of(environment, variables::path) + ")");
   }
-  throw Error(Errc::config,
-              "cannot start machines: there is no " + program + " in PATH (" + path + ")");
+  return path->string();
 }
 
 /// The plan's own variables go before those of this process.
@@ -84,7 +82,7 @@ int StartingJob::run() {
   make_log_folder();
   const StartPlan start = with_carried(*plan_.start, environment_);
   for (ClientCommand& command : client_commands(start, log_folder_)) {
-    command.words.front() = path_of(command.words.front(), environment_);
+    command.words.front() = path_of(command.words.front(), environment_, start.working_directory);
     clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
   }
   require_descriptors_for_clients(clients_.size());

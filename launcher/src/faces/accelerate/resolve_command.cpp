@@ -18,9 +18,9 @@ std::vector<std::string> program(const AccelerateDraft& draft) {
 }
 
 std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
-  auto mpirun = find_in_path("mpirun", draft.environment, draft.facts);
+  auto mpirun = find_in_path("mpirun", draft.environment, draft.facts.working_directory);
   if (!mpirun) {
-    mpirun = find_in_path("mpiexec", draft.environment, draft.facts);
+    mpirun = find_in_path("mpiexec", draft.environment, draft.facts.working_directory);
   }
   if (!mpirun) {
     throw Error(Errc::not_found, draft.place("mpirun_hostfile") +
@@ -45,7 +45,7 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
 }
 
 std::vector<std::string> deepspeed_command(const AccelerateDraft& draft) {
-  const auto tool = find_in_path("deepspeed", draft.environment, draft.facts);
+  const auto tool = find_in_path("deepspeed", draft.environment, draft.facts.working_directory);
   if (!tool) {
     throw Error(Errc::not_found,
                 "several machines with --use_deepspeed are started by the deepspeed command, which "

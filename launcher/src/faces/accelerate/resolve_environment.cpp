@@ -94,7 +94,7 @@ void add_gpu_variables(const AccelerateDraft& draft, Environment& environment) {
   for (const Gpu& gpu : draft.facts.gpu.devices) {
     models.names.push_back(gpu.name);
   }
-  const auto tool = find_in_path("nvidia-smi", draft.environment, draft.facts);
+  const auto tool = find_in_path("nvidia-smi", draft.environment, draft.facts.working_directory);
   if (models.names.empty() && tool) {
     models = ask_nvidia_smi(tool->string());
   }

@@ -1,3 +1,4 @@
+#include "cluster/job_variables.hpp"
 #include "cluster/part.hpp"
 #include "faces/accelerate/stages.hpp"
 #include "host/own_variables.hpp"
@@ -62,23 +63,22 @@ void set_num_processes(AccelerateDraft& draft, int total, const std::string& whe
 
 /// Workers of each machine, from the starter, else from what the job asked for.
 void set_local_sizes(AccelerateDraft& draft, const ClusterPlace& place, int nodes) {
-  const std::string text = value_of(draft.environment, variables::local_processes);
-  const std::string name(variables::local_processes.name);
-  const std::vector<int> sizes = text.empty() ? wished_workers(place) : read_counts({name, text});
+  const auto told =
+      JobVariables(draft.environment).numbers(std::string(variables::local_processes.name));
+  const std::vector<int> sizes = told ? told->value : wished_workers(place);
   if (sizes.empty() || draft.settings.has("num_local_processes")) {
     return;
   }
-  if (std::ssize(sizes) < nodes) {
-    throw Error(Errc::config, (text.empty() ? place.tasks_per_node->where : name) + " counts " +
-                                  std::to_string(sizes.size()) + " machines, the job has " +
-                                  std::to_string(nodes));
+  const std::string& where = told ? told->where : place.tasks_per_node->where;
+  if (std::ssize(sizes) < nodes || std::ranges::min(sizes) < 1) {
+    throw Error(Errc::config, where + " must count the workers of each of " +
+                                  std::to_string(nodes) + " machines");
   }
-  const int total = std::accumulate(sizes.begin(), sizes.begin() + nodes, 0);
-  const bool on_gpus = text.empty() && !draft.facts.visible_gpus.empty();
-  if (on_gpus && !draft.settings.given("num_processes")) {
+  if (!told && !draft.facts.visible_gpus.empty() && !draft.settings.given("num_processes")) {
     return;  // tasks may be one a machine, GPUs are what workers are counted by
   }
-  set_num_processes(draft, total, text.empty() ? place.tasks_per_node->where : name);
+  const int total = std::accumulate(sizes.begin(), sizes.begin() + nodes, 0);
+  set_num_processes(draft, total, where);
   if (draft.settings.integer("num_processes") == total) {
     draft.local_sizes.assign(sizes.begin(), sizes.begin() + nodes);
   }
