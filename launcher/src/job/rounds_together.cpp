@@ -135,14 +135,15 @@ asio::awaitable<void> RoundsTogether::look_for_another_machine_0() {
   }
   while (is_joining_) {
     co_await ask(plan_.rendezvous.address);
+    if (!is_joining_) {  // meanwhile there is a round, whose machine 0 this is
+      co_return;
+    }
     if (refusal_) {
       agent_.close();
       co_return;
     }
     pause_.expires_after(kInterval);
-    if (is_joining_) {
-      co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
-    }
+    co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
   }
 }
 
