@@ -42,7 +42,8 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
       time_limit_(io_),
       pause_(io_),
       pauses_(plan.restart_backoff),
-      explanation_(io_) {}
+      explanation_(io_),
+      end_spreads_(io_) {}
 
 int Job::run() {
   asio::co_spawn(io_, watch_guard(), asio::detached);

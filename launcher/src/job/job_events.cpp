@@ -104,13 +104,40 @@ void Job::stop(const StopRequest& request) {
   } else if (!std::exchange(stopping_, true)) {
     tell(": ending the workers");
     if (!explains) {  // else they have been told
-      supervisor_->stop(request.signal);
+      stop_workers_when_known(request.signal);
     }
   } else if (insists) {
     tell(" while ending: killing the workers");
+    stop_workers();
     supervisor_->stop(request.signal);
   } else {
     tell(" while ending");
+  }
+}
+
+/// The other machines hear of the end before their workers see these ones go: what they then end
+/// with is no failure.
+void Job::stop_workers_when_known(int signal) {
+  constexpr std::chrono::milliseconds kLimit{200};
+  signal_to_workers_ = signal;
+  if (round_->num_machines() == 1) {
+    stop_workers();
+    return;
+  }
+  end_spreads_.expires_after(kLimit);
+  end_spreads_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) {
+      stop_workers();
+    }
+  });
+}
+
+/// If that has not been done.
+void Job::stop_workers() {
+  end_spreads_.cancel();
+  const auto signal = std::exchange(signal_to_workers_, std::nullopt);
+  if (signal && phase_ == Phase::running) {
+    supervisor_->stop(*signal);
   }
 }
 
@@ -277,7 +304,9 @@ void Job::on_attempt_end(const AttemptEnd& end) {
   }
   learned_at_ = std::chrono::steady_clock::now();
   stopping_ = true;
-  if (phase_ == Phase::running) {
+  if (signal_to_workers_) {
+    stop_workers();
+  } else if (phase_ == Phase::running) {
     supervisor_->on_peer_failure();
   }
   if (!end.restarts) {

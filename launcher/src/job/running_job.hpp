@@ -77,6 +77,8 @@ class Job {
   void on_fault(const std::exception& error);
   void on_attempt_end(const rendezvous::AttemptEnd& end);
   void stop(const StopRequest& request);
+  void stop_workers_when_known(int signal);
+  void stop_workers();
   void stop_outside_of_attempt(const StopRequest& request, bool insists);
   bool ends_by_a_fault() const;
   void stop_in_time();
@@ -128,6 +130,8 @@ class Job {
   boost::asio::steady_timer explanation_;    ///< the time for that signal to come
   std::chrono::steady_clock::time_point learned_at_;  ///< of the end of the attempt
   Phase phase_ = Phase::idle;
+  std::optional<int> signal_to_workers_;  ///< that they get when the end is known everywhere
+  boost::asio::steady_timer end_spreads_;
   bool stopping_ = false;  ///< the attempt's workers are being ended
   bool gave_up_ = false;
   std::exception_ptr fault_;         ///< this launcher cannot go on
