@@ -247,7 +247,7 @@ TEST_CASE("unread replies count as buffered, and are given up with their client"
   CHECK(good.replies(0).empty());
   std::deque<RawClient> greedy;
   for (int i = 0; i < 8; ++i) {
-    greedy.emplace_back(server.port()).send(validate() + get("/k") + get("/k"));
+    greedy.emplace_back(server.port(), "127.0.0.1", 4096).send(validate() + get("/k") + get("/k"));
   }
   std::size_t left = greedy.size();
   while (left == greedy.size()) {  // until one has been closed

@@ -112,8 +112,16 @@ class RawClient {
  public:
   using tcp = boost::asio::ip::tcp;
 
-  explicit RawClient(std::uint16_t port, const std::string& host = "127.0.0.1") {
-    socket_.connect(tcp::endpoint(boost::asio::ip::make_address(host), port));
+  /// `receive_buffer`: bytes that the kernel takes for a client that does not read; 0: as it likes,
+  /// up to many MiB.
+  explicit RawClient(std::uint16_t port, const std::string& host = "127.0.0.1",
+                     int receive_buffer = 0) {
+    const tcp::endpoint server(boost::asio::ip::make_address(host), port);
+    if (receive_buffer > 0) {
+      socket_.open(server.protocol());
+      socket_.set_option(tcp::socket::receive_buffer_size(receive_buffer));
+    }
+    socket_.connect(server);
     socket_.set_option(tcp::no_delay(true));
   }
   /// Of a Unix socket.
