@@ -23,22 +23,6 @@ std::vector<int> first_slots(int count) {
   return slots;
 }
 
-/// A line as DeepSpeed has it.
-Host read_strict_line(const std::string& line, const std::string& where) {
-  std::istringstream words(line);
-  std::string name;
-  std::string slots;
-  words >> name >> slots;
-  constexpr std::string_view kKey = "slots=";
-  const auto count =
-      slots.starts_with(kKey) ? plugins::parse_integer(slots.substr(kKey.size())) : std::nullopt;
-  if (!count || *count < 1 || *count > kMostSlots) {
-    throw Error(Errc::config,
-                where + ": expected NAME slots=N with N of at least 1, got \"" + line + "\"");
-  }
-  return {name, first_slots(static_cast<int>(*count)), where};
-}
-
 /// A name is handed to ssh: nothing that a shell or an option parser would take for its own.
 bool is_name(std::string_view name) {
   constexpr std::string_view kOthers = ".-_:%";
@@ -51,6 +35,34 @@ bool is_name(std::string_view name) {
 std::optional<int> read_slot_count(std::string_view text) {
   const auto count = read_number(text);
   return count && *count >= 1 && *count <= kMostSlots ? count : std::nullopt;
+}
+
+/// Takes `USER@` off; the rest is the name. False: one of them is none.
+bool split_login(std::string_view text, Host& host, std::string_view& name) {
+  const auto at = text.find('@');
+  name = text.substr(at == std::string_view::npos ? 0 : at + 1);
+  host.user = at == std::string_view::npos ? "" : text.substr(0, at);
+  return at == std::string_view::npos || is_name(host.user);
+}
+
+/// A line as DeepSpeed has it.
+Host read_strict_line(const std::string& line, const std::string& where) {
+  std::istringstream words(line);
+  std::string login;
+  std::string slots;
+  words >> login >> slots;
+  constexpr std::string_view kKey = "slots=";
+  const auto count =
+      slots.starts_with(kKey) ? read_slot_count(slots.substr(kKey.size())) : std::nullopt;
+  Host host{"", {}, where};
+  std::string_view name;
+  if (!count || !split_login(login, host, name) || !is_name(name)) {
+    throw Error(Errc::config,
+                where + ": expected NAME slots=N with N of at least 1, got \"" + line + "\"");
+  }
+  host.name = name;
+  host.slots = first_slots(*count);
+  return host;
 }
 
 /// `NAME`, `NAME:N`, `[ADDRESS]:N` or an address of IPv6 alone. False: it is none of them.
@@ -96,16 +108,10 @@ bool read_key(std::string_view word, Host& host) {
 Host read_any_line(const std::string& line, const std::string& where) {
   std::istringstream words(line.substr(0, line.find('#')));
   Host host{"", {}, where};
-  std::string name;
-  words >> name;
-  const auto at = name.find('@');
-  bool good = true;
-  if (at != std::string::npos) {
-    host.user = name.substr(0, at);
-    good = is_name(host.user);
-  }
-  good =
-      good && read_name(std::string_view(name).substr(at == std::string::npos ? 0 : at + 1), host);
+  std::string login;
+  words >> login;
+  std::string_view name;
+  bool good = split_login(login, host, name) && read_name(name, host);
   for (std::string word; good && words >> word;) {
     good = read_key(word, host);
   }

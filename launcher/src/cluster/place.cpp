@@ -1,5 +1,6 @@
 #include "cluster/place.hpp"
 
+#include "acc/base/error.hpp"
 #include "cluster/managers/managers.hpp"
 
 #include <array>
@@ -23,15 +24,25 @@ constexpr std::array kManagers = {
     Manager{place_of_pytorch_job, false}, Manager{place_of_indexed_job, false},
 };
 
+void check_counts(const ClusterPlace& place) {
+  for (const auto& count : {place.num_nodes, place.num_tasks, place.local_size}) {
+    if (count && count->value < 1) {
+      throw Error(Errc::config, count->where + " must be a number of at least 1, got \"" +
+                                    std::to_string(count->value) + "\"");
+    }
+  }
+}
+
 }  // namespace
 
 std::optional<ClusterPlace> find_place(const plugins::Environment& environment,
                                        const HostFacts& facts) {
   const JobVariables job(environment);
-  if (job.has("LOCAL_RANK")) {
-    return std::nullopt;
-  }
+  const bool is_below_a_launcher = job.has("LOCAL_RANK");
   for (const auto& [find, is_in_allocation] : kManagers) {
+    if (is_below_a_launcher && find != place_of_acclaunch) {
+      return std::nullopt;
+    }
     auto place = find(job, facts);
     if (place && is_in_allocation) {
       if (const auto allocation = find_allocation(job)) {
@@ -39,6 +50,7 @@ std::optional<ClusterPlace> find_place(const plugins::Environment& environment,
       }
     }
     if (place) {
+      check_counts(*place);
       return place;
     }
   }

@@ -18,6 +18,7 @@ std::span<const OwnVariable> own_variables() noexcept {
                                       hosts,
                                       job_id,
                                       control,
+                                      pdsh_options,
                                       sys_root,
                                       cuda_visible_devices,
                                       omp_num_threads,

@@ -37,6 +37,8 @@ inline constexpr OwnVariable hosts{"ACC_HOSTS",
 inline constexpr OwnVariable job_id{"ACC_JOB_ID", "likewise: the run id"};
 inline constexpr OwnVariable control{
     "ACC_CONTROL", "`stdin`: the acclaunch that started this one speaks on its standard input"};
+inline constexpr OwnVariable pdsh_options{
+    "PDSH_SSH_ARGS_APPEND", "with `--launcher pdsh`: options of its ssh, which go before ours"};
 inline constexpr OwnVariable sys_root{"ACC_SYS_ROOT", "where sysfs is mounted, if not in /sys"};
 inline constexpr OwnVariable cuda_visible_devices{"CUDA_VISIBLE_DEVICES",
                                                   "which of the GPUs there are"};

@@ -60,13 +60,14 @@ constexpr auto kOwn = std::to_array<std::string_view>({"HOME",
                                                        "PMI_*",
                                                        "PMIX_*",
                                                        "FLUX_*",
+                                                       "LOCAL_RANK",
                                                        "CUDA_VISIBLE_DEVICES",
                                                        "ACC_CONTROL"});
 
 /// DeepSpeed's (0.19.8: launcher/runner.py, EXPORT_ENVS) and ours.
 constexpr auto kKnown = std::to_array<std::string_view>(
     {"MLFLOW*", "NCCL*", "PYTHON*", "MV2*", "UCX*", "ACC_*", "ACCELERATE_*", "FSDP_*", "TORCH*",
-     "GLOO*", "OMP_*", "PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_*", "HF_HOME"});
+     "GLOO*", "OMP_*", "PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_*", "HF_HOME", "PDSH_*"});
 
 bool is_in(std::span<const std::string_view> patterns, std::string_view name) {
   return std::ranges::any_of(patterns, [name](std::string_view pattern) {

@@ -63,6 +63,12 @@ ClientCommand ssh_command(const StartPlan& plan, std::size_t rank, const std::st
           .log_file = log_file};
 }
 
+/// ssh's, that the user has set for pdsh: the first value of an option counts.
+std::string own_options(const StartPlan& plan) {
+  const std::string options = value_of(plan.environment, variables::pdsh_options);
+  return options.empty() ? "" : options + " ";
+}
+
 /// %n is the place of the host in the list. All have to run at once, so its fan-out is as wide.
 ClientCommand pdsh_command(const StartPlan& plan) {
   std::string hosts;
@@ -85,7 +91,7 @@ ClientCommand pdsh_command(const StartPlan& plan) {
   return {.name = "the machines",
           .words = {"pdsh", "-S", "-R", "ssh", "-f", std::to_string(plan.machines.size()), "-w",
                     hosts, remote_command(plan.executable, "%n " + word)},
-          .environment = {{"PDSH_SSH_ARGS_APPEND", options}},
+          .environment = {{std::string(variables::pdsh_options.name), own_options(plan) + options}},
           .first_input = "",
           .is_controlled = false,
           .log_file = ""};

@@ -90,6 +90,9 @@ Answering::~Answering() {
   ::eventfd_write(wake_.get(), 1);
 }
 
+// More than the machines of a job ask at once; strangers shall not take all descriptors.
+constexpr std::size_t kMostPeers = 512;
+
 void Answering::serve(const std::stop_token& stop) const {
   std::vector<UniqueFd> peers;
   while (!stop.stop_requested()) {
@@ -113,6 +116,9 @@ void Answering::serve(const std::stop_token& stop) const {
       const int accepted = waits[i].revents != 0 ? ::accept4(waits[i].fd, nullptr, nullptr,
                                                              SOCK_CLOEXEC | SOCK_NONBLOCK)
                                                  : -1;
+      if (accepted >= 0 && peers.size() == kMostPeers) {
+        peers.erase(peers.begin());
+      }
       if (accepted >= 0) {
         const int at_once = 1;
         ::setsockopt(accepted, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));

@@ -153,6 +153,18 @@ TEST_CASE("several machines are started on each") {
   CHECK(start->environment.at("ACC_HOSTS") == "host1:0,1@host0.cluster:0@host2:1,2,3");
   CHECK(start->environment.at("ACC_MAIN_PROCESS_PORT") == "1");
   CHECK(plan({"--launcher", "pdsh"}).start->means == StartPlan::Means::pdsh);
+  fixture.write("users", "me@host1 slots=1\nhost2 slots=1\n");
+  const auto users = fixture.plan({"-H", "users", "train.py"}).start;
+  CHECK(users->machines.front().name == "me@host1");
+  CHECK(users->environment.at("ACC_MAIN_PROCESS_IP") == "host1");
+  // As one of the machines that were started, which these variables say.
+  fixture.environment["ACC_MACHINE_RANK"] = "5";
+  for (const auto& [name, value] : users->environment) {
+    fixture.environment[name] = value;
+  }
+  CHECK(contains(fixture.refusal({"-H", "users", "train.py"}), "ACC_MACHINE_RANK is 5"));
+  fixture.environment["ACC_MACHINE_RANK"] = "1";
+  CHECK(fixture.plan({"-H", "users", "train.py"}).rendezvous.address == "host1");
 }
 
 TEST_CASE("wrong words are refused, all at once") {

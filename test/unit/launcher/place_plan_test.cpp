@@ -221,6 +221,21 @@ TEST_CASE("counts that do not fit the job are named with their variables") {
                  {"ACC_LOCAL_PROCESSES", "1,x"}},
                 {},
                 {"ACC_LOCAL_PROCESSES must be numbers"}},
+           Case{{{"ACC_MACHINE_RANK", "0"}}, {}, {"ACC_MACHINE_RANK needs ACC_NUM_MACHINES"}},
+           Case{{{"SLURM_JOB_ID", "1"},
+                 {"SLURM_STEP_ID", "0"},
+                 {"SLURM_PROCID", "0"},
+                 {"SLURM_STEP_NUM_TASKS", "2"},
+                 {"SLURM_STEP_NUM_NODES", "0"}},
+                {},
+                {"SLURM_STEP_NUM_NODES must be a number of at least 1, got \"0\""}},
+           Case{{{"SLURM_JOB_ID", "1"},
+                 {"SLURM_STEP_ID", "0"},
+                 {"SLURM_PROCID", "3"},
+                 {"SLURM_NODEID", "3"},
+                 {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}},
+                {},
+                {"SLURM_NODEID is 3, but SLURM_STEP_TASKS_PER_NODE counts 2 machines"}},
        }) {
     PlanFixture fixture;
     put(fixture, variables);

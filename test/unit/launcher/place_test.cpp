@@ -393,7 +393,12 @@ TEST_CASE("whose output comes together, and who signals all") {
   };
   for (const auto& [environment, merges_output, signals_everybody] : {
            Manager{kStep, true, true},
-           Manager{{{"ACC_MACHINE_RANK", "0"}}, true, false},
+           Manager{{{"ACC_MACHINE_RANK", "0"},
+                    {"ACC_NUM_MACHINES", "1"},
+                    {"ACC_MAIN_PROCESS_IP", "n1"},
+                    {"ACC_MAIN_PROCESS_PORT", "1"}},
+                   true,
+                   false},
            Manager{with(kPod, {{"JOB_COMPLETION_INDEX", "1"}}), false, false},
            Manager{{{"FLUX_JOB_ID", "f"}, {"FLUX_TASK_RANK", "0"}}, true, true},
        }) {

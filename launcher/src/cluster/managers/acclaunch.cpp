@@ -10,12 +10,18 @@ std::string name_of(const OwnVariable& variable) {
 }
 
 void check(const ClusterPlace& place) {
+  if (!place.num_nodes || !place.address || !place.port) {
+    throw Error(Errc::config, place.node_rank->where + " needs " +
+                                  name_of(variables::num_machines) + ", " +
+                                  name_of(variables::main_process_ip) + " and " +
+                                  name_of(variables::main_process_port) + " beside it");
+  }
   const auto& [rank, where] = *place.node_rank;
-  if (place.num_nodes && rank >= place.num_nodes->value) {
+  if (rank >= place.num_nodes->value) {
     throw Error(Errc::config, contradiction(where, std::to_string(rank), place.num_nodes->where,
                                             "is " + std::to_string(place.num_nodes->value)));
   }
-  if (place.num_nodes && place.tasks_per_node &&
+  if (place.tasks_per_node &&
       place.tasks_per_node->value.size() != static_cast<std::size_t>(place.num_nodes->value)) {
     throw Error(
         Errc::config,

@@ -153,6 +153,13 @@ ClusterPlace place_in_step(const JobVariables& job, const Allocation& allocation
   }
   if (place.tasks_per_node && place.node_rank) {
     const auto node = static_cast<std::size_t>(place.node_rank->value);
+    if (node >= place.tasks_per_node->value.size()) {
+      throw Error(
+          Errc::config,
+          contradiction(
+              place.node_rank->where, std::to_string(node), place.tasks_per_node->where,
+              "counts " + std::to_string(place.tasks_per_node->value.size()) + " machines"));
+    }
     place.local_size = {place.tasks_per_node->value.at(node), place.tasks_per_node->where};
   }
   return place;

@@ -55,7 +55,7 @@ void set_address(AccelerateDraft& draft, const ClusterPlace& place) {
 }
 
 /// The total, where nothing but the job says it.
-void set_num_processes(AccelerateDraft& draft, int total, const std::string& where) {
+void set_num_processes(AccelerateDraft& draft, std::int64_t total, const std::string& where) {
   if (!draft.settings.given("num_processes")) {
     draft.settings.set("num_processes", std::to_string(total), {Source::Kind::job, where});
   }
@@ -77,7 +77,7 @@ void set_local_sizes(AccelerateDraft& draft, const ClusterPlace& place, int node
   if (!told && !draft.facts.visible_gpus.empty() && !draft.settings.given("num_processes")) {
     return;  // tasks may be one a machine, GPUs are what workers are counted by
   }
-  const int total = std::accumulate(sizes.begin(), sizes.begin() + nodes, 0);
+  const std::int64_t total = std::accumulate(sizes.begin(), sizes.begin() + nodes, std::int64_t{0});
   set_num_processes(draft, total, where);
   if (draft.settings.integer("num_processes") == total) {
     draft.local_sizes.assign(sizes.begin(), sizes.begin() + nodes);
@@ -171,7 +171,7 @@ std::vector<int> slots_as_workers(AccelerateDraft& draft, const std::vector<Host
   for (const Host& host : hosts) {
     slots.push_back(static_cast<int>(host.slots.size()));
   }
-  const int total = std::accumulate(slots.begin(), slots.end(), 0);
+  const std::int64_t total = std::accumulate(slots.begin(), slots.end(), std::int64_t{0});
   if (std::ranges::count(slots, 0) > 0) {
     return {};
   }

@@ -172,6 +172,12 @@ void find_this_machine(DeepSpeedDraft& draft) {
   const bool one = draft.hosts.size() == 1;
   if (draft.place) {
     draft.plan.machine_rank = draft.place->node_rank->value;
+    if (draft.plan.machine_rank >= std::ssize(draft.hosts)) {
+      throw Error(Errc::config, draft.place->node_rank->where + " is " +
+                                    std::to_string(draft.plan.machine_rank) + ", but " +
+                                    draft.hosts.front().where + " names " +
+                                    std::to_string(draft.hosts.size()) + " hosts");
+    }
   } else if (starts_machines(draft)) {
     draft.plan.machine_rank = 0;
   } else if (one || draft.settings.has("node_rank")) {
