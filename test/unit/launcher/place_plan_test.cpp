@@ -166,6 +166,14 @@ TEST_CASE("the script of a job starts the launchers") {
       fixture.plan({"--cpu", "--num_machines=1", "--num_processes=2", "./train"});
   CHECK_FALSE(alone.start);
   CHECK(alone.local_world_size == 2);
+  // Two launchers in a script of one machine do not fight for the job's port.
+  fixture.environment["SLURM_JOB_NODELIST"] = "node0";
+  fixture.environment["SLURM_JOB_NUM_NODES"] = "1";
+  fixture.environment["SLURM_TASKS_PER_NODE"] = "8";
+  const LaunchPlan here = fixture.plan({"--cpu", "./train"});
+  CHECK(here.rendezvous.port >= 15'000);
+  CHECK_FALSE(here.rendezvous.port_was_given);
+  CHECK(here.local_world_size == 8);
 }
 
 TEST_CASE("the job beats the file, and flags beat the job") {

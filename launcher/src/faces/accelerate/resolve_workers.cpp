@@ -16,7 +16,9 @@ void read_port(AccelerateDraft& draft) {
   if (draft.settings.has("main_process_port")) {
     draft.plan.rendezvous.port =
         static_cast<std::uint16_t>(draft.settings.integer("main_process_port"));
-    draft.plan.rendezvous.port_was_given = draft.conduct.keeps_given_port;
+    // Several launchers in one job's script have the same one: all but the first take another.
+    const bool is_jobs = draft.settings.source("main_process_port").kind == Source::Kind::job;
+    draft.plan.rendezvous.port_was_given = draft.conduct.keeps_given_port && !is_jobs;
   }
 }
 
