@@ -26,6 +26,18 @@ DEADLINE_S = 30  # for what has to happen; never a measure of speed
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 
 
+def check(condition, message):
+    if not condition:
+        raise AssertionError(message)
+
+
+def wait_until(condition, what, limit_s=DEADLINE_S):
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        check(time.monotonic() < deadline, f"waited in vain: {what}")
+        time.sleep(0.02)
+
+
 def why_impossible():
     """What this machine lacks for virtual hosts; None where they can be made."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]

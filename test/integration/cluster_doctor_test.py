@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "test" / "cluster"), str(ROOT / "test" / "support")]
 import hosts  # noqa: E402
 import json_schema  # noqa: E402
+from hosts import check  # noqa: E402
 
 SKIPPED = 77
 PORT = 29500
@@ -25,11 +26,6 @@ BETWEEN_MACHINES = {"port_blocked", "no_reply", "no_route", "wrong_machine", "co
                     "slow_machine", "clock_skew", "name_unknown", "name_loopback", "name_elsewhere",
                     "names_differ", "no_facts", "loopback_address", "same_name", "same_machine", "mtu",
                     "interface_speed", "acclaunch_versions"}
-
-
-def check(condition, message):
-    if not condition:
-        raise AssertionError(message)
 
 
 def start(cluster, programs, folder, names, num_machines, *flags):

@@ -14,6 +14,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "cluster"))
 import hosts  # noqa: E402
+from hosts import check, wait_until  # noqa: E402
 
 SKIPPED = 77
 DAEMON_HOST, PORT = "head", 29500
@@ -24,18 +25,6 @@ PARITY = ROOT / "test" / "data" / "parity_gpt"
 WORKER = """echo "WORLD $WORLD_SIZE RANK $RANK"
 while [ ! -e "$1" ]; do sleep 0.2; done
 """
-
-
-def check(condition, message):
-    if not condition:
-        raise AssertionError(message)
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + hosts.DEADLINE_S
-    while not condition():
-        check(time.monotonic() < deadline, f"waited in vain: {what}")
-        time.sleep(0.02)
 
 
 def report(what, since, until):

@@ -3,7 +3,7 @@ import json
 import pathlib
 import time
 
-import hosts
+from hosts import check
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARITY = ROOT / "test" / "data" / "parity_gpt"
@@ -17,18 +17,6 @@ STEPS = 20
 # A run that nobody sees the end of.
 ENDLESS = ["--data", ROOT / "docs", "--layers", "2", "--heads", "4", "--dim", "64", "--seq_len", "64",
            "--global_batch", "8", "--steps", "1000000", "--checkpoint_every", "1000000"]
-
-
-def check(condition, message):
-    if not condition:
-        raise AssertionError(message)
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + hosts.DEADLINE_S
-    while not condition():
-        check(time.monotonic() < deadline, f"waited in vain: {what}")
-        time.sleep(0.02)
 
 
 def steps_in(metrics):

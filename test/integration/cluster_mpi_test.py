@@ -13,7 +13,8 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
 import hosts  # noqa: E402
 import sshd  # noqa: E402
-from cluster_jobs import CONFIG, GOLDEN, check_losses, report, wait_until  # noqa: E402
+from cluster_jobs import CONFIG, GOLDEN, check_losses, report  # noqa: E402
+from hosts import wait_until  # noqa: E402
 
 SKIPPED = 77
 NODES = ["node0", "node1"]

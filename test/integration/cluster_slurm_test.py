@@ -14,8 +14,9 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
 import slurm  # noqa: E402
-from cluster_jobs import (CONFIG, ENDLESS, GOLDEN, ROOT, check, check_losses, report,  # noqa: E402
-                          steps_in, wait_until)
+from cluster_jobs import (CONFIG, ENDLESS, GOLDEN, ROOT, check_losses, report,  # noqa: E402
+                          steps_in)
+from hosts import check, wait_until  # noqa: E402
 
 SKIPPED = 77
 TEMPLATES = ROOT / "scripts" / "slurm"

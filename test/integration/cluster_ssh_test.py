@@ -5,6 +5,7 @@
 After each case nothing of the job is left on any host. How long each took is printed; nothing is
 asserted about it. Status 77: no such hosts here.
 """
+import functools
 import os
 import pathlib
 import shutil
@@ -17,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "cluster"))
 import hosts  # noqa: E402
 import sshd  # noqa: E402
+from hosts import check  # noqa: E402
 
 SKIPPED = 77
 NODES = ["node0", "node1", "node2"]
@@ -31,16 +33,7 @@ exit $(cat "$1" | sed -n "s/^$RANK: //p")
 """
 
 
-def check(condition, message):
-    if not condition:
-        raise AssertionError(message)
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + 2 * hosts.DEADLINE_S
-    while not condition():
-        check(time.monotonic() < deadline, f"waited in vain: {what}")
-        time.sleep(0.02)
+wait_until = functools.partial(hosts.wait_until, limit_s=2 * hosts.DEADLINE_S)
 
 
 class Job:
