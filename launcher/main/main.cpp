@@ -2,6 +2,7 @@
 #include "acc/launcher/command_line.hpp"
 #include "acc/launcher/face.hpp"
 #include "acc/launcher/host_facts.hpp"
+#include "host/own_variables.hpp"
 #include "job/job.hpp"
 #include "job/speaker.hpp"
 #include "start/control_message.hpp"
@@ -14,7 +15,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>

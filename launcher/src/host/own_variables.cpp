@@ -92,6 +92,10 @@ std::span<const ManagerVariables> manager_variables() noexcept {
   return kAll;
 }
 
+bool is_controlled(const plugins::Environment& environment) {
+  return value_of(environment, variables::control) == "stdin";
+}
+
 std::string value_of(const plugins::Environment& environment, const OwnVariable& variable,
                      const std::string& fallback) {
   return plugins::variable(environment, std::string(variable.name), fallback);

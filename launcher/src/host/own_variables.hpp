@@ -75,6 +75,9 @@ inline constexpr OwnVariable no_color{"NO_COLOR", "set: no colours before the wo
 /// What an acclaunch tells those that it starts on machines, and they nobody else.
 std::span<const OwnVariable> starter_variables() noexcept;
 
+/// A starter hears this launcher's answers, and speaks on its standard input.
+bool is_controlled(const plugins::Environment& environment);
+
 /// Those above, in the order of docs/environment.md.
 std::span<const OwnVariable> own_variables() noexcept;
 

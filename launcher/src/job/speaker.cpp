@@ -1,9 +1,6 @@
 #include "job/speaker.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 
 namespace acc::launcher {
 

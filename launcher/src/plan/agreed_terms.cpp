@@ -49,10 +49,6 @@ std::string program_of(const std::vector<std::string>& command) {
   return program;
 }
 
-std::string_view origin_of(Mode mode) {
-  return mode == Mode::fsdp ? "fsdp" : mode == Mode::deepspeed ? "deepspeed" : "none";
-}
-
 bool must_agree(const SettingRow& row, Mode mode) {
   switch (row.section) {
     case Section::launch: return row.key == "mixed_precision";

@@ -40,6 +40,14 @@ std::vector<int> read_ranges(const Given& given) {
   return numbers;
 }
 
+std::string joined(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) {
+    text += (text.empty() ? "" : ",") + std::to_string(number);
+  }
+  return text;
+}
+
 std::vector<std::string_view> entries_of(std::string_view text, char separator) {
   std::vector<std::string_view> entries = plugins::split(text, separator);
   if (text.empty() || text.ends_with(separator)) {

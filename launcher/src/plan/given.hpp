@@ -32,6 +32,9 @@ std::optional<Range> read_range(std::string_view text);
 /// `0-3,8`: numbers and ranges, in their order. Throws Error(config).
 std::vector<int> read_ranges(const Given& given);
 
+/// `0,1,5`
+std::string joined(const std::vector<int>& numbers);
+
 /// What separators part. Unlike `plugins::split`, an empty text or end is an entry too.
 std::vector<std::string_view> entries_of(std::string_view text, char separator = ',');
 

@@ -12,6 +12,10 @@ Mode mode_of(const std::string& origin) {
 
 }  // namespace
 
+std::string_view origin_of(Mode mode) noexcept {
+  return mode == Mode::fsdp ? "fsdp" : mode == Mode::deepspeed ? "deepspeed" : "none";
+}
+
 void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
                       bool gpus_are_visible) {
   const std::string device =

@@ -10,14 +10,6 @@
 namespace acc::launcher {
 namespace {
 
-std::string joined(const std::vector<int>& counts) {
-  std::string text;
-  for (const int count : counts) {
-    text += (text.empty() ? "" : ",") + std::to_string(count);
-  }
-  return text;
-}
-
 /// `node0:0,1@node1:0,1`, as `--include` spells it.
 std::string slots_of(const std::vector<Host>& hosts) {
   std::string text;

@@ -1,5 +1,6 @@
 #include "acc/launcher/launch_plan.hpp"
 #include "host/own_variables.hpp"
+#include "plan/given.hpp"
 #include "plan/signal_words.hpp"
 
 #include <algorithm>
@@ -93,11 +94,7 @@ std::string uneven_sizes(const Seat& node) {
   if (std::ranges::count(sizes, node.local_world_size) == std::ssize(sizes)) {
     return {};
   }
-  std::string text;
-  for (const int size : sizes) {
-    text += (text.empty() ? "" : ",") + std::to_string(size);
-  }
-  return text;
+  return joined(sizes);
 }
 
 /// The one GPU that a worker with a virtual local rank sees.

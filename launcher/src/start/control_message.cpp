@@ -1,10 +1,11 @@
 #include "start/control_message.hpp"
 
+#include "plan/given.hpp"
+
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 
 namespace acc::launcher::control {
@@ -33,10 +34,8 @@ std::string_view next_word(std::string_view& line) {
 }
 
 std::optional<int> number(std::string_view word, int largest) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  const bool is_number = error == std::errc() && end == word.data() + word.size();
-  return is_number && value >= 0 && value <= largest ? std::optional(value) : std::nullopt;
+  const auto value = read_number(word);
+  return value && *value <= largest ? value : std::nullopt;
 }
 
 struct Encoder {

@@ -2,29 +2,23 @@
 
 #include "acc/base/error.hpp"
 #include "host/own_variables.hpp"
+#include "plan/given.hpp"
 #include "start/control_message.hpp"
 
 #include <unistd.h>
-
-#include <charconv>
 
 namespace acc::launcher {
 namespace {
 
 std::size_t machine_number(const std::string& word) {
-  std::size_t number = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (error != std::errc() || end != word.data() + word.size()) {
+  const auto number = read_number(word);
+  if (!number) {
     throw Error(Errc::protocol, "remote: '" + word + "' is no machine's number");
   }
-  return number;
+  return static_cast<std::size_t>(*number);
 }
 
 }  // namespace
-
-bool is_controlled(const plugins::Environment& environment) {
-  return value_of(environment, variables::control) == "stdin";
-}
 
 bool was_started(const plugins::Environment& environment) {
   return is_controlled(environment) || !value_of(environment, variables::machine_rank).empty();

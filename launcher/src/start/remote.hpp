@@ -14,9 +14,6 @@ constexpr std::string_view kRemoteCommand = "remote";
 /// This launcher is one of those that another acclaunch has started.
 bool was_started(const plugins::Environment& environment);
 
-/// A starter hears this launcher's answers, and speaks on its standard input.
-bool is_controlled(const plugins::Environment& environment);
-
 /// `acclaunch remote [MACHINE MESSAGE]`: what another acclaunch runs on this machine. Takes its
 /// message from there or from standard input, goes where it says, and returns the command line to
 /// be read in the place of this one. Throws Error.

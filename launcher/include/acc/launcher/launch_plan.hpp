@@ -11,12 +11,16 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace acc::launcher {
 
 /// What the workers are, apart from how their state is sharded.
 enum class Mode { plain, multi_gpu, fsdp, deepspeed };
+
+/// The settings that are in force, as acc::plugins names them: `fsdp`, `deepspeed` or `none`.
+std::string_view origin_of(Mode mode) noexcept;
 
 /// By which variables a worker is told who it is.
 enum class Identity {

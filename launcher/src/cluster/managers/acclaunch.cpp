@@ -16,11 +16,7 @@ void check(const ClusterPlace& place) {
                                   name_of(variables::main_process_ip) + " and " +
                                   name_of(variables::main_process_port) + " beside it");
   }
-  const auto& [rank, where] = *place.node_rank;
-  if (rank >= place.num_nodes->value) {
-    throw Error(Errc::config, contradiction(where, std::to_string(rank), place.num_nodes->where,
-                                            "is " + std::to_string(place.num_nodes->value)));
-  }
+  check_below(place.node_rank, place.num_nodes);
   if (place.tasks_per_node &&
       place.tasks_per_node->value.size() != static_cast<std::size_t>(place.num_nodes->value)) {
     throw Error(

@@ -1,6 +1,5 @@
 // Pods: an Indexed Job's, which a JobSet may have made, and a PyTorchJob's. Managed services of
 // clouds set the latter's variables too.
-#include "acc/base/error.hpp"
 #include "cluster/managers/managers.hpp"
 
 namespace acc::launcher {
@@ -41,15 +40,6 @@ std::optional<ClusterPlace> place_in_pytorch_job(const JobVariables& job,
   return place;
 }
 
-void check_node_rank(const ClusterPlace& place) {
-  const auto& node = place.node_rank;
-  const auto& count = place.num_nodes;
-  if (node && count && node->value >= count->value) {
-    throw Error(Errc::config, contradiction(node->where, std::to_string(node->value), count->where,
-                                            "is " + std::to_string(count->value)));
-  }
-}
-
 }  // namespace
 
 std::optional<ClusterPlace> place_of_pytorch_job(const JobVariables& job, const HostFacts& facts) {
@@ -69,7 +59,7 @@ std::optional<ClusterPlace> place_of_pytorch_job(const JobVariables& job, const 
     place->port = job.port("MASTER_PORT");
   }
   if (place) {
-    check_node_rank(*place);
+    check_below(place->node_rank, place->num_nodes);
   }
   return place;
 }

@@ -30,6 +30,9 @@ struct TaskNames {
 /// 127.0.0.1. Throws Error(config), also where they contradict each other.
 void read_task(const JobVariables& job, const TaskNames& names, ClusterPlace& place);
 
+/// Throws Error(config) where a rank is not below its count; either may not be told.
+void check_below(const std::optional<Said<int>>& rank, const std::optional<Said<int>>& count);
+
 /// For a manager that says where it runs itself, and no more: rank 0 is normally there too. `here`:
 /// this process is on that machine. Rank 0 that is elsewhere gets a notice.
 void expect_rank_0_at(const Said<std::string>& manager_host, bool here, ClusterPlace& place);

@@ -8,14 +8,14 @@ std::optional<Said<int>> number(const JobVariables& job, const std::string& name
   return name.empty() ? std::nullopt : job.number(name);
 }
 
-void check_below(const std::optional<Said<int>>& one, const std::optional<Said<int>>& count) {
-  if (one && count && one->value >= count->value) {
-    throw Error(Errc::config, contradiction(one->where, std::to_string(one->value), count->where,
+}  // namespace
+
+void check_below(const std::optional<Said<int>>& rank, const std::optional<Said<int>>& count) {
+  if (rank && count && rank->value >= count->value) {
+    throw Error(Errc::config, contradiction(rank->where, std::to_string(rank->value), count->where,
                                             "is " + std::to_string(count->value)));
   }
 }
-
-}  // namespace
 
 void read_task(const JobVariables& job, const TaskNames& names, ClusterPlace& place) {
   place.rank = number(job, names.rank);

@@ -8,10 +8,6 @@ namespace {
 using Backend = RendezvousPlan::Backend;
 using plugins::Environment;
 
-std::string origin_of(Mode mode) {
-  return mode == Mode::fsdp ? "fsdp" : mode == Mode::deepspeed ? "deepspeed" : "none";
-}
-
 /// Another job that the same plan may become: all is different that only the start decides.
 struct OtherJob {
   LaunchPlan plan;

@@ -86,7 +86,7 @@ AccelerateDraft::AccelerateDraft(const Flags& given_flags, const plugins::Enviro
       config(load_config(given_flags, parent)) {}
 
 std::string AccelerateDraft::origin() const {
-  return plan.mode == Mode::fsdp ? "fsdp" : plan.mode == Mode::deepspeed ? "deepspeed" : "none";
+  return std::string(origin_of(plan.mode));
 }
 
 std::string AccelerateDraft::place(std::string_view key) const {

@@ -214,7 +214,7 @@ void take_place(AccelerateDraft& draft) {
   }
   const auto place = find_place(draft.environment, draft.facts);
   const bool is_started = place && place->manager.name == "acclaunch";
-  draft.plan.is_controlled = value_of(draft.environment, variables::control) == "stdin";
+  draft.plan.is_controlled = is_controlled(draft.environment);
   if (draft.settings.has("hostfile") && !is_started) {
     if (has_flag(draft, "machine_rank")) {
       throw Error(Errc::config, draft.place("hostfile") + " starts all machines from here, and " +

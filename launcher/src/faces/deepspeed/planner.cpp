@@ -62,7 +62,7 @@ void find_starter(DeepSpeedDraft& draft) {
   draft.plan.manager = place->manager;
   if (place->manager.name == "acclaunch") {
     draft.plan.rendezvous.run_id = place->run_id.value;
-    draft.plan.is_controlled = value_of(draft.environment, variables::control) == "stdin";
+    draft.plan.is_controlled = is_controlled(draft.environment);
     draft.place = std::move(place);
   }
 }
@@ -138,12 +138,10 @@ void read_environment_files(DeepSpeedDraft& draft) {
 }
 
 void show_gpus(DeepSpeedDraft& draft) {
-  std::string list;
   for (const int slot : draft.this_host().slots) {
-    list += (list.empty() ? "" : ",") + std::to_string(slot);
     draft.plan.gpu_ids.push_back(std::to_string(slot));
   }
-  draft.plan.environment["CUDA_VISIBLE_DEVICES"] = list;
+  draft.plan.environment["CUDA_VISIBLE_DEVICES"] = joined(draft.this_host().slots);
 }
 
 void choose_device(DeepSpeedDraft& draft) {
