@@ -4,6 +4,7 @@
 #include "acc/base/export.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 #include "acc/runtime/initializer.hpp"
+#include "acc/runtime/lr_schedule.hpp"
 #include "acc/runtime/optimizers.hpp"
 #include "acc/runtime/reports.hpp"
 #include "acc/runtime/types.hpp"
@@ -41,6 +42,13 @@ class UnitState;
 /// Sizes of a parameter, outermost first, row-major.
 using Shape = std::vector<std::int64_t>;
 
+struct ModelOptions {
+  /// In which dtype the program brings its weights (what `torch_dtype` is where a model is loaded):
+  /// float32, bfloat16 or float16. Without mixed precision everything is then kept in it, weights
+  /// and optimizer states too (FSDP's low-precision mode); with it, master weights are float32.
+  DType dtype = DType::float32;
+};
+
 struct ParameterOptions {
   bool trainable = true;  ///< a frozen parameter is sharded and gathered, never reduced or updated
   bool weight_decay = true;  ///< whether the optimizer's weight decay applies
@@ -56,6 +64,18 @@ class Parameter {
   friend class ForwardUse;
   friend class BackwardUse;
   explicit Parameter(int index) : index_(index) {}
+  int index_ = -1;
+};
+
+/// A registered buffer (`Unit::buffer`): a small handle, valid as long as its Model.
+class Buffer {
+ public:
+  Buffer() = default;
+
+ private:
+  friend class detail::UnitState;
+  friend class Unit;
+  explicit Buffer(int index) : index_(index) {}
   int index_ = -1;
 };
 
@@ -146,7 +166,17 @@ class ACC_API Unit {
   /// checkpointed under both, stored, reduced and counted once.
   void tie(std::string alias_full_name, Parameter parameter);
 
+  /// Values that belong to the unit and are neither trained nor sharded (running statistics,
+  /// masks): whole on every rank, rank 0's at first where fsdp_sync_module_states holds.
+  Buffer buffer(std::string name, Shape shape, Initializer initializer);
+  /// The buffer in Model::buffer_dtype(), [shape], memory of Runtime::device(); the program's to
+  /// write.
+  [[nodiscard]] void* data(Buffer buffer);
+
   [[nodiscard]] ForwardUse forward();
+  /// A forward that is computed once more for the backward that follows (activation checkpointing):
+  /// expects no backward of its own, and what it gathers stays for that backward.
+  [[nodiscard]] ForwardUse recompute();
   [[nodiscard]] BackwardUse backward();
   [[nodiscard]] const std::string& name() const;
 
@@ -154,6 +184,26 @@ class ACC_API Unit {
   friend class detail::ModelState;
   explicit Unit(detail::UnitState* state) : state_(state) {}
   detail::UnitState* state_;
+};
+
+/// A kept activation (`Runtime::keep`). Move-only; must end before the Runtime.
+class ACC_API SavedActivation {
+ public:
+  SavedActivation();
+  SavedActivation(SavedActivation&& other) noexcept;
+  SavedActivation& operator=(SavedActivation&& other) noexcept;
+  ~SavedActivation();
+
+  /// Starts to bring it back, so that `restore` does not wait.
+  void prefetch();
+  /// The values again, [nbytes], memory of the device, valid until this ends.
+  [[nodiscard]] const void* restore();
+
+ private:
+  friend class Runtime;
+  class State;
+  explicit SavedActivation(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 /// The program's parameters. Copies are handles on the same model.
@@ -173,15 +223,24 @@ class ACC_API Model {
   /// Collective; rank 0 writes, one unit in memory at a time. The file is complete or absent.
   void export_safetensors(const std::string& path);
 
-  Optimizer optimizer(const AdamW& settings);
-  Optimizer optimizer(const Sgd& settings);
+  /// Parameters that no group names have `settings` as they are. Throws Error(config) for a group
+  /// that names nothing, and for parameters that two groups name.
+  Optimizer optimizer(const AdamW& settings, const std::vector<ParameterGroup>& groups = {});
+  Optimizer optimizer(const Sgd& settings, const std::vector<ParameterGroup>& groups = {});
+  /// What the launcher's configuration says (`optimizer` and `scheduler` of a DeepSpeed file).
+  /// Throws Error(config) where it says nothing.
+  Optimizer optimizer_from_settings();
 
   /// While it lives, forward scopes expect no backward (evaluation, sampling).
   [[nodiscard]] std::shared_ptr<void> no_grad();
+  /// While it lives, micro-steps that end are not reduced: their gradients are accumulated whole on
+  /// each rank (FSDP's no_sync), and the next micro-step outside reduces all of them at once.
+  [[nodiscard]] std::shared_ptr<void> no_sync();
 
   /// What parameters and gradients are for the program: float32, or on a GPU with mixed precision
   /// bfloat16. (On the CPU 16-bit weights are widened before use.)
   [[nodiscard]] DType compute_dtype() const;
+  [[nodiscard]] DType buffer_dtype() const;
   [[nodiscard]] std::int64_t numel() const;  ///< elements of all parameters, tied ones once
   [[nodiscard]] MemoryReport memory() const;
   /// Counts since the last `reset_traffic`.
@@ -202,10 +261,26 @@ class ACC_API Optimizer {
   /// updates, and forgets the gradients. Collective. Without `set_clip_norm` the launcher's
   /// gradient_clipping holds; 0 is no clipping.
   StepInfo step();
+  /// With fp16, by what the program multiplies the gradient of its loss before the backward, so
+  /// that small gradients survive; `step` divides by it. 1 otherwise.
+  [[nodiscard]] double loss_scale() const;
+
+  /// Of the parameters that no group names, and, with its name, of a group. With a schedule the
+  /// next step's rate; `set_lr` ends the schedule of what it sets.
   void set_lr(double lr);
+  void set_lr(const std::string& group, double lr);
   [[nodiscard]] double lr() const;
+  [[nodiscard]] double lr(const std::string& group) const;
+  /// From now on every step takes its learning rates from `schedule`; steps that are skipped do not
+  /// count. Its place travels with checkpoints.
+  void set_schedule(LrSchedule schedule);
+
   void set_clip_norm(double max_norm);
   [[nodiscard]] double clip_norm() const;
+  /// Clips each element of the mean gradient to [-max_value, max_value] (torch's clip_grad_value_);
+  /// 0: no. With a norm to clip to as well, values come first.
+  void set_clip_value(double max_value);
+  [[nodiscard]] double clip_value() const;
 
  private:
   friend class Model;
@@ -238,9 +313,16 @@ class ACC_API Runtime {
   [[nodiscard]] std::string describe() const;
 
   /// A new model; `seed` feeds its initialisers, whose values do not depend on the world size.
-  Model model(std::uint64_t seed = 0);
+  Model model(std::uint64_t seed = 0, const ModelOptions& options = {});
 
   [[nodiscard]] int gradient_accumulation_steps() const;
+  /// Whether the program is asked to keep a block's input alone and compute the block again
+  /// (`Unit::recompute`) in the backward.
+  [[nodiscard]] bool activation_checkpointing() const;
+  /// Keeps a copy of `data` (memory of `device()`) until it is wanted again: in host memory where
+  /// fsdp_activation_checkpointing_offload holds, else where it is. Copies run beside what is
+  /// computed; `data` may be overwritten by work issued after the call.
+  [[nodiscard]] SavedActivation keep(const void* data, std::size_t nbytes);
   /// True when this micro-step's backward was the last before `Optimizer::step()`.
   [[nodiscard]] bool last_micro_step(const Model& model) const;
 

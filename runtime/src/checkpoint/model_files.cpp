@@ -3,8 +3,8 @@
 #include "acc/base/log.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/sharded_checkpoint.hpp"
-#include "model_state.hpp"
-#include "optimizer_state.hpp"
+#include "model/model_state.hpp"
+#include "optim/optimizer_state.hpp"
 #include "sharding/host_array.hpp"
 
 #include <fmt/format.h>

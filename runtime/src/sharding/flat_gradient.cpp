@@ -36,11 +36,11 @@ void FlatGradient::open() {
   }
   const auto numel = static_cast<std::size_t>(layout_.padded_numel);
   if (!kept_whole_) {
-    buffer_ = engine_.gradients->acquire(numel * nbytes_of(engine_.compute_dtype));
+    buffer_ = engine_.gradients->acquire(numel * nbytes_of(engine_.precision.reduced));
   }
-  const DType reduced_in = kept_whole_ ? DType::float32 : engine_.compute_dtype;
-  if (engine_.view_dtype != reduced_in) {
-    scratch_ = engine_.scratch->acquire(numel * nbytes_of(engine_.view_dtype));
+  const DType reduced_in = kept_whole_ ? DType::float32 : engine_.precision.reduced;
+  if (engine_.precision.viewed != reduced_in) {
+    scratch_ = engine_.scratch->acquire(numel * nbytes_of(engine_.precision.viewed));
   }
   target_ = scratch_ ? scratch_->data() : buffer_->data();
 }
@@ -48,13 +48,13 @@ void FlatGradient::open() {
 FlatGradient::Target FlatGradient::target(std::size_t index) {
   open();
   const auto offset = static_cast<std::size_t>(layout_.offsets[index]);
-  const Target target{target_ + offset * nbytes_of(engine_.view_dtype), written_[index]};
+  const Target target{target_ + offset * nbytes_of(engine_.precision.viewed), written_[index]};
   written_[index] = true;
   return target;
 }
 
 void FlatGradient::zero_unwritten() {
-  const std::size_t width = nbytes_of(engine_.view_dtype);
+  const std::size_t width = nbytes_of(engine_.precision.viewed);
   const auto zero = [&](std::int64_t begin, std::int64_t end) {
     if (begin < end) {
       engine_.device->zero(target_ + static_cast<std::size_t>(begin) * width,
@@ -80,7 +80,7 @@ void FlatGradient::close(bool last) {
     reduce_to_shard();
     return;
   }
-  if (engine_.view_dtype != DType::float32) {
+  if (engine_.precision.viewed != DType::float32) {
     add_to_whole();
   }
   if (last) {
@@ -92,8 +92,9 @@ void FlatGradient::reduce_to_shard() {
   zero_unwritten();
   device::Device& device = *engine_.device;
   if (scratch_) {
-    device.cast(scratch_->data(), engine_.view_dtype, buffer_->data(), engine_.compute_dtype,
-                static_cast<std::size_t>(layout_.padded_numel), device.compute());
+    device.cast(scratch_->data(), engine_.precision.viewed, buffer_->data(),
+                engine_.precision.reduced, static_cast<std::size_t>(layout_.padded_numel),
+                device.compute());
     engine_.scratch->release(std::move(scratch_));
   }
   target_ = nullptr;
@@ -104,7 +105,7 @@ void FlatGradient::reduce_to_shard() {
   const bool accumulate = accumulated_ && !offloaded;
   reduction_ = engine_.groups.shard->reduce_scatter(
       buffer_->data(), offloaded ? offloaded->as<float>() : shard_->as<float>(),
-      static_cast<std::size_t>(layout_.shard_numel), engine_.compute_dtype,
+      static_cast<std::size_t>(layout_.shard_numel), engine_.precision.reduced,
       {.scale = engine_.gradient_scale, .accumulate = accumulate});
   std::function<void()> reduced;
   if (offloaded) {
@@ -128,7 +129,7 @@ void FlatGradient::offload(const device::MemoryPtr& reduced, bool accumulate) {
 void FlatGradient::add_to_whole() {
   open();
   zero_unwritten();
-  engine_.device->add_scaled(scratch_->data(), engine_.view_dtype, buffer_->as<float>(),
+  engine_.device->add_scaled(scratch_->data(), engine_.precision.viewed, buffer_->as<float>(),
                              static_cast<std::size_t>(layout_.padded_numel), 1.0F, whole_begun_,
                              engine_.device->compute());
   engine_.scratch->release(std::move(scratch_));

@@ -29,23 +29,23 @@ std::uint64_t stream_of(std::string_view name, std::uint64_t seed) {
 }  // namespace
 
 FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
-                             std::vector<ParameterRecord> parameters, bool trainable)
+                             std::vector<ParameterRecord> parameters, FlatTraits traits)
     : engine_(engine),
       unit_name_(std::move(unit_name)),
       parameters_(std::move(parameters)),
       layout_(layout_of(engine, parameters_)),
-      storage_(make_weight_storage(engine, layout_)) {
+      storage_(make_weight_storage(engine, layout_, traits)) {
   if (!master_is_gathered()) {
     master_ = engine_.allocate_state(owned().numel, "master weights");
   }
-  if (engine_.low_precision() && engine_.offload_optimizer() != storage_->own_offloaded()) {
+  if (engine_.precision.is_mixed() && engine_.offload_optimizer() != storage_->own_offloaded()) {
     const std::size_t nbytes =
-        static_cast<std::size_t>(owned().numel) * nbytes_of(engine_.compute_dtype);
+        static_cast<std::size_t>(owned().numel) * nbytes_of(engine_.precision.gathered);
     rounded_ = engine_.offload_optimizer()
                    ? engine_.device->allocate_host(nbytes, "rounded weights")
                    : engine_.device->allocate(nbytes, "rounded weights");
   }
-  if (trainable) {
+  if (traits.trainable) {
     gradient_ = std::make_unique<FlatGradient>(engine_, layout_, owned());
   }
 }
@@ -54,7 +54,7 @@ FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
 
 /// Where dtype and place of what is gathered are the optimizer's, there is one copy of both.
 bool FlatParameter::master_is_gathered() const noexcept {
-  return !engine_.low_precision() && engine_.offload_optimizer() == storage_->own_offloaded();
+  return !engine_.precision.is_mixed() && engine_.offload_optimizer() == storage_->own_offloaded();
 }
 
 float* FlatParameter::master() {
@@ -62,7 +62,7 @@ float* FlatParameter::master() {
 }
 
 void* FlatParameter::rounded() {
-  if (!engine_.low_precision()) {
+  if (!engine_.precision.is_mixed()) {
     return nullptr;
   }
   return rounded_ ? rounded_->data() : storage_->own();
@@ -84,7 +84,7 @@ void FlatParameter::initialize(std::uint64_t seed) {
 
 void FlatParameter::round_master() {
   if (void* const to = rounded()) {
-    engine_.updater->cast(master(), DType::float32, to, engine_.compute_dtype,
+    engine_.updater->cast(master(), DType::float32, to, engine_.precision.gathered,
                           static_cast<std::size_t>(owned().numel), engine_.updater->compute());
   }
 }
@@ -116,9 +116,9 @@ void FlatParameter::publish() {
   const auto numel = static_cast<std::size_t>(owned().numel);
   device::Device& device = *engine_.device;
   if (rounded_) {
-    device.copy(storage_->own(), rounded_->data(), numel * nbytes_of(engine_.compute_dtype),
+    device.copy(storage_->own(), rounded_->data(), numel * nbytes_of(engine_.precision.gathered),
                 device.compute());
-  } else if (master_ && !engine_.low_precision()) {
+  } else if (master_ && !engine_.precision.is_mixed()) {
     device.copy(storage_->own(), master_->data(), numel * sizeof(float), device.compute());
   }
   storage_->publish();
@@ -147,11 +147,11 @@ const void* FlatParameter::unshard() {
                              unit_name_.empty() ? "root" : unit_name_);
     view_ = storage_->finish_unshard();
   }
-  if (engine_.view_dtype != engine_.compute_dtype) {
+  if (engine_.precision.viewed != engine_.precision.gathered) {
     const auto numel = static_cast<std::size_t>(layout_.padded_numel);
-    widened_ = engine_.scratch->acquire(numel * nbytes_of(engine_.view_dtype));
-    engine_.device->cast(view_, engine_.compute_dtype, widened_->data(), engine_.view_dtype, numel,
-                         engine_.device->compute());
+    widened_ = engine_.scratch->acquire(numel * nbytes_of(engine_.precision.viewed));
+    engine_.device->cast(view_, engine_.precision.gathered, widened_->data(),
+                         engine_.precision.viewed, numel, engine_.device->compute());
     view_ = widened_->data();
   }
   return view_;

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "acc/runtime/initializer.hpp"
 #include "device/device.hpp"
 #include "sharding/engine.hpp"
 #include "sharding/flat_gradient.hpp"
+#include "sharding/flat_plan.hpp"
 #include "sharding/shard_layout.hpp"
 #include "sharding/weight_storage.hpp"
 
@@ -13,24 +13,11 @@
 
 namespace acc::sharding {
 
-/// A parameter as the program registered it.
-struct ParameterRecord {
-  std::string name;  ///< full name
-  std::vector<std::string> aliases;
-  std::vector<std::int64_t> shape;
-  std::int64_t numel = 0;
-  Initializer initializer;
-  bool trainable = true;
-  bool weight_decay = true;
-};
-
-/// The parameters of a unit that are gathered together, and their gradients. A unit has one for
-/// what is trained and one for what is frozen, so that a gradient shard is always where its weight
-/// is.
+/// Parameters of a unit that are stored, gathered and reduced as one array (`plan_flats`).
 class FlatParameter {
  public:
   FlatParameter(Engine& engine, std::string unit_name, std::vector<ParameterRecord> parameters,
-                bool trainable);
+                FlatTraits traits);
 
   [[nodiscard]] const FlatLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] const std::vector<ParameterRecord>& parameters() const noexcept {

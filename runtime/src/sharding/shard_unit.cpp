@@ -9,22 +9,15 @@ namespace acc::sharding {
 ShardUnit::ShardUnit(Engine& engine, std::string name, bool is_root,
                      const std::vector<ParameterRecord>& parameters)
     : engine_(engine), name_(std::move(name)), is_root_(is_root), places_(parameters.size()) {
-  for (const bool trainable : {true, false}) {
+  for (const FlatPlan& plan : plan_flats(parameters, engine_.settings.sharding)) {
     std::vector<ParameterRecord> members;
-    std::vector<std::size_t> indices;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i].trainable == trainable) {
-        members.push_back(parameters[i]);
-        indices.push_back(i);
-      }
-    }
-    if (members.empty()) {
-      continue;
+    for (const std::size_t index : plan.members) {
+      members.push_back(parameters[index]);
     }
     flats_.push_back(
-        std::make_unique<FlatParameter>(engine_, name_, std::move(members), trainable));
-    for (std::size_t k = 0; k < indices.size(); ++k) {
-      places_[indices[k]] = {flats_.back().get(), k};
+        std::make_unique<FlatParameter>(engine_, name_, std::move(members), plan.traits));
+    for (std::size_t k = 0; k < plan.members.size(); ++k) {
+      places_[plan.members[k]] = {flats_.back().get(), k};
     }
   }
 }
@@ -128,7 +121,8 @@ void ShardUnit::complete_micro_step() {
 const void* ShardUnit::parameter(std::size_t index) {
   const Place& at = places_[index];
   const auto offset = static_cast<std::size_t>(at.flat->layout().offsets[at.index]);
-  return static_cast<const std::byte*>(at.flat->unshard()) + offset * nbytes_of(engine_.view_dtype);
+  return static_cast<const std::byte*>(at.flat->unshard()) +
+         offset * nbytes_of(engine_.precision.viewed);
 }
 
 FlatGradient::Target ShardUnit::gradient(std::size_t index) {

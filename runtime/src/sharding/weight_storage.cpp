@@ -14,7 +14,7 @@ class Replicated final : public WeightStorage {
   Replicated(Engine& engine, const FlatLayout& layout)
       : owned_{0, layout.padded_numel},
         memory_(engine.device->allocate(
-            static_cast<std::size_t>(layout.padded_numel) * nbytes_of(engine.compute_dtype),
+            static_cast<std::size_t>(layout.padded_numel) * nbytes_of(engine.precision.gathered),
             "weights")) {}
 
   Shard owned() const override { return owned_; }
@@ -37,7 +37,7 @@ class Resident final : public WeightStorage {
   Resident(Engine& engine, const FlatLayout& layout)
       : group_(*engine.groups.shard),
         shard_(layout.shard(group_.rank())),
-        width_(nbytes_of(engine.compute_dtype)),
+        width_(nbytes_of(engine.precision.gathered)),
         always_full_(!engine.on.shard_parameters),
         full_(group_.allocate_gathered(static_cast<std::size_t>(layout.padded_numel) * width_)) {}
 
@@ -154,7 +154,8 @@ class Transient final : public WeightStorage {
       : engine_(engine),
         group_(*engine.groups.shard),
         shard_(layout.shard(group_.rank())),
-        shard_nbytes_(static_cast<std::size_t>(shard_.numel) * nbytes_of(engine.compute_dtype)),
+        shard_nbytes_(static_cast<std::size_t>(shard_.numel) *
+                      nbytes_of(engine.precision.gathered)),
         full_nbytes_(shard_nbytes_ * static_cast<std::size_t>(group_.size())) {
     if (engine_.offload_param) {
       host_shard_ = engine_.device->allocate_host(shard_nbytes_, "weights");
@@ -260,7 +261,9 @@ class Transient final : public WeightStorage {
 
 }  // namespace
 
-std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLayout& layout) {
+std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLayout& layout,
+                                                   const FlatTraits& traits) {
+  static_cast<void>(traits);
   if (engine.offload_param && !engine.on.shard_parameters) {
     throw Error(Errc::config,
                 "offload of parameters needs a strategy that shards them (FULL_SHARD, "

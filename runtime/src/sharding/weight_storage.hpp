@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sharding/engine.hpp"
+#include "sharding/flat_plan.hpp"
 #include "sharding/shard_layout.hpp"
 
 #include <memory>
@@ -39,6 +40,7 @@ class WeightStorage {
   [[nodiscard]] virtual std::int64_t held_nbytes() const = 0;
 };
 
-std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLayout& layout);
+std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLayout& layout,
+                                                   const FlatTraits& traits);
 
 }  // namespace acc::sharding

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/base/export.hpp"
+#include "acc/plugins/training_settings.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -45,6 +46,8 @@ ACC_API std::string_view to_string(DeviceCollectives value) noexcept;
 /// The neutral settings that FSDP and DeepSpeed configurations both translate to, and all that the
 /// runtime knows of either. Counts are elements, not bytes, unless the name says so.
 struct ShardingSettings {
+  static constexpr std::int64_t kUnbounded = INT64_MAX;
+
   Strategy strategy = Strategy::no_shard;
   /// Ranks of one shard group for the hybrid strategies; 0: the local world size.
   int shard_size = 0;
@@ -54,6 +57,13 @@ struct ShardingSettings {
   int reshard_size = 0;
 
   MixedPrecision mixed_precision = MixedPrecision::no;
+  /// In which gradients travel (`no`: fp32); absent: the mixed precision's.
+  std::optional<MixedPrecision> reduce_precision;
+  bool stochastic_rounding = false;  ///< of weights that are kept in 16 bits
+  /// DeepSpeed: master weights begin as the 16-bit copy rounds what was loaded.
+  bool round_initial_weights = false;
+  LossScaling loss_scaling;
+  NanPolicy nan_policy = NanPolicy::ignore;
   OffloadDevice offload_param = OffloadDevice::none;
   OffloadDevice offload_optimizer = OffloadDevice::none;
   std::string offload_param_nvme_path;
@@ -69,6 +79,7 @@ struct ShardingSettings {
   bool use_orig_params = true;
   bool sync_module_states = true;
   bool cpu_ram_efficient_loading = true;
+  bool zero3_init = true;  ///< parameters are made sharded; false: whole on each rank, then cut
   bool activation_checkpointing = false;
   bool activation_checkpointing_offload = false;
   std::string ignored_modules;
@@ -76,20 +87,24 @@ struct ShardingSettings {
   StateDictType state_dict_type = StateDictType::sharded;
   bool save_16bit_model = false;
 
-  std::int64_t reduce_bucket_size = 500'000'000;
-  std::int64_t allgather_bucket_size = 500'000'000;
-  std::int64_t prefetch_bucket_size = 50'000'000;
-  std::int64_t param_persistence_threshold = 100'000;
-  std::int64_t max_live_parameters = 1'000'000'000;
-  std::int64_t max_reuse_distance = 1'000'000'000;
-  std::int64_t sub_group_size = 1'000'000'000;
-  bool overlap_comm = false;
-  bool contiguous_gradients = true;
+  // DeepSpeed's counts of elements; the defaults are what FSDP does.
+  std::int64_t reduce_bucket_size = 0;     ///< most elements reduced at once; 0: a unit's
+  std::int64_t allgather_bucket_size = 0;  ///< most gathered at once after a step; 0: a unit's
+  std::int64_t prefetch_bucket_size = 0;   ///< gathered ahead; 0: one unit, as the prefetches say
+  std::int64_t param_persistence_threshold = 0;           ///< smaller parameters stay gathered
+  std::int64_t model_persistence_threshold = kUnbounded;  ///< but no more than this in all
+  std::int64_t max_live_parameters = kUnbounded;          ///< gathered before some must be freed
+  std::int64_t max_reuse_distance = 0;  ///< what is used again within this is not freed
+  std::int64_t sub_group_size = 0;      ///< tile of the optimizer step; 0: a unit's shard
+  bool overlap_comm = true;             ///< false: a reduction is waited for where it is issued
+  bool contiguous_gradients = true;     ///< false: each parameter is reduced by itself
   bool round_robin_gradients = false;
 
   int gradient_accumulation_steps = 1;
   /// Global L2 norm to clip to; absent: the program decides; 0: no clipping.
   std::optional<double> gradient_clipping;
+  OptimizerChoice optimizer;
+  ScheduleChoice schedule;
 
   bool operator==(const ShardingSettings&) const = default;
 };
@@ -127,6 +142,8 @@ struct RuntimeSettings {
   DeviceCollectives device_collectives = DeviceCollectives::automatic;
   /// ACC_SHARE_GPUS=1: more ranks than GPUs on a machine take turns on them; else that is an error.
   bool share_gpus = false;
+  /// ACC_DETERMINISTIC=1: whatever could make two runs of one layout differ is switched off.
+  bool deterministic = false;
   /// ACC_TRACE: file to which every rank of a machine adds its timeline; empty: none.
   std::string trace;
 

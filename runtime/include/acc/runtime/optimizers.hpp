@@ -1,5 +1,9 @@
 #pragma once
 
+#include <optional>
+#include <string>
+#include <vector>
+
 namespace acc {
 
 /// Decoupled weight decay (arXiv 1711.05101), torch.optim.AdamW's rule and defaults.
@@ -17,6 +21,15 @@ struct Sgd {
   double momentum = 0.0;
   double weight_decay = 0.0;
   bool nesterov = false;
+};
+
+/// Parameters of an optimizer that have settings of their own.
+struct ParameterGroup {
+  std::string name;
+  /// Full names of parameters; a trailing `*` stands for any rest.
+  std::vector<std::string> parameters;
+  std::optional<double> lr = {};            ///< absent: the optimizer's
+  std::optional<double> weight_decay = {};  ///< absent: the optimizer's
 };
 
 }  // namespace acc

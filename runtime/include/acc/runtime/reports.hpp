@@ -9,6 +9,9 @@ struct StepInfo {
   std::int64_t step = 0;
   double grad_norm = 0.0;
   double clip_coefficient = 1.0;
+  double lr = 0.0;          ///< with which it was made (of the parameters outside all groups)
+  double loss_scale = 1.0;  ///< by which its gradients had been multiplied
+  bool skipped = false;     ///< a gradient was not finite: nothing was updated, `step` stands
 };
 
 /// Bytes that this rank holds for the model between steps, and the most it gathered at once.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/runtime.hpp"
+#include "sharding/schedule.hpp"
 #include "sharding/shard_unit.hpp"
 
 #include <memory>
@@ -31,6 +32,7 @@ class UnitState {
   bool is_root;
   std::vector<sharding::ParameterRecord> parameters;
   sharding::ShardUnit* owner = nullptr;
+  int owner_number = -1;  ///< of `owner` among the model's sharded units
   std::size_t first_in_owner = 0;
 };
 
@@ -38,7 +40,8 @@ class UnitState {
 class ModelState {
  public:
   ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
-             device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer, std::uint64_t seed);
+             device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer, std::uint64_t seed,
+             const ModelOptions& options);
   ~ModelState();
 
   Unit& add_unit(std::string name, std::string class_name, bool is_root);
@@ -69,9 +72,9 @@ class ModelState {
   [[nodiscard]] std::vector<bool> wrap_units() const;
   void make_pools(const std::vector<bool>& own);
   void make_root(const std::vector<bool>& own);
-  using Order = std::vector<sharding::ShardUnit*>;
-  /// Starts the gather of the unit after `unit`: one ahead, so two units are alive at most.
-  static void prefetch_after(const Order& order, const sharding::ShardUnit& unit);
+  /// The parameters of `unit` live in the sharded unit that was made last.
+  void own_by_last(UnitState& unit);
+  void prefetch(const std::vector<int>& units);
 
   sharding::Engine engine_;
   std::uint64_t seed_;
@@ -79,8 +82,7 @@ class ModelState {
   std::vector<std::unique_ptr<UnitState>> unit_states_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<sharding::ShardUnit>> shard_units_;
-  Order forward_order_;   ///< units as their forward began, in the first micro-step
-  Order backward_order_;  ///< the other way round, as their forward ended
+  std::optional<sharding::Schedule> schedule_;
 };
 
 }  // namespace acc::detail

@@ -1,4 +1,4 @@
-#include "sharding/wrap.hpp"
+#include "model/wrap.hpp"
 
 #include "acc/base/error.hpp"
 

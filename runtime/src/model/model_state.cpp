@@ -1,8 +1,8 @@
-#include "model_state.hpp"
+#include "model/model_state.hpp"
 
 #include "device/cpu_device.hpp"
+#include "model/wrap.hpp"
 #include "sharding/gradient_offload.hpp"
-#include "sharding/wrap.hpp"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -68,7 +68,7 @@ int updater_threads(const plugins::WorkerIdentity& identity) {
 
 ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
                        device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer,
-                       std::uint64_t seed)
+                       std::uint64_t seed, const ModelOptions& options)
     : seed_(seed) {
   const plugins::ShardingSettings& asked = settings.sharding;
   const bool on_gpu = device->kind() == plugins::Device::cuda;
@@ -87,13 +87,11 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
   if (engine_.offload_param) {
     engine_.fetches = engine_.device->make_stream("copy to GPU");
   }
-  if (asked.mixed_precision == plugins::MixedPrecision::bf16) {
-    engine_.compute_dtype = DType::bfloat16;
-  }
+  engine_.precision = precision::make_policy(asked, options.dtype, engine_.device->kind());
   // A GPU computes behind the program: only a gather that was issued before the unit in front of
   // it overlaps with that.
-  engine_.prefetches_forward = asked.forward_prefetch || on_gpu;
-  engine_.view_dtype = on_gpu ? engine_.compute_dtype : DType::float32;
+  schedule_.emplace(sharding::ScheduleRules{.backward = asked.backward_prefetch,
+                                            .forward = asked.forward_prefetch || on_gpu});
   engine_.gradient_scale =
       1.0F / static_cast<float>(settings.identity.world_size *
                                 std::max(1, asked.gradient_accumulation_steps));
@@ -154,7 +152,7 @@ void ModelState::finalize() {
       UnitState& unit = *unit_states_[i];
       shard_units_.push_back(
           std::make_unique<ShardUnit>(engine_, unit.name, false, unit.parameters));
-      unit.owner = shard_units_.back().get();
+      own_by_last(unit);
     }
   }
   for (sharding::FlatParameter* flat : flats()) {
@@ -186,13 +184,19 @@ void ModelState::make_pools(const std::vector<bool>& own) {
   for (std::size_t i = 0; i < own.size(); ++i) {
     largest = std::max(largest, own[i] ? unit_states_[i]->numel() : 0);
   }
-  const std::size_t usual = static_cast<std::size_t>(largest) * nbytes_of(engine_.compute_dtype);
+  const std::size_t usual =
+      static_cast<std::size_t>(largest) * nbytes_of(engine_.precision.gathered);
   engine_.gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.shard, usual);
   if (engine_.groups.hpz) {
     engine_.hpz_gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.hpz, usual);
   }
   engine_.gradients =
       std::make_unique<sharding::GradientPool>(*engine_.groups.shard, engine_.tracer.get());
+}
+
+void ModelState::own_by_last(UnitState& unit) {
+  unit.owner = shard_units_.back().get();
+  unit.owner_number = static_cast<int>(shard_units_.size()) - 1;
 }
 
 void ModelState::make_root(const std::vector<bool>& own) {
@@ -213,63 +217,42 @@ void ModelState::make_root(const std::vector<bool>& own) {
   }
   shard_units_.push_back(std::make_unique<ShardUnit>(engine_, name, true, parameters));
   for (UnitState* member : members) {
-    member->owner = shard_units_.back().get();
+    own_by_last(*member);
   }
 }
-
-namespace {
-
-bool holds(const std::vector<ShardUnit*>& order, const ShardUnit* unit) {
-  return std::find(order.begin(), order.end(), unit) != order.end();
-}
-
-}  // namespace
 
 void ModelState::before_forward(UnitState& unit) {
   finalize();
-  ShardUnit& owner = *unit.owner;
-  owner.before_forward();
-  if (engine_.no_grad_depth > 0) {
-    return;
-  }
-  if (!holds(forward_order_, &owner)) {
-    forward_order_.push_back(&owner);
-  } else if (engine_.prefetches_forward) {
-    prefetch_after(forward_order_, owner);
+  unit.owner->before_forward();
+  if (engine_.no_grad_depth == 0) {
+    prefetch(schedule_->before_forward(unit.owner_number));
   }
 }
 
 void ModelState::after_forward(UnitState& unit) {
-  ShardUnit& owner = *unit.owner;
-  owner.after_forward();
-  if (engine_.no_grad_depth == 0 && !holds(backward_order_, &owner)) {
-    backward_order_.insert(backward_order_.begin(), &owner);
+  unit.owner->after_forward();
+  if (engine_.no_grad_depth == 0) {
+    schedule_->after_forward(unit.owner_number);
   }
 }
 
 void ModelState::before_backward(UnitState& unit) {
   finalize();
   unit.owner->before_backward();
-  if (engine_.settings.sharding.backward_prefetch == plugins::BackwardPrefetch::backward_pre) {
-    prefetch_after(backward_order_, *unit.owner);
-  }
+  prefetch(schedule_->before_backward(unit.owner_number));
 }
 
 void ModelState::after_backward(UnitState& unit) {
   unit.owner->after_backward();
-  if (engine_.settings.sharding.backward_prefetch == plugins::BackwardPrefetch::backward_post) {
-    prefetch_after(backward_order_, *unit.owner);
-  }
+  prefetch(schedule_->after_backward(unit.owner_number));
 }
 
-void ModelState::prefetch_after(const Order& order, const ShardUnit& unit) {
-  const auto at = std::find(order.begin(), order.end(), &unit);
-  if (at == order.end() || std::next(at) == order.end()) {
-    return;
-  }
-  ShardUnit& next = **std::next(at);
-  if (next.is_sharded_now()) {
-    next.prefetch();
+void ModelState::prefetch(const std::vector<int>& units) {
+  for (const int number : units) {
+    ShardUnit& unit = *shard_units_[static_cast<std::size_t>(number)];
+    if (unit.is_sharded_now()) {
+      unit.prefetch();
+    }
   }
 }
 

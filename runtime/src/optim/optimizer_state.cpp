@@ -1,4 +1,4 @@
-#include "optimizer_state.hpp"
+#include "optim/optimizer_state.hpp"
 
 #include "optim/update.hpp"
 #include "sharding/gradient_offload.hpp"
@@ -26,8 +26,10 @@ std::vector<device::UpdateRange> update_ranges(const FlatParameter& flat) {
 
 }  // namespace
 
-OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings)
+OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings,
+                               const std::vector<ParameterGroup>& groups)
     : model_(std::move(model)), settings_(std::move(settings)) {
+  static_cast<void>(groups);
   lr = std::visit([](const auto& each) { return each.lr; }, settings_);
   clip_norm = model_->engine().settings.sharding.gradient_clipping.value_or(0.0);
   model_->finalize();
@@ -150,7 +152,7 @@ void OptimizerState::update(FlatState& state, double grad_scale) {
                                     .first = moment(0),
                                     .second = moment(1),
                                     .rounded = flat.rounded(),
-                                    .rounded_dtype = model_->engine().compute_dtype};
+                                    .rounded_dtype = model_->engine().precision.gathered};
   if (auto* adamw = std::get_if<AdamW>(&settings_)) {
     adamw->lr = lr;
     updater.adamw(optim::adamw_coefficients(*adamw, steps, grad_scale), arrays, state.ranges,

@@ -1,4 +1,4 @@
-#include "runtime_state.hpp"
+#include "api/runtime_state.hpp"
 
 #include "acc/base/log.hpp"
 #include "acc/rendezvous/store.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "model_state.hpp"
+#include "model/model_state.hpp"
 
 #include <map>
 #include <memory>
@@ -15,7 +15,8 @@ using OptimizerSettings = std::variant<AdamW, Sgd>;
 /// Moments of the owned shards, and the step.
 class OptimizerState {
  public:
-  OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings);
+  OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings,
+                 const std::vector<ParameterGroup>& groups);
 
   StepInfo step();
 

@@ -1,0 +1,136 @@
+#include "acc/runtime.hpp"
+
+#include "acc/plugins/environment.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "api/guarded.hpp"
+#include "api/runtime_state.hpp"
+#include "checkpoint/model_files.hpp"
+#include "collectives/make_group.hpp"
+#include "model/model_state.hpp"
+#include "optim/optimizer_state.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+namespace acc {
+
+using detail::guarded;
+
+namespace {
+
+/// All ranks' `values` through the memory of a GPU.
+std::vector<double> gather_figures(const detail::RuntimeState& state,
+                                   std::span<const double> values) {
+  device::Device& device = *state.compute.device;
+  std::vector<double> all(values.size() * static_cast<std::size_t>(state.groups.world->size()));
+  const auto memory = device.allocate(all.size() * sizeof(double), "figures of the program");
+  auto* const own =
+      memory->as<double>() + values.size() * static_cast<std::size_t>(state.groups.world->rank());
+  device.copy(own, values.data(), values.size_bytes(), device.compute());
+  state.groups.world->all_gather(own, memory->data(), values.size_bytes())->wait_released();
+  device.copy(all.data(), memory->data(), memory->nbytes(), device.compute());
+  device.record(device.compute())->synchronize();
+  return all;
+}
+
+}  // namespace
+
+Runtime Runtime::from_environment() {
+  return from_settings(plugins::settings_from_environment(plugins::current_environment()));
+}
+
+Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings) {
+  return from_settings(settings, collectives::connect_store(settings.identity));
+}
+
+Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings,
+                               std::unique_ptr<rendezvous::Store> store) {
+  return Runtime(std::make_shared<detail::RuntimeState>(settings, std::move(store)));
+}
+
+int Runtime::rank() const {
+  return state_->settings.identity.rank;
+}
+int Runtime::local_rank() const {
+  return state_->settings.identity.local_rank;
+}
+int Runtime::world_size() const {
+  return state_->settings.identity.world_size;
+}
+const plugins::RuntimeSettings& Runtime::settings() const {
+  return state_->settings;
+}
+
+ComputeDevice Runtime::device() const {
+  device::Device& device = *state_->compute.device;
+  return {.kind = device.kind(),
+          .index = device.index(),
+          .name = device.describe(),
+          .stream = device.compute().native()};
+}
+
+std::string Runtime::describe() const {
+  const auto& plan = state_->groups.plan;
+  const auto& sharding = state_->settings.sharding;
+  std::string text = fmt::format(
+      "{} (from {}), {} on {}, {}, shard group {} x replicate group {}, precision {}, "
+      "{}",
+      to_string(sharding.strategy), state_->settings.origin,
+      world_size() == 1 ? "one rank" : fmt::format("{} ranks", world_size()),
+      state_->settings.identity.num_nodes == 1
+          ? "one machine"
+          : fmt::format("{} machines", state_->settings.identity.num_nodes),
+      state_->compute.device->describe(), plan.shard_size(), plan.replicate_size(),
+      sharding.mixed_precision == plugins::MixedPrecision::bf16 ? "bf16 with fp32 master" : "fp32",
+      state_->groups.shard->describe());
+  if (state_->groups.hpz) {
+    text += fmt::format(", secondary copy over {}", plan.hpz.size());
+  }
+  return text;
+}
+
+Model Runtime::model(std::uint64_t seed, const ModelOptions& options) {
+  return Model(std::make_shared<detail::ModelState>(
+      state_->settings, state_->groups, state_->compute.device, state_->tracer, seed, options));
+}
+
+int Runtime::gradient_accumulation_steps() const {
+  return std::max(1, state_->settings.sharding.gradient_accumulation_steps);
+}
+
+bool Runtime::last_micro_step(const Model& model) const {
+  return model.state_->last_micro_step();
+}
+
+double Runtime::mean(double value) {
+  std::array<double, 1> sum = {value};
+  guarded(state_->groups, [&] { state_->groups.world->all_reduce(sum, ReduceOp::sum)->wait(); });
+  return sum[0] / world_size();
+}
+
+std::vector<double> Runtime::all_gather(std::span<const double> values) {
+  return guarded(state_->groups, [&] { return gather_figures(*state_, values); });
+}
+
+void Runtime::barrier() {
+  state_->groups.world->barrier()->wait();
+}
+
+void Runtime::save(const std::string& directory, const Model& model, const Optimizer& optimizer,
+                   const ProgramState& program) {
+  model.state_->finalize();
+  guarded(state_->groups, [&] {
+    checkpoint::save_checkpoint(*model.state_, *optimizer.state_, directory, program);
+  });
+}
+
+ProgramState Runtime::load(const std::string& directory, Model& model, Optimizer& optimizer) {
+  model.state_->finalize();
+  return guarded(state_->groups, [&] {
+    return checkpoint::load_checkpoint(*model.state_, *optimizer.state_, directory);
+  });
+}
+
+}  // namespace acc

@@ -1,0 +1,139 @@
+#include "acc/runtime.hpp"
+#include "api/guarded.hpp"
+#include "model/model_state.hpp"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <utility>
+
+namespace acc {
+
+using detail::guarded;
+
+namespace {
+
+/// Ends a scope in its destructor. While an error unwinds the program the collectives that would be
+/// due make no sense: the groups are ended instead. A failure shows again at the next call.
+template <typename Use>
+void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
+  if (unit == nullptr) {
+    return;
+  }
+  const auto& groups = unit->model->engine().groups;
+  if (std::uncaught_exceptions() > exceptions) {
+    groups.abort(fmt::format("rank {} left a scope of unit '{}' by an error of the program",
+                             unit->model->engine().settings.identity.rank, unit->name));
+    return;
+  }
+  try {
+    use.end();
+  } catch (const std::exception& error) {
+    groups.abort(error.what());
+  }
+}
+
+void check_view_is_float(const detail::UnitState& unit) {
+  const DType dtype = unit.model->engine().precision.viewed;
+  if (dtype != DType::float32) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("unit '{}' has its parameters in {}: ask for them by raw()", unit.name,
+                            to_string(dtype)));
+  }
+}
+
+}  // namespace
+
+ForwardUse::ForwardUse(detail::UnitState* unit)
+    : unit_(unit), exceptions_(std::uncaught_exceptions()) {
+  guarded(unit_->model->engine().groups, [&] {
+    unit_->model->finalize();
+    unit_->model->before_forward(*unit_);
+  });
+}
+
+ForwardUse::ForwardUse(ForwardUse&& other) noexcept
+    : unit_(std::exchange(other.unit_, nullptr)), exceptions_(other.exceptions_) {}
+
+ForwardUse::~ForwardUse() {
+  close_scope(*this, unit_, exceptions_);
+}
+
+void ForwardUse::end() {
+  if (auto* unit = std::exchange(unit_, nullptr)) {
+    guarded(unit->model->engine().groups, [&] { unit->model->after_forward(*unit); });
+  }
+}
+
+const float* ForwardUse::operator[](Parameter parameter) const {
+  check_view_is_float(*unit_);
+  return static_cast<const float*>(raw(parameter));
+}
+
+const void* ForwardUse::raw(Parameter parameter) const {
+  return unit_->owner->parameter(unit_->owner_index(parameter));
+}
+
+BackwardUse::BackwardUse(detail::UnitState* unit)
+    : unit_(unit), exceptions_(std::uncaught_exceptions()) {
+  guarded(unit_->model->engine().groups, [&] {
+    unit_->model->finalize();
+    unit_->model->before_backward(*unit_);
+  });
+}
+
+BackwardUse::BackwardUse(BackwardUse&& other) noexcept
+    : unit_(std::exchange(other.unit_, nullptr)), exceptions_(other.exceptions_) {}
+
+BackwardUse::~BackwardUse() {
+  close_scope(*this, unit_, exceptions_);
+}
+
+void BackwardUse::end() {
+  if (auto* unit = std::exchange(unit_, nullptr)) {
+    guarded(unit->model->engine().groups, [&] { unit->model->after_backward(*unit); });
+  }
+}
+
+const float* BackwardUse::operator[](Parameter parameter) const {
+  check_view_is_float(*unit_);
+  return static_cast<const float*>(raw(parameter));
+}
+
+const void* BackwardUse::raw(Parameter parameter) const {
+  return unit_->owner->parameter(unit_->owner_index(parameter));
+}
+
+Gradient BackwardUse::grad(Parameter parameter) {
+  check_view_is_float(*unit_);
+  const RawGradient place = raw_grad(parameter);
+  return {.data = static_cast<float*>(place.data), .beta = place.beta};
+}
+
+float* BackwardUse::grad_to_add(Parameter parameter) {
+  check_view_is_float(*unit_);
+  return static_cast<float*>(raw_grad_to_add(parameter));
+}
+
+RawGradient BackwardUse::raw_grad(Parameter parameter) {
+  const auto target = guarded(unit_->model->engine().groups, [&] {
+    return unit_->owner->gradient(unit_->owner_index(parameter));
+  });
+  return {.data = target.data, .beta = target.written ? 1.0F : 0.0F};
+}
+
+void* BackwardUse::raw_grad_to_add(Parameter parameter) {
+  const std::size_t index = unit_->owner_index(parameter);
+  const auto target =
+      guarded(unit_->model->engine().groups, [&] { return unit_->owner->gradient(index); });
+  if (target.data != nullptr && !target.written) {
+    const auto& engine = unit_->model->engine();
+    const auto numel =
+        static_cast<std::size_t>(unit_->parameters[index - unit_->first_in_owner].numel);
+    engine.device->zero(target.data, numel * nbytes_of(engine.precision.viewed),
+                        engine.device->compute());
+  }
+  return target.data;
+}
+
+}  // namespace acc

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "acc/plugins/sharding_settings.hpp"
+#include "acc/runtime/types.hpp"
+
+namespace acc::precision {
+
+/// In which dtype each thing of a model is: the one place that turns `mixed_precision`, the dtype
+/// in which the program loads its model, and the mode's own rules into dtypes. Three modes come out
+/// of it: FSDP low precision (everything 16-bit, no mixed precision), FSDP mixed (float32 shards)
+/// and DeepSpeed (float32 partitions made of the 16-bit weights).
+struct PrecisionPolicy {
+  DType stored = DType::float32;     ///< the optimizer's weights, sharded
+  DType moments = DType::float32;    ///< its states
+  DType gathered = DType::float32;   ///< weights on their way and in use
+  DType viewed = DType::float32;     ///< what the program sees of weights and gradients
+  DType reduced = DType::float32;    ///< gradients on their way; sums are always float32
+  DType buffers = DType::float32;    ///< what is neither trained nor sharded
+  bool rounds_initial = false;       ///< `stored` begins as `gathered` rounds the initial values
+  bool stochastic_rounding = false;  ///< where an update rounds to 16-bit `stored`
+
+  /// Weights are gathered in another dtype than the optimizer's.
+  [[nodiscard]] bool is_mixed() const noexcept { return gathered != stored; }
+};
+
+/// `load`: dtype of the weights as the program brings them (`ModelOptions::dtype`).
+PrecisionPolicy make_policy(const plugins::ShardingSettings& settings, DType load,
+                            plugins::Device device);
+
+}  // namespace acc::precision

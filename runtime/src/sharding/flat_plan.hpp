@@ -1,0 +1,42 @@
+#pragma once
+
+#include "acc/plugins/sharding_settings.hpp"
+#include "acc/runtime/initializer.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace acc::sharding {
+
+/// A parameter as the program registered it.
+struct ParameterRecord {
+  std::string name;  ///< full name
+  std::vector<std::string> aliases;
+  std::vector<std::int64_t> shape;
+  std::int64_t numel = 0;
+  Initializer initializer;
+  bool trainable = true;
+  bool weight_decay = true;
+};
+
+/// How a flat parameter is treated.
+struct FlatTraits {
+  bool trainable = true;
+  bool persistent = false;  ///< stays gathered from one step to the next
+  bool ignored = false;     ///< whole on every rank; its gradients are this rank's own
+};
+
+/// One flat parameter of a unit.
+struct FlatPlan {
+  FlatTraits traits;
+  std::vector<std::size_t> members;  ///< places in the unit's list, in the flat parameter's order
+};
+
+/// Cuts a unit's parameters into flat parameters: what is trained apart from what is frozen, so
+/// that a gradient shard is always where its weight is.
+std::vector<FlatPlan> plan_flats(const std::vector<ParameterRecord>& parameters,
+                                 const plugins::ShardingSettings& settings);
+
+}  // namespace acc::sharding

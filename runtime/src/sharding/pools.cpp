@@ -1,0 +1,82 @@
+#include "sharding/pools.hpp"
+
+#include <algorithm>
+
+namespace acc::sharding {
+namespace {
+
+/// Takes the first free buffer that is large enough.
+template <typename Pointer>
+Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
+  const auto found = std::find_if(free.begin(), free.end(),
+                                  [&](const auto& each) { return each->nbytes() >= nbytes; });
+  if (found == free.end()) {
+    return nullptr;
+  }
+  auto buffer = *found;
+  free.erase(found);
+  return buffer;
+}
+
+}  // namespace
+
+collectives::BufferPtr GatherPool::acquire(std::size_t nbytes) {
+  if (auto buffer = take(free_, nbytes)) {
+    return buffer;
+  }
+  auto made = group_.allocate_gathered(std::max(nbytes, usual_nbytes_));
+  held_nbytes_ += static_cast<std::int64_t>(made->nbytes()) / made->sharers();
+  return made;
+}
+
+void GatherPool::release(const collectives::BufferPtr& buffer) {
+  group_.release_gathered(buffer);
+  free_.push_back(buffer);
+}
+
+collectives::BufferPtr GradientPool::acquire(std::size_t nbytes) {
+  group_.progress();
+  while (flights_.size() >= kInFlight) {
+    retire_oldest();
+  }
+  if (auto buffer = take(free_, nbytes)) {
+    return buffer;
+  }
+  auto made = group_.allocate_contribution(nbytes);
+  held_nbytes_ += static_cast<std::int64_t>(made->nbytes());
+  return made;
+}
+
+void GradientPool::in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction,
+                             std::function<void()> reduced) {
+  flights_.push_back({std::move(buffer), std::move(reduction), std::move(reduced)});
+}
+
+void GradientPool::retire_oldest() {
+  Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  {
+    const trace::Scope scope(tracer_, "wait", "for", "a reduction");
+    flight.reduction->wait_released();
+  }
+  if (flight.reduced) {
+    flight.reduced();
+  }
+  free_.push_back(std::move(flight.buffer));
+}
+
+void GradientPool::drain() {
+  while (!flights_.empty()) {
+    retire_oldest();
+  }
+}
+
+device::MemoryPtr ScratchPool::acquire(std::size_t nbytes) {
+  if (auto scratch = take(free_, nbytes)) {
+    return scratch;
+  }
+  held_nbytes_ += static_cast<std::int64_t>(nbytes);
+  return device_.allocate(nbytes, "scratch of a unit");
+}
+
+}  // namespace acc::sharding
