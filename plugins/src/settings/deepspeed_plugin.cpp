@@ -61,10 +61,9 @@ Strategy strategy_of_stage(int stage) {
 void check_nvme(const Settings& settings, const std::string& what) {
   const std::string device = "offload_" + what + "_device";
   const std::string path = "offload_" + what + "_nvme_path";
-  if (settings.choice(device) == "nvme" &&
-      (!settings.has(path) || settings.text(path) == "none")) {
-    throw Error(Errc::config, named_value(settings, device) + " needs " + path +
-                                  ", the folder to keep it in");
+  if (settings.choice(device) == "nvme" && (!settings.has(path) || settings.text(path) == "none")) {
+    throw Error(Errc::config,
+                named_value(settings, device) + " needs " + path + ", the folder to keep it in");
   }
 }
 

@@ -17,30 +17,29 @@ constexpr std::string_view kReplicateSize = "parallelism_config_dp_replicate_siz
 
 constexpr auto kFields = std::tuple_cat(
     kTrainingFields,
-    std::tuple{
-        Field{"fsdp_version", "fsdp_version", &Plugin::fsdp_version},
-        Field{"sharding_strategy", "fsdp_sharding_strategy", &Plugin::sharding_strategy},
-        Field{"reshard_after_forward", kReshard, &Plugin::reshard_after_forward},
-        Field{"backward_prefetch", "fsdp_backward_prefetch", &Plugin::backward_prefetch},
-        Field{"cpu_offload", "fsdp_offload_params", &Plugin::cpu_offload},
-        Field{"state_dict_type", "fsdp_state_dict_type", &Plugin::state_dict_type},
-        Field{"auto_wrap_policy", "fsdp_auto_wrap_policy", &Plugin::auto_wrap_policy},
-        Field{"transformer_cls_names_to_wrap", "fsdp_transformer_layer_cls_to_wrap",
-              &Plugin::transformer_cls_names_to_wrap},
-        Field{"min_num_params", "fsdp_min_num_params", &Plugin::min_num_params},
-        Field{"use_orig_params", "fsdp_use_orig_params", &Plugin::use_orig_params},
-        Field{"sync_module_states", "fsdp_sync_module_states", &Plugin::sync_module_states},
-        Field{"forward_prefetch", "fsdp_forward_prefetch", &Plugin::forward_prefetch},
-        Field{"limit_all_gathers", "fsdp_limit_all_gathers", &Plugin::limit_all_gathers},
-        Field{"cpu_ram_efficient_loading", "fsdp_cpu_ram_efficient_loading",
-              &Plugin::cpu_ram_efficient_loading},
-        Field{"activation_checkpointing", "fsdp_activation_checkpointing",
-              &Plugin::activation_checkpointing},
-        Field{"activation_checkpointing_offload", "fsdp_activation_checkpointing_offload",
-              &Plugin::activation_checkpointing_offload},
-        Field{"ignored_modules", "fsdp_ignored_modules", &Plugin::ignored_modules},
-        Field{"dp_replicate_size", kReplicateSize, &Plugin::dp_replicate_size},
-        Field{"dp_shard_size", kShardSize, &Plugin::dp_shard_size}});
+    std::tuple{Field{"fsdp_version", "fsdp_version", &Plugin::fsdp_version},
+               Field{"sharding_strategy", "fsdp_sharding_strategy", &Plugin::sharding_strategy},
+               Field{"reshard_after_forward", kReshard, &Plugin::reshard_after_forward},
+               Field{"backward_prefetch", "fsdp_backward_prefetch", &Plugin::backward_prefetch},
+               Field{"cpu_offload", "fsdp_offload_params", &Plugin::cpu_offload},
+               Field{"state_dict_type", "fsdp_state_dict_type", &Plugin::state_dict_type},
+               Field{"auto_wrap_policy", "fsdp_auto_wrap_policy", &Plugin::auto_wrap_policy},
+               Field{"transformer_cls_names_to_wrap", "fsdp_transformer_layer_cls_to_wrap",
+                     &Plugin::transformer_cls_names_to_wrap},
+               Field{"min_num_params", "fsdp_min_num_params", &Plugin::min_num_params},
+               Field{"use_orig_params", "fsdp_use_orig_params", &Plugin::use_orig_params},
+               Field{"sync_module_states", "fsdp_sync_module_states", &Plugin::sync_module_states},
+               Field{"forward_prefetch", "fsdp_forward_prefetch", &Plugin::forward_prefetch},
+               Field{"limit_all_gathers", "fsdp_limit_all_gathers", &Plugin::limit_all_gathers},
+               Field{"cpu_ram_efficient_loading", "fsdp_cpu_ram_efficient_loading",
+                     &Plugin::cpu_ram_efficient_loading},
+               Field{"activation_checkpointing", "fsdp_activation_checkpointing",
+                     &Plugin::activation_checkpointing},
+               Field{"activation_checkpointing_offload", "fsdp_activation_checkpointing_offload",
+                     &Plugin::activation_checkpointing_offload},
+               Field{"ignored_modules", "fsdp_ignored_modules", &Plugin::ignored_modules},
+               Field{"dp_replicate_size", kReplicateSize, &Plugin::dp_replicate_size},
+               Field{"dp_shard_size", kShardSize, &Plugin::dp_shard_size}});
 
 void check(const Settings& settings, const Plugin& plugin) {
   const bool version_1 = plugin.fsdp_version == 1;
@@ -132,9 +131,9 @@ int data_parallel_size(const Settings& settings, int world_size) {
                              settings.integer("parallelism_config_cp_size") *
                              settings.integer("parallelism_config_sp_size");
   if (world_size % model != 0) {
-    throw Error(Errc::config, "parallelism_config_tp_size x cp_size x sp_size = " +
-                                  std::to_string(model) + " does not divide the " +
-                                  std::to_string(world_size) + " processes");
+    throw Error(Errc::config,
+                "parallelism_config_tp_size x cp_size x sp_size = " + std::to_string(model) +
+                    " does not divide the " + std::to_string(world_size) + " processes");
   }
   return static_cast<int>(world_size / model);
 }
@@ -194,8 +193,8 @@ ShardingSettings fsdp_sharding_settings(const Settings& settings, int world_size
   result.forward_prefetch = plugin.forward_prefetch.value();
   result.limit_all_gathers = plugin.limit_all_gathers.value();
   result.wrap_policy = plugin.auto_wrap_policy.value_or(WrapPolicy::unset);
-  result.transformer_layer_classes = plugin.transformer_cls_names_to_wrap.value_or(
-      std::vector<std::string>());
+  result.transformer_layer_classes =
+      plugin.transformer_cls_names_to_wrap.value_or(std::vector<std::string>());
   result.min_num_params = plugin.min_num_params.value();
   result.use_orig_params = plugin.use_orig_params.value();
   result.sync_module_states = plugin.sync_module_states.value();

@@ -18,7 +18,7 @@ template <typename Owner, typename Value>
 struct Field {
   std::string_view name;  ///< in the plugin
   std::string_view key;   ///< of the setting
-  std::optional<Value> Owner::* member;
+  std::optional<Value> Owner::*member;
 };
 
 constexpr auto kTrainingFields = std::tuple{

@@ -37,28 +37,29 @@ template <typename Enum>
 inline constexpr std::array<Enum, 0> kValuesOf{};
 template <>
 inline constexpr std::array kValuesOf<Strategy> = {Strategy::full_shard, Strategy::shard_grad_op,
-                                            Strategy::no_shard, Strategy::hybrid_shard,
-                                            Strategy::hybrid_shard_zero2};
+                                                   Strategy::no_shard, Strategy::hybrid_shard,
+                                                   Strategy::hybrid_shard_zero2};
 template <>
 inline constexpr std::array kValuesOf<BackwardPrefetch> = {
     BackwardPrefetch::none, BackwardPrefetch::backward_pre, BackwardPrefetch::backward_post};
 template <>
 inline constexpr std::array kValuesOf<StateDictType> = {StateDictType::full, StateDictType::local,
-                                                 StateDictType::sharded};
+                                                        StateDictType::sharded};
 template <>
-inline constexpr std::array kValuesOf<WrapPolicy> = {WrapPolicy::transformer_based, WrapPolicy::size_based,
-                                              WrapPolicy::no_wrap};
+inline constexpr std::array kValuesOf<WrapPolicy> = {WrapPolicy::transformer_based,
+                                                     WrapPolicy::size_based, WrapPolicy::no_wrap};
 template <>
 inline constexpr std::array kValuesOf<OffloadDevice> = {OffloadDevice::none, OffloadDevice::cpu,
-                                                 OffloadDevice::nvme};
+                                                        OffloadDevice::nvme};
 template <>
 inline constexpr std::array kValuesOf<MixedPrecision> = {MixedPrecision::no, MixedPrecision::fp16,
-                                                  MixedPrecision::bf16, MixedPrecision::fp8};
+                                                         MixedPrecision::bf16, MixedPrecision::fp8};
 template <>
 inline constexpr std::array kValuesOf<ReduceDtype> = {ReduceDtype::fp32, ReduceDtype::fp16,
-                                               ReduceDtype::bf16};
+                                                      ReduceDtype::bf16};
 template <>
-inline constexpr std::array kValuesOf<NanPolicy> = {NanPolicy::ignore, NanPolicy::skip, NanPolicy::raise};
+inline constexpr std::array kValuesOf<NanPolicy> = {NanPolicy::ignore, NanPolicy::skip,
+                                                    NanPolicy::raise};
 
 /// The value that a setting's word names; nothing where the setting has none.
 template <typename Enum>
