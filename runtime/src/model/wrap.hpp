@@ -7,8 +7,8 @@
 
 namespace acc::model {
 
-/// Which modules are sharded by themselves: FSDP's auto_wrap_policy over the program's modules, in
-/// the order in which FSDP wraps them, children first. The root holds the rest and is not listed.
+/// Which modules are sharded by themselves: FSDP's auto_wrap_policy over the program's modules.
+/// Children come before their parents. The root holds the rest and is not listed.
 /// - unset: every declared unit.
 /// - TRANSFORMER_BASED_WRAP: units of the listed classes; without a list every declared unit.
 ///   Throws Error(config) for a class that no unit has.
