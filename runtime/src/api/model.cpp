@@ -22,6 +22,9 @@ void Unit::tie(std::string alias_full_name, Parameter parameter) {
 ForwardUse Unit::forward() {
   return ForwardUse(state_);
 }
+ForwardUse Unit::recompute() {
+  return ForwardUse(state_, true);
+}
 BackwardUse Unit::backward() {
   return BackwardUse(state_);
 }

@@ -3,6 +3,7 @@
 #include "device/cpu_device.hpp"
 #include "model/wrap.hpp"
 #include "sharding/gradient_offload.hpp"
+#include "sharding/persistence.hpp"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -88,10 +89,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.fetches = engine_.device->make_stream("copy to GPU");
   }
   engine_.precision = precision::make_policy(asked, options.dtype, engine_.device->kind());
-  // A GPU computes behind the program: only a gather that was issued before the unit in front of
-  // it overlaps with that.
-  schedule_.emplace(sharding::ScheduleRules{.backward = asked.backward_prefetch,
-                                            .forward = asked.forward_prefetch || on_gpu});
+  engine_.schedule = std::make_unique<sharding::Schedule>(sharding::schedule_rules(asked, on_gpu));
   engine_.gradient_scale =
       1.0F / static_cast<float>(settings.identity.world_size *
                                 std::max(1, asked.gradient_accumulation_steps));
@@ -145,6 +143,7 @@ void ModelState::finalize() {
   }
   const std::vector<bool> own = wrap_units();
   finalized_ = true;
+  mark_persistent();
   make_pools(own);
   make_root(own);
   for (std::size_t i = 0; i < own.size(); ++i) {
@@ -152,7 +151,7 @@ void ModelState::finalize() {
       UnitState& unit = *unit_states_[i];
       shard_units_.push_back(
           std::make_unique<ShardUnit>(engine_, unit.name, false, unit.parameters));
-      own_by_last(unit);
+      unit.owner = shard_units_.back().get();
     }
   }
   for (sharding::FlatParameter* flat : flats()) {
@@ -179,6 +178,23 @@ std::vector<bool> ModelState::wrap_units() const {
   return sharding::wrap(engine_.settings.sharding, declared);
 }
 
+void ModelState::mark_persistent() {
+  // On one host the shards lie in everybody's full parameter: nothing to keep, and one flat
+  // parameter a unit is less work than two.
+  const bool gathers_move = engine_.settings.identity.num_nodes > 1 ||
+                            engine_.settings.copy_gathers ||
+                            engine_.device->kind() == plugins::Device::cuda;
+  if (!engine_.on.reshard_after_forward || !gathers_move) {
+    return;
+  }
+  sharding::PersistenceBudget budget(engine_.settings.sharding);
+  for (const auto& unit : unit_states_) {
+    for (ParameterRecord& each : unit->parameters) {
+      each.persistent = budget.admits(each.numel);
+    }
+  }
+}
+
 void ModelState::make_pools(const std::vector<bool>& own) {
   std::int64_t largest = 0;
   for (std::size_t i = 0; i < own.size(); ++i) {
@@ -186,17 +202,20 @@ void ModelState::make_pools(const std::vector<bool>& own) {
   }
   const std::size_t usual =
       static_cast<std::size_t>(largest) * nbytes_of(engine_.precision.gathered);
-  engine_.gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.shard, usual);
-  if (engine_.groups.hpz) {
-    engine_.hpz_gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.hpz, usual);
+  const plugins::ShardingSettings& asked = engine_.settings.sharding;
+  trace::Tracer* const tracer = engine_.tracer.get();
+  if (asked.limit_all_gathers) {
+    engine_.gather_limiter = std::make_unique<sharding::GatherLimiter>(tracer);
   }
+  const auto pool = [&](collectives::ProcessGroup& group) {
+    return std::make_unique<sharding::GatherPool>(group, *engine_.device, usual,
+                                                  engine_.gather_limiter.get());
+  };
+  engine_.gathers = pool(*engine_.groups.shard);
+  engine_.secondary_gathers = engine_.groups.secondary ? pool(*engine_.groups.secondary) : nullptr;
+  engine_.publications = std::make_unique<sharding::GatherWindow>(asked.allgather_bucket_size);
   engine_.gradients =
-      std::make_unique<sharding::GradientPool>(*engine_.groups.shard, engine_.tracer.get());
-}
-
-void ModelState::own_by_last(UnitState& unit) {
-  unit.owner = shard_units_.back().get();
-  unit.owner_number = static_cast<int>(shard_units_.size()) - 1;
+      std::make_unique<sharding::GradientPool>(*engine_.groups.shard, tracer, asked.overlap_comm);
 }
 
 void ModelState::make_root(const std::vector<bool>& own) {
@@ -217,7 +236,7 @@ void ModelState::make_root(const std::vector<bool>& own) {
   }
   shard_units_.push_back(std::make_unique<ShardUnit>(engine_, name, true, parameters));
   for (UnitState* member : members) {
-    own_by_last(*member);
+    member->owner = shard_units_.back().get();
   }
 }
 
@@ -225,34 +244,41 @@ void ModelState::before_forward(UnitState& unit) {
   finalize();
   unit.owner->before_forward();
   if (engine_.no_grad_depth == 0) {
-    prefetch(schedule_->before_forward(unit.owner_number));
+    prefetch(engine_.schedule->before_forward(unit.owner->number()));
   }
 }
 
 void ModelState::after_forward(UnitState& unit) {
   unit.owner->after_forward();
   if (engine_.no_grad_depth == 0) {
-    schedule_->after_forward(unit.owner_number);
+    engine_.schedule->after_forward(unit.owner->number());
   }
+}
+
+void ModelState::before_recompute(UnitState& unit) {
+  finalize();
+  unit.owner->before_recompute();
+  prefetch(engine_.schedule->before_recompute(unit.owner->number()));
+}
+
+void ModelState::after_recompute(UnitState& unit) {
+  unit.owner->after_recompute();
 }
 
 void ModelState::before_backward(UnitState& unit) {
   finalize();
   unit.owner->before_backward();
-  prefetch(schedule_->before_backward(unit.owner_number));
+  prefetch(engine_.schedule->before_backward(unit.owner->number()));
 }
 
 void ModelState::after_backward(UnitState& unit) {
   unit.owner->after_backward();
-  prefetch(schedule_->after_backward(unit.owner_number));
+  prefetch(engine_.schedule->after_backward(unit.owner->number()));
 }
 
 void ModelState::prefetch(const std::vector<int>& units) {
   for (const int number : units) {
-    ShardUnit& unit = *shard_units_[static_cast<std::size_t>(number)];
-    if (unit.is_sharded_now()) {
-      unit.prefetch();
-    }
+    shard_units_[static_cast<std::size_t>(number)]->prefetch();
   }
 }
 
@@ -293,7 +319,8 @@ MemoryReport ModelState::memory() const {
   }
   if (finalized_) {
     report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch->held_nbytes();
-    report.gathered_bytes += engine_.hpz_gathers ? engine_.hpz_gathers->held_nbytes() : 0;
+    report.gathered_bytes +=
+        engine_.secondary_gathers ? engine_.secondary_gathers->held_nbytes() : 0;
     report.gradient_buffer_bytes = engine_.gradients->held_nbytes();
   }
   return report;

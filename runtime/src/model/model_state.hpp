@@ -1,11 +1,9 @@
 #pragma once
 
 #include "acc/runtime.hpp"
-#include "sharding/schedule.hpp"
 #include "sharding/shard_unit.hpp"
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +30,6 @@ class UnitState {
   bool is_root;
   std::vector<sharding::ParameterRecord> parameters;
   sharding::ShardUnit* owner = nullptr;
-  int owner_number = -1;  ///< of `owner` among the model's sharded units
   std::size_t first_in_owner = 0;
 };
 
@@ -52,6 +49,8 @@ class ModelState {
 
   void before_forward(UnitState& unit);
   void after_forward(UnitState& unit);
+  void before_recompute(UnitState& unit);
+  void after_recompute(UnitState& unit);
   void before_backward(UnitState& unit);
   void after_backward(UnitState& unit);
 
@@ -70,10 +69,10 @@ class ModelState {
  private:
   /// For each declared unit whether it is sharded by itself; checks that names are unique.
   [[nodiscard]] std::vector<bool> wrap_units() const;
+  /// Which parameters stay gathered from step to step.
+  void mark_persistent();
   void make_pools(const std::vector<bool>& own);
   void make_root(const std::vector<bool>& own);
-  /// The parameters of `unit` live in the sharded unit that was made last.
-  void own_by_last(UnitState& unit);
   void prefetch(const std::vector<int>& units);
 
   sharding::Engine engine_;
@@ -82,7 +81,6 @@ class ModelState {
   std::vector<std::unique_ptr<UnitState>> unit_states_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<sharding::ShardUnit>> shard_units_;
-  std::optional<sharding::Schedule> schedule_;
 };
 
 }  // namespace acc::detail

@@ -159,6 +159,9 @@ void FlatGradient::reduce_whole() {
   accumulated_ = true;
   target_ = nullptr;
   world.progress();
+  if (!engine_.settings.sharding.overlap_comm) {
+    wait_reduction();
+  }
 }
 
 void FlatGradient::flush() {

@@ -19,6 +19,7 @@ struct ParameterRecord {
   Initializer initializer;
   bool trainable = true;
   bool weight_decay = true;
+  bool persistent = false;  ///< stays gathered from one step to the next
 };
 
 /// How a flat parameter is treated.

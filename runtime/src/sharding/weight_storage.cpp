@@ -7,7 +7,6 @@ namespace acc::sharding {
 
 std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLayout& layout,
                                                    const FlatTraits& traits) {
-  static_cast<void>(traits);
   if (engine.offload_param && !engine.on.shard_parameters) {
     throw Error(Errc::config,
                 "offload of parameters needs a strategy that shards them (FULL_SHARD, "
@@ -18,8 +17,9 @@ std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLay
   }
   const bool shard_is_slice =
       engine.groups.shard->shares_gathered_memory() && !engine.offload_param;
-  if (!engine.on.shard_parameters || shard_is_slice) {
-    return make_resident(engine, layout);
+  const bool persistent = traits.persistent && engine.on.shard_parameters;
+  if (!engine.on.shard_parameters || shard_is_slice || persistent) {
+    return make_resident(engine, layout, persistent);
   }
   return make_transient(engine, layout);
 }

@@ -8,7 +8,8 @@
 namespace acc::sharding {
 
 std::unique_ptr<WeightStorage> make_replicated(Engine& engine, const FlatLayout& layout);
-std::unique_ptr<WeightStorage> make_resident(Engine& engine, const FlatLayout& layout);
+std::unique_ptr<WeightStorage> make_resident(Engine& engine, const FlatLayout& layout,
+                                             bool persistent);
 std::unique_ptr<WeightStorage> make_transient(Engine& engine, const FlatLayout& layout);
 
 }  // namespace acc::sharding

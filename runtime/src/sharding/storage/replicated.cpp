@@ -13,12 +13,11 @@ class Replicated final : public WeightStorage {
 
   Shard owned() const override { return owned_; }
   std::byte* own() const override { return memory_->data(); }
-  bool begin_unshard() override { return false; }
+  Gathering begin_unshard() override { return {}; }
   const std::byte* finish_unshard() override { return own(); }
-  void reshard(bool) override {}
+  void reshard(NextUse) override {}
   void publish() override {}
   void settle() override {}
-  bool always_full() const override { return true; }
   std::int64_t held_nbytes() const override { return static_cast<std::int64_t>(memory_->nbytes()); }
 
  private:

@@ -9,53 +9,78 @@ using collectives::WorkPtr;
 
 class Resident final : public WeightStorage {
  public:
-  Resident(Engine& engine, const FlatLayout& layout)
-      : group_(*engine.groups.shard),
+  Resident(Engine& engine, const FlatLayout& layout, bool persistent)
+      : engine_(engine),
+        group_(*engine.groups.shard),
         shard_(layout.shard(group_.rank())),
-        width_(nbytes_of(engine.precision.gathered)),
-        always_full_(!engine.on.shard_parameters),
-        full_(group_.allocate_gathered(static_cast<std::size_t>(layout.padded_numel) * width_)) {}
+        shard_nbytes_(static_cast<std::size_t>(shard_.numel) *
+                      nbytes_of(engine.precision.gathered)),
+        persistent_(persistent),
+        full_(group_.allocate_gathered(shard_nbytes_ * static_cast<std::size_t>(group_.size()))) {}
 
   Shard owned() const override { return shard_; }
   std::byte* own() const override {
-    return full_->data() + static_cast<std::size_t>(shard_.offset) * width_;
+    return full_->data() + shard_nbytes_ * static_cast<std::size_t>(group_.rank());
   }
-  bool begin_unshard() override { return false; }
+
+  Gathering begin_unshard() override {
+    if (persistent_) {
+      const bool gathers = stale_;
+      if (gathers) {
+        gather_ = gather();
+        stale_ = false;
+      }
+      return {.gathers = gathers, .copies = gathers && !group_.shares_gathered_memory()};
+    }
+    return {.gathers = engine_.on.shard_parameters};  // where it moves nothing
+  }
+
   const std::byte* finish_unshard() override {
     settle();
     return full_->data();
   }
+
   void settle() override {
-    if (published_) {
-      published_->wait();
-      published_.reset();
+    if (gather_) {
+      gather_->wait();
+      gather_.reset();
     }
   }
-  void reshard(bool) override {}
+  void reshard(NextUse) override {}
+
   void publish() override {
-    published_ =
-        group_.all_gather(own(), full_->data(), static_cast<std::size_t>(shard_.numel) * width_);
+    if (persistent_) {
+      stale_ = true;
+    } else {
+      const std::int64_t numel = shard_.numel * group_.size();
+      gather_ = engine_.publications->start(numel, [this] { return gather(); });
+    }
   }
-  bool always_full() const override { return always_full_; }
+
   std::int64_t held_nbytes() const override {
     // ZeRO 1 keeps all weights by definition, however many ranks share the pages.
-    const int sharers = always_full_ ? 1 : full_->sharers();
+    const int sharers = engine_.on.shard_parameters ? full_->sharers() : 1;
     return static_cast<std::int64_t>(full_->nbytes()) / sharers;
   }
 
  private:
+  WorkPtr gather() { return group_.all_gather(own(), full_->data(), shard_nbytes_); }
+
+  Engine& engine_;
   ProcessGroup& group_;
   Shard shard_;
-  std::size_t width_;
-  bool always_full_;
+  std::size_t shard_nbytes_;
+  bool persistent_;
+  bool stale_ = true;  ///< persistent: a step has been since the last gather
   BufferPtr full_;
-  WorkPtr published_;
+  WorkPtr gather_;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightStorage> make_resident(Engine& engine, const FlatLayout& layout) {
-  return std::make_unique<Resident>(engine, layout);
+std::unique_ptr<WeightStorage> make_resident(Engine& engine, const FlatLayout& layout,
+                                             bool persistent) {
+  return std::make_unique<Resident>(engine, layout, persistent);
 }
 
 }  // namespace acc::sharding

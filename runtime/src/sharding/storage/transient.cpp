@@ -22,7 +22,7 @@ class Transient final : public WeightStorage {
     } else {
       shard_memory_ = group_.allocate_contribution(shard_nbytes_);
     }
-    if (engine_.groups.hpz) {
+    if (engine_.groups.secondary) {
       secondary_ = std::make_unique<SecondaryCopy>(engine_, full_nbytes_);
     }
   }
@@ -33,13 +33,13 @@ class Transient final : public WeightStorage {
   }
   bool own_offloaded() const override { return host_shard_ != nullptr; }
 
-  bool begin_unshard() override {
+  Gathering begin_unshard() override {
     if (secondary_ && secondary_->valid()) {
       return secondary_->begin_unshard();
     }
     full_ = engine_.gathers->acquire(full_nbytes_);
     gather_ = group_.all_gather(shard_on_device(), full_->data(), shard_nbytes_);
-    return true;
+    return {.gathers = true, .copies = true};
   }
 
   const std::byte* finish_unshard() override {
@@ -50,19 +50,15 @@ class Transient final : public WeightStorage {
     return full_->data();
   }
 
-  void reshard(bool gathers_again) override {
-    if (!full_) {
-      if (secondary_) {
-        secondary_->reshard();
-      }
-      return;
-    }
+  void reshard(NextUse next) override {
     wait_for_gather();  // it was started early and may not have been used
-    if (secondary_ && gathers_again) {
-      secondary_->keep(full_->data());
+    if (secondary_) {
+      secondary_->reshard(full_ ? full_->data() : nullptr, next);
     }
-    engine_.gathers->release(full_);
-    full_.reset();
+    if (full_) {
+      engine_.gathers->release(full_);
+      full_.reset();
+    }
   }
 
   void publish() override {
@@ -76,7 +72,6 @@ class Transient final : public WeightStorage {
       secondary_->settle();
     }
   }
-  bool always_full() const override { return false; }
   std::int64_t held_nbytes() const override {
     const std::size_t on_device = host_shard_ ? 0 : shard_nbytes_;
     return static_cast<std::int64_t>(on_device) + (secondary_ ? secondary_->held_nbytes() : 0);
