@@ -92,9 +92,9 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
   // it overlaps with that.
   schedule_.emplace(sharding::ScheduleRules{.backward = asked.backward_prefetch,
                                             .forward = asked.forward_prefetch || on_gpu});
-  engine_.gradient_scale =
-      1.0F / static_cast<float>(settings.identity.world_size *
-                                std::max(1, asked.gradient_accumulation_steps));
+  engine_.gradient_scaling = sharding::scale_gradients(
+      settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
+      engine_.on.shard_gradients ? engine_.precision.reduced : DType::float32);
 }
 
 ModelState::~ModelState() {

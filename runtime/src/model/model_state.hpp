@@ -66,6 +66,7 @@ class ModelState {
   [[nodiscard]] MemoryReport memory() const;
   /// Said by the optimizer, so that `memory()` knows.
   std::int64_t optimizer_nbytes = 0;
+  bool has_optimizer = false;  ///< there is one at a time
 
  private:
   /// For each declared unit whether it is sharded by itself; checks that names are unique.

@@ -115,7 +115,10 @@ void ShardUnit::complete_micro_step() {
   ++micro_steps_;
   const bool last = micro_steps_ >= engine_.settings.sharding.gradient_accumulation_steps;
   for_each_gradient([last](FlatGradient& gradient) { gradient.close(last); });
-  reshard(!last);
+  // FSDP's no_sync: what stays gathered from forward to backward stays until the reduction.
+  if (engine_.no_sync_depth == 0 || engine_.on.reshard_after_forward) {
+    reshard(!last);
+  }
 }
 
 const void* ShardUnit::parameter(std::size_t index) {
