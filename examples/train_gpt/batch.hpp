@@ -20,7 +20,6 @@ struct Batch {
   std::vector<std::int32_t> targets;
   BatchShape shape{};
   float weight = 1.0f;
-  float loss_scale = 1.0f;  ///< on the gradient alone (acc::Optimizer::loss_scale)
 };
 
 }  // namespace train_gpt

@@ -151,7 +151,6 @@ class Trainer {
     const auto begin = std::chrono::steady_clock::now();
     model_.reset_traffic();
     optimizer_.set_lr(learning_rate(options_, step));
-    batch_.loss_scale = static_cast<float>(optimizer_.loss_scale());
     for (std::int64_t micro_step = 0; micro_step < parallel_.micro_steps; ++micro_step) {
       const Share share = global_batch_.share(micro_step);
       shape_batch(batch_, share, options_.seq_len);

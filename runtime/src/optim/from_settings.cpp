@@ -19,10 +19,10 @@ std::string lower(std::string text) {
 }
 
 AdamW adamw_of(const OptimizerChoice& choice) {
-  // DeepSpeed's own optimizers decay nothing unless told to.
-  AdamW settings{.weight_decay = choice.weight_decay.value_or(0.0)};
+  AdamW settings;
   settings.lr = choice.lr.value_or(settings.lr);
   settings.eps = choice.eps.value_or(settings.eps);
+  settings.weight_decay = choice.weight_decay.value_or(settings.weight_decay);
   if (!choice.betas.empty()) {
     if (choice.betas.size() != 2) {
       throw Error(Errc::config, "optimizer.params.betas: expected two numbers, found " +
@@ -86,12 +86,15 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
     return adamw_of(choice);
   }
   if (type == "adam") {
-    if (!choice.adam_w_mode) {
+    AdamW settings = adamw_of(choice);
+    settings.weight_decay = choice.weight_decay.value_or(0.0);
+    if (settings.weight_decay != 0.0) {
       throw Error(Errc::config,
-                  "optimizer.type Adam with optimizer.params.adam_w_mode false (L2 decay) is not in "
-                  "this version of libacc_runtime: leave it out for decoupled decay");
+                  "optimizer.type adam that adds its weight_decay to the gradient (adam_w_mode "
+                  "false) is not in this version of libacc_runtime: AdamW is, and Adam without "
+                  "decay");
     }
-    return adamw_of(choice);
+    return settings;
   }
   if (type == "sgd") {
     return sgd_of(choice);

@@ -4,8 +4,8 @@
 #include "acc/runtime/lr_schedule.hpp"
 #include "optim/update.hpp"
 
-/// `optimizer` and `scheduler` of a DeepSpeed file as what the runtime makes of them, with
-/// DeepSpeed's defaults. All throw Error(config) naming the key.
+/// `optimizer` and `scheduler` of the settings as what the runtime makes of them; what they leave
+/// out is as the optimizer, or DeepSpeed's schedule, has it. All throw Error(config) naming the key.
 namespace acc::optim {
 
 OptimizerSettings optimizer_of(const plugins::OptimizerChoice& choice);

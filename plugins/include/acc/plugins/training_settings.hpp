@@ -34,7 +34,6 @@ struct OptimizerChoice {
   std::optional<double> eps = {};
   std::optional<double> weight_decay = {};
   std::optional<double> momentum = {};
-  bool adam_w_mode = true;  ///< adam: decoupled weight decay; DeepSpeed's `adam_w_mode`
 
   bool operator==(const OptimizerChoice&) const = default;
 };
