@@ -1,5 +1,7 @@
 #pragma once
 
+#include "language_model.hpp"
+
 #include <acc/runtime.hpp>
 
 #include <cstdint>
@@ -26,9 +28,8 @@ class MetricsFile {
   /// An empty path writes nothing. Keeps what is there when `resumed`.
   MetricsFile(acc::Runtime& runtime, const std::string& path, bool resumed);
 
-  /// Collective. `model`'s traffic is that since its last reset. activation_bytes: what the program
-  /// itself holds of this rank's GPU.
-  void write(const StepResult& result, const acc::Model& model, std::int64_t activation_bytes);
+  /// Collective. `model`'s traffic is that since its last reset.
+  void write(const StepResult& result, const acc::Model& model, const LanguageModel& gpt);
 
  private:
   acc::Runtime& runtime_;

@@ -125,7 +125,7 @@ class Trainer {
       }
       const StepResult result = train_step(step);
       progress.show(result);
-      metrics.write(result, model_, gpt_->activation_bytes());
+      metrics.write(result, model_, *gpt_);
       const int signal = request != nullptr ? request->agreed(runtime_) : 0;
       const bool last = result.step == options_.steps;
       if (series_ && (last || signal != 0 || result.step % options_.checkpoint_every == 0)) {
