@@ -139,7 +139,7 @@ double Gpt::loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch
     const ConstMatrix z_rows(z + first * C, rows, C);
     multiply({logits_.data(), rows, V}, z_rows, head.t());
     loss += cross_entropy(logits_.data(), batch.targets.data() + first,
-                          batch.weight / static_cast<float>(N), rows, V);
+                          batch.loss_scale * batch.weight / static_cast<float>(N), rows, V);
     const ConstMatrix d_logits(logits_.data(), rows, V);
     multiply({dz + first * C, rows, C}, d_logits, head);
     const acc::Gradient d_head = use.grad(p_.head);

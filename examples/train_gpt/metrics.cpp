@@ -111,6 +111,8 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model,
   line["loss"] = result.loss;
   line["grad_norm"] = result.grad_norm;
   line["lr"] = result.lr;
+  line["loss_scale"] = result.loss_scale;
+  line["skipped"] = result.skipped;
   line["tokens_per_s"] = result.tokens_per_second;
   line["flops_per_s"] = result.flops_per_second;
   line["step_s"] = result.seconds;

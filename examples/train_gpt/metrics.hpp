@@ -16,6 +16,8 @@ struct StepResult {
   double loss = 0.0;  ///< mean over ranks and micro-steps, before the update
   double grad_norm = 0.0;
   double lr = 0.0;
+  double loss_scale = 1.0;
+  bool skipped = false;  ///< a gradient was not finite
   double seconds = 0.0;
   double tokens_per_second = 0.0;  ///< of all ranks together
   double flops_per_second = 0.0;   ///< of all ranks together, by training_flops

@@ -235,8 +235,8 @@ void Gpt<T>::loss_and_gradient(acc::BackwardUse& use, const T* x, const Batch& b
     const ConstMatrix<T> z_rows(z + first * C, rows, C);
     context_.matmul.multiply({logits_.data(), rows, padded_vocab_}, z_rows, weight.t());
     cross_entropy(stream_, logits_.data(), upload_.targets() + first,
-                  batch.weight / static_cast<float>(N), losses_.data() + first, rows, V,
-                  padded_vocab_);
+                  batch.loss_scale * batch.weight / static_cast<float>(N), losses_.data() + first,
+                  rows, V, padded_vocab_);
     context_.matmul.multiply({dz + first * C, rows, C}, {logits_.data(), rows, padded_vocab_},
                              weight);
     const GradientOf<T> d_head = gradient<T>(use, p_.head);

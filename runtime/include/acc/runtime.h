@@ -386,10 +386,17 @@ ACC_API acc_status acc_optimizer_group_lr(const acc_optimizer* optimizer, const 
                                           double* lr) ACC_NOEXCEPT;
 
 typedef enum acc_lr_schedule_kind {
-  ACC_LR_CONSTANT = 0, /* base */
-  ACC_LR_LINEAR = 1,   /* falls linearly to min_ratio * base */
-  ACC_LR_COSINE = 2,   /* falls along half a cosine to min_ratio * base */
-  ACC_LR_CUSTOM = 3    /* function */
+  /* Those of transformers: base times a factor that rises linearly from 0 in warmup_steps, then */
+  ACC_LR_CONSTANT = 0, /* is 1 */
+  ACC_LR_LINEAR = 1,   /* falls linearly to 0 at total_steps */
+  ACC_LR_COSINE = 2,   /* follows `cycles` waves of a cosine until total_steps */
+  /* DeepSpeed's; steps 0 and 1 both have the rate that the warm-up begins with */
+  ACC_LR_WARMUP = 3,       /* WarmupLR: from min_lr to max_lr */
+  ACC_LR_WARMUP_DECAY = 4, /* WarmupDecayLR: then linearly to min_lr at total_steps */
+  ACC_LR_WARMUP_COSINE =
+      5,            /* WarmupCosineLR: base times a ratio that rises from warmup_min_ratio to
+                       1, then falls along half a cosine to cos_min_ratio at total_steps */
+  ACC_LR_CUSTOM = 6 /* function */
 } acc_lr_schedule_kind;
 
 /* The learning rate of a step: `step` counts the steps made so far, `base` is what the optimizer or
@@ -398,17 +405,24 @@ typedef double (*acc_lr_function)(int64_t step, double base, void* context);
 
 typedef struct acc_lr_schedule_config {
   size_t size;
-  int32_t kind;             /* acc_lr_schedule_kind */
-  int64_t warmup_steps;     /* before it, the rate rises linearly from 0 */
-  int64_t total_steps;      /* of linear and cosine, warm-up included: when the end is reached */
-  double min_ratio;         /* of linear and cosine: what stays at the end */
+  int32_t kind;          /* acc_lr_schedule_kind */
+  int32_t linear_warmup; /* DeepSpeed's: 1: with the step; 0: with its logarithm */
+  int64_t warmup_steps;  /* negative: 0; DeepSpeed's: 1000 */
+  int64_t total_steps;   /* warm-up included */
+  double cycles;         /* 0.5 ends at 0 */
+  double min_lr, max_lr; /* negative max_lr: base; of WarmupDecayLR 0.001 */
+  double warmup_min_ratio, cos_min_ratio;
   acc_lr_function function; /* and its context, for ACC_LR_CUSTOM; both outlive the optimizer */
   void* context;
 } acc_lr_schedule_config;
-/* Constant, without warm-up. */
-#define ACC_LR_SCHEDULE_CONFIG_INITIALIZER \
-  { sizeof(acc_lr_schedule_config), ACC_LR_CONSTANT, 0, 0, 0.0, NULL, NULL }
-/* From now on every step takes its learning rates from the schedule; skipped steps do not count. */
+/* Constant, without warm-up; of each kind its own defaults. */
+#define ACC_LR_SCHEDULE_CONFIG_INITIALIZER                                                        \
+  {                                                                                               \
+    sizeof(acc_lr_schedule_config), ACC_LR_CONSTANT, 0, -1, 0, 0.5, 0.0, -1.0, 0.0, 0.0001, NULL, \
+        NULL                                                                                      \
+  }
+/* From now on every step takes its learning rates from the schedule; skipped steps do not count.
+ * ACC_CONFIG for counts that the schedule cannot have. */
 ACC_API acc_status acc_optimizer_set_schedule(acc_optimizer* optimizer,
                                               const acc_lr_schedule_config* config) ACC_NOEXCEPT;
 

@@ -1,8 +1,6 @@
 #include "capi/capi.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 #include <optional>
 #include <vector>
 
@@ -46,40 +44,37 @@ std::vector<acc::ParameterGroup> groups_of(const acc_parameter_group* groups, st
   return all;
 }
 
-/// Of the base rate, at the step that is made after `step` others.
-double factor(const acc_lr_schedule_config& config, std::int64_t step) {
-  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
-  if (step < config.warmup_steps) {
-    return real(step + 1) / real(config.warmup_steps);
-  }
-  if (config.kind == ACC_LR_CONSTANT) {
-    return 1.0;
-  }
-  const double done = std::min(
-      1.0, real(step - config.warmup_steps) / real(config.total_steps - config.warmup_steps));
-  const double left =
-      config.kind == ACC_LR_LINEAR ? 1.0 - done : 0.5 + 0.5 * std::cos(std::numbers::pi * done);
-  return config.min_ratio + (1.0 - config.min_ratio) * left;
+acc::WarmupLr warmup_of(const acc_lr_schedule_config& config) {
+  acc::WarmupLr warmup{.min_lr = config.min_lr, .max_lr = unless_negative(config.max_lr)};
+  warmup.warmup_steps = config.warmup_steps < 0 ? warmup.warmup_steps : config.warmup_steps;
+  warmup.type = config.linear_warmup != 0 ? acc::WarmupType::linear : acc::WarmupType::log;
+  return warmup;
 }
 
 acc::LrSchedule schedule_of(const acc_lr_schedule_config& config) {
-  if (config.kind < ACC_LR_CONSTANT || config.kind > ACC_LR_CUSTOM) {
-    throw Error(Errc::invalid_argument,
-                "config.kind: unknown schedule " + std::to_string(config.kind));
+  const std::int64_t steps = std::max<std::int64_t>(config.warmup_steps, 0);
+  const acc::WarmupLr warmup = warmup_of(config);
+  switch (config.kind) {
+    case ACC_LR_CONSTANT: return acc::constant_with_warmup(steps);
+    case ACC_LR_LINEAR: return acc::linear_with_warmup(steps, config.total_steps);
+    case ACC_LR_COSINE: return acc::cosine_with_warmup(steps, config.total_steps, config.cycles);
+    case ACC_LR_WARMUP: return acc::warmup_lr(warmup);
+    case ACC_LR_WARMUP_DECAY: return acc::warmup_decay_lr(warmup, config.total_steps);
+    case ACC_LR_WARMUP_COSINE:
+      return acc::warmup_cosine_lr({.total_steps = config.total_steps,
+                                    .warmup_min_ratio = config.warmup_min_ratio,
+                                    .warmup_steps = warmup.warmup_steps,
+                                    .cos_min_ratio = config.cos_min_ratio,
+                                    .type = warmup.type});
+    case ACC_LR_CUSTOM: {
+      const auto function = &required(config.function, "config.function");
+      return [function, context = config.context](std::int64_t step, double base) {
+        return function(step, base, context);
+      };
+    }
   }
-  if (config.kind == ACC_LR_CUSTOM) {
-    const auto function = &required(config.function, "config.function");
-    return [function, context = config.context](std::int64_t step, double base) {
-      return function(step, base, context);
-    };
-  }
-  const bool falls = config.kind != ACC_LR_CONSTANT;
-  if (config.warmup_steps < 0 || (falls && config.total_steps <= config.warmup_steps)) {
-    throw Error(Errc::invalid_argument,
-                "config.total_steps is " + std::to_string(config.total_steps) +
-                    ", expected more than warmup_steps, " + std::to_string(config.warmup_steps));
-  }
-  return [config](std::int64_t step, double base) { return base * factor(config, step); };
+  throw Error(Errc::invalid_argument,
+              "config.kind: unknown schedule " + std::to_string(config.kind));
 }
 
 acc_status create(acc_optimizer** optimizer, const auto& make) {
