@@ -137,10 +137,12 @@ typedef struct acc_model_config {
   uint64_t seed; /* of the initialisers, whose values do not depend on the number of ranks */
   int32_t dtype; /* acc_dtype in which the program brings its weights: without mixed precision
                     everything is then kept in it, with it master weights are fp32 */
+  int32_t bfloat16_on_cpu; /* 1: the program takes bfloat16 weights on a CPU as they are and gives
+                              such gradients; 0: there both are fp32 for it */
 } acc_model_config;
 /* Seed 0, fp32. */
 #define ACC_MODEL_CONFIG_INITIALIZER \
-  { sizeof(acc_model_config), 0, ACC_FLOAT32 }
+  { sizeof(acc_model_config), 0, ACC_FLOAT32, 0 }
 
 /* A model in fp32. */
 ACC_API acc_status acc_model_create(acc_runtime* runtime, uint64_t seed,

@@ -57,8 +57,9 @@ acc_status acc_model_create_with(acc_runtime* runtime, const acc_model_config* c
   return guarded([&] {
     acc_model*& result = required(model, "model");
     const auto c = config_of<acc_model_config>(config, ACC_MODEL_CONFIG_INITIALIZER, "config");
-    result = new acc_model{
-        required(runtime, "runtime").value.model(c.seed, {.dtype = dtype_of(c.dtype)})};
+    const acc::ModelOptions options{.dtype = dtype_of(c.dtype),
+                                    .bfloat16_on_cpu = c.bfloat16_on_cpu != 0};
+    result = new acc_model{required(runtime, "runtime").value.model(c.seed, options)};
   });
 }
 

@@ -88,6 +88,9 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.fetches = engine_.device->make_stream("copy to GPU");
   }
   engine_.precision = precision::make_policy(asked, options.dtype, engine_.device->kind());
+  if (options.bfloat16_on_cpu && engine_.precision.gathered == DType::bfloat16) {
+    engine_.precision.viewed = DType::bfloat16;
+  }
   // A GPU computes behind the program: only a gather that was issued before the unit in front of
   // it overlaps with that.
   schedule_.emplace(sharding::ScheduleRules{.backward = asked.backward_prefetch,
