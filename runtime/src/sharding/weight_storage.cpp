@@ -263,13 +263,12 @@ class Transient final : public WeightStorage {
 
 std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLayout& layout,
                                                    const FlatTraits& traits) {
-  static_cast<void>(traits);
   if (engine.offload_param && !engine.on.shard_parameters) {
     throw Error(Errc::config,
                 "offload of parameters needs a strategy that shards them (FULL_SHARD, "
                 "SHARD_GRAD_OP, HYBRID_SHARD, HYBRID_SHARD_ZERO2, ZeRO 3)");
   }
-  if (!engine.on.shard_optimizer) {
+  if (!engine.on.shard_optimizer || traits.ignored) {
     return std::make_unique<Replicated>(engine, layout);
   }
   const bool shard_is_slice =
