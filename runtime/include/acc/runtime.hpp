@@ -108,7 +108,8 @@ struct RawGradient {
 /// reshards after forward. Move-only; must end before the Model.
 class ACC_API ForwardUse {
  public:
-  explicit ForwardUse(detail::UnitState* unit);
+  /// `recomputes`: `Unit::recompute`.
+  explicit ForwardUse(detail::UnitState* unit, bool recomputes = false);
   ForwardUse(ForwardUse&& other) noexcept;
   ForwardUse(const ForwardUse&) = delete;
   ForwardUse& operator=(const ForwardUse&) = delete;
@@ -126,6 +127,7 @@ class ACC_API ForwardUse {
 
  private:
   detail::UnitState* unit_;
+  bool recomputes_;
   int exceptions_;  ///< in flight when the scope was opened
 };
 

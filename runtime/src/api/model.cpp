@@ -31,6 +31,9 @@ void* Unit::data(Buffer buffer) {
 ForwardUse Unit::forward() {
   return ForwardUse(state_);
 }
+ForwardUse Unit::recompute() {
+  return ForwardUse(state_, true);
+}
 BackwardUse Unit::backward() {
   return BackwardUse(state_);
 }

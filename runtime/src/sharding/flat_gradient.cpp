@@ -164,6 +164,9 @@ void FlatGradient::reduce_whole() {
     engine_.traffic.all_reduce_calls += 1;
   }
   world.progress();
+  if (!engine_.settings.sharding.overlap_comm) {
+    wait_reduction();
+  }
 }
 
 /// Nobody else's gradients are in it, so that the share of the other ranks in the scale goes.

@@ -47,7 +47,7 @@ class FlatParameter {
   void begin_unshard();
   /// The full parameter in the view dtype, [padded_numel].
   const void* unshard();
-  void reshard(bool gathers_again);
+  void reshard(NextUse next);
 
   /// Null where this is frozen.
   [[nodiscard]] FlatGradient* gradient() noexcept { return gradient_.get(); }
