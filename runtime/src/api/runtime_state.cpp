@@ -26,7 +26,6 @@ void check_supported(const plugins::RuntimeSettings& settings) {
   refuse(asked.offload_param == plugins::OffloadDevice::nvme, "offload of parameters to nvme");
   refuse(asked.offload_optimizer == plugins::OffloadDevice::nvme,
          "offload of the optimizer to nvme");
-  refuse(asked.activation_checkpointing, "fsdp_activation_checkpointing");
   if (!refused.empty()) {
     std::string all;
     for (const std::string& each : refused) {
