@@ -1,3 +1,4 @@
+#include "acc/base/flight_record.hpp"
 #include "acc/plugins/deepspeed_plugin.hpp"
 #include "acc/plugins/fsdp_plugin.hpp"
 #include "settings/variables.hpp"
@@ -162,6 +163,7 @@ RuntimeSettings settings_from_environment(const Environment& environment) {
   faults.collect([&] { result.device_collectives = read_device_collectives(environment); });
   faults.collect([&] { result.share_gpus = read_share_gpus(environment); });
   result.trace = variable(environment, std::string(kTraceVariable), "");
+  result.flight_record = variable(environment, flight::kRecordVariable, "");
   result.identity = read_identity(environment, faults);
   const Settings settings = read_settings(environment, result.origin, faults);
   faults.collect([&] { check_parallelism(settings); });

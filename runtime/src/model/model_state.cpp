@@ -1,6 +1,7 @@
 #include "model/model_state.hpp"
 
 #include "device/cpu_device.hpp"
+#include "flight/recorder.hpp"
 #include "model/wrap.hpp"
 #include "sharding/gradient_offload.hpp"
 
@@ -144,6 +145,7 @@ void ModelState::finalize() {
     return;
   }
   const std::vector<bool> own = wrap_units();
+  const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   finalized_ = true;
   make_pools(own);
   make_root(own);

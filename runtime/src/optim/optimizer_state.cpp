@@ -1,5 +1,6 @@
 #include "optim/optimizer_state.hpp"
 
+#include "flight/recorder.hpp"
 #include "optim/update.hpp"
 #include "sharding/gradient_offload.hpp"
 
@@ -79,6 +80,7 @@ std::vector<std::string> OptimizerState::moment_kinds() const {
 StepInfo OptimizerState::step() {
   auto* const tracer = model_->engine().tracer.get();
   const trace::Scope scope(tracer, "compute", "optimizer", "step");
+  const flight::Scope recorded(model_->engine().groups.recorder.get(), "step", "");
   finish_reductions();
   // The norm also parts the ranks' last reads of the old weights from the writes below.
   const double norm = global_norm();

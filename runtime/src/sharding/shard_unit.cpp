@@ -1,6 +1,7 @@
 #include "sharding/shard_unit.hpp"
 
 #include "acc/base/error.hpp"
+#include "flight/recorder.hpp"
 
 #include <fmt/format.h>
 
@@ -40,6 +41,7 @@ void ShardUnit::reshard(bool gathers_again) {
 }
 
 void ShardUnit::prefetch() {
+  const flight::Scope scope(engine_.groups.recorder.get(), "prefetch", name_);
   unsharded_ = true;
   for (const auto& flat : flats_) {
     flat->begin_unshard();
@@ -55,6 +57,7 @@ void ShardUnit::before_forward() {
                     "Optimizer::step() comes first",
                     name_, micro_steps_ + 1, micro_steps));
   }
+  enter("forward");
   unshard();
   ++open_;
   if (engine_.no_grad_depth == 0) {
@@ -63,8 +66,21 @@ void ShardUnit::before_forward() {
   trace_scope("forward");
 }
 
+void ShardUnit::enter(const char* phase) {
+  if (engine_.groups.recorder) {
+    engine_.groups.recorder->enter(phase, name_.empty() ? "root" : name_);
+  }
+}
+
+void ShardUnit::leave(const char* phase) {
+  if (engine_.groups.recorder) {
+    engine_.groups.recorder->leave(phase, name_.empty() ? "root" : name_);
+  }
+}
+
 void ShardUnit::after_forward() {
   trace_end();
+  leave("forward");
   --open_;
   if (open_ > 0) {
     return;
@@ -83,6 +99,7 @@ void ShardUnit::before_backward() {
                             "scopes were opened outside no_grad()",
                             name_, backwards_ + 1, forwards_));
   }
+  enter("backward");
   unshard();
   ++open_;
   trace_scope("backward");
@@ -95,6 +112,7 @@ void ShardUnit::after_backward() {
   if (open_ == 0 && backwards_ == forwards_) {
     complete_micro_step();
   }
+  leave("backward");
 }
 
 void ShardUnit::trace_scope(const char* phase) {
@@ -144,6 +162,7 @@ void ShardUnit::flush() {
     throw Error(Errc::invalid_argument,
                 fmt::format("Optimizer::step() inside an open scope of unit '{}'", name_));
   }
+  const flight::Scope scope(engine_.groups.recorder.get(), "step", name_);
   for_each_gradient([](FlatGradient& gradient) { gradient.flush(); });
   if (unsharded_) {
     reshard(false);
