@@ -7,6 +7,8 @@
 #include <chrono>
 #include <exception>
 #include <set>
+#include <span>
+#include <string>
 
 namespace acc::collectives {
 namespace {
@@ -16,6 +18,8 @@ std::string key_of(int rank) {
 }
 
 }  // namespace
+
+WaitBoard::WaitBoard(int rank, rendezvous::Store& store) : rank_(rank), origin_(store) {}
 
 WaitBoard::~WaitBoard() {
   thread_.request_stop();

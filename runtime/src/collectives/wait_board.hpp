@@ -3,7 +3,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <stop_token>
 #include <thread>
 
 namespace acc::rendezvous {
@@ -18,7 +18,7 @@ namespace acc::collectives {
 class WaitBoard {
  public:
   /// `store` outlives it; only cloned, on the board's own thread.
-  WaitBoard(int rank, rendezvous::Store& store) : rank_(rank), origin_(store) {}
+  WaitBoard(int rank, rendezvous::Store& store);
   ~WaitBoard();
 
   /// This rank has been waiting for `rank` for a while; kNobody: it goes on. Does not block.
