@@ -6,6 +6,7 @@
 #include "api/runtime_state.hpp"
 #include "checkpoint/model_files.hpp"
 #include "collectives/make_group.hpp"
+#include "flight/recorder.hpp"
 #include "model/model_state.hpp"
 #include "optim/optimizer_state.hpp"
 
@@ -123,6 +124,7 @@ void Runtime::barrier() {
 void Runtime::save(const std::string& directory, const Model& model, const Optimizer& optimizer,
                    const ProgramState& program) {
   model.state_->finalize();
+  const flight::Scope scope(state_->groups.recorder.get(), "save", "");
   guarded(state_->groups, [&] {
     checkpoint::save_checkpoint(*model.state_, *optimizer.state_, directory, program);
   });
@@ -130,6 +132,7 @@ void Runtime::save(const std::string& directory, const Model& model, const Optim
 
 ProgramState Runtime::load(const std::string& directory, Model& model, Optimizer& optimizer) {
   model.state_->finalize();
+  const flight::Scope scope(state_->groups.recorder.get(), "load", "");
   return guarded(state_->groups, [&] {
     return checkpoint::load_checkpoint(*model.state_, *optimizer.state_, directory);
   });

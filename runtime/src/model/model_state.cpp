@@ -1,6 +1,7 @@
 #include "model/model_state.hpp"
 
 #include "device/cpu_device.hpp"
+#include "flight/recorder.hpp"
 #include "model/orig_params.hpp"
 #include "model/wrap.hpp"
 #include "sharding/gradient_offload.hpp"
@@ -111,6 +112,7 @@ void ModelState::finalize() {
   }
   check_names();
   const model::Assembly plan = plan_units();
+  const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   finalized_ = true;
   mark_persistent();
   make_pools(plan);
