@@ -52,15 +52,8 @@ void ShardUnit::reshard(NextUse next) {
 }
 
 void ShardUnit::prefetch() {
-<<<<<<< HEAD
-  begin_unshard();
-=======
   const flight::Scope scope(engine_.groups.recorder.get(), "prefetch", name_);
-  unsharded_ = true;
-  for (const auto& flat : flats_) {
-    flat->begin_unshard();
-  }
->>>>>>> failures
+  begin_unshard();
 }
 
 void ShardUnit::before_forward() {
@@ -114,11 +107,11 @@ void ShardUnit::check_backward_is_due(const char* scope) const {
                             "scopes were opened outside no_grad()",
                             name_, scope, backwards_ + 1, forwards_));
   }
-<<<<<<< HEAD
 }
 
 void ShardUnit::before_recompute() {
   check_backward_is_due("recomputation for backward");
+  enter("recompute");
   unshard();
   ++open_;
   trace_scope("recompute");
@@ -126,14 +119,13 @@ void ShardUnit::before_recompute() {
 
 void ShardUnit::after_recompute() {
   trace_end();
+  leave("recompute");
   --open_;
 }
 
 void ShardUnit::before_backward() {
   check_backward_is_due("backward");
-=======
   enter("backward");
->>>>>>> failures
   unshard();
   ++open_;
   trace_scope("backward");
