@@ -144,7 +144,6 @@ void ModelState::finalize() {
   const std::vector<bool> own = wrap_units();
   finalized_ = true;
   mark_persistent();
-  make_pools(own);
   make_root(own);
   for (std::size_t i = 0; i < own.size(); ++i) {
     if (own[i]) {
@@ -154,6 +153,7 @@ void ModelState::finalize() {
       unit.owner = shard_units_.back().get();
     }
   }
+  make_pools();
   for (sharding::FlatParameter* flat : flats()) {
     flat->initialize(seed_);
     flat->publish();
@@ -195,10 +195,12 @@ void ModelState::mark_persistent() {
   }
 }
 
-void ModelState::make_pools(const std::vector<bool>& own) {
+void ModelState::make_pools() {
   std::int64_t largest = 0;
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    largest = std::max(largest, own[i] ? unit_states_[i]->numel() : 0);
+  for (const auto& unit : shard_units_) {
+    for (const auto& flat : unit->flats()) {
+      largest = std::max(largest, unit->is_root() ? 0 : flat->layout().padded_numel);
+    }
   }
   const std::size_t usual =
       static_cast<std::size_t>(largest) * nbytes_of(engine_.precision.gathered);

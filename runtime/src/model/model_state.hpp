@@ -71,7 +71,7 @@ class ModelState {
   [[nodiscard]] std::vector<bool> wrap_units() const;
   /// Which parameters stay gathered from step to step.
   void mark_persistent();
-  void make_pools(const std::vector<bool>& own);
+  void make_pools();
   void make_root(const std::vector<bool>& own);
   void prefetch(const std::vector<int>& units);
 
