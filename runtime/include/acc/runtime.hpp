@@ -47,6 +47,9 @@ struct ModelOptions {
   /// float32, bfloat16 or float16. Without mixed precision everything is then kept in it, weights
   /// and optimizer states too (FSDP's low-precision mode); with it, master weights are float32.
   DType dtype = DType::float32;
+  /// On a CPU 16-bit weights are widened to float32 for the program, and its gradients are float32.
+  /// True: bfloat16 ones are handed out, and gradients taken, as they are.
+  bool bfloat16_on_cpu = false;
 };
 
 struct ParameterOptions {

@@ -1,8 +1,10 @@
 #include "model/model_state.hpp"
 
 #include "device/cpu_device.hpp"
+#include "model/orig_params.hpp"
 #include "model/wrap.hpp"
 #include "sharding/gradient_offload.hpp"
+#include "sharding/initial_values.hpp"
 #include "sharding/persistence.hpp"
 
 #include <fmt/format.h>
@@ -10,7 +12,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <functional>
 #include <numeric>
 #include <set>
 
@@ -18,42 +19,6 @@ namespace acc::detail {
 
 using sharding::ParameterRecord;
 using sharding::ShardUnit;
-
-Parameter UnitState::add(std::string parameter_name, Shape shape, Initializer initializer,
-                         ParameterOptions options) {
-  model->check_open("parameter '" + parameter_name + "'");
-  ParameterRecord record;
-  record.name = name.empty() ? std::move(parameter_name) : name + "." + parameter_name;
-  record.numel = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-  if (record.numel <= 0 || std::any_of(shape.begin(), shape.end(), [](auto d) { return d <= 0; })) {
-    throw Error(Errc::invalid_argument,
-                fmt::format("parameter {}: every dimension must be at least 1", record.name));
-  }
-  record.shape = std::move(shape);
-  record.initializer = std::move(initializer);
-  record.trainable = options.trainable;
-  record.weight_decay = options.weight_decay;
-  parameters.push_back(std::move(record));
-  return Parameter(static_cast<int>(parameters.size()) - 1);
-}
-
-void UnitState::tie(std::string alias, Parameter parameter) {
-  model->check_open("tied name '" + alias + "'");
-  parameters.at(static_cast<std::size_t>(parameter.index_)).aliases.push_back(std::move(alias));
-}
-
-std::size_t UnitState::owner_index(Parameter parameter) const {
-  if (parameter.index_ < 0 || static_cast<std::size_t>(parameter.index_) >= parameters.size()) {
-    throw Error(Errc::invalid_argument,
-                fmt::format("this parameter is not one of unit '{}'", name));
-  }
-  return first_in_owner + static_cast<std::size_t>(parameter.index_);
-}
-
-std::int64_t UnitState::numel() const {
-  return std::accumulate(parameters.begin(), parameters.end(), std::int64_t{0},
-                         [](std::int64_t sum, const auto& each) { return sum + each.numel; });
-}
 
 namespace {
 
@@ -89,6 +54,9 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.fetches = engine_.device->make_stream("copy to GPU");
   }
   engine_.precision = precision::make_policy(asked, options.dtype, engine_.device->kind());
+  if (options.bfloat16_on_cpu && engine_.precision.gathered == DType::bfloat16) {
+    engine_.precision.viewed = DType::bfloat16;
+  }
   engine_.schedule = std::make_unique<sharding::Schedule>(sharding::schedule_rules(asked, on_gpu));
   engine_.gradient_scale =
       1.0F / static_cast<float>(settings.identity.world_size *
@@ -141,41 +109,70 @@ void ModelState::finalize() {
   if (finalized_) {
     return;
   }
-  const std::vector<bool> own = wrap_units();
+  check_names();
+  const model::Assembly plan = plan_units();
   finalized_ = true;
   mark_persistent();
-  make_root(own);
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    if (own[i]) {
-      UnitState& unit = *unit_states_[i];
-      shard_units_.push_back(
-          std::make_unique<ShardUnit>(engine_, unit.name, false, unit.parameters));
-      unit.owner = shard_units_.back().get();
-    }
-  }
+  make_units(plan);
   make_pools();
-  for (sharding::FlatParameter* flat : flats()) {
-    flat->initialize(seed_);
-    flat->publish();
-  }
+  initialize();
 }
 
-std::vector<bool> ModelState::wrap_units() const {
-  std::vector<sharding::DeclaredUnit> declared;
+void ModelState::check_names() const {
   std::set<std::string> names;
   const auto claim = [&names](const std::string& name) {
     if (!names.insert(name).second) {
-      throw Error(Errc::invalid_argument, "two parameters are named " + name);
+      throw Error(Errc::invalid_argument, "two parameters or buffers are named " + name);
     }
   };
   for (const auto& unit : unit_states_) {
-    declared.push_back({unit->name, unit->class_name, unit->numel(), unit->is_root});
     for (const ParameterRecord& each : unit->parameters) {
       claim(each.name);
       std::for_each(each.aliases.begin(), each.aliases.end(), claim);
     }
+    for (const model::BufferRecord& each : unit->buffers) {
+      claim(each.name);
+    }
   }
-  return sharding::wrap(engine_.settings.sharding, declared);
+}
+
+model::Assembly ModelState::plan_units() {
+  const plugins::ShardingSettings& settings = engine_.settings.sharding;
+  const model::IgnoredModules ignored(settings.ignored_modules);
+  std::vector<model::DeclaredUnit> declared;
+  for (const auto& unit : unit_states_) {
+    declared.push_back({unit->name, unit->class_name, unit->is_root, {}});
+    for (const ParameterRecord& each : unit->parameters) {
+      std::vector<std::string> names = {each.name};
+      names.insert(names.end(), each.aliases.begin(), each.aliases.end());
+      declared.back().parameters.push_back({std::move(names), each.numel});
+    }
+    for (model::BufferRecord& each : unit->buffers) {
+      each.ignored = ignored.contains_holder_of(each.name);
+    }
+  }
+  const model::ModuleTree tree = model::build_tree(declared, ignored);
+  std::size_t number = 0;
+  for (const auto& unit : unit_states_) {
+    for (ParameterRecord& each : unit->parameters) {
+      each.ignored = tree.parameters[number++].ignored;
+    }
+  }
+  return model::assemble(tree, model::wrap(settings, tree));
+}
+
+std::vector<ParameterRecord> ModelState::records_of(const model::UnitPlan& unit) const {
+  std::vector<const ParameterRecord*> all;
+  for (const auto& each : unit_states_) {
+    for (const ParameterRecord& record : each->parameters) {
+      all.push_back(&record);
+    }
+  }
+  std::vector<ParameterRecord> records;
+  for (const int number : unit.parameters) {
+    records.push_back(*all[static_cast<std::size_t>(number)]);
+  }
+  return records;
 }
 
 void ModelState::mark_persistent() {
@@ -190,11 +187,12 @@ void ModelState::mark_persistent() {
   sharding::PersistenceBudget budget(engine_.settings.sharding);
   for (const auto& unit : unit_states_) {
     for (ParameterRecord& each : unit->parameters) {
-      each.persistent = budget.admits(each.numel);
+      each.persistent = !each.ignored && budget.admits(each.numel);
     }
   }
 }
 
+/// The usual gather is that of the largest flat parameter outside the root.
 void ModelState::make_pools() {
   std::int64_t largest = 0;
   for (const auto& unit : shard_units_) {
@@ -220,67 +218,85 @@ void ModelState::make_pools() {
       std::make_unique<sharding::GradientPool>(*engine_.groups.shard, tracer, asked.overlap_comm);
 }
 
-void ModelState::make_root(const std::vector<bool>& own) {
-  std::string name = "root";
-  std::vector<ParameterRecord> parameters;
-  std::vector<UnitState*> members;
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    UnitState& unit = *unit_states_[i];
-    if (!own[i]) {
-      name = unit.is_root ? unit.name : name;
-      unit.first_in_owner = parameters.size();
-      parameters.insert(parameters.end(), unit.parameters.begin(), unit.parameters.end());
-      members.push_back(&unit);
+void ModelState::make_units(const model::Assembly& plan) {
+  for (const model::UnitPlan& unit : plan.units) {
+    const std::vector<ParameterRecord> records = records_of(unit);
+    model::check_trained_alike(engine_.settings.sharding, unit.name, records);
+    shard_units_.push_back(std::make_unique<ShardUnit>(engine_, unit.name, unit.is_root, records));
+  }
+  std::size_t number = 0;
+  for (std::size_t u = 0; u < unit_states_.size(); ++u) {
+    UnitState& unit = *unit_states_[u];
+    unit.owners = plan.owners[u];
+    for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+      const model::Assembly::Place& place = plan.places[number++];
+      unit.places.push_back({shard_units_[static_cast<std::size_t>(place.unit)].get(),
+                             static_cast<std::size_t>(place.index)});
     }
   }
-  if (members.empty()) {
-    return;
+}
+
+void ModelState::initialize() {
+  for (sharding::FlatParameter* flat : flats()) {
+    sharding::initialize(engine_, *flat, seed_);
+    flat->publish();
   }
-  shard_units_.push_back(std::make_unique<ShardUnit>(engine_, name, true, parameters));
-  for (UnitState* member : members) {
-    member->owner = shard_units_.back().get();
+  for (model::BufferRecord* buffer : buffers()) {
+    model::make_buffer(engine_, *buffer, seed_);
   }
 }
 
 void ModelState::before_forward(UnitState& unit) {
   finalize();
-  unit.owner->before_forward();
-  if (engine_.no_grad_depth == 0) {
-    prefetch(engine_.schedule->before_forward(unit.owner->number()));
+  for (const int number : unit.owners) {
+    sharded(number).before_forward();
+    if (engine_.no_grad_depth == 0) {
+      prefetch(engine_.schedule->before_forward(number));
+    }
   }
 }
 
 void ModelState::after_forward(UnitState& unit) {
-  unit.owner->after_forward();
-  if (engine_.no_grad_depth == 0) {
-    engine_.schedule->after_forward(unit.owner->number());
+  for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
+    sharded(*number).after_forward();
+    if (engine_.no_grad_depth == 0) {
+      engine_.schedule->after_forward(*number);
+    }
   }
 }
 
 void ModelState::before_recompute(UnitState& unit) {
   finalize();
-  unit.owner->before_recompute();
-  prefetch(engine_.schedule->before_recompute(unit.owner->number()));
+  for (const int number : unit.owners) {
+    sharded(number).before_recompute();
+    prefetch(engine_.schedule->before_recompute(number));
+  }
 }
 
 void ModelState::after_recompute(UnitState& unit) {
-  unit.owner->after_recompute();
+  for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
+    sharded(*number).after_recompute();
+  }
 }
 
 void ModelState::before_backward(UnitState& unit) {
   finalize();
-  unit.owner->before_backward();
-  prefetch(engine_.schedule->before_backward(unit.owner->number()));
+  for (const int number : unit.owners) {
+    sharded(number).before_backward();
+    prefetch(engine_.schedule->before_backward(number));
+  }
 }
 
 void ModelState::after_backward(UnitState& unit) {
-  unit.owner->after_backward();
-  prefetch(engine_.schedule->after_backward(unit.owner->number()));
+  for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
+    sharded(*number).after_backward();
+    prefetch(engine_.schedule->after_backward(*number));
+  }
 }
 
 void ModelState::prefetch(const std::vector<int>& units) {
   for (const int number : units) {
-    shard_units_[static_cast<std::size_t>(number)]->prefetch();
+    sharded(number).prefetch();
   }
 }
 
@@ -289,6 +305,16 @@ std::vector<sharding::FlatParameter*> ModelState::flats() const {
   for (const auto& unit : shard_units_) {
     for (const auto& flat : unit->flats()) {
       all.push_back(flat.get());
+    }
+  }
+  return all;
+}
+
+std::vector<model::BufferRecord*> ModelState::buffers() {
+  std::vector<model::BufferRecord*> all;
+  for (const auto& unit : unit_states_) {
+    for (model::BufferRecord& each : unit->buffers) {
+      all.push_back(&each);
     }
   }
   return all;

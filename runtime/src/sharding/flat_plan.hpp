@@ -19,6 +19,7 @@ struct ParameterRecord {
   Initializer initializer;
   bool trainable = true;
   bool weight_decay = true;
+  bool ignored = false;     ///< in a module that fsdp_ignored_modules names
   bool persistent = false;  ///< stays gathered from one step to the next
 };
 
@@ -27,6 +28,8 @@ struct FlatTraits {
   bool trainable = true;
   bool persistent = false;  ///< stays gathered from one step to the next
   bool ignored = false;     ///< whole on every rank; its gradients are this rank's own
+
+  bool operator==(const FlatTraits&) const = default;
 };
 
 /// One flat parameter of a unit.
@@ -35,9 +38,15 @@ struct FlatPlan {
   std::vector<std::size_t> members;  ///< places in the unit's list, in the flat parameter's order
 };
 
-/// Cuts a unit's parameters into flat parameters: what is trained apart from what is frozen, so
-/// that a gradient shard is always where its weight is.
+/// Cuts a unit's parameters into flat parameters, by these rules in this order:
+/// - what is trained lies apart from what is frozen, so that a gradient shard is always where its
+///   weight is, and what is ignored apart from both, as is what is persistent;
+/// - round_robin_gradients, with ZeRO 1 and 2: of what is trained t_0, t_N, t_2N, …, t_1, t_(N+1),
+/// …, N being `shards`;
+/// - contiguous_gradients off: each trained parameter by itself;
+/// - reduce_bucket_size, and allgather_bucket_size where weights are gathered after the step: of
+///   what is trained no more elements in one flat parameter, a larger parameter alone.
 std::vector<FlatPlan> plan_flats(const std::vector<ParameterRecord>& parameters,
-                                 const plugins::ShardingSettings& settings);
+                                 const plugins::ShardingSettings& settings, int shards);
 
 }  // namespace acc::sharding

@@ -10,7 +10,8 @@ ShardUnit::ShardUnit(Engine& engine, std::string name, bool is_root,
                      const std::vector<ParameterRecord>& parameters)
     : engine_(engine), name_(std::move(name)), is_root_(is_root), places_(parameters.size()) {
   ScheduledUnit scheduled{.is_root = is_root};
-  for (const FlatPlan& plan : plan_flats(parameters, engine_.settings.sharding)) {
+  for (const FlatPlan& plan :
+       plan_flats(parameters, engine_.settings.sharding, engine_.groups.shard->size())) {
     std::vector<ParameterRecord> members;
     for (const std::size_t index : plan.members) {
       members.push_back(parameters[index]);

@@ -12,7 +12,7 @@ std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLay
                 "offload of parameters needs a strategy that shards them (FULL_SHARD, "
                 "SHARD_GRAD_OP, HYBRID_SHARD, HYBRID_SHARD_ZERO2, ZeRO 3)");
   }
-  if (!engine.on.shard_optimizer) {
+  if (!engine.on.shard_optimizer || traits.ignored) {
     return make_replicated(engine, layout);
   }
   const bool shard_is_slice =

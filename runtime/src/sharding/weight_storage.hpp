@@ -24,7 +24,7 @@ struct Gathering {
 
 /// The weights of one flat parameter in the compute dtype: this rank's own part, and the full
 /// parameter while it is unsharded. Three placements, one interface:
-/// - replicated: everybody owns all of it;
+/// - replicated: everybody owns all of it, as of what is ignored;
 /// - resident: the full parameter stays in memory, one copy a host where the group shares gathered
 ///   memory; a shard is its slice of it. It is gathered after each step or, where it is persistent,
 ///   by its first use after a step;
