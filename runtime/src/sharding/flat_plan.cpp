@@ -12,6 +12,7 @@ namespace {
 using Parameters = std::vector<ParameterRecord>;
 
 std::vector<FlatPlan> by_treatment(const Parameters& parameters) {
+  std::vector<FlatPlan> plans;
   constexpr std::array kTreatments = {
       FlatTraits{.trainable = true},
       FlatTraits{.trainable = false},
@@ -20,12 +21,10 @@ std::vector<FlatPlan> by_treatment(const Parameters& parameters) {
       FlatTraits{.trainable = true, .ignored = true},
       FlatTraits{.trainable = false, .ignored = true},
   };
-  std::vector<FlatPlan> plans;
   for (const FlatTraits& traits : kTreatments) {
     FlatPlan plan{.traits = traits, .members = {}};
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const ParameterRecord& each = parameters[i];
-      if (FlatTraits{each.trainable, each.persistent, each.ignored} == traits) {
+      if (parameters[i].traits() == traits) {
         plan.members.push_back(i);
       }
     }
