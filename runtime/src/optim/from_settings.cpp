@@ -99,8 +99,9 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
   if (type == "sgd") {
     return sgd_of(choice);
   }
-  throw Error(Errc::config, "optimizer.type " + choice.type +
-                                " is not in this version of libacc_runtime (AdamW, Adam and SGD are)");
+  throw Error(Errc::config,
+              "optimizer.type " + choice.type +
+                  " is not in this version of libacc_runtime (AdamW, Adam and SGD are)");
 }
 
 LrSchedule schedule_of(const ScheduleChoice& choice) {

@@ -5,7 +5,8 @@
 #include "optim/update.hpp"
 
 /// `optimizer` and `scheduler` of the settings as what the runtime makes of them; what they leave
-/// out is as the optimizer, or DeepSpeed's schedule, has it. All throw Error(config) naming the key.
+/// out is as the optimizer, or DeepSpeed's schedule, has it. All throw Error(config) naming the
+/// key.
 namespace acc::optim {
 
 OptimizerSettings optimizer_of(const plugins::OptimizerChoice& choice);

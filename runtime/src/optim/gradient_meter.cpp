@@ -86,10 +86,10 @@ Error GradientMeter::non_finite(std::int64_t step) {
     }
   }
   return {Errc::collective,
-          fmt::format("step {}: a gradient is not finite, first that of {} on rank {}{}", step,
-                      where(first), fmt::join(ranks, ", "),
-                      later.empty() ? ""
-                                    : fmt::format(", later also on rank {}", fmt::join(later, ", "))),
+          fmt::format(
+              "step {}: a gradient is not finite, first that of {} on rank {}{}", step,
+              where(first), fmt::join(ranks, ", "),
+              later.empty() ? "" : fmt::format(", later also on rank {}", fmt::join(later, ", "))),
           ranks.front()};
 }
 

@@ -16,8 +16,8 @@ class LossScaler {
   explicit LossScaler(const plugins::LossScaling& rules);
 
   [[nodiscard]] double scale() const noexcept { return scale_; }
-  /// After a step: whether its gradients overflowed, so that it was skipped. Throws Error(collective)
-  /// where DeepSpeed ends the run: an overflow at the smallest scale.
+  /// After a step: whether its gradients overflowed, so that it was skipped. Throws
+  /// Error(collective) where DeepSpeed ends the run: an overflow at the smallest scale.
   void update(bool overflow);
 
   /// For checkpoints: by name, what `restore` takes. Names that another rule has left are ignored.

@@ -103,8 +103,7 @@ LrSchedule warmup_cosine_lr(const WarmupCosineLr& settings) {
       const double least = settings.warmup_min_ratio;
       return base * (least + rise(settings.type, index, warmup) * (1.0 - least));
     }
-    const double progress =
-        std::min(1.0, ratio(index - warmup + 1, settings.total_steps - warmup));
+    const double progress = std::min(1.0, ratio(index - warmup + 1, settings.total_steps - warmup));
     const double wave = (1.0 + std::cos(std::numbers::pi * progress)) / 2.0;
     const double least = settings.cos_min_ratio;
     return base * std::max(0.0, least + (1.0 - least) * wave);

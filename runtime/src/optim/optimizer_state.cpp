@@ -80,7 +80,9 @@ void OptimizerState::allocate_moments() {
       continue;
     }
     FlatState state{
-        flat, {}, optim::plan_updates(*flat, group_of_[flat], engine.settings.sharding.sub_group_size)};
+        flat,
+        {},
+        optim::plan_updates(*flat, group_of_[flat], engine.settings.sharding.sub_group_size)};
     for (const std::string& kind : moment_kinds()) {
       state.moments.push_back({kind, engine.allocate_state(flat->owned().numel, "moments")});
       nbytes += static_cast<std::int64_t>(state.moments.back().values->nbytes());

@@ -61,9 +61,10 @@ std::size_t GroupTable::index(const std::string& name) const {
   for (std::size_t i = 1; i < groups_.size(); ++i) {
     known.push_back(groups_[i].name);
   }
-  throw Error(Errc::config, fmt::format("no parameter group is named '{}'; there {}", name,
-                                        known.empty() ? "is none"
-                                                      : fmt::format("are {}", fmt::join(known, ", "))));
+  throw Error(
+      Errc::config,
+      fmt::format("no parameter group is named '{}'; there {}", name,
+                  known.empty() ? "is none" : fmt::format("are {}", fmt::join(known, ", "))));
 }
 
 double GroupTable::lr(std::size_t group, std::int64_t steps) const {
@@ -92,10 +93,10 @@ std::vector<std::size_t> assign_groups(std::span<const std::vector<std::string>>
   const auto claim = [&](std::size_t parameter, std::size_t group) {
     const std::size_t before = std::exchange(result[parameter], group);
     if (before != 0 && before != group) {
-      throw Error(Errc::config,
-                  fmt::format("parameter {} is in two parameter groups, '{}' and '{}'",
-                              names[parameter].front(), groups[before - 1].name,
-                              groups[group - 1].name));
+      throw Error(
+          Errc::config,
+          fmt::format("parameter {} is in two parameter groups, '{}' and '{}'",
+                      names[parameter].front(), groups[before - 1].name, groups[group - 1].name));
     }
   };
   for (std::size_t g = 0; g < groups.size(); ++g) {

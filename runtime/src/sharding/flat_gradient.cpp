@@ -285,8 +285,8 @@ void FlatGradient::watch() {
     return;
   }
   device::Device& device = *engine_.device;
-  const auto micro_steps = static_cast<std::size_t>(
-      std::max(1, engine_.settings.sharding.gradient_accumulation_steps));
+  const auto micro_steps =
+      static_cast<std::size_t>(std::max(1, engine_.settings.sharding.gradient_accumulation_steps));
   if (!squares_) {
     squares_ = device.allocate(micro_steps * sizeof(double), "gradient watch");
   }

@@ -11,9 +11,9 @@ namespace acc::sharding {
 
 /// The gradient of a flat parameter: where the program writes it, how it is reduced over the ranks,
 /// and what of it is kept until the step. Two ways: whole, accumulated in float32 and reduced
-/// before the step; or reduced to this rank's shard after every micro-step, but those under no_sync,
-/// which are accumulated whole, in float32, until one without. An offloaded optimizer finds its part
-/// in host memory.
+/// before the step; or reduced to this rank's shard after every micro-step, but those under
+/// no_sync, which are accumulated whole, in float32, until one without. An offloaded optimizer
+/// finds its part in host memory.
 class FlatGradient {
  public:
   /// `owned`: the part that this rank's optimizer updates. `layout` outlives this.
@@ -72,13 +72,13 @@ class FlatGradient {
   std::byte* target_ = nullptr;    ///< where the program writes: one of the next two
   device::MemoryPtr scratch_;      ///< in the view dtype, where that is not written to the buffer
   collectives::BufferPtr buffer_;  ///< what the peers read
-  device::MemoryPtr unreduced_;    ///< float32 sum under no_sync, where the view is of another dtype
+  device::MemoryPtr unreduced_;  ///< float32 sum under no_sync, where the view is of another dtype
   collectives::BufferPtr shard_;
   device::MemoryPtr host_;  ///< the reduced gradient, where the optimizer is offloaded
   collectives::WorkPtr reduction_;
   bool accumulated_ = false;
-  bool sum_begun_ = false;  ///< the float32 sum holds earlier micro-steps
-  bool waits_ = false;      ///< whole gradients of no_sync wait for a reduction
+  bool sum_begun_ = false;     ///< the float32 sum holds earlier micro-steps
+  bool waits_ = false;         ///< whole gradients of no_sync wait for a reduction
   device::MemoryPtr squares_;  ///< a double a micro-step, of this rank's own gradient
   std::vector<std::int64_t> closed_;
 };

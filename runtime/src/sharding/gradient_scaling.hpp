@@ -4,8 +4,8 @@
 
 namespace acc::sharding {
 
-/// How a sum over ranks and micro-steps becomes their mean: `before` multiplies what a rank hands to
-/// a reduction, `after` the sum.
+/// How a sum over ranks and micro-steps becomes their mean: `before` multiplies what a rank hands
+/// to a reduction, `after` the sum.
 struct GradientScaling {
   float before = 1.0F;
   float after = 1.0F;
