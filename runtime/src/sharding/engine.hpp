@@ -7,6 +7,7 @@
 #include "sharding/gradient_scaling.hpp"
 #include "sharding/groups.hpp"
 #include "sharding/pools.hpp"
+#include "sharding/schedule.hpp"
 #include "trace/tracer.hpp"
 
 #include <memory>
@@ -27,8 +28,11 @@ struct Engine {
   device::StreamPtr fetches;   ///< on which they come from there; null where they do not
   precision::PrecisionPolicy precision;
   GradientScaling gradient_scaling;
+  std::unique_ptr<Schedule> schedule;             ///< of all units
+  std::unique_ptr<GatherLimiter> gather_limiter;  ///< null: no limit
   std::unique_ptr<GatherPool> gathers;
-  std::unique_ptr<GatherPool> hpz_gathers;
+  std::unique_ptr<GatherPool> secondary_gathers;  ///< null without secondary copies
+  std::unique_ptr<GatherWindow> publications;
   std::unique_ptr<GradientPool> gradients;
   std::shared_ptr<GradientOffload> gradient_offload;  ///< null where nothing is offloaded
   std::unique_ptr<ScratchPool> scratch;
