@@ -58,9 +58,9 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.precision.viewed = DType::bfloat16;
   }
   engine_.schedule = std::make_unique<sharding::Schedule>(sharding::schedule_rules(asked, on_gpu));
-  engine_.gradient_scale =
-      1.0F / static_cast<float>(settings.identity.world_size *
-                                std::max(1, asked.gradient_accumulation_steps));
+  engine_.gradient_scaling = sharding::scale_gradients(
+      settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
+      engine_.on.shard_gradients ? engine_.precision.reduced : DType::float32);
 }
 
 ModelState::~ModelState() {
