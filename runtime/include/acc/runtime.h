@@ -393,9 +393,11 @@ typedef struct acc_step_info {
   double lr;               /* with which it was made, of the parameters outside all groups */
   double loss_scale;       /* by which its gradients had been multiplied */
   int32_t skipped;         /* 1: a gradient was not finite, nothing was updated, step stands */
+  int64_t skipped_steps;   /* in all, this one included */
+  int64_t tiles;           /* in how many pieces the shards were updated (sub_group_size) */
 } acc_step_info;
 #define ACC_STEP_INFO_INITIALIZER \
-  { sizeof(acc_step_info), 0, 0.0, 1.0, 0.0, 1.0, 0 }
+  { sizeof(acc_step_info), 0, 0.0, 1.0, 0.0, 1.0, 0, 0, 0 }
 /* Finishes the reductions, takes the mean over ranks and micro-steps, clips, updates, forgets the
  * gradients. Collective. info: may be NULL. */
 ACC_API acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* info) ACC_NOEXCEPT;

@@ -1,6 +1,7 @@
 #include "optim/optimizer_state.hpp"
 
 #include "flight/recorder.hpp"
+#include "model/orig_params.hpp"
 #include "sharding/gradient_offload.hpp"
 
 #include <cmath>
@@ -70,6 +71,25 @@ void OptimizerState::assign_groups(const std::vector<ParameterGroup>& groups) {
     const auto end = next + static_cast<std::ptrdiff_t>(flat->parameters().size());
     group_of_[flat].assign(next, end);
     next = end;
+  }
+  check_groups();
+}
+
+/// Flat parameters of FSDP without fsdp_use_orig_params belong to one group each.
+void OptimizerState::check_groups() const {
+  for (const auto& unit : model_->shard_units()) {
+    std::vector<sharding::ParameterRecord> trained;
+    std::map<std::string, std::string> group_of;
+    for (const auto& flat : unit->flats()) {
+      const std::vector<std::size_t>& groups = group_of_.at(flat.get());
+      for (std::size_t i = 0; flat->trainable() && i < groups.size(); ++i) {
+        trained.push_back(flat->parameters()[i]);
+        group_of[trained.back().name] = rates_.name(groups[i]);
+      }
+    }
+    model::check_grouped_alike(
+        model_->engine().settings.sharding, unit->name(), trained,
+        [&](const sharding::ParameterRecord& each) { return group_of.at(each.name); });
   }
 }
 
