@@ -6,6 +6,7 @@
 #include "api/runtime_state.hpp"
 #include "checkpoint/model_files.hpp"
 #include "collectives/make_group.hpp"
+#include "flight/recorder.hpp"
 #include "model/model_state.hpp"
 #include "optim/optimizer_state.hpp"
 
@@ -109,8 +110,11 @@ std::string Runtime::describe() const {
                                        : fmt::format("{} machines", settings.identity.num_nodes),
       state_->compute.device->describe(), plan.shard_size(), plan.replicate_size(),
       precision_in_words(settings.sharding), state_->groups.shard->describe());
-  if (state_->groups.hpz) {
-    text += fmt::format(", secondary copy over {}", plan.hpz.size());
+  if (state_->groups.secondary) {
+    text += fmt::format(
+        ", {} over {}",
+        settings.sharding.reshard_size > 1 ? "resharded after forward" : "secondary copy",
+        plan.secondary.size());
   }
   if (settings.deterministic) {
     text += ", deterministic";
@@ -152,6 +156,7 @@ void Runtime::barrier() {
 void Runtime::save(const std::string& directory, const Model& model, const Optimizer& optimizer,
                    const ProgramState& program) {
   model.state_->finalize();
+  const flight::Scope scope(state_->groups.recorder.get(), "save", "");
   guarded(state_->groups, [&] {
     checkpoint::save_checkpoint(*model.state_, *optimizer.state_, directory, program);
   });
@@ -159,6 +164,7 @@ void Runtime::save(const std::string& directory, const Model& model, const Optim
 
 ProgramState Runtime::load(const std::string& directory, Model& model, Optimizer& optimizer) {
   model.state_->finalize();
+  const flight::Scope scope(state_->groups.recorder.get(), "load", "");
   return guarded(state_->groups, [&] {
     return checkpoint::load_checkpoint(*model.state_, *optimizer.state_, directory);
   });

@@ -3,6 +3,7 @@
 #include "acc/base/log.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/traced_group.hpp"
+#include "flight/recorder.hpp"
 
 #include <fmt/format.h>
 
@@ -78,13 +79,16 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   if (!settings.trace.empty()) {
     start_trace();
   }
+  groups.record(std::make_shared<flight::Recorder>(settings.flight_record, identity.rank));
 }
 
 /// By now every rank has met rank 0, so the file is there.
 void RuntimeState::start_trace() {
   tracer = std::make_shared<trace::Tracer>(settings.trace, settings.identity.rank, compute.device);
   if (compute.device->kind() == plugins::Device::cpu) {
-    groups.replace([this](auto group) { return trace_group(std::move(group), compute.device); });
+    groups.replace([this](auto group, const char*, const std::vector<int>&) {
+      return trace_group(std::move(group), compute.device);
+    });
   }
 }
 
