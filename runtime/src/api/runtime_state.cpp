@@ -37,7 +37,7 @@ namespace {
 /// What launchers say, they have agreed on; programs have not. Ranks whose programs say different
 /// things would wait for each other in different collectives. Every rank throws the same.
 void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store) {
-  const auto key = [](int rank) { return fmt::format("program/{}", rank); };
+  const auto key = [](int rank) { return fmt::format("settings of rank {}", rank); };
   const std::string own = settings.program_plugin.empty()
                               ? "no plugin"
                               : fmt::format("{} with {}", settings.program_plugin,
