@@ -31,8 +31,12 @@ struct Tensors {
 void update(const acc::kernels::Kernels& table, Tensors& t, std::int64_t step, std::size_t begin,
             std::size_t end) {
   const acc::AdamW settings{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
-  table.adamw(acc::optim::adamw_coefficients(settings, step, 1.0), &t.weights[begin],
-              &t.grads[begin], &t.exp_avg[begin], &t.exp_avg_sq[begin], nullptr, end - begin);
+  const acc::kernels::UpdateArrays arrays{.weights = t.weights.data(),
+                                          .grads = t.grads.data(),
+                                          .first = t.exp_avg.data(),
+                                          .second = t.exp_avg_sq.data(),
+                                          .rounded = nullptr};
+  table.adamw(acc::optim::adamw_coefficients(settings, step, 1.0), arrays, begin, end - begin);
 }
 
 double timed_step(const acc::kernels::Kernels& table, Tensors& t, std::int64_t step, int threads) {

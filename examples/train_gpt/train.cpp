@@ -57,7 +57,7 @@ class Trainer {
         parallel_(data_parallel(runtime)),
         global_batch_(global_batch(options, parallel_)),
         data_(options.steps > 0 ? open_data(options, parallel_) : nullptr),
-        model_(runtime.model(options.seed)),
+        model_(runtime.model(options.seed, {.dtype = options.dtype})),
         gpt_(
             make_language_model(runtime, model_, options.model,
                                 {.batch = global_batch_.largest_share(), .time = options.seq_len})),

@@ -83,7 +83,9 @@ std::string Runtime::describe() const {
           ? "one machine"
           : fmt::format("{} machines", state_->settings.identity.num_nodes),
       state_->compute.device->describe(), plan.shard_size(), plan.replicate_size(),
-      sharding.mixed_precision == plugins::MixedPrecision::bf16 ? "bf16 with fp32 master" : "fp32",
+      sharding.mixed_precision == plugins::MixedPrecision::no
+          ? "fp32"
+          : fmt::format("{} with fp32 master", to_string(sharding.mixed_precision)),
       state_->groups.shard->describe());
   if (state_->groups.hpz) {
     text += fmt::format(", secondary copy over {}", plan.hpz.size());

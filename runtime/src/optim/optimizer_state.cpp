@@ -42,7 +42,8 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSetti
     }
     FlatState state{flat, {}, update_ranges(*flat)};
     for (const std::string& kind : kinds) {
-      state.moments.push_back({kind, engine.allocate_state(flat->owned().numel, "moments")});
+      state.moments.push_back(
+          {kind, engine.allocate_state(flat->owned().numel, "moments", engine.precision.moments)});
       nbytes += static_cast<std::int64_t>(state.moments.back().values->nbytes());
     }
     flats_.push_back(std::move(state));
@@ -144,15 +145,12 @@ double OptimizerState::global_norm() {
 void OptimizerState::update(FlatState& state, double grad_scale) {
   FlatParameter& flat = *state.flat;
   device::Device& updater = *model_->engine().updater;
-  const auto moment = [&state](std::size_t index) {
-    return index < state.moments.size() ? state.moments[index].values->as<float>() : nullptr;
+  device::UpdateArrays arrays = flat.update_arrays(steps);
+  const auto moment = [&state](std::size_t index) -> void* {
+    return index < state.moments.size() ? state.moments[index].values->data() : nullptr;
   };
-  const device::UpdateArrays arrays{.weights = flat.master(),
-                                    .grads = flat.gradient()->reduced(),
-                                    .first = moment(0),
-                                    .second = moment(1),
-                                    .rounded = flat.rounded(),
-                                    .rounded_dtype = model_->engine().precision.gathered};
+  arrays.first = moment(0);
+  arrays.second = moment(1);
   if (auto* adamw = std::get_if<AdamW>(&settings_)) {
     adamw->lr = lr;
     updater.adamw(optim::adamw_coefficients(*adamw, steps, grad_scale), arrays, state.ranges,

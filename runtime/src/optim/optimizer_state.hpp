@@ -20,8 +20,8 @@ class OptimizerState {
 
   StepInfo step();
 
-  /// float32 [owned().numel] of one flat parameter under its name in checkpoints; memory of the
-  /// updater.
+  /// [owned().numel] of one flat parameter, in the policy's dtype of moments, under its name in
+  /// checkpoints; memory of the updater.
   struct Moment {
     std::string kind;
     device::MemoryPtr values;

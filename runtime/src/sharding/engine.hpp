@@ -37,7 +37,8 @@ struct Engine {
 
   [[nodiscard]] bool offload_optimizer() const noexcept { return updater != device; }
   /// Zeroed memory for master weights, moments and reduced gradients: the updater's.
-  [[nodiscard]] device::MemoryPtr allocate_state(std::int64_t numel, std::string_view what) const;
+  [[nodiscard]] device::MemoryPtr allocate_state(std::int64_t numel, std::string_view what,
+                                                 DType dtype = DType::float32) const;
   /// Orders the updater after what was issued to the compute stream. Blocks where it is the CPU
   /// beside a GPU.
   void await_compute() const;

@@ -26,16 +26,21 @@ class FlatParameter {
   [[nodiscard]] bool trainable() const noexcept { return gradient_ != nullptr; }
 
   // --- weights
-  /// float32 master weights of `owned()`, where the optimizer updates; after a change call
+  /// Master weights of `owned()`, in `stored()`, where the optimizer updates; after a change call
   /// `publish`.
-  [[nodiscard]] float* master();
+  [[nodiscard]] void* master();
+  [[nodiscard]] DType stored() const noexcept { return stored_; }
   [[nodiscard]] Shard owned() const { return storage_->owned(); }
-  /// Where the optimizer puts the weights rounded to the compute dtype, or null where that is
-  /// float32.
-  [[nodiscard]] void* rounded();
+  /// What an optimizer's step number `step` (from 1) finds; its moments are for the optimizer to
+  /// fill in. The weights rounded to the compute dtype are among it where that is another.
+  [[nodiscard]] device::UpdateArrays update_arrays(std::int64_t step);
+  /// `seed` also feeds what is rounded by chance.
   void initialize(std::uint64_t seed);
+  /// Rounds what weights are to begin with, in host memory, to the dtype in which the program loads
+  /// them and, where the mode says so, to that in which they are gathered.
+  void round_initial(float* values, std::size_t numel) const;
   void round_master();
-  /// The full master weights, [padded_numel], on every rank, in host memory. Collective.
+  /// The full master weights, [padded_numel] float32, on every rank, in host memory. Collective.
   std::vector<float> gather_master();
   /// Says that master and rounded weights have changed: the next unshard sees them on every rank.
   void publish();
@@ -56,12 +61,16 @@ class FlatParameter {
   [[nodiscard]] std::int64_t gathered_nbytes() const;
 
  private:
+  [[nodiscard]] bool is_mixed() const noexcept;
   [[nodiscard]] bool master_is_gathered() const noexcept;
+  [[nodiscard]] void* rounded();
 
   Engine& engine_;
   std::string unit_name_;
   std::vector<ParameterRecord> parameters_;
   FlatLayout layout_;
+  DType stored_;
+  std::uint64_t noise_seed_ = 0;
   std::unique_ptr<WeightStorage> storage_;
   device::MemoryPtr master_;   ///< null where what is gathered is the master
   device::MemoryPtr rounded_;  ///< null where the optimizer reaches the gathered weights
