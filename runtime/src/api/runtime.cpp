@@ -87,8 +87,10 @@ std::string Runtime::describe() const {
           ? "fp32"
           : fmt::format("{} with fp32 master", to_string(sharding.mixed_precision)),
       state_->groups.shard->describe());
-  if (state_->groups.hpz) {
-    text += fmt::format(", secondary copy over {}", plan.hpz.size());
+  if (state_->groups.secondary) {
+    text += fmt::format(", {} over {}",
+                        sharding.reshard_size > 1 ? "resharded after forward" : "secondary copy",
+                        plan.secondary.size());
   }
   return text;
 }

@@ -25,8 +25,6 @@ void check_supported(const plugins::RuntimeSettings& settings) {
   refuse(asked.offload_optimizer == plugins::OffloadDevice::nvme,
          "offload of the optimizer to nvme");
   refuse(asked.activation_checkpointing, "fsdp_activation_checkpointing");
-  refuse(!asked.ignored_modules.empty(), "fsdp_ignored_modules");
-  refuse(asked.reshard_size > 1, "fsdp_reshard_after_forward as a group size");
   if (!refused.empty()) {
     std::string all;
     for (const std::string& each : refused) {

@@ -24,6 +24,8 @@ class FlatParameter {
     return parameters_;
   }
   [[nodiscard]] bool trainable() const noexcept { return gradient_ != nullptr; }
+  /// Whole on every rank, which updates it by its own gradients.
+  [[nodiscard]] bool ignored() const noexcept { return traits_.ignored; }
 
   // --- weights
   /// Master weights of `owned()`, in `stored()`, where the optimizer updates; after a change call
@@ -34,13 +36,14 @@ class FlatParameter {
   /// What an optimizer's step number `step` (from 1) finds; its moments are for the optimizer to
   /// fill in. The weights rounded to the compute dtype are among it where that is another.
   [[nodiscard]] device::UpdateArrays update_arrays(std::int64_t step);
-  /// `seed` also feeds what is rounded by chance.
-  void initialize(std::uint64_t seed);
+  /// What is rounded by chance is a function of `seed`, the step and the place of an element.
+  void seed_noise(std::uint64_t seed) noexcept { noise_seed_ = seed; }
   /// Rounds what weights are to begin with, in host memory, to the dtype in which the program loads
   /// them and, where the mode says so, to that in which they are gathered.
   void round_initial(float* values, std::size_t numel) const;
   void round_master();
-  /// The full master weights, [padded_numel] float32, on every rank, in host memory. Collective.
+  /// The full master weights, [padded_numel] float32, in host memory on every rank (each its own
+  /// where this is ignored). Collective.
   std::vector<float> gather_master();
   /// Says that master and rounded weights have changed: the next unshard sees them on every rank.
   void publish();
@@ -50,7 +53,7 @@ class FlatParameter {
   void begin_unshard();
   /// The full parameter in the view dtype, [padded_numel].
   const void* unshard();
-  void reshard(bool gathers_again);
+  void reshard(NextUse next);
 
   /// Null where this is frozen.
   [[nodiscard]] FlatGradient* gradient() noexcept { return gradient_.get(); }
@@ -68,6 +71,7 @@ class FlatParameter {
   Engine& engine_;
   std::string unit_name_;
   std::vector<ParameterRecord> parameters_;
+  FlatTraits traits_;
   FlatLayout layout_;
   DType stored_;
   std::uint64_t noise_seed_ = 0;
