@@ -1,13 +1,16 @@
-"""train_gpt in FULL_SHARD against PyTorch's FSDP2, FSDP1 and DDP: same model, fp32, one thread a worker.
+"""train_gpt against PyTorch's FSDP2, FSDP1 and DDP: each strategy, fp32 and bf16, one thread a worker.
 
     python bench/train.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]
-                          [--case large|small] [--rounds R] [--steps S] [--impls train_gpt,fsdp2,...]
+                          [--case large|small] [--dtype fp32|bf16] [--strategies full,grad_op,ddp,hybrid]
+                          [--rounds R] [--steps S] [--impls fsdp2,fsdp1,ddp,alone] [--no-memory]
 
 PYTHON needs torch; PEERS holds fsdp_cpu_bench.py and gpt_model.py. Every round runs each
-implementation once, one after the other, and measures the SGEMM rate of all cores together with
-torch. Speeds are medians over the rounds of each run's median step. GFLOP/s count the matrix
-products of forward and backward, attention in full, as gpt_model.step_flops does. Memory is the
-peak of the sum of PSS over the workers, sampled in a run of its own.
+implementation in each strategy once, one after the other, and measures the SGEMM rate of all cores
+together with torch. "alone" is train_gpt as one worker a core that know nothing of each other, which
+is what communication costs are measured by. Speeds are medians over the rounds of each run's median
+step. GFLOP/s count the matrix products of forward and backward, attention in full, as
+gpt_model.step_flops does. Memory is the peak of the sum of PSS over the workers, sampled in a run of
+its own.
 """
 import argparse
 import array
@@ -28,7 +31,10 @@ CASES = {
     "large": dict(workers=2, layers=6, dim=512, heads=8, vocab=8192, seq=256, micro_batch=2),
     "small": dict(workers=4, layers=4, dim=256, heads=8, vocab=4096, seq=128, micro_batch=2),
 }
-PEER_STRATEGIES = {"fsdp2": "full", "fsdp1": "full", "ddp": "ddp"}
+CONFIGS = {"full": "fsdp_full_shard", "grad_op": "fsdp_shard_grad_op", "ddp": "fsdp_no_shard",
+           "hybrid": "fsdp_hybrid_shard"}
+PEERS = {"fsdp2": ("full", "grad_op", "hybrid"), "fsdp1": tuple(CONFIGS), "ddp": ("ddp",)}
+PRECISIONS = {"fp32": "no", "bf16": "bf16"}
 SGEMM = """
 import time, torch
 torch.set_num_threads(1)
@@ -118,23 +124,48 @@ def run(argv, with_memory, succeeded):
     return output, peak
 
 
-def run_train_gpt(args, case, folder, with_memory):
-    metrics = folder / "metrics.jsonl"
-    argv = [args.bin / "acclaunch", "--config_file", ROOT / "configs" / "fsdp_full_shard.yaml",
-            "--num_processes", case["workers"], "--num_cpu_threads_per_process", 1,
+def train_gpt_command(args, case, workers, strategy, dtype, folder, metrics):
+    hybrid = ["--parallelism_config_dp_shard_size", workers // 2] if strategy == "hybrid" else []
+    argv = [args.bin / "acclaunch", "--config_file", ROOT / "configs" / f"{CONFIGS[strategy]}.yaml",
+            "--cpu", "--mixed_precision", PRECISIONS[dtype], *hybrid,
+            "--num_processes", workers, "--num_cpu_threads_per_process", 1, "--main_process_port", 0,
             args.bin / "train_gpt", "--tokens", folder / "tokens.bin", "--metrics", metrics,
             "--steps", WARMUP + args.steps, "--micro_batch", case["micro_batch"], "--grad_clip", 1,
             "--layers", case["layers"], "--dim", case["dim"], "--heads", case["heads"],
             "--vocab", case["vocab"], "--seq_len", case["seq"]]
-    _, peak = run(list(map(str, argv)), with_memory, lambda code, _: code == 0)
+    return list(map(str, argv))
+
+
+def median_rate(metrics):
     steps = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return statistics.median(step["tokens_per_s"] for step in steps[WARMUP:]), peak
+    return statistics.median(step["tokens_per_s"] for step in steps[WARMUP:])
 
 
-def run_peer(args, case, impl, with_memory):
+def run_train_gpt(args, case, strategy, dtype, folder, with_memory):
+    metrics = folder / "metrics.jsonl"
+    argv = train_gpt_command(args, case, case["workers"], strategy, dtype, folder, metrics)
+    _, peak = run(argv, with_memory, lambda code, _: code == 0)
+    return median_rate(metrics), peak
+
+
+def run_alone(args, case, dtype, folder):
+    """Tokens/s of all cores together, one worker each, without any communication."""
+    cores = len(os.sched_getaffinity(0))
+    metrics = [folder / f"alone{core}.jsonl" for core in range(cores)]
+    jobs = [subprocess.Popen(train_gpt_command(args, case, 1, "ddp", dtype, folder, path),
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            for path in metrics]
+    for job in jobs:
+        _, errors = job.communicate()
+        if job.returncode != 0:
+            sys.exit(f"train_gpt alone ended with {job.returncode}:\n{errors[:4000]}")
+    return sum(map(median_rate, metrics))
+
+
+def run_peer(args, case, impl, strategy, dtype, with_memory):
     argv = [args.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
             case["workers"], args.peers / "fsdp_cpu_bench.py",
-            "--impl", impl, "--strategy", PEER_STRATEGIES[impl], "--steps", args.steps,
+            "--impl", impl, "--strategy", strategy, "--dtype", dtype, "--steps", args.steps,
             "--warmup", WARMUP, "--layers", case["layers"], "--dim", case["dim"],
             "--heads", case["heads"], "--vocab", case["vocab"], "--seq", case["seq"],
             "--micro-batch", case["micro_batch"]]
@@ -149,37 +180,59 @@ def write_random_tokens(path, vocab):
     path.write_bytes(array.array("H", (source.randrange(vocab) for _ in range(1 << 18))).tobytes())
 
 
-def measure(args, name, case):
+def runs_of(args, case):
+    """(implementation, strategy), ours first."""
+    strategies = [name for name in args.strategies if name != "hybrid" or case["workers"] >= 4]
+    runs = [("train_gpt", name) for name in strategies]
+    for impl in args.impls:
+        runs += [(impl, name) for name in PEERS.get(impl, ()) if name in strategies or impl == "ddp"]
+    return runs + [("alone", "")] * ("alone" in args.impls)
+
+
+def measure(args, name, case, dtype):
     speeds, memory, sgemm = collections.defaultdict(list), {}, []
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         write_random_tokens(folder / "tokens.bin", case["vocab"])
 
-        def one(impl, with_memory):
+        def one(impl, strategy, with_memory):
             if impl == "train_gpt":
-                return run_train_gpt(args, case, folder, with_memory)
-            return run_peer(args, case, impl, with_memory)
+                return run_train_gpt(args, case, strategy, dtype, folder, with_memory)
+            if impl == "alone":
+                return run_alone(args, case, dtype, folder), None
+            return run_peer(args, case, impl, strategy, dtype, with_memory)
 
-        for impl in args.impls:
-            memory[impl] = one(impl, True)[1]
+        runs = runs_of(args, case)
+        for each in runs:
+            memory[each] = one(*each, True)[1] if args.memory and each[0] != "alone" else None
         for _ in range(args.rounds):
             sgemm.append(sgemm_rate(args.python))
-            for impl in args.impls:
-                speeds[impl].append(one(impl, False)[0])
-    report(name, case, args.impls, speeds, memory, statistics.median(sgemm))
+            for each in runs:
+                speeds[each].append(one(*each, False)[0])
+    report(name, case, dtype, runs, {each: statistics.median(speeds[each]) for each in runs}, memory,
+           statistics.median(sgemm))
 
 
-def report(name, case, impls, speeds, memory, sgemm):
+def report(name, case, dtype, runs, speeds, memory, sgemm):
     sizes = ", ".join(f"{key} {value}" for key, value in case.items())
-    print(f"\n{name}: {sizes}; SGEMM of all cores {sgemm:.1f} GFLOP/s")
-    ours = statistics.median(speeds["train_gpt"])
-    print(f"{'':<10} {'tokens/s':>9} {'GFLOP/s':>8} {'of SGEMM':>9} {'train_gpt is':>13}"
-          f" {'PSS MiB':>8} {'train_gpt is':>13}")
-    for impl in impls:
-        speed = statistics.median(speeds[impl])
-        gflops = speed * flops_per_token(case) / 1e9
-        print(f"{impl:<10} {speed:9.0f} {gflops:8.1f} {gflops / sgemm:9.1%} {ours / speed:12.2f}x"
-              f" {memory[impl]:8.0f} {memory['train_gpt'] / memory[impl]:12.2f}x", flush=True)
+    print(f"\n{name}, {dtype}: {sizes}; SGEMM of all cores {sgemm:.1f} GFLOP/s")
+    print(f"{'':<10} {'strategy':<8} {'tokens/s':>9} {'GFLOP/s':>8} {'PSS MiB':>8}"
+          "   train_gpt of the same strategy is")
+    for impl, strategy in runs:
+        speed, held = speeds[impl, strategy], memory[impl, strategy]
+        print(f"{impl:<10} {strategy:<8} {speed:9.0f} {speed * flops_per_token(case) / 1e9:8.1f}"
+              f" {held or 0:8.0f}   {compared(impl, strategy, runs, speeds, memory)}", flush=True)
+
+
+def compared(impl, strategy, runs, speeds, memory):
+    """Our rates over this one's: of every strategy for DDP and for what knows no communication."""
+    if impl == "train_gpt":
+        return ""
+    ours = [each for each in runs if each[0] == "train_gpt"
+            and (impl in ("ddp", "alone") or each[1] == strategy)]
+    held = memory[impl, strategy]
+    return ", ".join(f"{each[1]} {speeds[each] / speeds[impl, strategy]:.2f}x"
+                     + (f" (memory {memory[each] / held:.2f}x)" if held else "") for each in ours)
 
 
 def main():
@@ -189,16 +242,18 @@ def main():
     parser.add_argument("--peers", type=pathlib.Path, default=ROOT.parent / "shared/peers")
     parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
     parser.add_argument("--case", choices=CASES, help="by default both")
+    parser.add_argument("--dtype", choices=PRECISIONS, help="by default both")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--impls", default="train_gpt,fsdp2,fsdp1,ddp",
+    parser.add_argument("--strategies", default="full,grad_op,ddp,hybrid",
                         type=lambda text: text.split(","))
+    parser.add_argument("--impls", default="fsdp2,fsdp1,ddp,alone", type=lambda text: text.split(","))
+    parser.add_argument("--no-memory", dest="memory", action="store_false")
     args = parser.parse_args()
-    if "train_gpt" not in args.impls:
-        parser.error("--impls must name train_gpt, which the others are compared with")
     for name, case in CASES.items():
-        if args.case in (None, name):
-            measure(args, name, case)
+        for dtype in PRECISIONS:
+            if args.case in (None, name) and args.dtype in (None, dtype):
+                measure(args, name, case, dtype)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,24 @@
 #include "block.hpp"
 
-#include "gemm.hpp"
+#include <algorithm>
 
 namespace train_gpt {
 namespace {
 
-/// dw = x^T dy, straight into the runtime's gradient. x: (N, in), dy: (N, out), dw: (in, out)
-void weight_gradient(acc::BackwardUse& use, acc::Parameter weight, ConstMatrix x, ConstMatrix dy) {
-  const acc::Gradient gradient = use.grad(weight);
-  multiply({gradient.data, x.cols, dy.cols}, x.t(), dy, gradient.beta);
-}
-
-void bias_gradient(acc::BackwardUse& use, acc::Parameter bias, ConstMatrix dy) {
-  add_column_sums(use.grad_to_add(bias), dy.data, dy.rows, dy.cols);
+void bias_gradient(UnitValues& values, acc::BackwardUse& use, acc::Parameter bias, ConstMatrix dy) {
+  add_column_sums(values.gradient(use, bias, dy.cols).to_add(), dy.data, dy.rows, dy.cols);
 }
 
 }  // namespace
 
-Scratch::Scratch(const ModelConfig& config, BatchShape largest)
+Scratch::Scratch(const ModelConfig& config, BatchShape largest, acc::DType compute_dtype,
+                 std::int64_t logits)
     : normalized(largest.rows() * config.dim),
       d_channels(largest.rows() * config.dim),
       wide(largest.rows() * 4 * config.dim),
-      attention(largest.time) {}
+      attention(largest.time),
+      values(compute_dtype),
+      products(compute_dtype, std::max(largest.rows() * 4 * config.dim, logits)) {}
 
 Block::Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest)
     : config_(config),
@@ -38,6 +35,7 @@ Block::Block(const BlockParameters& parameters, const ModelConfig& config, Batch
 const float* Block::forward(const acc::ForwardUse& use, const float* x, BatchShape shape,
                             Scratch& scratch) {
   x_ = x;
+  scratch.values.begin();
   forward_attention(use, shape, scratch);
   forward_mlp(use, shape, scratch);
   return out_.data();
@@ -47,83 +45,98 @@ const float* Block::forward(const acc::ForwardUse& use, const float* x, BatchSha
 void Block::forward_attention(const acc::ForwardUse& use, BatchShape shape, Scratch& scratch) {
   const std::int64_t N = shape.rows();
   const std::int64_t C = config_.dim;
+  UnitValues& values = scratch.values;
+  Products& products = scratch.products;
   float* z = scratch.normalized.data();  // (N, C)
-  layernorm_forward(x_, use[p_.ln_1.weight], use[p_.ln_1.bias], config_.layer_norm_epsilon, z,
-                    ln_1_stats(), N, C);
+  layernorm_forward(x_, values(use, p_.ln_1.weight, C), values(use, p_.ln_1.bias, C),
+                    config_.layer_norm_epsilon, z, ln_1_stats(), N, C);
 
-  add_bias(qkv_.data(), nullptr, use[p_.c_attn.bias], N, 3 * C);
-  multiply({qkv_.data(), N, 3 * C}, {z, N, C}, {use[p_.c_attn.weight], C, 3 * C}, 1.0f);
+  add_bias(qkv_.data(), nullptr, values(use, p_.c_attn.bias, 3 * C), N, 3 * C);
+  products.apply({qkv_.data(), N, 3 * C}, {z, N, C}, weight(use, p_.c_attn.weight, C, 3 * C), 1.0f);
 
   attention_forward(attention_shape(shape), qkv_.data(), attended_.data(), log_sum_.data(),
                     scratch.attention);
 
-  add_bias(middle_.data(), x_, use[p_.attn_c_proj.bias], N, C);
-  multiply({middle_.data(), N, C}, {attended_.data(), N, C}, {use[p_.attn_c_proj.weight], C, C},
-           1.0f);
+  add_bias(middle_.data(), x_, values(use, p_.attn_c_proj.bias, C), N, C);
+  products.apply({middle_.data(), N, C}, {attended_.data(), N, C},
+                 weight(use, p_.attn_c_proj.weight, C, C), 1.0f);
 }
 
 // out = middle + gelu(ln_2(middle) @ c_fc) @ mlp.c_proj
 void Block::forward_mlp(const acc::ForwardUse& use, BatchShape shape, Scratch& scratch) {
   const std::int64_t N = shape.rows();
   const std::int64_t C = config_.dim;
+  UnitValues& values = scratch.values;
+  Products& products = scratch.products;
   float* z = scratch.normalized.data();  // (N, C)
-  layernorm_forward(middle_.data(), use[p_.ln_2.weight], use[p_.ln_2.bias],
+  layernorm_forward(middle_.data(), values(use, p_.ln_2.weight, C), values(use, p_.ln_2.bias, C),
                     config_.layer_norm_epsilon, z, ln_2_stats(), N, C);
 
-  multiply({expanded_.data(), N, 4 * C}, {z, N, C}, {use[p_.c_fc.weight], C, 4 * C});
+  products.apply({expanded_.data(), N, 4 * C}, {z, N, C}, weight(use, p_.c_fc.weight, C, 4 * C));
   float* h = scratch.wide.data();  // (N, 4C)
-  gelu_forward(expanded_.data(), use[p_.c_fc.bias], h, N, 4 * C);
+  gelu_forward(expanded_.data(), values(use, p_.c_fc.bias, 4 * C), h, N, 4 * C);
 
-  add_bias(out_.data(), middle_.data(), use[p_.mlp_c_proj.bias], N, C);
-  multiply({out_.data(), N, C}, {h, N, 4 * C}, {use[p_.mlp_c_proj.weight], 4 * C, C}, 1.0f);
+  add_bias(out_.data(), middle_.data(), values(use, p_.mlp_c_proj.bias, C), N, C);
+  products.apply({out_.data(), N, C}, {h, N, 4 * C}, weight(use, p_.mlp_c_proj.weight, 4 * C, C),
+                 1.0f);
 }
 
 void Block::backward(acc::BackwardUse& use, float* dx, BatchShape shape, Scratch& scratch) {
+  scratch.values.begin();
   backward_mlp(use, dx, shape, scratch);
   backward_attention(use, dx, shape, scratch);
+  scratch.values.finish(use);
 }
 
 void Block::backward_mlp(acc::BackwardUse& use, float* dx, BatchShape shape, Scratch& scratch) {
   const std::int64_t N = shape.rows();
   const std::int64_t C = config_.dim;
+  UnitValues& values = scratch.values;
+  Products& products = scratch.products;
   float* wide = scratch.wide.data();      // (N, 4C): dh, then du
   float* z = scratch.normalized.data();   // (N, C)
   float* dz = scratch.d_channels.data();  // (N, C)
   float* h = expanded_.data();            // (N, 4C): u, then h
 
-  multiply({wide, N, 4 * C}, {dx, N, C}, ConstMatrix(use[p_.mlp_c_proj.weight], 4 * C, C).t());
-  gelu_backward(h, use[p_.c_fc.bias], wide, use.grad_to_add(p_.c_fc.bias), N, 4 * C);
-  weight_gradient(use, p_.mlp_c_proj.weight, {h, N, 4 * C}, {dx, N, C});
-  bias_gradient(use, p_.mlp_c_proj.bias, {dx, N, C});
+  products.apply({wide, N, 4 * C}, {dx, N, C}, weight(use, p_.mlp_c_proj.weight, 4 * C, C).t());
+  gelu_backward(h, values(use, p_.c_fc.bias, 4 * C), wide,
+                values.gradient(use, p_.c_fc.bias, 4 * C).to_add(), N, 4 * C);
+  products.weight_gradient(use, p_.mlp_c_proj.weight, {h, N, 4 * C}, {dx, N, C});
+  bias_gradient(values, use, p_.mlp_c_proj.bias, {dx, N, C});
 
-  layernorm_recompute(middle_.data(), use[p_.ln_2.weight], use[p_.ln_2.bias], ln_2_stats(), z, N,
-                      C);
-  weight_gradient(use, p_.c_fc.weight, {z, N, C}, {wide, N, 4 * C});
-  multiply({dz, N, C}, {wide, N, 4 * C}, ConstMatrix(use[p_.c_fc.weight], C, 4 * C).t());
-  layernorm_backward(middle_.data(), use[p_.ln_2.weight], ln_2_stats(), dz, dx,
-                     use.grad_to_add(p_.ln_2.weight), use.grad_to_add(p_.ln_2.bias), N, C);
+  layernorm_recompute(middle_.data(), values(use, p_.ln_2.weight, C), values(use, p_.ln_2.bias, C),
+                      ln_2_stats(), z, N, C);
+  products.weight_gradient(use, p_.c_fc.weight, {z, N, C}, {wide, N, 4 * C});
+  products.apply({dz, N, C}, {wide, N, 4 * C}, weight(use, p_.c_fc.weight, C, 4 * C).t());
+  layernorm_backward(middle_.data(), values(use, p_.ln_2.weight, C), ln_2_stats(), dz, dx,
+                     values.gradient(use, p_.ln_2.weight, C).to_add(),
+                     values.gradient(use, p_.ln_2.bias, C).to_add(), N, C);
 }
 
 void Block::backward_attention(acc::BackwardUse& use, float* dx, BatchShape shape,
                                Scratch& scratch) {
   const std::int64_t N = shape.rows();
   const std::int64_t C = config_.dim;
+  UnitValues& values = scratch.values;
+  Products& products = scratch.products;
   float* dqkv = scratch.wide.data();              // (N, 3C)
   float* z = scratch.normalized.data();           // (N, C)
   float* d_channels = scratch.d_channels.data();  // (N, C): d attended, then dz
 
-  weight_gradient(use, p_.attn_c_proj.weight, {attended_.data(), N, C}, {dx, N, C});
-  bias_gradient(use, p_.attn_c_proj.bias, {dx, N, C});
-  multiply({d_channels, N, C}, {dx, N, C}, ConstMatrix(use[p_.attn_c_proj.weight], C, C).t());
+  products.weight_gradient(use, p_.attn_c_proj.weight, {attended_.data(), N, C}, {dx, N, C});
+  bias_gradient(values, use, p_.attn_c_proj.bias, {dx, N, C});
+  products.apply({d_channels, N, C}, {dx, N, C}, weight(use, p_.attn_c_proj.weight, C, C).t());
   attention_backward(attention_shape(shape), qkv_.data(), attended_.data(), log_sum_.data(),
                      d_channels, dqkv, scratch.attention);
 
-  layernorm_recompute(x_, use[p_.ln_1.weight], use[p_.ln_1.bias], ln_1_stats(), z, N, C);
-  weight_gradient(use, p_.c_attn.weight, {z, N, C}, {dqkv, N, 3 * C});
-  bias_gradient(use, p_.c_attn.bias, {dqkv, N, 3 * C});
-  multiply({d_channels, N, C}, {dqkv, N, 3 * C}, ConstMatrix(use[p_.c_attn.weight], C, 3 * C).t());
-  layernorm_backward(x_, use[p_.ln_1.weight], ln_1_stats(), d_channels, dx,
-                     use.grad_to_add(p_.ln_1.weight), use.grad_to_add(p_.ln_1.bias), N, C);
+  layernorm_recompute(x_, values(use, p_.ln_1.weight, C), values(use, p_.ln_1.bias, C),
+                      ln_1_stats(), z, N, C);
+  products.weight_gradient(use, p_.c_attn.weight, {z, N, C}, {dqkv, N, 3 * C});
+  bias_gradient(values, use, p_.c_attn.bias, {dqkv, N, 3 * C});
+  products.apply({d_channels, N, C}, {dqkv, N, 3 * C}, weight(use, p_.c_attn.weight, C, 3 * C).t());
+  layernorm_backward(x_, values(use, p_.ln_1.weight, C), ln_1_stats(), d_channels, dx,
+                     values.gradient(use, p_.ln_1.weight, C).to_add(),
+                     values.gradient(use, p_.ln_1.bias, C).to_add(), N, C);
 }
 
 AttentionShape Block::attention_shape(BatchShape shape) const {

@@ -6,6 +6,8 @@
 #include "kernels.hpp"
 #include "model_config.hpp"
 #include "parameters.hpp"
+#include "products.hpp"
+#include "unit_values.hpp"
 
 #include <acc/runtime.hpp>
 
@@ -13,14 +15,18 @@
 
 namespace train_gpt {
 
-/// Working memory that all layers share, allocated once. N is the most rows of a batch.
+/// Working memory that all layers share, allocated once. N is the most rows of a batch; `logits`
+/// counts those that exist at a time.
 struct Scratch {
-  Scratch(const ModelConfig& config, BatchShape largest);
+  Scratch(const ModelConfig& config, BatchShape largest, acc::DType compute_dtype,
+          std::int64_t logits);
 
   Buffer normalized;  ///< (N, C)
   Buffer d_channels;  ///< (N, C)
   Buffer wide;        ///< (N, 4C)
   AttentionScratch attention;
+  UnitValues values;  ///< of the block at work
+  Products products;
 };
 
 /// One transformer block, x + attention(ln_1(x)) and then x + mlp(ln_2(x)): one unit of the

@@ -1,6 +1,5 @@
 #include "gpt.hpp"
 
-#include "gemm.hpp"
 #include "kernels.hpp"
 
 #include <algorithm>
@@ -22,7 +21,8 @@ Gpt::Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest)
     : config_(config),
       p_(model, config),
       logit_rows_(choose_logit_rows(config.vocab, largest.rows())),
-      scratch_(config, largest),
+      scratch_(config, largest, model.compute_dtype(), logit_rows_ * config.vocab),
+      values_(model.compute_dtype()),
       embedded_(largest.rows() * config.dim),
       stats_(2 * largest.rows()),
       logits_(logit_rows_ * config.vocab),
@@ -40,9 +40,18 @@ void Gpt::train(const Batch& batch) {
   }
   // The loss belongs to the root's backward: the gradient of each chunk of logits is used at once.
   auto use = p_.root->backward();
-  loss_ += loss_and_gradient(use, x, batch);
+  values_.begin();
+  const std::int64_t table = config_.vocab * config_.dim;
+  FloatGradient d_head = values_.gradient(use, p_.head, table);
+  loss_ += loss_and_gradient(use, x, batch, d_head);
   backward_blocks(batch.shape);
-  embed_backward(use, batch);
+  if (is_tied()) {
+    embed_backward(use, batch, d_head);
+  } else {
+    FloatGradient d_wte = values_.gradient(use, p_.wte, table);
+    embed_backward(use, batch, d_wte);
+  }
+  values_.finish(use);
   use.end();
 }
 
@@ -71,19 +80,21 @@ void Gpt::backward_blocks(BatchShape shape) {
 const float* Gpt::embed(const acc::ForwardUse& use, std::span<const std::int32_t> ids,
                         BatchShape shape) {
   const std::int64_t C = config_.dim;
-  const float* wte = use[p_.wte];  // (V, C)
-  const float* wpe = use[p_.wpe];  // (positions, C)
+  const Weight wte = weight(use, p_.wte, config_.vocab, C);
+  const Weight wpe = weight(use, p_.wpe, config_.max_positions, C);
+  std::fill_n(embedded_.data(), shape.rows() * C, 0.0f);
   for (std::int64_t n = 0; n < shape.rows(); ++n) {
-    const std::int64_t id = ids[static_cast<std::size_t>(n)];
-    add_bias(embedded_.data() + n * C, wte + id * C, wpe + n % shape.time * C, 1, C);
+    values_.add_row(embedded_.data() + n * C, wte, ids[static_cast<std::size_t>(n)]);
+    values_.add_row(embedded_.data() + n * C, wpe, n % shape.time);
   }
   return embedded_.data();
 }
 
-void Gpt::embed_backward(acc::BackwardUse& use, const Batch& batch) {
+void Gpt::embed_backward(acc::BackwardUse& use, const Batch& batch, FloatGradient& wte) {
   const std::int64_t C = config_.dim;
-  float* d_wte = use.grad_to_add(p_.wte);  // (V, C)
-  float* d_wpe = use.grad_to_add(p_.wpe);  // (positions, C)
+  float* d_wte = wte.to_add();  // (V, C)
+  float* d_wpe =
+      values_.gradient(use, p_.wpe, config_.max_positions * C).to_add();  // (positions, C)
   for (std::int64_t n = 0; n < batch.shape.rows(); ++n) {
     const std::int64_t id = batch.inputs[static_cast<std::size_t>(n)];
     const float* dx = dx_.data() + n * C;
@@ -93,31 +104,33 @@ void Gpt::embed_backward(acc::BackwardUse& use, const Batch& batch) {
 }
 
 // logits = ln_f(x) @ head^T, chunk by chunk of rows. Leaves the gradient of x in dx_.
-double Gpt::loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch& batch) {
+double Gpt::loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch& batch,
+                              FloatGradient& d_head) {
+  Products& products = scratch_.products;
   const std::int64_t N = batch.shape.rows();
   const std::int64_t C = config_.dim;
   const std::int64_t V = config_.vocab;
   const RowStats stats{stats_.data(), stats_.data() + N};
-  const ConstMatrix head(use[p_.head], V, C);
+  const Weight head = weight(use, p_.head, V, C);
   float* z = scratch_.normalized.data();   // (N, C)
   float* dz = scratch_.d_channels.data();  // (N, C)
-  layernorm_forward(x, use[p_.ln_f.weight], use[p_.ln_f.bias], config_.layer_norm_epsilon, z, stats,
-                    N, C);
+  layernorm_forward(x, values_(use, p_.ln_f.weight, C), values_(use, p_.ln_f.bias, C),
+                    config_.layer_norm_epsilon, z, stats, N, C);
   double loss = 0.0;
   for (std::int64_t first = 0; first < N; first += logit_rows_) {
     const std::int64_t rows = std::min(logit_rows_, N - first);
     const ConstMatrix z_rows(z + first * C, rows, C);
-    multiply({logits_.data(), rows, V}, z_rows, head.t());
+    products.apply({logits_.data(), rows, V}, z_rows, head.t());
     loss += cross_entropy(logits_.data(), batch.targets.data() + first,
                           batch.weight / static_cast<float>(N), rows, V);
     const ConstMatrix d_logits(logits_.data(), rows, V);
-    multiply({dz + first * C, rows, C}, d_logits, head);
-    const acc::Gradient d_head = use.grad(p_.head);
-    multiply({d_head.data, V, C}, d_logits.t(), z_rows, d_head.beta);
+    products.apply({dz + first * C, rows, C}, d_logits, head);
+    products.weight_gradient(d_head, d_logits, z_rows);
   }
   std::fill(dx_.data(), dx_.data() + N * C, 0.0f);
-  layernorm_backward(x, use[p_.ln_f.weight], stats, dz, dx_.data(), use.grad_to_add(p_.ln_f.weight),
-                     use.grad_to_add(p_.ln_f.bias), N, C);
+  layernorm_backward(x, values_(use, p_.ln_f.weight, C), stats, dz, dx_.data(),
+                     values_.gradient(use, p_.ln_f.weight, C).to_add(),
+                     values_.gradient(use, p_.ln_f.bias, C).to_add(), N, C);
   return batch.weight * loss / static_cast<double>(N);
 }
 
@@ -125,12 +138,14 @@ std::span<const float> Gpt::next_token_logits(std::span<const std::int32_t> toke
   const std::int64_t C = config_.dim;
   const BatchShape shape{.batch = 1, .time = static_cast<std::int64_t>(tokens.size())};
   auto use = p_.root->forward();
+  values_.begin();
   const float* x = forward_blocks(embed(use, tokens, shape), shape);
   float* z = scratch_.normalized.data();  // (1, C): of the last position alone
-  layernorm_forward(x + (shape.time - 1) * C, use[p_.ln_f.weight], use[p_.ln_f.bias],
-                    config_.layer_norm_epsilon, z, {stats_.data(), stats_.data() + 1}, 1, C);
-  multiply({logits_.data(), 1, config_.vocab}, {z, 1, C},
-           ConstMatrix(use[p_.head], config_.vocab, C).t());
+  layernorm_forward(x + (shape.time - 1) * C, values_(use, p_.ln_f.weight, C),
+                    values_(use, p_.ln_f.bias, C), config_.layer_norm_epsilon, z,
+                    {stats_.data(), stats_.data() + 1}, 1, C);
+  scratch_.products.apply({logits_.data(), 1, config_.vocab}, {z, 1, C},
+                          weight(use, p_.head, config_.vocab, C).t());
   use.end();
   return {logits_.data(), static_cast<std::size_t>(config_.vocab)};
 }

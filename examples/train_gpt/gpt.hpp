@@ -28,9 +28,11 @@ class Gpt final : public LanguageModel {
   const float* embed(const acc::ForwardUse& use, std::span<const std::int32_t> ids,
                      BatchShape shape);
   const float* forward_blocks(const float* x, BatchShape shape);
-  double loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch& batch);
+  double loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch& batch,
+                           FloatGradient& d_head);
   void backward_blocks(BatchShape shape);
-  void embed_backward(acc::BackwardUse& use, const Batch& batch);
+  void embed_backward(acc::BackwardUse& use, const Batch& batch, FloatGradient& d_wte);
+  [[nodiscard]] bool is_tied() const { return config_.tie_word_embeddings; }
 
   ModelConfig config_;
   GptParameters p_;
@@ -38,6 +40,7 @@ class Gpt final : public LanguageModel {
 
   std::int64_t logit_rows_;  // rows whose logits exist at a time
   Scratch scratch_;
+  UnitValues values_;  // of the root
   Buffer embedded_;    // (N, C)
   Buffer stats_;       // (2, N): mean and rstd of ln_f
   Buffer logits_;      // (logit rows, V), turned into their gradient in place

@@ -46,6 +46,17 @@ ALWAYS_INLINE float gelu_gate(float u) {
   return 1.0f / (1.0f + fast_exp(-kTwoRootTwoOverPi * (u + kCubic * u * u * u)));
 }
 
+ALWAYS_INLINE std::uint16_t to_bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+  const std::uint32_t quiet_nan = (bits >> 16) | 0x40U;
+  return static_cast<std::uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? quiet_nan : rounded);
+}
+
+ALWAYS_INLINE float from_bf16(std::uint16_t value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16);
+}
+
 ALWAYS_INLINE float row_maximum(const float* x, std::int64_t count) {
   float maximum = std::numeric_limits<float>::lowest();
 #pragma omp simd reduction(max : maximum)
@@ -251,6 +262,34 @@ SIMD float dot(const float* a, const float* b, std::int64_t count) {
     sum += a[i] * b[i];
   }
   return sum;
+}
+
+SIMD void narrow(const float* from, std::uint16_t* to, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = to_bf16(from[i]);
+  }
+}
+
+SIMD void widen(const std::uint16_t* from, float* to, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = from_bf16(from[i]);
+  }
+}
+
+SIMD void add_widened(float* out, const std::uint16_t* x, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] += from_bf16(x[i]);
+  }
+}
+
+SIMD void add_narrowed(std::uint16_t* out, const float* x, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = to_bf16(from_bf16(out[i]) + x[i]);
+  }
 }
 
 }  // namespace train_gpt

@@ -56,4 +56,11 @@ void add(float* out, const float* x, std::int64_t count);
 void scale(float* x, float factor, std::int64_t count);
 float dot(const float* a, const float* b, std::int64_t count);
 
+/// float32 to bfloat16, to nearest even, NaN kept; and back.
+void narrow(const float* from, std::uint16_t* to, std::int64_t count);
+void widen(const std::uint16_t* from, float* to, std::int64_t count);
+/// out += x, each in its own dtype; sums are float32.
+void add_widened(float* out, const std::uint16_t* x, std::int64_t count);
+void add_narrowed(std::uint16_t* out, const float* x, std::int64_t count);
+
 }  // namespace train_gpt

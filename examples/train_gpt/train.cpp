@@ -2,6 +2,7 @@
 
 #include "checkpoint_series.hpp"
 #include "data_source.hpp"
+#include "gemm.hpp"
 #include "global_batch.hpp"
 #include "language_model.hpp"
 #include "metrics.hpp"
@@ -57,7 +58,7 @@ class Trainer {
         parallel_(data_parallel(runtime)),
         global_batch_(global_batch(options, parallel_)),
         data_(options.steps > 0 ? open_data(options, parallel_) : nullptr),
-        model_(runtime.model(options.seed)),
+        model_(runtime.model(options.seed, {.bfloat16_on_cpu = has_bf16_products()})),
         gpt_(
             make_language_model(runtime, model_, options.model,
                                 {.batch = global_batch_.largest_share(), .time = options.seq_len})),

@@ -136,9 +136,9 @@ void fill(std::uint64_t stream, std::int64_t offset, std::span<float> out, const
 }  // namespace
 
 Initializer constant(float value) {
-  return [value](std::uint64_t, std::int64_t, std::span<float> out) {
+  return Initializer::pure([value](std::uint64_t, std::int64_t, std::span<float> out) {
     std::fill(out.begin(), out.end(), value);
-  };
+  });
 }
 
 Initializer zeros() {
@@ -150,17 +150,19 @@ Initializer ones() {
 }
 
 Initializer normal(float stddev) {
-  return [stddev](std::uint64_t stream, std::int64_t offset, std::span<float> out) {
-    fill(stream, offset, out,
-         [stddev](const Words& words, float* to) { normal_batch(words, stddev, to); });
-  };
+  return Initializer::pure(
+      [stddev](std::uint64_t stream, std::int64_t offset, std::span<float> out) {
+        fill(stream, offset, out,
+             [stddev](const Words& words, float* to) { normal_batch(words, stddev, to); });
+      });
 }
 
 Initializer uniform(float low, float high) {
-  return [low, high](std::uint64_t stream, std::int64_t offset, std::span<float> out) {
-    fill(stream, offset, out,
-         [low, high](const Words& words, float* to) { uniform_batch(words, low, high, to); });
-  };
+  return Initializer::pure(
+      [low, high](std::uint64_t stream, std::int64_t offset, std::span<float> out) {
+        fill(stream, offset, out,
+             [low, high](const Words& words, float* to) { uniform_batch(words, low, high, to); });
+      });
 }
 
 }  // namespace acc

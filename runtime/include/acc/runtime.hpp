@@ -47,6 +47,9 @@ struct ModelOptions {
   /// float32, bfloat16 or float16. Without mixed precision everything is then kept in it, weights
   /// and optimizer states too (FSDP's low-precision mode); with it, master weights are float32.
   DType dtype = DType::float32;
+  /// On a CPU 16-bit weights are widened to float32 for the program, and its gradients are float32.
+  /// True: bfloat16 ones are handed out, and gradients taken, as they are.
+  bool bfloat16_on_cpu = false;
 };
 
 struct ParameterOptions {
@@ -105,7 +108,8 @@ struct RawGradient {
 /// reshards after forward. Move-only; must end before the Model.
 class ACC_API ForwardUse {
  public:
-  explicit ForwardUse(detail::UnitState* unit);
+  /// `recomputes`: `Unit::recompute`.
+  explicit ForwardUse(detail::UnitState* unit, bool recomputes = false);
   ForwardUse(ForwardUse&& other) noexcept;
   ForwardUse(const ForwardUse&) = delete;
   ForwardUse& operator=(const ForwardUse&) = delete;
@@ -123,6 +127,7 @@ class ACC_API ForwardUse {
 
  private:
   detail::UnitState* unit_;
+  bool recomputes_;
   int exceptions_;  ///< in flight when the scope was opened
 };
 

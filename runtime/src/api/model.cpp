@@ -19,8 +19,20 @@ void Unit::tie(std::string alias_full_name, Parameter parameter) {
   state_->tie(std::move(alias_full_name), parameter);
 }
 
+Buffer Unit::buffer(std::string name, Shape shape, Initializer initializer) {
+  return state_->add_buffer(std::move(name), std::move(shape), std::move(initializer));
+}
+
+void* Unit::data(Buffer buffer) {
+  guarded(state_->model->engine().groups, [&] { state_->model->finalize(); });
+  return state_->buffer(buffer).values->data();
+}
+
 ForwardUse Unit::forward() {
   return ForwardUse(state_);
+}
+ForwardUse Unit::recompute() {
+  return ForwardUse(state_, true);
 }
 BackwardUse Unit::backward() {
   return BackwardUse(state_);
@@ -65,6 +77,9 @@ std::shared_ptr<void> Model::no_grad() {
 
 DType Model::compute_dtype() const {
   return state_->engine().precision.viewed;
+}
+DType Model::buffer_dtype() const {
+  return state_->engine().precision.buffers;
 }
 std::int64_t Model::numel() const {
   return state_->numel();

@@ -86,8 +86,10 @@ std::string Runtime::describe() const {
       state_->compute.device->describe(), plan.shard_size(), plan.replicate_size(),
       sharding.mixed_precision == plugins::MixedPrecision::bf16 ? "bf16 with fp32 master" : "fp32",
       state_->groups.shard->describe());
-  if (state_->groups.hpz) {
-    text += fmt::format(", secondary copy over {}", plan.hpz.size());
+  if (state_->groups.secondary) {
+    text += fmt::format(", {} over {}",
+                        sharding.reshard_size > 1 ? "resharded after forward" : "secondary copy",
+                        plan.secondary.size());
   }
   return text;
 }

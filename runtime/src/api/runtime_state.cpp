@@ -2,6 +2,8 @@
 
 #include "acc/base/log.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "api/agreement.hpp"
+#include "api/deterministic.hpp"
 #include "collectives/traced_group.hpp"
 #include "flight/recorder.hpp"
 
@@ -28,8 +30,6 @@ void check_supported(const plugins::RuntimeSettings& settings) {
   refuse(asked.offload_optimizer == plugins::OffloadDevice::nvme,
          "offload of the optimizer to nvme");
   refuse(asked.activation_checkpointing, "fsdp_activation_checkpointing");
-  refuse(!asked.ignored_modules.empty(), "fsdp_ignored_modules");
-  refuse(asked.reshard_size > 1, "fsdp_reshard_after_forward as a group size");
   if (!refused.empty()) {
     std::string all;
     for (const std::string& each : refused) {
@@ -43,8 +43,14 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
                            std::unique_ptr<rendezvous::Store> given)
     : settings(wanted), store(std::move(given)) {
   check_supported(settings);
+  if (settings.deterministic) {
+    pin_choices();
+  }
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
+  if (store) {
+    check_agreement(settings, *store);
+  }
   if (identity.world_size > 1) {
     set_log_rank(identity.rank, identity.world_size);
   }

@@ -44,16 +44,19 @@ void check_view_is_float(const detail::UnitState& unit) {
 
 }  // namespace
 
-ForwardUse::ForwardUse(detail::UnitState* unit)
-    : unit_(unit), exceptions_(std::uncaught_exceptions()) {
-  guarded(unit_->model->engine().groups, [&] {
-    unit_->model->finalize();
-    unit_->model->before_forward(*unit_);
+ForwardUse::ForwardUse(detail::UnitState* unit, bool recomputes)
+    : unit_(unit), recomputes_(recomputes), exceptions_(std::uncaught_exceptions()) {
+  detail::ModelState& model = *unit_->model;
+  guarded(model.engine().groups, [&] {
+    model.finalize();
+    recomputes_ ? model.before_recompute(*unit_) : model.before_forward(*unit_);
   });
 }
 
 ForwardUse::ForwardUse(ForwardUse&& other) noexcept
-    : unit_(std::exchange(other.unit_, nullptr)), exceptions_(other.exceptions_) {}
+    : unit_(std::exchange(other.unit_, nullptr)),
+      recomputes_(other.recomputes_),
+      exceptions_(other.exceptions_) {}
 
 ForwardUse::~ForwardUse() {
   close_scope(*this, unit_, exceptions_);
@@ -61,7 +64,9 @@ ForwardUse::~ForwardUse() {
 
 void ForwardUse::end() {
   if (auto* unit = std::exchange(unit_, nullptr)) {
-    guarded(unit->model->engine().groups, [&] { unit->model->after_forward(*unit); });
+    detail::ModelState& model = *unit->model;
+    guarded(model.engine().groups,
+            [&] { recomputes_ ? model.after_recompute(*unit) : model.after_forward(*unit); });
   }
 }
 
@@ -71,7 +76,8 @@ const float* ForwardUse::operator[](Parameter parameter) const {
 }
 
 const void* ForwardUse::raw(Parameter parameter) const {
-  return unit_->owner->parameter(unit_->owner_index(parameter));
+  const auto& place = unit_->place(parameter);
+  return place.owner->parameter(place.index);
 }
 
 BackwardUse::BackwardUse(detail::UnitState* unit)
@@ -101,7 +107,8 @@ const float* BackwardUse::operator[](Parameter parameter) const {
 }
 
 const void* BackwardUse::raw(Parameter parameter) const {
-  return unit_->owner->parameter(unit_->owner_index(parameter));
+  const auto& place = unit_->place(parameter);
+  return place.owner->parameter(place.index);
 }
 
 Gradient BackwardUse::grad(Parameter parameter) {
@@ -116,20 +123,19 @@ float* BackwardUse::grad_to_add(Parameter parameter) {
 }
 
 RawGradient BackwardUse::raw_grad(Parameter parameter) {
-  const auto target = guarded(unit_->model->engine().groups, [&] {
-    return unit_->owner->gradient(unit_->owner_index(parameter));
-  });
+  const auto& place = unit_->place(parameter);
+  const auto target =
+      guarded(unit_->model->engine().groups, [&] { return place.owner->gradient(place.index); });
   return {.data = target.data, .beta = target.written ? 1.0F : 0.0F};
 }
 
 void* BackwardUse::raw_grad_to_add(Parameter parameter) {
-  const std::size_t index = unit_->owner_index(parameter);
+  const auto& place = unit_->place(parameter);
   const auto target =
-      guarded(unit_->model->engine().groups, [&] { return unit_->owner->gradient(index); });
+      guarded(unit_->model->engine().groups, [&] { return place.owner->gradient(place.index); });
   if (target.data != nullptr && !target.written) {
     const auto& engine = unit_->model->engine();
-    const auto numel =
-        static_cast<std::size_t>(unit_->parameters[index - unit_->first_in_owner].numel);
+    const auto numel = static_cast<std::size_t>(unit_->record(parameter).numel);
     engine.device->zero(target.data, numel * nbytes_of(engine.precision.viewed),
                         engine.device->compute());
   }

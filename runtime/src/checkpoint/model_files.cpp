@@ -6,16 +6,19 @@
 #include "model/model_state.hpp"
 #include "optim/optimizer_state.hpp"
 #include "sharding/host_array.hpp"
+#include "sharding/initial_values.hpp"
 
 #include <fmt/format.h>
 
 #include <array>
+#include <deque>
 #include <optional>
 #include <random>
 
 namespace acc::checkpoint {
 namespace {
 
+using acc::model::BufferRecord;
 using detail::ModelState;
 using detail::OptimizerState;
 using sharding::FlatParameter;
@@ -70,9 +73,12 @@ std::uint32_t agree_on_id(ModelState& model) {
 }
 
 /// The part of a flat parameter that this rank writes: its own shard, once over all replicas; where
-/// every rank holds everything, an equal part each.
+/// every rank holds everything, an equal part each. Of what is ignored rank 0's counts.
 Shard written_part(ModelState& model, const FlatParameter& flat) {
   auto& groups = model.engine().groups;
+  if (flat.ignored()) {
+    return is_rank_zero(model) ? flat.owned() : Shard{};
+  }
   if (model.engine().on.shard_optimizer) {
     const bool first_replica = groups.plan.replicate.front() ==
                                groups.plan.world[static_cast<std::size_t>(groups.world->rank())];
@@ -97,6 +103,7 @@ void for_each_overlap(const FlatParameter& flat, Shard part, const Visit& visit)
 /// Pieces of a checkpoint, and host copies of those that lie on a GPU.
 struct Pieces {
   std::vector<HostArray> arrays;
+  std::deque<std::vector<float>> buffers;
   std::vector<Piece> pieces;
 
   void add(device::Device& device, const FlatParameter& flat, Shard part, const std::string& kind,
@@ -129,6 +136,12 @@ Pieces pieces_to_write(ModelState& model, OptimizerState& optimizer) {
                  moment.values->as<float>());
     }
   }
+  if (is_rank_zero(model)) {
+    for (const BufferRecord* buffer : model.buffers()) {
+      result.buffers.push_back(acc::model::read_buffer(model.engine(), *buffer));
+      result.pieces.push_back({buffer->name, "param", 0, result.buffers.back()});
+    }
+  }
   return result;
 }
 
@@ -153,6 +166,9 @@ Manifest manifest_of(ModelState& model, OptimizerState& optimizer, const Program
       }
     }
   }
+  for (const BufferRecord* buffer : model.buffers()) {
+    manifest.tensors.push_back({buffer->name, buffer->shape, {"param"}});
+  }
   return manifest;
 }
 
@@ -166,32 +182,67 @@ void renew_weights(ModelState& model) {
 
 }  // namespace
 
+namespace {
+
+void check_entry(const SafetensorsFile& file, const std::string& name, const Shape& shape) {
+  const TensorEntry& entry = file.at(name);
+  if (entry.shape != shape) {
+    throw Error(Errc::config,
+                fmt::format("{}: tensor {} has shape {}, this model expects {}",
+                            file.path().string(), name, to_string(entry.shape), to_string(shape)));
+  }
+  file.read_slice(name, 0, {});  // throws for a dtype that cannot be read
+}
+
+/// Whatever could be wrong with a weights file is said before anything is read.
+void check_weights(ModelState& model, const SafetensorsFile& file) {
+  for (const FlatParameter* flat : model.flats()) {
+    for (const ParameterRecord& record : flat->parameters()) {
+      check_entry(file, record.name, record.shape);
+    }
+  }
+  for (const BufferRecord* buffer : model.buffers()) {
+    if (file.contains(buffer->name)) {
+      check_entry(file, buffer->name, buffer->shape);
+    }
+  }
+}
+
+void load_buffers(ModelState& model, const std::optional<SafetensorsFile>& file) {
+  for (BufferRecord* buffer : model.buffers()) {
+    if (file && file->contains(buffer->name)) {
+      std::vector<float> values(static_cast<std::size_t>(buffer->numel));
+      file->read_slice(buffer->name, 0, values);
+      acc::model::set_buffer(model.engine(), *buffer, values);
+    }
+    if (model.engine().settings.sharding.cpu_ram_efficient_loading) {
+      acc::model::share_buffer(model.engine(), *buffer);
+    }
+  }
+}
+
+}  // namespace
+
 void load_weights(ModelState& model, const std::string& path) {
-  await_readers(model);
+  const bool rank_zero_reads = model.engine().settings.sharding.cpu_ram_efficient_loading;
+  std::optional<SafetensorsFile> file;
   together(model, [&] {
-    const SafetensorsFile file(path);
-    for (FlatParameter* flat : model.flats()) {
-      for (const ParameterRecord& record : flat->parameters()) {
-        const TensorEntry& entry = file.at(record.name);
-        if (entry.shape != record.shape) {
-          throw Error(Errc::config,
-                      fmt::format("{}: tensor {} has shape {}, this model expects {}", path,
-                                  record.name, to_string(entry.shape), to_string(record.shape)));
-        }
-      }
-      HostArray values(*model.engine().updater, flat->master(), flat->owned().numel,
-                       HostArray::Copy::of_zeros);
-      for_each_overlap(*flat, flat->owned(),
-                       [&](const ParameterRecord& record, std::int64_t in_parameter,
-                           std::int64_t in_owned, std::int64_t numel) {
-                         file.read_slice(
-                             record.name, in_parameter,
-                             {values.data() + in_owned, static_cast<std::size_t>(numel)});
-                       });
-      values.write_back();
+    if (is_rank_zero(model) || !rank_zero_reads) {
+      file.emplace(path);
+      check_weights(model, *file);
     }
   });
-  renew_weights(model);
+  await_readers(model);
+  for (FlatParameter* flat : model.flats()) {
+    const sharding::ValueSource source = [&](std::size_t index, std::int64_t offset,
+                                             std::span<float> out) {
+      file->read_slice(flat->parameters()[index].name, offset, out);
+    };
+    const auto fill = rank_zero_reads ? sharding::fill_by_rank_zero : sharding::fill_by_each_rank;
+    fill(model.engine(), *flat, source);
+    flat->publish();
+  }
+  load_buffers(model, file);
 }
 
 void export_weights(ModelState& model, const std::string& path) {
@@ -208,6 +259,9 @@ void export_weights(ModelState& model, const std::string& path) {
           specs.push_back({alias, "F32", record.shape});
         }
       }
+    }
+    for (const BufferRecord* buffer : model.buffers()) {
+      specs.push_back({buffer->name, "F32", buffer->shape});
     }
     writer.emplace(path, std::move(specs), std::map<std::string, std::string>{{"format", "pt"}});
   });
@@ -228,6 +282,9 @@ void export_weights(ModelState& model, const std::string& path) {
   }
   together(model, [&] {
     if (writer) {
+      for (const BufferRecord* buffer : model.buffers()) {
+        writer->append(acc::model::read_buffer(model.engine(), *buffer));
+      }
       writer->commit();
     }
   });
@@ -291,6 +348,12 @@ ProgramState load_checkpoint(ModelState& model, OptimizerState& optimizer,
       for (auto& moment : state.moments) {
         read(*state.flat, moment.kind, moment.values->as<float>());
       }
+    }
+    for (BufferRecord* buffer : model.buffers()) {
+      std::vector<float> values(static_cast<std::size_t>(buffer->numel));
+      checkpoint.expect(buffer->name, buffer->shape);
+      checkpoint.read(buffer->name, "param", 0, values);
+      acc::model::set_buffer(model.engine(), *buffer, values);
     }
     optimizer.steps = manifest.step;
     program = manifest.program;

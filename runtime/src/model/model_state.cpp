@@ -2,15 +2,17 @@
 
 #include "device/cpu_device.hpp"
 #include "flight/recorder.hpp"
+#include "model/orig_params.hpp"
 #include "model/wrap.hpp"
 #include "sharding/gradient_offload.hpp"
+#include "sharding/initial_values.hpp"
+#include "sharding/persistence.hpp"
 
 #include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <exception>
-#include <functional>
 #include <numeric>
 #include <set>
 
@@ -18,42 +20,6 @@ namespace acc::detail {
 
 using sharding::ParameterRecord;
 using sharding::ShardUnit;
-
-Parameter UnitState::add(std::string parameter_name, Shape shape, Initializer initializer,
-                         ParameterOptions options) {
-  model->check_open("parameter '" + parameter_name + "'");
-  ParameterRecord record;
-  record.name = name.empty() ? std::move(parameter_name) : name + "." + parameter_name;
-  record.numel = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-  if (record.numel <= 0 || std::any_of(shape.begin(), shape.end(), [](auto d) { return d <= 0; })) {
-    throw Error(Errc::invalid_argument,
-                fmt::format("parameter {}: every dimension must be at least 1", record.name));
-  }
-  record.shape = std::move(shape);
-  record.initializer = std::move(initializer);
-  record.trainable = options.trainable;
-  record.weight_decay = options.weight_decay;
-  parameters.push_back(std::move(record));
-  return Parameter(static_cast<int>(parameters.size()) - 1);
-}
-
-void UnitState::tie(std::string alias, Parameter parameter) {
-  model->check_open("tied name '" + alias + "'");
-  parameters.at(static_cast<std::size_t>(parameter.index_)).aliases.push_back(std::move(alias));
-}
-
-std::size_t UnitState::owner_index(Parameter parameter) const {
-  if (parameter.index_ < 0 || static_cast<std::size_t>(parameter.index_) >= parameters.size()) {
-    throw Error(Errc::invalid_argument,
-                fmt::format("this parameter is not one of unit '{}'", name));
-  }
-  return first_in_owner + static_cast<std::size_t>(parameter.index_);
-}
-
-std::int64_t UnitState::numel() const {
-  return std::accumulate(parameters.begin(), parameters.end(), std::int64_t{0},
-                         [](std::int64_t sum, const auto& each) { return sum + each.numel; });
-}
 
 namespace {
 
@@ -89,10 +55,10 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.fetches = engine_.device->make_stream("copy to GPU");
   }
   engine_.precision = precision::make_policy(asked, options.dtype, engine_.device->kind());
-  // A GPU computes behind the program: only a gather that was issued before the unit in front of
-  // it overlaps with that.
-  schedule_.emplace(sharding::ScheduleRules{.backward = asked.backward_prefetch,
-                                            .forward = asked.forward_prefetch || on_gpu});
+  if (options.bfloat16_on_cpu && engine_.precision.gathered == DType::bfloat16) {
+    engine_.precision.viewed = DType::bfloat16;
+  }
+  engine_.schedule = std::make_unique<sharding::Schedule>(sharding::schedule_rules(asked, on_gpu));
   engine_.gradient_scale =
       1.0F / static_cast<float>(settings.identity.world_size *
                                 std::max(1, asked.gradient_accumulation_steps));
@@ -144,117 +110,201 @@ void ModelState::finalize() {
   if (finalized_) {
     return;
   }
-  const std::vector<bool> own = wrap_units();
+  check_names();
+  const model::Assembly plan = plan_units();
   const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   finalized_ = true;
-  make_pools(own);
-  make_root(own);
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    if (own[i]) {
-      UnitState& unit = *unit_states_[i];
-      shard_units_.push_back(
-          std::make_unique<ShardUnit>(engine_, unit.name, false, unit.parameters));
-      own_by_last(unit);
-    }
-  }
-  for (sharding::FlatParameter* flat : flats()) {
-    flat->initialize(seed_);
-    flat->publish();
-  }
+  mark_persistent();
+  make_pools(plan);
+  make_units(plan);
+  initialize();
 }
 
-std::vector<bool> ModelState::wrap_units() const {
-  std::vector<sharding::DeclaredUnit> declared;
+void ModelState::check_names() const {
   std::set<std::string> names;
   const auto claim = [&names](const std::string& name) {
     if (!names.insert(name).second) {
-      throw Error(Errc::invalid_argument, "two parameters are named " + name);
+      throw Error(Errc::invalid_argument, "two parameters or buffers are named " + name);
     }
   };
   for (const auto& unit : unit_states_) {
-    declared.push_back({unit->name, unit->class_name, unit->numel(), unit->is_root});
     for (const ParameterRecord& each : unit->parameters) {
       claim(each.name);
       std::for_each(each.aliases.begin(), each.aliases.end(), claim);
     }
+    for (const model::BufferRecord& each : unit->buffers) {
+      claim(each.name);
+    }
   }
-  return sharding::wrap(engine_.settings.sharding, declared);
 }
 
-void ModelState::make_pools(const std::vector<bool>& own) {
+model::Assembly ModelState::plan_units() {
+  const plugins::ShardingSettings& settings = engine_.settings.sharding;
+  const model::IgnoredModules ignored(settings.ignored_modules);
+  std::vector<model::DeclaredUnit> declared;
+  for (const auto& unit : unit_states_) {
+    declared.push_back({unit->name, unit->class_name, unit->is_root, {}});
+    for (const ParameterRecord& each : unit->parameters) {
+      std::vector<std::string> names = {each.name};
+      names.insert(names.end(), each.aliases.begin(), each.aliases.end());
+      declared.back().parameters.push_back({std::move(names), each.numel});
+    }
+    for (model::BufferRecord& each : unit->buffers) {
+      each.ignored = ignored.contains_holder_of(each.name);
+    }
+  }
+  const model::ModuleTree tree = model::build_tree(declared, ignored);
+  std::size_t number = 0;
+  for (const auto& unit : unit_states_) {
+    for (ParameterRecord& each : unit->parameters) {
+      each.ignored = tree.parameters[number++].ignored;
+    }
+  }
+  return model::assemble(tree, model::wrap(settings, tree));
+}
+
+std::vector<ParameterRecord> ModelState::records_of(const model::UnitPlan& unit) const {
+  std::vector<const ParameterRecord*> all;
+  for (const auto& each : unit_states_) {
+    for (const ParameterRecord& record : each->parameters) {
+      all.push_back(&record);
+    }
+  }
+  std::vector<ParameterRecord> records;
+  for (const int number : unit.parameters) {
+    records.push_back(*all[static_cast<std::size_t>(number)]);
+  }
+  return records;
+}
+
+void ModelState::mark_persistent() {
+  // On one host the shards lie in everybody's full parameter: nothing to keep, and one flat
+  // parameter a unit is less work than two.
+  const bool gathers_move = engine_.settings.identity.num_nodes > 1 ||
+                            engine_.settings.copy_gathers ||
+                            engine_.device->kind() == plugins::Device::cuda;
+  if (!engine_.on.reshard_after_forward || !gathers_move) {
+    return;
+  }
+  sharding::PersistenceBudget budget(engine_.settings.sharding);
+  for (const auto& unit : unit_states_) {
+    for (ParameterRecord& each : unit->parameters) {
+      each.persistent = !each.ignored && budget.admits(each.numel);
+    }
+  }
+}
+
+/// The usual gather is that of the largest flat parameter outside the root.
+void ModelState::make_pools(const model::Assembly& plan) {
   std::int64_t largest = 0;
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    largest = std::max(largest, own[i] ? unit_states_[i]->numel() : 0);
+  for (const model::UnitPlan& unit : plan.units) {
+    const std::vector<ParameterRecord> records = records_of(unit);
+    model::check_trained_alike(engine_.settings.sharding, unit.name, records);
+    for (const sharding::FlatPlan& flat :
+         sharding::plan_flats(records, engine_.settings.sharding, engine_.groups.shard->size())) {
+      std::int64_t numel = 0;
+      for (const std::size_t member : flat.members) {
+        numel += records[member].numel;
+      }
+      largest = std::max(largest, unit.is_root ? 0 : numel);
+    }
   }
   const std::size_t usual =
       static_cast<std::size_t>(largest) * nbytes_of(engine_.precision.gathered);
-  engine_.gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.shard, usual);
-  if (engine_.groups.hpz) {
-    engine_.hpz_gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.hpz, usual);
+  const plugins::ShardingSettings& asked = engine_.settings.sharding;
+  trace::Tracer* const tracer = engine_.tracer.get();
+  if (asked.limit_all_gathers) {
+    engine_.gather_limiter = std::make_unique<sharding::GatherLimiter>(tracer);
   }
+  const auto pool = [&](collectives::ProcessGroup& group) {
+    return std::make_unique<sharding::GatherPool>(group, *engine_.device, usual,
+                                                  engine_.gather_limiter.get());
+  };
+  engine_.gathers = pool(*engine_.groups.shard);
+  engine_.secondary_gathers = engine_.groups.secondary ? pool(*engine_.groups.secondary) : nullptr;
+  engine_.publications = std::make_unique<sharding::GatherWindow>(asked.allgather_bucket_size);
   engine_.gradients =
-      std::make_unique<sharding::GradientPool>(*engine_.groups.shard, engine_.tracer.get());
+      std::make_unique<sharding::GradientPool>(*engine_.groups.shard, tracer, asked.overlap_comm);
 }
 
-void ModelState::own_by_last(UnitState& unit) {
-  unit.owner = shard_units_.back().get();
-  unit.owner_number = static_cast<int>(shard_units_.size()) - 1;
-}
-
-void ModelState::make_root(const std::vector<bool>& own) {
-  std::string name = "root";
-  std::vector<ParameterRecord> parameters;
-  std::vector<UnitState*> members;
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    UnitState& unit = *unit_states_[i];
-    if (!own[i]) {
-      name = unit.is_root ? unit.name : name;
-      unit.first_in_owner = parameters.size();
-      parameters.insert(parameters.end(), unit.parameters.begin(), unit.parameters.end());
-      members.push_back(&unit);
+void ModelState::make_units(const model::Assembly& plan) {
+  for (const model::UnitPlan& unit : plan.units) {
+    shard_units_.push_back(
+        std::make_unique<ShardUnit>(engine_, unit.name, unit.is_root, records_of(unit)));
+  }
+  std::size_t number = 0;
+  for (std::size_t u = 0; u < unit_states_.size(); ++u) {
+    UnitState& unit = *unit_states_[u];
+    unit.owners = plan.owners[u];
+    for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+      const model::Assembly::Place& place = plan.places[number++];
+      unit.places.push_back({shard_units_[static_cast<std::size_t>(place.unit)].get(),
+                             static_cast<std::size_t>(place.index)});
     }
   }
-  if (members.empty()) {
-    return;
+}
+
+void ModelState::initialize() {
+  for (sharding::FlatParameter* flat : flats()) {
+    sharding::initialize(engine_, *flat, seed_);
+    flat->publish();
   }
-  shard_units_.push_back(std::make_unique<ShardUnit>(engine_, name, true, parameters));
-  for (UnitState* member : members) {
-    own_by_last(*member);
+  for (model::BufferRecord* buffer : buffers()) {
+    model::make_buffer(engine_, *buffer, seed_);
   }
 }
 
 void ModelState::before_forward(UnitState& unit) {
   finalize();
-  unit.owner->before_forward();
-  if (engine_.no_grad_depth == 0) {
-    prefetch(schedule_->before_forward(unit.owner_number));
+  for (const int number : unit.owners) {
+    sharded(number).before_forward();
+    if (engine_.no_grad_depth == 0) {
+      prefetch(engine_.schedule->before_forward(number));
+    }
   }
 }
 
 void ModelState::after_forward(UnitState& unit) {
-  unit.owner->after_forward();
-  if (engine_.no_grad_depth == 0) {
-    schedule_->after_forward(unit.owner_number);
+  for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
+    sharded(*number).after_forward();
+    if (engine_.no_grad_depth == 0) {
+      engine_.schedule->after_forward(*number);
+    }
+  }
+}
+
+void ModelState::before_recompute(UnitState& unit) {
+  finalize();
+  for (const int number : unit.owners) {
+    sharded(number).before_recompute();
+    prefetch(engine_.schedule->before_recompute(number));
+  }
+}
+
+void ModelState::after_recompute(UnitState& unit) {
+  for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
+    sharded(*number).after_recompute();
   }
 }
 
 void ModelState::before_backward(UnitState& unit) {
   finalize();
-  unit.owner->before_backward();
-  prefetch(schedule_->before_backward(unit.owner_number));
+  for (const int number : unit.owners) {
+    sharded(number).before_backward();
+    prefetch(engine_.schedule->before_backward(number));
+  }
 }
 
 void ModelState::after_backward(UnitState& unit) {
-  unit.owner->after_backward();
-  prefetch(schedule_->after_backward(unit.owner_number));
+  for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
+    sharded(*number).after_backward();
+    prefetch(engine_.schedule->after_backward(*number));
+  }
 }
 
 void ModelState::prefetch(const std::vector<int>& units) {
   for (const int number : units) {
-    ShardUnit& unit = *shard_units_[static_cast<std::size_t>(number)];
-    if (unit.is_sharded_now()) {
-      unit.prefetch();
-    }
+    sharded(number).prefetch();
   }
 }
 
@@ -263,6 +313,16 @@ std::vector<sharding::FlatParameter*> ModelState::flats() const {
   for (const auto& unit : shard_units_) {
     for (const auto& flat : unit->flats()) {
       all.push_back(flat.get());
+    }
+  }
+  return all;
+}
+
+std::vector<model::BufferRecord*> ModelState::buffers() {
+  std::vector<model::BufferRecord*> all;
+  for (const auto& unit : unit_states_) {
+    for (model::BufferRecord& each : unit->buffers) {
+      all.push_back(&each);
     }
   }
   return all;
@@ -295,7 +355,8 @@ MemoryReport ModelState::memory() const {
   }
   if (finalized_) {
     report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch->held_nbytes();
-    report.gathered_bytes += engine_.hpz_gathers ? engine_.hpz_gathers->held_nbytes() : 0;
+    report.gathered_bytes +=
+        engine_.secondary_gathers ? engine_.secondary_gathers->held_nbytes() : 0;
     report.gradient_buffer_bytes = engine_.gradients->held_nbytes();
   }
   return report;

@@ -1,40 +1,15 @@
 #pragma once
 
 #include "acc/runtime.hpp"
-#include "sharding/schedule.hpp"
+#include "model/assembly.hpp"
+#include "model/unit_state.hpp"
 #include "sharding/shard_unit.hpp"
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace acc::detail {
-
-/// A unit as the program declared it; after `ModelState::finalize` its parameters live in `owner`.
-class UnitState {
- public:
-  UnitState(ModelState* in_model, std::string unit_name, std::string unit_class, bool root)
-      : model(in_model),
-        name(std::move(unit_name)),
-        class_name(std::move(unit_class)),
-        is_root(root) {}
-
-  Parameter add(std::string parameter_name, Shape shape, Initializer initializer,
-                ParameterOptions options);
-  void tie(std::string alias, Parameter parameter);
-  [[nodiscard]] std::size_t owner_index(Parameter parameter) const;
-  [[nodiscard]] std::int64_t numel() const;
-
-  ModelState* model;
-  std::string name;
-  std::string class_name;
-  bool is_root;
-  std::vector<sharding::ParameterRecord> parameters;
-  sharding::ShardUnit* owner = nullptr;
-  int owner_number = -1;  ///< of `owner` among the model's sharded units
-  std::size_t first_in_owner = 0;
-};
 
 /// The model of a program: declared units first, then, from `finalize` on, what is sharded.
 class ModelState {
@@ -52,6 +27,8 @@ class ModelState {
 
   void before_forward(UnitState& unit);
   void after_forward(UnitState& unit);
+  void before_recompute(UnitState& unit);
+  void after_recompute(UnitState& unit);
   void before_backward(UnitState& unit);
   void after_backward(UnitState& unit);
 
@@ -61,6 +38,8 @@ class ModelState {
   /// All flat parameters, in a fixed order that is the same on every rank.
   [[nodiscard]] std::vector<sharding::FlatParameter*> flats() const;
   [[nodiscard]] sharding::Engine& engine() noexcept { return engine_; }
+  /// All buffers, unit by unit.
+  [[nodiscard]] std::vector<model::BufferRecord*> buffers();
   [[nodiscard]] bool last_micro_step() const;
   [[nodiscard]] std::int64_t numel() const;
   [[nodiscard]] MemoryReport memory() const;
@@ -68,12 +47,19 @@ class ModelState {
   std::int64_t optimizer_nbytes = 0;
 
  private:
-  /// For each declared unit whether it is sharded by itself; checks that names are unique.
-  [[nodiscard]] std::vector<bool> wrap_units() const;
-  void make_pools(const std::vector<bool>& own);
-  void make_root(const std::vector<bool>& own);
-  /// The parameters of `unit` live in the sharded unit that was made last.
-  void own_by_last(UnitState& unit);
+  /// Which sharded units the declared ones become; checks that names are unique.
+  [[nodiscard]] model::Assembly plan_units();
+  void check_names() const;
+  /// Which parameters stay gathered from step to step.
+  void mark_persistent();
+  void make_pools(const model::Assembly& plan);
+  void make_units(const model::Assembly& plan);
+  void initialize();
+  [[nodiscard]] std::vector<sharding::ParameterRecord> records_of(
+      const model::UnitPlan& unit) const;
+  [[nodiscard]] sharding::ShardUnit& sharded(int number) const {
+    return *shard_units_[static_cast<std::size_t>(number)];
+  }
   void prefetch(const std::vector<int>& units);
 
   sharding::Engine engine_;
@@ -82,7 +68,6 @@ class ModelState {
   std::vector<std::unique_ptr<UnitState>> unit_states_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<sharding::ShardUnit>> shard_units_;
-  std::optional<sharding::Schedule> schedule_;
 };
 
 }  // namespace acc::detail

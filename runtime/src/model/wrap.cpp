@@ -6,15 +6,27 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
+#include <string>
 
-namespace acc::sharding {
+namespace acc::model {
 namespace {
 
-void check_classes(const std::vector<std::string>& wanted, const std::vector<DeclaredUnit>& units) {
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+const Module& at(const ModuleTree& tree, int module) {
+  return tree.modules[static_cast<std::size_t>(module)];
+}
+
+void check_classes(const std::vector<std::string>& wanted, const ModuleTree& tree) {
   std::set<std::string> present;
-  for (const DeclaredUnit& each : units) {
-    present.insert(each.class_name);
+  for (const Module& each : tree.modules) {
+    if (each.unit >= 0) {
+      present.insert(each.class_name);
+    }
   }
   std::vector<std::string> missing;
   std::copy_if(wanted.begin(), wanted.end(), std::back_inserter(missing),
@@ -28,29 +40,101 @@ void check_classes(const std::vector<std::string>& wanted, const std::vector<Dec
   }
 }
 
-}  // namespace
-
-std::vector<bool> wrap(const plugins::ShardingSettings& settings,
-                       const std::vector<DeclaredUnit>& units) {
-  const auto& classes = settings.transformer_layer_classes;
-  if (settings.wrap_policy == plugins::WrapPolicy::transformer_based) {
-    check_classes(classes, units);
-  }
-  std::vector<bool> own;
-  for (const DeclaredUnit& each : units) {
-    bool wrapped = true;
-    switch (settings.wrap_policy) {
-      case plugins::WrapPolicy::unset: break;
-      case plugins::WrapPolicy::no_wrap: wrapped = false; break;
-      case plugins::WrapPolicy::size_based: wrapped = each.numel >= settings.min_num_params; break;
-      case plugins::WrapPolicy::transformer_based:
-        wrapped = classes.empty() ||
-                  std::find(classes.begin(), classes.end(), each.class_name) != classes.end();
-        break;
+/// Modules below `module` that `chosen` picks, children first.
+void collect(const ModuleTree& tree, int module, const std::function<bool(const Module&)>& chosen,
+             std::vector<int>& wrapped) {
+  for (const int child : at(tree, module).children) {
+    collect(tree, child, chosen, wrapped);
+    if (chosen(at(tree, child))) {
+      wrapped.push_back(child);
     }
-    own.push_back(wrapped && !each.is_root);
   }
-  return own;
 }
 
-}  // namespace acc::sharding
+/// torch.distributed.fsdp.wrap: size_based_auto_wrap_policy under _recursive_wrap.
+class SizeBased {
+ public:
+  SizeBased(const ModuleTree& tree, std::int64_t min_numel) : tree_(tree), min_numel_(min_numel) {}
+
+  std::vector<int> run() {
+    visit(0);
+    return std::move(wrapped_);
+  }
+
+ private:
+  /// Wraps in and below `module`; elements that are wrapped now.
+  std::int64_t visit(int module) {
+    const Module& here = at(tree_, module);
+    const std::int64_t numel = numel_below(module);
+    if (numel < min_numel_ || contains(kLeaves, here.class_name)) {
+      return 0;
+    }
+    std::int64_t wrapped = 0;
+    for (const int child : here.children) {
+      wrapped += at(tree_, child).ignored ? 0 : visit(child);
+    }
+    const bool large = numel - wrapped >= min_numel_;
+    if (!large || contains(kContainers, here.class_name) || module == 0) {
+      return wrapped;
+    }
+    wrapped_.push_back(module);
+    return numel;
+  }
+
+  /// Tied parameters count once.
+  [[nodiscard]] std::int64_t numel_below(int module) const {
+    std::set<int> parameters;
+    gather(module, parameters);
+    std::int64_t numel = 0;
+    for (const int each : parameters) {
+      const ModuleParameter& parameter = tree_.parameters[static_cast<std::size_t>(each)];
+      numel += parameter.ignored ? 0 : parameter.numel;
+    }
+    return numel;
+  }
+
+  void gather(int module, std::set<int>& parameters) const {
+    const Module& here = at(tree_, module);
+    parameters.insert(here.parameters.begin(), here.parameters.end());
+    for (const int child : here.children) {
+      gather(child, parameters);
+    }
+  }
+
+  inline static const std::vector<std::string> kLeaves = {"MultiheadAttention"};
+  inline static const std::vector<std::string> kContainers = {"ModuleList", "ModuleDict"};
+
+  const ModuleTree& tree_;
+  std::int64_t min_numel_;
+  std::vector<int> wrapped_;
+};
+
+}  // namespace
+
+std::vector<int> wrap(const plugins::ShardingSettings& settings, const ModuleTree& tree) {
+  std::vector<int> wrapped;
+  const auto& classes = settings.transformer_layer_classes;
+  switch (settings.wrap_policy) {
+    case plugins::WrapPolicy::no_wrap: break;
+    case plugins::WrapPolicy::unset:
+      collect(
+          tree, 0, [](const Module& each) { return each.unit >= 0; }, wrapped);
+      break;
+    case plugins::WrapPolicy::size_based:
+      wrapped = SizeBased(tree, settings.min_num_params).run();
+      break;
+    case plugins::WrapPolicy::transformer_based:
+      check_classes(classes, tree);
+      collect(
+          tree, 0,
+          [&](const Module& each) {
+            return each.unit >= 0 && !each.ignored &&
+                   (classes.empty() || contains(classes, each.class_name));
+          },
+          wrapped);
+      break;
+  }
+  return wrapped;
+}
+
+}  // namespace acc::model

@@ -1,24 +1,19 @@
 #pragma once
 
 #include "acc/plugins/sharding_settings.hpp"
+#include "model/module_tree.hpp"
 
-#include <string>
 #include <vector>
 
-namespace acc::sharding {
+namespace acc::model {
 
-/// A unit as the program declared it, as far as wrapping looks at it.
-struct DeclaredUnit {
-  std::string name;
-  std::string class_name;
-  std::int64_t numel = 0;
-  bool is_root = false;
-};
+/// Which modules are sharded by themselves: FSDP's auto_wrap_policy over the program's modules.
+/// Children come before their parents. The root holds the rest and is not listed.
+/// - unset: every declared unit.
+/// - TRANSFORMER_BASED_WRAP: units of the listed classes; without a list every declared unit.
+///   Throws Error(config) for a class that no unit has.
+/// - SIZE_BASED_WRAP: torch's size_based_auto_wrap_policy.
+/// - NO_WRAP: none.
+std::vector<int> wrap(const plugins::ShardingSettings& settings, const ModuleTree& tree);
 
-/// For each declared unit whether it is sharded by itself (true) or becomes part of the root unit
-/// (false): FSDP's auto_wrap_policy on the program's own units. Unset: as declared. Throws
-/// Error(config) for a class in fsdp_transformer_layer_cls_to_wrap that no unit has.
-std::vector<bool> wrap(const plugins::ShardingSettings& settings,
-                       const std::vector<DeclaredUnit>& units);
-
-}  // namespace acc::sharding
+}  // namespace acc::model

@@ -4,6 +4,7 @@
 #include "optim/update.hpp"
 #include "sharding/gradient_offload.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -127,20 +128,36 @@ void OptimizerState::finish_reductions() {
 
 double OptimizerState::global_norm() {
   auto& engine = model_->engine();
-  device::Device& updater = *engine.updater;
+  double squares = local_squares(false);
+  // Over the shard group only: replicas hold the same shards, and unsharded gradients are whole.
+  const trace::Scope scope(engine.tracer.get(), "wait", "for", "the norm of all ranks");
+  std::array<double, 1> total = {squares};
+  engine.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
+  squares = total[0];
+  // Those of ignored modules are each rank's own; their mean makes one norm of all ranks.
+  if (std::any_of(flats_.begin(), flats_.end(),
+                  [](const FlatState& each) { return each.flat->ignored(); })) {
+    total = {local_squares(true)};
+    engine.groups.world->all_reduce(total, ReduceOp::sum)->wait();
+    squares += total[0] / engine.groups.world->size();
+  }
+  return std::sqrt(squares);
+}
+
+double OptimizerState::local_squares(bool ignored) {
+  device::Device& updater = *model_->engine().updater;
   updater.zero(squares_->data(), sizeof(double), updater.compute());
   for (const FlatState& state : flats_) {
+    if (state.flat->ignored() != ignored) {
+      continue;
+    }
     updater.add_squared_norm(state.flat->gradient()->reduced(),
                              static_cast<std::size_t>(state.flat->owned().numel),
                              squares_->as<double>(), updater.compute());
   }
   updater.copy(squares_here_->data(), squares_->data(), sizeof(double), updater.compute());
   updater.record(updater.compute())->synchronize();
-  // Over the shard group only: replicas hold the same shards, and unsharded gradients are whole.
-  const trace::Scope scope(engine.tracer.get(), "wait", "for", "the norm of all ranks");
-  std::array<double, 1> total = {*squares_here_->as<double>()};
-  engine.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
-  return std::sqrt(total[0]);
+  return *squares_here_->as<double>();
 }
 
 void OptimizerState::update(FlatState& state, double grad_scale) {

@@ -45,6 +45,8 @@ class OptimizerState {
  private:
   void finish_reductions();
   double global_norm();
+  /// Sum of squares over this rank's gradients of ignored or of all other flat parameters.
+  double local_squares(bool ignored);
   void update(FlatState& state, double grad_scale);
 
   std::shared_ptr<ModelState> model_;

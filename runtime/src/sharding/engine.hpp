@@ -6,6 +6,7 @@
 #include "precision/policy.hpp"
 #include "sharding/groups.hpp"
 #include "sharding/pools.hpp"
+#include "sharding/schedule.hpp"
 #include "trace/tracer.hpp"
 
 #include <memory>
@@ -25,9 +26,12 @@ struct Engine {
   bool offload_param = false;  ///< between uses, shards lie in host memory beside a GPU
   device::StreamPtr fetches;   ///< on which they come from there; null where they do not
   precision::PrecisionPolicy precision;
-  float gradient_scale = 1.0F;  ///< 1 / (world_size * gradient_accumulation_steps)
+  float gradient_scale = 1.0F;         ///< 1 / (world_size * gradient_accumulation_steps)
+  std::unique_ptr<Schedule> schedule;  ///< of all units
+  std::unique_ptr<GatherLimiter> gather_limiter;  ///< null: no limit
   std::unique_ptr<GatherPool> gathers;
-  std::unique_ptr<GatherPool> hpz_gathers;
+  std::unique_ptr<GatherPool> secondary_gathers;  ///< null without secondary copies
+  std::unique_ptr<GatherWindow> publications;
   std::unique_ptr<GradientPool> gradients;
   std::shared_ptr<GradientOffload> gradient_offload;  ///< null where nothing is offloaded
   std::unique_ptr<ScratchPool> scratch;

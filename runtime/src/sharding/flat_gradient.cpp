@@ -7,11 +7,12 @@
 
 namespace acc::sharding {
 
-FlatGradient::FlatGradient(Engine& engine, const FlatLayout& layout, Shard owned)
+FlatGradient::FlatGradient(Engine& engine, const FlatLayout& layout, Shard owned, FlatTraits traits)
     : engine_(engine),
       layout_(layout),
       owned_(owned),
-      kept_whole_(!engine.on.shard_gradients),
+      own_only_(traits.ignored),
+      kept_whole_(!engine.on.shard_gradients || own_only_),
       written_(layout.numels.size(), false) {
   allocate();
 }
@@ -142,6 +143,12 @@ void FlatGradient::reduce_whole() {
     open();
     zero_unwritten();
   }
+  accumulated_ = true;
+  target_ = nullptr;
+  if (own_only_) {
+    average_own();
+    return;
+  }
   float* const full = buffer_->as<float>();
   auto& world = *engine_.groups.world;
   if (engine_.on.shard_optimizer) {
@@ -156,9 +163,19 @@ void FlatGradient::reduce_whole() {
     engine_.traffic.all_reduced_elements += layout_.numel;
     engine_.traffic.all_reduce_calls += 1;
   }
-  accumulated_ = true;
-  target_ = nullptr;
   world.progress();
+  if (!engine_.settings.sharding.overlap_comm) {
+    wait_reduction();
+  }
+}
+
+/// Nobody else's gradients are in it, so that the share of the other ranks in the scale goes.
+void FlatGradient::average_own() {
+  float* const full = buffer_->as<float>();
+  const auto ranks = static_cast<float>(engine_.groups.world->size());
+  engine_.device->add_scaled(full, DType::float32, full,
+                             static_cast<std::size_t>(layout_.padded_numel),
+                             engine_.gradient_scale * ranks, false, engine_.device->compute());
 }
 
 void FlatGradient::flush() {

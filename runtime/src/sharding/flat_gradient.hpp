@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sharding/engine.hpp"
+#include "sharding/flat_plan.hpp"
 #include "sharding/shard_layout.hpp"
 
 #include <vector>
@@ -9,12 +10,12 @@ namespace acc::sharding {
 
 /// The gradient of a flat parameter: where the program writes it, how it is reduced over the ranks,
 /// and what of it is kept until the step. Two ways: whole, accumulated in float32 and reduced
-/// before the step; or reduced to this rank's shard after every micro-step. An offloaded optimizer
-/// finds its part in host memory.
+/// before the step; or reduced to this rank's shard after every micro-step. What is ignored is kept
+/// whole and reduced over nobody. An offloaded optimizer finds its part in host memory.
 class FlatGradient {
  public:
   /// `owned`: the part that this rank's optimizer updates. `layout` outlives this.
-  FlatGradient(Engine& engine, const FlatLayout& layout, Shard owned);
+  FlatGradient(Engine& engine, const FlatLayout& layout, Shard owned, FlatTraits traits);
 
   struct Target {
     void* data;
@@ -49,10 +50,12 @@ class FlatGradient {
   collectives::WorkPtr all_reduce_replicas(float* shard);
   void add_to_whole();
   void reduce_whole();
+  void average_own();
 
   Engine& engine_;
   const FlatLayout& layout_;
   Shard owned_;
+  bool own_only_;  ///< of an ignored module: this rank's mean over its micro-steps
   bool kept_whole_;
   std::vector<bool> written_;      ///< of each parameter
   std::byte* target_ = nullptr;    ///< where the program writes: one of the next two

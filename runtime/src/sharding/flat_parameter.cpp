@@ -1,29 +1,20 @@
 #include "sharding/flat_parameter.hpp"
 
-#include "acc/base/error.hpp"
-#include "sharding/host_array.hpp"
-
-#include <algorithm>
-
 namespace acc::sharding {
 namespace {
 
-FlatLayout layout_of(const Engine& engine, const std::vector<ParameterRecord>& parameters) {
+FlatLayout layout_of(const Engine& engine, const std::vector<ParameterRecord>& parameters,
+                     FlatTraits traits) {
   std::vector<std::int64_t> numels;
   for (const ParameterRecord& each : parameters) {
     numels.push_back(each.numel);
   }
+  if (traits.ignored) {
+    return lay_out(numels, 1);
+  }
   // ZeRO 0 keeps everything, yet is reduced and saved in slices.
   const auto& slices = engine.on.shard_optimizer ? engine.groups.shard : engine.groups.world;
   return lay_out(numels, slices->size());
-}
-
-std::uint64_t stream_of(std::string_view name, std::uint64_t seed) {
-  std::uint64_t hash = 1469598103934665603ULL ^ seed;  // FNV-1a, 64 bit
-  for (const char c : name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  }
-  return hash;
 }
 
 }  // namespace
@@ -33,7 +24,8 @@ FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
     : engine_(engine),
       unit_name_(std::move(unit_name)),
       parameters_(std::move(parameters)),
-      layout_(layout_of(engine, parameters_)),
+      traits_(traits),
+      layout_(layout_of(engine, parameters_, traits)),
       storage_(make_weight_storage(engine, layout_, traits)) {
   if (!master_is_gathered()) {
     master_ = engine_.allocate_state(owned().numel, "master weights");
@@ -46,7 +38,7 @@ FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
                    : engine_.device->allocate(nbytes, "rounded weights");
   }
   if (traits.trainable) {
-    gradient_ = std::make_unique<FlatGradient>(engine_, layout_, owned());
+    gradient_ = std::make_unique<FlatGradient>(engine_, layout_, owned(), traits);
   }
 }
 
@@ -68,20 +60,6 @@ void* FlatParameter::rounded() {
   return rounded_ ? rounded_->data() : storage_->own();
 }
 
-void FlatParameter::initialize(std::uint64_t seed) {
-  HostArray values(*engine_.updater, master(), owned().numel, HostArray::Copy::of_zeros);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Overlap part = overlap(layout_, i, owned());
-    if (part.numel > 0) {
-      parameters_[i].initializer(
-          stream_of(parameters_[i].name, seed), part.in_parameter,
-          {values.data() + part.in_shard, static_cast<std::size_t>(part.numel)});
-    }
-  }
-  values.write_back();
-  round_master();
-}
-
 void FlatParameter::round_master() {
   if (void* const to = rounded()) {
     engine_.updater->cast(master(), DType::float32, to, engine_.precision.gathered,
@@ -93,7 +71,7 @@ std::vector<float> FlatParameter::gather_master() {
   device::Device& device = *engine_.device;
   const std::size_t nbytes = static_cast<std::size_t>(owned().numel) * sizeof(float);
   std::vector<float> result(static_cast<std::size_t>(layout_.padded_numel));
-  if (!engine_.on.shard_optimizer) {
+  if (!engine_.on.shard_optimizer || traits_.ignored) {
     engine_.updater->copy(result.data(), master(), nbytes, engine_.updater->compute());
     engine_.updater->synchronize();
     return result;
@@ -129,10 +107,11 @@ void FlatParameter::begin_unshard() {
     return;
   }
   unsharded_ = true;
-  const bool copies = storage_->begin_unshard();
-  if (!storage_->always_full()) {
+  const Gathering gathering = storage_->begin_unshard();
+  if (gathering.gathers) {
     engine_.traffic.gathered_elements += layout_.numel;
-    engine_.traffic.gathered_elements_moved += copies ? layout_.numel : 0;
+    engine_.traffic.gathered_elements_moved += gathering.copies ? layout_.numel : 0;
+    engine_.traffic.secondary_elements += gathering.over_secondary ? layout_.numel : 0;
     engine_.traffic.gather_calls += 1;
   }
 }
@@ -157,12 +136,12 @@ const void* FlatParameter::unshard() {
   return view_;
 }
 
-void FlatParameter::reshard(bool gathers_again) {
+void FlatParameter::reshard(NextUse next) {
   if (widened_) {
     engine_.scratch->release(std::move(widened_));
   }
   view_ = nullptr;
-  storage_->reshard(gathers_again);
+  storage_->reshard(next);
   unsharded_ = false;
 }
 

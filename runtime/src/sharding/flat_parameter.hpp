@@ -24,6 +24,8 @@ class FlatParameter {
     return parameters_;
   }
   [[nodiscard]] bool trainable() const noexcept { return gradient_ != nullptr; }
+  /// Whole on every rank, which updates it by its own gradients.
+  [[nodiscard]] bool ignored() const noexcept { return traits_.ignored; }
 
   // --- weights
   /// float32 master weights of `owned()`, where the optimizer updates; after a change call
@@ -33,9 +35,9 @@ class FlatParameter {
   /// Where the optimizer puts the weights rounded to the compute dtype, or null where that is
   /// float32.
   [[nodiscard]] void* rounded();
-  void initialize(std::uint64_t seed);
   void round_master();
-  /// The full master weights, [padded_numel], on every rank, in host memory. Collective.
+  /// The full master weights, [padded_numel], in host memory on every rank (each its own where this
+  /// is ignored). Collective.
   std::vector<float> gather_master();
   /// Says that master and rounded weights have changed: the next unshard sees them on every rank.
   void publish();
@@ -45,7 +47,7 @@ class FlatParameter {
   void begin_unshard();
   /// The full parameter in the view dtype, [padded_numel].
   const void* unshard();
-  void reshard(bool gathers_again);
+  void reshard(NextUse next);
 
   /// Null where this is frozen.
   [[nodiscard]] FlatGradient* gradient() noexcept { return gradient_.get(); }
@@ -61,6 +63,7 @@ class FlatParameter {
   Engine& engine_;
   std::string unit_name_;
   std::vector<ParameterRecord> parameters_;
+  FlatTraits traits_;
   FlatLayout layout_;
   std::unique_ptr<WeightStorage> storage_;
   device::MemoryPtr master_;   ///< null where what is gathered is the master

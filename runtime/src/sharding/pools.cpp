@@ -20,7 +20,18 @@ Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
 
 }  // namespace
 
+void GatherLimiter::before_gather() {
+  while (freed_.size() >= kMostFreed) {
+    const trace::Scope scope(tracer_, "wait", "for", "a freed buffer");
+    freed_.front()->synchronize();
+    freed_.pop_front();
+  }
+}
+
 collectives::BufferPtr GatherPool::acquire(std::size_t nbytes) {
+  if (limiter_ != nullptr) {
+    limiter_->before_gather();
+  }
   if (auto buffer = take(free_, nbytes)) {
     return buffer;
   }
@@ -32,6 +43,24 @@ collectives::BufferPtr GatherPool::acquire(std::size_t nbytes) {
 void GatherPool::release(const collectives::BufferPtr& buffer) {
   group_.release_gathered(buffer);
   free_.push_back(buffer);
+  if (limiter_ != nullptr) {
+    limiter_->freed(device_.record(device_.compute()));
+  }
+}
+
+collectives::WorkPtr GatherWindow::start(std::int64_t numel,
+                                         const std::function<collectives::WorkPtr()>& gather) {
+  if (max_numel_ == 0) {
+    return gather();
+  }
+  while (!flights_.empty() && under_way_ + numel > max_numel_) {
+    flights_.front().gather->wait();
+    under_way_ -= flights_.front().numel;
+    flights_.pop_front();
+  }
+  flights_.push_back({gather(), numel});
+  under_way_ += numel;
+  return flights_.back().gather;
 }
 
 collectives::BufferPtr GradientPool::acquire(std::size_t nbytes) {
@@ -50,6 +79,9 @@ collectives::BufferPtr GradientPool::acquire(std::size_t nbytes) {
 void GradientPool::in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction,
                              std::function<void()> reduced) {
   flights_.push_back({std::move(buffer), std::move(reduction), std::move(reduced)});
+  if (!overlaps_) {
+    drain();
+  }
 }
 
 void GradientPool::retire_oldest() {

@@ -1,6 +1,7 @@
 #include "gpt.hpp"
 
 #include "batch_file.hpp"
+#include "gemm.hpp"
 #include "sampling.hpp"
 
 #include <doctest/doctest.h>
@@ -24,13 +25,13 @@ Batch empty_batch(BatchShape shape) {
   return {std::vector<std::int32_t>(count), std::vector<std::int32_t>(count), shape};
 }
 
-}  // namespace
-
-TEST_CASE("losses and gradient norms are those of PyTorch in double precision") {
+/// 20 steps against PyTorch in double precision.
+void check_parity(const acc::plugins::RuntimeSettings& settings, const acc::ModelOptions& options,
+                  double loss_tolerance, double norm_tolerance) {
   const auto reference =
       nlohmann::json::parse(std::ifstream(kParity + "losses.json")).at("single_fp64");
-  auto runtime = acc::Runtime::from_settings({});
-  auto model = runtime.model();
+  auto runtime = acc::Runtime::from_settings(settings);
+  auto model = runtime.model(0, options);
   Gpt gpt(model, kConfig, {.batch = 8, .time = 64});
   model.load_safetensors(kParity + "init.safetensors");
   auto optimizer = model.optimizer(
@@ -44,8 +45,28 @@ TEST_CASE("losses and gradient norms are those of PyTorch in double precision") 
     gpt.train(batch);
     const double loss = gpt.take_loss();
     const double norm = optimizer.step().grad_norm;
-    CHECK(std::abs(loss - reference.at("loss")[step].get<double>()) <= 2e-5);
-    CHECK(norm == doctest::Approx(reference.at("grad_norm")[step].get<double>()).epsilon(1e-4));
+    CHECK(std::abs(loss - reference.at("loss")[step].get<double>()) <= loss_tolerance);
+    CHECK(norm ==
+          doctest::Approx(reference.at("grad_norm")[step].get<double>()).epsilon(norm_tolerance));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("losses and gradient norms are those of PyTorch in double precision") {
+  check_parity({}, {}, 2e-5, 1e-4);
+}
+
+TEST_CASE("in bfloat16 they are near") {
+  acc::plugins::RuntimeSettings settings;
+  settings.sharding.mixed_precision = acc::plugins::MixedPrecision::bf16;
+  SUBCASE("weights widened") {
+    check_parity(settings, {}, 3e-3, 2e-2);
+  }
+  SUBCASE("weights and gradients as they are") {
+    if (has_bf16_products()) {
+      check_parity(settings, {.bfloat16_on_cpu = true}, 3e-3, 2e-2);
+    }
   }
 }
 

@@ -426,8 +426,7 @@ TEST_CASE("what this version cannot do is refused by its setting's name") {
            {[](auto& s) { s.sharding.offload_param = acc::plugins::OffloadDevice::nvme; },
             "offload"},
            {[](auto& s) { s.sharding.activation_checkpointing = true; },
-            "activation_checkpointing"},
-           {[](auto& s) { s.sharding.ignored_modules = "x"; }, "fsdp_ignored_modules"}}) {
+            "activation_checkpointing"}}) {
     acc::plugins::RuntimeSettings settings;
     each.ask(settings);
     CHECK_THROWS_WITH(acc::Runtime::from_settings(settings, nullptr), doctest::Contains(each.name));

@@ -33,6 +33,9 @@ struct MemoryReport {
 struct TrafficReport {
   std::int64_t gathered_elements = 0;
   std::int64_t gathered_elements_moved = 0;
+  /// Of `gathered_elements`, what came from a secondary copy (hpZ, or reshard_after_forward as a
+  /// size) and so went over its few ranks only.
+  std::int64_t secondary_elements = 0;
   std::int64_t gather_calls = 0;
   std::int64_t reduced_elements = 0;  ///< reduce_scatter
   std::int64_t reduce_calls = 0;

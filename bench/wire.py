@@ -1,0 +1,118 @@
+"""What each strategy sends between hosts, counted on the wire, against its formula; and what it costs.
+
+    python bench/wire.py [--bin build/release/bin] [--hosts 2,4,8] [--ranks R] [--mbit M] [--dtype fp32|bf16]
+                         [--strategies full,grad_op,...]
+
+Virtual hosts (test/cluster) train a small GPT with R ranks each, every pair of hosts joined by a link
+of M Mbit/s each way. Bytes are those that the hosts' network cards sent, TCP's and IP's headers
+included, per host and step: the difference between a long and a short run, divided by their steps. The
+formula counts payload (docs/sharding.md): with P parameters, R of them in the root unit, H hosts and
+ranks of a host that share what they gather and reduce it before it leaves, a host sends (H-1)/H of
+what its column of the table says. "link" is the time that the bytes take on the host's links alone.
+Needs root.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "test" / "cluster"))
+import hosts  # noqa: E402
+
+MODEL = {"layers": 4, "dim": 128, "heads": 4, "vocab": 512, "seq_len": 64}
+SHORT, LONG = 3, 9
+# Elements that pass between all hosts: of P parameters, of which `root` are in the root unit.
+FORMULAS = {
+    "fsdp_full_shard": lambda p, root: 3 * p - root,
+    "fsdp_shard_grad_op": lambda p, root: 2 * p,
+    "fsdp_no_shard": lambda p, root: 2 * p,
+    "fsdp_hybrid_shard": lambda p, root: 2 * p,
+    "fsdp_hybrid_shard_zero2": lambda p, root: 2 * p,
+    "zero1": lambda p, root: 2 * p,
+    "zero2": lambda p, root: 2 * p,
+}
+WIDTHS = {"fp32": 4, "bf16": 2}
+# Gradients that are not sharded, and shards between replicas, are reduced in float32.
+FULL_WIDTH = {"fsdp_no_shard", "fsdp_hybrid_shard", "fsdp_hybrid_shard_zero2"}
+
+
+def sizes():
+    dim = MODEL["dim"]
+    root = (MODEL["vocab"] + MODEL["seq_len"]) * dim + 2 * dim
+    return root + MODEL["layers"] * (12 * dim * dim + 13 * dim), root
+
+
+def sent_bytes(host):
+    path = pathlib.Path(f"/proc/{host.init}/net/dev")
+    line = next(line for line in path.read_text().splitlines() if "eth0:" in line)
+    return int(line.split(":")[1].split()[8])
+
+
+def train(args, cluster, count, config, steps, folder, port):
+    """Bytes that each host sent, and the median step in seconds."""
+    names = list(cluster.hosts)[:count]
+    metrics = folder / f"{config}-{count}-{steps}.jsonl"
+    before = [sent_bytes(cluster[name]) for name in names]
+    model = [word for key, value in MODEL.items() for word in (f"--{key}", value)]
+    running = [cluster[name].start(
+        [args.bin / "acclaunch", "--config_file", ROOT / "configs" / f"{config}.yaml", "--cpu",
+         "--mixed_precision", "bf16" if args.dtype == "bf16" else "no",
+         "--num_machines", count, "--machine_rank", rank, "--num_processes", count * args.ranks,
+         "--main_process_ip", cluster[names[0]].address, "--main_process_port", port,
+         "--num_cpu_threads_per_process", 1, args.bin / "train_gpt", "--tokens", folder / "tokens.bin",
+         "--micro_batch", 1, "--steps", steps, "--metrics", metrics, *model])
+        for rank, name in enumerate(names)]
+    for job in running:
+        job.expect_status(0)
+    after = [sent_bytes(cluster[name]) for name in names]
+    seconds = [json.loads(line)["step_s"] for line in metrics.read_text().splitlines()]
+    return [b - a for a, b in zip(before, after)], statistics.median(seconds[1:])
+
+
+def measure(args, cluster, count, folder, port):
+    p, root = sizes()
+    print(f"\n{count} hosts x {args.ranks} ranks, {args.dtype}, P {p}, root unit {root}, "
+          f"{args.mbit} Mbit/s between two hosts")
+    print(f"{'':<26} {'bytes/host/step':>16} {'formula':>12} {'ratio':>6} {'step':>9} {'link':>9}")
+    for config in args.strategies:
+        short, _ = train(args, cluster, count, config, SHORT, folder, next(port))
+        long, seconds = train(args, cluster, count, config, LONG, folder, next(port))
+        sent = statistics.mean(b - a for a, b in zip(short, long)) / (LONG - SHORT)
+        width = 4 if config in FULL_WIDTH else WIDTHS[args.dtype]
+        formula = FORMULAS[config](p, root) * width * (count - 1) / count
+        link = sent * 8 / (args.mbit * 1e6) / (count - 1)
+        print(f"{config:<26} {sent:16.0f} {formula:12.0f} {sent / formula:6.3f} {seconds * 1e3:6.0f} ms"
+              f" {link * 1e3:6.0f} ms", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
+    parser.add_argument("--hosts", default="2,4,8",
+                        type=lambda text: [int(each) for each in text.split(",")])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--mbit", type=int, default=500)
+    parser.add_argument("--dtype", choices=WIDTHS, default="fp32")
+    parser.add_argument("--strategies", default=list(FORMULAS), type=lambda text: text.split(","))
+    args = parser.parse_args()
+    if reason := hosts.why_impossible():
+        sys.exit(reason)
+    names = [f"node{number}" for number in range(max(args.hosts))]
+    with tempfile.TemporaryDirectory() as temporary, hosts.Cluster(names) as cluster:
+        folder = pathlib.Path(temporary)
+        folder.joinpath("tokens.bin").write_bytes(bytes(n for value in range(256) for n in (value, 1)) * 512)
+        for a in names:
+            for b in names:
+                if a < b:
+                    cluster.rate(a, b, args.mbit * 1000)
+        port = iter(range(29500, 29900))
+        for count in args.hosts:
+            measure(args, cluster, count, folder, port)
+
+
+if __name__ == "__main__":
+    main()

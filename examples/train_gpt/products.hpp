@@ -1,0 +1,34 @@
+#pragma once
+
+#include "gemm.hpp"
+#include "unit_values.hpp"
+
+#include <acc/runtime.hpp>
+
+#include <cstdint>
+#include <vector>
+
+namespace train_gpt {
+
+/// The products of activations and weights in the model's compute dtype: float32, or bfloat16, for
+/// which activations are narrowed first.
+class Products {
+ public:
+  /// `largest`: most elements of an activation that takes part.
+  Products(acc::DType dtype, std::int64_t largest);
+
+  /// out = a @ w + beta * out
+  void apply(Matrix out, ConstMatrix a, Weight w, float beta = 0.0f);
+  /// dw = x^T dy, straight into the runtime's gradient. x: (N, in), dy: (N, out), dw: (in, out)
+  void weight_gradient(acc::BackwardUse& use, acc::Parameter weight, ConstMatrix x, ConstMatrix dy);
+  /// The same into float32, whoever reads it.
+  void weight_gradient(FloatGradient& gradient, ConstMatrix x, ConstMatrix dy);
+
+ private:
+  ConstBf16Matrix narrowed(ConstMatrix values, std::vector<Bf16>& into);
+
+  bool is_float_;
+  std::vector<Bf16> left_, right_;
+};
+
+}  // namespace train_gpt

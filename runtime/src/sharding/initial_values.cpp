@@ -1,0 +1,154 @@
+#include "sharding/initial_values.hpp"
+
+#include "acc/base/error.hpp"
+#include "sharding/host_array.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <vector>
+
+namespace acc::sharding {
+namespace {
+
+/// Elements sent at once: 4 MiB.
+constexpr std::int64_t kChunk = 1 << 20;
+
+/// `source` for one parameter, asked once for all of it.
+ValueSource in_one_piece(const ValueSource& source, std::int64_t numel) {
+  return [&source, numel, values = std::vector<float>{}](std::size_t index, std::int64_t offset,
+                                                         std::span<float> out) mutable {
+    if (values.empty()) {
+      values.resize(static_cast<std::size_t>(numel));
+      source(index, 0, values);
+    }
+    std::copy_n(values.begin() + offset, out.size(), out.begin());
+  };
+}
+
+/// The part of a flat parameter that this rank keeps, as its values come in.
+class OwnPart {
+ public:
+  OwnPart(Engine& engine, FlatParameter& flat)
+      : engine_(engine),
+        flat_(flat),
+        values_(*engine.updater, flat.master(), flat.owned().numel, HostArray::Copy::of_zeros) {}
+
+  void fill_alone(std::size_t index, const ValueSource& source) {
+    const Overlap part = overlap(flat_.layout(), index, flat_.owned());
+    if (part.numel > 0) {
+      source(index, part.in_parameter,
+             {values_.data() + part.in_shard, static_cast<std::size_t>(part.numel)});
+    }
+  }
+
+  /// The whole parameter is made on every rank, also where none of it is kept.
+  void fill_from_whole(std::size_t index, const ValueSource& source) {
+    const ValueSource whole = in_one_piece(source, flat_.layout().numels[index]);
+    whole(index, 0, {});
+    fill_alone(index, whole);
+  }
+
+  void fill_from_rank_zero(std::size_t index, const ValueSource& source) {
+    device::Device& device = *engine_.device;
+    const std::int64_t numel = flat_.layout().numels[index];
+    const auto chunk = device.allocate(
+        static_cast<std::size_t>(std::min(numel, kChunk)) * sizeof(float), "initial values");
+    for (std::int64_t begin = 0; begin < numel; begin += kChunk) {
+      const std::int64_t length = std::min(kChunk, numel - begin);
+      if (engine_.groups.world->rank() == 0) {
+        ask(index, begin, length, chunk->as<float>(), source);
+      }
+      engine_.groups.world
+          ->broadcast(chunk->data(), static_cast<std::size_t>(length) * sizeof(float), 0)
+          ->wait_released();
+      keep(index, begin, length, chunk->as<float>());
+    }
+  }
+
+  void finish() {
+    values_.write_back();
+    flat_.round_master();
+  }
+
+ private:
+  void ask(std::size_t index, std::int64_t begin, std::int64_t length, float* to,
+           const ValueSource& source) {
+    HostArray made(*engine_.device, to, length, HostArray::Copy::of_zeros);
+    try {
+      source(index, begin, {made.data(), static_cast<std::size_t>(length)});
+    } catch (const std::exception& error) {
+      engine_.groups.abort(fmt::format("rank 0 could not make the values of parameter {}: {}",
+                                       flat_.parameters()[index].name, error.what()));
+      throw;
+    }
+    made.write_back();
+  }
+
+  void keep(std::size_t index, std::int64_t begin, std::int64_t length, const float* from) {
+    const Overlap part = overlap(flat_.layout(), index, flat_.owned());
+    const std::int64_t first = std::max(begin, part.in_parameter);
+    const std::int64_t end = std::min(begin + length, part.in_parameter + part.numel);
+    if (first < end) {
+      device::Device& device = *engine_.device;
+      device.copy(values_.data() + part.in_shard + (first - part.in_parameter),
+                  from + (first - begin), static_cast<std::size_t>(end - first) * sizeof(float),
+                  device.compute());
+      device.record(device.compute())->synchronize();
+    }
+  }
+
+  Engine& engine_;
+  FlatParameter& flat_;
+  HostArray values_;
+};
+
+}  // namespace
+
+void fill_by_each_rank(Engine& engine, FlatParameter& flat, const ValueSource& source) {
+  OwnPart own(engine, flat);
+  for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+    own.fill_alone(i, source);
+  }
+  own.finish();
+}
+
+void fill_by_rank_zero(Engine& engine, FlatParameter& flat, const ValueSource& source) {
+  OwnPart own(engine, flat);
+  for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+    own.fill_from_rank_zero(i, source);
+  }
+  own.finish();
+}
+
+void initialize(Engine& engine, FlatParameter& flat, std::uint64_t seed) {
+  const plugins::ShardingSettings& settings = engine.settings.sharding;
+  const auto& parameters = flat.parameters();
+  const ValueSource source = [&](std::size_t index, std::int64_t offset, std::span<float> out) {
+    parameters[index].initializer(stream_of(parameters[index].name, seed), offset, out);
+  };
+  OwnPart own(engine, flat);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const bool differs = !parameters[i].initializer.same_everywhere();
+    if (differs && settings.sync_module_states && !flat.ignored()) {
+      own.fill_from_rank_zero(
+          i, settings.zero3_init ? source : in_one_piece(source, flat.layout().numels[i]));
+    } else if (settings.zero3_init) {
+      own.fill_alone(i, source);
+    } else {
+      own.fill_from_whole(i, source);
+    }
+  }
+  own.finish();
+}
+
+std::uint64_t stream_of(std::string_view name, std::uint64_t seed) noexcept {
+  std::uint64_t hash = 1469598103934665603ULL ^ seed;  // FNV-1a, 64 bit
+  for (const char c : name) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  }
+  return hash;
+}
+
+}  // namespace acc::sharding
