@@ -122,6 +122,20 @@ std::string configuration_document() {
             code(row.json) + " | " + plugins::expected_value(row) + unit + " | " +
             code(row.fallback) + " | " + std::string(row.help) + " |\n";
   }
+  text +=
+      "\n## Keys of a DeepSpeed file that are no settings\n\n"
+      "A Python program has them from the file. libacc_runtime refuses at its start, by name, what "
+      "asks\nfor something that it has not; the others mean nothing to it: they are about logs, "
+      "data, modules of\nPython or files on NVMe, which is refused itself.\n\n"
+      "`optimizer` and `scheduler` count for a program that asks for what the file says "
+      "(`Model::optimizer_from_settings`):\nAdam (which decays as AdamW does unless `adam_w_mode` "
+      "is false), AdamW and SGD; WarmupLR, WarmupDecayLR and\nWarmupCosineLR. Other types and "
+      "parameters are refused then. What is `\"auto\"` stays the program's.\n\n"
+      "| key | says nothing with | libacc_runtime |\n|---|---|---|\n";
+  for (const auto& [path, fallback, is_refused] : plugins::foreign_deepspeed_keys()) {
+    text += "| " + code(path) + " | " + code(fallback) + " | " + (is_refused ? "refuses it" : "") +
+            " |\n";
+  }
   return text;
 }
 

@@ -59,9 +59,9 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.precision.viewed = DType::bfloat16;
   }
   engine_.schedule = std::make_unique<sharding::Schedule>(sharding::schedule_rules(asked, on_gpu));
-  engine_.gradient_scale =
-      1.0F / static_cast<float>(settings.identity.world_size *
-                                std::max(1, asked.gradient_accumulation_steps));
+  engine_.gradient_scaling = sharding::scale_gradients(
+      settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
+      engine_.on.shard_gradients ? engine_.precision.reduced : DType::float32);
 }
 
 ModelState::~ModelState() {
@@ -115,8 +115,8 @@ void ModelState::finalize() {
   const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   finalized_ = true;
   mark_persistent();
-  make_pools(plan);
   make_units(plan);
+  make_pools();
   initialize();
 }
 
@@ -195,18 +195,11 @@ void ModelState::mark_persistent() {
 }
 
 /// The usual gather is that of the largest flat parameter outside the root.
-void ModelState::make_pools(const model::Assembly& plan) {
+void ModelState::make_pools() {
   std::int64_t largest = 0;
-  for (const model::UnitPlan& unit : plan.units) {
-    const std::vector<ParameterRecord> records = records_of(unit);
-    model::check_trained_alike(engine_.settings.sharding, unit.name, records);
-    for (const sharding::FlatPlan& flat :
-         sharding::plan_flats(records, engine_.settings.sharding, engine_.groups.shard->size())) {
-      std::int64_t numel = 0;
-      for (const std::size_t member : flat.members) {
-        numel += records[member].numel;
-      }
-      largest = std::max(largest, unit.is_root ? 0 : numel);
+  for (const auto& unit : shard_units_) {
+    for (const auto& flat : unit->flats()) {
+      largest = std::max(largest, unit->is_root() ? 0 : flat->layout().padded_numel);
     }
   }
   const std::size_t usual =
@@ -229,8 +222,9 @@ void ModelState::make_pools(const model::Assembly& plan) {
 
 void ModelState::make_units(const model::Assembly& plan) {
   for (const model::UnitPlan& unit : plan.units) {
-    shard_units_.push_back(
-        std::make_unique<ShardUnit>(engine_, unit.name, unit.is_root, records_of(unit)));
+    const std::vector<ParameterRecord> records = records_of(unit);
+    model::check_trained_alike(engine_.settings.sharding, unit.name, records);
+    shard_units_.push_back(std::make_unique<ShardUnit>(engine_, unit.name, unit.is_root, records));
   }
   std::size_t number = 0;
   for (std::size_t u = 0; u < unit_states_.size(); ++u) {

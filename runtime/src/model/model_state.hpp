@@ -45,6 +45,7 @@ class ModelState {
   [[nodiscard]] MemoryReport memory() const;
   /// Said by the optimizer, so that `memory()` knows.
   std::int64_t optimizer_nbytes = 0;
+  bool has_optimizer = false;  ///< there is one at a time
 
  private:
   /// Which sharded units the declared ones become; checks that names are unique.
@@ -52,8 +53,8 @@ class ModelState {
   void check_names() const;
   /// Which parameters stay gathered from step to step.
   void mark_persistent();
-  void make_pools(const model::Assembly& plan);
   void make_units(const model::Assembly& plan);
+  void make_pools();
   void initialize();
   [[nodiscard]] std::vector<sharding::ParameterRecord> records_of(
       const model::UnitPlan& unit) const;

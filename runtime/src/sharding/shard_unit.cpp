@@ -159,7 +159,9 @@ void ShardUnit::complete_micro_step() {
   ++micro_steps_;
   const bool last = micro_steps_ >= engine_.settings.sharding.gradient_accumulation_steps;
   for_each_gradient([last](FlatGradient& gradient) { gradient.close(last); });
-  if (engine_.schedule->frees_after_backward(number_)) {
+  // FSDP's no_sync: what stays gathered from forward to backward stays until the reduction.
+  const bool stays = engine_.no_sync_depth > 0 && !engine_.on.reshard_after_forward;
+  if (!stays && engine_.schedule->frees_after_backward(number_)) {
     reshard(last ? NextUse::unknown : NextUse::forward);
   }
 }
