@@ -25,8 +25,13 @@ acc_add_library(runtime_parts
   SOURCES
     ${kernel_sources}
     src/kernels/kernels.cpp
+    src/optim/from_settings.cpp
+    src/optim/loss_scaler.cpp
+    src/optim/lr_schedule.cpp
+    src/optim/parameter_groups.cpp
     src/optim/update.cpp
     src/initializer.cpp
+    src/sharding/gradient_scaling.cpp
     src/checkpoint/mapped_file.cpp
     src/checkpoint/safetensors_header.cpp
     src/checkpoint/safetensors.cpp
@@ -36,3 +41,6 @@ acc_add_library(runtime_parts
     src/checkpoint/sharded_checkpoint.cpp
   PUBLIC acc::base
   PRIVATE nlohmann_json::nlohmann_json)
+# Settings are plain structs of headers; what fills them is another library.
+target_include_directories(acc_runtime_parts PUBLIC
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/plugins/include>)

@@ -1,6 +1,7 @@
 #include "model/model_state.hpp"
 
 #include "device/cpu_device.hpp"
+#include "flight/recorder.hpp"
 #include "model/orig_params.hpp"
 #include "model/wrap.hpp"
 #include "sharding/gradient_offload.hpp"
@@ -58,9 +59,9 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.precision.viewed = DType::bfloat16;
   }
   engine_.schedule = std::make_unique<sharding::Schedule>(sharding::schedule_rules(asked, on_gpu));
-  engine_.gradient_scale =
-      1.0F / static_cast<float>(settings.identity.world_size *
-                                std::max(1, asked.gradient_accumulation_steps));
+  engine_.gradient_scaling = sharding::scale_gradients(
+      settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
+      engine_.on.shard_gradients ? engine_.precision.reduced : DType::float32);
 }
 
 ModelState::~ModelState() {
@@ -111,6 +112,7 @@ void ModelState::finalize() {
   }
   check_names();
   const model::Assembly plan = plan_units();
+  const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   finalized_ = true;
   mark_persistent();
   make_units(plan);

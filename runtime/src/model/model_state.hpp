@@ -45,6 +45,7 @@ class ModelState {
   [[nodiscard]] MemoryReport memory() const;
   /// Said by the optimizer, so that `memory()` knows.
   std::int64_t optimizer_nbytes = 0;
+  bool has_optimizer = false;  ///< there is one at a time
 
  private:
   /// Which sharded units the declared ones become; checks that names are unique.

@@ -19,6 +19,7 @@ class FlatParameter {
   FlatParameter(Engine& engine, std::string unit_name, std::vector<ParameterRecord> parameters,
                 FlatTraits traits);
 
+  [[nodiscard]] const std::string& unit_name() const noexcept { return unit_name_; }
   [[nodiscard]] const FlatLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] const std::vector<ParameterRecord>& parameters() const noexcept {
     return parameters_;

@@ -244,6 +244,22 @@ TEST_CASE("add_scaled gives the CPU's bits") {
   }
 }
 
+TEST_CASE("scaling and clamping gives the CPU's bits") {
+  const auto clamped_on = [](Device& device, const std::vector<float>& values, std::size_t offset) {
+    const OnDevice<float> array(device, values, offset);
+    device.scale_clamped(array.data(), values.size() - 1, 1.0F / 3.0F, 0.25F, device.compute());
+    return array.values();
+  };
+  for (const std::size_t numel : kSizes) {
+    for (const std::size_t offset : {0U, 1U, 4U}) {
+      CAPTURE(numel);
+      CAPTURE(offset);
+      const auto values = random_values(numel + 1, static_cast<unsigned>(numel));
+      CHECK(same_bits(clamped_on(gpu(), values, offset), clamped_on(cpu(), values, offset)));
+    }
+  }
+}
+
 TEST_CASE("a squared norm has one order of sums, wherever the values lie") {
   std::vector<std::size_t> sizes(std::begin(kSizes), std::end(kSizes));
   sizes.push_back(std::size_t{2048} * 4096 + 5'000);  // more tiles than blocks

@@ -169,6 +169,28 @@ TEST_CASE("scale multiplies in place") {
   }
 }
 
+TEST_CASE("values are clamped after they are scaled, and NaN stays") {
+  for (const Kernels* table : available_kernels()) {
+    CAPTURE(table->name);
+    std::vector<float> values(35);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(i) - 17.0F;
+    }
+    values[3] = std::numeric_limits<float>::quiet_NaN();
+    values[4] = std::numeric_limits<float>::infinity();
+    table->scale_clamped(values.data(), 0.5F, 6.25F, values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      CAPTURE(i);
+      const float scaled = 0.5F * (static_cast<float>(i) - 17.0F);
+      if (i == 3) {
+        CHECK(std::isnan(values[i]));
+      } else {
+        CHECK(values[i] == (i == 4 ? 6.25F : std::clamp(scaled, -6.25F, 6.25F)));
+      }
+    }
+  }
+}
+
 TEST_CASE("bf16 rounds to nearest even and keeps NaN") {
   struct Row {
     std::uint32_t from;

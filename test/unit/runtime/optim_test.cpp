@@ -1,11 +1,13 @@
 #include "kernels/kernels.hpp"
 #include "optim/update.hpp"
+#include "sharding/gradient_scaling.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -85,4 +87,29 @@ TEST_CASE("the clip coefficient is torch's") {
   CHECK(clip_coefficient(0.5, 1.0) == 1.0);
   CHECK(clip_coefficient(4.0, 1.0) == doctest::Approx(1.0 / 4.000001).epsilon(1e-15));
   CHECK(clip_coefficient(4.0, 0.0) == 1.0);
+  CHECK(clip_coefficient(std::numeric_limits<double>::infinity(), 1.0) == 0.0);
+  CHECK(std::isnan(clip_coefficient(std::nan(""), 1.0)));
+}
+
+TEST_CASE("a sum becomes a mean at once, and in float16 in FSDP's two parts") {
+  using acc::DType;
+  using acc::sharding::scale_gradients;
+  struct Case {
+    int world_size;
+    float before;
+  };
+  // FSDP1's own pre-divide factors.
+  for (const Case& each : {Case{1, 1.0F}, Case{2, 2.0F}, Case{3, 2.0F}, Case{4, 2.0F},
+                           Case{6, 4.0F}, Case{8, 4.0F}, Case{16, 4.0F}, Case{64, 8.0F}}) {
+    CAPTURE(each.world_size);
+    const auto ranks = static_cast<float>(each.world_size);
+    const auto halves = scale_gradients(each.world_size, 3, DType::float16);
+    CHECK(halves.before == 1.0F / each.before);
+    CHECK(halves.after == each.before / (3.0F * ranks));
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      const auto wide = scale_gradients(each.world_size, 3, dtype);
+      CHECK(wide.before == 1.0F);
+      CHECK(wide.after == 1.0F / (3.0F * ranks));
+    }
+  }
 }

@@ -390,11 +390,13 @@ TEST_CASE("what this version cannot do is refused by its setting's name") {
   };
   for (const Refused& each : std::initializer_list<Refused>{
            {[](auto& s) { s.device = acc::plugins::Device::cuda; }, "cuda"},
-           {[](auto& s) { s.sharding.mixed_precision = MixedPrecision::fp16; }, "fp16"},
+           {[](auto& s) { s.sharding.mixed_precision = MixedPrecision::fp8; }, "fp8"},
            {[](auto& s) { s.sharding.offload_param = acc::plugins::OffloadDevice::nvme; },
-            "offload"},
-           {[](auto& s) { s.sharding.activation_checkpointing = true; },
-            "activation_checkpointing"}}) {
+            "offload of parameters to nvme"},
+           {[](auto& s) { s.sharding.offload_optimizer = acc::plugins::OffloadDevice::nvme; },
+            "offload of the optimizer to nvme"},
+           {[](auto& s) { s.sharding.unsupported = "zero_optimization.reduce_scatter false"; },
+            "zero_optimization.reduce_scatter false (of the DeepSpeed file)"}}) {
     acc::plugins::RuntimeSettings settings;
     each.ask(settings);
     CHECK_THROWS_WITH(acc::Runtime::from_settings(settings, nullptr), doctest::Contains(each.name));
