@@ -76,6 +76,32 @@ ACC_API acc_status acc_runtime_from_environment(acc_runtime** runtime) ACC_NOEXC
 /* After its models, optimizers and saved activations. */
 ACC_API void acc_runtime_free(acc_runtime* runtime) ACC_NOEXCEPT;
 
+/* ---- plugins ---------------------------------------------------------------------------------*/
+
+/* What a program says for itself, over what the launcher injected: fields by the names of
+ * Accelerate's plugins (acc/plugins/fsdp_plugin.hpp and deepspeed_plugin.hpp list them), values as
+ * text: "sharding_strategy", "FULL_SHARD". ACC_CONFIG names an unknown field or a wrong value, and
+ * at the start both places of what excludes each other. A plugin may be freed once the runtime is
+ * there. */
+typedef struct acc_fsdp_plugin acc_fsdp_plugin;
+typedef struct acc_deepspeed_plugin acc_deepspeed_plugin;
+
+ACC_API acc_status acc_fsdp_plugin_create(acc_fsdp_plugin** plugin) ACC_NOEXCEPT;
+ACC_API void acc_fsdp_plugin_free(acc_fsdp_plugin* plugin) ACC_NOEXCEPT;
+ACC_API acc_status acc_fsdp_plugin_set(acc_fsdp_plugin* plugin, const char* field,
+                                       const char* value) ACC_NOEXCEPT;
+ACC_API acc_status acc_runtime_from_environment_with_fsdp(const acc_fsdp_plugin* plugin,
+                                                          acc_runtime** runtime) ACC_NOEXCEPT;
+
+ACC_API acc_status acc_deepspeed_plugin_create(acc_deepspeed_plugin** plugin) ACC_NOEXCEPT;
+ACC_API void acc_deepspeed_plugin_free(acc_deepspeed_plugin* plugin) ACC_NOEXCEPT;
+ACC_API acc_status acc_deepspeed_plugin_set(acc_deepspeed_plugin* plugin, const char* field,
+                                            const char* value) ACC_NOEXCEPT;
+ACC_API acc_status acc_runtime_from_environment_with_deepspeed(const acc_deepspeed_plugin* plugin,
+                                                               acc_runtime** runtime) ACC_NOEXCEPT;
+
+/* ---- ranks -----------------------------------------------------------------------------------*/
+
 /* -1 for a NULL runtime. */
 ACC_API int acc_runtime_rank(const acc_runtime* runtime) ACC_NOEXCEPT;
 ACC_API int acc_runtime_local_rank(const acc_runtime* runtime) ACC_NOEXCEPT;

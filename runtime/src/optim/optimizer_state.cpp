@@ -1,5 +1,6 @@
 #include "optim/optimizer_state.hpp"
 
+#include "flight/recorder.hpp"
 #include "model/orig_params.hpp"
 #include "sharding/gradient_offload.hpp"
 
@@ -160,6 +161,7 @@ std::vector<OptimizerState::GroupRecord> OptimizerState::group_records() const {
 StepInfo OptimizerState::step() {
   auto& engine = model_->engine();
   const trace::Scope scope(engine.tracer.get(), "compute", "optimizer", "step");
+  const flight::Scope recorded(engine.groups.recorder.get(), "step", "");
   finish_reductions();
   StepInfo info{.step = steps, .lr = lr(0), .loss_scale = loss_scale()};
   const double unscale = 1.0 / info.loss_scale;
