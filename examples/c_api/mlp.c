@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { kPoints = 64, kHidden = 32, kSteps = 600 };
+enum { kPoints = 64, kHidden = 32, kSteps = 1500 };
 
 /* Ends the program with what went wrong and the status that the launcher understands. */
 static void check(acc_status status) {

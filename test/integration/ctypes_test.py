@@ -76,12 +76,13 @@ def closed_form():
     return weight
 
 
-def expect_errors(library, model):
+def expect_errors(library, model, rank):
     unit = c.c_void_p()
     status, message = library.failure("acc_model_unit", model, None, b"Linear", c.byref(unit))
     assert status == INVALID_ARGUMENT and "name is NULL" in message, message
     status, message = library.failure("acc_model_load_safetensors", model, b"/no/such/file")
-    assert status == CONFIG and "/no/such/file" in message, message
+    # Rank 0 may be the only one that reads.
+    assert status == CONFIG and ("/no/such/file" in message or rank > 0), message
     assert library.c.acc_status_name(status) == b"config"
     assert library.c.acc_exit_status(status) == 2
     config = SgdConfig(size=4096)
@@ -131,7 +132,7 @@ def worker(path):
     assert mean.value == 0.5
     for a, b in zip(found, closed_form()):
         assert abs(a - b) < 1e-6, (found, closed_form())
-    expect_errors(library, model)
+    expect_errors(library, model, rank)
     for name, handle in (("optimizer", optimizer), ("model", model), ("runtime", runtime)):
         getattr(library.c, f"acc_{name}_free")(handle)
     print("trained", flush=True)
