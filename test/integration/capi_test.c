@@ -185,7 +185,7 @@ static void expect_helpers(const Program* p) {
 static void expect_plugins(int is_alone) {
   acc_fsdp_plugin* fsdp = NULL;
   EXPECT_OK(acc_fsdp_plugin_create(&fsdp));
-  EXPECT(acc_fsdp_plugin_set(fsdp, "sharding", "NO_SHARD") == ACC_CONFIG);
+  EXPECT(acc_fsdp_plugin_set(fsdp, "shard_strategy", "NO_SHARD") == ACC_CONFIG);
   EXPECT(strstr(acc_last_error(), "sharding_strategy") != NULL);
   EXPECT(acc_fsdp_plugin_set(fsdp, "sharding_strategy", "ALL") == ACC_CONFIG);
   EXPECT(strstr(acc_last_error(), "HYBRID_SHARD_ZERO2") != NULL);
