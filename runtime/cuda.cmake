@@ -16,6 +16,7 @@ set(acc_cuda_sources
   src/device/memory_ledger.cpp)
 set(acc_cuda_kernels
   src/cuda/kernels/cast.cu
+  src/cuda/kernels/clamp.cu
   src/cuda/kernels/norm.cu
   src/cuda/kernels/update.cu)
 list(TRANSFORM acc_cuda_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)

@@ -25,6 +25,10 @@ acc_add_library(runtime_parts
   SOURCES
     ${kernel_sources}
     src/kernels/kernels.cpp
+    src/optim/from_settings.cpp
+    src/optim/loss_scaler.cpp
+    src/optim/lr_schedule.cpp
+    src/optim/parameter_groups.cpp
     src/optim/update.cpp
     src/initializer.cpp
     src/checkpoint/mapped_file.cpp
@@ -36,3 +40,6 @@ acc_add_library(runtime_parts
     src/checkpoint/sharded_checkpoint.cpp
   PUBLIC acc::base
   PRIVATE nlohmann_json::nlohmann_json)
+# Settings are plain structs of headers; what fills them is another library.
+target_include_directories(acc_runtime_parts PUBLIC
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/plugins/include>)

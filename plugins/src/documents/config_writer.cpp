@@ -1,5 +1,7 @@
 #include "documents/config_writer.hpp"
 
+#include "settings/words.hpp"
+
 namespace acc::plugins {
 namespace {
 
@@ -29,11 +31,8 @@ bool reshards(Strategy strategy) {
 }
 
 void add_wrapping(const ShardingSettings& sharding, Node& block) {
-  if (sharding.wrap_policy == WrapPolicy::no_wrap) {
-    block.set("fsdp_auto_wrap_policy", Node::string("NO_WRAP"));
-  } else if (sharding.wrap_policy != WrapPolicy::unset) {
-    block.set("fsdp_auto_wrap_policy",
-              Node::string(upper(to_string(sharding.wrap_policy)) + "_WRAP"));
+  if (sharding.wrap_policy != WrapPolicy::unset) {
+    block.set("fsdp_auto_wrap_policy", Node::string(word_of(sharding.wrap_policy)));
   }
   if (!sharding.transformer_layer_classes.empty()) {
     block.set("fsdp_transformer_layer_cls_to_wrap",
@@ -48,11 +47,8 @@ void add_wrapping(const ShardingSettings& sharding, Node& block) {
 }
 
 void add_words_of_version_1(const ShardingSettings& sharding, Node& block) {
-  block.set("fsdp_sharding_strategy", Node::string(upper(to_string(sharding.strategy))));
-  const bool prefetches = sharding.backward_prefetch != BackwardPrefetch::none;
-  block.set(
-      "fsdp_backward_prefetch",
-      Node::string(prefetches ? upper(to_string(sharding.backward_prefetch)) : "NO_PREFETCH"));
+  block.set("fsdp_sharding_strategy", Node::string(word_of(sharding.strategy)));
+  block.set("fsdp_backward_prefetch", Node::string(word_of(sharding.backward_prefetch)));
   block.set("fsdp_forward_prefetch", Node::boolean(sharding.forward_prefetch));
   block.set("fsdp_sync_module_states", Node::boolean(sharding.sync_module_states));
   block.set("fsdp_use_orig_params", Node::boolean(sharding.use_orig_params));
@@ -67,18 +63,8 @@ void add_words_of_version_2(const ShardingSettings& sharding, Node& block) {
   }
 }
 
-void add_training(const Settings& settings, Node& block) {
-  if (settings.given("gradient_accumulation_steps")) {
-    block.set("gradient_accumulation_steps",
-              Node::number(settings.integer("gradient_accumulation_steps")));
-  }
-  if (settings.given("gradient_clipping")) {
-    block.set("gradient_clipping", Node::number(settings.text("gradient_clipping")));
-  }
-}
-
 Node offload_block(OffloadDevice device, const std::string& nvme_path) {
-  Node block = Node::map({{"device", Node::string(std::string(to_string(device)))}});
+  Node block = Node::map({{"device", Node::string(word_of(device))}});
   if (device == OffloadDevice::nvme) {
     block.set("nvme_path", Node::string(nvme_path));
   }
@@ -106,14 +92,33 @@ Node zero_block(const ShardingSettings& sharding) {
   return block;
 }
 
+Node value_node(const SettingRow& row, const Settings& settings) {
+  switch (row.type) {
+    case Type::boolean: return Node::boolean(settings.boolean(row.key));
+    case Type::choice: return Node::string(settings.choice(row.key));
+    case Type::integer: return Node::number(settings.integer(row.key));
+    default: return Node::number(settings.text(row.key));
+  }
+}
+
 }  // namespace
+
+void add_training(const Settings& settings, TrainingPlace place, Node& block) {
+  for (const SettingRow& row : settings.table()) {
+    const bool has_place = place == TrainingPlace::yaml_block ||
+                           row.json.empty() == (place == TrainingPlace::beside_it);
+    if (row.section == Section::training && settings.given(row.key) && has_place) {
+      block.set(place == TrainingPlace::deepspeed_file ? row.json : row.key,
+                value_node(row, settings));
+    }
+  }
+}
 
 Node fsdp_block(const ShardingSettings& sharding, int version) {
   Node block = Node::map({{"fsdp_version", Node::number(version)}});
   (version == 1 ? add_words_of_version_1 : add_words_of_version_2)(sharding, block);
   add_wrapping(sharding, block);
-  block.set("fsdp_state_dict_type",
-            Node::string(upper(to_string(sharding.state_dict_type)) + "_STATE_DICT"));
+  block.set("fsdp_state_dict_type", Node::string(word_of(sharding.state_dict_type)));
   block.set("fsdp_offload_params", Node::boolean(sharding.offload_param != OffloadDevice::none));
   block.set("fsdp_cpu_ram_efficient_loading", Node::boolean(sharding.cpu_ram_efficient_loading));
   block.set("fsdp_activation_checkpointing", Node::boolean(sharding.activation_checkpointing));
@@ -123,17 +128,16 @@ Node fsdp_block(const ShardingSettings& sharding, int version) {
 Node deepspeed_block(const ShardingSettings& sharding, const Settings& settings) {
   const int stage = stage_of(sharding.strategy);
   Node block = Node::map({{"zero_stage", Node::number(stage)}});
-  add_training(settings, block);
-  block.set("offload_optimizer_device",
-            Node::string(std::string(to_string(sharding.offload_optimizer))));
-  block.set("offload_param_device", Node::string(std::string(to_string(sharding.offload_param))));
+  add_training(settings, TrainingPlace::yaml_block, block);
+  block.set("offload_optimizer_device", Node::string(word_of(sharding.offload_optimizer)));
+  block.set("offload_param_device", Node::string(word_of(sharding.offload_param)));
   if (sharding.offload_optimizer == OffloadDevice::nvme) {
     block.set("offload_optimizer_nvme_path", Node::string(sharding.offload_optimizer_nvme_path));
   }
   if (sharding.offload_param == OffloadDevice::nvme) {
     block.set("offload_param_nvme_path", Node::string(sharding.offload_param_nvme_path));
   }
-  block.set("zero3_init_flag", Node::boolean(sharding.cpu_ram_efficient_loading));
+  block.set("zero3_init_flag", Node::boolean(sharding.zero3_init));
   if (stage == 3) {
     block.set("zero3_save_16bit_model", Node::boolean(sharding.save_16bit_model));
   }
@@ -144,7 +148,7 @@ Node deepspeed_json(const ShardingSettings& sharding, const Settings& settings) 
   Node root = Node::map({{"train_batch_size", Node::string("auto")},
                          {"train_micro_batch_size_per_gpu", Node::string("auto")},
                          {"gradient_accumulation_steps", Node::string("auto")}});
-  add_training(settings, root);
+  add_training(settings, TrainingPlace::deepspeed_file, root);
   if (sharding.mixed_precision == MixedPrecision::fp16) {
     root.set("fp16",
              Node::map({{"enabled", Node::boolean(true)}, {"auto_cast", Node::boolean(true)}}));

@@ -7,6 +7,15 @@
 /// Sharding settings in the words of each configuration.
 namespace acc::plugins {
 
+/// Where the settings of Section::training stand, or those of them that have a place there.
+enum class TrainingPlace {
+  yaml_block,      ///< `deepspeed_config` of an Accelerate file
+  deepspeed_file,  ///< DeepSpeed's own
+  beside_it,       ///< an Accelerate file that names one: what has no place in it
+};
+/// Adds those that are given to a block.
+void add_training(const Settings& settings, TrainingPlace place, Node& block);
+
 /// `fsdp_config` for a version of FSDP, of settings that FSDP can have.
 Node fsdp_block(const ShardingSettings& sharding, int version);
 

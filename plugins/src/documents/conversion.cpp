@@ -36,9 +36,11 @@ void read_fsdp_sharding(ConversionSource& source) {
     source.notices.push_back(std::move(notice));
   }
   const auto plugin = FullyShardedDataParallelPlugin::from_settings(settings);
-  const bool asks_size = plugin.dp_shard_size > 1 || plugin.dp_replicate_size > 1;
+  const int shard = plugin.dp_shard_size.value_or(1);
+  const int replicate = plugin.dp_replicate_size.value_or(1);
+  const bool asks_size = shard > 1 || replicate > 1;
   const bool by_machine =
-      plugin.fsdp_version == 1 && is_hybrid(plugin.sharding_strategy) && !asks_size;
+      plugin.fsdp_version == 1 && is_hybrid(plugin.sharding_strategy.value()) && !asks_size;
   if (by_machine && source.gpus_per_machine == 0) {
     throw Error(Errc::config, settings.source("fsdp_sharding_strategy").where +
                                   ": fsdp_sharding_strategy " +
@@ -47,10 +49,10 @@ void read_fsdp_sharding(ConversionSource& source) {
   }
   int world_size = source.world_size;
   if (world_size == 0) {
-    world_size = std::max(
-        {1, plugin.dp_shard_size * plugin.dp_replicate_size, plugin.reshard_after_forward_size});
+    const int* reshard = std::get_if<int>(&plugin.reshard_after_forward.value());
+    world_size = std::max({1, shard * replicate, reshard != nullptr ? *reshard : 1});
   }
-  source.fsdp_version = plugin.fsdp_version;
+  source.fsdp_version = plugin.fsdp_version.value();
   source.sharding = sharding_settings(settings, "fsdp", world_size);
   if (is_hybrid(source.sharding.strategy)) {
     source.shard_size =
@@ -114,6 +116,7 @@ ShardingSettings fsdp_sharding(const ConversionSource& source) {
                         result.offload_optimizer != OffloadDevice::none;
   result.offload_param = offloads ? OffloadDevice::cpu : OffloadDevice::none;
   result.offload_optimizer = result.offload_param;
+  result.cpu_ram_efficient_loading = result.zero3_init;
   result.wrap_policy = WrapPolicy::transformer_based;
   result.state_dict_type = result.save_16bit_model ? StateDictType::full : StateDictType::sharded;
   return result;
@@ -139,7 +142,7 @@ ShardingSettings deepspeed_sharding(const ConversionSource& source) {
   if (result.strategy == Strategy::no_shard) {
     result.offload_optimizer = OffloadDevice::none;
   }
-  result.cpu_ram_efficient_loading &= stage_3;
+  result.zero3_init = result.cpu_ram_efficient_loading && stage_3;
   result.save_16bit_model = stage_3 && result.state_dict_type == StateDictType::full;
   return result;
 }

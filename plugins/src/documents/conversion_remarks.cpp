@@ -113,8 +113,7 @@ class Remarks {
   }
 
   void fsdp_loading() {
-    if (source_.sharding.cpu_ram_efficient_loading &&
-        !deepspeed_sharding(source_).cpu_ram_efficient_loading) {
+    if (source_.sharding.cpu_ram_efficient_loading && !deepspeed_sharding(source_).zero3_init) {
       about("fsdp_cpu_ram_efficient_loading",
             "has no counterpart: zero3_init_flag works with stage 3 only");
     }
@@ -278,11 +277,11 @@ class Remarks {
   }
 
   void deepspeed_training() {
-    for (const char* key : {"gradient_accumulation_steps", "gradient_clipping"}) {
+    for (const SettingRow& row : settings_table()) {
       const bool says_something =
-          key != std::string_view("gradient_accumulation_steps") || settings_.integer(key) > 1;
-      if (settings_.given(key) && says_something) {
-        about(key,
+          row.key != "gradient_accumulation_steps" || settings_.integer(row.key) > 1;
+      if (row.section == Section::training && settings_.given(row.key) && says_something) {
+        about(row.key,
               "stays under deepspeed_config, where acclaunch reads it in every mode; "
               "Accelerate leaves it to the program with FSDP");
       }

@@ -52,14 +52,11 @@ void add_groups(const ConversionSource& source, ConfigForm form, Node& root) {
 }
 
 /// Accelerate reads them with DeepSpeed only, acclaunch in every mode.
-void add_training(const Settings& settings, Node& root) {
+void add_training_block(const Settings& settings, Node& root) {
   Node block = Node::map();
-  if (settings.integer("gradient_accumulation_steps") > 1) {
-    block.set("gradient_accumulation_steps",
-              Node::number(settings.integer("gradient_accumulation_steps")));
-  }
-  if (settings.given("gradient_clipping")) {
-    block.set("gradient_clipping", Node::number(settings.text("gradient_clipping")));
+  add_training(settings, TrainingPlace::yaml_block, block);
+  if (settings.integer("gradient_accumulation_steps") == 1) {
+    block.remove("gradient_accumulation_steps");
   }
   if (!block.is_empty()) {
     root.set("deepspeed_config", std::move(block));
@@ -76,7 +73,7 @@ Conversion to_fsdp(const ConversionInput& input, const ConversionSource& source,
   }
   result.document.set("fsdp_config", fsdp_block(sharding, version));
   add_groups(source, form, result.document);
-  add_training(source.settings, result.document);
+  add_training_block(source.settings, result.document);
   return result;
 }
 
@@ -86,10 +83,11 @@ Node naming_file(const ConversionInput& input, const ConversionSource& source,
   Node root = other_entries(input, source);
   root.remove("mixed_precision");  // Accelerate's plugin wants it in the DeepSpeed file alone
   root.set("distributed_type", Node::string("DEEPSPEED"));
-  root.set("deepspeed_config",
-           Node::map({{"deepspeed_config_file", Node::string(name)},
-                      {"zero3_init_flag",
-                       Node::boolean(deepspeed_sharding(source).cpu_ram_efficient_loading)}}));
+  Node block =
+      Node::map({{"deepspeed_config_file", Node::string(name)},
+                 {"zero3_init_flag", Node::boolean(deepspeed_sharding(source).zero3_init)}});
+  add_training(source.settings, TrainingPlace::beside_it, block);
+  root.set("deepspeed_config", std::move(block));
   return root;
 }
 
@@ -120,7 +118,8 @@ std::string launch_keys(const ConversionInput& input, const ConversionSource& so
   std::string names;
   for (const SettingRow& row : source.settings.table()) {
     const bool of_launch = row.section == Section::launch && row.key != "mixed_precision";
-    if (of_launch && source.settings.given(row.key)) {
+    const bool of_training = row.section == Section::training && row.json.empty();
+    if ((of_launch || of_training) && source.settings.given(row.key)) {
       names += (names.empty() ? "" : ", ") + std::string(row.key);
     }
   }

@@ -1,5 +1,7 @@
 #include "documents/deepspeed_blocks.hpp"
 
+#include "documents/deepspeed_schema.hpp"
+
 #include <algorithm>
 #include <array>
 #include <span>
@@ -83,27 +85,48 @@ constexpr SettingRow parameter(std::string_view name, Type type, std::string_vie
   return {.key = name, .type = type, .allowed = allowed};
 }
 
-/// Parameters that mean the same whatever the type.
+/// Parameters that mean the same whatever the type, and are no settings of ours.
 constexpr std::array kParameters = {
-    parameter("lr", Type::real, "0.."),
-    parameter("eps", Type::real, "0.."),
-    parameter("weight_decay", Type::real, "0.."),
     parameter("bias_correction", Type::boolean),
     parameter("amsgrad", Type::boolean),
     parameter("torch_adam", Type::boolean),
     parameter("adam_w_mode", Type::boolean),
-    parameter("warmup_min_lr", Type::real, "0.."),
-    parameter("warmup_max_lr", Type::real, "0.."),
-    parameter("warmup_num_steps", Type::count, "1.."),
-    parameter("warmup_type", Type::choice, "log|linear"),
-    parameter("total_num_steps", Type::count, "1.."),
-    parameter("warmup_min_ratio", Type::real, "0.."),
-    parameter("cos_min_ratio", Type::real, "0.."),
     parameter("cycle_min_lr", Type::real, "0.."),
     parameter("cycle_max_lr", Type::real, "0.."),
     parameter("lr_range_test_min_lr", Type::real, "0.."),
     parameter("lr_range_test_step_size", Type::count, "1.."),
 };
+
+/// Parameters without meaning for the runtime, where they have one of these values.
+struct Quiet {
+  std::string_view name;
+  std::string_view values;  ///< joined by `|`; empty: any
+};
+constexpr std::array kQuiet = {
+    Quiet{"bias_correction", "true|1"},
+    Quiet{"amsgrad", "false|0"},
+    Quiet{"torch_adam", ""},
+    Quiet{"adam_w_mode", ""},  // by which the type is chosen
+    Quiet{"set_grad_none", ""},
+    Quiet{"fp32_optimizer_states", "true|1"},
+    Quiet{"nesterov", "false|0"},
+    Quiet{"dampening", "0|0.0"},
+    Quiet{"maximize", "false|0"},
+    Quiet{"foreach", ""},
+    Quiet{"fused", ""},
+    Quiet{"capturable", ""},
+    Quiet{"differentiable", ""},
+    Quiet{"last_batch_iteration", "-1"},
+};
+
+bool is_quiet(const std::string& name, const std::string& text) {
+  const auto* found = std::ranges::find(kQuiet, name, &Quiet::name);
+  if (found == kQuiet.end() || found->values.empty()) {
+    return found != kQuiet.end();
+  }
+  const auto values = split(found->values, '|');
+  return std::ranges::find(values, lower(text)) != values.end();
+}
 
 class TypedBlock {
  public:
@@ -115,10 +138,10 @@ class TypedBlock {
         faults_(faults),
         filled_by_program_(filled_by_program) {}
 
-  void check(const Node& block, std::span<const std::string_view> keys) {
+  std::vector<BlockValue> read(const Node& block, std::span<const std::string_view> keys) {
     if (block.kind != Node::Kind::map) {
       faults_.add(block.where + ": " + name_ + " must be an object, { \"type\": ... }");
-      return;
+      return {};
     }
     for (const auto& [key, node] : block.entries) {
       if (std::ranges::find(keys, key) == keys.end()) {
@@ -128,9 +151,15 @@ class TypedBlock {
     }
     const NamedType* type = read_type(block);
     const Node* parameters = block.find("params");
-    if (type != nullptr && parameters != nullptr && !parameters->is_empty()) {
-      check_parameters(*type, *parameters);
+    if (type == nullptr) {
+      return {};
     }
+    const Node none = Node::map();
+    const bool has_parameters = parameters != nullptr && !parameters->is_empty();
+    const Node& given = has_parameters ? *parameters : none;
+    read_parameters(*type, given);
+    values_.push_back({name_ + ".type", type_text(*type, given), block.find("type")->where});
+    return std::move(values_);
   }
 
  private:
@@ -152,7 +181,7 @@ class TypedBlock {
     return nullptr;
   }
 
-  void check_parameters(const NamedType& type, const Node& block) {
+  void read_parameters(const NamedType& type, const Node& block) {
     if (block.kind != Node::Kind::map) {
       faults_.add(block.where + ": " + name_ + ".params must be an object, { \"key\": value }");
       return;
@@ -163,26 +192,36 @@ class TypedBlock {
         faults_.add(node.where + ": unknown parameter \"" + key + "\" of " +
                     std::string(type.name) + did_you_mean(key, known));
       } else {
-        check_parameter(key, node);
+        read_parameter(key, node);
       }
     }
+    add_weight_decay(type, block);
   }
 
-  void check_parameter(const std::string& key, const Node& node) {
+  void read_parameter(const std::string& key, const Node& node) {
     const std::string path = name_ + ".params." + key;
-    const auto* row = std::ranges::find(kParameters, key, &SettingRow::key);
+    const auto* other = std::ranges::find(kParameters, key, &SettingRow::key);
     if (node.text == "auto") {
       filled_by_program_.push_back({path, node.text, node.where});
     } else if (key == "betas") {
-      check_betas(path, node);
-    } else if (row != kParameters.end() && !node.is_empty()) {
-      SettingRow named = *row;
-      named.key = path;
-      faults_.collect([&] { check_value(named, node.text, {Source::Kind::file, node.where}); });
+      read_betas(path, node);
+    } else if (const SettingRow* row = find_key(path); row != nullptr && !node.is_empty()) {
+      if (has_value(*row, path, node)) {
+        values_.push_back({path, node.text, node.where});
+      }
+    } else if (other != kParameters.end() && !node.is_empty()) {
+      has_value(*other, path, node);
     }
   }
 
-  void check_betas(const std::string& path, const Node& node) {
+  bool has_value(SettingRow row, const std::string& path, const Node& node) {
+    row.key = path;
+    return faults_.collect([&] {
+      check_value(row, node.text, {Source::Kind::deepspeed_file, node.where});
+    });
+  }
+
+  void read_betas(const std::string& path, const Node& node) {
     const bool two = node.kind == Node::Kind::list && node.items.size() == 2;
     const auto below_one = [](const Node& item) {
       const auto value = parse_real(item.text);
@@ -190,7 +229,40 @@ class TypedBlock {
     };
     if (!two || !std::ranges::all_of(node.items, below_one)) {
       faults_.add(node.where + ": " + path + " must be two numbers of at least 0 and below 1");
+    } else {
+      values_.push_back({path, node.items[0].text + "," + node.items[1].text, node.where});
     }
+  }
+
+  static bool is_adam(const NamedType& type) { return type.name == "Adam" || type.name == "AdamW"; }
+
+  /// DeepSpeed's own Adam has none, PyTorch's AdamW has.
+  void add_weight_decay(const NamedType& type, const Node& block) {
+    const Node* torch_adam = block.find("torch_adam");
+    const bool is_torchs = torch_adam != nullptr && parse_boolean(torch_adam->text) == true;
+    if (is_adam(type) && !is_torchs && block.find("weight_decay") == nullptr) {
+      values_.push_back({name_ + ".params.weight_decay", "0", block.where});
+    }
+  }
+
+  /// What the runtime knows, by its own name; else by DeepSpeed's, with what it lacks.
+  std::string type_text(const NamedType& type, const Node& parameters) const {
+    std::string lacking;
+    for (const auto& [key, node] : parameters.entries) {
+      const bool is_setting = find_key(name_ + ".params." + key) != nullptr;
+      if (!is_setting && !node.is_empty() && !is_quiet(key, node.text)) {
+        lacking += (lacking.empty() ? " with " : ", ") + key + " " + node.text;
+      }
+    }
+    const Node* adam_w_mode = parameters.find("adam_w_mode");
+    const bool couples = adam_w_mode != nullptr && parse_boolean(adam_w_mode->text) == false;
+    if (!lacking.empty()) {
+      return std::string(type.name) + lacking;
+    }
+    // In DeepSpeed "Adam" decays as AdamW does, unless told otherwise.
+    return is_adam(type)        ? (couples && type.name == "Adam" ? "adam" : "adamw")
+           : type.name == "SGD" ? "sgd"
+                                : std::string(type.name);
   }
 
   std::string name_;
@@ -198,20 +270,21 @@ class TypedBlock {
   bool any_case_;
   Faults& faults_;
   std::vector<DeepSpeedFile::Key>& filled_by_program_;
+  std::vector<BlockValue> values_;
 };
 
 }  // namespace
 
-void check_optimizer(const Node& block, Faults& faults,
-                     std::vector<DeepSpeedFile::Key>& filled_by_program) {
+std::vector<BlockValue> read_optimizer(const Node& block, Faults& faults,
+                                       std::vector<DeepSpeedFile::Key>& filled_by_program) {
   constexpr std::array kKeys = {"type"sv, "params"sv, "legacy_fusion"sv};
-  TypedBlock("optimizer", kOptimizers, true, faults, filled_by_program).check(block, kKeys);
+  return TypedBlock("optimizer", kOptimizers, true, faults, filled_by_program).read(block, kKeys);
 }
 
-void check_scheduler(const Node& block, Faults& faults,
-                     std::vector<DeepSpeedFile::Key>& filled_by_program) {
+std::vector<BlockValue> read_scheduler(const Node& block, Faults& faults,
+                                       std::vector<DeepSpeedFile::Key>& filled_by_program) {
   constexpr std::array kKeys = {"type"sv, "params"sv};
-  TypedBlock("scheduler", kSchedulers, false, faults, filled_by_program).check(block, kKeys);
+  return TypedBlock("scheduler", kSchedulers, false, faults, filled_by_program).read(block, kKeys);
 }
 
 }  // namespace acc::plugins::deepspeed

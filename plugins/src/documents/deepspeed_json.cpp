@@ -49,6 +49,7 @@ class Importer {
     read_batch_sizes();
     check_gradient_norm();
     faults_.raise();
+    tell_runtime();
     report();
     return std::move(result_);
   }
@@ -113,8 +114,10 @@ class Importer {
     if (node.is_empty()) {
       return;
     }
-    (name == "optimizer" ? deepspeed::check_optimizer : deepspeed::check_scheduler)(
-        node, faults_, result_.filled_by_program);
+    const auto read = name == "optimizer" ? deepspeed::read_optimizer : deepspeed::read_scheduler;
+    for (const auto& [path, text, where] : read(node, faults_, result_.filled_by_program)) {
+      set(*deepspeed::find_key(path), path, text, where);
+    }
     leave_to_program(name, node);
   }
 
@@ -178,6 +181,28 @@ class Importer {
     const bool says_something = deepspeed::find_key(path) != nullptr || (!node.is_empty() && !off);
     if (says_something) {
       result_.left_to_program.push_back({path, node.text, node.where});
+    }
+    if (says_something && deepspeed::is_refused_by_runtime(path) && !is_off(path, node)) {
+      unsupported_.push_back({path, node.text, node.where});
+    }
+  }
+
+  /// A block that is there and not enabled, or a size of one rank.
+  static bool is_off(const std::string& path, const Node& node) {
+    const Node* enabled = node.find("enabled");
+    return (path == "sequence_parallel_size" && node.text == "1") ||
+           (enabled != nullptr && parse_boolean(enabled->text) == false);
+  }
+
+  /// A launcher cannot know whether the program is one that has no use for them.
+  void tell_runtime() {
+    std::string text;
+    for (const Key& key : unsupported_) {
+      text += (text.empty() ? "" : "; ") + key.path + (key.text.empty() ? "" : " ") + key.text;
+    }
+    if (!text.empty()) {
+      settings_.set("deepspeed_unsupported", text,
+                    {Source::Kind::deepspeed_file, document_.path.string()});
     }
   }
 
@@ -318,6 +343,7 @@ class Importer {
   Settings& settings_;
   Faults faults_;
   DeepSpeedFile result_;
+  std::vector<Key> unsupported_;
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "documents/deepspeed_schema.hpp"
 
+#include "acc/plugins/deepspeed_json.hpp"
+
 #include <algorithm>
 #include <array>
 
@@ -26,45 +28,57 @@ constexpr SettingRow count(std::string_view path, std::string_view fallback,
   return key(path, Type::count, fallback, allowed);
 }
 
-/// Keys that no setting of ours holds, with the default at which they say nothing.
-constexpr std::array kKeys = {
+/// A key that no setting of ours holds, with the default at which it says nothing.
+struct ProgramsKey {
+  SettingRow row;
+  bool refused = false;  ///< by the runtime, since what it asks for is not there
+
+  // NOLINTNEXTLINE(google-explicit-constructor): most of the table are rows
+  constexpr ProgramsKey(const SettingRow& key, bool is_refused = false)
+      : row(key), refused(is_refused) {}
+};
+
+constexpr ProgramsKey refused(const SettingRow& row) {
+  return {row, true};
+}
+
+// Those that are not refused have no meaning for the runtime: logs, data, Python's modules, NVMe.
+constexpr ProgramsKey kKeys[] = {
     count("train_batch_size", "", "1.."),
     count("train_micro_batch_size_per_gpu", "", "1.."),
-    flag("prescale_gradients", "false"),
-    key("gradient_predivide_factor", Type::real, "1.0", "0.."),
-    key("communication_data_type", Type::choice, "", "fp32|fp16|bf16"),
+    refused(flag("prescale_gradients", "false")),
+    refused(key("gradient_predivide_factor", Type::real, "1.0", "0..")),
     key("seq_parallel_communication_data_type", Type::choice, "fp32", "fp32|fp16|bf16"),
     count("steps_per_print", ""),
     flag("wall_clock_breakdown", "false"),
     flag("zero_allow_untested_optimizer", "false"),
     flag("zero_force_ds_cpu_optimizer", "true"),
-    flag("sparse_gradients", "false"),
+    refused(flag("sparse_gradients", "false")),
     flag("dump_state", "false"),
     flag("memory_breakdown", "false"),
-    flag("disable_allgather", "false"),
+    refused(flag("disable_allgather", "false")),
     flag("dataloader_drop_last", "false"),
     flag("use_data_before_expert_parallelism", "false"),
     flag("zero_allow_comm_data_type_fp32", "false"),
 
-    flag("zero_optimization.reduce_scatter", "true"),
-    flag("zero_optimization.allgather_partitions", "true"),
-    flag("zero_optimization.use_multi_rank_bucket_allreduce", "true"),
-    flag("zero_optimization.compute_grad_norm", "true"),
-    flag("zero_optimization.load_from_fp32_weights", "true"),
+    refused(flag("zero_optimization.reduce_scatter", "true")),
+    refused(flag("zero_optimization.allgather_partitions", "true")),
+    refused(flag("zero_optimization.use_multi_rank_bucket_allreduce", "true")),
+    refused(flag("zero_optimization.compute_grad_norm", "true")),
+    refused(flag("zero_optimization.load_from_fp32_weights", "true")),
     flag("zero_optimization.elastic_checkpoint", "false"),
-    flag("zero_optimization.ignore_unused_parameters", "true"),
-    flag("zero_optimization.legacy_stage1", "false"),
-    flag("zero_optimization.parameter_alignment", "false"),
-    count("zero_optimization.stage3_model_persistence_threshold", ""),
-    count("zero_optimization.stage3_module_granularity_threshold", "0"),
-    flag("zero_optimization.stage3_use_all_reduce_for_fetch_params", "false"),
-    flag("zero_optimization.stage3_allgather_sequential", "false"),
+    refused(flag("zero_optimization.ignore_unused_parameters", "true")),
+    refused(flag("zero_optimization.legacy_stage1", "false")),
+    refused(flag("zero_optimization.parameter_alignment", "false")),
+    refused(count("zero_optimization.stage3_module_granularity_threshold", "0")),
+    refused(flag("zero_optimization.stage3_use_all_reduce_for_fetch_params", "false")),
+    refused(flag("zero_optimization.stage3_allgather_sequential", "false")),
     flag("zero_optimization.memory_efficient_linear", "true"),
     flag("zero_optimization.pipeline_loading_checkpoint", "false"),
     flag("zero_optimization.override_module_apply", "true"),
-    flag("zero_optimization.zero_quantized_weights", "false"),
-    flag("zero_optimization.zero_quantized_nontrainable_weights", "false"),
-    flag("zero_optimization.zero_quantized_gradients", "false"),
+    refused(flag("zero_optimization.zero_quantized_weights", "false")),
+    refused(flag("zero_optimization.zero_quantized_nontrainable_weights", "false")),
+    refused(flag("zero_optimization.zero_quantized_gradients", "false")),
     flag("zero_optimization.enable_sanity_checks", "false"),
     flag("zero_optimization.log_trace_cache_warnings", "false"),
     flag("zero_optimization.save_muon_momentum_buffer_in_memory", "false"),
@@ -72,39 +86,35 @@ constexpr std::array kKeys = {
     count("zero_optimization.offload_param.buffer_count", "5", "1.."),
     count("zero_optimization.offload_param.buffer_size", "1e8"),
     count("zero_optimization.offload_param.max_in_cpu", "1e9"),
-    flag("zero_optimization.offload_param.pin_memory", "true"),
+    refused(flag("zero_optimization.offload_param.pin_memory", "true")),
 
     count("zero_optimization.offload_optimizer.buffer_count", "4", "1.."),
-    flag("zero_optimization.offload_optimizer.pin_memory", "true"),
+    refused(flag("zero_optimization.offload_optimizer.pin_memory", "true")),
     flag("zero_optimization.offload_optimizer.pipeline_read", "false"),
     flag("zero_optimization.offload_optimizer.pipeline_write", "false"),
     flag("zero_optimization.offload_optimizer.fast_init", "false"),
-    key("zero_optimization.offload_optimizer.ratio", Type::real, "1.0", "0..1"),
-    flag("zero_optimization.offload_optimizer.super_offload", "false"),
+    refused(key("zero_optimization.offload_optimizer.ratio", Type::real, "1.0", "0..1")),
+    refused(flag("zero_optimization.offload_optimizer.super_offload", "false")),
     key("zero_optimization.offload_optimizer.cpuadam_cores_perc", Type::real, "0.8", "0..1"),
 
     flag("fp16.enabled", "false"),
     flag("fp16.auto_cast", "false"),
-    key("fp16.loss_scale", Type::real, "0", "0.."),
-    count("fp16.initial_scale_power", "16"),
-    count("fp16.loss_scale_window", "1000"),
-    count("fp16.hysteresis", "2"),
-    flag("fp16.consecutive_hysteresis", "false"),
-    count("fp16.min_loss_scale", "1"),
-    flag("fp16.fp16_master_weights_and_grads", "false"),
+    refused(flag("fp16.fp16_master_weights_and_grads", "false")),
 
     flag("bf16.enabled", "false"),
     flag("bf16.immediate_grad_update", "false"),
     flag("bf16.check_grad_overflow", "true"),
-    flag("bf16.bf16_master_weights_and_grads", "false"),
-    flag("bf16.bf16_optimizer_states", "false"),
+    refused(flag("bf16.bf16_master_weights_and_grads", "false")),
+    refused(flag("bf16.bf16_optimizer_states", "false")),
 
-    flag("activation_checkpointing.partition_activations", "false"),
-    flag("activation_checkpointing.cpu_checkpointing", "false"),
-    flag("activation_checkpointing.contiguous_memory_optimization", "false"),
+    refused(flag("activation_checkpointing.partition_activations", "false")),
+    refused(flag("activation_checkpointing.cpu_checkpointing", "false")),
+    refused(flag("activation_checkpointing.contiguous_memory_optimization", "false")),
     flag("activation_checkpointing.synchronize_checkpoint_boundary", "false"),
     flag("activation_checkpointing.profile", "false"),
     count("activation_checkpointing.number_checkpoints", "", "1.."),
+
+    refused(key("data_types.grad_accum_dtype", Type::choice, "fp32", "fp32|fp16|bf16")),
 
     count("aio.block_size", "1048576", "1.."),
     count("aio.queue_depth", "8", "1.."),
@@ -120,37 +130,41 @@ constexpr std::array kBlocks = {"zero_optimization"sv,
                                 "fp16"sv,
                                 "bf16"sv,
                                 "activation_checkpointing"sv,
+                                "data_types"sv,
                                 "aio"sv};
 
-constexpr std::array kOpaque = {
-    "zero_optimization.leaf_module"sv,
-    "zero_optimization.zenflow"sv,
-    "amp"sv,
-    "autotuning"sv,
-    "checkpoint"sv,
-    "comet"sv,
-    "comms_logger"sv,
-    "compile"sv,
-    "compression_training"sv,
-    "csv_monitor"sv,
-    "curriculum_learning"sv,
-    "data_efficiency"sv,
-    "data_types"sv,
-    "eigenvalue"sv,
-    "elasticity"sv,
-    "flops_profiler"sv,
-    "hybrid_engine"sv,
-    "load_universal"sv,
-    "monitor_config"sv,
-    "nebula"sv,
-    "pipeline"sv,
-    "progressive_layer_drop"sv,
-    "sequence_parallel_size"sv,
-    "sparse_attention"sv,
-    "tensor_parallel"sv,
-    "tensorboard"sv,
-    "torch_autocast"sv,
-    "wandb"sv,
+struct Opaque {
+  std::string_view path;
+  bool refused = false;  ///< by the runtime
+};
+constexpr Opaque kOpaque[] = {
+    {"zero_optimization.leaf_module"},
+    {"zero_optimization.zenflow", true},
+    {"amp", true},
+    {"autotuning"},
+    {"checkpoint"},
+    {"comet"},
+    {"comms_logger"},
+    {"compile"},
+    {"compression_training", true},
+    {"csv_monitor"},
+    {"curriculum_learning"},
+    {"data_efficiency"},
+    {"eigenvalue", true},
+    {"elasticity", true},
+    {"flops_profiler"},
+    {"hybrid_engine", true},
+    {"load_universal"},
+    {"monitor_config"},
+    {"nebula", true},
+    {"pipeline", true},
+    {"progressive_layer_drop", true},
+    {"sequence_parallel_size", true},
+    {"sparse_attention", true},
+    {"tensor_parallel", true},
+    {"tensorboard"},
+    {"torch_autocast", true},
+    {"wandb"},
 };
 
 constexpr std::array kRemoved = {"zero_optimization.mics_shard_size"sv,
@@ -193,6 +207,17 @@ bool contains(const auto& paths, std::string_view path) {
   return std::ranges::find(paths, path) != paths.end();
 }
 
+const ProgramsKey* find_programs_key(std::string_view path) {
+  const auto json = [](const ProgramsKey& key) { return key.row.json; };
+  const auto* found = std::ranges::find(kKeys, path, json);
+  return found == std::end(kKeys) ? nullptr : found;
+}
+
+const Opaque* find_opaque(std::string_view path) {
+  const auto* found = std::ranges::find(kOpaque, path, &Opaque::path);
+  return found == std::end(kOpaque) ? nullptr : found;
+}
+
 /// The name of a path that lies directly in `block`, else "".
 std::string_view name_in(std::string_view block, std::string_view path) {
   if (!block.empty()) {
@@ -214,12 +239,18 @@ const SettingRow* find_key(std::string_view path) {
   if (setting != settings_table().end()) {
     return &*setting;
   }
-  const auto* found = std::ranges::find(kKeys, path, &SettingRow::json);
-  return found == kKeys.end() ? nullptr : found;
+  const ProgramsKey* key = find_programs_key(path);
+  return key == nullptr ? nullptr : &key->row;
 }
 
 bool is_left_to_program(const SettingRow& row) {
-  return &row >= kKeys.data() && &row < kKeys.data() + kKeys.size();
+  return find_programs_key(row.json) != nullptr;
+}
+
+bool is_refused_by_runtime(std::string_view path) {
+  const ProgramsKey* key = find_programs_key(path);
+  const Opaque* opaque = find_opaque(path);
+  return (key != nullptr && key->refused) || (opaque != nullptr && opaque->refused);
 }
 
 bool is_block(std::string_view path) {
@@ -227,7 +258,7 @@ bool is_block(std::string_view path) {
 }
 
 bool is_opaque(std::string_view path) {
-  return contains(kOpaque, path);
+  return find_opaque(path) != nullptr;
 }
 
 std::vector<std::string_view> names_in(std::string_view block) {
@@ -240,9 +271,11 @@ std::vector<std::string_view> names_in(std::string_view block) {
   for (const SettingRow& row : settings_table()) {
     add(row.json);
   }
-  std::ranges::for_each(kKeys, add, &SettingRow::json);
+  for (const ProgramsKey& each : kKeys) {
+    add(each.row.json);
+  }
   std::ranges::for_each(kBlocks, add);
-  std::ranges::for_each(kOpaque, add);
+  std::ranges::for_each(kOpaque, add, &Opaque::path);
   if (block.empty()) {
     names.insert(names.end(), {"optimizer", "scheduler"});
   }
@@ -264,3 +297,18 @@ const Renamed* find_renamed(std::string_view path) {
 }
 
 }  // namespace acc::plugins::deepspeed
+
+namespace acc::plugins {
+
+std::vector<ForeignDeepSpeedKey> foreign_deepspeed_keys() {
+  std::vector<ForeignDeepSpeedKey> keys;
+  for (const auto& [row, refused] : deepspeed::kKeys) {
+    keys.push_back({row.json, row.fallback, refused});
+  }
+  for (const auto& [path, refused] : deepspeed::kOpaque) {
+    keys.push_back({path, {}, refused});
+  }
+  return keys;
+}
+
+}  // namespace acc::plugins

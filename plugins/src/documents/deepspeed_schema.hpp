@@ -17,6 +17,10 @@ const SettingRow* find_key(std::string_view path);
 /// Whether the program alone has a use for the key.
 bool is_left_to_program(const SettingRow& row);
 
+/// Whether such a key, or a block that we look into no further, asks the runtime for what it has
+/// not.
+bool is_refused_by_runtime(std::string_view path);
+
 /// Whether the path is that of a block whose keys are all known. Others are refused in it.
 bool is_block(std::string_view path);
 

@@ -20,6 +20,8 @@ constexpr std::array kLostInDeepSpeed = {
     Loss{"fsdp_min_num_params", "100000000", kNoUnits},
     Loss{"fsdp_backward_prefetch", "", kPrefetch},
     Loss{"fsdp_forward_prefetch", "", kPrefetch},
+    Loss{"fsdp_limit_all_gathers", "true",
+         "DeepSpeed bounds gathers by counts of elements (stage3_max_live_parameters)"},
     Loss{"fsdp_use_orig_params", "true",
          "DeepSpeed mixes frozen and trained parameters without being told"},
     Loss{"fsdp_sync_module_states", "true", "DeepSpeed always hands out rank 0's weights"},
@@ -39,6 +41,7 @@ constexpr std::array kLostInFsdp1 = {
 
 constexpr std::string_view kGone = "FSDP 2 does so without being told";
 constexpr std::array kLostInFsdp2 = {
+    Loss{"fsdp_limit_all_gathers", "true", "FSDP 2 bounds them by itself"},
     Loss{"fsdp_backward_prefetch", "BACKWARD_PRE|1", "FSDP 2 always prefetches as BACKWARD_PRE"},
     Loss{"fsdp_forward_prefetch", "false", "FSDP 2 has it in the program alone"},
     Loss{"fsdp_use_orig_params", "true", kGone},
@@ -47,6 +50,7 @@ constexpr std::array kLostInFsdp2 = {
 
 constexpr std::string_view kEveryMachine = "FSDP is started on every machine";
 constexpr std::string_view kBuckets = "FSDP works by units, not by counts of elements";
+constexpr std::string_view kScaler = "FSDP's loss scale is moved by PyTorch's rule";
 constexpr std::array kLostInFsdp = {
     Loss{"offload_optimizer_nvme_path", "none", "FSDP offloads to host memory alone"},
     Loss{"offload_param_nvme_path", "none", "FSDP offloads to host memory alone"},
@@ -61,12 +65,20 @@ constexpr std::array kLostInFsdp = {
     Loss{"stage3_prefetch_bucket_size", "50000000|5e7", kBuckets},
     Loss{"stage3_param_persistence_threshold", "100000|1e5",
          "FSDP shards small parameters with the unit that they are in"},
+    Loss{"stage3_model_persistence_threshold", "",
+         "FSDP shards small parameters with the unit that they are in"},
     Loss{"stage3_max_live_parameters", "1000000000|1e9", "FSDP bounds gathers by units"},
     Loss{"stage3_max_reuse_distance", "1000000000|1e9", "FSDP bounds gathers by units"},
     Loss{"sub_group_size", "1000000000|1e9", kBuckets},
     Loss{"overlap_comm", "true", "FSDP always overlaps"},
     Loss{"contiguous_gradients", "true", "a unit's gradients always lie together in FSDP"},
     Loss{"round_robin_gradients", "false", kBuckets},
+    Loss{"fp16_loss_scale", "0", kScaler},
+    Loss{"fp16_initial_scale_power", "16", kScaler},
+    Loss{"fp16_loss_scale_window", "1000", kScaler},
+    Loss{"fp16_hysteresis", "2", kScaler},
+    Loss{"fp16_consecutive_hysteresis", "false", kScaler},
+    Loss{"fp16_min_loss_scale", "1", kScaler},
 };
 
 }  // namespace

@@ -1,17 +1,53 @@
 #include "acc/plugins/deepspeed_plugin.hpp"
 
 #include "acc/base/error.hpp"
+#include "settings/plugin_fields.hpp"
 
 namespace acc::plugins {
 namespace {
 
-OffloadDevice device_named(std::string_view name) {
-  if (name == "cpu")
-    return OffloadDevice::cpu;
-  if (name == "nvme")
-    return OffloadDevice::nvme;
-  return OffloadDevice::none;
-}
+using Plugin = DeepSpeedPlugin;
+
+constexpr std::string_view kName = "DeepSpeedPlugin";
+
+constexpr auto kFields = std::tuple_cat(
+    kTrainingFields,
+    std::tuple{
+        Field{"zero_stage", "zero_stage", &Plugin::zero_stage},
+        Field{"offload_optimizer_device", "offload_optimizer_device",
+              &Plugin::offload_optimizer_device},
+        Field{"offload_param_device", "offload_param_device", &Plugin::offload_param_device},
+        Field{"offload_optimizer_nvme_path", "offload_optimizer_nvme_path",
+              &Plugin::offload_optimizer_nvme_path},
+        Field{"offload_param_nvme_path", "offload_param_nvme_path",
+              &Plugin::offload_param_nvme_path},
+        Field{"zero3_init_flag", "zero3_init_flag", &Plugin::zero3_init_flag},
+        Field{"zero3_save_16bit_model", "zero3_save_16bit_model", &Plugin::zero3_save_16bit_model},
+        Field{"zero_hpz_partition_size", "zero_hpz_partition_size",
+              &Plugin::zero_hpz_partition_size},
+        Field{"reduce_bucket_size", "reduce_bucket_size", &Plugin::reduce_bucket_size},
+        Field{"allgather_bucket_size", "allgather_bucket_size", &Plugin::allgather_bucket_size},
+        Field{"stage3_prefetch_bucket_size", "stage3_prefetch_bucket_size",
+              &Plugin::stage3_prefetch_bucket_size},
+        Field{"stage3_param_persistence_threshold", "stage3_param_persistence_threshold",
+              &Plugin::stage3_param_persistence_threshold},
+        Field{"stage3_model_persistence_threshold", "stage3_model_persistence_threshold",
+              &Plugin::stage3_model_persistence_threshold},
+        Field{"stage3_max_live_parameters", "stage3_max_live_parameters",
+              &Plugin::stage3_max_live_parameters},
+        Field{"stage3_max_reuse_distance", "stage3_max_reuse_distance",
+              &Plugin::stage3_max_reuse_distance},
+        Field{"sub_group_size", "sub_group_size", &Plugin::sub_group_size},
+        Field{"overlap_comm", "overlap_comm", &Plugin::overlap_comm},
+        Field{"contiguous_gradients", "contiguous_gradients", &Plugin::contiguous_gradients},
+        Field{"round_robin_gradients", "round_robin_gradients", &Plugin::round_robin_gradients},
+        Field{"loss_scale", "fp16_loss_scale", &Plugin::loss_scale},
+        Field{"initial_scale_power", "fp16_initial_scale_power", &Plugin::initial_scale_power},
+        Field{"loss_scale_window", "fp16_loss_scale_window", &Plugin::loss_scale_window},
+        Field{"hysteresis", "fp16_hysteresis", &Plugin::hysteresis},
+        Field{"consecutive_hysteresis", "fp16_consecutive_hysteresis",
+              &Plugin::consecutive_hysteresis},
+        Field{"min_loss_scale", "fp16_min_loss_scale", &Plugin::min_loss_scale}});
 
 Strategy strategy_of_stage(int stage) {
   switch (stage) {
@@ -22,76 +58,138 @@ Strategy strategy_of_stage(int stage) {
   }
 }
 
-void check_nvme(OffloadDevice device, const std::string& path, const std::string& what) {
-  if (device == OffloadDevice::nvme && (path.empty() || path == "none")) {
-    throw Error(Errc::config, "offload_" + what + "_device nvme needs offload_" + what +
-                                  "_nvme_path, the folder to keep it in");
+void check_nvme(const Settings& settings, const std::string& what) {
+  const std::string device = "offload_" + what + "_device";
+  const std::string path = "offload_" + what + "_nvme_path";
+  if (settings.choice(device) == "nvme" && (!settings.has(path) || settings.text(path) == "none")) {
+    throw Error(Errc::config,
+                named_value(settings, device) + " needs " + path + ", the folder to keep it in");
   }
+}
+
+/// DeepSpeed follows its trace of stage 3, ahead and back, by counts of elements.
+void add_gathering(const Plugin& plugin, ShardingSettings& result) {
+  result.limit_all_gathers = false;
+  if (plugin.zero_stage != 3) {
+    return;
+  }
+  result.prefetch_bucket_size = plugin.stage3_prefetch_bucket_size.value();
+  if (result.prefetch_bucket_size > 0) {
+    result.backward_prefetch = BackwardPrefetch::backward_pre;
+    result.forward_prefetch = true;
+  }
+  result.param_persistence_threshold = plugin.stage3_param_persistence_threshold.value();
+  result.model_persistence_threshold =
+      plugin.stage3_model_persistence_threshold.value_or(ShardingSettings::kUnbounded);
+  result.max_live_parameters = plugin.stage3_max_live_parameters.value();
+  result.max_reuse_distance = plugin.stage3_max_reuse_distance.value();
+}
+
+void add_offload(const Plugin& plugin, ShardingSettings& result) {
+  result.offload_param = plugin.offload_param_device.value();
+  result.offload_optimizer = plugin.offload_optimizer_device.value();
+  result.offload_param_nvme_path = plugin.offload_param_nvme_path.value_or("");
+  result.offload_optimizer_nvme_path = plugin.offload_optimizer_nvme_path.value_or("");
+}
+
+LossScaling loss_scaling_of(const Plugin& plugin) {
+  return {.rule = LossScaleRule::deepspeed,
+          .static_scale = plugin.loss_scale.value(),
+          .initial_scale_power = plugin.initial_scale_power.value(),
+          .window = plugin.loss_scale_window.value(),
+          .hysteresis = plugin.hysteresis.value(),
+          .consecutive_hysteresis = plugin.consecutive_hysteresis.value(),
+          .min_scale = plugin.min_loss_scale.value()};
+}
+
+template <typename Value>
+void read_if_given(const Settings& settings, std::string_view key, std::optional<Value>& value) {
+  if (settings.has(key)) {
+    read(settings, key, value.emplace());
+  }
+}
+
+OptimizerChoice optimizer_of(const Settings& settings) {
+  OptimizerChoice choice;
+  choice.type = settings.text("optimizer_type");
+  read_if_given(settings, "optimizer_lr", choice.lr);
+  read_if_given(settings, "optimizer_eps", choice.eps);
+  read_if_given(settings, "optimizer_weight_decay", choice.weight_decay);
+  read_if_given(settings, "optimizer_momentum", choice.momentum);
+  for (const std::string& beta : settings.list("optimizer_betas")) {
+    choice.betas.push_back(parse_real(beta).value_or(-1.0));
+  }
+  for (const double beta : choice.betas) {
+    if (choice.betas.size() != 2 || beta < 0.0 || beta >= 1.0) {
+      throw Error(Errc::config, place_of(settings, "optimizer_betas") +
+                                    " must be two numbers of at least 0 and below 1, got \"" +
+                                    settings.text("optimizer_betas") + "\"");
+    }
+  }
+  return choice;
+}
+
+ScheduleChoice schedule_of(const Settings& settings) {
+  ScheduleChoice choice;
+  choice.type = settings.text("scheduler_type");
+  read_if_given(settings, "scheduler_warmup_min_lr", choice.warmup_min_lr);
+  read_if_given(settings, "scheduler_warmup_max_lr", choice.warmup_max_lr);
+  read_if_given(settings, "scheduler_warmup_num_steps", choice.warmup_num_steps);
+  choice.warmup_type = settings.choice("scheduler_warmup_type");
+  read_if_given(settings, "scheduler_total_num_steps", choice.total_num_steps);
+  read_if_given(settings, "scheduler_warmup_min_ratio", choice.warmup_min_ratio);
+  read_if_given(settings, "scheduler_cos_min_ratio", choice.cos_min_ratio);
+  return choice;
 }
 
 }  // namespace
 
-DeepSpeedPlugin DeepSpeedPlugin::from_settings(const Settings& settings) {
-  DeepSpeedPlugin plugin;
-  plugin.zero_stage = static_cast<int>(settings.integer("zero_stage"));
-  plugin.offload_optimizer_device = device_named(settings.choice("offload_optimizer_device"));
-  plugin.offload_param_device = device_named(settings.choice("offload_param_device"));
-  plugin.offload_optimizer_nvme_path = settings.text("offload_optimizer_nvme_path");
-  plugin.offload_param_nvme_path = settings.text("offload_param_nvme_path");
-  plugin.zero3_init_flag = settings.has("zero3_init_flag") ? settings.boolean("zero3_init_flag")
-                                                           : plugin.zero_stage == 3;
-  plugin.zero3_save_16bit_model = settings.boolean("zero3_save_16bit_model");
-  plugin.zero_hpz_partition_size = static_cast<int>(settings.integer("zero_hpz_partition_size"));
-  plugin.reduce_bucket_size = settings.integer("reduce_bucket_size");
-  plugin.allgather_bucket_size = settings.integer("allgather_bucket_size");
-  plugin.stage3_prefetch_bucket_size = settings.integer("stage3_prefetch_bucket_size");
-  plugin.stage3_param_persistence_threshold =
-      settings.integer("stage3_param_persistence_threshold");
-  plugin.stage3_max_live_parameters = settings.integer("stage3_max_live_parameters");
-  plugin.stage3_max_reuse_distance = settings.integer("stage3_max_reuse_distance");
-  plugin.sub_group_size = settings.integer("sub_group_size");
-  if (settings.has("overlap_comm")) {
-    plugin.overlap_comm = settings.boolean("overlap_comm");
-  }
-  plugin.contiguous_gradients = settings.boolean("contiguous_gradients");
-  plugin.round_robin_gradients = settings.boolean("round_robin_gradients");
-  check_nvme(plugin.offload_optimizer_device, plugin.offload_optimizer_nvme_path, "optimizer");
-  check_nvme(plugin.offload_param_device, plugin.offload_param_nvme_path, "param");
+void Plugin::set(std::string_view field, std::string_view value) {
+  set_field(*this, kFields, kName, field, value);
+}
+
+ProgramSettings Plugin::program_settings() const {
+  return {std::string(kName), "deepspeed", set_fields(*this, kFields)};
+}
+
+Plugin Plugin::from_settings(const Settings& settings) {
+  Plugin plugin;
+  read_fields(settings, kFields, plugin);
+  plugin.zero3_init_flag = plugin.zero3_init_flag.value_or(plugin.zero_stage == 3);
+  plugin.overlap_comm = plugin.overlap_comm.value_or(plugin.zero_stage == 3);
+  check_nvme(settings, "optimizer");
+  check_nvme(settings, "param");
   return plugin;
 }
 
-ShardingSettings DeepSpeedPlugin::to_sharding_settings(int world_size) const {
+ShardingSettings deepspeed_sharding_settings(const Settings& settings, int world_size) {
+  const Plugin plugin = Plugin::from_settings(settings);
   ShardingSettings result;
-  result.strategy = strategy_of_stage(zero_stage);
-  if (zero_stage == 3 && world_size > 1) {  // weights that are whole need no secondary copy
-    result.hpz_partition_size = zero_hpz_partition_size;
+  result.strategy = strategy_of_stage(plugin.zero_stage.value());
+  if (plugin.zero_stage == 3 && world_size > 1) {  // weights that are whole need no second copy
+    result.hpz_partition_size = plugin.zero_hpz_partition_size.value();
   }
   if (world_size % result.hpz_partition_size != 0) {
-    throw Error(Errc::config, "zero_hpz_partition_size " + std::to_string(zero_hpz_partition_size) +
+    throw Error(Errc::config, named_value(settings, "zero_hpz_partition_size") +
                                   " does not divide the " + std::to_string(world_size) +
                                   " processes");
   }
-  result.offload_param = offload_param_device;
-  result.offload_optimizer = offload_optimizer_device;
-  result.offload_param_nvme_path = offload_param_nvme_path;
-  result.offload_optimizer_nvme_path = offload_optimizer_nvme_path;
-  result.cpu_ram_efficient_loading = zero3_init_flag;
-  result.save_16bit_model = zero3_save_16bit_model;
-  result.reduce_bucket_size = reduce_bucket_size;
-  result.allgather_bucket_size = allgather_bucket_size;
-  result.prefetch_bucket_size = stage3_prefetch_bucket_size;
-  if (zero_stage == 3 &&
-      stage3_prefetch_bucket_size > 0) {  // it fetches along its trace, both ways
-    result.backward_prefetch = BackwardPrefetch::backward_pre;
-    result.forward_prefetch = true;
-  }
-  result.param_persistence_threshold = stage3_param_persistence_threshold;
-  result.max_live_parameters = stage3_max_live_parameters;
-  result.max_reuse_distance = stage3_max_reuse_distance;
-  result.sub_group_size = sub_group_size;
-  result.overlap_comm = overlap_comm.value_or(zero_stage == 3);
-  result.contiguous_gradients = contiguous_gradients;
-  result.round_robin_gradients = round_robin_gradients;
+  add_offload(plugin, result);
+  add_gathering(plugin, result);
+  result.cpu_ram_efficient_loading = false;
+  result.zero3_init = plugin.zero3_init_flag.value();
+  result.save_16bit_model = plugin.zero3_save_16bit_model.value();
+  result.reduce_bucket_size = plugin.reduce_bucket_size.value();
+  result.allgather_bucket_size = plugin.allgather_bucket_size.value();
+  result.sub_group_size = plugin.sub_group_size.value();
+  result.overlap_comm = plugin.overlap_comm.value();
+  result.contiguous_gradients = plugin.contiguous_gradients.value();
+  result.round_robin_gradients = plugin.round_robin_gradients.value();
+  result.loss_scaling = loss_scaling_of(plugin);
+  result.round_initial_weights = plugin.mixed_precision != MixedPrecision::no;
+  result.optimizer = optimizer_of(settings);
+  result.schedule = schedule_of(settings);
+  result.unsupported = settings.text("deepspeed_unsupported");
   return result;
 }
 

@@ -1,139 +1,103 @@
 #include "acc/plugins/fsdp_plugin.hpp"
 
 #include "acc/base/error.hpp"
+#include "settings/plugin_fields.hpp"
 
 #include <algorithm>
 
 namespace acc::plugins {
 namespace {
 
-Strategy strategy_named(std::string_view name) {
-  if (name == "SHARD_GRAD_OP")
-    return Strategy::shard_grad_op;
-  if (name == "NO_SHARD")
-    return Strategy::no_shard;
-  if (name == "HYBRID_SHARD")
-    return Strategy::hybrid_shard;
-  if (name == "HYBRID_SHARD_ZERO2")
-    return Strategy::hybrid_shard_zero2;
-  return Strategy::full_shard;
-}
+using Plugin = FullyShardedDataParallelPlugin;
 
-BackwardPrefetch prefetch_named(std::string_view name) {
-  if (name == "BACKWARD_PRE")
-    return BackwardPrefetch::backward_pre;
-  if (name == "BACKWARD_POST")
-    return BackwardPrefetch::backward_post;
-  return BackwardPrefetch::none;
-}
+constexpr std::string_view kName = "FullyShardedDataParallelPlugin";
+constexpr std::string_view kReshard = "fsdp_reshard_after_forward";
+constexpr std::string_view kShardSize = "parallelism_config_dp_shard_size";
+constexpr std::string_view kReplicateSize = "parallelism_config_dp_replicate_size";
 
-WrapPolicy wrap_policy_named(std::string_view name) {
-  if (name == "TRANSFORMER_BASED_WRAP")
-    return WrapPolicy::transformer_based;
-  if (name == "SIZE_BASED_WRAP")
-    return WrapPolicy::size_based;
-  if (name == "NO_WRAP")
-    return WrapPolicy::no_wrap;
-  return WrapPolicy::unset;
-}
+constexpr auto kFields = std::tuple_cat(
+    kTrainingFields,
+    std::tuple{Field{"fsdp_version", "fsdp_version", &Plugin::fsdp_version},
+               Field{"sharding_strategy", "fsdp_sharding_strategy", &Plugin::sharding_strategy},
+               Field{"reshard_after_forward", kReshard, &Plugin::reshard_after_forward},
+               Field{"backward_prefetch", "fsdp_backward_prefetch", &Plugin::backward_prefetch},
+               Field{"cpu_offload", "fsdp_offload_params", &Plugin::cpu_offload},
+               Field{"state_dict_type", "fsdp_state_dict_type", &Plugin::state_dict_type},
+               Field{"auto_wrap_policy", "fsdp_auto_wrap_policy", &Plugin::auto_wrap_policy},
+               Field{"transformer_cls_names_to_wrap", "fsdp_transformer_layer_cls_to_wrap",
+                     &Plugin::transformer_cls_names_to_wrap},
+               Field{"min_num_params", "fsdp_min_num_params", &Plugin::min_num_params},
+               Field{"use_orig_params", "fsdp_use_orig_params", &Plugin::use_orig_params},
+               Field{"sync_module_states", "fsdp_sync_module_states", &Plugin::sync_module_states},
+               Field{"forward_prefetch", "fsdp_forward_prefetch", &Plugin::forward_prefetch},
+               Field{"limit_all_gathers", "fsdp_limit_all_gathers", &Plugin::limit_all_gathers},
+               Field{"cpu_ram_efficient_loading", "fsdp_cpu_ram_efficient_loading",
+                     &Plugin::cpu_ram_efficient_loading},
+               Field{"activation_checkpointing", "fsdp_activation_checkpointing",
+                     &Plugin::activation_checkpointing},
+               Field{"activation_checkpointing_offload", "fsdp_activation_checkpointing_offload",
+                     &Plugin::activation_checkpointing_offload},
+               Field{"ignored_modules", "fsdp_ignored_modules", &Plugin::ignored_modules},
+               Field{"dp_replicate_size", kReplicateSize, &Plugin::dp_replicate_size},
+               Field{"dp_shard_size", kShardSize, &Plugin::dp_shard_size}});
 
-StateDictType state_dict_named(std::string_view name, int fsdp_version) {
-  if (name == "FULL_STATE_DICT")
-    return StateDictType::full;
-  if (name == "LOCAL_STATE_DICT")
-    return StateDictType::local;
-  if (name == "SHARDED_STATE_DICT")
-    return StateDictType::sharded;
-  return fsdp_version == 2 ? StateDictType::sharded : StateDictType::full;
-}
-
-std::string place(const Settings& settings, std::string_view key) {
-  const Source& source = settings.source(key);
-  if (source.kind == Source::Kind::flag || source.kind == Source::Kind::environment) {
-    return source.where;
-  }
-  return source.where + ": " + std::string(key);
-}
-
-void read_reshard(const Settings& settings, FullyShardedDataParallelPlugin& plugin) {
-  constexpr std::string_view kKey = "fsdp_reshard_after_forward";
-  if (plugin.fsdp_version == 1) {
-    return;  // there it names a strategy, which the launcher has moved to its own key
-  }
-  const std::string& text = settings.text(kKey);
-  if (const auto flag = parse_boolean(text)) {
-    plugin.reshard_after_forward = *flag;
-    return;
-  }
-  const auto size = parse_integer(text);
-  if (!size || *size < 2 || *size > 1'000'000) {
-    throw Error(Errc::config, place(settings, kKey) +
-                                  " must be true, false or a group size with FSDP 2, got \"" +
-                                  text + "\"");
-  }
-  plugin.reshard_after_forward_size = static_cast<int>(*size);
-}
-
-void check(const Settings& settings, const FullyShardedDataParallelPlugin& plugin) {
-  if (plugin.fsdp_version == 2 && plugin.state_dict_type == StateDictType::local) {
-    throw Error(Errc::config, place(settings, "fsdp_state_dict_type") +
+void check(const Settings& settings, const Plugin& plugin) {
+  const bool version_1 = plugin.fsdp_version == 1;
+  if (!version_1 && plugin.state_dict_type == StateDictType::local) {
+    throw Error(Errc::config, place_of(settings, "fsdp_state_dict_type") +
                                   ": FSDP 2 has no LOCAL_STATE_DICT; use SHARDED_STATE_DICT or "
                                   "FULL_STATE_DICT");
   }
-  if (plugin.activation_checkpointing_offload &&
-      (!plugin.activation_checkpointing || plugin.fsdp_version == 1)) {
-    throw Error(Errc::config, place(settings, "fsdp_activation_checkpointing_offload") +
-                                  " needs fsdp_activation_checkpointing: true and fsdp_version: 2");
+  if (plugin.activation_checkpointing_offload == true &&
+      (plugin.activation_checkpointing == false || version_1)) {
+    const std::string_view lacking = version_1 ? "fsdp_version" : "fsdp_activation_checkpointing";
+    throw Error(Errc::config, place_of(settings, "fsdp_activation_checkpointing_offload") +
+                                  " needs fsdp_activation_checkpointing: true and fsdp_version: 2,"
+                                  " but there is " +
+                                  named_value(settings, lacking));
   }
 }
 
 /// Ranks of a shard group as the parallelism config says; 0: it does not say.
-int shard_size_asked(const FullyShardedDataParallelPlugin& plugin, int world_size) {
-  const int shard = plugin.dp_shard_size;
-  const int replicate = plugin.dp_replicate_size;
-  if (shard <= 1 && replicate <= 1) {
-    return 0;
-  }
-  const auto wrong = [&](const std::string& name, int value) {
-    return Error(Errc::config, "parallelism_config_" + name + " " + std::to_string(value) +
-                                   " does not divide the " + std::to_string(world_size) +
-                                   " processes");
-  };
-  if (shard > 1 && world_size % shard != 0) {
-    throw wrong("dp_shard_size", shard);
-  }
-  if (replicate > 1 && world_size % replicate != 0) {
-    throw wrong("dp_replicate_size", replicate);
+int shard_size_asked(const Settings& settings, const Plugin& plugin, int world_size) {
+  const int shard = plugin.dp_shard_size.value_or(1);
+  const int replicate = plugin.dp_replicate_size.value_or(1);
+  const std::string processes = " the " + std::to_string(world_size) + " processes";
+  for (const std::string_view key : {kShardSize, kReplicateSize}) {
+    if (world_size % settings.integer(key) != 0) {
+      throw Error(Errc::config, std::string(key) + " " + settings.text(key) + " does not divide" +
+                                    processes + " (" + describe(settings.source(key)) + ")");
+    }
   }
   if (shard > 1 && replicate > 1 && std::int64_t{shard} * replicate != world_size) {
-    throw Error(Errc::config, "parallelism_config_dp_replicate_size " + std::to_string(replicate) +
-                                  " times parallelism_config_dp_shard_size " +
-                                  std::to_string(shard) + " must be the " +
-                                  std::to_string(world_size) + " processes");
+    throw Error(Errc::config, named_value(settings, kReplicateSize) + " times " +
+                                  named_value(settings, kShardSize) + " must be" + processes);
   }
-  return shard > 1 ? shard : world_size / replicate;
+  return shard > 1 ? shard : replicate > 1 ? world_size / replicate : 0;
 }
 
-Strategy base_strategy(const FullyShardedDataParallelPlugin& plugin) {
+Strategy base_strategy(const Plugin& plugin) {
   if (plugin.fsdp_version == 1) {
-    return plugin.sharding_strategy;
+    return plugin.sharding_strategy.value_or(Strategy::full_shard);
   }
-  return plugin.reshard_after_forward ? Strategy::full_shard : Strategy::shard_grad_op;
+  return plugin.reshard_after_forward == std::variant<bool, int>(false) ? Strategy::shard_grad_op
+                                                                        : Strategy::full_shard;
 }
 
 /// A shard group smaller than the world makes the hybrid form of a strategy.
-void apply_groups(const FullyShardedDataParallelPlugin& plugin, int world_size,
+void apply_groups(const Settings& settings, const Plugin& plugin, int world_size,
                   ShardingSettings& result) {
-  const int asked = shard_size_asked(plugin, world_size);
+  const int asked = shard_size_asked(settings, plugin, world_size);
   const bool hybrid =
       result.strategy == Strategy::hybrid_shard || result.strategy == Strategy::hybrid_shard_zero2;
   if (asked == 0) {
     return;
   }
   if (result.strategy == Strategy::no_shard) {
-    throw Error(Errc::config,
-                "parallelism_config_dp_shard_size has no meaning with NO_SHARD; leave it out or "
-                "choose HYBRID_SHARD");
+    const std::string_view key = plugin.dp_shard_size.value_or(1) > 1 ? kShardSize : kReplicateSize;
+    throw Error(Errc::config, named_value(settings, key) + " has no meaning with " +
+                                  named_value(settings, "fsdp_sharding_strategy") +
+                                  "; leave it out or choose HYBRID_SHARD");
   }
   if (!hybrid && asked == world_size) {
     return;
@@ -145,86 +109,109 @@ void apply_groups(const FullyShardedDataParallelPlugin& plugin, int world_size,
   result.shard_size = asked;
 }
 
-void check_reshard_size(int reshard_size, int shard_size) {
-  if (reshard_size != 0 && shard_size % reshard_size != 0) {
-    throw Error(Errc::config, "fsdp_reshard_after_forward " + std::to_string(reshard_size) +
-                                  " does not divide the shard group of " +
-                                  std::to_string(shard_size) + " processes");
+void apply_reshard_size(const Settings& settings, const Plugin& plugin, int world_size,
+                        ShardingSettings& result) {
+  const auto& asked = plugin.reshard_after_forward;
+  const int* size = plugin.fsdp_version == 2 && asked ? std::get_if<int>(&*asked) : nullptr;
+  if (size == nullptr) {
+    return;
   }
+  result.reshard_size = *size;
+  const int group = result.shard_size > 0 ? result.shard_size : world_size;
+  if (group % *size != 0) {
+    throw Error(Errc::config, named_value(settings, kReshard) +
+                                  " does not divide the shard group of " + std::to_string(group) +
+                                  " processes");
+  }
+}
+
+/// Processes over which data and parameters are split, which are those of a model's copy once.
+int data_parallel_size(const Settings& settings, int world_size) {
+  const std::int64_t model = settings.integer("parallelism_config_tp_size") *
+                             settings.integer("parallelism_config_cp_size") *
+                             settings.integer("parallelism_config_sp_size");
+  if (world_size % model != 0) {
+    throw Error(Errc::config,
+                "parallelism_config_tp_size x cp_size x sp_size = " + std::to_string(model) +
+                    " does not divide the " + std::to_string(world_size) + " processes");
+  }
+  return static_cast<int>(world_size / model);
 }
 
 }  // namespace
 
-FullyShardedDataParallelPlugin FullyShardedDataParallelPlugin::from_settings(
-    const Settings& settings) {
-  FullyShardedDataParallelPlugin plugin;
-  plugin.fsdp_version = static_cast<int>(settings.integer("fsdp_version"));
-  plugin.sharding_strategy = strategy_named(settings.choice("fsdp_sharding_strategy"));
-  read_reshard(settings, plugin);
-  plugin.backward_prefetch = prefetch_named(settings.choice("fsdp_backward_prefetch"));
-  plugin.cpu_offload = settings.boolean("fsdp_offload_params");
-  plugin.state_dict_type =
-      state_dict_named(settings.choice("fsdp_state_dict_type"), plugin.fsdp_version);
-  plugin.auto_wrap_policy = wrap_policy_named(settings.choice("fsdp_auto_wrap_policy"));
-  plugin.transformer_cls_names_to_wrap = settings.list("fsdp_transformer_layer_cls_to_wrap");
-  plugin.min_num_params = settings.integer("fsdp_min_num_params");
-  plugin.use_orig_params = settings.boolean("fsdp_use_orig_params");
-  plugin.forward_prefetch = settings.boolean("fsdp_forward_prefetch");
-  plugin.cpu_ram_efficient_loading = settings.boolean("fsdp_cpu_ram_efficient_loading");
+void read(const Settings& settings, std::string_view key, std::variant<bool, int>& value) {
+  const std::string& text = settings.text(key);
+  const auto size = parse_integer(text);
+  if (const auto flag = parse_boolean(text)) {
+    value = *flag;
+  } else if (size && *size >= 2 && *size <= 1'000'000) {
+    value = static_cast<int>(*size);
+  } else {
+    throw Error(Errc::config, place_of(settings, key) +
+                                  " must be true, false or a group size with FSDP 2, got \"" +
+                                  text + "\"");
+  }
+}
+
+void Plugin::set(std::string_view field, std::string_view value) {
+  set_field(*this, kFields, kName, field, value);
+}
+
+ProgramSettings Plugin::program_settings() const {
+  return {std::string(kName), "fsdp", set_fields(*this, kFields)};
+}
+
+Plugin Plugin::from_settings(const Settings& settings) {
+  Plugin plugin;
+  if (settings.integer("fsdp_version") == 1) {
+    Settings words = settings;
+    words.reset(kReshard);  // there it names a strategy, which the launcher has moved to its key
+    read_fields(words, kFields, plugin);
+  } else {
+    read_fields(settings, kFields, plugin);
+  }
   // Weights loaded on rank 0 alone must reach the others; Accelerate switches this on as well.
   plugin.sync_module_states =
-      settings.boolean("fsdp_sync_module_states") || plugin.cpu_ram_efficient_loading;
-  plugin.activation_checkpointing = settings.boolean("fsdp_activation_checkpointing");
-  plugin.activation_checkpointing_offload =
-      settings.boolean("fsdp_activation_checkpointing_offload");
-  plugin.ignored_modules = settings.text("fsdp_ignored_modules");
-  plugin.dp_replicate_size =
-      static_cast<int>(settings.integer("parallelism_config_dp_replicate_size"));
-  plugin.dp_shard_size = static_cast<int>(settings.integer("parallelism_config_dp_shard_size"));
-  plugin.model_parallel_size = settings.integer("parallelism_config_tp_size") *
-                               settings.integer("parallelism_config_cp_size") *
-                               settings.integer("parallelism_config_sp_size");
+      plugin.sync_module_states == true || plugin.cpu_ram_efficient_loading == true;
+  plugin.state_dict_type = plugin.state_dict_type.value_or(
+      plugin.fsdp_version == 2 ? StateDictType::sharded : StateDictType::full);
   check(settings, plugin);
   return plugin;
 }
 
-ShardingSettings FullyShardedDataParallelPlugin::to_sharding_settings(int world_size) const {
-  if (world_size % model_parallel_size != 0) {
-    throw Error(Errc::config, "parallelism_config_tp_size x cp_size x sp_size = " +
-                                  std::to_string(model_parallel_size) + " does not divide the " +
-                                  std::to_string(world_size) + " processes");
-  }
-  world_size = static_cast<int>(world_size / model_parallel_size);
+ShardingSettings fsdp_sharding_settings(const Settings& settings, int world_size) {
+  const Plugin plugin = Plugin::from_settings(settings);
+  const int ranks = data_parallel_size(settings, world_size);
   ShardingSettings result;
-  result.strategy = base_strategy(*this);
-  apply_groups(*this, world_size, result);
-  result.reshard_size = reshard_after_forward_size;
-  check_reshard_size(result.reshard_size, result.shard_size > 0 ? result.shard_size : world_size);
-  result.offload_param = cpu_offload ? OffloadDevice::cpu : OffloadDevice::none;
+  result.strategy = base_strategy(plugin);
+  apply_groups(settings, plugin, ranks, result);
+  apply_reshard_size(settings, plugin, ranks, result);
+  result.offload_param = plugin.cpu_offload == true ? OffloadDevice::cpu : OffloadDevice::none;
   result.offload_optimizer = result.offload_param;
-  result.backward_prefetch = backward_prefetch;
-  result.forward_prefetch = forward_prefetch;
-  result.limit_all_gathers = limit_all_gathers;
-  result.wrap_policy = auto_wrap_policy;
-  result.transformer_layer_classes = transformer_cls_names_to_wrap;
-  result.min_num_params = min_num_params;
-  result.use_orig_params = use_orig_params;
-  result.sync_module_states = sync_module_states;
-  result.cpu_ram_efficient_loading = cpu_ram_efficient_loading;
-  result.activation_checkpointing = activation_checkpointing;
-  result.activation_checkpointing_offload = activation_checkpointing_offload;
-  result.ignored_modules = ignored_modules;
-  result.state_dict_type = state_dict_type;
+  result.backward_prefetch = plugin.backward_prefetch.value_or(BackwardPrefetch::none);
+  result.forward_prefetch = plugin.forward_prefetch.value();
+  result.limit_all_gathers = plugin.limit_all_gathers.value();
+  result.wrap_policy = plugin.auto_wrap_policy.value_or(WrapPolicy::unset);
+  result.transformer_layer_classes =
+      plugin.transformer_cls_names_to_wrap.value_or(std::vector<std::string>());
+  result.min_num_params = plugin.min_num_params.value();
+  result.use_orig_params = plugin.use_orig_params.value();
+  result.sync_module_states = plugin.sync_module_states.value();
+  result.cpu_ram_efficient_loading = plugin.cpu_ram_efficient_loading.value();
+  result.activation_checkpointing = plugin.activation_checkpointing.value();
+  result.activation_checkpointing_offload = plugin.activation_checkpointing_offload.value();
+  result.ignored_modules = plugin.ignored_modules.value_or("");
+  result.state_dict_type = plugin.state_dict_type.value();
   return result;
 }
 
 std::string settle_questionnaire_strategy(Settings& settings) {
-  constexpr std::string_view kKey = "fsdp_reshard_after_forward";
-  if (settings.integer("fsdp_version") != 1 || !settings.given(kKey)) {
+  if (settings.integer("fsdp_version") != 1 || !settings.given(kReshard)) {
     return "";
   }
-  const std::string text = settings.text(kKey);
-  const Source source = settings.source(kKey);
+  const std::string text = settings.text(kReshard);
+  const Source source = settings.source(kReshard);
   const bool has_both = settings.given("fsdp_sharding_strategy");
   if (has_both && upper(text) == settings.choice("fsdp_sharding_strategy")) {
     return "";  // as `acclaunch config` writes it

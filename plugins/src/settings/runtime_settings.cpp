@@ -1,5 +1,5 @@
-#include "acc/plugins/deepspeed_plugin.hpp"
-#include "acc/plugins/fsdp_plugin.hpp"
+#include "acc/base/flight_record.hpp"
+#include "settings/plugin_fields.hpp"
 #include "settings/variables.hpp"
 
 namespace acc::plugins {
@@ -17,12 +17,18 @@ bool is_on(const Environment& environment, std::string_view name) {
   return value != nullptr && parse_boolean(*value).value_or(false);
 }
 
-std::string read_origin(const Environment& environment) {
+/// A mode and the variable that says so.
+struct Origin {
+  std::string mode = "none";
+  std::string where;
+};
+
+Origin read_origin(const Environment& environment) {
   if (const std::string* origin = value_of(environment, kOriginVariable)) {
     if (*origin != "none" && *origin != "fsdp" && *origin != "deepspeed") {
       throw bad_variable(kOriginVariable, *origin, "none, fsdp or deepspeed");
     }
-    return *origin;
+    return {*origin, std::string(kOriginVariable)};
   }
   const bool fsdp = is_on(environment, "ACCELERATE_USE_FSDP");
   const bool deepspeed = is_on(environment, "ACCELERATE_USE_DEEPSPEED");
@@ -30,7 +36,23 @@ std::string read_origin(const Environment& environment) {
     throw Error(Errc::config,
                 "ACCELERATE_USE_FSDP and ACCELERATE_USE_DEEPSPEED are both set; unset one");
   }
-  return fsdp ? "fsdp" : deepspeed ? "deepspeed" : "none";
+  return fsdp        ? Origin{"fsdp", "ACCELERATE_USE_FSDP"}
+         : deepspeed ? Origin{"deepspeed", "ACCELERATE_USE_DEEPSPEED"}
+                     : Origin{};
+}
+
+/// A program that says its mode wants no other; where nobody else says one, it is in force.
+std::string agreed_mode(const Origin& origin, const ProgramSettings& program) {
+  if (program.plugin.empty() || origin.mode == program.origin) {
+    return origin.mode;
+  }
+  if (origin.mode != "none") {
+    throw Error(Errc::config, "the program's " + program.plugin + " contradicts " + origin.where +
+                                  ", by which the launcher says " + origin.mode +
+                                  "; launch it with --use_" + program.origin +
+                                  ", or let the program fill in no plugin");
+  }
+  return program.origin;
 }
 
 Device read_device(const Environment& environment) {
@@ -123,13 +145,24 @@ void check_parallelism(const Settings& settings) {
   }
 }
 
-MixedPrecision precision_named(std::string_view name) {
-  for (const auto value : {MixedPrecision::fp16, MixedPrecision::bf16, MixedPrecision::fp8}) {
-    if (to_string(value) == name) {
-      return value;
-    }
+/// `no`: fp32.
+MixedPrecision precision_of(ReduceDtype dtype) {
+  return dtype == ReduceDtype::fp16   ? MixedPrecision::fp16
+         : dtype == ReduceDtype::bf16 ? MixedPrecision::bf16
+                                      : MixedPrecision::no;
+}
+
+void add_training(const Settings& settings, ShardingSettings& result) {
+  TrainingFields fields;
+  read_fields(settings, kTrainingFields, fields);
+  result.mixed_precision = fields.mixed_precision.value();
+  if (fields.reduce_dtype) {
+    result.reduce_precision = precision_of(*fields.reduce_dtype);
   }
-  return MixedPrecision::no;
+  result.nan_policy = fields.nan_policy.value();
+  result.stochastic_rounding = fields.stochastic_rounding.value();
+  result.gradient_accumulation_steps = fields.gradient_accumulation_steps.value();
+  result.gradient_clipping = fields.gradient_clipping;
 }
 
 }  // namespace
@@ -138,35 +171,35 @@ ShardingSettings sharding_settings(const Settings& settings, std::string_view or
                                    int world_size) {
   ShardingSettings result;
   if (origin == "fsdp") {
-    result =
-        FullyShardedDataParallelPlugin::from_settings(settings).to_sharding_settings(world_size);
+    result = fsdp_sharding_settings(settings, world_size);
   } else if (origin == "deepspeed") {
-    result = DeepSpeedPlugin::from_settings(settings).to_sharding_settings(world_size);
+    result = deepspeed_sharding_settings(settings, world_size);
   }
-  result.mixed_precision = precision_named(settings.choice("mixed_precision"));
-  result.gradient_accumulation_steps =
-      static_cast<int>(settings.integer("gradient_accumulation_steps"));
-  if (settings.has("gradient_clipping")) {
-    result.gradient_clipping = settings.real("gradient_clipping");
-  }
+  add_training(settings, result);
   return result;
 }
 
-RuntimeSettings settings_from_environment(const Environment& environment) {
+RuntimeSettings settings_from_environment(const Environment& environment,
+                                          const ProgramSettings& program) {
   Faults faults;
   RuntimeSettings result;
-  faults.collect([&] { result.origin = read_origin(environment); });
+  faults.collect([&] { result.origin = agreed_mode(read_origin(environment), program); });
   faults.collect([&] { result.device = read_device(environment); });
   faults.collect([&] { result.collective_timeout = read_collective_timeout(environment); });
   faults.collect([&] { result.copy_gathers = read_copy_gathers(environment); });
   faults.collect([&] { result.device_collectives = read_device_collectives(environment); });
   faults.collect([&] { result.share_gpus = read_share_gpus(environment); });
   result.trace = variable(environment, std::string(kTraceVariable), "");
+  result.flight_record = variable(environment, flight::kRecordVariable, "");
   result.identity = read_identity(environment, faults);
-  const Settings settings = read_settings(environment, result.origin, faults);
+  Settings settings = read_settings(environment, result.origin, faults);
+  result.program_plugin = program.plugin;
+  result.program_values = apply_program_settings(program, settings, faults);
   faults.collect([&] { check_parallelism(settings); });
+  faults.collect([&] { check_contradictions(settings, result.origin); });
   faults.raise();
   result.sharding = sharding_settings(settings, result.origin, result.identity.world_size);
+  result.deterministic = settings.boolean("deterministic");
   return result;
 }
 

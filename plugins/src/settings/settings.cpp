@@ -67,7 +67,8 @@ bool valid(const SettingRow& row, std::string_view text) {
 
 Error bad_value(const SettingRow& row, std::string_view text, const Source& source) {
   std::string name(row.key);
-  if (source.kind == Source::Kind::flag || source.kind == Source::Kind::environment) {
+  if (source.kind == Source::Kind::flag || source.kind == Source::Kind::environment ||
+      source.kind == Source::Kind::program) {
     name.clear();  // `where` is the name already
   }
   return Error(Errc::config, source.where + (name.empty() ? "" : ": " + name) + " must be " +
@@ -85,7 +86,8 @@ std::string describe(const Source& source) {
     case Source::Kind::file:
     case Source::Kind::deepspeed_file:
     case Source::Kind::job:
-    case Source::Kind::flag: return source.where;
+    case Source::Kind::flag:
+    case Source::Kind::program: return source.where;
   }
   return {};
 }

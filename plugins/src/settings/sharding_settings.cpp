@@ -33,6 +33,15 @@ std::string_view to_string(StateDictType value) noexcept {
   return "unknown";
 }
 
+std::string_view to_string(NanPolicy value) noexcept {
+  switch (value) {
+    case NanPolicy::ignore: return "ignore";
+    case NanPolicy::skip: return "skip";
+    case NanPolicy::raise: return "raise";
+  }
+  return "unknown";
+}
+
 std::string_view to_string(BackwardPrefetch value) noexcept {
   switch (value) {
     case BackwardPrefetch::none: return "none";

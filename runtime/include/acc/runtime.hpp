@@ -2,6 +2,8 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/export.hpp"
+#include "acc/plugins/deepspeed_plugin.hpp"
+#include "acc/plugins/fsdp_plugin.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 #include "acc/runtime/initializer.hpp"
 #include "acc/runtime/lr_schedule.hpp"
@@ -31,6 +33,9 @@ namespace acc {
 
 class Model;
 class Optimizer;
+
+using plugins::DeepSpeedPlugin;
+using plugins::FullyShardedDataParallelPlugin;
 
 namespace detail {
 class RuntimeState;
@@ -108,7 +113,8 @@ struct RawGradient {
 /// reshards after forward. Move-only; must end before the Model.
 class ACC_API ForwardUse {
  public:
-  explicit ForwardUse(detail::UnitState* unit);
+  /// `recomputes`: `Unit::recompute`.
+  explicit ForwardUse(detail::UnitState* unit, bool recomputes = false);
   ForwardUse(ForwardUse&& other) noexcept;
   ForwardUse(const ForwardUse&) = delete;
   ForwardUse& operator=(const ForwardUse&) = delete;
@@ -126,6 +132,7 @@ class ACC_API ForwardUse {
 
  private:
   detail::UnitState* unit_;
+  bool recomputes_;
   int exceptions_;  ///< in flight when the scope was opened
 };
 
@@ -303,6 +310,11 @@ class ACC_API Runtime {
  public:
   /// Rank, groups and settings from the environment that the launcher made; one rank without it.
   static Runtime from_environment();
+  /// The same, but for what the program fills in: it wins over what the launcher injected, and its
+  /// mode holds where the launcher chose none. Throws Error(config) with both places for what
+  /// excludes each other. `describe` tells which values are the program's.
+  static Runtime from_environment(const FullyShardedDataParallelPlugin& plugin);
+  static Runtime from_environment(const DeepSpeedPlugin& plugin);
   /// The same from settings in hand (tests, programs with their own launcher).
   static Runtime from_settings(const plugins::RuntimeSettings& settings);
   /// And with a rendezvous of the program's own; `store` may be null for one rank.
@@ -314,7 +326,8 @@ class ACC_API Runtime {
   [[nodiscard]] int world_size() const;
   [[nodiscard]] const plugins::RuntimeSettings& settings() const;
   [[nodiscard]] ComputeDevice device() const;
-  /// One line for the user: strategy, groups, precision and where they come from.
+  /// One line for the user: strategy, groups, precision, where they come from, and what the
+  /// program's own plugin set.
   [[nodiscard]] std::string describe() const;
 
   /// A new model; `seed` feeds its initialisers, whose values do not depend on the world size.

@@ -2,6 +2,7 @@
 #include "api/guarded.hpp"
 #include "checkpoint/model_files.hpp"
 #include "model/model_state.hpp"
+#include "optim/from_settings.hpp"
 #include "optim/optimizer_state.hpp"
 
 #include <utility>
@@ -30,6 +31,9 @@ void* Unit::data(Buffer buffer) {
 
 ForwardUse Unit::forward() {
   return ForwardUse(state_);
+}
+ForwardUse Unit::recompute() {
+  return ForwardUse(state_, true);
 }
 BackwardUse Unit::backward() {
   return BackwardUse(state_);
@@ -66,10 +70,32 @@ Optimizer Model::optimizer(const Sgd& settings, const std::vector<ParameterGroup
   return Optimizer(std::make_shared<detail::OptimizerState>(state_, settings, groups));
 }
 
-std::shared_ptr<void> Model::no_grad() {
-  auto& depth = state_->engine().no_grad_depth;
+Optimizer Model::optimizer_from_settings() {
+  const plugins::ShardingSettings& asked = state_->engine().settings.sharding;
+  const LrSchedule schedule = optim::schedule_of(asked.schedule);
+  Optimizer made(std::make_shared<detail::OptimizerState>(
+      state_, optim::optimizer_of(asked.optimizer), std::vector<ParameterGroup>{}));
+  if (schedule) {
+    made.set_schedule(schedule);
+  }
+  return made;
+}
+
+namespace {
+
+/// Raises `depth` as long as what it gives lives.
+std::shared_ptr<void> raised(std::shared_ptr<detail::ModelState> state, int& depth) {
   ++depth;
-  return {nullptr, [state = state_, &depth](void*) { --depth; }};
+  return {nullptr, [kept = std::move(state), &depth](void*) { --depth; }};
+}
+
+}  // namespace
+
+std::shared_ptr<void> Model::no_grad() {
+  return raised(state_, state_->engine().no_grad_depth);
+}
+std::shared_ptr<void> Model::no_sync() {
+  return raised(state_, state_->engine().no_sync_depth);
 }
 
 DType Model::compute_dtype() const {
@@ -94,17 +120,35 @@ void Model::reset_traffic() {
 StepInfo Optimizer::step() {
   return state_->step();
 }
+double Optimizer::loss_scale() const {
+  return state_->loss_scale();
+}
 void Optimizer::set_lr(double lr) {
-  state_->lr = lr;
+  state_->rates().set_lr(0, lr);
+}
+void Optimizer::set_lr(const std::string& group, double lr) {
+  state_->rates().set_lr(state_->rates().index(group), lr);
 }
 double Optimizer::lr() const {
-  return state_->lr;
+  return state_->lr(0);
+}
+double Optimizer::lr(const std::string& group) const {
+  return state_->lr(state_->rates().index(group));
+}
+void Optimizer::set_schedule(LrSchedule schedule) {
+  state_->rates().set_schedule(std::move(schedule), state_->steps);
 }
 void Optimizer::set_clip_norm(double max_norm) {
   state_->clip_norm = max_norm;
 }
 double Optimizer::clip_norm() const {
   return state_->clip_norm;
+}
+void Optimizer::set_clip_value(double max_value) {
+  state_->clip_value = max_value;
+}
+double Optimizer::clip_value() const {
+  return state_->clip_value;
 }
 
 }  // namespace acc

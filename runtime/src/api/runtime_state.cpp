@@ -3,6 +3,7 @@
 #include "acc/base/log.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/traced_group.hpp"
+#include "flight/recorder.hpp"
 
 #include <fmt/format.h>
 
@@ -18,22 +19,16 @@ void check_supported(const plugins::RuntimeSettings& settings) {
       refused.push_back(what);
     }
   };
-  refuse(
-      asked.mixed_precision == plugins::MixedPrecision::fp16 ||
-          asked.mixed_precision == plugins::MixedPrecision::fp8,
-      fmt::format("mixed_precision {} (no and bf16 are there)", to_string(asked.mixed_precision)));
+  refuse(asked.mixed_precision == plugins::MixedPrecision::fp8,
+         "mixed_precision fp8 (no, fp16 and bf16 are there)");
   // Offload to the CPU: on the CPU device everything is in host memory as it is.
   refuse(asked.offload_param == plugins::OffloadDevice::nvme, "offload of parameters to nvme");
   refuse(asked.offload_optimizer == plugins::OffloadDevice::nvme,
          "offload of the optimizer to nvme");
-  refuse(asked.activation_checkpointing, "fsdp_activation_checkpointing");
-  refuse(asked.reshard_size > 1, "fsdp_reshard_after_forward as a group size");
+  refuse(!asked.unsupported.empty(), asked.unsupported + " (of the DeepSpeed file)");
   if (!refused.empty()) {
-    std::string all;
-    for (const std::string& each : refused) {
-      all += (all.empty() ? "" : "; ") + each;
-    }
-    throw Error(Errc::config, "not in this version of libacc_runtime: " + all);
+    throw Error(Errc::config,
+                fmt::format("not in this version of libacc_runtime: {}", fmt::join(refused, "; ")));
   }
 }
 
@@ -53,13 +48,16 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   if (!settings.trace.empty()) {
     start_trace();
   }
+  groups.record(std::make_shared<flight::Recorder>(settings.flight_record, identity.rank));
 }
 
 /// By now every rank has met rank 0, so the file is there.
 void RuntimeState::start_trace() {
   tracer = std::make_shared<trace::Tracer>(settings.trace, settings.identity.rank, compute.device);
   if (compute.device->kind() == plugins::Device::cpu) {
-    groups.replace([this](auto group) { return trace_group(std::move(group), compute.device); });
+    groups.replace([this](auto group, const char*, const std::vector<int>&) {
+      return trace_group(std::move(group), compute.device);
+    });
   }
 }
 

@@ -44,16 +44,19 @@ void check_view_is_float(const detail::UnitState& unit) {
 
 }  // namespace
 
-ForwardUse::ForwardUse(detail::UnitState* unit)
-    : unit_(unit), exceptions_(std::uncaught_exceptions()) {
-  guarded(unit_->model->engine().groups, [&] {
-    unit_->model->finalize();
-    unit_->model->before_forward(*unit_);
+ForwardUse::ForwardUse(detail::UnitState* unit, bool recomputes)
+    : unit_(unit), recomputes_(recomputes), exceptions_(std::uncaught_exceptions()) {
+  detail::ModelState& model = *unit_->model;
+  guarded(model.engine().groups, [&] {
+    model.finalize();
+    recomputes_ ? model.before_recompute(*unit_) : model.before_forward(*unit_);
   });
 }
 
 ForwardUse::ForwardUse(ForwardUse&& other) noexcept
-    : unit_(std::exchange(other.unit_, nullptr)), exceptions_(other.exceptions_) {}
+    : unit_(std::exchange(other.unit_, nullptr)),
+      recomputes_(other.recomputes_),
+      exceptions_(other.exceptions_) {}
 
 ForwardUse::~ForwardUse() {
   close_scope(*this, unit_, exceptions_);
@@ -61,7 +64,9 @@ ForwardUse::~ForwardUse() {
 
 void ForwardUse::end() {
   if (auto* unit = std::exchange(unit_, nullptr)) {
-    guarded(unit->model->engine().groups, [&] { unit->model->after_forward(*unit); });
+    detail::ModelState& model = *unit->model;
+    guarded(model.engine().groups,
+            [&] { recomputes_ ? model.after_recompute(*unit) : model.after_forward(*unit); });
   }
 }
 

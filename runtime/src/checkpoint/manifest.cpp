@@ -40,14 +40,37 @@ void check_header(const json& root, const std::filesystem::path& path) {
   }
 }
 
+json groups_of(const Manifest& manifest) {
+  json groups = json::array();
+  for (const CheckpointGroup& group : manifest.groups) {
+    groups.push_back({{"name", group.name},
+                      {"hyper_parameters", group.hyper_parameters},
+                      {"parameters", group.parameters}});
+  }
+  return groups;
+}
+
+/// What checkpoints of older builds lack is empty.
+std::vector<CheckpointGroup> parse_groups(const json& optimizer) {
+  std::vector<CheckpointGroup> groups;
+  for (const json& group : optimizer.value("groups", json::array())) {
+    groups.push_back({group.at("name"), group.at("hyper_parameters"), group.at("parameters")});
+  }
+  return groups;
+}
+
 Manifest parse_fields(const json& root) {
+  const json& optimizer = root.at("optimizer");
   return {
       .world_size = root.at("world_size"),
       .strategy = root.at("strategy"),
       .step = root.at("step"),
       .program = root.at("program"),
-      .optimizer = root.at("optimizer").at("name"),
-      .hyper_parameters = root.at("optimizer").at("hyper_parameters"),
+      .optimizer = optimizer.at("name"),
+      .hyper_parameters = optimizer.at("hyper_parameters"),
+      .groups = parse_groups(optimizer),
+      .skipped_steps = optimizer.value("skipped_steps", std::int64_t{0}),
+      .loss_scaler = optimizer.value("loss_scaler", std::map<std::string, double>()),
       .tensors = {},
       .aliases = root.at("aliases"),
   };
@@ -136,7 +159,11 @@ std::string format_manifest(const Manifest& manifest, const PieceTable& table) {
       {"step", manifest.step},
       {"program", manifest.program},
       {"optimizer",
-       {{"name", manifest.optimizer}, {"hyper_parameters", manifest.hyper_parameters}}},
+       {{"name", manifest.optimizer},
+        {"hyper_parameters", manifest.hyper_parameters},
+        {"groups", groups_of(manifest)},
+        {"skipped_steps", manifest.skipped_steps},
+        {"loss_scaler", manifest.loss_scaler}}},
       {"aliases", manifest.aliases},
       {"tensors", tensors},
   };

@@ -153,6 +153,13 @@ Manifest manifest_of(ModelState& model, OptimizerState& optimizer, const Program
   manifest.program = program;
   manifest.optimizer = optimizer.name();
   manifest.hyper_parameters = optimizer.hyper_parameters();
+  for (const auto& group : optimizer.group_records()) {
+    manifest.groups.push_back({group.name, group.hyper_parameters, group.parameters});
+  }
+  manifest.skipped_steps = optimizer.skipped_steps;
+  if (optimizer.scaler()) {
+    manifest.loss_scaler = optimizer.scaler()->state();
+  }
   for (const FlatParameter* flat : model.flats()) {
     for (const ParameterRecord& record : flat->parameters()) {
       std::vector<std::string> kinds = {"param"};
@@ -357,6 +364,10 @@ ProgramState load_checkpoint(ModelState& model, OptimizerState& optimizer,
       acc::model::set_buffer(model.engine(), *buffer, values);
     }
     optimizer.steps = manifest.step;
+    optimizer.skipped_steps = manifest.skipped_steps;
+    if (optimizer.scaler()) {
+      optimizer.scaler()->restore(manifest.loss_scaler);
+    }
     program = manifest.program;
   });
   renew_weights(model);

@@ -34,6 +34,15 @@ struct CheckpointTensor {
   bool operator==(const CheckpointTensor&) const = default;
 };
 
+/// What a parameter group of the optimizer had of its own: for the reader, loading asks for none.
+struct CheckpointGroup {
+  std::string name;
+  std::map<std::string, double> hyper_parameters;
+  std::vector<std::string> parameters;
+
+  bool operator==(const CheckpointGroup&) const = default;
+};
+
 /// All of metadata.json but the places of the pieces.
 struct Manifest {
   int world_size = 1;
@@ -42,8 +51,11 @@ struct Manifest {
   std::map<std::string, std::int64_t> program;
   std::string optimizer;  ///< "adamw" or "sgd"
   std::map<std::string, double> hyper_parameters;
-  std::vector<CheckpointTensor> tensors;
-  std::map<std::string, std::string> aliases;  ///< second name of a tied tensor -> its name
+  std::vector<CheckpointGroup> groups = {};
+  std::int64_t skipped_steps = 0;
+  std::map<std::string, double> loss_scaler = {};  ///< empty: there was none
+  std::vector<CheckpointTensor> tensors = {};
+  std::map<std::string, std::string> aliases = {};  ///< second name of a tied tensor -> its name
 
   bool operator==(const Manifest&) const = default;
 };

@@ -149,6 +149,11 @@ class CudaDevice final : public device::Device {
   }
   void add_squared_norm(const float* values, std::size_t numel, double* sum,
                         device::Stream& stream) override;
+  void scale_clamped(float* values, std::size_t numel, float scale, float limit,
+                     device::Stream& stream) override {
+    check(cuda::scale_clamped(values, numel, scale, limit, launch(stream)), "scale_clamped",
+          index_);
+  }
   void adamw(const kernels::AdamWCoefficients& coefficients, const device::UpdateArrays& arrays,
              std::span<const device::UpdateRange> ranges, device::Stream& stream) override {
     check(cuda::adamw(coefficients, arrays, ranges, launch(stream)), "adamw", index_);

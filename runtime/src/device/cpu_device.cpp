@@ -175,6 +175,13 @@ class CpuDevice final : public Device {
     });
     *sum = std::accumulate(sums.begin(), sums.end(), *sum);
   }
+  void scale_clamped(float* values, std::size_t numel, float scale, float limit, Stream&) override {
+    const UpdateRange all{0, static_cast<std::int64_t>(numel)};
+    for_each_tile({&all, 1}, [&](const UpdateRange& range) {
+      kernels::kernels().scale_clamped(values + range.begin, scale, limit,
+                                       static_cast<std::size_t>(range.numel));
+    });
+  }
   void adamw(const kernels::AdamWCoefficients& coefficients, const UpdateArrays& arrays,
              std::span<const UpdateRange> ranges, Stream&) override {
     for_each_tile(ranges, [&](const UpdateRange& range) {

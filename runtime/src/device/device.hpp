@@ -181,6 +181,9 @@ class Device {
   /// sum: memory of this device.
   virtual void add_squared_norm(const float* values, std::size_t numel, double* sum,
                                 Stream& stream) = 0;
+  /// values = scale * values, brought into [-limit, limit]; NaN stays NaN.
+  virtual void scale_clamped(float* values, std::size_t numel, float scale, float limit,
+                             Stream& stream) = 0;
   /// torch.optim.AdamW's and SGD's rules in one pass; the coefficients' decay applies where a
   /// range says so.
   virtual void adamw(const kernels::AdamWCoefficients& coefficients, const UpdateArrays& arrays,

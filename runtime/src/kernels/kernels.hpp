@@ -49,6 +49,8 @@ struct Kernels {
   /// In double, in 16 interleaved partial sums.
   double (*squared_norm)(const float* values, std::size_t numel);
   void (*scale)(float* values, float factor, std::size_t numel);
+  /// values[i] = factor * values[i], brought into [-limit, limit]; NaN stays NaN.
+  void (*scale_clamped)(float* values, float factor, float limit, std::size_t numel);
 
   /// Rounds to nearest, ties to even; NaN stays NaN.
   void (*f32_to_bf16)(const float* from, std::uint16_t* to, std::size_t numel);

@@ -1,10 +1,12 @@
 #include "model/model_state.hpp"
 
 #include "device/cpu_device.hpp"
+#include "flight/recorder.hpp"
 #include "model/orig_params.hpp"
 #include "model/wrap.hpp"
 #include "sharding/gradient_offload.hpp"
 #include "sharding/initial_values.hpp"
+#include "sharding/persistence.hpp"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -56,13 +58,10 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
   if (options.bfloat16_on_cpu && engine_.precision.gathered == DType::bfloat16) {
     engine_.precision.viewed = DType::bfloat16;
   }
-  // A GPU computes behind the program: only a gather that was issued before the unit in front of
-  // it overlaps with that.
-  schedule_.emplace(sharding::ScheduleRules{.backward = asked.backward_prefetch,
-                                            .forward = asked.forward_prefetch || on_gpu});
-  engine_.gradient_scale =
-      1.0F / static_cast<float>(settings.identity.world_size *
-                                std::max(1, asked.gradient_accumulation_steps));
+  engine_.schedule = std::make_unique<sharding::Schedule>(sharding::schedule_rules(asked, on_gpu));
+  engine_.gradient_scaling = sharding::scale_gradients(
+      settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
+      engine_.on.shard_gradients ? engine_.precision.reduced : DType::float32);
 }
 
 ModelState::~ModelState() {
@@ -113,9 +112,11 @@ void ModelState::finalize() {
   }
   check_names();
   const model::Assembly plan = plan_units();
+  const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   finalized_ = true;
-  make_pools(plan);
+  mark_persistent();
   make_units(plan);
+  make_pools();
   initialize();
 }
 
@@ -176,35 +177,54 @@ std::vector<ParameterRecord> ModelState::records_of(const model::UnitPlan& unit)
   return records;
 }
 
+void ModelState::mark_persistent() {
+  // On one host the shards lie in everybody's full parameter: nothing to keep, and one flat
+  // parameter a unit is less work than two.
+  const bool gathers_move = engine_.settings.identity.num_nodes > 1 ||
+                            engine_.settings.copy_gathers ||
+                            engine_.device->kind() == plugins::Device::cuda;
+  if (!engine_.on.reshard_after_forward || !gathers_move) {
+    return;
+  }
+  sharding::PersistenceBudget budget(engine_.settings.sharding);
+  for (const auto& unit : unit_states_) {
+    for (ParameterRecord& each : unit->parameters) {
+      each.persistent = !each.ignored && budget.admits(each.numel);
+    }
+  }
+}
+
 /// The usual gather is that of the largest flat parameter outside the root.
-void ModelState::make_pools(const model::Assembly& plan) {
+void ModelState::make_pools() {
   std::int64_t largest = 0;
-  for (const model::UnitPlan& unit : plan.units) {
-    const std::vector<ParameterRecord> records = records_of(unit);
-    model::check_trained_alike(engine_.settings.sharding, unit.name, records);
-    for (const sharding::FlatPlan& flat :
-         sharding::plan_flats(records, engine_.settings.sharding, engine_.groups.shard->size())) {
-      std::int64_t numel = 0;
-      for (const std::size_t member : flat.members) {
-        numel += records[member].numel;
-      }
-      largest = std::max(largest, unit.is_root ? 0 : numel);
+  for (const auto& unit : shard_units_) {
+    for (const auto& flat : unit->flats()) {
+      largest = std::max(largest, unit->is_root() ? 0 : flat->layout().padded_numel);
     }
   }
   const std::size_t usual =
       static_cast<std::size_t>(largest) * nbytes_of(engine_.precision.gathered);
-  engine_.gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.shard, usual);
-  if (engine_.groups.hpz) {
-    engine_.hpz_gathers = std::make_unique<sharding::GatherPool>(*engine_.groups.hpz, usual);
+  const plugins::ShardingSettings& asked = engine_.settings.sharding;
+  trace::Tracer* const tracer = engine_.tracer.get();
+  if (asked.limit_all_gathers) {
+    engine_.gather_limiter = std::make_unique<sharding::GatherLimiter>(tracer);
   }
+  const auto pool = [&](collectives::ProcessGroup& group) {
+    return std::make_unique<sharding::GatherPool>(group, *engine_.device, usual,
+                                                  engine_.gather_limiter.get());
+  };
+  engine_.gathers = pool(*engine_.groups.shard);
+  engine_.secondary_gathers = engine_.groups.secondary ? pool(*engine_.groups.secondary) : nullptr;
+  engine_.publications = std::make_unique<sharding::GatherWindow>(asked.allgather_bucket_size);
   engine_.gradients =
-      std::make_unique<sharding::GradientPool>(*engine_.groups.shard, engine_.tracer.get());
+      std::make_unique<sharding::GradientPool>(*engine_.groups.shard, tracer, asked.overlap_comm);
 }
 
 void ModelState::make_units(const model::Assembly& plan) {
   for (const model::UnitPlan& unit : plan.units) {
-    shard_units_.push_back(
-        std::make_unique<ShardUnit>(engine_, unit.name, unit.is_root, records_of(unit)));
+    const std::vector<ParameterRecord> records = records_of(unit);
+    model::check_trained_alike(engine_.settings.sharding, unit.name, records);
+    shard_units_.push_back(std::make_unique<ShardUnit>(engine_, unit.name, unit.is_root, records));
   }
   std::size_t number = 0;
   for (std::size_t u = 0; u < unit_states_.size(); ++u) {
@@ -233,7 +253,7 @@ void ModelState::before_forward(UnitState& unit) {
   for (const int number : unit.owners) {
     sharded(number).before_forward();
     if (engine_.no_grad_depth == 0) {
-      prefetch(schedule_->before_forward(number));
+      prefetch(engine_.schedule->before_forward(number));
     }
   }
 }
@@ -242,8 +262,22 @@ void ModelState::after_forward(UnitState& unit) {
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
     sharded(*number).after_forward();
     if (engine_.no_grad_depth == 0) {
-      schedule_->after_forward(*number);
+      engine_.schedule->after_forward(*number);
     }
+  }
+}
+
+void ModelState::before_recompute(UnitState& unit) {
+  finalize();
+  for (const int number : unit.owners) {
+    sharded(number).before_recompute();
+    prefetch(engine_.schedule->before_recompute(number));
+  }
+}
+
+void ModelState::after_recompute(UnitState& unit) {
+  for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
+    sharded(*number).after_recompute();
   }
 }
 
@@ -251,23 +285,20 @@ void ModelState::before_backward(UnitState& unit) {
   finalize();
   for (const int number : unit.owners) {
     sharded(number).before_backward();
-    prefetch(schedule_->before_backward(number));
+    prefetch(engine_.schedule->before_backward(number));
   }
 }
 
 void ModelState::after_backward(UnitState& unit) {
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
     sharded(*number).after_backward();
-    prefetch(schedule_->after_backward(*number));
+    prefetch(engine_.schedule->after_backward(*number));
   }
 }
 
 void ModelState::prefetch(const std::vector<int>& units) {
   for (const int number : units) {
-    ShardUnit& unit = sharded(number);
-    if (unit.is_sharded_now()) {
-      unit.prefetch();
-    }
+    sharded(number).prefetch();
   }
 }
 
@@ -318,7 +349,8 @@ MemoryReport ModelState::memory() const {
   }
   if (finalized_) {
     report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch->held_nbytes();
-    report.gathered_bytes += engine_.hpz_gathers ? engine_.hpz_gathers->held_nbytes() : 0;
+    report.gathered_bytes +=
+        engine_.secondary_gathers ? engine_.secondary_gathers->held_nbytes() : 0;
     report.gradient_buffer_bytes = engine_.gradients->held_nbytes();
   }
   return report;

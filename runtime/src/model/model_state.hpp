@@ -3,11 +3,9 @@
 #include "acc/runtime.hpp"
 #include "model/assembly.hpp"
 #include "model/unit_state.hpp"
-#include "sharding/schedule.hpp"
 #include "sharding/shard_unit.hpp"
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +27,8 @@ class ModelState {
 
   void before_forward(UnitState& unit);
   void after_forward(UnitState& unit);
+  void before_recompute(UnitState& unit);
+  void after_recompute(UnitState& unit);
   void before_backward(UnitState& unit);
   void after_backward(UnitState& unit);
 
@@ -45,13 +45,16 @@ class ModelState {
   [[nodiscard]] MemoryReport memory() const;
   /// Said by the optimizer, so that `memory()` knows.
   std::int64_t optimizer_nbytes = 0;
+  bool has_optimizer = false;  ///< there is one at a time
 
  private:
   /// Which sharded units the declared ones become; checks that names are unique.
   [[nodiscard]] model::Assembly plan_units();
   void check_names() const;
-  void make_pools(const model::Assembly& plan);
+  /// Which parameters stay gathered from step to step.
+  void mark_persistent();
   void make_units(const model::Assembly& plan);
+  void make_pools();
   void initialize();
   [[nodiscard]] std::vector<sharding::ParameterRecord> records_of(
       const model::UnitPlan& unit) const;
@@ -66,7 +69,6 @@ class ModelState {
   std::vector<std::unique_ptr<UnitState>> unit_states_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<sharding::ShardUnit>> shard_units_;
-  std::optional<sharding::Schedule> schedule_;
 };
 
 }  // namespace acc::detail

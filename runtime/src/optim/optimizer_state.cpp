@@ -1,57 +1,99 @@
 #include "optim/optimizer_state.hpp"
 
-#include "optim/update.hpp"
+#include "flight/recorder.hpp"
 #include "sharding/gradient_offload.hpp"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
+#include <utility>
 
 namespace acc::detail {
 
 using sharding::FlatParameter;
-using sharding::Overlap;
 
 namespace {
 
-std::vector<device::UpdateRange> update_ranges(const FlatParameter& flat) {
-  std::vector<device::UpdateRange> ranges;
-  for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
-    const Overlap part = overlap(flat.layout(), i, flat.owned());
-    if (part.numel > 0) {
-      ranges.push_back({part.in_shard, part.numel, flat.parameters()[i].weight_decay});
-    }
-  }
-  return ranges;
+double lr_of(const OptimizerSettings& settings) {
+  return std::visit([](const auto& each) { return each.lr; }, settings);
+}
+
+double weight_decay_of(const OptimizerSettings& settings) {
+  return std::visit([](const auto& each) { return each.weight_decay; }, settings);
+}
+
+std::vector<std::string> names_of(const sharding::ParameterRecord& parameter) {
+  std::vector<std::string> names = {parameter.name};
+  names.insert(names.end(), parameter.aliases.begin(), parameter.aliases.end());
+  return names;
 }
 
 }  // namespace
 
 OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings,
                                const std::vector<ParameterGroup>& groups)
-    : model_(std::move(model)), settings_(std::move(settings)) {
-  static_cast<void>(groups);
-  lr = std::visit([](const auto& each) { return each.lr; }, settings_);
-  clip_norm = model_->engine().settings.sharding.gradient_clipping.value_or(0.0);
+    : clip_norm(model->engine().settings.sharding.gradient_clipping.value_or(0.0)),
+      model_(std::move(model)),
+      settings_(std::move(settings)),
+      rates_(lr_of(settings_), weight_decay_of(settings_), groups) {
+  if (model_->has_optimizer) {
+    throw Error(Errc::config,
+                "this model has an optimizer already: parameters that need other settings are "
+                "parameter groups of that one");
+  }
   model_->finalize();
+  assign_groups(groups);
+  allocate_moments();
+  std::vector<FlatParameter*> trained;
+  for (const FlatState& state : flats_) {
+    trained.push_back(state.flat);
+  }
+  meter_.emplace(model_->engine(), std::move(trained));
+  if (model_->engine().scales_loss()) {
+    scaler_.emplace(model_->engine().settings.sharding.loss_scaling);
+  }
+  model_->has_optimizer = true;
+}
+
+OptimizerState::~OptimizerState() {
+  model_->has_optimizer = false;
+}
+
+void OptimizerState::assign_groups(const std::vector<ParameterGroup>& groups) {
+  std::vector<std::vector<std::string>> names;
+  for (const FlatParameter* flat : model_->flats()) {
+    for (const auto& parameter : flat->parameters()) {
+      names.push_back(names_of(parameter));
+    }
+  }
+  const std::vector<std::size_t> assigned = optim::assign_groups(names, groups);
+  auto next = assigned.begin();
+  for (const FlatParameter* flat : model_->flats()) {
+    const auto end = next + static_cast<std::ptrdiff_t>(flat->parameters().size());
+    group_of_[flat].assign(next, end);
+    next = end;
+  }
+}
+
+void OptimizerState::allocate_moments() {
   const auto& engine = model_->engine();
-  const std::vector<std::string> kinds = moment_kinds();
   std::int64_t nbytes = 0;
   for (FlatParameter* flat : model_->flats()) {
     if (!flat->trainable()) {
       continue;
     }
-    FlatState state{flat, {}, update_ranges(*flat)};
-    for (const std::string& kind : kinds) {
+    FlatState state{
+        flat,
+        {},
+        optim::plan_updates(*flat, group_of_[flat], engine.settings.sharding.sub_group_size)};
+    for (const std::string& kind : moment_kinds()) {
       state.moments.push_back({kind, engine.allocate_state(flat->owned().numel, "moments")});
       nbytes += static_cast<std::int64_t>(state.moments.back().values->nbytes());
     }
     flats_.push_back(std::move(state));
   }
   model_->optimizer_nbytes = nbytes;
-  squares_ = engine.updater->allocate(sizeof(double), "gradient norm");
-  squares_here_ = engine.updater->allocate_host(sizeof(double), "gradient norm");
 }
+
+// --- for checkpoints ---
 
 std::string OptimizerState::name() const {
   return std::holds_alternative<AdamW>(settings_) ? "adamw" : "sgd";
@@ -59,14 +101,14 @@ std::string OptimizerState::name() const {
 
 std::map<std::string, double> OptimizerState::hyper_parameters() const {
   if (const auto* adamw = std::get_if<AdamW>(&settings_)) {
-    return {{"lr", lr},
+    return {{"lr", lr(0)},
             {"beta1", adamw->beta1},
             {"beta2", adamw->beta2},
             {"eps", adamw->eps},
             {"weight_decay", adamw->weight_decay}};
   }
   const auto& sgd = std::get<Sgd>(settings_);
-  return {{"lr", lr}, {"momentum", sgd.momentum}, {"weight_decay", sgd.weight_decay}};
+  return {{"lr", lr(0)}, {"momentum", sgd.momentum}, {"weight_decay", sgd.weight_decay}};
 }
 
 std::vector<std::string> OptimizerState::moment_kinds() const {
@@ -77,25 +119,85 @@ std::vector<std::string> OptimizerState::moment_kinds() const {
                                                   : std::vector<std::string>{};
 }
 
+std::vector<OptimizerState::GroupRecord> OptimizerState::group_records() const {
+  std::vector<GroupRecord> records;
+  for (std::size_t g = 1; g < rates_.size(); ++g) {
+    records.push_back(
+        {rates_.name(g), {{"lr", lr(g)}, {"weight_decay", rates_.weight_decay(g)}}, {}});
+  }
+  for (const FlatParameter* flat : model_->flats()) {
+    const std::vector<std::size_t>& groups = group_of_.at(flat);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      if (groups[i] != 0) {
+        records[groups[i] - 1].parameters.push_back(flat->parameters()[i].name);
+      }
+    }
+  }
+  return records;
+}
+
+// --- the step ---
+
 StepInfo OptimizerState::step() {
-  auto* const tracer = model_->engine().tracer.get();
-  const trace::Scope scope(tracer, "compute", "optimizer", "step");
+  auto& engine = model_->engine();
+  const trace::Scope scope(engine.tracer.get(), "compute", "optimizer", "step");
+  const flight::Scope recorded(engine.groups.recorder.get(), "step", "");
   finish_reductions();
+  StepInfo info{.step = steps, .lr = lr(0), .loss_scale = loss_scale()};
+  const double unscale = 1.0 / info.loss_scale;
   // The norm also parts the ranks' last reads of the old weights from the writes below.
-  const double norm = global_norm();
-  const double coefficient = optim::clip_coefficient(norm, clip_norm);
-  ++steps;
+  info.grad_norm = meter_->norm() * unscale;
+  const bool finite = std::isfinite(info.grad_norm);
+  info.skipped = skips(finite);
+  if (!finite && engine.watches_gradients()) {
+    const Error error = meter_->non_finite(steps + 1);
+    forget_gradients();
+    throw error;
+  }
+  if (!info.skipped) {
+    apply(clip(unscale, info), info);
+  }
+  forget_gradients();
+  skipped_steps += info.skipped ? 1 : 0;
+  info.skipped_steps = skipped_steps;
+  if (scaler_) {
+    scaler_->update(info.skipped);
+  }
+  if (engine.tracer) {
+    engine.tracer->flush();
+  }
+  return info;
+}
+
+bool OptimizerState::skips(bool finite) const {
+  const bool wanted =
+      scaler_ || model_->engine().settings.sharding.nan_policy == plugins::NanPolicy::skip;
+  return !finite && wanted;
+}
+
+double OptimizerState::clip(double unscale, StepInfo& info) {
+  double norm = info.grad_norm;
+  if (clip_value > 0.0) {
+    meter_->clamp(unscale, clip_value);
+    unscale = 1.0;
+    norm = clip_norm > 0.0 ? meter_->norm() : norm;
+  }
+  info.clip_coefficient = optim::clip_coefficient(norm, clip_norm);
+  return unscale * info.clip_coefficient;
+}
+
+void OptimizerState::apply(double scale, StepInfo& info) {
   for (FlatState& state : flats_) {
-    update(state, coefficient);
+    update(state, scale, info);
     state.flat->publish();
   }
+  info.step = ++steps;
+}
+
+void OptimizerState::forget_gradients() {
   for (const auto& unit : model_->shard_units()) {
     unit->after_step();
   }
-  if (tracer != nullptr) {
-    tracer->flush();
-  }
-  return {.step = steps, .grad_norm = norm, .clip_coefficient = coefficient};
 }
 
 void OptimizerState::finish_reductions() {
@@ -124,43 +226,9 @@ void OptimizerState::finish_reductions() {
   }
 }
 
-double OptimizerState::global_norm() {
+void OptimizerState::update(FlatState& state, double scale, StepInfo& info) {
   auto& engine = model_->engine();
-  double squares = local_squares(false);
-  // Over the shard group only: replicas hold the same shards, and unsharded gradients are whole.
-  const trace::Scope scope(engine.tracer.get(), "wait", "for", "the norm of all ranks");
-  std::array<double, 1> total = {squares};
-  engine.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
-  squares = total[0];
-  // Those of ignored modules are each rank's own; their mean makes one norm of all ranks.
-  if (std::any_of(flats_.begin(), flats_.end(),
-                  [](const FlatState& each) { return each.flat->ignored(); })) {
-    total = {local_squares(true)};
-    engine.groups.world->all_reduce(total, ReduceOp::sum)->wait();
-    squares += total[0] / engine.groups.world->size();
-  }
-  return std::sqrt(squares);
-}
-
-double OptimizerState::local_squares(bool ignored) {
-  device::Device& updater = *model_->engine().updater;
-  updater.zero(squares_->data(), sizeof(double), updater.compute());
-  for (const FlatState& state : flats_) {
-    if (state.flat->ignored() != ignored) {
-      continue;
-    }
-    updater.add_squared_norm(state.flat->gradient()->reduced(),
-                             static_cast<std::size_t>(state.flat->owned().numel),
-                             squares_->as<double>(), updater.compute());
-  }
-  updater.copy(squares_here_->data(), squares_->data(), sizeof(double), updater.compute());
-  updater.record(updater.compute())->synchronize();
-  return *squares_here_->as<double>();
-}
-
-void OptimizerState::update(FlatState& state, double grad_scale) {
   FlatParameter& flat = *state.flat;
-  device::Device& updater = *model_->engine().updater;
   const auto moment = [&state](std::size_t index) {
     return index < state.moments.size() ? state.moments[index].values->as<float>() : nullptr;
   };
@@ -169,15 +237,31 @@ void OptimizerState::update(FlatState& state, double grad_scale) {
                                     .first = moment(0),
                                     .second = moment(1),
                                     .rounded = flat.rounded(),
-                                    .rounded_dtype = model_->engine().precision.gathered};
-  if (auto* adamw = std::get_if<AdamW>(&settings_)) {
-    adamw->lr = lr;
-    updater.adamw(optim::adamw_coefficients(*adamw, steps, grad_scale), arrays, state.ranges,
+                                    .rounded_dtype = engine.precision.gathered};
+  const bool in_tiles = engine.settings.sharding.sub_group_size > 0;
+  for (const optim::Tile& tile : state.tiles) {
+    const trace::Scope scope(in_tiles ? engine.tracer.get() : nullptr, "compute", "update", "tile");
+    for (const optim::GroupRanges& part : tile) {
+      update_ranges(part, scale, arrays);
+    }
+    ++info.tiles;
+  }
+}
+
+void OptimizerState::update_ranges(const optim::GroupRanges& part, double scale,
+                                   const device::UpdateArrays& arrays) {
+  device::Device& updater = *model_->engine().updater;
+  if (const auto* adamw = std::get_if<AdamW>(&settings_)) {
+    AdamW own = *adamw;
+    own.lr = lr(part.group);
+    own.weight_decay = rates_.weight_decay(part.group);
+    updater.adamw(optim::adamw_coefficients(own, steps + 1, scale), arrays, part.ranges,
                   updater.compute());
   } else {
-    auto& sgd = std::get<Sgd>(settings_);
-    sgd.lr = lr;
-    updater.sgd(optim::sgd_coefficients(sgd, steps, grad_scale), arrays, state.ranges,
+    Sgd own = std::get<Sgd>(settings_);
+    own.lr = lr(part.group);
+    own.weight_decay = rates_.weight_decay(part.group);
+    updater.sgd(optim::sgd_coefficients(own, steps + 1, scale), arrays, part.ranges,
                 updater.compute());
   }
 }

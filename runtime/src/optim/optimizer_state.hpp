@@ -1,24 +1,37 @@
 #pragma once
 
 #include "model/model_state.hpp"
+#include "optim/gradient_meter.hpp"
+#include "optim/loss_scaler.hpp"
+#include "optim/parameter_groups.hpp"
+#include "optim/update.hpp"
+#include "optim/update_plan.hpp"
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 namespace acc::detail {
 
-using OptimizerSettings = std::variant<AdamW, Sgd>;
+using optim::OptimizerSettings;
 
 /// Moments of the owned shards, and the step.
 class OptimizerState {
  public:
   OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings,
                  const std::vector<ParameterGroup>& groups);
+  ~OptimizerState();
+  OptimizerState(const OptimizerState&) = delete;
+  OptimizerState& operator=(const OptimizerState&) = delete;
 
   StepInfo step();
+  [[nodiscard]] double loss_scale() const noexcept { return scaler_ ? scaler_->scale() : 1.0; }
+
+  /// Learning rates, of the next step.
+  [[nodiscard]] optim::GroupTable& rates() noexcept { return rates_; }
+  [[nodiscard]] double lr(std::size_t group) const { return rates_.lr(group, steps); }
 
   /// float32 [owned().numel] of one flat parameter under its name in checkpoints; memory of the
   /// updater.
@@ -29,31 +42,50 @@ class OptimizerState {
   struct FlatState {
     sharding::FlatParameter* flat;
     std::vector<Moment> moments;
-    std::vector<device::UpdateRange> ranges;
+    std::vector<optim::Tile> tiles;
   };
   [[nodiscard]] std::vector<FlatState>& flats() noexcept { return flats_; }
   [[nodiscard]] const sharding::Groups& groups() const noexcept { return model_->engine().groups; }
-  /// For checkpoints: "adamw" or "sgd", its settings by name, and its moments.
+
+  // --- for checkpoints
+  /// "adamw" or "sgd", its settings by name, and its moments.
   [[nodiscard]] std::string name() const;
   [[nodiscard]] std::map<std::string, double> hyper_parameters() const;
   [[nodiscard]] std::vector<std::string> moment_kinds() const;
+  /// Of each group, with the names of its parameters: what it has of its own.
+  struct GroupRecord {
+    std::string name;
+    std::map<std::string, double> hyper_parameters;
+    std::vector<std::string> parameters;
+  };
+  [[nodiscard]] std::vector<GroupRecord> group_records() const;
+  [[nodiscard]] std::optional<optim::LossScaler>& scaler() noexcept { return scaler_; }
 
-  double lr;
-  double clip_norm;
-  std::int64_t steps = 0;
+  double clip_norm = 0.0;
+  double clip_value = 0.0;
+  std::int64_t steps = 0;  ///< also the schedule's place
+  std::int64_t skipped_steps = 0;
 
  private:
+  void assign_groups(const std::vector<ParameterGroup>& groups);
+  void allocate_moments();
   void finish_reductions();
-  double global_norm();
-  /// Sum of squares over this rank's gradients of ignored or of all other flat parameters.
-  double local_squares(bool ignored);
-  void update(FlatState& state, double grad_scale);
+  [[nodiscard]] bool skips(bool finite) const;
+  /// By what the update multiplies gradients, of this norm after multiplying by `unscale`.
+  double clip(double unscale, StepInfo& info);
+  void apply(double scale, StepInfo& info);
+  void update(FlatState& state, double scale, StepInfo& info);
+  void update_ranges(const optim::GroupRanges& part, double scale,
+                     const device::UpdateArrays& arrays);
+  void forget_gradients();
 
   std::shared_ptr<ModelState> model_;
   OptimizerSettings settings_;
+  optim::GroupTable rates_;
   std::vector<FlatState> flats_;
-  device::MemoryPtr squares_;       ///< one double of the updater
-  device::MemoryPtr squares_here_;  ///< and its copy in host memory
+  std::map<const sharding::FlatParameter*, std::vector<std::size_t>> group_of_;
+  std::optional<optim::LossScaler> scaler_;
+  std::optional<optim::GradientMeter> meter_;
 };
 
 }  // namespace acc::detail

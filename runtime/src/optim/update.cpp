@@ -1,6 +1,5 @@
 #include "optim/update.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 namespace acc::optim {
@@ -35,7 +34,8 @@ kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step
 }
 
 double clip_coefficient(double norm, double max_norm) noexcept {
-  return max_norm > 0.0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  const double coefficient = max_norm > 0.0 ? max_norm / (norm + 1e-6) : 1.0;
+  return coefficient > 1.0 ? 1.0 : coefficient;
 }
 
 }  // namespace acc::optim

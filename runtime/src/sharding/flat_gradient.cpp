@@ -3,6 +3,7 @@
 #include "sharding/gradient_offload.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 namespace acc::sharding {
@@ -35,15 +36,22 @@ void FlatGradient::open() {
   if (is_open()) {
     return;
   }
-  const auto numel = static_cast<std::size_t>(layout_.padded_numel);
-  if (!kept_whole_) {
-    buffer_ = engine_.gradients->acquire(numel * nbytes_of(engine_.precision.reduced));
-  }
-  const DType reduced_in = kept_whole_ ? DType::float32 : engine_.precision.reduced;
-  if (engine_.precision.viewed != reduced_in) {
-    scratch_ = engine_.scratch->acquire(numel * nbytes_of(engine_.precision.viewed));
+  const std::size_t nbytes =
+      static_cast<std::size_t>(layout_.padded_numel) * nbytes_of(engine_.precision.viewed);
+  if (!writes_to_buffer()) {
+    scratch_ = engine_.scratch->acquire(nbytes);
+  } else if (!kept_whole_) {
+    buffer_ = engine_.gradients->acquire(nbytes);
   }
   target_ = scratch_ ? scratch_->data() : buffer_->data();
+}
+
+bool FlatGradient::writes_to_buffer() const {
+  const DType viewed = engine_.precision.viewed;
+  if (kept_whole_ || unreduced_ || engine_.no_sync_depth > 0) {
+    return viewed == DType::float32 && (kept_whole_ || viewed == engine_.precision.reduced);
+  }
+  return viewed == engine_.precision.reduced;
 }
 
 FlatGradient::Target FlatGradient::target(std::size_t index) {
@@ -76,29 +84,46 @@ void FlatGradient::zero_unwritten() {
 }
 
 void FlatGradient::close(bool last) {
-  if (!kept_whole_) {
-    open();  // a unit whose backward wrote nothing still takes part in the reduction
+  watch();
+  ++engine_.gradients_closed;
+  end((last || !kept_whole_) && engine_.no_sync_depth == 0);
+}
+
+void FlatGradient::end(bool reduces) {
+  const bool accumulates_apart = engine_.precision.viewed != DType::float32;
+  if (kept_whole_) {
+    if (accumulates_apart) {
+      add_to_sum();
+    }
+    if (reduces) {
+      reduce_whole();
+    }
+  } else if (reduces) {
     reduce_to_shard();
-    return;
-  }
-  if (engine_.precision.viewed != DType::float32) {
-    add_to_whole();
-  }
-  if (last) {
-    reduce_whole();
+  } else {  // in float32 what the program writes to is the sum
+    waits_ = true;
+    if (accumulates_apart) {
+      add_to_sum();
+    }
   }
 }
 
 void FlatGradient::reduce_to_shard() {
-  zero_unwritten();
-  device::Device& device = *engine_.device;
+  if (unreduced_) {
+    add_to_sum();
+    contribute(unreduced_->data(), DType::float32);
+    unreduced_.reset();
+  } else {
+    open();  // a unit whose backward wrote nothing still takes part in the reduction
+    zero_unwritten();
+    contribute(target_, engine_.precision.viewed);
+  }
   if (scratch_) {
-    device.cast(scratch_->data(), engine_.precision.viewed, buffer_->data(),
-                engine_.precision.reduced, static_cast<std::size_t>(layout_.padded_numel),
-                device.compute());
     engine_.scratch->release(std::move(scratch_));
   }
   target_ = nullptr;
+  sum_begun_ = false;
+  waits_ = false;
   device::MemoryPtr offloaded;
   if (engine_.offload_optimizer()) {
     offloaded = engine_.gradient_offload->acquire(layout_.shard_numel);
@@ -107,7 +132,7 @@ void FlatGradient::reduce_to_shard() {
   reduction_ = engine_.groups.shard->reduce_scatter(
       buffer_->data(), offloaded ? offloaded->as<float>() : shard_->as<float>(),
       static_cast<std::size_t>(layout_.shard_numel), engine_.precision.reduced,
-      {.scale = engine_.gradient_scale, .accumulate = accumulate});
+      {.scale = engine_.gradient_scaling.after, .accumulate = accumulate});
   std::function<void()> reduced;
   if (offloaded) {
     reduced = [this, offloaded, adds = accumulated_] { offload(offloaded, adds); };
@@ -119,6 +144,34 @@ void FlatGradient::reduce_to_shard() {
   engine_.groups.shard->progress();
 }
 
+/// Puts the whole gradient of this rank where the peers read it.
+void FlatGradient::contribute(std::byte* from, DType dtype) {
+  device::Device& device = *engine_.device;
+  const auto numel = static_cast<std::size_t>(layout_.padded_numel);
+  const DType reduced = engine_.precision.reduced;
+  if (!buffer_) {
+    buffer_ = engine_.gradients->acquire(numel * nbytes_of(reduced));
+  }
+  const float scale = engine_.gradient_scaling.before;
+  device::MemoryPtr widened;
+  if (scale != 1.0F) {
+    if (dtype != DType::float32) {
+      widened = engine_.scratch->acquire(numel * sizeof(float));
+    }
+    std::byte* const scaled = widened ? widened->data() : from;
+    device.add_scaled(from, dtype, reinterpret_cast<float*>(scaled), numel, scale, false,
+                      device.compute());
+    from = scaled;
+    dtype = DType::float32;
+  }
+  if (from != buffer_->data()) {
+    device.cast(from, dtype, buffer_->data(), reduced, numel, device.compute());
+  }
+  if (widened) {
+    engine_.scratch->release(std::move(widened));
+  }
+}
+
 void FlatGradient::offload(const device::MemoryPtr& reduced, bool accumulate) {
   if (engine_.groups.replicate) {
     all_reduce_replicas(reduced->as<float>())->wait_released();
@@ -127,19 +180,25 @@ void FlatGradient::offload(const device::MemoryPtr& reduced, bool accumulate) {
 }
 
 /// Gradients that are kept whole are accumulated in float32 over the micro-steps.
-void FlatGradient::add_to_whole() {
+void FlatGradient::add_to_sum() {
+  const auto numel = static_cast<std::size_t>(layout_.padded_numel);
   open();
   zero_unwritten();
-  engine_.device->add_scaled(scratch_->data(), engine_.precision.viewed, buffer_->as<float>(),
-                             static_cast<std::size_t>(layout_.padded_numel), 1.0F, whole_begun_,
+  if (!kept_whole_ && !unreduced_) {
+    unreduced_ = engine_.device->allocate(numel * sizeof(float), "unreduced gradients");
+  }
+  float* const sum = kept_whole_ ? buffer_->as<float>() : unreduced_->as<float>();
+  engine_.device->add_scaled(target_, engine_.precision.viewed, sum, numel, 1.0F, sum_begun_,
                              engine_.device->compute());
-  engine_.scratch->release(std::move(scratch_));
-  whole_begun_ = true;
+  if (scratch_) {
+    engine_.scratch->release(std::move(scratch_));
+  }
+  sum_begun_ = true;
   target_ = nullptr;
 }
 
 void FlatGradient::reduce_whole() {
-  if (!whole_begun_) {
+  if (!sum_begun_) {
     open();
     zero_unwritten();
   }
@@ -154,30 +213,34 @@ void FlatGradient::reduce_whole() {
   if (engine_.on.shard_optimizer) {
     reduction_ = world.reduce_scatter(full, full + owned_.offset,
                                       static_cast<std::size_t>(layout_.shard_numel), DType::float32,
-                                      {.scale = engine_.gradient_scale});
+                                      {.scale = engine_.gradient_scaling.after});
     engine_.traffic.reduced_elements += layout_.numel;
     engine_.traffic.reduce_calls += 1;
   } else {
     reduction_ = world.all_reduce(full, static_cast<std::size_t>(layout_.padded_numel),
-                                  engine_.gradient_scale);
+                                  engine_.gradient_scaling.after);
     engine_.traffic.all_reduced_elements += layout_.numel;
     engine_.traffic.all_reduce_calls += 1;
   }
   world.progress();
+  if (!engine_.settings.sharding.overlap_comm) {
+    wait_reduction();
+  }
 }
 
 /// Nobody else's gradients are in it, so that the share of the other ranks in the scale goes.
 void FlatGradient::average_own() {
   float* const full = buffer_->as<float>();
   const auto ranks = static_cast<float>(engine_.groups.world->size());
+  const GradientScaling& mean = engine_.gradient_scaling;
   engine_.device->add_scaled(full, DType::float32, full,
                              static_cast<std::size_t>(layout_.padded_numel),
-                             engine_.gradient_scale * ranks, false, engine_.device->compute());
+                             mean.before * mean.after * ranks, false, engine_.device->compute());
 }
 
 void FlatGradient::flush() {
-  if (kept_whole_ ? !accumulated_ : is_open() || !accumulated_) {
-    close(true);
+  if (kept_whole_ ? !accumulated_ : is_open() || waits_ || !accumulated_) {
+    end(true);
   }
 }
 
@@ -202,7 +265,7 @@ void FlatGradient::bring() {
   }
 }
 
-const float* FlatGradient::reduced() const {
+float* FlatGradient::reduced() const {
   if (host_) {
     return host_->as<float>();
   }
@@ -218,15 +281,69 @@ void FlatGradient::wait_reduction() {
 
 void FlatGradient::forget() {
   accumulated_ = false;
-  whole_begun_ = false;
+  sum_begun_ = false;
+  closed_.clear();
   std::fill(written_.begin(), written_.end(), false);
 }
 
 std::int64_t FlatGradient::held_nbytes() const {
+  const std::int64_t whole =
+      waits_ ? layout_.padded_numel * static_cast<std::int64_t>(sizeof(float)) : 0;
   if (host_) {
-    return static_cast<std::int64_t>(host_->nbytes());
+    return whole + static_cast<std::int64_t>(host_->nbytes());
   }
-  return static_cast<std::int64_t>((kept_whole_ ? buffer_ : shard_)->nbytes());
+  return whole + static_cast<std::int64_t>((kept_whole_ ? buffer_ : shard_)->nbytes());
+}
+
+// --- whose gradient was not finite ---
+
+/// Before it is reduced, after which nobody can tell.
+void FlatGradient::watch() {
+  if (!engine_.watches_gradients()) {
+    return;
+  }
+  device::Device& device = *engine_.device;
+  const auto micro_steps =
+      static_cast<std::size_t>(std::max(1, engine_.settings.sharding.gradient_accumulation_steps));
+  if (!squares_) {
+    squares_ = device.allocate(micro_steps * sizeof(double), "gradient watch");
+  }
+  double* const sum = squares_->as<double>() + std::min(closed_.size(), micro_steps - 1);
+  closed_.push_back(engine_.gradients_closed);
+  device.zero(sum, sizeof(double), device.compute());
+  const DType viewed = engine_.precision.viewed;
+  for (std::size_t i = 0; i < written_.size(); ++i) {
+    if (!written_[i] || !is_open()) {
+      continue;
+    }
+    const auto numel = static_cast<std::size_t>(layout_.numels[i]);
+    std::byte* values = target_ + static_cast<std::size_t>(layout_.offsets[i]) * nbytes_of(viewed);
+    device::MemoryPtr widened;
+    if (viewed != DType::float32) {
+      widened = engine_.scratch->acquire(numel * sizeof(float));
+      device.cast(values, viewed, widened->data(), DType::float32, numel, device.compute());
+      values = widened->data();
+    }
+    device.add_squared_norm(reinterpret_cast<const float*>(values), numel, sum, device.compute());
+    if (widened) {
+      engine_.scratch->release(std::move(widened));
+    }
+  }
+}
+
+std::optional<std::int64_t> FlatGradient::first_non_finite() const {
+  device::Device& device = *engine_.device;
+  std::vector<double> sums(squares_ ? squares_->nbytes() / sizeof(double) : 0);
+  if (!sums.empty()) {
+    device.copy(sums.data(), squares_->data(), squares_->nbytes(), device.compute());
+    device.record(device.compute())->synchronize();
+  }
+  for (std::size_t i = 0; i < std::min(sums.size(), closed_.size()); ++i) {
+    if (!std::isfinite(sums[i])) {
+      return closed_[i];
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace acc::sharding

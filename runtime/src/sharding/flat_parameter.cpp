@@ -107,10 +107,11 @@ void FlatParameter::begin_unshard() {
     return;
   }
   unsharded_ = true;
-  const bool copies = storage_->begin_unshard();
-  if (!storage_->always_full()) {
+  const Gathering gathering = storage_->begin_unshard();
+  if (gathering.gathers) {
     engine_.traffic.gathered_elements += layout_.numel;
-    engine_.traffic.gathered_elements_moved += copies ? layout_.numel : 0;
+    engine_.traffic.gathered_elements_moved += gathering.copies ? layout_.numel : 0;
+    engine_.traffic.secondary_elements += gathering.over_secondary ? layout_.numel : 0;
     engine_.traffic.gather_calls += 1;
   }
 }
@@ -135,12 +136,12 @@ const void* FlatParameter::unshard() {
   return view_;
 }
 
-void FlatParameter::reshard(bool gathers_again) {
+void FlatParameter::reshard(NextUse next) {
   if (widened_) {
     engine_.scratch->release(std::move(widened_));
   }
   view_ = nullptr;
-  storage_->reshard(gathers_again);
+  storage_->reshard(next);
   unsharded_ = false;
 }
 

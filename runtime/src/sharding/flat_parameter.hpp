@@ -19,6 +19,7 @@ class FlatParameter {
   FlatParameter(Engine& engine, std::string unit_name, std::vector<ParameterRecord> parameters,
                 FlatTraits traits);
 
+  [[nodiscard]] const std::string& unit_name() const noexcept { return unit_name_; }
   [[nodiscard]] const FlatLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] const std::vector<ParameterRecord>& parameters() const noexcept {
     return parameters_;
@@ -47,7 +48,7 @@ class FlatParameter {
   void begin_unshard();
   /// The full parameter in the view dtype, [padded_numel].
   const void* unshard();
-  void reshard(bool gathers_again);
+  void reshard(NextUse next);
 
   /// Null where this is frozen.
   [[nodiscard]] FlatGradient* gradient() noexcept { return gradient_.get(); }

@@ -3,6 +3,7 @@
 #include "acc/plugins/strategy.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace acc::sharding {
@@ -12,17 +13,23 @@ using Parameters = std::vector<ParameterRecord>;
 
 std::vector<FlatPlan> by_treatment(const Parameters& parameters) {
   std::vector<FlatPlan> plans;
-  for (const bool ignored : {false, true}) {
-    for (const bool trainable : {true, false}) {
-      FlatPlan plan{.traits = {.trainable = trainable, .ignored = ignored}, .members = {}};
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        if (parameters[i].trainable == trainable && parameters[i].ignored == ignored) {
-          plan.members.push_back(i);
-        }
+  constexpr std::array kTreatments = {
+      FlatTraits{.trainable = true},
+      FlatTraits{.trainable = false},
+      FlatTraits{.trainable = true, .persistent = true},
+      FlatTraits{.trainable = false, .persistent = true},
+      FlatTraits{.trainable = true, .ignored = true},
+      FlatTraits{.trainable = false, .ignored = true},
+  };
+  for (const FlatTraits& traits : kTreatments) {
+    FlatPlan plan{.traits = traits, .members = {}};
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].traits() == traits) {
+        plan.members.push_back(i);
       }
-      if (!plan.members.empty()) {
-        plans.push_back(std::move(plan));
-      }
+    }
+    if (!plan.members.empty()) {
+      plans.push_back(std::move(plan));
     }
   }
   return plans;

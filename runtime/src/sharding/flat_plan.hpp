@@ -10,6 +10,15 @@
 
 namespace acc::sharding {
 
+/// How a flat parameter is treated.
+struct FlatTraits {
+  bool trainable = true;
+  bool persistent = false;  ///< stays gathered from one step to the next
+  bool ignored = false;     ///< whole on every rank; its gradients are this rank's own
+
+  bool operator==(const FlatTraits&) const = default;
+};
+
 /// A parameter as the program registered it.
 struct ParameterRecord {
   std::string name;  ///< full name
@@ -19,14 +28,10 @@ struct ParameterRecord {
   Initializer initializer;
   bool trainable = true;
   bool weight_decay = true;
-  bool ignored = false;  ///< in a module that fsdp_ignored_modules names
-};
-
-/// How a flat parameter is treated.
-struct FlatTraits {
-  bool trainable = true;
+  bool ignored = false;     ///< in a module that fsdp_ignored_modules names
   bool persistent = false;  ///< stays gathered from one step to the next
-  bool ignored = false;     ///< whole on every rank; its gradients are this rank's own
+
+  [[nodiscard]] FlatTraits traits() const noexcept { return {trainable, persistent, ignored}; }
 };
 
 /// One flat parameter of a unit.

@@ -2,12 +2,14 @@
 
 #include "acc/base/error.hpp"
 #include "collectives/make_group.hpp"
+#include "collectives/recorded_group.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace acc::sharding {
 namespace {
@@ -18,11 +20,38 @@ std::vector<int> consecutive(int first, int count) {
   return ranks;
 }
 
-void check_divides(int size, int world, const char* what) {
-  if (size < 1 || world % size != 0) {
-    throw Error(Errc::config,
-                fmt::format("{} is {}, which does not divide the {} ranks", what, size, world));
+void check_divides(int size, int ranks, const char* what, const char* of = "") {
+  if (size < 1 || ranks % size != 0) {
+    throw Error(Errc::config, fmt::format("{} is {}, which does not divide the {} ranks{}", what,
+                                          size, ranks, of));
   }
+}
+
+/// Consecutive ranks of the shard group: hpZ's over all ranks, a reshard size also within the shard
+/// groups of a hybrid. A copy over the whole shard group would be the shards again.
+std::vector<int> plan_secondary(const plugins::ShardingSettings& sharding,
+                                const std::vector<int>& shard, int rank) {
+  const auto on = plugins::switches(sharding.strategy);
+  const int hpz = on.replicate ? 1 : sharding.hpz_partition_size;
+  const int reshard = sharding.reshard_size;
+  if (!on.reshard_after_forward || (hpz <= 1 && reshard <= 1)) {
+    return {};
+  }
+  if (hpz > 1 && reshard > 1) {
+    throw Error(Errc::config,
+                fmt::format("zero_hpz_partition_size is {} and fsdp_reshard_after_forward {}: both "
+                            "say over which ranks the backward gathers",
+                            hpz, reshard));
+  }
+  const int size = hpz > 1 ? hpz : reshard;
+  check_divides(size, static_cast<int>(shard.size()),
+                hpz > 1 ? "zero_hpz_partition_size" : "fsdp_reshard_after_forward",
+                " of a shard group");
+  if (reshard == static_cast<int>(shard.size())) {
+    return {};
+  }
+  const int first = (rank - shard.front()) / size * size;
+  return consecutive(shard.front() + first, size);
 }
 
 }  // namespace
@@ -49,29 +78,38 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
   for (int r = identity.rank % shard_size; r < world; r += shard_size) {
     plan.replicate.push_back(r);
   }
-  if (sharding.hpz_partition_size > 1 && on.reshard_after_forward && !on.replicate) {
-    const int hpz = sharding.hpz_partition_size;
-    check_divides(hpz, world, "zero_hpz_partition_size");
-    plan.hpz = consecutive(identity.rank / hpz * hpz, hpz);
-  }
+  plan.secondary = plan_secondary(sharding, plan.shard, identity.rank);
   return plan;
 }
 
-void Groups::replace(const std::function<std::shared_ptr<collectives::ProcessGroup>(
-                         std::shared_ptr<collectives::ProcessGroup>)>& wrap) {
+void Groups::replace(const Wrap& wrap) {
+  struct Named {
+    std::shared_ptr<collectives::ProcessGroup>* group;
+    const char* name;
+    const std::vector<int>& ranks;
+  };
   std::map<std::shared_ptr<collectives::ProcessGroup>, std::shared_ptr<collectives::ProcessGroup>>
       wrapped;
-  for (auto* group : {&world, &shard, &replicate, &hpz}) {
-    if (*group) {
-      auto& once = wrapped[*group];
-      once = once ? once : wrap(*group);
-      *group = once;
+  for (const Named& each : {Named{&world, "world", plan.world}, Named{&shard, "shard", plan.shard},
+                            Named{&replicate, "replicate", plan.replicate},
+                            Named{&secondary, "secondary", plan.secondary}}) {
+    if (*each.group) {
+      auto& once = wrapped[*each.group];
+      once = once ? once : wrap(*each.group, each.name, each.ranks);
+      *each.group = once;
     }
   }
 }
 
+void Groups::record(std::shared_ptr<flight::Recorder> to) {
+  recorder = std::move(to);
+  replace([this](auto group, const char* name, const std::vector<int>& ranks) {
+    return collectives::record_group(std::move(group), recorder, name, ranks);
+  });
+}
+
 void Groups::abort(const std::string& reason) const noexcept {
-  for (const auto& group : {world, shard, replicate, hpz}) {
+  for (const auto& group : {world, shard, replicate, secondary}) {
     if (group) {
       group->abort(reason);
     }
@@ -93,8 +131,8 @@ Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* 
   if (groups.plan.replicate_size() > 1) {
     groups.replicate = part_of_world(groups.plan.replicate, "replicate");
   }
-  if (!groups.plan.hpz.empty()) {
-    groups.hpz = part_of_world(groups.plan.hpz, "hpz");
+  if (!groups.plan.secondary.empty()) {
+    groups.secondary = part_of_world(groups.plan.secondary, "secondary");
   }
   return groups;
 }

@@ -1,16 +1,19 @@
 #include "sharding/pools.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace acc::sharding {
 namespace {
 
-/// Takes the first free buffer that is large enough.
+/// Takes the smallest free buffer that is large enough, of several the one that is free longest.
 template <typename Pointer>
 Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
-  const auto found = std::find_if(free.begin(), free.end(),
-                                  [&](const auto& each) { return each->nbytes() >= nbytes; });
-  if (found == free.end()) {
+  const auto rank = [&](const auto& each) {
+    return each->nbytes() < nbytes ? SIZE_MAX : each->nbytes();
+  };
+  const auto found = std::ranges::min_element(free, {}, rank);
+  if (found == free.end() || (*found)->nbytes() < nbytes) {
     return nullptr;
   }
   auto buffer = *found;
@@ -20,7 +23,18 @@ Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
 
 }  // namespace
 
+void GatherLimiter::before_gather() {
+  while (freed_.size() >= kMostFreed) {
+    const trace::Scope scope(tracer_, "wait", "for", "a freed buffer");
+    freed_.front()->synchronize();
+    freed_.pop_front();
+  }
+}
+
 collectives::BufferPtr GatherPool::acquire(std::size_t nbytes) {
+  if (limiter_ != nullptr) {
+    limiter_->before_gather();
+  }
   if (auto buffer = take(free_, nbytes)) {
     return buffer;
   }
@@ -32,6 +46,24 @@ collectives::BufferPtr GatherPool::acquire(std::size_t nbytes) {
 void GatherPool::release(const collectives::BufferPtr& buffer) {
   group_.release_gathered(buffer);
   free_.push_back(buffer);
+  if (limiter_ != nullptr) {
+    limiter_->freed(device_.record(device_.compute()));
+  }
+}
+
+collectives::WorkPtr GatherWindow::start(std::int64_t numel,
+                                         const std::function<collectives::WorkPtr()>& gather) {
+  if (max_numel_ == 0) {
+    return gather();
+  }
+  while (!flights_.empty() && under_way_ + numel > max_numel_) {
+    flights_.front().gather->wait();
+    under_way_ -= flights_.front().numel;
+    flights_.pop_front();
+  }
+  flights_.push_back({gather(), numel});
+  under_way_ += numel;
+  return flights_.back().gather;
 }
 
 collectives::BufferPtr GradientPool::acquire(std::size_t nbytes) {
@@ -50,6 +82,9 @@ collectives::BufferPtr GradientPool::acquire(std::size_t nbytes) {
 void GradientPool::in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction,
                              std::function<void()> reduced) {
   flights_.push_back({std::move(buffer), std::move(reduction), std::move(reduced)});
+  if (!overlaps_) {
+    drain();
+  }
 }
 
 void GradientPool::retire_oldest() {

@@ -1,9 +1,14 @@
 #include "sharding/schedule.hpp"
 
+#include "acc/plugins/strategy.hpp"
+
 #include <algorithm>
+#include <utility>
 
 namespace acc::sharding {
 namespace {
+
+using plugins::BackwardPrefetch;
 
 bool holds(const std::vector<int>& order, int unit) {
   return std::find(order.begin(), order.end(), unit) != order.end();
@@ -11,12 +16,57 @@ bool holds(const std::vector<int>& order, int unit) {
 
 }  // namespace
 
-std::vector<int> Schedule::before_forward(int unit) {
-  if (!holds(forward_, unit)) {
-    forward_.push_back(unit);
-    return {};
+ScheduleRules schedule_rules(const plugins::ShardingSettings& settings, bool runs_ahead) {
+  return {.backward = settings.backward_prefetch,
+          .forward = settings.forward_prefetch || runs_ahead,
+          .reshard_after_forward = plugins::switches(settings.strategy).reshard_after_forward,
+          // FSDP 2 spares the root unless reshard_after_forward was given, as a size is.
+          .reshard_root = settings.reshard_size > 1,
+          .prefetch_bucket = settings.prefetch_bucket_size,
+          .max_live = settings.max_live_parameters,
+          .max_reuse_distance = settings.max_reuse_distance};
+}
+
+int Schedule::add_unit(ScheduledUnit unit) {
+  units_.push_back({.facts = unit});
+  return static_cast<int>(units_.size()) - 1;
+}
+
+void Schedule::gathered(int unit) {
+  Entry& entry = at(unit);
+  if (!entry.live) {
+    live_ += entry.facts.numel;
+    entry.live = true;
+    entry.early = true;  // until a scope of it begins
   }
-  return rules_.forward ? next_of(forward_, unit) : std::vector<int>{};
+}
+
+void Schedule::freed(int unit) {
+  Entry& entry = at(unit);
+  live_ -= entry.live ? entry.facts.numel : 0;
+  entry.live = false;
+}
+
+void Schedule::begin_use(int unit) {
+  at(unit).early = false;
+  trace_.use(unit);
+}
+
+std::vector<int> Schedule::before_forward(int unit) {
+  if (owed_ == 0) {
+    trace_.end_iteration();
+  }
+  ++owed_;
+  ++at(unit).owed;
+  begin_use(unit);
+  const bool known = holds(forward_, unit);
+  if (!known) {
+    forward_.push_back(unit);
+  }
+  if (rules_.prefetch_bucket > 0) {
+    return next_in_trace();
+  }
+  return known && rules_.forward ? next_of(forward_, unit) : std::vector<int>{};
 }
 
 void Schedule::after_forward(int unit) {
@@ -25,21 +75,111 @@ void Schedule::after_forward(int unit) {
   }
 }
 
+std::vector<int> Schedule::begin_backward(int unit) {
+  if (rules_.prefetch_bucket > 0) {
+    return next_in_trace();
+  }
+  return rules_.backward == BackwardPrefetch::backward_pre ? next_backward(unit)
+                                                           : std::vector<int>{};
+}
+
+std::vector<int> Schedule::before_recompute(int unit) {
+  begin_use(unit);
+  at(unit).recomputed = true;
+  return begin_backward(unit);
+}
+
 std::vector<int> Schedule::before_backward(int unit) {
-  return rules_.backward == plugins::BackwardPrefetch::backward_pre ? next_of(backward_, unit)
-                                                                    : std::vector<int>{};
+  if (!std::exchange(at(unit).recomputed, false)) {
+    begin_use(unit);
+  }
+  return begin_backward(unit);
 }
 
 std::vector<int> Schedule::after_backward(int unit) {
-  return rules_.backward == plugins::BackwardPrefetch::backward_post ? next_of(backward_, unit)
-                                                                     : std::vector<int>{};
+  --owed_;
+  --at(unit).owed;
+  const bool post =
+      rules_.prefetch_bucket == 0 && rules_.backward == BackwardPrefetch::backward_post;
+  return post ? next_backward(unit) : std::vector<int>{};
+}
+
+void Schedule::after_step() {
+  trace_.end_iteration();
+  owed_ = 0;
+  for (Entry& entry : units_) {
+    entry.owed = 0;
+    entry.recomputed = false;
+  }
 }
 
 /// One ahead, so two units are alive at most.
-std::vector<int> Schedule::next_of(const Order& order, int unit) {
-  const auto at = std::find(order.begin(), order.end(), unit);
-  return at == order.end() || std::next(at) == order.end() ? std::vector<int>{}
-                                                           : std::vector<int>{*std::next(at)};
+std::vector<int> Schedule::next_of(const Order& order, int unit) const {
+  const auto found = std::find(order.begin(), order.end(), unit);
+  if (found == order.end() || std::next(found) == order.end()) {
+    return {};
+  }
+  const int next = *std::next(found);
+  const Entry& entry = at(next);
+  const bool fits = entry.facts.numel <= rules_.max_live - live_;
+  return entry.live || !fits ? std::vector<int>{} : std::vector<int>{next};
+}
+
+/// The one after a root that ends last has had its backward.
+std::vector<int> Schedule::next_backward(int unit) const {
+  std::vector<int> next = next_of(backward_, unit);
+  const bool is_due = !next.empty() && at(next.front()).owed > 0;
+  return is_due ? next : std::vector<int>{};
+}
+
+std::vector<int> Schedule::next_in_trace() const {
+  std::vector<int> next;
+  std::vector<bool> seen(units_.size(), false);
+  std::int64_t ahead = 0;
+  std::int64_t live = live_;
+  for (const int unit : trace_.ahead()) {
+    if (ahead >= rules_.prefetch_bucket) {
+      break;
+    }
+    const Entry& entry = at(unit);
+    if (seen[static_cast<std::size_t>(unit)] || (entry.live && !entry.early)) {
+      continue;
+    }
+    seen[static_cast<std::size_t>(unit)] = true;
+    if (!entry.live) {
+      if (entry.facts.numel > rules_.max_live - live) {
+        break;
+      }
+      live += entry.facts.numel;
+      next.push_back(unit);
+    }
+    ahead += entry.facts.numel;
+  }
+  return next;
+}
+
+bool Schedule::is_used_soon(int unit) const {
+  std::int64_t distance = 0;
+  for (const int next : trace_.ahead()) {
+    if (distance >= rules_.max_reuse_distance) {
+      return false;
+    }
+    if (next == unit) {
+      return true;
+    }
+    distance += at(next).facts.numel;
+  }
+  return false;
+}
+
+bool Schedule::frees_after_forward(int unit) const {
+  const bool spared = at(unit).facts.is_root && !rules_.reshard_root;
+  const bool stays = !rules_.reshard_after_forward || spared || is_used_soon(unit);
+  return !stays || live_ > rules_.max_live;
+}
+
+bool Schedule::frees_after_backward(int unit) const {
+  return !is_used_soon(unit) || live_ > rules_.max_live;
 }
 
 }  // namespace acc::sharding

@@ -1,6 +1,7 @@
 #include "sharding/shard_unit.hpp"
 
 #include "acc/base/error.hpp"
+#include "flight/recorder.hpp"
 
 #include <fmt/format.h>
 
@@ -9,6 +10,7 @@ namespace acc::sharding {
 ShardUnit::ShardUnit(Engine& engine, std::string name, bool is_root,
                      const std::vector<ParameterRecord>& parameters)
     : engine_(engine), name_(std::move(name)), is_root_(is_root), places_(parameters.size()) {
+  ScheduledUnit scheduled{.is_root = is_root};
   for (const FlatPlan& plan :
        plan_flats(parameters, engine_.settings.sharding, engine_.groups.shard->size())) {
     std::vector<ParameterRecord> members;
@@ -20,31 +22,38 @@ ShardUnit::ShardUnit(Engine& engine, std::string name, bool is_root,
     for (std::size_t k = 0; k < plan.members.size(); ++k) {
       places_[plan.members[k]] = {flats_.back().get(), k};
     }
+    const bool is_freed = !plan.traits.persistent && !plan.traits.ignored;
+    scheduled.numel += is_freed ? flats_.back()->layout().numel : 0;
   }
+  number_ = engine_.schedule->add_unit(scheduled);
+}
+
+void ShardUnit::begin_unshard() {
+  unsharded_ = true;
+  for (const auto& flat : flats_) {
+    flat->begin_unshard();
+  }
+  engine_.schedule->gathered(number_);
 }
 
 void ShardUnit::unshard() {
-  for (const auto& flat : flats_) {
-    flat->begin_unshard();
-  }
+  begin_unshard();
   for (const auto& flat : flats_) {
     flat->unshard();
   }
-  unsharded_ = true;
 }
 
-void ShardUnit::reshard(bool gathers_again) {
+void ShardUnit::reshard(NextUse next) {
   for (const auto& flat : flats_) {
-    flat->reshard(gathers_again);
+    flat->reshard(next);
   }
   unsharded_ = false;
+  engine_.schedule->freed(number_);
 }
 
 void ShardUnit::prefetch() {
-  unsharded_ = true;
-  for (const auto& flat : flats_) {
-    flat->begin_unshard();
-  }
+  const flight::Scope scope(engine_.groups.recorder.get(), "prefetch", name_);
+  begin_unshard();
 }
 
 void ShardUnit::before_forward() {
@@ -56,6 +65,7 @@ void ShardUnit::before_forward() {
                     "Optimizer::step() comes first",
                     name_, micro_steps_ + 1, micro_steps));
   }
+  enter("forward");
   unshard();
   ++open_;
   if (engine_.no_grad_depth == 0) {
@@ -64,26 +74,58 @@ void ShardUnit::before_forward() {
   trace_scope("forward");
 }
 
+void ShardUnit::enter(const char* phase) {
+  if (engine_.groups.recorder) {
+    engine_.groups.recorder->enter(phase, name_.empty() ? "root" : name_);
+  }
+}
+
+void ShardUnit::leave(const char* phase) {
+  if (engine_.groups.recorder) {
+    engine_.groups.recorder->leave(phase, name_.empty() ? "root" : name_);
+  }
+}
+
 void ShardUnit::after_forward() {
   trace_end();
+  leave("forward");
   --open_;
   if (open_ > 0) {
     return;
   }
-  // The root stays for the backward that starts in it (FSDP keeps its root unit the same way).
-  const bool backward_follows = forwards_ > backwards_;
-  if (!backward_follows || (engine_.on.reshard_after_forward && !is_root_)) {
-    reshard(backward_follows);
+  if (forwards_ <= backwards_) {
+    reshard(NextUse::unknown);
+  } else if (engine_.schedule->frees_after_forward(number_)) {
+    reshard(NextUse::backward);
   }
 }
 
-void ShardUnit::before_backward() {
+void ShardUnit::check_backward_is_due(const char* scope) const {
   if (backwards_ >= forwards_) {
     throw Error(Errc::invalid_argument,
-                fmt::format("unit '{}': backward number {} of this micro-step, but only {} forward "
+                fmt::format("unit '{}': {} number {} of this micro-step, but only {} forward "
                             "scopes were opened outside no_grad()",
-                            name_, backwards_ + 1, forwards_));
+                            name_, scope, backwards_ + 1, forwards_));
   }
+}
+
+void ShardUnit::before_recompute() {
+  check_backward_is_due("recomputation for backward");
+  enter("recompute");
+  unshard();
+  ++open_;
+  trace_scope("recompute");
+}
+
+void ShardUnit::after_recompute() {
+  trace_end();
+  leave("recompute");
+  --open_;
+}
+
+void ShardUnit::before_backward() {
+  check_backward_is_due("backward");
+  enter("backward");
   unshard();
   ++open_;
   trace_scope("backward");
@@ -96,6 +138,7 @@ void ShardUnit::after_backward() {
   if (open_ == 0 && backwards_ == forwards_) {
     complete_micro_step();
   }
+  leave("backward");
 }
 
 void ShardUnit::trace_scope(const char* phase) {
@@ -116,7 +159,11 @@ void ShardUnit::complete_micro_step() {
   ++micro_steps_;
   const bool last = micro_steps_ >= engine_.settings.sharding.gradient_accumulation_steps;
   for_each_gradient([last](FlatGradient& gradient) { gradient.close(last); });
-  reshard(!last);
+  // FSDP's no_sync: what stays gathered from forward to backward stays until the reduction.
+  const bool stays = engine_.no_sync_depth > 0 && !engine_.on.reshard_after_forward;
+  if (!stays && engine_.schedule->frees_after_backward(number_)) {
+    reshard(last ? NextUse::unknown : NextUse::forward);
+  }
 }
 
 const void* ShardUnit::parameter(std::size_t index) {
@@ -145,9 +192,10 @@ void ShardUnit::flush() {
     throw Error(Errc::invalid_argument,
                 fmt::format("Optimizer::step() inside an open scope of unit '{}'", name_));
   }
+  const flight::Scope scope(engine_.groups.recorder.get(), "step", name_);
   for_each_gradient([](FlatGradient& gradient) { gradient.flush(); });
   if (unsharded_) {
-    reshard(false);
+    reshard(NextUse::unknown);
   }
 }
 
@@ -156,6 +204,7 @@ void ShardUnit::after_step() {
   backwards_ = 0;
   micro_steps_ = 0;
   for_each_gradient([](FlatGradient& gradient) { gradient.forget(); });
+  engine_.schedule->after_step();
 }
 
 }  // namespace acc::sharding

@@ -26,11 +26,13 @@ class ShardUnit {
 
   void before_forward();
   void after_forward();
+  /// A forward that is computed again for the backward, which `before_backward` then begins.
+  void before_recompute();
+  void after_recompute();
   void before_backward();
   void after_backward();
   /// Starts the gather early; the next `before_…` finds it under way.
   void prefetch();
-  [[nodiscard]] bool is_sharded_now() const noexcept { return !unsharded_; }
 
   /// In the view dtype, [numel]; only within a scope.
   const void* parameter(std::size_t index);
@@ -42,21 +44,29 @@ class ShardUnit {
   [[nodiscard]] int micro_steps_done() const noexcept { return micro_steps_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] bool is_root() const noexcept { return is_root_; }
+  /// By which the schedule knows this unit.
+  [[nodiscard]] int number() const noexcept { return number_; }
   [[nodiscard]] const std::vector<std::unique_ptr<FlatParameter>>& flats() const noexcept {
     return flats_;
   }
 
  private:
+  void begin_unshard();
   void unshard();
-  void reshard(bool gathers_again);
+  void reshard(NextUse next);
+  void check_backward_is_due(const char* scope) const;
   void complete_micro_step();
   void for_each_gradient(const std::function<void(FlatGradient&)>& visit);
+  /// Tells the flight recorder where the program is.
+  void enter(const char* phase);
+  void leave(const char* phase);
   void trace_scope(const char* phase);
   void trace_end();
 
   Engine& engine_;
   std::string name_;
   bool is_root_;
+  int number_ = -1;
   std::vector<std::unique_ptr<FlatParameter>> flats_;
   std::vector<Place> places_;
   int open_ = 0;

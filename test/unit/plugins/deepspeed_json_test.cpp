@@ -84,38 +84,101 @@ TEST_CASE("DeepSpeed JSON: a file of every key is read whole") {
                                       {"stage3_prefetch_bucket_size", "50000000"},
                                       {"offload_param_device", "nvme"},
                                       {"offload_param_nvme_path", "/nvme"},
-                                      {"offload_optimizer_device", "cpu"}}) {
+                                      {"offload_optimizer_device", "cpu"},
+                                      {"reduce_dtype", "fp32"},
+                                      {"fp16_initial_scale_power", "12"},
+                                      {"optimizer_type", "adamw"},
+                                      {"optimizer_lr", ""},
+                                      {"optimizer_betas", "0.9,0.95"},
+                                      {"optimizer_weight_decay", ""},
+                                      {"scheduler_type", "WarmupDecayLR"},
+                                      {"scheduler_warmup_num_steps", "10"},
+                                      {"scheduler_total_num_steps", ""},
+                                      {"deepspeed_unsupported",
+                                       "prescale_gradients true; gradient_predivide_factor 2.0; "
+                                       "activation_checkpointing.partition_activations true; "
+                                       "zero_optimization.zero_quantized_weights true; "
+                                       "zero_optimization.offload_optimizer.ratio 0.5"}}) {
     CAPTURE(key);
     CHECK(settings.text(key) == expected);
   }
   CHECK(settings.source("zero_stage").where == "d.json:13");
   CHECK(settings.source("gradient_accumulation_steps").where == "d.json:2");
-  CHECK(paths(file.left_to_program) == Words{"train_batch_size",
-                                             "train_micro_batch_size_per_gpu",
-                                             "optimizer",
-                                             "scheduler",
-                                             "prescale_gradients",
-                                             "gradient_predivide_factor",
-                                             "communication_data_type",
-                                             "steps_per_print",
-                                             "zero_allow_untested_optimizer",
-                                             "zero_force_ds_cpu_optimizer",
-                                             "fp16.initial_scale_power",
-                                             "bf16.immediate_grad_update",
-                                             "activation_checkpointing.partition_activations",
-                                             "activation_checkpointing.number_checkpoints",
-                                             "aio.block_size",
-                                             "aio.queue_depth",
-                                             "zero_optimization.zero_quantized_weights",
-                                             "zero_optimization.leaf_module",
-                                             "zero_optimization.offload_param.buffer_count",
-                                             "zero_optimization.offload_optimizer.ratio"});
+  CHECK(paths(file.left_to_program) ==
+        Words{"train_batch_size", "train_micro_batch_size_per_gpu", "optimizer", "scheduler",
+              "prescale_gradients", "gradient_predivide_factor", "steps_per_print",
+              "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
+              "bf16.immediate_grad_update", "activation_checkpointing.partition_activations",
+              "activation_checkpointing.number_checkpoints", "aio.block_size", "aio.queue_depth",
+              "zero_optimization.zero_quantized_weights", "zero_optimization.leaf_module",
+              "zero_optimization.offload_param.buffer_count",
+              "zero_optimization.offload_optimizer.ratio"});
   CHECK(paths(file.filled_by_program) == Words{"optimizer.params.lr",
                                                "scheduler.params.total_num_steps",
                                                "zero_optimization.stage3_prefetch_bucket_size"});
   REQUIRE(file.notices.size() == 2);
   CHECK(contains(file.notices[0], "d.json: left to the program: train_batch_size, "));
   CHECK(contains(file.notices[1], "filled in by the program: optimizer.params.lr"));
+}
+
+TEST_CASE("DeepSpeed JSON: an optimizer is named as the runtime knows it, or by what it has not") {
+  struct Case {
+    std::string block, type;
+    Words values = {};  ///< key and text in turn
+  };
+  for (const auto& [block, type, values] : std::vector<Case>{
+           {R"({"type": "AdamW", "params": {"lr": 1e-3, "eps": 1e-7}})",
+            "adamw",
+            {"optimizer_lr", "1e-3", "optimizer_eps", "1e-7", "optimizer_weight_decay", "0"}},
+           {R"({"type": "Adam"})", "adamw", {"optimizer_weight_decay", "0"}},
+           {R"({"type": "Adam", "params": {"adam_w_mode": false, "weight_decay": 0.1}})",
+            "adam",
+            {"optimizer_weight_decay", "0.1"}},
+           {R"({"type": "adam", "params": {"torch_adam": true}})",
+            "adamw",
+            {"optimizer_weight_decay", ""}},
+           {R"({"type": "AdamW", "params": {"weight_decay": "auto"}})",
+            "adamw",
+            {"optimizer_weight_decay", ""}},
+           {R"({"type": "SGD", "params": {"momentum": 0.9, "nesterov": false}})",
+            "sgd",
+            {"optimizer_momentum", "0.9", "optimizer_weight_decay", ""}},
+           {R"({"type": "SGD", "params": {"nesterov": true}})", "SGD with nesterov true"},
+           {R"({"type": "Adam", "params": {"amsgrad": true, "bias_correction": false}})",
+            "Adam with amsgrad true, bias_correction false"},
+           {R"({"type": "lion", "params": {"lr": 1}})", "Lion", {"optimizer_lr", "1"}},
+       }) {
+    CAPTURE(block);
+    Settings settings;
+    apply_deepspeed_json(parse_json(file_with("\"optimizer\": " + block), "d.json"), 4, settings);
+    CHECK(settings.text("optimizer_type") == type);
+    CHECK(settings.source("optimizer_type").where == "d.json:4");
+    for (std::size_t i = 0; i < values.size(); i += 2) {
+      CAPTURE(values[i]);
+      CHECK(settings.text(values[i]) == values[i + 1]);
+    }
+  }
+  Settings settings;
+  apply_deepspeed_json(
+      parse_json(file_with(R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1}})"),
+                 "d.json"),
+      4, settings);
+  CHECK(settings.text("scheduler_type") == "OneCycle with cycle_min_lr 0.1");
+}
+
+TEST_CASE("DeepSpeed JSON: what the runtime has not is told to it, unless it is off") {
+  for (const auto& [lines, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"\"steps_per_print\": 5, \"wandb\": {\"enabled\": true}", ""},
+           {"\"amp\": {\"enabled\": false}, \"sequence_parallel_size\": 1", ""},
+           {"\"data_types\": {\"grad_accum_dtype\": \"fp32\"}", ""},
+           {"\"data_types\": {\"grad_accum_dtype\": \"bf16\"}", "data_types.grad_accum_dtype bf16"},
+           {"\"amp\": {\"enabled\": true}, \"sparse_gradients\": 1", "amp; sparse_gradients 1"},
+       }) {
+    CAPTURE(lines);
+    Settings settings;
+    apply_deepspeed_json(parse_json(file_with(lines), "d.json"), 4, settings);
+    CHECK(settings.text("deepspeed_unsupported") == expected);
+  }
 }
 
 TEST_CASE("DeepSpeed JSON: one key is wrong") {

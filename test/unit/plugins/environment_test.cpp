@@ -31,10 +31,15 @@ std::vector<std::string> samples(const SettingRow& row) {
   if (kPrograms.contains(row.key)) {
     return {"1"};  // more is for Python programs; the runtime refuses it
   }
+  if (row.key == "optimizer_betas") {
+    return {"0.9,0.95"};
+  }
   switch (row.type) {
     case Type::boolean: return {"true", "false"};
     case Type::integer: return {"1", row.allowed.ends_with("..1") ? "1" : "2"};
-    case Type::count: return {"4e3", "12345"};
+    case Type::count:
+      return row.allowed.ends_with("..127") ? std::vector<std::string>{"1e1", "12"}
+                                            : std::vector<std::string>{"4e3", "12345"};
     case Type::real: return {"0.5", "2.0"};
     case Type::size: return {"4096", "64MiB"};
     case Type::duration: return {"500ms", "2h"};
@@ -115,27 +120,113 @@ TEST_CASE("each field of the sharding settings can be reached from its setting")
        [](const auto& s) { return s.state_dict_type == StateDictType::sharded; }},
       {"fsdp", "fsdp_min_num_params", "77", [](const auto& s) { return s.min_num_params == 77; }},
       {"fsdp", "fsdp_forward_prefetch", "yes", [](const auto& s) { return s.forward_prefetch; }},
+      {"fsdp", "fsdp_limit_all_gathers", "no", [](const auto& s) { return !s.limit_all_gathers; }},
+      {"fsdp", "fsdp_use_orig_params", "no", [](const auto& s) { return !s.use_orig_params; }},
+      {"fsdp", "fsdp_cpu_ram_efficient_loading", "no",
+       [](const auto& s) { return !s.cpu_ram_efficient_loading; }},
+      {"fsdp", "fsdp_activation_checkpointing", "yes",
+       [](const auto& s) { return s.activation_checkpointing; }},
       {"fsdp", "fsdp_ignored_modules", "head.*",
        [](const auto& s) { return s.ignored_modules == "head.*"; }},
       {"fsdp", "mixed_precision", "bf16",
        [](const auto& s) { return s.mixed_precision == MixedPrecision::bf16; }},
-      {"deepspeed", "overlap_comm", "true", [](const auto& s) { return s.overlap_comm; }},
-      {"deepspeed", "zero3_save_16bit_model", "true",
-       [](const auto& s) { return s.save_16bit_model; }},
-      {"deepspeed", "sub_group_size", "1e6",
-       [](const auto& s) { return s.sub_group_size == 1'000'000; }},
-      {"deepspeed", "zero_stage", "1",
-       [](const auto& s) { return s.strategy == Strategy::shard_optimizer; }},
+      {"fsdp", "reduce_dtype", "fp32",
+       [](const auto& s) { return s.reduce_precision == MixedPrecision::no; }},
+      {"none", "reduce_dtype", "bf16",
+       [](const auto& s) { return s.reduce_precision == MixedPrecision::bf16; }},
+      {"none", "nan_policy", "raise",
+       [](const auto& s) { return s.nan_policy == NanPolicy::raise; }},
+      {"none", "stochastic_rounding", "true", [](const auto& s) { return s.stochastic_rounding; }},
+      {"none", "gradient_accumulation_steps", "3",
+       [](const auto& s) { return s.gradient_accumulation_steps == 3; }},
       {"none", "gradient_clipping", "0.5",
        [](const auto& s) { return s.gradient_clipping == 0.5; }},
+      {"deepspeed", "overlap_comm", "false", [](const auto& s) { return !s.overlap_comm; }},
+      {"deepspeed", "zero3_save_16bit_model", "true",
+       [](const auto& s) { return s.save_16bit_model; }},
+      {"deepspeed", "zero3_init_flag", "false", [](const auto& s) { return !s.zero3_init; }},
+      {"deepspeed", "sub_group_size", "1e6",
+       [](const auto& s) { return s.sub_group_size == 1'000'000; }},
+      {"deepspeed", "stage3_prefetch_bucket_size", "0",
+       [](const auto& s) {
+         return s.prefetch_bucket_size == 0 && !s.forward_prefetch &&
+                s.backward_prefetch == BackwardPrefetch::none;
+       }},
+      {"deepspeed", "stage3_param_persistence_threshold", "7",
+       [](const auto& s) { return s.param_persistence_threshold == 7; }},
+      {"deepspeed", "stage3_model_persistence_threshold", "8",
+       [](const auto& s) { return s.model_persistence_threshold == 8; }},
+      {"deepspeed", "stage3_max_live_parameters", "9",
+       [](const auto& s) { return s.max_live_parameters == 9; }},
+      {"deepspeed", "stage3_max_reuse_distance", "10",
+       [](const auto& s) { return s.max_reuse_distance == 10; }},
+      {"deepspeed", "reduce_bucket_size", "11",
+       [](const auto& s) { return s.reduce_bucket_size == 11; }},
+      {"deepspeed", "allgather_bucket_size", "12",
+       [](const auto& s) { return s.allgather_bucket_size == 12; }},
+      {"deepspeed", "zero_stage", "1",
+       [](const auto& s) { return s.strategy == Strategy::shard_optimizer; }},
+      {"deepspeed", "mixed_precision", "fp16",
+       [](const auto& s) { return s.round_initial_weights; }},
+      {"deepspeed", "fp16_loss_scale", "128",
+       [](const auto& s) { return s.loss_scaling.static_scale == 128.0; }},
+      {"deepspeed", "fp16_initial_scale_power", "12",
+       [](const auto& s) { return s.loss_scaling.initial_scale_power == 12; }},
+      {"deepspeed", "fp16_loss_scale_window", "20",
+       [](const auto& s) { return s.loss_scaling.window == 20; }},
+      {"deepspeed", "fp16_hysteresis", "1",
+       [](const auto& s) { return s.loss_scaling.hysteresis == 1; }},
+      {"deepspeed", "fp16_consecutive_hysteresis", "true",
+       [](const auto& s) { return s.loss_scaling.consecutive_hysteresis; }},
+      {"deepspeed", "fp16_min_loss_scale", "0.25",
+       [](const auto& s) { return s.loss_scaling.min_scale == 0.25; }},
+      {"deepspeed", "optimizer_type", "adamw",
+       [](const auto& s) { return s.optimizer.type == "adamw"; }},
+      {"deepspeed", "optimizer_lr", "3e-4", [](const auto& s) { return s.optimizer.lr == 3e-4; }},
+      {"deepspeed", "optimizer_betas", "0.8,0.95",
+       [](const auto& s) {
+         return s.optimizer.betas == std::vector{0.8, 0.95};
+       }},
+      {"deepspeed", "optimizer_momentum", "0.9",
+       [](const auto& s) { return s.optimizer.momentum == 0.9; }},
+      {"deepspeed", "scheduler_type", "WarmupLR",
+       [](const auto& s) { return s.schedule.type == "WarmupLR"; }},
+      {"deepspeed", "scheduler_warmup_num_steps", "10",
+       [](const auto& s) { return s.schedule.warmup_num_steps == 10; }},
+      {"deepspeed", "scheduler_warmup_type", "linear",
+       [](const auto& s) { return s.schedule.warmup_type == "linear"; }},
+      {"deepspeed", "deepspeed_unsupported", "amp",
+       [](const auto& s) { return s.unsupported == "amp"; }},
   };
   for (const auto& [origin, key, value, holds] : cases) {
     CAPTURE(key);
     Settings settings;
+    if (origin == "deepspeed") {
+      settings.set("zero_stage", "3", {Source::Kind::flag, "--zero_stage"});
+    }
     CHECK_FALSE(holds(sharding_settings(settings, origin, kWorld)));
     settings.set(key, value, {Source::Kind::flag, "--" + key});
     CHECK(holds(sharding_settings(settings, origin, kWorld)));
   }
+}
+
+TEST_CASE("what a mode means by itself") {
+  const Settings plain;
+  const auto fsdp = sharding_settings(plain, "fsdp", kWorld);
+  const auto zero2 = sharding_settings(plain, "deepspeed", kWorld);
+  CHECK(fsdp.loss_scaling == LossScaling{});  // PyTorch's scaler
+  CHECK(zero2.loss_scaling ==
+        LossScaling{
+            .rule = LossScaleRule::deepspeed, .window = 1000, .hysteresis = 2, .min_scale = 1.0});
+  CHECK(fsdp.cpu_ram_efficient_loading);
+  CHECK_FALSE(zero2.cpu_ram_efficient_loading);
+  CHECK_FALSE(zero2.zero3_init);
+  CHECK(fsdp.limit_all_gathers);
+  CHECK_FALSE(zero2.limit_all_gathers);
+  CHECK_FALSE(zero2.round_initial_weights);  // nothing is in 16 bits
+  // The words of stage 3 count there alone.
+  CHECK(zero2.param_persistence_threshold == 0);
+  CHECK(zero2.max_live_parameters == ShardingSettings::kUnbounded);
 }
 
 TEST_CASE("without any variable it is one rank and no sharding") {
@@ -176,12 +267,25 @@ TEST_CASE("the runtime's own variables") {
                                                {"ACC_SHM_GATHER", "copy"},
                                                {"ACC_COLLECTIVES", "staged"},
                                                {"ACC_SHARE_GPUS", "1"},
-                                               {"ACC_TRACE", "trace.json"}}));
+                                               {"ACC_TRACE", "trace.json"},
+                                               {"ACC_FLIGHT_RECORD", "record"}}));
   CHECK(settings.collective_timeout == std::chrono::seconds(90));
   CHECK(settings.copy_gathers);
   CHECK(settings.device_collectives == DeviceCollectives::staged);
   CHECK(settings.share_gpus);
   CHECK(settings.trace == "trace.json");
+  CHECK(settings.flight_record == "record");
+}
+
+TEST_CASE("determinism travels in every mode") {
+  for (const std::string origin : {"none", "fsdp", "deepspeed"}) {
+    Settings settings;
+    CHECK_FALSE(settings_from_environment(settings_to_environment(settings, origin, Device::cpu))
+                    .deterministic);
+    settings.set("deterministic", "true", {Source::Kind::flag, "--deterministic"});
+    CHECK(settings_from_environment(settings_to_environment(settings, origin, Device::cpu))
+              .deterministic);
+  }
 }
 
 TEST_CASE("all faults of an environment are named at once, with variable and value") {

@@ -27,6 +27,7 @@ std::string_view name_of(Source::Kind kind) {
     case Source::Kind::derived: return "derived";
     case Source::Kind::job: return "job";
     case Source::Kind::flag: return "flag";
+    case Source::Kind::program: return "program";
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include "acc/plugins/settings.hpp"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace acc::plugins {
@@ -23,8 +24,17 @@ struct DeepSpeedFile {
 /// Puts what a DeepSpeed JSON file (keys of 0.19.8) says into `settings`, which hold the flags and
 /// the YAML file already: `"auto"` leaves those in force, another value must not contradict a flag,
 /// and what Accelerate's plugin does not want beside such a file may not stand in the YAML file.
-/// `world_size` 0: not known, and batch sizes are not compared with it. Throws Error(config) with
-/// all faults, and then leaves `settings` as they were.
+/// What libacc_runtime has not goes into deepspeed_unsupported, for it to refuse. `world_size` 0:
+/// not known, and batch sizes are not compared with it. Throws Error(config) with all faults, and
+/// then leaves `settings` as they were.
 DeepSpeedFile apply_deepspeed_json(const Document& document, int world_size, Settings& settings);
+
+/// A key that is no setting of ours. A Python program has it from the file.
+struct ForeignDeepSpeedKey {
+  std::string_view path;
+  std::string_view fallback;  ///< with which it says nothing; empty: where it stands, it says
+  bool refused_by_runtime = false;
+};
+std::vector<ForeignDeepSpeedKey> foreign_deepspeed_keys();
 
 }  // namespace acc::plugins

@@ -1,41 +1,52 @@
 #pragma once
 
-#include "acc/plugins/settings.hpp"
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/plugins/program_settings.hpp"
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace acc::plugins {
 
-/// The DeepSpeed words that a sharding engine needs, with the field names of Accelerate 1.15's
-/// plugin and of the `zero_optimization` block.
-struct DeepSpeedPlugin {
-  int zero_stage = 2;
-  OffloadDevice offload_optimizer_device = OffloadDevice::none;
-  OffloadDevice offload_param_device = OffloadDevice::none;
-  std::string offload_optimizer_nvme_path;
-  std::string offload_param_nvme_path;
-  bool zero3_init_flag = false;
-  bool zero3_save_16bit_model = false;
-  int zero_hpz_partition_size = 1;
-  std::int64_t reduce_bucket_size = 500'000'000;
-  std::int64_t allgather_bucket_size = 500'000'000;
-  std::int64_t stage3_prefetch_bucket_size = 50'000'000;
-  std::int64_t stage3_param_persistence_threshold = 100'000;
-  std::int64_t stage3_max_live_parameters = 1'000'000'000;
-  std::int64_t stage3_max_reuse_distance = 1'000'000'000;
-  std::int64_t sub_group_size = 1'000'000'000;
-  std::optional<bool> overlap_comm;  ///< absent: with stage 3 only
-  bool contiguous_gradients = true;
-  bool round_robin_gradients = false;
+class Settings;
 
-  /// Throws Error(config) for values that exclude each other.
+/// The DeepSpeed words that a sharding engine needs, with the field names of Accelerate 1.15's
+/// plugin and of the blocks `zero_optimization` and `fp16`. A program fills it in as it does
+/// FullyShardedDataParallelPlugin.
+struct ACC_API DeepSpeedPlugin : TrainingFields {
+  std::optional<int> zero_stage;
+  std::optional<OffloadDevice> offload_optimizer_device;
+  std::optional<OffloadDevice> offload_param_device;
+  std::optional<std::string> offload_optimizer_nvme_path;
+  std::optional<std::string> offload_param_nvme_path;
+  std::optional<bool> zero3_init_flag;  ///< default: with stage 3
+  std::optional<bool> zero3_save_16bit_model;
+  std::optional<int> zero_hpz_partition_size;
+  std::optional<std::int64_t> reduce_bucket_size;
+  std::optional<std::int64_t> allgather_bucket_size;
+  std::optional<std::int64_t> stage3_prefetch_bucket_size;
+  std::optional<std::int64_t> stage3_param_persistence_threshold;
+  std::optional<std::int64_t> stage3_model_persistence_threshold;
+  std::optional<std::int64_t> stage3_max_live_parameters;
+  std::optional<std::int64_t> stage3_max_reuse_distance;
+  std::optional<std::int64_t> sub_group_size;
+  std::optional<bool> overlap_comm;  ///< default: with stage 3
+  std::optional<bool> contiguous_gradients;
+  std::optional<bool> round_robin_gradients;
+  std::optional<double> loss_scale;  ///< fp16; 0: dynamic, by the next five
+  std::optional<int> initial_scale_power;
+  std::optional<std::int64_t> loss_scale_window;
+  std::optional<int> hysteresis;
+  std::optional<bool> consecutive_hysteresis;
+  std::optional<double> min_loss_scale;
+
+  /// As FullyShardedDataParallelPlugin's.
+  void set(std::string_view field, std::string_view value);
+  [[nodiscard]] ProgramSettings program_settings() const;
   static DeepSpeedPlugin from_settings(const Settings& settings);
 
-  /// Throws Error(config) when the secondary group of hpZ does not fit the world.
-  [[nodiscard]] ShardingSettings to_sharding_settings(int world_size) const;
+  bool operator==(const DeepSpeedPlugin&) const = default;
 };
 
 }  // namespace acc::plugins

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/plugins/program_settings.hpp"
 #include "acc/plugins/settings.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 
@@ -35,7 +36,10 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
 
 /// Reads back what the launcher injected: torchrun's or DeepSpeed's identity variables, FSDP_*,
 /// ACCELERATE_* and ACC_*. Without any of them it is one rank and no sharding. Throws Error(config)
-/// that names the variable, its value and what was expected; all faults at once.
-ACC_API RuntimeSettings settings_from_environment(const Environment& environment);
+/// that names the variable, its value and what was expected; all faults at once. What `program`
+/// says wins, and its mode holds where the environment says none; a mode that contradicts the
+/// environment's, and values that exclude each other, are refused with both places.
+ACC_API RuntimeSettings settings_from_environment(const Environment& environment,
+                                                  const ProgramSettings& program = {});
 
 }  // namespace acc::plugins

@@ -1,43 +1,54 @@
 #pragma once
 
-#include "acc/plugins/settings.hpp"
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/plugins/program_settings.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 namespace acc::plugins {
 
-/// The FSDP words, with the field names of Accelerate 1.15's plugin of the same name.
-struct FullyShardedDataParallelPlugin {
-  int fsdp_version = 1;
-  Strategy sharding_strategy = Strategy::full_shard;  ///< FSDP 1
-  bool reshard_after_forward = true;                  ///< FSDP 2
-  int reshard_after_forward_size = 0;  ///< FSDP 2 given a group size instead; 0: none
-  BackwardPrefetch backward_prefetch = BackwardPrefetch::none;
-  bool cpu_offload = false;
-  StateDictType state_dict_type = StateDictType::full;
-  WrapPolicy auto_wrap_policy = WrapPolicy::unset;
-  std::vector<std::string> transformer_cls_names_to_wrap;
-  std::int64_t min_num_params = 100'000'000;
-  bool use_orig_params = true;
-  bool sync_module_states = true;
-  bool forward_prefetch = false;
-  bool cpu_ram_efficient_loading = true;
-  bool activation_checkpointing = false;
-  bool activation_checkpointing_offload = false;
-  std::string ignored_modules;
-  bool limit_all_gathers = true;
-  int dp_replicate_size = 1;             ///< of the parallelism config; 1: not given
-  int dp_shard_size = 1;                 ///< of the parallelism config; 1: not given
-  std::int64_t model_parallel_size = 1;  ///< of it: tensor x context x sequence parallelism
+class Settings;
 
-  /// Throws Error(config) for values that exclude each other.
+/// The FSDP words, with the field names of Accelerate 1.15's plugin of the same name. A program
+/// that fills some in gives it to `Runtime::from_environment`: they win over what the launcher
+/// injected, and the others stay the launcher's.
+struct ACC_API FullyShardedDataParallelPlugin : TrainingFields {
+  std::optional<int> fsdp_version;
+  std::optional<Strategy> sharding_strategy;  ///< FSDP 1
+  /// FSDP 2: whether to, or the number of ranks of the group to reshard to.
+  std::optional<std::variant<bool, int>> reshard_after_forward;
+  std::optional<BackwardPrefetch> backward_prefetch;
+  std::optional<bool> cpu_offload;
+  std::optional<StateDictType> state_dict_type;  ///< default: FSDP 1 full, FSDP 2 sharded
+  std::optional<WrapPolicy> auto_wrap_policy;
+  std::optional<std::vector<std::string>> transformer_cls_names_to_wrap;
+  std::optional<std::int64_t> min_num_params;
+  std::optional<bool> use_orig_params;
+  std::optional<bool> sync_module_states;
+  std::optional<bool> forward_prefetch;
+  std::optional<bool> limit_all_gathers;
+  std::optional<bool> cpu_ram_efficient_loading;
+  std::optional<bool> activation_checkpointing;
+  std::optional<bool> activation_checkpointing_offload;
+  std::optional<std::string> ignored_modules;
+  std::optional<int> dp_replicate_size;  ///< of the parallelism config
+  std::optional<int> dp_shard_size;      ///< of the parallelism config
+
+  /// Sets a field by its name, as text: `sharding_strategy`, `FULL_SHARD`. Throws Error(config)
+  /// naming an unknown field, or what was expected of the value.
+  void set(std::string_view field, std::string_view value);
+
+  [[nodiscard]] ProgramSettings program_settings() const;
+
+  /// Every field that has a value, be it its setting's default. Throws Error(config) for values
+  /// that exclude each other.
   static FullyShardedDataParallelPlugin from_settings(const Settings& settings);
 
-  /// Throws Error(config) when the shard group does not fit the world.
-  [[nodiscard]] ShardingSettings to_sharding_settings(int world_size) const;
+  bool operator==(const FullyShardedDataParallelPlugin&) const = default;
 };
 
 /// Accelerate's questionnaire stores the strategy of FSDP 1 under fsdp_reshard_after_forward. Moves

@@ -14,11 +14,13 @@ namespace acc::plugins {
 
 /// Where a value came from. Kinds are in the launcher's rising order of precedence.
 struct Source {
-  /// `job`: what the manager of jobs says that the launcher was started by.
-  enum class Kind { default_value, environment, file, deepspeed_file, derived, job, flag };
+  /// `job`: what the manager of jobs says that the launcher was started by. `program`: what a
+  /// worker's program says, over all that its launcher injected.
+  enum class Kind { default_value, environment, file, deepspeed_file, derived, job, flag, program };
 
   Kind kind = Kind::default_value;
-  /// `config.yaml:12`, `--zero_stage`, the variable's name, or why a value was derived.
+  /// `config.yaml:12`, `--zero_stage`, the variable's name, the plugin's field, or why a value was
+  /// derived.
   std::string where;
 
   bool operator==(const Source&) const = default;

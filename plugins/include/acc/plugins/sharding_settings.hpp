@@ -105,6 +105,8 @@ struct ShardingSettings {
   std::optional<double> gradient_clipping;
   OptimizerChoice optimizer;
   ScheduleChoice schedule;
+  /// What a DeepSpeed file asks for and this runtime has not, in words; empty: nothing.
+  std::string unsupported;
 
   bool operator==(const ShardingSettings&) const = default;
 };
@@ -134,6 +136,9 @@ struct RuntimeSettings {
   Device device = Device::cpu;
   /// `fsdp`, `deepspeed`, or `none` when neither mode was asked for: for messages only.
   std::string origin = "none";
+  /// The plugin that the program filled in, and in words each value that it set: for messages only.
+  std::string program_plugin;
+  std::vector<std::string> program_values;
   /// How long a collective waits for a peer that is alive (ACC_COLLECTIVE_TIMEOUT, seconds).
   std::chrono::seconds collective_timeout{1800};
   /// ACC_SHM_GATHER=copy: gathers on one host copy, as those between hosts do.
@@ -146,6 +151,9 @@ struct RuntimeSettings {
   bool deterministic = false;
   /// ACC_TRACE: file to which every rank of a machine adds its timeline; empty: none.
   std::string trace;
+  /// ACC_FLIGHT_RECORD: file in which this worker leaves its last collectives, for the launcher
+  /// that named it; empty: none.
+  std::string flight_record;
 
   bool operator==(const RuntimeSettings&) const = default;
 };

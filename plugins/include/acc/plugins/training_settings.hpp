@@ -1,8 +1,11 @@
 #pragma once
 
+#include "acc/base/export.hpp"
+
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace acc::plugins {
@@ -26,9 +29,13 @@ struct LossScaling {
 /// What a step does about a gradient that is not finite, where no loss scale explains it.
 enum class NanPolicy { ignore, skip, raise };
 
+ACC_API std::string_view to_string(NanPolicy value) noexcept;
+
 /// `optimizer` of a DeepSpeed file; empty type: not given. Absent values: the optimizer's own.
 struct OptimizerChoice {
-  std::string type;  ///< adamw, adam, sgd
+  /// adamw, adam (decay is added to the gradient), sgd; else what the runtime has not, in words:
+  /// `Lion`, `Adam with amsgrad true`.
+  std::string type;
   std::optional<double> lr = {};
   std::vector<double> betas = {};
   std::optional<double> eps = {};
@@ -40,7 +47,8 @@ struct OptimizerChoice {
 
 /// `scheduler` of a DeepSpeed file; empty type: not given. Absent values: the type's own.
 struct ScheduleChoice {
-  std::string type;  ///< WarmupLR, WarmupDecayLR, WarmupCosineLR
+  /// WarmupLR, WarmupDecayLR, WarmupCosineLR; else what the runtime has not, in words.
+  std::string type;
   std::optional<double> warmup_min_lr = {};
   std::optional<double> warmup_max_lr = {};
   std::optional<std::int64_t> warmup_num_steps = {};

@@ -25,11 +25,12 @@ struct Sgd {
 
 /// Parameters of an optimizer that have settings of their own.
 struct ParameterGroup {
-  std::string name;
-  /// Full names of parameters; a trailing `*` stands for any rest.
-  std::vector<std::string> parameters;
+  std::string name = {};
+  /// Full names of parameters, or names tied to them; a trailing `*` stands for any rest.
+  std::vector<std::string> parameters = {};
   std::optional<double> lr = {};            ///< absent: the optimizer's
-  std::optional<double> weight_decay = {};  ///< absent: the optimizer's
+  /// Absent: the optimizer's. Parameters that were declared without weight decay have none here too.
+  std::optional<double> weight_decay = {};
 };
 
 }  // namespace acc

@@ -4,7 +4,8 @@
 
 namespace acc {
 
-/// Outcome of one optimizer step. `grad_norm` is the global L2 norm before clipping.
+/// Outcome of one optimizer step. `grad_norm` is the global L2 norm before any clipping,
+/// `clip_coefficient` what clipping to a norm multiplied by.
 struct StepInfo {
   std::int64_t step = 0;
   double grad_norm = 0.0;
@@ -12,12 +13,15 @@ struct StepInfo {
   double lr = 0.0;          ///< with which it was made (of the parameters outside all groups)
   double loss_scale = 1.0;  ///< by which its gradients had been multiplied
   bool skipped = false;     ///< a gradient was not finite: nothing was updated, `step` stands
+  std::int64_t skipped_steps = 0;  ///< in all, this one included
+  std::int64_t tiles = 0;  ///< in how many pieces the shards were updated (`sub_group_size`)
 };
 
 /// Bytes that this rank holds for the model between steps, and the most it gathered at once.
 struct MemoryReport {
   std::int64_t parameter_bytes = 0;  ///< master weights: the shard, or all where nothing is sharded
-  std::int64_t gradient_bytes = 0;   ///< reduced or accumulated gradients kept until the step
+  std::int64_t gradient_bytes = 0;   ///< reduced or accumulated gradients kept until the step, and
+                                     ///< whole ones that no_sync has not reduced yet
   std::int64_t optimizer_bytes = 0;  ///< moments
   std::int64_t gathered_bytes = 0;   ///< peak of gathered weights beyond `parameter_bytes`; memory
                                      ///< that all ranks of a host share counts 1/ranks on each
@@ -33,6 +37,9 @@ struct MemoryReport {
 struct TrafficReport {
   std::int64_t gathered_elements = 0;
   std::int64_t gathered_elements_moved = 0;
+  /// Of `gathered_elements`, what came from a secondary copy (hpZ, or reshard_after_forward as a
+  /// size) and so went over its few ranks only.
+  std::int64_t secondary_elements = 0;
   std::int64_t gather_calls = 0;
   std::int64_t reduced_elements = 0;  ///< reduce_scatter
   std::int64_t reduce_calls = 0;

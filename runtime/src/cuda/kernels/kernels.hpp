@@ -24,6 +24,10 @@ cudaError_t cast(const void* from, DType from_dtype, void* to, DType to_dtype, s
 cudaError_t add_scaled(const void* from, DType from_dtype, float* to, std::size_t numel,
                        float scale, bool accumulate, const Launch& launch);
 
+/// values = scale * values, brought into [-limit, limit].
+cudaError_t scale_clamped(float* values, std::size_t numel, float scale, float limit,
+                          const Launch& launch);
+
 /// Doubles that `add_squared_norm` works in.
 inline constexpr std::size_t kNormPartials = 2048;
 /// *sum += the sum of squares. partials: [kNormPartials], of this stream alone.

@@ -1,0 +1,144 @@
+#pragma once
+
+#include "acc/base/error.hpp"
+#include "acc/plugins/faults.hpp"
+#include "acc/plugins/settings.hpp"
+#include "settings/words.hpp"
+
+#include <fmt/format.h>
+
+#include <tuple>
+#include <variant>
+
+/// What the plugins have in common: a plugin is a list of fields, each of which is a setting. From
+/// this list settings are read into a plugin, and a program's plugin is written into settings.
+namespace acc::plugins {
+
+template <typename Owner, typename Value>
+struct Field {
+  std::string_view name;  ///< in the plugin
+  std::string_view key;   ///< of the setting
+  std::optional<Value> Owner::*member;
+};
+
+constexpr auto kTrainingFields = std::tuple{
+    Field{"mixed_precision", "mixed_precision", &TrainingFields::mixed_precision},
+    Field{"reduce_dtype", "reduce_dtype", &TrainingFields::reduce_dtype},
+    Field{"nan_policy", "nan_policy", &TrainingFields::nan_policy},
+    Field{"stochastic_rounding", "stochastic_rounding", &TrainingFields::stochastic_rounding},
+    Field{"deterministic", "deterministic", &TrainingFields::deterministic},
+    Field{"gradient_accumulation_steps", "gradient_accumulation_steps",
+          &TrainingFields::gradient_accumulation_steps},
+    Field{"gradient_clipping", "gradient_clipping", &TrainingFields::gradient_clipping}};
+
+inline std::string text_of(bool value) {
+  return value ? "true" : "false";
+}
+inline std::string text_of(const std::string& value) {
+  return value;
+}
+inline std::string text_of(const std::vector<std::string>& value) {
+  return fmt::format("{}", fmt::join(value, ","));
+}
+inline std::string text_of(const std::variant<bool, int>& value) {
+  const int* size = std::get_if<int>(&value);
+  return size != nullptr ? std::to_string(*size) : text_of(std::get<bool>(value));
+}
+template <typename Value>
+std::string text_of(const Value& value) {
+  if constexpr (std::is_enum_v<Value>) {
+    return word_of(value);
+  } else {
+    return fmt::format("{}", value);
+  }
+}
+
+inline void read(const Settings& settings, std::string_view key, bool& value) {
+  value = settings.boolean(key);
+}
+inline void read(const Settings& settings, std::string_view key, double& value) {
+  value = settings.real(key);
+}
+inline void read(const Settings& settings, std::string_view key, std::string& value) {
+  value = settings.text(key);
+}
+inline void read(const Settings& settings, std::string_view key, std::vector<std::string>& value) {
+  value = settings.list(key);
+}
+void read(const Settings& settings, std::string_view key, std::variant<bool, int>& value);
+template <typename Value>
+void read(const Settings& settings, std::string_view key, Value& value) {
+  if constexpr (std::is_enum_v<Value>) {
+    value = value_named<Value>(settings, key).value_or(value);
+  } else {
+    value = static_cast<Value>(settings.integer(key));
+  }
+}
+
+template <typename Plugin, typename Owner, typename Value>
+void read_field(const Settings& settings, const Field<Owner, Value>& field, Plugin& plugin) {
+  if (settings.has(field.key)) {
+    read(settings, field.key, (plugin.*field.member).emplace());
+  }
+}
+
+/// Every field whose setting has a value.
+template <typename Plugin>
+void read_fields(const Settings& settings, const auto& fields, Plugin& plugin) {
+  std::apply([&](const auto&... field) { (read_field(settings, field, plugin), ...); }, fields);
+}
+
+template <typename Plugin>
+std::vector<ProgramValue> set_fields(const Plugin& plugin, const auto& fields) {
+  std::vector<ProgramValue> values;
+  const auto add = [&](const auto& field) {
+    if (const auto& value = plugin.*field.member) {
+      values.push_back({std::string(field.name), std::string(field.key), text_of(*value)});
+    }
+  };
+  std::apply([&](const auto&... field) { (add(field), ...); }, fields);
+  return values;
+}
+
+/// Sets a field by its name. `class_name` is for messages.
+template <typename Plugin>
+void set_field(Plugin& plugin, const auto& fields, std::string_view class_name,
+               std::string_view name, std::string_view text) {
+  std::vector<std::string_view> names;
+  bool found = false;
+  const auto try_field = [&](const auto& field) {
+    names.push_back(field.name);
+    if (field.name == name) {
+      Settings one;
+      one.set(field.key, std::string(text),
+              {Source::Kind::program, fmt::format("{}.{}", class_name, name)});
+      read_field(one, field, plugin);
+      found = true;
+    }
+  };
+  std::apply([&](const auto&... field) { (try_field(field), ...); }, fields);
+  if (!found) {
+    throw Error(Errc::config, fmt::format("{} has no field \"{}\"{}", class_name, name,
+                                          did_you_mean(name, names)));
+  }
+}
+
+/// `c.yaml:3: key`, or the flag, variable or field.
+std::string place_of(const Settings& settings, std::string_view key);
+/// `key value (place)`: a setting for messages about two that exclude each other.
+std::string named_value(const Settings& settings, std::string_view key);
+
+/// What the plugins mean to the runtime. Throws Error(config) when a group does not fit the world.
+ShardingSettings fsdp_sharding_settings(const Settings& settings, int world_size);
+ShardingSettings deepspeed_sharding_settings(const Settings& settings, int world_size);
+
+/// Sets what a program says, and tells each value in words: `zero_stage 3 over
+/// ACCELERATE_DEEPSPEED_ZERO_STAGE 2`.
+std::vector<std::string> apply_program_settings(const ProgramSettings& program, Settings& settings,
+                                                Faults& faults);
+
+/// What a launcher hands on to Python programs and a runtime cannot mean: values that exclude each
+/// other, where the peers overlook one of them. Throws Error(config) with both places.
+void check_contradictions(const Settings& settings, std::string_view origin);
+
+}  // namespace acc::plugins

@@ -1,0 +1,98 @@
+// What a program's plugin says, over what the launcher says.
+#include "acc/plugins/program_settings.hpp"
+
+#include "acc/plugins/environment.hpp"
+#include "settings/plugin_fields.hpp"
+#include "settings/variables.hpp"
+
+namespace acc::plugins {
+namespace {
+
+/// `1` and `FULL_SHARD` are one value, as are `True` and `true`.
+std::string in_one_spelling(const Settings& settings, const SettingRow& row) {
+  switch (row.type) {
+    case Type::boolean: return text_of(settings.boolean(row.key));
+    case Type::integer:
+    case Type::count: return text_of(settings.integer(row.key));
+    case Type::real: return text_of(settings.real(row.key));
+    case Type::choice:
+    case Type::numbered_choice: return settings.choice(row.key);
+    default: return lower(settings.text(row.key));
+  }
+}
+
+[[noreturn]] void refuse(const Settings& settings, std::string_view first, std::string_view why,
+                         std::string_view second) {
+  throw Error(Errc::config, named_value(settings, first) + " " + std::string(why) +
+                                ", but there is " + named_value(settings, second));
+}
+
+}  // namespace
+
+std::string_view to_string(ReduceDtype value) noexcept {
+  switch (value) {
+    case ReduceDtype::fp32: return "fp32";
+    case ReduceDtype::fp16: return "fp16";
+    case ReduceDtype::bf16: return "bf16";
+  }
+  return "unknown";
+}
+
+std::string place_of(const Settings& settings, std::string_view key) {
+  const Source& source = settings.source(key);
+  const bool names_it = source.kind == Source::Kind::flag ||
+                        source.kind == Source::Kind::environment ||
+                        source.kind == Source::Kind::program;
+  return names_it ? source.where : source.where + ": " + std::string(key);
+}
+
+std::string named_value(const Settings& settings, std::string_view key) {
+  return std::string(key) + " " + settings.text(key) + " (" + describe(settings.source(key)) + ")";
+}
+
+std::vector<std::string> apply_program_settings(const ProgramSettings& program, Settings& settings,
+                                                Faults& faults) {
+  std::vector<std::string> lines;
+  for (const ProgramValue& value : program.values) {
+    const SettingRow& row = *find_setting(value.key);
+    const Source before = settings.source(value.key);
+    const std::string other = settings.text(value.key);
+    const std::string other_word = in_one_spelling(settings, row);
+    std::string line = value.field + " " + value.text;
+    const bool is_set = faults.collect([&] {
+      settings.set(value.key, value.text,
+                   {Source::Kind::program, program.plugin + "." + value.field});
+    });
+    if (is_set && before.kind == Source::Kind::environment &&
+        other_word != in_one_spelling(settings, row)) {
+      line += " over " + before.where + " " + other;
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+void check_contradictions(const Settings& settings, std::string_view origin) {
+  const auto by_program = [&](std::string_view key) {
+    return settings.source(key).kind == Source::Kind::program;
+  };
+  if (origin == "deepspeed" && settings.integer("zero_stage") != 3) {
+    if (settings.choice("offload_param_device") != "none") {
+      refuse(settings, "offload_param_device", "needs zero_stage 3", "zero_stage");
+    }
+    if (settings.integer("zero_hpz_partition_size") > 1) {
+      refuse(settings, "zero_hpz_partition_size", "needs zero_stage 3", "zero_stage");
+    }
+  }
+  if (origin == "fsdp") {
+    const bool version_1 = settings.integer("fsdp_version") == 1;
+    if (!version_1 && by_program("fsdp_sharding_strategy")) {
+      refuse(settings, "fsdp_sharding_strategy", "is a word of FSDP 1", "fsdp_version");
+    }
+    if (version_1 && by_program("fsdp_reshard_after_forward")) {
+      refuse(settings, "fsdp_reshard_after_forward", "is a word of FSDP 2", "fsdp_version");
+    }
+  }
+}
+
+}  // namespace acc::plugins

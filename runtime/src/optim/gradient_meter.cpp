@@ -1,0 +1,154 @@
+#include "optim/gradient_meter.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace acc::optim {
+
+using sharding::FlatParameter;
+
+namespace {
+
+std::string shown(const FlatParameter& flat) {
+  return flat.unit_name().empty() ? "root" : flat.unit_name();
+}
+
+}  // namespace
+
+GradientMeter::GradientMeter(sharding::Engine& engine, std::vector<FlatParameter*> flats)
+    : engine_(engine),
+      flats_(std::move(flats)),
+      squares_(engine.updater->allocate(2 * sizeof(double), "gradient norm")),
+      squares_here_(engine.updater->allocate_host(2 * sizeof(double), "gradient norm")) {
+  any_whole_ = std::any_of(flats_.begin(), flats_.end(),
+                           [this](const FlatParameter* flat) { return is_whole(*flat); });
+}
+
+/// Each rank's own, of which the mean makes one norm of all ranks; or the same on all ranks, among
+/// shards of the rest.
+bool GradientMeter::is_whole(const FlatParameter& flat) const {
+  return flat.ignored() ||
+         (engine_.groups.shard->size() > 1 && flat.owned().numel == flat.layout().padded_numel);
+}
+
+double GradientMeter::norm() {
+  device::Device& updater = *engine_.updater;
+  updater.zero(squares_->data(), squares_->nbytes(), updater.compute());
+  for (FlatParameter* flat : flats_) {
+    updater.add_squared_norm(flat->gradient()->reduced(),
+                             static_cast<std::size_t>(flat->owned().numel),
+                             squares_->as<double>() + (is_whole(*flat) ? 1 : 0), updater.compute());
+  }
+  updater.copy(squares_here_->data(), squares_->data(), squares_->nbytes(), updater.compute());
+  updater.record(updater.compute())->synchronize();
+  // Over the shard group only: replicas hold the same shards.
+  const trace::Scope scope(engine_.tracer.get(), "wait", "for", "the norm of all ranks");
+  const auto* here = squares_here_->as<double>();
+  std::array<double, 2> total = {here[0], here[1]};
+  engine_.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
+  double whole = total[1] / engine_.groups.shard->size();
+  if (any_whole_ && engine_.groups.replicate) {
+    std::array<double, 1> of_groups = {whole};
+    engine_.groups.replicate->all_reduce(of_groups, ReduceOp::sum)->wait();
+    whole = of_groups[0] / engine_.groups.replicate->size();
+  }
+  return std::sqrt(total[0] + whole);
+}
+
+void GradientMeter::clamp(double scale, double limit) {
+  device::Device& updater = *engine_.updater;
+  for (FlatParameter* flat : flats_) {
+    updater.scale_clamped(flat->gradient()->reduced(),
+                          static_cast<std::size_t>(flat->owned().numel), static_cast<float>(scale),
+                          static_cast<float>(limit), updater.compute());
+  }
+}
+
+Error GradientMeter::non_finite(std::int64_t step) {
+  const std::vector<std::int64_t> firsts = first_of_each_rank();
+  std::int64_t first = -1;
+  for (const std::int64_t each : firsts) {
+    first = each >= 0 && (first < 0 || each < first) ? each : first;
+  }
+  if (first < 0) {
+    return {Errc::collective,
+            fmt::format("step {}: a gradient is not finite: the sum over the ranks of unit '{}' is "
+                        "not, though every rank's own gradient is",
+                        step, unit_of_sum())};
+  }
+  std::vector<int> ranks;
+  std::vector<int> later;
+  for (std::size_t rank = 0; rank < firsts.size(); ++rank) {
+    if (firsts[rank] >= 0) {
+      (firsts[rank] == first ? ranks : later).push_back(static_cast<int>(rank));
+    }
+  }
+  return {Errc::collective,
+          fmt::format(
+              "step {}: a gradient is not finite, first that of {} on rank {}{}", step,
+              where(first), fmt::join(ranks, ", "),
+              later.empty() ? "" : fmt::format(", later also on rank {}", fmt::join(later, ", "))),
+          ranks.front()};
+}
+
+/// -1 for a rank whose gradients were finite.
+std::vector<std::int64_t> GradientMeter::first_of_each_rank() {
+  constexpr std::size_t kAtOnce = 8;
+  std::int64_t here = -1;
+  for (const FlatParameter* flat : flats_) {
+    if (const auto found = flat->gradient()->first_non_finite()) {
+      here = here < 0 ? *found : std::min(here, *found);
+    }
+  }
+  auto& world = *engine_.groups.world;
+  const auto ranks = static_cast<std::size_t>(world.size());
+  const auto own = static_cast<std::size_t>(world.rank());
+  std::vector<double> all(ranks, -1.0);
+  all[own] = static_cast<double>(here);
+  for (std::size_t begin = 0; begin < ranks; begin += kAtOnce) {
+    const std::span<double> part(all.data() + begin, std::min(kAtOnce, ranks - begin));
+    // Released: nobody may end its groups over this before all have heard of it.
+    world.all_reduce(part, ReduceOp::max)->wait_released();
+  }
+  std::vector<std::int64_t> result(ranks);
+  std::transform(all.begin(), all.end(), result.begin(),
+                 [](double each) { return static_cast<std::int64_t>(each); });
+  return result;
+}
+
+/// All ranks end the same micro-steps in the same order.
+std::string GradientMeter::where(std::int64_t closed) const {
+  for (const FlatParameter* flat : flats_) {
+    const auto& all = flat->gradient()->closed();
+    const auto found = std::find(all.begin(), all.end(), closed);
+    if (found != all.end()) {
+      return fmt::format("unit '{}' in micro-step {}", shown(*flat), found - all.begin() + 1);
+    }
+  }
+  return "an unknown unit";
+}
+
+std::string GradientMeter::unit_of_sum() {
+  device::Device& updater = *engine_.updater;
+  std::array<double, 1> before_end = {0.0};  // max over ranks of: flats from the first on
+  for (std::size_t i = 0; i < flats_.size() && before_end[0] == 0.0; ++i) {
+    updater.zero(squares_->data(), sizeof(double), updater.compute());
+    updater.add_squared_norm(flats_[i]->gradient()->reduced(),
+                             static_cast<std::size_t>(flats_[i]->owned().numel),
+                             squares_->as<double>(), updater.compute());
+    updater.copy(squares_here_->data(), squares_->data(), sizeof(double), updater.compute());
+    updater.record(updater.compute())->synchronize();
+    if (!std::isfinite(*squares_here_->as<double>())) {
+      before_end[0] = static_cast<double>(flats_.size() - i);
+    }
+  }
+  engine_.groups.world->all_reduce(before_end, ReduceOp::max)->wait_released();
+  const auto index = flats_.size() - static_cast<std::size_t>(before_end[0]);
+  return index < flats_.size() ? shown(*flats_[index]) : "?";
+}
+
+}  // namespace acc::optim

@@ -1,0 +1,34 @@
+#include "sharding/storage/placements.hpp"
+
+namespace acc::sharding {
+namespace {
+
+class Replicated final : public WeightStorage {
+ public:
+  Replicated(Engine& engine, const FlatLayout& layout)
+      : owned_{0, layout.padded_numel},
+        memory_(engine.device->allocate(
+            static_cast<std::size_t>(layout.padded_numel) * nbytes_of(engine.precision.gathered),
+            "weights")) {}
+
+  Shard owned() const override { return owned_; }
+  std::byte* own() const override { return memory_->data(); }
+  Gathering begin_unshard() override { return {}; }
+  const std::byte* finish_unshard() override { return own(); }
+  void reshard(NextUse) override {}
+  void publish() override {}
+  void settle() override {}
+  std::int64_t held_nbytes() const override { return static_cast<std::int64_t>(memory_->nbytes()); }
+
+ private:
+  Shard owned_;
+  device::MemoryPtr memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightStorage> make_replicated(Engine& engine, const FlatLayout& layout) {
+  return std::make_unique<Replicated>(engine, layout);
+}
+
+}  // namespace acc::sharding

@@ -1,0 +1,86 @@
+#include "sharding/storage/placements.hpp"
+
+namespace acc::sharding {
+namespace {
+
+using collectives::BufferPtr;
+using collectives::ProcessGroup;
+using collectives::WorkPtr;
+
+class Resident final : public WeightStorage {
+ public:
+  Resident(Engine& engine, const FlatLayout& layout, bool persistent)
+      : engine_(engine),
+        group_(*engine.groups.shard),
+        shard_(layout.shard(group_.rank())),
+        shard_nbytes_(static_cast<std::size_t>(shard_.numel) *
+                      nbytes_of(engine.precision.gathered)),
+        persistent_(persistent),
+        full_(group_.allocate_gathered(shard_nbytes_ * static_cast<std::size_t>(group_.size()))) {}
+
+  Shard owned() const override { return shard_; }
+  std::byte* own() const override {
+    return full_->data() + shard_nbytes_ * static_cast<std::size_t>(group_.rank());
+  }
+
+  Gathering begin_unshard() override {
+    if (persistent_) {
+      const bool gathers = stale_;
+      if (gathers) {
+        gather_ = gather();
+        stale_ = false;
+      }
+      return {.gathers = gathers, .copies = gathers && !group_.shares_gathered_memory()};
+    }
+    return {.gathers = engine_.on.shard_parameters};  // where it moves nothing
+  }
+
+  const std::byte* finish_unshard() override {
+    settle();
+    return full_->data();
+  }
+
+  void settle() override {
+    if (gather_) {
+      gather_->wait();
+      gather_.reset();
+    }
+  }
+  void reshard(NextUse) override {}
+
+  void publish() override {
+    if (persistent_) {
+      stale_ = true;
+    } else {
+      const std::int64_t numel = shard_.numel * group_.size();
+      gather_ = engine_.publications->start(numel, [this] { return gather(); });
+    }
+  }
+
+  std::int64_t held_nbytes() const override {
+    // ZeRO 1 keeps all weights by definition, however many ranks share the pages.
+    const int sharers = engine_.on.shard_parameters ? full_->sharers() : 1;
+    return static_cast<std::int64_t>(full_->nbytes()) / sharers;
+  }
+
+ private:
+  WorkPtr gather() { return group_.all_gather(own(), full_->data(), shard_nbytes_); }
+
+  Engine& engine_;
+  ProcessGroup& group_;
+  Shard shard_;
+  std::size_t shard_nbytes_;
+  bool persistent_;
+  bool stale_ = true;  ///< persistent: a step has been since the last gather
+  BufferPtr full_;
+  WorkPtr gather_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightStorage> make_resident(Engine& engine, const FlatLayout& layout,
+                                             bool persistent) {
+  return std::make_unique<Resident>(engine, layout, persistent);
+}
+
+}  // namespace acc::sharding

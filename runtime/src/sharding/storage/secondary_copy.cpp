@@ -1,0 +1,63 @@
+#include "sharding/storage/secondary_copy.hpp"
+
+namespace acc::sharding {
+
+SecondaryCopy::SecondaryCopy(Engine& engine, std::size_t full_nbytes)
+    : engine_(engine),
+      group_(*engine.groups.secondary),
+      lasts_to_step_(engine.settings.sharding.hpz_partition_size > 1),
+      full_nbytes_(full_nbytes),
+      part_nbytes_(full_nbytes / static_cast<std::size_t>(group_.size())),
+      memory_(group_.shares_gathered_memory() ? group_.allocate_gathered(full_nbytes)
+                                              : group_.allocate_contribution(part_nbytes_)) {}
+
+std::int64_t SecondaryCopy::held_nbytes() const {
+  return static_cast<std::int64_t>(memory_->nbytes()) / memory_->sharers();
+}
+
+void SecondaryCopy::keep(const std::byte* full) {
+  const std::size_t offset = part_nbytes_ * static_cast<std::size_t>(group_.rank());
+  std::byte* part = memory_->data() + (group_.shares_gathered_memory() ? offset : 0);
+  engine_.device->copy(part, full + offset, part_nbytes_, engine_.device->compute());
+  valid_ = true;
+  if (group_.shares_gathered_memory()) {
+    gather_ = group_.all_gather(part, memory_->data(), part_nbytes_);
+  }
+}
+
+Gathering SecondaryCopy::begin_unshard() {
+  const bool copies = !group_.shares_gathered_memory();
+  if (copies) {
+    full_ = engine_.secondary_gathers->acquire(full_nbytes_);
+    gather_ = group_.all_gather(memory_->data(), full_->data(), part_nbytes_);
+  }
+  return {.gathers = true, .copies = copies, .over_secondary = true};
+}
+
+const std::byte* SecondaryCopy::finish_unshard() {
+  settle();
+  return full_ ? full_->data() : memory_->data();
+}
+
+void SecondaryCopy::settle() {
+  if (gather_) {
+    gather_->wait();
+    gather_.reset();
+  }
+}
+
+void SecondaryCopy::reshard(const std::byte* full, NextUse next) {
+  settle();  // a gather that was started early and not used
+  if (full_) {
+    engine_.secondary_gathers->release(full_);
+    full_.reset();
+  }
+  const bool wanted = lasts_to_step_ ? next != NextUse::unknown : next == NextUse::backward;
+  if (wanted && !valid_ && full != nullptr) {
+    keep(full);
+  } else if (!wanted && !lasts_to_step_) {
+    valid_ = false;
+  }
+}
+
+}  // namespace acc::sharding

@@ -1,0 +1,123 @@
+#include "sharding/storage/placements.hpp"
+#include "sharding/storage/secondary_copy.hpp"
+
+namespace acc::sharding {
+namespace {
+
+using collectives::BufferPtr;
+using collectives::ProcessGroup;
+using collectives::WorkPtr;
+
+class Transient final : public WeightStorage {
+ public:
+  Transient(Engine& engine, const FlatLayout& layout)
+      : engine_(engine),
+        group_(*engine.groups.shard),
+        shard_(layout.shard(group_.rank())),
+        shard_nbytes_(static_cast<std::size_t>(shard_.numel) *
+                      nbytes_of(engine.precision.gathered)),
+        full_nbytes_(shard_nbytes_ * static_cast<std::size_t>(group_.size())) {
+    if (engine_.offload_param) {
+      host_shard_ = engine_.device->allocate_host(shard_nbytes_, "weights");
+    } else {
+      shard_memory_ = group_.allocate_contribution(shard_nbytes_);
+    }
+    if (engine_.groups.secondary) {
+      secondary_ = std::make_unique<SecondaryCopy>(engine_, full_nbytes_);
+    }
+  }
+
+  Shard owned() const override { return shard_; }
+  std::byte* own() const override {
+    return host_shard_ ? host_shard_->data() : shard_memory_->data();
+  }
+  bool own_offloaded() const override { return host_shard_ != nullptr; }
+
+  Gathering begin_unshard() override {
+    if (secondary_ && secondary_->valid()) {
+      return secondary_->begin_unshard();
+    }
+    full_ = engine_.gathers->acquire(full_nbytes_);
+    gather_ = group_.all_gather(shard_on_device(), full_->data(), shard_nbytes_);
+    return {.gathers = true, .copies = true};
+  }
+
+  const std::byte* finish_unshard() override {
+    if (!full_) {
+      return secondary_->finish_unshard();
+    }
+    wait_for_gather();
+    return full_->data();
+  }
+
+  void reshard(NextUse next) override {
+    wait_for_gather();  // it was started early and may not have been used
+    if (secondary_) {
+      secondary_->reshard(full_ ? full_->data() : nullptr, next);
+    }
+    if (full_) {
+      engine_.gathers->release(full_);
+      full_.reset();
+    }
+  }
+
+  void publish() override {
+    if (secondary_) {
+      secondary_->invalidate();
+    }
+  }
+  void settle() override {
+    wait_for_gather();
+    if (secondary_) {
+      secondary_->settle();
+    }
+  }
+  std::int64_t held_nbytes() const override {
+    const std::size_t on_device = host_shard_ ? 0 : shard_nbytes_;
+    return static_cast<std::int64_t>(on_device) + (secondary_ ? secondary_->held_nbytes() : 0);
+  }
+
+ private:
+  const std::byte* shard_on_device() {
+    if (!host_shard_) {
+      return own();
+    }
+    // Beside what is computed already, and the gather after it.
+    device::Device& device = *engine_.device;
+    fetched_ = engine_.scratch->acquire(shard_nbytes_);
+    device.wait(*engine_.fetches, *device.record(device.compute()));
+    device.copy(fetched_->data(), own(), shard_nbytes_, *engine_.fetches);
+    group_.after(device.record(*engine_.fetches));
+    return fetched_->data();
+  }
+
+  void wait_for_gather() {
+    if (gather_) {
+      fetched_ ? gather_->wait_released() : gather_->wait();
+      gather_.reset();
+    }
+    if (fetched_) {
+      engine_.scratch->release(std::move(fetched_));
+    }
+  }
+
+  Engine& engine_;
+  ProcessGroup& group_;
+  Shard shard_;
+  std::size_t shard_nbytes_;
+  std::size_t full_nbytes_;
+  BufferPtr shard_memory_;        ///< null where parameters are offloaded
+  device::MemoryPtr host_shard_;  ///< … and this is where the shard is then
+  device::MemoryPtr fetched_;     ///< its copy on the device while it is gathered
+  BufferPtr full_;
+  WorkPtr gather_;
+  std::unique_ptr<SecondaryCopy> secondary_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightStorage> make_transient(Engine& engine, const FlatLayout& layout) {
+  return std::make_unique<Transient>(engine, layout);
+}
+
+}  // namespace acc::sharding

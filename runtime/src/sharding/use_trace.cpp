@@ -1,0 +1,27 @@
+#include "sharding/use_trace.hpp"
+
+namespace acc::sharding {
+
+void UseTrace::use(int unit) {
+  follows_ = follows_ && position_ < uses_.size() && uses_[position_] == unit;
+  if (!follows_) {
+    uses_.resize(position_);
+    uses_.push_back(unit);
+  }
+  ++position_;
+}
+
+void UseTrace::end_iteration() {
+  if (position_ == 0) {
+    return;
+  }
+  uses_.resize(position_);  // it may have been shorter than the recorded one
+  position_ = 0;
+  follows_ = true;
+}
+
+std::span<const int> UseTrace::ahead() const noexcept {
+  return follows_ ? std::span(uses_).subspan(position_) : std::span<const int>{};
+}
+
+}  // namespace acc::sharding

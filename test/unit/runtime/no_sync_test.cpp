@@ -1,0 +1,189 @@
+#include "acc/rendezvous/store.hpp"
+#include "acc/runtime.hpp"
+#include "support/run_ranks.hpp"
+#include "support/weights.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+// Accumulation without communication: FSDP's no_sync.
+namespace {
+
+using acc::plugins::MixedPrecision;
+using acc::plugins::ShardingSettings;
+using acc::plugins::Strategy;
+using acc::test::distance;
+using acc::test::Job;
+using acc::test::Weights;
+
+constexpr int kMicroSteps = 3;
+constexpr int kNumel = 64 * 64;  ///< of each unit
+
+/// A root and two blocks of one size. In some micro-steps a block writes nothing.
+struct Net {
+  explicit Net(acc::Model& model)
+      : root(model.root("net", "Net")),
+        blocks{&model.unit("net.a", "Block"), &model.unit("net.b", "Block")} {
+    whole = root.parameter("weight", {64, 64}, acc::normal(0.5F));
+    for (acc::Unit* block : blocks) {
+      weights.push_back(block->parameter("weight", {64, 64}, acc::normal(0.5F)));
+    }
+  }
+
+  static void push(acc::Gradient to, const float* weights, float factor) {
+    for (int i = 0; i < kNumel; ++i) {
+      const float gradient = factor * (0.1F * weights[i] + std::sin(static_cast<float>(i)));
+      to.data[i] = to.beta == 0.0F ? gradient : to.data[i] + gradient;
+    }
+  }
+
+  void micro_step(int rank, int number) {
+    const float factor = 0.1F * static_cast<float>(1 + (rank * 7 + number * 3) % 5);
+    auto outer = root.forward();
+    for (acc::Unit* block : blocks) {
+      auto use = block->forward();
+    }
+    outer.end();
+    auto back = root.backward();
+    for (std::size_t i = blocks.size(); i-- > 0;) {
+      auto use = blocks[i]->backward();
+      if (i != 1 || number % 2 == 0) {
+        push(use.grad(weights[i]), use[weights[i]], factor);
+      }
+    }
+    push(back.grad(whole), back[whole], factor);
+  }
+
+  Weights read(acc::Model& model) {
+    const auto guard = model.no_grad();
+    Weights all;
+    const auto outer = root.forward();
+    all["root"].assign(outer[whole], outer[whole] + kNumel);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const auto use = blocks[i]->forward();
+      all[blocks[i]->name()].assign(use[weights[i]], use[weights[i]] + kNumel);
+    }
+    return all;
+  }
+
+  acc::Unit& root;
+  std::vector<acc::Unit*> blocks;
+  acc::Parameter whole;
+  std::vector<acc::Parameter> weights;
+};
+
+struct Seen {
+  Weights weights;
+  acc::TrafficReport quiet;  ///< of the micro-steps under no_sync
+  acc::TrafficReport step;   ///< of the whole step, up to Optimizer::step
+  acc::MemoryReport waiting;  ///< before the micro-step that reduces
+  acc::MemoryReport after;    ///< after the step
+};
+
+/// `quiet`: micro-steps under no_sync, of `kMicroSteps`.
+Seen train(const Job& job, int quiet) {
+  Seen seen;
+  std::mutex mutex;
+  acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    auto model = runtime.model(5);
+    Net net(model);
+    auto optimizer = model.optimizer(acc::Sgd{.lr = 0.5});
+    Seen mine;
+    for (int step = 0; step < 3; ++step) {
+      model.reset_traffic();
+      for (int number = 0; number < kMicroSteps; ++number) {
+        const auto guard = number < quiet ? model.no_sync() : nullptr;
+        net.micro_step(runtime.rank(), step * kMicroSteps + number);
+        if (number + 1 == quiet) {
+          mine.quiet = model.traffic();
+          mine.waiting = model.memory();
+        }
+      }
+      mine.step = model.traffic();
+      optimizer.step();
+    }
+    mine.after = model.memory();
+    mine.weights = net.read(model);
+    runtime.barrier();
+    const std::lock_guard lock(mutex);
+    if (runtime.rank() == 0) {
+      seen = std::move(mine);
+    }
+  });
+  return seen;
+}
+
+Job job_of(Strategy strategy, MixedPrecision precision = MixedPrecision::no) {
+  Job job{.world_size = 4, .num_machines = 2, .sharding = {}};
+  job.sharding.strategy = strategy;
+  job.sharding.mixed_precision = precision;
+  job.sharding.gradient_accumulation_steps = kMicroSteps;
+  return job;
+}
+
+constexpr Strategy kStrategies[] = {Strategy::no_shard,     Strategy::shard_optimizer,
+                                    Strategy::shard_grad_op, Strategy::full_shard,
+                                    Strategy::hybrid_shard,  Strategy::hybrid_shard_zero2};
+
+}  // namespace
+
+TEST_CASE("no_sync gives the weights of reducing in each micro-step") {
+  for (const MixedPrecision precision : {MixedPrecision::no, MixedPrecision::bf16}) {
+    for (const Strategy strategy : kStrategies) {
+      CAPTURE(to_string(strategy));
+      CAPTURE(to_string(precision));
+      const Job job = job_of(strategy, precision);
+      const Weights each = train(job, 0).weights;
+      // In bf16 each micro-step's gradient is rounded where it is sent, or their sum once.
+      const double bound = precision == MixedPrecision::no ? 2e-6 : 0.02;
+      for (const int quiet : {1, kMicroSteps - 1}) {
+        CHECK(distance(each, train(job, quiet).weights) <= bound);
+      }
+      // A step reduces what nobody has reduced.
+      CHECK(distance(each, train(job, kMicroSteps).weights) <= bound);
+    }
+  }
+}
+
+TEST_CASE("micro-steps under no_sync reduce nothing, and the next reduces once") {
+  struct Expected {
+    Strategy strategy;
+    int quiet_gathers, gathers;  ///< calls: in two quiet micro-steps, in all three
+    int reduces, all_reduces;    ///< calls before the step
+  };
+  // Three units. full_shard gathers all for forward and the blocks again for backward, each time;
+  // shard_grad_op keeps them gathered until the reduction.
+  for (const Expected& each : {Expected{Strategy::no_shard, 0, 0, 0, 3},
+                               Expected{Strategy::shard_optimizer, 0, 0, 3, 0},
+                               Expected{Strategy::shard_grad_op, 3, 3, 3, 0},
+                               Expected{Strategy::full_shard, 10, 15, 3, 0},
+                               Expected{Strategy::hybrid_shard, 10, 15, 3, 0},
+                               Expected{Strategy::hybrid_shard_zero2, 3, 3, 3, 0}}) {
+    CAPTURE(to_string(each.strategy));
+    const Seen seen = train(job_of(each.strategy), kMicroSteps - 1);
+    CHECK(seen.quiet.gather_calls == each.quiet_gathers);
+    CHECK(seen.quiet.reduce_calls == 0);
+    CHECK(seen.quiet.all_reduce_calls == 0);
+    CHECK(seen.step.gather_calls == each.gathers);
+    CHECK(seen.step.reduce_calls == each.reduces);
+    CHECK(seen.step.all_reduce_calls == each.all_reduces);
+    CHECK(seen.step.reduced_elements == each.reduces * kNumel);
+  }
+}
+
+TEST_CASE("what no_sync has accumulated is whole on each rank until it is reduced") {
+  const int bytes = 3 * kNumel * 4;
+  for (const MixedPrecision precision : {MixedPrecision::no, MixedPrecision::bf16}) {
+    CAPTURE(to_string(precision));
+    const Seen sharded = train(job_of(Strategy::full_shard, precision), kMicroSteps - 1);
+    CHECK(sharded.waiting.gradient_bytes == bytes / 4 + bytes);
+    CHECK(sharded.after.gradient_bytes == bytes / 4);
+    const Seen whole = train(job_of(Strategy::no_shard, precision), kMicroSteps - 1);
+    CHECK(whole.waiting.gradient_bytes == bytes);
+  }
+}

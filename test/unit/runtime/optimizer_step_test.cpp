@@ -1,0 +1,330 @@
+#include "acc/rendezvous/store.hpp"
+#include "acc/runtime.hpp"
+#include "support/run_ranks.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/weights.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <vector>
+
+// What a step does with gradients and rates, over every strategy: groups, schedules, clipping,
+// overflows.
+namespace {
+
+using acc::plugins::MixedPrecision;
+using acc::plugins::NanPolicy;
+using acc::plugins::ShardingSettings;
+using acc::plugins::Strategy;
+using acc::test::distance;
+using acc::test::Job;
+using acc::test::Weights;
+
+/// Makes the gradient of element `i`, of a weight, in a step.
+using Rule = std::function<float(const std::string& name, int i, float weight)>;
+
+/// The parameters of test/data/optimizers/make_groups.py in three units.
+struct Net {
+  explicit Net(acc::Model& model, const Weights* initial = nullptr) {
+    acc::Unit& root = model.root("", "Net");
+    acc::Unit& layer = model.unit("layer", "Layer");
+    acc::Unit& tail = model.unit("tail", "Tail");
+    const auto add = [&](acc::Unit& unit, const std::string& name, const std::string& in_unit,
+                         int numel) {
+      const acc::Initializer values = [=](std::uint64_t, std::int64_t offset, std::span<float> out) {
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          out[i] = initial != nullptr ? initial->at(name)[static_cast<std::size_t>(offset) + i]
+                                      : 0.1F * static_cast<float>(offset) + 0.5F;
+        }
+      };
+      parts.push_back({&unit, name, numel, unit.parameter(in_unit, {numel}, values)});
+    };
+    add(root, "embedding", "embedding", 39);
+    add(layer, "layer.weight", "weight", 77);
+    add(layer, "layer.bias", "bias", 5);
+    add(tail, "head", "head", 21);
+    units = {&root, &layer, &tail};
+  }
+
+  void micro_step(const Rule& rule) {
+    auto outer = units[0]->forward();
+    {
+      auto layer = units[1]->forward();
+      auto tail = units[2]->forward();
+    }
+    outer.end();
+    auto root = units[0]->backward();
+    for (const std::size_t u : {2U, 1U}) {
+      auto use = units[u]->backward();
+      push(use, units[u], rule);
+    }
+    push(root, units[0], rule);
+  }
+
+  Weights read(acc::Model& model) {
+    const auto guard = model.no_grad();
+    Weights all;
+    for (acc::Unit* unit : units) {
+      const auto use = unit->forward();
+      for (const Part& part : parts) {
+        if (part.unit == unit) {
+          all[part.name].assign(use[part.handle], use[part.handle] + part.numel);
+        }
+      }
+    }
+    return all;
+  }
+
+  struct Part {
+    acc::Unit* unit;
+    std::string name;
+    int numel;
+    acc::Parameter handle;
+  };
+
+  void push(acc::BackwardUse& use, const acc::Unit* unit, const Rule& rule) {
+    for (const Part& part : parts) {
+      if (part.unit == unit) {
+        const float* weights = use[part.handle];
+        const acc::Gradient to = use.grad(part.handle);
+        for (int i = 0; i < part.numel; ++i) {
+          const float gradient = rule(part.name, i, weights[i]);
+          to.data[i] = to.beta == 0.0F ? gradient : to.data[i] + gradient;
+        }
+      }
+    }
+  }
+
+  std::vector<acc::Unit*> units;
+  std::vector<Part> parts;
+};
+
+/// Runs `body` on every rank and gives what rank 0's returned.
+template <typename Result>
+Result on_ranks(const Job& job, const std::function<Result(acc::Runtime&)>& body) {
+  Result result{};
+  std::mutex mutex;
+  acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    Result mine = body(runtime);
+    runtime.barrier();
+    const std::lock_guard lock(mutex);
+    if (runtime.rank() == 0) {
+      result = std::move(mine);
+    }
+  });
+  return result;
+}
+
+Job job_of(Strategy strategy, int world = 4, int machines = 2) {
+  Job job{.world_size = world, .num_machines = machines, .sharding = {}};
+  job.sharding.strategy = strategy;
+  return job;
+}
+
+std::vector<Job> jobs() {
+  std::vector<Job> all = {job_of(Strategy::no_shard, 1, 1), job_of(Strategy::full_shard, 3, 1)};
+  for (const Strategy strategy : {Strategy::no_shard, Strategy::shard_optimizer,
+                                  Strategy::shard_grad_op, Strategy::hybrid_shard}) {
+    all.push_back(job_of(strategy));
+  }
+  return all;
+}
+
+float wave(int i, int step) {
+  return static_cast<float>(std::sin(i + 3 * step));
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+TEST_CASE("groups, a schedule and both ways of clipping give torch's weights") {
+  const auto golden =
+      nlohmann::json::parse(std::ifstream(ACC_TEST_DATA "/optimizers/groups.json"));
+  const auto initial = golden.at("initial").get<Weights>();
+  const auto norms = golden.at("norms").get<std::vector<double>>();
+  for (Job job : jobs()) {
+    for (const std::int64_t tile : {0, 32}) {
+      CAPTURE(to_string(job.sharding.strategy));
+      CAPTURE(tile);
+      job.sharding.sub_group_size = tile;
+      const auto weights = on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
+        auto model = runtime.model();
+        Net net(model, &initial);
+        auto optimizer = model.optimizer(
+            acc::AdamW{.lr = 0.01, .weight_decay = 0.05},
+            {{.name = "layer", .parameters = {"layer.*"}, .lr = 0.02, .weight_decay = 0.2},
+             {.name = "head", .parameters = {"tail.head"}, .lr = 0.003}});
+        optimizer.set_schedule(acc::linear_with_warmup(golden.at("warmup"), golden.at("total")));
+        optimizer.set_clip_value(golden.at("clip_value"));
+        optimizer.set_clip_norm(golden.at("clip_norm"));
+        for (std::size_t step = 0; step < norms.size(); ++step) {
+          const double lr = optimizer.lr();
+          CHECK(optimizer.lr("layer") == doctest::Approx(2 * lr));
+          net.micro_step([&](const std::string& name, int i, float weight) {
+            const float factor = name == "head" ? 10.0F : 1.0F;
+            return factor * (wave(i, static_cast<int>(step)) + 0.5F * weight);
+          });
+          const acc::StepInfo info = optimizer.step();
+          CHECK(info.lr == lr);
+          CHECK(info.grad_norm == doctest::Approx(norms[step]).epsilon(1e-5));
+          CHECK(info.clip_coefficient < 1.0);
+        }
+        return net.read(model);
+      });
+      CHECK(distance(weights, golden.at("weights").get<Weights>()) < 2e-5);
+    }
+  }
+}
+
+TEST_CASE("sub_group_size cuts the step into tiles that change nothing") {
+  struct Expected {
+    std::int64_t sub_group_size, tiles;
+  };
+  // Shards on two ranks of 39 -> 24, 77 + 5 -> 48 and 21 -> 16 elements, with their gaps.
+  Weights first;
+  for (const Expected& each : {Expected{0, 3}, Expected{1'000'000'000, 3}, Expected{40, 4},
+                               Expected{16, 6}, Expected{3, 6}}) {
+    CAPTURE(each.sub_group_size);
+    Job job = job_of(Strategy::full_shard, 2, 1);
+    job.sharding.sub_group_size = each.sub_group_size;
+    const auto weights = on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
+      auto model = runtime.model();
+      Net net(model);
+      auto optimizer = model.optimizer(acc::AdamW{.lr = 0.1, .weight_decay = 0.1});
+      for (int step = 0; step < 2; ++step) {
+        net.micro_step([&](const std::string&, int i, float) { return wave(i, step); });
+        const acc::StepInfo info = optimizer.step();
+        if (runtime.rank() == 0) {
+          CHECK(info.tiles == each.tiles);
+        }
+      }
+      return net.read(model);
+    });
+    first = first.empty() ? weights : first;
+    CHECK(distance(first, weights) == 0.0);
+  }
+}
+
+TEST_CASE("the configuration's optimizer and schedule") {
+  Job job = job_of(Strategy::full_shard, 2, 1);
+  job.sharding.optimizer = {.type = "AdamW", .lr = 0.5, .weight_decay = 0.25};
+  job.sharding.schedule = {.type = "WarmupDecayLR",
+                           .warmup_max_lr = 0.1,
+                           .warmup_num_steps = 2,
+                           .warmup_type = "linear",
+                           .total_num_steps = 4};
+  const auto rates = on_ranks<std::vector<double>>(job, [&](acc::Runtime& runtime) {
+    auto model = runtime.model();
+    Net net(model);
+    auto optimizer = model.optimizer_from_settings();
+    std::vector<double> seen;
+    for (int step = 0; step < 7; ++step) {
+      net.micro_step([](const std::string&, int i, float) { return wave(i, 0); });
+      seen.push_back(optimizer.step().lr);
+    }
+    return seen;
+  });
+  CHECK(rates == std::vector<double>{0.0, 0.0, 0.05, 0.1, 0.05, 0.0, 0.0});
+
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  auto model = runtime.model();
+  Net net(model);
+  CHECK_THROWS_WITH(model.optimizer_from_settings(), doctest::Contains("chooses no optimizer"));
+}
+
+TEST_CASE("a model has one optimizer at a time, and its groups must fit") {
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  auto model = runtime.model();
+  Net net(model);
+  CHECK_THROWS_WITH(model.optimizer(acc::AdamW{}, {{.name = "a", .parameters = {"lyaer.*"}}}),
+                    doctest::Contains("'lyaer.*'"));
+  {
+    auto optimizer = model.optimizer(acc::AdamW{}, {{.name = "a", .parameters = {"layer.*"}}});
+    CHECK_THROWS_WITH(optimizer.set_lr("b", 0.1), doctest::Contains("no parameter group"));
+    CHECK_THROWS_WITH(model.optimizer(acc::Sgd{}), doctest::Contains("has an optimizer already"));
+  }
+  CHECK_NOTHROW(model.optimizer(acc::Sgd{}));
+}
+
+TEST_CASE("a gradient that is not finite: taken as it is, skipped by all, or raised with its unit") {
+  struct Outcome {
+    std::vector<acc::StepInfo> steps;
+    Weights before, after;
+    std::string error;
+  };
+  for (const NanPolicy policy : {NanPolicy::ignore, NanPolicy::skip, NanPolicy::raise}) {
+    for (Job job : jobs()) {
+      CAPTURE(to_string(job.sharding.strategy));
+      CAPTURE(static_cast<int>(policy));
+      job.sharding.nan_policy = policy;
+      job.sharding.gradient_accumulation_steps = 2;
+      const int guilty = job.world_size - 1;
+      const auto outcome = on_ranks<Outcome>(job, [&](acc::Runtime& runtime) {
+        auto model = runtime.model();
+        Net net(model);
+        auto optimizer = model.optimizer(acc::Sgd{.lr = 0.1});
+        Outcome mine;
+        for (int step = 0; step < 3; ++step) {
+          mine.before = step == 1 ? net.read(model) : mine.before;
+          for (int micro_step = 0; micro_step < 2; ++micro_step) {
+            net.micro_step([&](const std::string& name, int i, float) {
+              const bool broken = step == 1 && micro_step == 1 && runtime.rank() == guilty &&
+                                  ((name == "layer.bias" && i == 3) || name == "embedding");
+              return broken ? kInfinity : wave(i, step);
+            });
+          }
+          try {
+            mine.steps.push_back(optimizer.step());
+          } catch (const acc::Error& error) {
+            mine.error = error.what();
+            CHECK(error.rank() == guilty);
+          }
+          mine.after = step == 1 ? net.read(model) : mine.after;
+        }
+        return mine;
+      });
+      if (policy == NanPolicy::raise) {
+        CHECK(outcome.error == "step 2: a gradient is not finite, first that of unit 'layer' in "
+                               "micro-step 2 on rank " + std::to_string(guilty));
+      } else {
+        CHECK(outcome.error.empty());
+        CHECK(std::isinf(outcome.steps[1].grad_norm));
+        CHECK(outcome.steps[1].skipped == (policy == NanPolicy::skip));
+        CHECK(outcome.steps[2].skipped_steps == (policy == NanPolicy::skip ? 1 : 0));
+        CHECK(outcome.steps[2].step == (policy == NanPolicy::skip ? 2 : 3));
+      }
+      if (policy == NanPolicy::ignore) {
+        CHECK(std::isinf(outcome.after.at("embedding")[0]));
+        CHECK(std::isfinite(outcome.after.at("head")[0]));
+      } else {
+        CHECK(distance(outcome.before, outcome.after) == 0.0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a sum over ranks that overflows is raised with its unit") {
+  Job job = job_of(Strategy::full_shard, 2, 1);
+  job.sharding.nan_policy = NanPolicy::raise;
+  CHECK_THROWS_WITH(on_ranks<int>(job,
+                                  [&](acc::Runtime& runtime) {
+                                    auto model = runtime.model();
+                                    Net net(model);
+                                    auto optimizer = model.optimizer(acc::Sgd{});
+                                    net.micro_step([](const std::string& name, int, float) {
+                                      return name == "head" ? 3e38F : 1.0F;
+                                    });
+                                    optimizer.step();
+                                    return 0;
+                                  }),
+                    doctest::Contains("the sum over the ranks of unit 'tail' is not"));
+}

@@ -1,0 +1,99 @@
+#include "sharding/pools.hpp"
+
+#include "collectives/solo/solo_group.hpp"
+#include "device/cpu_device.hpp"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+
+namespace {
+
+/// What was waited for, in order.
+using Log = std::string;
+
+class NotedEvent final : public acc::device::Event {
+ public:
+  NotedEvent(Log& log, char name) : log_(log), name_(name) {}
+  bool done() const override { return false; }
+  void synchronize() const override { log_ += name_; }
+  double microseconds() const override { return 0.0; }
+
+ private:
+  Log& log_;
+  char name_;
+};
+
+class NotedWork final : public acc::collectives::Work {
+ public:
+  NotedWork(Log& log, char name) : log_(log), name_(name) {}
+  void wait() override { log_ += name_; }
+  void wait_released() override { log_ += name_; }
+
+ private:
+  Log& log_;
+  char name_;
+};
+
+}  // namespace
+
+TEST_CASE("a gather waits while the device still reads two buffers that were freed") {
+  Log log;
+  acc::sharding::GatherLimiter limiter(nullptr);
+  const auto freed = [&](char name) { limiter.freed(std::make_shared<NotedEvent>(log, name)); };
+  limiter.before_gather();
+  freed('a');
+  limiter.before_gather();
+  CHECK(log.empty());
+  freed('b');
+  limiter.before_gather();
+  CHECK(log == "a");
+  freed('c');
+  freed('d');
+  limiter.before_gather();
+  CHECK(log == "abc");
+}
+
+TEST_CASE("gathers after a step are under way as far as the bucket goes") {
+  struct Case {
+    const char* name;
+    std::int64_t bucket;
+    const char* waited;  ///< for four gathers a, b, c, d of 10, 10, 30, 5 elements
+  };
+  for (const Case& each :
+       {Case{"no bound", 0, ""}, Case{"all fit", 55, ""}, Case{"two fit", 20, "abc"},
+        Case{"larger ones go alone", 1, "abc"}, Case{"the oldest goes", 45, "a"}}) {
+    CAPTURE(each.name);
+    Log log;
+    acc::sharding::GatherWindow window(each.bucket);
+    char name = 'a';
+    for (const std::int64_t numel : {10, 10, 30, 5}) {
+      const auto started =
+          window.start(numel, [&] { return std::make_shared<NotedWork>(log, name); });
+      CHECK(started != nullptr);
+      ++name;
+    }
+    CHECK(log == each.waited);
+  }
+}
+
+TEST_CASE("overlap_comm: a reduction is waited for where it is issued, or two buffers later") {
+  for (const bool overlaps : {true, false}) {
+    CAPTURE(overlaps);
+    Log log;
+    acc::collectives::SoloGroup group({.name = "solo", .ranks = {0}, .rank = 0},
+                                      acc::device::open_cpu_device(1));
+    acc::sharding::GradientPool pool(group, nullptr, overlaps);
+    std::string after_each;
+    for (const char name : {'a', 'b', 'c'}) {
+      auto buffer = pool.acquire(64);
+      pool.in_flight(std::move(buffer), std::make_shared<NotedWork>(log, name), {});
+      after_each += log + "|";
+    }
+    CHECK(after_each == (overlaps ? "||a|" : "a|ab|abc|"));
+    CHECK(pool.held_nbytes() == (overlaps ? 2 : 1) * 64);
+    pool.drain();
+    CHECK(log == "abc");
+  }
+}
