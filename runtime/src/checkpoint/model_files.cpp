@@ -27,9 +27,9 @@ using sharding::ParameterRecord;
 using sharding::Shard;
 
 /// Runs `step` and tells every rank whether it went well everywhere, so that no rank waits for one
-/// that has given up.
+/// that has given up. `what`: the step, in what the others say.
 template <typename Step>
-void together(ModelState& model, const Step& step) {
+void together(ModelState& model, const Step& step, const std::string& what = "this step") {
   std::optional<Error> failure;
   try {
     step();
@@ -47,7 +47,7 @@ void together(ModelState& model, const Step& step) {
   }
   if (failed[0] != 0.0) {
     const int rank = world.size() - static_cast<int>(failed[0]);
-    throw Error(Errc::config, fmt::format("rank {} failed in this step; see its message", rank),
+    throw Error(Errc::config, fmt::format("rank {} failed in {}; see its message", rank, what),
                 rank);
   }
 }
@@ -233,12 +233,13 @@ void load_buffers(ModelState& model, const std::optional<SafetensorsFile>& file)
 void load_weights(ModelState& model, const std::string& path) {
   const bool rank_zero_reads = model.engine().settings.sharding.cpu_ram_efficient_loading;
   std::optional<SafetensorsFile> file;
-  together(model, [&] {
+  const auto open = [&] {
     if (is_rank_zero(model) || !rank_zero_reads) {
       file.emplace(path);
       check_weights(model, *file);
     }
-  });
+  };
+  together(model, open, "loading " + path);
   await_readers(model);
   for (FlatParameter* flat : model.flats()) {
     const sharding::ValueSource source = [&](std::size_t index, std::int64_t offset,
