@@ -2,6 +2,8 @@
 
 #include "acc/base/log.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "api/agreement.hpp"
+#include "api/deterministic.hpp"
 #include "collectives/traced_group.hpp"
 #include "flight/recorder.hpp"
 
@@ -64,8 +66,14 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
                            std::unique_ptr<rendezvous::Store> given)
     : settings(wanted), store(std::move(given)) {
   check_supported(settings);
+  if (settings.deterministic) {
+    pin_choices();
+  }
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
+  if (store) {
+    check_agreement(settings, *store);
+  }
   if (identity.world_size > 1) {
     set_log_rank(identity.rank, identity.world_size);
   }
