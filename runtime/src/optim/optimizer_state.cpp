@@ -1,9 +1,11 @@
 #include "optim/optimizer_state.hpp"
 
 #include "flight/recorder.hpp"
+#include "model/orig_params.hpp"
 #include "sharding/gradient_offload.hpp"
 
 #include <cmath>
+#include <map>
 #include <utility>
 
 namespace acc::detail {
@@ -70,6 +72,24 @@ void OptimizerState::assign_groups(const std::vector<ParameterGroup>& groups) {
     const auto end = next + static_cast<std::ptrdiff_t>(flat->parameters().size());
     group_of_[flat].assign(next, end);
     next = end;
+  }
+  check_orig_params(groups);
+}
+
+/// Where the parameters of a unit are one to the optimizer, they are in one group.
+void OptimizerState::check_orig_params(const std::vector<ParameterGroup>& groups) const {
+  for (const auto& unit : model_->shard_units()) {
+    std::vector<sharding::ParameterRecord> trained;
+    std::map<std::string, std::string> group_of;
+    for (const auto& flat : unit->flats()) {
+      for (std::size_t i = 0; flat->trainable() && i < flat->parameters().size(); ++i) {
+        const std::size_t group = group_of_.at(flat.get())[i];
+        trained.push_back(flat->parameters()[i]);
+        group_of[trained.back().name] = group == 0 ? "" : groups[group - 1].name;
+      }
+    }
+    model::check_grouped_alike(model_->engine().settings.sharding, unit->name(), trained,
+                               [&](const auto& each) { return group_of.at(each.name); });
   }
 }
 

@@ -68,6 +68,7 @@ class OptimizerState {
 
  private:
   void assign_groups(const std::vector<ParameterGroup>& groups);
+  void check_orig_params(const std::vector<ParameterGroup>& groups) const;
   void allocate_moments();
   void finish_reductions();
   [[nodiscard]] bool skips(bool finite) const;
