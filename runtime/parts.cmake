@@ -31,6 +31,7 @@ acc_add_library(runtime_parts
     src/optim/parameter_groups.cpp
     src/optim/update.cpp
     src/initializer.cpp
+    src/sharding/gradient_scaling.cpp
     src/checkpoint/mapped_file.cpp
     src/checkpoint/safetensors_header.cpp
     src/checkpoint/safetensors.cpp

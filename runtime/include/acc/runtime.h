@@ -196,7 +196,9 @@ typedef enum acc_initializer_kind {
   ACC_INITIALIZER_CUSTOM = 3    /* fill */
 } acc_initializer_kind;
 
-/* Fills elements [offset, offset + count) of a parameter; a pure function of its arguments. */
+/* Fills elements [offset, offset + count) of a parameter or buffer; `stream` differs per parameter
+ * and seed. With fsdp_sync_module_states only rank 0 is asked, and its values hold on all ranks;
+ * without, each rank for what it keeps. */
 typedef void (*acc_fill_function)(uint64_t stream, int64_t offset, float* out, size_t count,
                                   void* context);
 
@@ -280,9 +282,10 @@ typedef struct acc_traffic_report {
   int64_t reduce_calls;
   int64_t all_reduced_elements;
   int64_t all_reduce_calls;
+  int64_t secondary_elements;
 } acc_traffic_report;
 #define ACC_TRAFFIC_REPORT_INITIALIZER \
-  { sizeof(acc_traffic_report), 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(acc_traffic_report), 0, 0, 0, 0, 0, 0, 0, 0 }
 ACC_API acc_status acc_model_traffic(const acc_model* model,
                                      acc_traffic_report* report) ACC_NOEXCEPT;
 ACC_API acc_status acc_model_reset_traffic(acc_model* model) ACC_NOEXCEPT;
@@ -393,9 +396,11 @@ typedef struct acc_step_info {
   double lr;               /* with which it was made, of the parameters outside all groups */
   double loss_scale;       /* by which its gradients had been multiplied */
   int32_t skipped;         /* 1: a gradient was not finite, nothing was updated, step stands */
+  int64_t skipped_steps;   /* in all, this one included */
+  int64_t tiles;           /* in how many pieces the shards were updated (sub_group_size) */
 } acc_step_info;
 #define ACC_STEP_INFO_INITIALIZER \
-  { sizeof(acc_step_info), 0, 0.0, 1.0, 0.0, 1.0, 0 }
+  { sizeof(acc_step_info), 0, 0.0, 1.0, 0.0, 1.0, 0, 0, 0 }
 /* Finishes the reductions, takes the mean over ranks and micro-steps, clips, updates, forgets the
  * gradients. Collective. info: may be NULL. */
 ACC_API acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* info) ACC_NOEXCEPT;

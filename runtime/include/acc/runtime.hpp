@@ -230,8 +230,8 @@ class ACC_API Model {
   /// fsdp_cpu_ram_efficient_loading only rank 0 reads, and hands on a few megabytes at a time;
   /// without, each rank reads its shard.
   void load_safetensors(const std::string& path);
-  /// Writes all parameters (fp32 master weights, full names, ties under both) and buffers to one
-  /// file.
+  /// Writes all parameters (master weights in the dtype in which they are kept, full names, ties
+  /// under both) and buffers to one file.
   /// Collective; rank 0 writes, one unit in memory at a time. The file is complete or absent.
   void export_safetensors(const std::string& path);
 
@@ -250,7 +250,8 @@ class ACC_API Model {
   [[nodiscard]] std::shared_ptr<void> no_sync();
 
   /// What parameters and gradients are for the program: float32, or on a GPU with mixed precision
-  /// bfloat16. (On the CPU 16-bit weights are widened before use.)
+  /// or a model that is loaded in 16 bits, bfloat16 or float16. (On the CPU 16-bit weights are
+  /// widened before use.)
   [[nodiscard]] DType compute_dtype() const;
   [[nodiscard]] DType buffer_dtype() const;
   [[nodiscard]] std::int64_t numel() const;  ///< elements of all parameters, tied ones once

@@ -141,7 +141,7 @@ acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* info) noe
     if (info != nullptr) {
       give(info,
            {sizeof(acc_step_info), found.step, found.grad_norm, found.clip_coefficient, found.lr,
-            found.loss_scale, found.skipped ? 1 : 0},
+            found.loss_scale, found.skipped ? 1 : 0, found.skipped_steps, found.tiles},
            "info");
     }
   });

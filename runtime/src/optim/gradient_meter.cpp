@@ -24,15 +24,8 @@ GradientMeter::GradientMeter(sharding::Engine& engine, std::vector<FlatParameter
       flats_(std::move(flats)),
       squares_(engine.updater->allocate(2 * sizeof(double), "gradient norm")),
       squares_here_(engine.updater->allocate_host(2 * sizeof(double), "gradient norm")) {
-  any_whole_ = std::any_of(flats_.begin(), flats_.end(),
-                           [this](const FlatParameter* flat) { return is_whole(*flat); });
-}
-
-/// Each rank's own, of which the mean makes one norm of all ranks; or the same on all ranks, among
-/// shards of the rest.
-bool GradientMeter::is_whole(const FlatParameter& flat) const {
-  return flat.ignored() ||
-         (engine_.groups.shard->size() > 1 && flat.owned().numel == flat.layout().padded_numel);
+  any_ignored_ = std::any_of(flats_.begin(), flats_.end(),
+                             [](const FlatParameter* flat) { return flat->ignored(); });
 }
 
 double GradientMeter::norm() {
@@ -41,22 +34,23 @@ double GradientMeter::norm() {
   for (FlatParameter* flat : flats_) {
     updater.add_squared_norm(flat->gradient()->reduced(),
                              static_cast<std::size_t>(flat->owned().numel),
-                             squares_->as<double>() + (is_whole(*flat) ? 1 : 0), updater.compute());
+                             squares_->as<double>() + (flat->ignored() ? 1 : 0), updater.compute());
   }
   updater.copy(squares_here_->data(), squares_->data(), squares_->nbytes(), updater.compute());
   updater.record(updater.compute())->synchronize();
-  // Over the shard group only: replicas hold the same shards.
+  // Over the shard group only: replicas hold the same shards, and unsharded gradients are whole.
   const trace::Scope scope(engine_.tracer.get(), "wait", "for", "the norm of all ranks");
   const auto* here = squares_here_->as<double>();
-  std::array<double, 2> total = {here[0], here[1]};
+  std::array<double, 1> total = {here[0]};
   engine_.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
-  double whole = total[1] / engine_.groups.shard->size();
-  if (any_whole_ && engine_.groups.replicate) {
-    std::array<double, 1> of_groups = {whole};
-    engine_.groups.replicate->all_reduce(of_groups, ReduceOp::sum)->wait();
-    whole = of_groups[0] / engine_.groups.replicate->size();
+  double squares = total[0];
+  // Those of ignored modules are each rank's own; their mean makes one norm of all ranks.
+  if (any_ignored_) {
+    total = {here[1]};
+    engine_.groups.world->all_reduce(total, ReduceOp::sum)->wait();
+    squares += total[0] / engine_.groups.world->size();
   }
-  return std::sqrt(total[0] + whole);
+  return std::sqrt(squares);
 }
 
 void GradientMeter::clamp(double scale, double limit) {

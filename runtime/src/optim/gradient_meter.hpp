@@ -18,7 +18,7 @@ class GradientMeter {
   GradientMeter(sharding::Engine& engine, std::vector<sharding::FlatParameter*> flats);
 
   /// The L2 norm over all ranks, in double: not finite if and only if an element is not. What every
-  /// rank has whole counts once.
+  /// rank has whole counts once, of ignored modules the ranks' mean.
   double norm();
   /// Each element times `scale`, brought into [-limit, limit].
   void clamp(double scale, double limit);
@@ -27,15 +27,14 @@ class GradientMeter {
   Error non_finite(std::int64_t step);
 
  private:
-  [[nodiscard]] bool is_whole(const sharding::FlatParameter& flat) const;
   std::vector<std::int64_t> first_of_each_rank();
   [[nodiscard]] std::string where(std::int64_t closed) const;
   std::string unit_of_sum();
 
   sharding::Engine& engine_;
   std::vector<sharding::FlatParameter*> flats_;
-  bool any_whole_ = false;
-  device::MemoryPtr squares_;       ///< two doubles of the updater: of shards, of what is whole
+  bool any_ignored_ = false;
+  device::MemoryPtr squares_;       ///< two doubles of the updater: of shards, of what is ignored
   device::MemoryPtr squares_here_;  ///< and their copy in host memory
 };
 

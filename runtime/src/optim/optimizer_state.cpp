@@ -5,7 +5,6 @@
 #include "sharding/gradient_offload.hpp"
 
 #include <cmath>
-#include <map>
 #include <utility>
 
 namespace acc::detail {
@@ -73,23 +72,24 @@ void OptimizerState::assign_groups(const std::vector<ParameterGroup>& groups) {
     group_of_[flat].assign(next, end);
     next = end;
   }
-  check_orig_params(groups);
+  check_groups();
 }
 
-/// Where the parameters of a unit are one to the optimizer, they are in one group.
-void OptimizerState::check_orig_params(const std::vector<ParameterGroup>& groups) const {
+/// Flat parameters of FSDP without fsdp_use_orig_params belong to one group each.
+void OptimizerState::check_groups() const {
   for (const auto& unit : model_->shard_units()) {
     std::vector<sharding::ParameterRecord> trained;
     std::map<std::string, std::string> group_of;
     for (const auto& flat : unit->flats()) {
-      for (std::size_t i = 0; flat->trainable() && i < flat->parameters().size(); ++i) {
-        const std::size_t group = group_of_.at(flat.get())[i];
+      const std::vector<std::size_t>& groups = group_of_.at(flat.get());
+      for (std::size_t i = 0; flat->trainable() && i < groups.size(); ++i) {
         trained.push_back(flat->parameters()[i]);
-        group_of[trained.back().name] = group == 0 ? "" : groups[group - 1].name;
+        group_of[trained.back().name] = rates_.name(groups[i]);
       }
     }
-    model::check_grouped_alike(model_->engine().settings.sharding, unit->name(), trained,
-                               [&](const auto& each) { return group_of.at(each.name); });
+    model::check_grouped_alike(
+        model_->engine().settings.sharding, unit->name(), trained,
+        [&](const sharding::ParameterRecord& each) { return group_of.at(each.name); });
   }
 }
 
@@ -105,7 +105,8 @@ void OptimizerState::allocate_moments() {
         {},
         optim::plan_updates(*flat, group_of_[flat], engine.settings.sharding.sub_group_size)};
     for (const std::string& kind : moment_kinds()) {
-      state.moments.push_back({kind, engine.allocate_state(flat->owned().numel, "moments")});
+      state.moments.push_back(
+          {kind, engine.allocate_state(flat->owned().numel, "moments", engine.precision.moments)});
       nbytes += static_cast<std::int64_t>(state.moments.back().values->nbytes());
     }
     flats_.push_back(std::move(state));
@@ -249,15 +250,12 @@ void OptimizerState::finish_reductions() {
 void OptimizerState::update(FlatState& state, double scale, StepInfo& info) {
   auto& engine = model_->engine();
   FlatParameter& flat = *state.flat;
-  const auto moment = [&state](std::size_t index) {
-    return index < state.moments.size() ? state.moments[index].values->as<float>() : nullptr;
+  device::UpdateArrays arrays = flat.update_arrays(steps + 1);
+  const auto moment = [&state](std::size_t index) -> void* {
+    return index < state.moments.size() ? state.moments[index].values->data() : nullptr;
   };
-  const device::UpdateArrays arrays{.weights = flat.master(),
-                                    .grads = flat.gradient()->reduced(),
-                                    .first = moment(0),
-                                    .second = moment(1),
-                                    .rounded = flat.rounded(),
-                                    .rounded_dtype = engine.precision.gathered};
+  arrays.first = moment(0);
+  arrays.second = moment(1);
   const bool in_tiles = engine.settings.sharding.sub_group_size > 0;
   for (const optim::Tile& tile : state.tiles) {
     const trace::Scope scope(in_tiles ? engine.tracer.get() : nullptr, "compute", "update", "tile");

@@ -33,8 +33,8 @@ class OptimizerState {
   [[nodiscard]] optim::GroupTable& rates() noexcept { return rates_; }
   [[nodiscard]] double lr(std::size_t group) const { return rates_.lr(group, steps); }
 
-  /// float32 [owned().numel] of one flat parameter under its name in checkpoints; memory of the
-  /// updater.
+  /// [owned().numel] of one flat parameter, in the policy's dtype of moments, under its name in
+  /// checkpoints; memory of the updater.
   struct Moment {
     std::string kind;
     device::MemoryPtr values;
@@ -68,7 +68,7 @@ class OptimizerState {
 
  private:
   void assign_groups(const std::vector<ParameterGroup>& groups);
-  void check_orig_params(const std::vector<ParameterGroup>& groups) const;
+  void check_groups() const;
   void allocate_moments();
   void finish_reductions();
   [[nodiscard]] bool skips(bool finite) const;

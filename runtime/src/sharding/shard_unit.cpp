@@ -74,18 +74,6 @@ void ShardUnit::before_forward() {
   trace_scope("forward");
 }
 
-void ShardUnit::enter(const char* phase) {
-  if (engine_.groups.recorder) {
-    engine_.groups.recorder->enter(phase, name_.empty() ? "root" : name_);
-  }
-}
-
-void ShardUnit::leave(const char* phase) {
-  if (engine_.groups.recorder) {
-    engine_.groups.recorder->leave(phase, name_.empty() ? "root" : name_);
-  }
-}
-
 void ShardUnit::after_forward() {
   trace_end();
   leave("forward");
@@ -139,6 +127,18 @@ void ShardUnit::after_backward() {
     complete_micro_step();
   }
   leave("backward");
+}
+
+void ShardUnit::enter(const char* phase) {
+  if (engine_.groups.recorder) {
+    engine_.groups.recorder->enter(phase, name_.empty() ? "root" : name_);
+  }
+}
+
+void ShardUnit::leave(const char* phase) {
+  if (engine_.groups.recorder) {
+    engine_.groups.recorder->leave(phase, name_.empty() ? "root" : name_);
+  }
 }
 
 void ShardUnit::trace_scope(const char* phase) {

@@ -16,13 +16,13 @@ using acc::plugins::LossScaleRule;
 using acc::plugins::LossScaling;
 
 LossScaling rules_of(const nlohmann::json& row) {
-  return {.rule = row.at("rule") == "deepspeed" ? LossScaleRule::deepspeed
-                                                : LossScaleRule::grad_scaler,
-          .initial_scale_power = row.at("power"),
-          .window = row.at("window"),
-          .hysteresis = row.value("hysteresis", 1),
-          .consecutive_hysteresis = row.value("consecutive_hysteresis", false),
-          .min_scale = row.value("min_scale", 0.0)};
+  return {
+      .rule = row.at("rule") == "deepspeed" ? LossScaleRule::deepspeed : LossScaleRule::grad_scaler,
+      .initial_scale_power = row.at("power"),
+      .window = row.at("window"),
+      .hysteresis = row.value("hysteresis", 1),
+      .consecutive_hysteresis = row.value("consecutive_hysteresis", false),
+      .min_scale = row.value("min_scale", 0.0)};
 }
 
 }  // namespace

@@ -103,7 +103,8 @@ TEST_CASE("what the settings may choose and this version has not is refused by i
   CHECK_THROWS_WITH(optimizer_of({.type = "AdamW", .betas = {0.9}}),
                     doctest::Contains("optimizer.params.betas"));
   CHECK_FALSE(schedule_of({}));
-  CHECK_THROWS_WITH(schedule_of({.type = "OneCycle"}), doctest::Contains("scheduler.type OneCycle"));
+  CHECK_THROWS_WITH(schedule_of({.type = "OneCycle"}),
+                    doctest::Contains("scheduler.type OneCycle"));
   CHECK_THROWS_WITH(schedule_of({.type = "WarmupDecayLR"}), doctest::Contains("total_num_steps"));
   CHECK_THROWS_WITH(schedule_of({.type = "WarmupLR", .warmup_type = "cubic"}),
                     doctest::Contains("'cubic'"));

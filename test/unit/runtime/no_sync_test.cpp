@@ -78,8 +78,8 @@ struct Net {
 
 struct Seen {
   Weights weights;
-  acc::TrafficReport quiet;  ///< of the micro-steps under no_sync
-  acc::TrafficReport step;   ///< of the whole step, up to Optimizer::step
+  acc::TrafficReport quiet;   ///< of the micro-steps under no_sync
+  acc::TrafficReport step;    ///< of the whole step, up to Optimizer::step
   acc::MemoryReport waiting;  ///< before the micro-step that reduces
   acc::MemoryReport after;    ///< after the step
 };
@@ -126,7 +126,7 @@ Job job_of(Strategy strategy, MixedPrecision precision = MixedPrecision::no) {
   return job;
 }
 
-constexpr Strategy kStrategies[] = {Strategy::no_shard,     Strategy::shard_optimizer,
+constexpr Strategy kStrategies[] = {Strategy::no_shard,      Strategy::shard_optimizer,
                                     Strategy::shard_grad_op, Strategy::full_shard,
                                     Strategy::hybrid_shard,  Strategy::hybrid_shard_zero2};
 
@@ -158,12 +158,11 @@ TEST_CASE("micro-steps under no_sync reduce nothing, and the next reduces once")
   };
   // Three units. full_shard gathers all for forward and the blocks again for backward, each time;
   // shard_grad_op keeps them gathered until the reduction.
-  for (const Expected& each : {Expected{Strategy::no_shard, 0, 0, 0, 3},
-                               Expected{Strategy::shard_optimizer, 0, 0, 3, 0},
-                               Expected{Strategy::shard_grad_op, 3, 3, 3, 0},
-                               Expected{Strategy::full_shard, 10, 15, 3, 0},
-                               Expected{Strategy::hybrid_shard, 10, 15, 3, 0},
-                               Expected{Strategy::hybrid_shard_zero2, 3, 3, 3, 0}}) {
+  for (const Expected& each :
+       {Expected{Strategy::no_shard, 0, 0, 0, 3}, Expected{Strategy::shard_optimizer, 0, 0, 3, 0},
+        Expected{Strategy::shard_grad_op, 3, 3, 3, 0}, Expected{Strategy::full_shard, 10, 15, 3, 0},
+        Expected{Strategy::hybrid_shard, 10, 15, 3, 0},
+        Expected{Strategy::hybrid_shard_zero2, 3, 3, 3, 0}}) {
     CAPTURE(to_string(each.strategy));
     const Seen seen = train(job_of(each.strategy), kMicroSteps - 1);
     CHECK(seen.quiet.gather_calls == each.quiet_gathers);

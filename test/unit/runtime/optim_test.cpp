@@ -1,11 +1,13 @@
 #include "kernels/kernels.hpp"
 #include "optim/update.hpp"
+#include "sharding/gradient_scaling.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -44,8 +46,13 @@ TEST_CASE("AdamW follows torch.optim.AdamW step by step") {
         const auto grads = each.at("grad").get<std::vector<float>>();
         const auto coefficients =
             acc::optim::adamw_coefficients(settings, ++step, each.at("grad_scale"));
-        table->adamw(coefficients, weights.data(), grads.data(), m.data(), v.data(), bf16.data(),
-                     weights.size());
+        table->adamw(coefficients,
+                     {.weights = weights.data(),
+                      .grads = grads.data(),
+                      .first = m.data(),
+                      .second = v.data(),
+                      .rounded = bf16.data()},
+                     0, weights.size());
         CAPTURE(s.dump());
         CAPTURE(step);
         check_close(weights, each.at("weights").get<std::vector<float>>());
@@ -70,8 +77,13 @@ TEST_CASE("SGD follows torch.optim.SGD step by step") {
         const auto grads = each.at("grad").get<std::vector<float>>();
         const auto coefficients =
             acc::optim::sgd_coefficients(settings, ++step, each.at("grad_scale"));
-        table->sgd(coefficients, weights.data(), grads.data(),
-                   settings.momentum != 0.0 ? velocity.data() : nullptr, nullptr, weights.size());
+        table->sgd(coefficients,
+                   {.weights = weights.data(),
+                    .grads = grads.data(),
+                    .first = settings.momentum != 0.0 ? velocity.data() : nullptr,
+                    .second = nullptr,
+                    .rounded = nullptr},
+                   0, weights.size());
         CAPTURE(s.dump());
         CAPTURE(step);
         check_close(weights, each.at("weights").get<std::vector<float>>());
@@ -85,4 +97,29 @@ TEST_CASE("the clip coefficient is torch's") {
   CHECK(clip_coefficient(0.5, 1.0) == 1.0);
   CHECK(clip_coefficient(4.0, 1.0) == doctest::Approx(1.0 / 4.000001).epsilon(1e-15));
   CHECK(clip_coefficient(4.0, 0.0) == 1.0);
+  CHECK(clip_coefficient(std::numeric_limits<double>::infinity(), 1.0) == 0.0);
+  CHECK(std::isnan(clip_coefficient(std::nan(""), 1.0)));
+}
+
+TEST_CASE("a sum becomes a mean at once, and in float16 in FSDP's two parts") {
+  using acc::DType;
+  using acc::sharding::scale_gradients;
+  struct Case {
+    int world_size;
+    float before;
+  };
+  // FSDP1's own pre-divide factors.
+  for (const Case& each : {Case{1, 1.0F}, Case{2, 2.0F}, Case{3, 2.0F}, Case{4, 2.0F},
+                           Case{6, 4.0F}, Case{8, 4.0F}, Case{16, 4.0F}, Case{64, 8.0F}}) {
+    CAPTURE(each.world_size);
+    const auto ranks = static_cast<float>(each.world_size);
+    const auto halves = scale_gradients(each.world_size, 3, DType::float16);
+    CHECK(halves.before == 1.0F / each.before);
+    CHECK(halves.after == each.before / (3.0F * ranks));
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      const auto wide = scale_gradients(each.world_size, 3, dtype);
+      CHECK(wide.before == 1.0F);
+      CHECK(wide.after == 1.0F / (3.0F * ranks));
+    }
+  }
 }

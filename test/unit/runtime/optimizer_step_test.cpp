@@ -7,11 +7,13 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <functional>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +40,8 @@ struct Net {
     acc::Unit& tail = model.unit("tail", "Tail");
     const auto add = [&](acc::Unit& unit, const std::string& name, const std::string& in_unit,
                          int numel) {
-      const acc::Initializer values = [=](std::uint64_t, std::int64_t offset, std::span<float> out) {
+      const acc::Initializer values = [=](std::uint64_t, std::int64_t offset,
+                                          std::span<float> out) {
         for (std::size_t i = 0; i < out.size(); ++i) {
           out[i] = initial != nullptr ? initial->at(name)[static_cast<std::size_t>(offset) + i]
                                       : 0.1F * static_cast<float>(offset) + 0.5F;
@@ -147,8 +150,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 }  // namespace
 
 TEST_CASE("groups, a schedule and both ways of clipping give torch's weights") {
-  const auto golden =
-      nlohmann::json::parse(std::ifstream(ACC_TEST_DATA "/optimizers/groups.json"));
+  const auto golden = nlohmann::json::parse(std::ifstream(ACC_TEST_DATA "/optimizers/groups.json"));
   const auto initial = golden.at("initial").get<Weights>();
   const auto norms = golden.at("norms").get<std::vector<double>>();
   for (Job job : jobs()) {
@@ -255,7 +257,8 @@ TEST_CASE("a model has one optimizer at a time, and its groups must fit") {
   CHECK_NOTHROW(model.optimizer(acc::Sgd{}));
 }
 
-TEST_CASE("a gradient that is not finite: taken as it is, skipped by all, or raised with its unit") {
+TEST_CASE(
+    "a gradient that is not finite: taken as it is, skipped by all, or raised with its unit") {
   struct Outcome {
     std::vector<acc::StepInfo> steps;
     Weights before, after;
@@ -293,8 +296,10 @@ TEST_CASE("a gradient that is not finite: taken as it is, skipped by all, or rai
         return mine;
       });
       if (policy == NanPolicy::raise) {
-        CHECK(outcome.error == "step 2: a gradient is not finite, first that of unit 'layer' in "
-                               "micro-step 2 on rank " + std::to_string(guilty));
+        CHECK(outcome.error ==
+              "step 2: a gradient is not finite, first that of unit 'layer' in "
+              "micro-step 2 on rank " +
+                  std::to_string(guilty));
       } else {
         CHECK(outcome.error.empty());
         CHECK(std::isinf(outcome.steps[1].grad_norm));
@@ -327,4 +332,144 @@ TEST_CASE("a sum over ranks that overflows is raised with its unit") {
                                     return 0;
                                   }),
                     doctest::Contains("the sum over the ranks of unit 'tail' is not"));
+}
+
+TEST_CASE("clipping by value alone, by norm alone, and where the launcher says so") {
+  struct Case {
+    std::optional<double> configured;
+    std::optional<double> norm;
+    double value;
+    double clip_norm;
+  };
+  for (const Case& each :
+       {Case{{}, {}, 0.0, 0.0}, Case{{}, {}, 0.3, 0.0}, Case{{}, 0.7, 0.0, 0.7},
+        Case{1.5, {}, 0.0, 1.5}, Case{1.5, 0.0, 0.0, 0.0}, Case{1.5, {}, 0.3, 1.5}}) {
+    for (Job job : jobs()) {
+      CAPTURE(to_string(job.sharding.strategy));
+      job.sharding.gradient_clipping = each.configured;
+      struct Outcome {
+        Weights before, after;
+        acc::StepInfo info;
+      };
+      const auto outcome = on_ranks<Outcome>(job, [&](acc::Runtime& runtime) {
+        auto model = runtime.model();
+        Net net(model);
+        auto optimizer = model.optimizer(acc::Sgd{.lr = 1.0});
+        if (each.norm) {
+          optimizer.set_clip_norm(*each.norm);
+        }
+        optimizer.set_clip_value(each.value);
+        CHECK(optimizer.clip_norm() == each.clip_norm);
+        CHECK(optimizer.clip_value() == each.value);
+        Outcome mine{net.read(model), {}, {}};
+        net.micro_step([](const std::string&, int i, float) { return wave(i, 0); });
+        mine.info = optimizer.step();
+        mine.after = net.read(model);
+        return mine;
+      });
+      double squares = 0.0;
+      double clamped = 0.0;
+      const auto clamp = [&](double gradient) {
+        return each.value == 0.0 ? gradient : std::clamp(gradient, -each.value, each.value);
+      };
+      for (const auto& [name, values] : outcome.before) {
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          const double gradient = wave(static_cast<int>(i), 0);
+          squares += gradient * gradient;
+          clamped += clamp(gradient) * clamp(gradient);
+        }
+      }
+      CHECK(outcome.info.grad_norm == doctest::Approx(std::sqrt(squares)).epsilon(1e-6));
+      const double coefficient =
+          each.clip_norm == 0.0 ? 1.0 : std::min(1.0, each.clip_norm / (std::sqrt(clamped) + 1e-6));
+      CHECK(outcome.info.clip_coefficient == doctest::Approx(coefficient).epsilon(1e-6));
+      for (const auto& [name, values] : outcome.before) {
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          const double update = coefficient * clamp(wave(static_cast<int>(i), 0));
+          CHECK(std::abs(outcome.after.at(name)[i] - (values[i] - update)) < 2e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("an infinite norm that nothing stops clips all to nothing, as torch does") {
+  const auto weights = on_ranks<Weights>(job_of(Strategy::full_shard), [&](acc::Runtime& runtime) {
+    auto model = runtime.model();
+    Net net(model);
+    auto optimizer = model.optimizer(acc::Sgd{.lr = 1.0});
+    optimizer.set_clip_norm(1.0);
+    const Weights before = net.read(model);
+    net.micro_step([](const std::string& name, int i, float) {
+      return name == "head" && i == 20 ? kInfinity : 1.0F;
+    });
+    optimizer.step();
+    Weights after = net.read(model);
+    CHECK(std::isnan(after.at("head")[20]));
+    after.at("head")[20] = before.at("head")[20];
+    CHECK(distance(before, after) == 0.0);
+    return after;
+  });
+  CHECK(weights.size() == 4);
+}
+
+TEST_CASE("the schedule's place and skipped steps travel with checkpoints, groups need not fit") {
+  const acc::test::TemporaryFolder folder;
+  const std::string checkpoint = (folder.path() / "checkpoint").string();
+  struct Part {
+    int from, until;
+    std::vector<acc::ParameterGroup> groups;
+    bool saves;
+  };
+  struct Outcome {
+    std::vector<acc::StepInfo> steps;
+    Weights weights;
+  };
+  const auto run = [&](Job job, const Part& part) {
+    job.sharding.nan_policy = NanPolicy::skip;
+    return on_ranks<Outcome>(job, [&](acc::Runtime& runtime) {
+      auto model = runtime.model();
+      Net net(model);
+      auto optimizer = model.optimizer(acc::AdamW{.lr = 0.1}, part.groups);
+      if (part.from > 0) {
+        CHECK(runtime.load(checkpoint, model, optimizer).at("step") == part.from);
+      }
+      optimizer.set_schedule(acc::linear_with_warmup(2, 8));
+      Outcome mine;
+      for (int step = part.from; step < part.until; ++step) {
+        net.micro_step([&](const std::string&, int i, float) {
+          return step == 1 && i == 4 ? kInfinity : wave(i, step);
+        });
+        mine.steps.push_back(optimizer.step());
+      }
+      if (part.saves) {
+        runtime.save(checkpoint, model, optimizer, {{"step", part.until}});
+      }
+      mine.weights = net.read(model);
+      return mine;
+    });
+  };
+  const std::vector<acc::ParameterGroup> groups = {
+      {.name = "slow", .parameters = {"layer.*", "embedding"}, .lr = 0.01, .weight_decay = 0.5}};
+  const std::vector<acc::ParameterGroup> others = {
+      {.name = "a", .parameters = {"embedding"}, .lr = 0.01, .weight_decay = 0.5},
+      {.name = "b", .parameters = {"layer.*"}, .lr = 0.01, .weight_decay = 0.5}};
+  const Outcome unbroken = run(job_of(Strategy::full_shard), {0, 6, groups, false});
+  run(job_of(Strategy::full_shard), {0, 3, groups, true});
+  const auto metadata = nlohmann::json::parse(std::ifstream(checkpoint + "/metadata.json"));
+  const auto& saved = metadata.at("optimizer").at("groups").at(0);
+  CHECK(saved.at("name") == "slow");
+  CHECK(saved.at("parameters").size() == 3);
+  CHECK(saved.at("hyper_parameters").at("weight_decay") == 0.5);
+  for (const Job& job : {job_of(Strategy::full_shard), job_of(Strategy::shard_optimizer, 3, 1)}) {
+    const Outcome resumed = run(job, {3, 6, others, false});
+    CHECK(distance(unbroken.weights, resumed.weights) < 2e-6);
+    for (int i = 0; i < 3; ++i) {
+      const acc::StepInfo& expected = unbroken.steps[static_cast<std::size_t>(3 + i)];
+      const acc::StepInfo& got = resumed.steps[static_cast<std::size_t>(i)];
+      CHECK(got.step == expected.step);
+      CHECK(got.lr == expected.lr);
+      CHECK(got.skipped_steps == 1);
+    }
+  }
 }

@@ -37,7 +37,8 @@ TEST_CASE("groups that cannot be are refused with their names") {
            {{{.name = "a", .parameters = {"layer0.wieght"}}}, "'layer0.wieght'"},
            {{{.name = "a", .parameters = {"layer2*"}}}, "'layer2*'"},
            {{{.name = "a", .parameters = {}}}, "'a' names no parameters"},
-           {{{.name = "a", .parameters = {"layer0.*"}}, {.name = "b", .parameters = {"*.bias", "*"}}},
+           {{{.name = "a", .parameters = {"layer0.*"}},
+             {.name = "b", .parameters = {"*.bias", "*"}}},
             "named '*.bias'"},
            {{{.name = "a", .parameters = {"layer0.*"}}, {.name = "b", .parameters = {"*"}}},
             "layer0.weight is in two parameter groups, 'a' and 'b'"}}) {

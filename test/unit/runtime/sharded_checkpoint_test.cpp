@@ -42,6 +42,9 @@ Manifest manifest_of(int world_size, int save) {
           .program = {{"epoch", 3}, {"position", std::int64_t{1} << 40}},
           .optimizer = "adamw",
           .hyper_parameters = {{"lr", 1e-3}, {"eps", 1e-8}},
+          .groups = {{"head", {{"lr", 0.5}}, {"wte.weight", "h.0.w"}}, {"rest", {}, {}}},
+          .skipped_steps = 5,
+          .loss_scaler = {{"scale", 65536.0}, {"last_overflow", -1.0}},
           .tensors = kTensors,
           .aliases = {{"lm_head.weight", "wte.weight"}}};
 }

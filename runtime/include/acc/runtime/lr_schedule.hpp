@@ -24,8 +24,8 @@ ACC_API LrSchedule linear_with_warmup(std::int64_t warmup_steps, std::int64_t to
 ACC_API LrSchedule cosine_with_warmup(std::int64_t warmup_steps, std::int64_t total_steps,
                                       double cycles = 0.5);
 
-// --- DeepSpeed's, as its engine calls them: steps 0 and 1 both have the rate that the warmup begins
-// with. Throw Error(config) where DeepSpeed refuses.
+// --- DeepSpeed's, as its engine calls them: steps 0 and 1 both have the rate that the warmup
+// begins with. Throw Error(config) where DeepSpeed refuses.
 
 /// How a warmup rises: with the logarithm of the step, or with the step.
 enum class WarmupType { log, linear };
@@ -43,8 +43,8 @@ ACC_API LrSchedule warmup_lr(const WarmupLr& settings);
 /// absent).
 ACC_API LrSchedule warmup_decay_lr(const WarmupLr& settings, std::int64_t total_steps);
 
-/// WarmupCosineLR: `base` times a ratio that rises from `warmup_min_ratio` to 1 and then falls along
-/// half a cosine to `cos_min_ratio` at `total_steps`, where it stays.
+/// WarmupCosineLR: `base` times a ratio that rises from `warmup_min_ratio` to 1 and then falls
+/// along half a cosine to `cos_min_ratio` at `total_steps`, where it stays.
 struct WarmupCosineLr {
   std::int64_t total_steps = 0;
   double warmup_min_ratio = 0.0;

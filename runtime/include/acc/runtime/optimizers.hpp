@@ -28,8 +28,9 @@ struct ParameterGroup {
   std::string name = {};
   /// Full names of parameters, or names tied to them; a trailing `*` stands for any rest.
   std::vector<std::string> parameters = {};
-  std::optional<double> lr = {};            ///< absent: the optimizer's
-  /// Absent: the optimizer's. Parameters that were declared without weight decay have none here too.
+  std::optional<double> lr = {};  ///< absent: the optimizer's
+  /// Absent: the optimizer's. Parameters that were declared without weight decay have none here
+  /// too.
   std::optional<double> weight_decay = {};
 };
 
