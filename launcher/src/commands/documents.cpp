@@ -1,6 +1,7 @@
 // Reference tables for docs/, made from the settings table so that they cannot fall behind it.
 #include "acc/launcher/explain.hpp"
 #include "acc/launcher/face.hpp"
+#include "acc/plugins/deepspeed_json.hpp"
 #include "commands/commands.hpp"
 #include "host/own_variables.hpp"
 
