@@ -8,6 +8,7 @@
 #include "flight/recorder.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <vector>
 
@@ -43,9 +44,6 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   }
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
-  if (store) {
-    check_agreement(settings, *store);
-  }
   if (identity.world_size > 1) {
     set_log_rank(identity.rank, identity.world_size);
   }
