@@ -38,8 +38,8 @@ void write(std::array<char, N>& to, std::string_view text) noexcept {
 }
 
 void* anonymous_memory() {
-  void* const memory = ::mmap(nullptr, file::kNbytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      ::mmap(nullptr, file::kNbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw std::bad_alloc();
   }
@@ -68,8 +68,7 @@ void* Recorder::map(const std::string& path) {
     error = memory == MAP_FAILED ? errno : 0;
   }
   if (error != 0) {
-    logger("runtime")->warn("{}: cannot write {}: {}", kRecordVariable, path,
-                            std::strerror(error));
+    logger("runtime")->warn("{}: cannot write {}: {}", kRecordVariable, path, std::strerror(error));
     return anonymous_memory();
   }
   file_ = std::move(opened);
