@@ -26,6 +26,7 @@ constexpr std::int64_t kByteVocabulary = 256;
 struct Raw {
   Options options;
   std::string model_config;
+  std::string dtype = "fp32";
   std::optional<std::int64_t> vocab, seq_len, steps;
 };
 
@@ -48,6 +49,8 @@ void add_model_options(CLI::App& app, Raw& raw) {
   app.add_option("--heads", model.heads, "attention heads")->excludes(config);
   app.add_option("--dim", model.dim, "channels")->excludes(config);
   app.add_option("--vocab", raw.vocab, "token ids; 256 with --data")->excludes(config);
+  app.add_option("--dtype", raw.dtype, "of loaded weights; kept where precision is not mixed")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   app.add_option("--seq_len", raw.seq_len, "tokens of one training sequence");
   app.add_option("--init_from", raw.options.init_from, "initial weights, GPT-2's names")
       ->type_name("FILE.safetensors");
@@ -123,6 +126,9 @@ void complete_from_batches(Raw& raw) {
 
 void complete_model(Raw& raw) {
   Options& options = raw.options;
+  options.dtype = raw.dtype == "bf16"   ? acc::DType::bfloat16
+                  : raw.dtype == "fp16" ? acc::DType::float16
+                                        : acc::DType::float32;
   if (!raw.model_config.empty()) {
     options.model = read_model_config(raw.model_config);
     options.seq_len = raw.seq_len.value_or(options.model.max_positions);

@@ -2,6 +2,8 @@
 
 #include "model_config.hpp"
 
+#include <acc/runtime/types.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,6 +23,7 @@ struct Options {
   ModelConfig model;
   std::int64_t seq_len = 0;
   std::string init_from;
+  acc::DType dtype = acc::DType::float32;  ///< in which weights are loaded
 
   std::int64_t steps = 0;  ///< the step to stop at, a resumed run's earlier ones included
   std::optional<std::int64_t> micro_batch;   ///< sequences of a rank in one forward and backward

@@ -79,7 +79,8 @@ class Trainer {
         parallel_(data_parallel(runtime)),
         global_batch_(global_batch(options, parallel_)),
         data_(options.steps > 0 ? open_data(options, parallel_) : nullptr),
-        model_(runtime.model(options.seed, {.bfloat16_on_cpu = has_bf16_products()})),
+        model_(runtime.model(options.seed,
+                             {.dtype = options.dtype, .bfloat16_on_cpu = has_bf16_products()})),
         gpt_(
             make_language_model(runtime, model_, options.model,
                                 {.batch = global_batch_.largest_share(), .time = options.seq_len})),

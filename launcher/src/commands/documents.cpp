@@ -1,6 +1,7 @@
 // Reference tables for docs/, made from the settings table so that they cannot fall behind it.
 #include "acc/launcher/explain.hpp"
 #include "acc/launcher/face.hpp"
+#include "acc/plugins/deepspeed_json.hpp"
 #include "commands/commands.hpp"
 #include "host/own_variables.hpp"
 
@@ -126,7 +127,8 @@ std::string configuration_document() {
       "\n## Keys of a DeepSpeed file that are no settings\n\n"
       "A Python program has them from the file. libacc_runtime refuses at its start, by name, what "
       "asks\nfor something that it has not; the others mean nothing to it: they are about logs, "
-      "data, modules of\nPython or files on NVMe, which is refused itself.\n\n"
+      "data, modules of\nPython or files on NVMe, which is refused itself. The batch sizes give "
+      "`gradient_accumulation_steps`.\n\n"
       "`optimizer` and `scheduler` count for a program that asks for what the file says "
       "(`Model::optimizer_from_settings`):\nAdam (which decays as AdamW does unless `adam_w_mode` "
       "is false), AdamW and SGD; WarmupLR, WarmupDecayLR and\nWarmupCosineLR. Other types and "

@@ -196,7 +196,9 @@ typedef enum acc_initializer_kind {
   ACC_INITIALIZER_CUSTOM = 3    /* fill */
 } acc_initializer_kind;
 
-/* Fills elements [offset, offset + count) of a parameter; a pure function of its arguments. */
+/* Fills elements [offset, offset + count) of a parameter or buffer; `stream` differs per parameter
+ * and seed. With fsdp_sync_module_states only rank 0 is asked, and its values hold on all ranks;
+ * without, each rank for what it keeps. */
 typedef void (*acc_fill_function)(uint64_t stream, int64_t offset, float* out, size_t count,
                                   void* context);
 
@@ -280,9 +282,10 @@ typedef struct acc_traffic_report {
   int64_t reduce_calls;
   int64_t all_reduced_elements;
   int64_t all_reduce_calls;
+  int64_t secondary_elements;
 } acc_traffic_report;
 #define ACC_TRAFFIC_REPORT_INITIALIZER \
-  { sizeof(acc_traffic_report), 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(acc_traffic_report), 0, 0, 0, 0, 0, 0, 0, 0 }
 ACC_API acc_status acc_model_traffic(const acc_model* model,
                                      acc_traffic_report* report) ACC_NOEXCEPT;
 ACC_API acc_status acc_model_reset_traffic(acc_model* model) ACC_NOEXCEPT;

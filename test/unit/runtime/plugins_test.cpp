@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include <mutex>
+#include <atomic>
 
 namespace {
 
@@ -116,6 +116,28 @@ TEST_CASE("Runtime::from_environment takes a plugin, and refuses what it cannot 
   zero3.offload_param_nvme_path = "/nvme";
   CHECK_THROWS_WITH(acc::Runtime::from_environment(zero3),
                     doctest::Contains("offload of parameters to nvme"));
+}
+
+TEST_CASE("ranks whose programs say different things all hear of it at the start") {
+  Job job;
+  job.world_size = 3;
+  std::atomic<int> told = 0;
+  acc::test::run_ranks(job, [&](const RuntimeSettings& rank, auto store) {
+    acc::DeepSpeedPlugin plugin;
+    plugin.zero_stage = rank.identity.rank == 2 ? 3 : 2;
+    const auto settings = settings_of_rank(rank, {}, plugin.program_settings());
+    try {
+      acc::Runtime::from_settings(settings, std::move(store));
+    } catch (const acc::Error& error) {
+      told += error.code() == acc::Errc::config &&
+              std::string(error.what())
+                      .find(
+                          "DeepSpeedPlugin with zero_stage 2 on rank 0, DeepSpeedPlugin with "
+                          "zero_stage 3 "
+                          "on rank 2") != std::string::npos;
+    }
+  });
+  CHECK(told == 3);
 }
 
 }  // namespace

@@ -262,6 +262,24 @@ TEST_CASE("parameters below the persistence threshold are gathered once a step")
   }
 }
 
+TEST_CASE("without overlap_comm one gradient at a time is on its way") {
+  const auto waits = [](ShardingSettings& s) { s.overlap_comm = false; };
+  const Seen overlapping = watch(copying(with(Strategy::full_shard)));
+  const Seen waiting = watch(copying(with(Strategy::full_shard, waits)));
+  CHECK(overlapping.memory.gradient_buffer_bytes / (kBlock * 4) == 2);
+  CHECK(waiting.memory.gradient_buffer_bytes / (kBlock * 4) == 1);
+  CHECK(waiting.traffic.reduced_elements == kAll);
+}
+
+TEST_CASE("a recomputation without a backward to come is refused") {
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  auto model = runtime.model();
+  auto& unit = model.unit("layer", "Layer");
+  unit.parameter("weight", {2}, acc::zeros());
+  CHECK_THROWS_WITH_AS((void)unit.recompute(), doctest::Contains("unit 'layer': recomputation"),
+                       acc::Error);
+}
+
 TEST_CASE("what stays gathered is held whole") {
   const auto all = with(Strategy::full_shard,
                         [](ShardingSettings& s) { s.param_persistence_threshold = 1'000'000; });
