@@ -38,7 +38,7 @@ namespace {
 
 /// What launchers say, they have agreed on; programs have not. Ranks whose programs say different
 /// things would wait for each other in different collectives. Every rank throws the same.
-void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store) {
+void check_programs_agree(const plugins::RuntimeSettings& settings, rendezvous::Store& store) {
   const auto key = [](int rank) { return fmt::format("settings of rank {}", rank); };
   const std::string own = settings.program_plugin.empty()
                               ? "no plugin"
@@ -71,9 +71,6 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   }
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
-  if (store) {
-    check_agreement(settings, *store);
-  }
   if (identity.world_size > 1) {
     set_log_rank(identity.rank, identity.world_size);
   }
@@ -81,6 +78,7 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
     trace::Tracer::create_file(settings.trace);
   }
   if (identity.world_size > 1 && store != nullptr) {
+    check_programs_agree(settings, *store);
     check_agreement(settings, *store);
   }
   groups = sharding::make_groups(settings, store.get(), compute);
