@@ -164,9 +164,8 @@ void Recorder::waits(const Call& call) noexcept {
 }
 
 void Recorder::ended(const Call& call, State state) noexcept {
-  if (state == State::done) {
-    publish(groups_[call.group].waiting, std::uint32_t{0});
-  }
+  // It may fail where it is called, before anybody waits.
+  publish(groups_[call.group].waiting, state == State::done ? std::uint32_t{0} : call.sequence);
   if (file::FileSlot* const slot = slot_of(call)) {
     slot->ended_us = now_us();
     publish(slot->state, static_cast<std::uint8_t>(state));
