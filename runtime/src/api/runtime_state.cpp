@@ -18,10 +18,8 @@ void check_supported(const plugins::RuntimeSettings& settings) {
       refused.push_back(what);
     }
   };
-  refuse(
-      asked.mixed_precision == plugins::MixedPrecision::fp16 ||
-          asked.mixed_precision == plugins::MixedPrecision::fp8,
-      fmt::format("mixed_precision {} (no and bf16 are there)", to_string(asked.mixed_precision)));
+  refuse(asked.mixed_precision == plugins::MixedPrecision::fp8,
+         "mixed_precision fp8 (no, fp16 and bf16 are there)");
   // Offload to the CPU: on the CPU device everything is in host memory as it is.
   refuse(asked.offload_param == plugins::OffloadDevice::nvme, "offload of parameters to nvme");
   refuse(asked.offload_optimizer == plugins::OffloadDevice::nvme,

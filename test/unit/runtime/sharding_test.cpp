@@ -422,7 +422,7 @@ TEST_CASE("what this version cannot do is refused by its setting's name") {
   };
   for (const Refused& each : std::initializer_list<Refused>{
            {[](auto& s) { s.device = acc::plugins::Device::cuda; }, "cuda"},
-           {[](auto& s) { s.sharding.mixed_precision = MixedPrecision::fp16; }, "fp16"},
+           {[](auto& s) { s.sharding.mixed_precision = MixedPrecision::fp8; }, "fp8"},
            {[](auto& s) { s.sharding.offload_param = acc::plugins::OffloadDevice::nvme; },
             "offload"},
            {[](auto& s) { s.sharding.activation_checkpointing = true; },
