@@ -1,6 +1,8 @@
 // Speed of the fused AdamW update: adamw_bench [params] [threads,…] [repetitions]
 // A line of JSON for each variant of this CPU and number of threads, in the form of the peer that
 // bench/adamw.py runs beside it; 28 bytes a parameter (read p, g, m, v; write p, m, v).
+// `of_streams` is the rate against that of a loop which only adds over the same arrays, by turns
+// with it: what the memory gives.
 
 #include "kernels/kernels.hpp"
 #include "optim/update.hpp"
@@ -28,14 +30,34 @@ struct Tensors {
   }
 };
 
+/// Reads and writes what an update does.
+void add_over(float* __restrict weights, const float* __restrict grads, float* __restrict exp_avg,
+              float* __restrict exp_avg_sq, std::size_t numel) {
+  for (std::size_t i = 0; i < numel; ++i) {
+    weights[i] += 1e-30F * grads[i];
+    exp_avg[i] += 1e-30F * grads[i];
+    exp_avg_sq[i] += 1e-30F * grads[i];
+  }
+}
+
+void add_over(Tensors& t, std::size_t begin, std::size_t end) {
+  add_over(&t.weights[begin], &t.grads[begin], &t.exp_avg[begin], &t.exp_avg_sq[begin],
+           end - begin);
+}
+
 void update(const acc::kernels::Kernels& table, Tensors& t, std::int64_t step, std::size_t begin,
             std::size_t end) {
   const acc::AdamW settings{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
-  table.adamw(acc::optim::adamw_coefficients(settings, step, 1.0), &t.weights[begin],
-              &t.grads[begin], &t.exp_avg[begin], &t.exp_avg_sq[begin], nullptr, end - begin);
+  const acc::kernels::UpdateArrays arrays{.weights = t.weights.data(),
+                                          .grads = t.grads.data(),
+                                          .first = t.exp_avg.data(),
+                                          .second = t.exp_avg_sq.data(),
+                                          .rounded = nullptr};
+  table.adamw(acc::optim::adamw_coefficients(settings, step, 1.0), arrays, begin, end - begin);
 }
 
-double timed_step(const acc::kernels::Kernels& table, Tensors& t, std::int64_t step, int threads) {
+template <typename Work>
+double timed(Tensors& t, int threads, const Work& work) {
   const auto start = std::chrono::steady_clock::now();
   {
     const std::size_t share = t.weights.size() / static_cast<std::size_t>(threads);
@@ -43,29 +65,40 @@ double timed_step(const acc::kernels::Kernels& table, Tensors& t, std::int64_t s
     for (int k = 1; k < threads; ++k) {
       const std::size_t begin = static_cast<std::size_t>(k) * share;
       const std::size_t end = k + 1 == threads ? t.weights.size() : begin + share;
-      helpers.emplace_back([&, begin, end] { update(table, t, step, begin, end); });
+      helpers.emplace_back([&, begin, end] { work(begin, end); });
     }
-    update(table, t, step, 0, threads == 1 ? t.weights.size() : share);
+    work(0, threads == 1 ? t.weights.size() : share);
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
 void measure(const acc::kernels::Kernels& table, Tensors& t, int threads, int repetitions) {
   std::vector<double> seconds;
+  std::vector<double> ratios;
   for (int step = 1; step <= repetitions + 2; ++step) {
-    const double elapsed = timed_step(table, t, step, threads);
+    const double elapsed = timed(t, threads, [&](std::size_t begin, std::size_t end) {
+      update(table, t, step, begin, end);
+    });
+    const double streams =
+        timed(t, threads, [&](std::size_t begin, std::size_t end) { add_over(t, begin, end); });
     if (step > 2) {
       seconds.push_back(elapsed);
+      ratios.push_back(streams / elapsed);
     }
   }
-  std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
+  const double median = median_of(seconds);
   const auto params = static_cast<double>(t.weights.size());
   std::printf(
       "{\"impl\": \"acc_%s\", \"threads\": %d, \"params\": %zu, \"median_s\": %.5f, "
-      "\"min_s\": %.5f, \"gparams_per_s\": %.4f, \"gb_per_s\": %.2f}\n",
-      table.name, threads, t.weights.size(), median, seconds.front(), params / median / 1e9,
-      28.0 * params / median / 1e9);
+      "\"min_s\": %.5f, \"gparams_per_s\": %.4f, \"gb_per_s\": %.2f, \"of_streams\": %.3f}\n",
+      table.name, threads, t.weights.size(), median,
+      *std::min_element(seconds.begin(), seconds.end()), params / median / 1e9,
+      28.0 * params / median / 1e9, median_of(ratios));
   std::fflush(stdout);
 }
 

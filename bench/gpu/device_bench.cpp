@@ -97,10 +97,10 @@ void measure_updates(Bench& bench, Device& device, const Memory& weights, const 
   const MemoryPtr first = device.allocate(nbytes, "first moments");
   const MemoryPtr second = device.allocate(nbytes, "second moments");
   const MemoryPtr rounded = device.allocate(nbytes / 2, "rounded weights");
-  UpdateArrays arrays{.weights = weights.as<float>(),
+  UpdateArrays arrays{.weights = weights.data(),
                       .grads = grads.as<float>(),
-                      .first = first->as<float>(),
-                      .second = second->as<float>(),
+                      .first = first->data(),
+                      .second = second->data(),
                       .rounded = nullptr};
   const std::vector<UpdateRange> whole{{.begin = 0, .numel = static_cast<std::int64_t>(numel)}};
   const AdamW settings{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};

@@ -20,17 +20,27 @@ Scratch::Scratch(const ModelConfig& config, BatchShape largest, acc::DType compu
       values(compute_dtype),
       products(compute_dtype, std::max(largest.rows() * 4 * config.dim, logits)) {}
 
-Block::Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest)
-    : config_(config),
-      max_rows_(largest.rows()),
-      p_(parameters),
-      stats_(4 * max_rows_),
-      qkv_(max_rows_ * 3 * config.dim),
-      log_sum_(max_rows_ * config.heads),
-      attended_(max_rows_ * config.dim),
-      middle_(max_rows_ * config.dim),
-      expanded_(max_rows_ * 4 * config.dim),
-      out_(max_rows_ * config.dim) {}
+std::int64_t Scratch::nbytes() const {
+  return normalized.nbytes() + d_channels.nbytes() + wide.nbytes();
+}
+
+Activations::Activations(const ModelConfig& config, BatchShape largest)
+    : stats(4 * largest.rows()),
+      qkv(largest.rows() * 3 * config.dim),
+      log_sum(largest.rows() * config.heads),
+      attended(largest.rows() * config.dim),
+      middle(largest.rows() * config.dim),
+      expanded(largest.rows() * 4 * config.dim),
+      out(largest.rows() * config.dim) {}
+
+std::int64_t Activations::nbytes() const {
+  return stats.nbytes() + qkv.nbytes() + log_sum.nbytes() + attended.nbytes() + middle.nbytes() +
+         expanded.nbytes() + out.nbytes();
+}
+
+Block::Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest,
+             Activations& activations)
+    : config_(config), max_rows_(largest.rows()), p_(parameters), a_(&activations) {}
 
 const float* Block::forward(const acc::ForwardUse& use, const float* x, BatchShape shape,
                             Scratch& scratch) {
@@ -38,7 +48,7 @@ const float* Block::forward(const acc::ForwardUse& use, const float* x, BatchSha
   scratch.values.begin();
   forward_attention(use, shape, scratch);
   forward_mlp(use, shape, scratch);
-  return out_.data();
+  return a_->out.data();
 }
 
 // middle = x + attention(ln_1(x) @ c_attn) @ attn.c_proj
@@ -51,14 +61,15 @@ void Block::forward_attention(const acc::ForwardUse& use, BatchShape shape, Scra
   layernorm_forward(x_, values(use, p_.ln_1.weight, C), values(use, p_.ln_1.bias, C),
                     config_.layer_norm_epsilon, z, ln_1_stats(), N, C);
 
-  add_bias(qkv_.data(), nullptr, values(use, p_.c_attn.bias, 3 * C), N, 3 * C);
-  products.apply({qkv_.data(), N, 3 * C}, {z, N, C}, weight(use, p_.c_attn.weight, C, 3 * C), 1.0f);
+  add_bias(a_->qkv.data(), nullptr, values(use, p_.c_attn.bias, 3 * C), N, 3 * C);
+  products.apply({a_->qkv.data(), N, 3 * C}, {z, N, C}, weight(use, p_.c_attn.weight, C, 3 * C),
+                 1.0f);
 
-  attention_forward(attention_shape(shape), qkv_.data(), attended_.data(), log_sum_.data(),
+  attention_forward(attention_shape(shape), a_->qkv.data(), a_->attended.data(), a_->log_sum.data(),
                     scratch.attention);
 
-  add_bias(middle_.data(), x_, values(use, p_.attn_c_proj.bias, C), N, C);
-  products.apply({middle_.data(), N, C}, {attended_.data(), N, C},
+  add_bias(a_->middle.data(), x_, values(use, p_.attn_c_proj.bias, C), N, C);
+  products.apply({a_->middle.data(), N, C}, {a_->attended.data(), N, C},
                  weight(use, p_.attn_c_proj.weight, C, C), 1.0f);
 }
 
@@ -69,15 +80,15 @@ void Block::forward_mlp(const acc::ForwardUse& use, BatchShape shape, Scratch& s
   UnitValues& values = scratch.values;
   Products& products = scratch.products;
   float* z = scratch.normalized.data();  // (N, C)
-  layernorm_forward(middle_.data(), values(use, p_.ln_2.weight, C), values(use, p_.ln_2.bias, C),
+  layernorm_forward(a_->middle.data(), values(use, p_.ln_2.weight, C), values(use, p_.ln_2.bias, C),
                     config_.layer_norm_epsilon, z, ln_2_stats(), N, C);
 
-  products.apply({expanded_.data(), N, 4 * C}, {z, N, C}, weight(use, p_.c_fc.weight, C, 4 * C));
+  products.apply({a_->expanded.data(), N, 4 * C}, {z, N, C}, weight(use, p_.c_fc.weight, C, 4 * C));
   float* h = scratch.wide.data();  // (N, 4C)
-  gelu_forward(expanded_.data(), values(use, p_.c_fc.bias, 4 * C), h, N, 4 * C);
+  gelu_forward(a_->expanded.data(), values(use, p_.c_fc.bias, 4 * C), h, N, 4 * C);
 
-  add_bias(out_.data(), middle_.data(), values(use, p_.mlp_c_proj.bias, C), N, C);
-  products.apply({out_.data(), N, C}, {h, N, 4 * C}, weight(use, p_.mlp_c_proj.weight, 4 * C, C),
+  add_bias(a_->out.data(), a_->middle.data(), values(use, p_.mlp_c_proj.bias, C), N, C);
+  products.apply({a_->out.data(), N, C}, {h, N, 4 * C}, weight(use, p_.mlp_c_proj.weight, 4 * C, C),
                  1.0f);
 }
 
@@ -96,7 +107,7 @@ void Block::backward_mlp(acc::BackwardUse& use, float* dx, BatchShape shape, Scr
   float* wide = scratch.wide.data();      // (N, 4C): dh, then du
   float* z = scratch.normalized.data();   // (N, C)
   float* dz = scratch.d_channels.data();  // (N, C)
-  float* h = expanded_.data();            // (N, 4C): u, then h
+  float* h = a_->expanded.data();         // (N, 4C): u, then h
 
   products.apply({wide, N, 4 * C}, {dx, N, C}, weight(use, p_.mlp_c_proj.weight, 4 * C, C).t());
   gelu_backward(h, values(use, p_.c_fc.bias, 4 * C), wide,
@@ -104,11 +115,11 @@ void Block::backward_mlp(acc::BackwardUse& use, float* dx, BatchShape shape, Scr
   products.weight_gradient(use, p_.mlp_c_proj.weight, {h, N, 4 * C}, {dx, N, C});
   bias_gradient(values, use, p_.mlp_c_proj.bias, {dx, N, C});
 
-  layernorm_recompute(middle_.data(), values(use, p_.ln_2.weight, C), values(use, p_.ln_2.bias, C),
-                      ln_2_stats(), z, N, C);
+  layernorm_recompute(a_->middle.data(), values(use, p_.ln_2.weight, C),
+                      values(use, p_.ln_2.bias, C), ln_2_stats(), z, N, C);
   products.weight_gradient(use, p_.c_fc.weight, {z, N, C}, {wide, N, 4 * C});
   products.apply({dz, N, C}, {wide, N, 4 * C}, weight(use, p_.c_fc.weight, C, 4 * C).t());
-  layernorm_backward(middle_.data(), values(use, p_.ln_2.weight, C), ln_2_stats(), dz, dx,
+  layernorm_backward(a_->middle.data(), values(use, p_.ln_2.weight, C), ln_2_stats(), dz, dx,
                      values.gradient(use, p_.ln_2.weight, C).to_add(),
                      values.gradient(use, p_.ln_2.bias, C).to_add(), N, C);
 }
@@ -123,11 +134,11 @@ void Block::backward_attention(acc::BackwardUse& use, float* dx, BatchShape shap
   float* z = scratch.normalized.data();           // (N, C)
   float* d_channels = scratch.d_channels.data();  // (N, C): d attended, then dz
 
-  products.weight_gradient(use, p_.attn_c_proj.weight, {attended_.data(), N, C}, {dx, N, C});
+  products.weight_gradient(use, p_.attn_c_proj.weight, {a_->attended.data(), N, C}, {dx, N, C});
   bias_gradient(values, use, p_.attn_c_proj.bias, {dx, N, C});
   products.apply({d_channels, N, C}, {dx, N, C}, weight(use, p_.attn_c_proj.weight, C, C).t());
-  attention_backward(attention_shape(shape), qkv_.data(), attended_.data(), log_sum_.data(),
-                     d_channels, dqkv, scratch.attention);
+  attention_backward(attention_shape(shape), a_->qkv.data(), a_->attended.data(),
+                     a_->log_sum.data(), d_channels, dqkv, scratch.attention);
 
   layernorm_recompute(x_, values(use, p_.ln_1.weight, C), values(use, p_.ln_1.bias, C),
                       ln_1_stats(), z, N, C);
@@ -144,11 +155,11 @@ AttentionShape Block::attention_shape(BatchShape shape) const {
 }
 
 RowStats Block::ln_1_stats() const {
-  return {stats_.data(), stats_.data() + max_rows_};
+  return {a_->stats.data(), a_->stats.data() + max_rows_};
 }
 
 RowStats Block::ln_2_stats() const {
-  return {stats_.data() + 2 * max_rows_, stats_.data() + 3 * max_rows_};
+  return {a_->stats.data() + 2 * max_rows_, a_->stats.data() + 3 * max_rows_};
 }
 
 }  // namespace train_gpt

@@ -27,17 +27,39 @@ struct Scratch {
   AttentionScratch attention;
   UnitValues values;  ///< of the block at work
   Products products;
+
+  [[nodiscard]] std::int64_t nbytes() const;
+};
+
+/// What a block's forward leaves for its backward, beside its input: 10 C + H + 4 floats a token.
+/// The rest is computed again.
+struct Activations {
+  Activations(const ModelConfig& config, BatchShape largest);
+
+  Buffer stats;     ///< (4, N): mean and rstd of ln_1 and ln_2
+  Buffer qkv;       ///< (B, T, 3C)
+  Buffer log_sum;   ///< (B, H, T)
+  Buffer attended;  ///< (B, T, C)
+  Buffer middle;    ///< (B, T, C), after the attention's residual
+  Buffer expanded;  ///< (B, T, 4C), before bias and gelu; the backward overwrites it
+  Buffer out;       ///< (B, T, C)
+
+  [[nodiscard]] std::int64_t nbytes() const;
 };
 
 /// One transformer block, x + attention(ln_1(x)) and then x + mlp(ln_2(x)): one unit of the
-/// runtime. It keeps what its backward needs (10 C floats a token) and computes the rest again.
+/// runtime.
 class Block {
  public:
-  Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest);
+  /// `activations` outlive it. Blocks may share them where the forward of each is computed again
+  /// just before its backward.
+  Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest,
+        Activations& activations);
 
   [[nodiscard]] acc::Unit& unit() { return *p_.unit; }
 
-  /// x: (B, T, C), alive until the backward. Returns the block's output (B, T, C), owned by it.
+  /// x: (B, T, C), alive until the backward; it may be the output of another block in the same
+  /// activations, which is then overwritten. Returns the block's output (B, T, C) in them.
   const float* forward(const acc::ForwardUse& use, const float* x, BatchShape shape,
                        Scratch& scratch);
 
@@ -57,14 +79,8 @@ class Block {
   std::int64_t max_rows_;
   BlockParameters p_;
 
+  Activations* a_;
   const float* x_ = nullptr;  // (B, T, C), the input
-  Buffer stats_;              // (4, N): mean and rstd of ln_1 and ln_2
-  Buffer qkv_;                // (B, T, 3C)
-  Buffer log_sum_;            // (B, H, T)
-  Buffer attended_;           // (B, T, C)
-  Buffer middle_;             // (B, T, C), after the attention's residual
-  Buffer expanded_;           // (B, T, 4C), before bias and gelu; the backward overwrites it
-  Buffer out_;                // (B, T, C)
 };
 
 }  // namespace train_gpt

@@ -17,7 +17,7 @@ std::int64_t choose_logit_rows(std::int64_t vocab, std::int64_t rows) {
 
 }  // namespace
 
-Gpt::Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest)
+Gpt::Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest, acc::Runtime* keeper)
     : config_(config),
       p_(model, config),
       logit_rows_(choose_logit_rows(config.vocab, largest.rows())),
@@ -27,8 +27,16 @@ Gpt::Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest)
       stats_(2 * largest.rows()),
       logits_(logit_rows_ * config.vocab),
       dx_(largest.rows() * config.dim) {
+  if (keeper != nullptr) {
+    inputs_.emplace(*keeper);
+  }
+  const std::size_t sets = inputs_ ? 1 : p_.blocks.size();
+  activations_.reserve(sets);  // the blocks point to them
   for (const BlockParameters& block : p_.blocks) {
-    blocks_.emplace_back(block, config, largest);
+    if (activations_.size() < sets) {
+      activations_.emplace_back(config, largest);
+    }
+    blocks_.emplace_back(block, config, largest, activations_.back());
   }
 }
 
@@ -36,7 +44,7 @@ void Gpt::train(const Batch& batch) {
   const float* x = nullptr;
   {
     auto use = p_.root->forward();
-    x = forward_blocks(embed(use, batch.inputs, batch.shape), batch.shape);
+    x = forward_blocks(embed(use, batch.inputs, batch.shape), batch.shape, inputs_.has_value());
   }
   // The loss belongs to the root's backward: the gradient of each chunk of logits is used at once.
   auto use = p_.root->backward();
@@ -59,8 +67,24 @@ double Gpt::take_loss() {
   return std::exchange(loss_, 0.0);
 }
 
-const float* Gpt::forward_blocks(const float* x, BatchShape shape) {
+std::int64_t Gpt::activation_bytes() const {
+  std::int64_t nbytes =
+      scratch_.nbytes() + embedded_.nbytes() + stats_.nbytes() + logits_.nbytes() + dx_.nbytes();
+  for (const Activations& each : activations_) {
+    nbytes += each.nbytes();
+  }
+  return nbytes;
+}
+
+std::int64_t Gpt::kept_bytes() const {
+  return inputs_ ? inputs_->most_nbytes() : 0;
+}
+
+const float* Gpt::forward_blocks(const float* x, BatchShape shape, bool keep) {
   for (Block& block : blocks_) {
+    if (keep) {
+      inputs_->keep(x, shape.rows() * config_.dim * static_cast<std::int64_t>(sizeof(float)));
+    }
     auto use = block.unit().forward();
     x = block.forward(use, x, shape, scratch_);
     use.end();
@@ -71,6 +95,12 @@ const float* Gpt::forward_blocks(const float* x, BatchShape shape) {
 void Gpt::backward_blocks(BatchShape shape) {
   for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
     auto use = block->unit().backward();
+    if (inputs_) {
+      const auto* x = static_cast<const float*>(inputs_->take());
+      auto again = block->unit().recompute();
+      block->forward(again, x, shape, scratch_);
+      again.end();
+    }
     block->backward(use, dx_.data(), shape, scratch_);
     use.end();
   }
@@ -122,7 +152,7 @@ double Gpt::loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch
     const ConstMatrix z_rows(z + first * C, rows, C);
     products.apply({logits_.data(), rows, V}, z_rows, head.t());
     loss += cross_entropy(logits_.data(), batch.targets.data() + first,
-                          batch.weight / static_cast<float>(N), rows, V);
+                          batch.loss_scale * batch.weight / static_cast<float>(N), rows, V);
     const ConstMatrix d_logits(logits_.data(), rows, V);
     products.apply({dz + first * C, rows, C}, d_logits, head);
     products.weight_gradient(d_head, d_logits, z_rows);
@@ -139,7 +169,7 @@ std::span<const float> Gpt::next_token_logits(std::span<const std::int32_t> toke
   const BatchShape shape{.batch = 1, .time = static_cast<std::int64_t>(tokens.size())};
   auto use = p_.root->forward();
   values_.begin();
-  const float* x = forward_blocks(embed(use, tokens, shape), shape);
+  const float* x = forward_blocks(embed(use, tokens, shape), shape, false);
   float* z = scratch_.normalized.data();  // (1, C): of the last position alone
   layernorm_forward(x + (shape.time - 1) * C, values_(use, p_.ln_f.weight, C),
                     values_(use, p_.ln_f.bias, C), config_.layer_norm_epsilon, z,

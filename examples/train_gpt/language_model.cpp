@@ -7,13 +7,14 @@
 
 namespace train_gpt {
 
-std::unique_ptr<LanguageModel> make_language_model(const acc::Runtime& runtime, acc::Model& model,
+std::unique_ptr<LanguageModel> make_language_model(acc::Runtime& runtime, acc::Model& model,
                                                    const ModelConfig& config, BatchShape largest) {
+  acc::Runtime* const keeper = runtime.activation_checkpointing() ? &runtime : nullptr;
   if (runtime.device().kind == acc::plugins::Device::cpu) {
-    return std::make_unique<Gpt>(model, config, largest);
+    return std::make_unique<Gpt>(model, config, largest, keeper);
   }
 #ifdef TRAIN_GPT_CUDA
-  return cuda::make_gpt(runtime.device(), model, config, largest);
+  return cuda::make_gpt(runtime.device(), model, config, largest, keeper);
 #else
   throw acc::Error(acc::Errc::device,
                    "train_gpt was built without CUDA (ACC_CUDA); it cannot "

@@ -31,17 +31,21 @@ class LanguageModel {
   /// valid until the next call. To be called under Model::no_grad().
   virtual std::span<const float> next_token_logits(std::span<const std::int32_t> tokens) = 0;
 
-  /// What it holds of a GPU's memory beside the runtime: activations, gradients between layers,
-  /// workspace. 0 on the CPU.
+  /// What it holds of the device's memory beside the runtime: activations, gradients between
+  /// layers, workspace.
   [[nodiscard]] virtual std::int64_t activation_bytes() const = 0;
+  /// The most that the runtime kept for it (`Runtime::keep`), on the device or the host: with
+  /// activation checkpointing the blocks' inputs.
+  [[nodiscard]] virtual std::int64_t kept_bytes() const = 0;
 
  protected:
   LanguageModel() = default;
 };
 
-/// The model for the runtime's device; `largest` is the most it will be given. Throws Error(config)
+/// The model for the runtime's device, with activation checkpointing where the runtime asks for it;
+/// `largest` is the most it will be given. The runtime outlives it. Throws Error(config)
 /// for sizes that the device's kernels are not made for, Error(out_of_memory).
-std::unique_ptr<LanguageModel> make_language_model(const acc::Runtime& runtime, acc::Model& model,
+std::unique_ptr<LanguageModel> make_language_model(acc::Runtime& runtime, acc::Model& model,
                                                    const ModelConfig& config, BatchShape largest);
 
 }  // namespace train_gpt

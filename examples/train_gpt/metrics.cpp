@@ -31,7 +31,8 @@ constexpr std::array kRankColumns = {
     "parameter_bytes",       "gradient_bytes",    "optimizer_bytes",      "gathered_bytes",
     "gradient_buffer_bytes", "gathered_elements", "gather_calls",         "gathered_elements_moved",
     "reduced_elements",      "reduce_calls",      "all_reduced_elements", "all_reduce_calls",
-    "peak_rss_bytes",        "pss_bytes",         "activation_bytes",     "device_peak_bytes",
+    "peak_rss_bytes",        "pss_bytes",         "activation_bytes",     "kept_bytes",
+    "device_peak_bytes",
 };
 /// Proportional set size. The kernel walks all pages for it, so it is looked up once in two
 /// seconds.
@@ -48,9 +49,10 @@ double recent_pss_bytes() {
 
 using RankRow = std::array<double, kRankColumns.size()>;
 
-RankRow rank_row(const acc::Model& model, std::int64_t activation_bytes) {
+RankRow rank_row(const acc::Model& model, const LanguageModel& gpt) {
   const acc::MemoryReport memory = model.memory();
   const acc::TrafficReport traffic = model.traffic();
+  const bool on_gpu = memory.device_peak_bytes > 0;
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
   return {real(memory.parameter_bytes),
           real(memory.gradient_bytes),
@@ -66,8 +68,9 @@ RankRow rank_row(const acc::Model& model, std::int64_t activation_bytes) {
           real(traffic.all_reduce_calls),
           kernel_bytes("/proc/self/status", "VmHWM"),
           recent_pss_bytes(),
-          real(activation_bytes),
-          real(memory.device_peak_bytes + activation_bytes)};
+          real(gpt.activation_bytes()),
+          real(gpt.kept_bytes()),
+          on_gpu ? real(memory.device_peak_bytes + gpt.activation_bytes()) : 0.0};
 }
 
 Json rank_objects(std::span<const double> rows) {
@@ -95,11 +98,11 @@ MetricsFile::MetricsFile(acc::Runtime& runtime, const std::string& path, bool re
 }
 
 void MetricsFile::write(const StepResult& result, const acc::Model& model,
-                        std::int64_t activation_bytes) {
+                        const LanguageModel& gpt) {
   if (!enabled_) {
     return;
   }
-  const std::vector<double> rows = runtime_.all_gather(rank_row(model, activation_bytes));
+  const std::vector<double> rows = runtime_.all_gather(rank_row(model, gpt));
   if (runtime_.rank() != 0) {
     return;
   }
@@ -108,6 +111,8 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model,
   line["loss"] = result.loss;
   line["grad_norm"] = result.grad_norm;
   line["lr"] = result.lr;
+  line["loss_scale"] = result.loss_scale;
+  line["skipped"] = result.skipped;
   line["tokens_per_s"] = result.tokens_per_second;
   line["flops_per_s"] = result.flops_per_second;
   line["step_s"] = result.seconds;

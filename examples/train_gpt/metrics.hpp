@@ -1,5 +1,7 @@
 #pragma once
 
+#include "language_model.hpp"
+
 #include <acc/runtime.hpp>
 
 #include <cstdint>
@@ -14,6 +16,8 @@ struct StepResult {
   double loss = 0.0;  ///< mean over ranks and micro-steps, before the update
   double grad_norm = 0.0;
   double lr = 0.0;
+  double loss_scale = 1.0;
+  bool skipped = false;  ///< a gradient was not finite
   double seconds = 0.0;
   double tokens_per_second = 0.0;  ///< of all ranks together
   double flops_per_second = 0.0;   ///< of all ranks together, by training_flops
@@ -26,9 +30,8 @@ class MetricsFile {
   /// An empty path writes nothing. Keeps what is there when `resumed`.
   MetricsFile(acc::Runtime& runtime, const std::string& path, bool resumed);
 
-  /// Collective. `model`'s traffic is that since its last reset. activation_bytes: what the program
-  /// itself holds of this rank's GPU.
-  void write(const StepResult& result, const acc::Model& model, std::int64_t activation_bytes);
+  /// Collective. `model`'s traffic is that since its last reset.
+  void write(const StepResult& result, const acc::Model& model, const LanguageModel& gpt);
 
  private:
   acc::Runtime& runtime_;

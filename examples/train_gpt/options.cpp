@@ -8,6 +8,7 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
+#include <map>
 #include <sstream>
 
 namespace train_gpt {
@@ -25,6 +26,7 @@ constexpr std::int64_t kByteVocabulary = 256;
 struct Raw {
   Options options;
   std::string model_config;
+  std::string dtype = "fp32";
   std::optional<std::int64_t> vocab, seq_len, steps;
 };
 
@@ -47,10 +49,15 @@ void add_model_options(CLI::App& app, Raw& raw) {
   app.add_option("--heads", model.heads, "attention heads")->excludes(config);
   app.add_option("--dim", model.dim, "channels")->excludes(config);
   app.add_option("--vocab", raw.vocab, "token ids; 256 with --data")->excludes(config);
+  app.add_option("--dtype", raw.dtype, "of loaded weights; kept where precision is not mixed")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   app.add_option("--seq_len", raw.seq_len, "tokens of one training sequence");
   app.add_option("--init_from", raw.options.init_from, "initial weights, GPT-2's names")
       ->type_name("FILE.safetensors");
 }
+
+const std::map<std::string, Schedule> kSchedules = {
+    {"constant", Schedule::constant}, {"linear", Schedule::linear}, {"cosine", Schedule::cosine}};
 
 void add_training_options(CLI::App& app, Raw& raw) {
   Options& options = raw.options;
@@ -63,7 +70,7 @@ void add_training_options(CLI::App& app, Raw& raw) {
                  "sequences of a step, divided among however many ranks there are")
       ->check(CLI::PositiveNumber)
       ->excludes(micro_batch, app.get_option("--batches"));
-  app.add_option("--lr", options.lr, "learning rate, constant after the warm-up");
+  app.add_option("--lr", options.lr, "learning rate, where its schedule begins");
   app.add_option("--betas", options.betas, "AdamW's decay rates of the moments")
       ->type_name("B1,B2")
       ->delimiter(',')
@@ -72,8 +79,15 @@ void add_training_options(CLI::App& app, Raw& raw) {
   app.add_option("--weight_decay", options.weight_decay, "of 2-D weights");
   app.add_option("--grad_clip", options.grad_clip, "global norm; by default the launcher's")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--warmup", options.warmup, "steps of linear warm-up")
+  app.add_option("--clip_value", options.clip_value, "most of each element of the gradient; 0: any")
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--lr_schedule", options.schedule, "to 0 at the last step, after the warm-up")
+      ->transform(CLI::Transformer(kSchedules))
+      ->option_text("constant|linear|cosine [constant]");
+  app.add_option("--warmup", options.warmup, "steps in which the learning rate rises from 0")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--no_sync", options.no_sync,
+               "accumulate gradients whole on each rank, reduce them once a step");
   app.add_option("--seed", options.seed, "of initial weights and data order");
 }
 
@@ -112,6 +126,9 @@ void complete_from_batches(Raw& raw) {
 
 void complete_model(Raw& raw) {
   Options& options = raw.options;
+  options.dtype = raw.dtype == "bf16"   ? acc::DType::bfloat16
+                  : raw.dtype == "fp16" ? acc::DType::float16
+                                        : acc::DType::float32;
   if (!raw.model_config.empty()) {
     options.model = read_model_config(raw.model_config);
     options.seq_len = raw.seq_len.value_or(options.model.max_positions);
@@ -159,6 +176,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     fail(std::string(error.what()) + " (train_gpt --help lists the flags)");
+  }
+  for (const char* flag :
+       {"--lr", "--betas", "--eps", "--weight_decay", "--lr_schedule", "--warmup"}) {
+    if (app.count(flag) > 0) {
+      raw.options.optimizer_flags.emplace_back(flag);
+    }
   }
   if (!raw.options.batches.empty()) {
     complete_from_batches(raw);

@@ -2,12 +2,16 @@
 
 #include "model_config.hpp"
 
+#include <acc/runtime/types.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace train_gpt {
+
+enum class Schedule { constant, linear, cosine };
 
 /// The command line. Exactly one of data, tokens and batches is given, unless there is nothing to
 /// train.
@@ -19,6 +23,7 @@ struct Options {
   ModelConfig model;
   std::int64_t seq_len = 0;
   std::string init_from;
+  acc::DType dtype = acc::DType::float32;  ///< in which weights are loaded
 
   std::int64_t steps = 0;  ///< the step to stop at, a resumed run's earlier ones included
   std::optional<std::int64_t> micro_batch;   ///< sequences of a rank in one forward and backward
@@ -28,7 +33,12 @@ struct Options {
   double eps = 1e-8;
   double weight_decay = 0.1;        ///< of 2-D weights
   std::optional<double> grad_clip;  ///< absent: what the launcher says
-  std::int64_t warmup = 0;          ///< steps of linear rise of the learning rate
+  double clip_value = 0.0;          ///< of each element of the gradient; 0: none
+  Schedule schedule = Schedule::constant;
+  std::int64_t warmup = 0;  ///< steps of linear rise of the learning rate, from 0
+  bool no_sync = false;     ///< gradients of all micro-steps but the last stay on their rank
+  /// Those of the flags above that say what the optimizer is, as far as they were given.
+  std::vector<std::string> optimizer_flags;
   std::uint64_t seed = 0;
 
   std::string metrics;

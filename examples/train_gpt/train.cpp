@@ -30,10 +30,31 @@ acc::AdamW adamw(const Options& options) {
           .weight_decay = options.weight_decay};
 }
 
-/// Rises linearly to --lr over --warmup steps and stays there. `step` counts from 0.
-double learning_rate(const Options& options, std::int64_t step) {
-  const double warmup = static_cast<double>(std::max<std::int64_t>(options.warmup, 1));
-  return options.lr * std::min(1.0, static_cast<double>(step + 1) / warmup);
+acc::LrSchedule schedule(const Options& options) {
+  switch (options.schedule) {
+    case Schedule::constant: break;
+    case Schedule::linear: return acc::linear_with_warmup(options.warmup, options.steps);
+    case Schedule::cosine: return acc::cosine_with_warmup(options.warmup, options.steps);
+  }
+  return acc::constant_with_warmup(options.warmup);
+}
+
+/// The launcher's configuration, where it says what the optimizer is, else the command line.
+acc::Optimizer make_optimizer(const acc::Runtime& runtime, const Options& options,
+                              acc::Model& model) {
+  const std::string& configured = runtime.settings().sharding.optimizer.type;
+  if (configured.empty()) {
+    acc::Optimizer optimizer = model.optimizer(adamw(options));
+    optimizer.set_schedule(schedule(options));
+    return optimizer;
+  }
+  if (!options.optimizer_flags.empty()) {
+    throw acc::Error(acc::Errc::config,
+                     options.optimizer_flags.front() +
+                         " is given, but the DeepSpeed file says what the optimizer is (" +
+                         configured + "): leave one of them out");
+  }
+  return model.optimizer_from_settings();
 }
 
 void shape_batch(Batch& batch, const Share& share, std::int64_t seq_len) {
@@ -58,7 +79,8 @@ class Trainer {
         parallel_(data_parallel(runtime)),
         global_batch_(global_batch(options, parallel_)),
         data_(options.steps > 0 ? open_data(options, parallel_) : nullptr),
-        model_(runtime.model(options.seed, {.bfloat16_on_cpu = has_bf16_products()})),
+        model_(runtime.model(options.seed,
+                             {.dtype = options.dtype, .bfloat16_on_cpu = has_bf16_products()})),
         gpt_(
             make_language_model(runtime, model_, options.model,
                                 {.batch = global_batch_.largest_share(), .time = options.seq_len})),
@@ -87,9 +109,12 @@ class Trainer {
     if (!options_.init_from.empty()) {
       model_.load_safetensors(options_.init_from);
     }
-    acc::Optimizer optimizer = model_.optimizer(adamw(options_));
+    acc::Optimizer optimizer = train_gpt::make_optimizer(runtime_, options_, model_);
     if (options_.grad_clip) {
       optimizer.set_clip_norm(*options_.grad_clip);
+    }
+    if (options_.clip_value > 0.0) {
+      optimizer.set_clip_value(options_.clip_value);
     }
     return optimizer;
   }
@@ -126,7 +151,7 @@ class Trainer {
       }
       const StepResult result = train_step(step);
       progress.show(result);
-      metrics.write(result, model_, gpt_->activation_bytes());
+      metrics.write(result, model_, *gpt_);
       const int signal = request != nullptr ? request->agreed(runtime_) : 0;
       const bool last = result.step == options_.steps;
       if (series_ && (last || signal != 0 || result.step % options_.checkpoint_every == 0)) {
@@ -151,10 +176,12 @@ class Trainer {
   StepResult train_step(std::int64_t step) {
     const auto begin = std::chrono::steady_clock::now();
     model_.reset_traffic();
-    optimizer_.set_lr(learning_rate(options_, step));
     for (std::int64_t micro_step = 0; micro_step < parallel_.micro_steps; ++micro_step) {
+      const bool reduced = !options_.no_sync || micro_step + 1 == parallel_.micro_steps;
+      const std::shared_ptr<void> no_sync = reduced ? nullptr : model_.no_sync();
       const Share share = global_batch_.share(micro_step);
       shape_batch(batch_, share, options_.seq_len);
+      batch_.loss_scale = static_cast<float>(optimizer_.loss_scale());
       data_->read({.step = step, .sequence = share.first}, batch_);
       gpt_->train(batch_);
     }
@@ -166,7 +193,9 @@ class Trainer {
     return {.step = step + 1,
             .loss = loss,
             .grad_norm = info.grad_norm,
-            .lr = optimizer_.lr(),
+            .lr = info.lr,
+            .loss_scale = info.loss_scale,
+            .skipped = info.skipped,
             .seconds = elapsed.count(),
             .tokens_per_second = tokens / elapsed.count(),
             .flops_per_second =

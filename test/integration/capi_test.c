@@ -147,7 +147,9 @@ static void expect_errors(const Program* p) {
   EXPECT(strstr(acc_last_error(), "is NULL") != NULL);
   EXPECT(acc_last_error_rank() == -1);
   EXPECT(acc_model_load_safetensors(p->model, "/no/such/file") == ACC_CONFIG);
-  EXPECT(strstr(acc_last_error(), "/no/such/file") != NULL);
+  /* Rank 0 alone reads the weights. */
+  const char* reader = acc_runtime_rank(p->runtime) == 0 ? "/no/such/file" : "rank 0";
+  EXPECT(strstr(acc_last_error(), reader) != NULL);
   EXPECT(acc_exit_status(ACC_CONFIG) == 2 && strcmp(acc_status_name(ACC_CONFIG), "config") == 0);
   acc_memory_report report = ACC_MEMORY_REPORT_INITIALIZER;
   report.size = 1000;
@@ -179,6 +181,41 @@ static void expect_helpers(const Program* p) {
   EXPECT_OK(acc_runtime_barrier(p->runtime));
 }
 
+/* What the launcher says otherwise, and what no plugin knows, is refused before any rank is met. */
+static void expect_plugins(int is_alone) {
+  acc_fsdp_plugin* fsdp = NULL;
+  EXPECT_OK(acc_fsdp_plugin_create(&fsdp));
+  EXPECT(acc_fsdp_plugin_set(fsdp, "shard_strategy", "NO_SHARD") == ACC_CONFIG);
+  EXPECT(strstr(acc_last_error(), "sharding_strategy") != NULL);
+  EXPECT(acc_fsdp_plugin_set(fsdp, "sharding_strategy", "ALL") == ACC_CONFIG);
+  EXPECT(strstr(acc_last_error(), "HYBRID_SHARD_ZERO2") != NULL);
+  EXPECT(acc_fsdp_plugin_set(fsdp, NULL, "ALL") == ACC_INVALID_ARGUMENT);
+  EXPECT_OK(acc_fsdp_plugin_set(fsdp, "sharding_strategy", "NO_SHARD"));
+  EXPECT_OK(acc_fsdp_plugin_set(fsdp, "dp_shard_size", "2"));
+  acc_runtime* runtime = NULL;
+  EXPECT(acc_runtime_from_environment_with_fsdp(fsdp, &runtime) == ACC_CONFIG);
+  EXPECT(runtime == NULL);
+  acc_fsdp_plugin_free(fsdp);
+
+  acc_deepspeed_plugin* deepspeed = NULL;
+  EXPECT_OK(acc_deepspeed_plugin_create(&deepspeed));
+  EXPECT_OK(acc_deepspeed_plugin_set(deepspeed, "zero_stage", "3"));
+  EXPECT_OK(acc_deepspeed_plugin_set(deepspeed, "gradient_accumulation_steps", "4"));
+  if (is_alone) {
+    EXPECT_OK(acc_runtime_from_environment_with_deepspeed(deepspeed, &runtime));
+    EXPECT(acc_runtime_gradient_accumulation_steps(runtime) == 4);
+    char text[1000];
+    EXPECT_OK(acc_runtime_describe(runtime, text, sizeof text));
+    EXPECT(strstr(text, "full_shard (from deepspeed)") != NULL);
+    EXPECT(strstr(text, "the program's DeepSpeedPlugin sets") != NULL);
+    acc_runtime_free(runtime);
+  } else {
+    EXPECT(acc_runtime_from_environment_with_deepspeed(deepspeed, &runtime) == ACC_CONFIG);
+    EXPECT(strstr(acc_last_error(), "DeepSpeedPlugin contradicts ACC_MODE") != NULL);
+  }
+  acc_deepspeed_plugin_free(deepspeed);
+}
+
 int main(int argc, char** argv) {
   EXPECT(argc == 2);
   char folder[4096];
@@ -207,6 +244,8 @@ int main(int argc, char** argv) {
   acc_program_state_free(state);
   EXPECT(train_step(&p) == last);
   EXPECT(train_step(&p) == next);
+  const int is_alone = acc_runtime_world_size(p.runtime) == 1;
   destroy(&p);
+  expect_plugins(is_alone);
   return 0;
 }

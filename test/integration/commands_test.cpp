@@ -75,9 +75,9 @@ TEST_CASE("acclaunch test: two machines") {
 
 TEST_CASE("acclaunch test: what does not work is an error with its reason") {
   Program precision(
-      acclaunch({"test", "--cpu", "--num_processes", "2", "--mixed_precision", "fp16"}));
+      acclaunch({"test", "--cpu", "--num_processes", "2", "--mixed_precision", "fp8"}));
   CHECK(precision.wait() == 2);
-  CHECK(contains(precision.err(), "fp16"));
+  CHECK(contains(precision.err(), "fp8"));
   CHECK_FALSE(contains(precision.out(), kSuccess));
 
   Program program(acclaunch({"test", "--cpu", "/bin/true"}));

@@ -1,13 +1,18 @@
 #include "support/program.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
+#include <csignal>
+#include <cstdio>
 #include <memory>
+#include <string>
 #include <vector>
 
-// Without a launcher that would end them: what the runtime itself does when a peer dies.
+// A rank that dies, leaves, stops or calls something else: what its peers say, and the report.
 namespace {
 
+using acc::test::contains;
 using acc::test::Program;
 
 struct Layout {
@@ -15,6 +20,23 @@ struct Layout {
   int ranks;
   int machines;
 };
+
+constexpr Layout kLayouts[] = {{"shm", 3, 1}, {"gloo", 3, 3}, {"both", 4, 2}};
+
+struct Fault {
+  const char* how;     ///< as group_probe knows it
+  int status;          ///< of the rank at fault; -1: it has to be killed
+  const char* timeout;  ///< of collectives, in seconds
+};
+
+constexpr Fault kFaults[] = {{"killed", 128 + SIGKILL, "1800"}, {"exits", 0, "1800"},
+                             {"fails", 128 + SIGABRT, "1800"},  {"other", 42, "1800"},
+                             {"size", 42, "1800"},              {"stops", -1, "2"},
+                             {"late", -1, "2"}};
+
+std::vector<std::string> probe(int at_fault, const char* how) {
+  return {std::string(ACC_BIN_DIR) + "/group_probe", std::to_string(at_fault), how};
+}
 
 std::map<std::string, std::string> identity(Layout layout, int rank, const std::string& port) {
   const int local = layout.ranks / layout.machines;
@@ -28,32 +50,107 @@ std::map<std::string, std::string> identity(Layout layout, int rank, const std::
           {"MASTER_PORT", port}};
 }
 
+/// The number that follows `mark`.
+long long time_after(const std::string& text, const std::string& mark) {
+  const std::size_t at = text.find(mark);
+  return at == std::string::npos ? 0 : std::stoll(text.substr(at + mark.size()));
+}
+
+/// Without a launcher that would end them. Shows how long each rank took to hear of it.
+void check_peers(Layout layout, const Fault& fault) {
+  Program store({std::string(ACC_BIN_DIR) + "/acc-rendezvous", "--port", "0"});
+  store.wait_for_text("listening on 127.0.0.1:");
+  const std::size_t colon = store.out().rfind(':');
+  const std::string port = std::to_string(std::stoi(store.out().substr(colon + 1)));
+  const int at_fault = layout.ranks - 1;
+  std::vector<std::unique_ptr<Program>> ranks;
+  for (int rank = 0; rank < layout.ranks; ++rank) {
+    auto variables = identity(layout, rank, port);
+    variables["ACC_COLLECTIVE_TIMEOUT"] = fault.timeout;
+    ranks.push_back(std::make_unique<Program>(probe(at_fault, fault.how), variables));
+  }
+  std::vector<long long> told;
+  for (int rank = 0; rank < at_fault; ++rank) {
+    Program& each = *ranks[static_cast<std::size_t>(rank)];
+    const int status = each.wait();
+    CAPTURE(rank);
+    CAPTURE(each.err());
+    CHECK(status == 42);
+    CHECK(contains(each.err(), "rank " + std::to_string(at_fault)));
+    CHECK(contains(each.err(), "(in the reduction of unit transformer.h.2, backward)"));
+    told.push_back(time_after(each.err(), "told at "));
+  }
+  Program& culprit = *ranks.back();
+  if (fault.status < 0) {
+    culprit.signal(SIGKILL);
+  }
+  CHECK(culprit.wait() == (fault.status < 0 ? 128 + SIGKILL : fault.status));
+  std::printf("%-5s %-7s heard of after", layout.name, fault.how);
+  for (const long long time : told) {
+    std::printf(" %lld", time - time_after(culprit.err(), "at fault at "));
+  }
+  std::printf(" ms\n");
+}
+
+/// Under a launcher a machine, which all print the same report.
+void check_report(Layout layout, const Fault& fault) {
+  const acc::test::ReservedPort port;
+  const int at_fault = layout.ranks - 1;
+  std::vector<std::unique_ptr<Program>> machines;
+  for (int machine = 0; machine < layout.machines; ++machine) {
+    std::vector<std::string> command = {std::string(ACC_BIN_DIR) + "/acclaunch",
+                                        "--cpu",
+                                        "--num_processes",
+                                        std::to_string(layout.ranks),
+                                        "--num_machines",
+                                        std::to_string(layout.machines),
+                                        "--machine_rank",
+                                        std::to_string(machine),
+                                        "--main_process_ip",
+                                        "127.0.0.1",
+                                        "--main_process_port",
+                                        port.text()};
+    for (std::string& word : probe(at_fault, fault.how)) {
+      command.push_back(std::move(word));
+    }
+    machines.push_back(std::make_unique<Program>(
+        command, std::map<std::string, std::string>{{"ACC_COLLECTIVE_TIMEOUT", fault.timeout}}));
+  }
+  const std::string rank = "rank " + std::to_string(at_fault);
+  const std::string how = fault.how;
+  for (const auto& machine : machines) {
+    CHECK(machine->wait() != 0);
+    CAPTURE(machine->err());
+    CHECK(contains(machine->err(), "  last collectives:\n"));
+    if (how == "killed" || how == "fails") {
+      CHECK(contains(machine->err(), "the job failed: " + rank + ": "));
+    } else if (how == "other" || how == "size") {
+      CHECK(contains(machine->err(), "  differs   " + rank + ": it called "));
+    } else {
+      CHECK(contains(machine->err(), "  late      " + rank + ": it did not come to all_reduce 4 of "
+                                                             "unit transformer.h.2, backward"));
+    }
+  }
+}
+
 }  // namespace
 
-TEST_CASE("a killed peer is named by every rank that waits for it") {
-  for (const Layout layout : {Layout{"shm", 3, 1}, Layout{"gloo", 3, 3}, Layout{"both", 4, 2}}) {
-    CAPTURE(layout.name);
-    Program store({std::string(ACC_BIN_DIR) + "/acc-rendezvous", "--port", "0"});
-    store.wait_for_text("listening on 127.0.0.1:");
-    const std::size_t colon = store.out().rfind(':');
-    const std::string port = std::to_string(std::stoi(store.out().substr(colon + 1)));
-    const int victim = layout.ranks - 1;
-    std::vector<std::unique_ptr<Program>> ranks;
-    for (int rank = 0; rank < layout.ranks; ++rank) {
-      ranks.push_back(std::make_unique<Program>(
-          std::vector<std::string>{std::string(ACC_BIN_DIR) + "/group_probe",
-                                   std::to_string(victim)},
-          identity(layout, rank, port)));
+TEST_CASE("peers of a rank that dies, leaves, stops or differs name it, and the unit") {
+  for (const Fault& fault : kFaults) {
+    for (const Layout& layout : kLayouts) {
+      CAPTURE(layout.name);
+      CAPTURE(fault.how);
+      check_peers(layout, fault);
     }
-    for (int rank = 0; rank < layout.ranks; ++rank) {
-      Program& each = *ranks[static_cast<std::size_t>(rank)];
-      const int status = each.wait();
-      CAPTURE(rank);
-      CAPTURE(each.err());
-      CHECK(status == (rank == victim ? 137 : 42));
-      if (rank != victim) {
-        CHECK(each.err().find("rank " + std::to_string(victim)) != std::string::npos);
-      }
+  }
+}
+
+TEST_CASE("the report names a rank that dies, leaves, stops or differs, and the unit") {
+  for (const Fault& fault : kFaults) {
+    for (const Layout& layout : kLayouts) {
+      CAPTURE(layout.name);
+      CAPTURE(fault.how);
+      check_report(layout, fault);
     }
   }
 }

@@ -1,38 +1,78 @@
-// A rank that meets its peers and then, if it is the chosen one, dies without a word; the others
-// wait for it in a collective and must say who is missing.  group_probe VICTIM
+// A rank that meets its peers and then, if it is the one at fault, does what it is told, while the
+// others do a few collectives; who is told of a failure prints it and ends with 42.
+//   group_probe RANK [killed|exits|fails|stops|other|size|late]
 #include "acc/base/error.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/make_group.hpp"
 #include "device/cpu_device.hpp"
+#include "flight/recorder.hpp"
+#include "sharding/groups.hpp"
 
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <numeric>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
-int main(int, char** argv) {
+namespace {
+
+using Clock = std::chrono::system_clock;
+
+long long milliseconds() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+/// What the rank at fault does where the others call all_reduce of 1000 figures.
+void be_at_fault(const std::string& how, acc::collectives::ProcessGroup& group, std::vector<float>& data) {
+  std::fprintf(stderr, "at fault at %lld ms\n", milliseconds());
+  if (how == "killed") {
+    ::kill(::getpid(), SIGKILL);
+  } else if (how == "exits") {
+    std::exit(0);
+  } else if (how == "fails") {
+    throw std::runtime_error("a mistake of the program");
+  } else if (how == "stops") {
+    ::kill(::getpid(), SIGSTOP);
+  } else if (how == "other") {
+    group.broadcast(data.data(), data.size() * sizeof(float), 0)->wait();
+  } else if (how == "size") {
+    group.all_reduce(data.data(), data.size() / 2, 1.0F)->wait();
+  } else if (how == "late") {
+    ::sleep(1000);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   const auto settings =
       acc::plugins::settings_from_environment(acc::plugins::current_environment());
   const auto store = acc::collectives::connect_store(settings.identity);
-  std::vector<int> ranks(static_cast<std::size_t>(settings.identity.world_size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const auto group =
-      acc::collectives::GroupFactory(settings, store.get(), acc::device::open_cpu_device(), nullptr)
-          .make(ranks, "probe");
-  group->barrier()->wait_released();
-  if (settings.identity.rank == std::atoi(argv[1])) {
-    ::kill(::getpid(), SIGKILL);
-  }
+  auto groups = acc::sharding::make_groups(settings, store.get(),
+                                           {acc::device::open_cpu_device(), nullptr});
+  groups.record(
+      std::make_shared<acc::flight::Recorder>(settings.flight_record, settings.identity.rank));
+  auto& group = *groups.world;
+  group.barrier()->wait_released();
   std::vector<float> data(1000, 1.0F);
   try {
-    group->all_reduce(data.data(), data.size(), 1.0F)->wait();
-    group->barrier()->wait();
+    for (int step = 0; step < 3; ++step) {
+      const acc::flight::Scope scope(groups.recorder.get(), "backward",
+                                     "transformer.h." + std::to_string(step));
+      if (step == 2 && settings.identity.rank == std::atoi(argv[1])) {
+        be_at_fault(argc > 2 ? argv[2] : "killed", group, data);
+      }
+      group.all_reduce(data.data(), data.size(), 1.0F)->wait();
+    }
+    group.barrier()->wait();
   } catch (const acc::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
+    std::fprintf(stderr, "%s\ntold at %lld ms\n", error.what(), milliseconds());
     return 42;
   }
   return 0;

@@ -1,6 +1,6 @@
 """The report.json of failed attempts is what docs/report.schema.json says.
 
-    report_json_test.py ACCLAUNCH SOURCE_FOLDER
+    report_json_test.py ACCLAUNCH SOURCE_FOLDER GROUP_PROBE
 """
 import json
 import os
@@ -45,6 +45,29 @@ def check_schema_itself(report):
     assert SCHEMA.faults({**report, "more": 1})
     assert SCHEMA.faults({**report, "exit_status": 256})
     assert SCHEMA.faults({**report, "workers": [{**worker, "end": {}}]})
+    assert SCHEMA.faults({**report, "workers": [{**worker, "collectives": {}}]})
+
+
+def check_collectives(folder, probe):
+    """Rank 2 leaves without a word where the others wait for it."""
+    [report] = reports(folder, ["--num_processes", "3"], f"exec {probe} 2 exits", 42)
+    [late] = report["late"]
+    assert late["ranks"] == [2] and late["waiting_ranks"] == [0, 1], late
+    assert (late["kind"], late["number"], late["group"]) == ("all_reduce", 4, "world"), late
+    assert (late["unit"], late["phase"]) == ("transformer.h.2", "backward"), late
+    assert late["bytes"] == 4000 and late["called_instead"] == "", late
+    left = report["workers"][2]["collectives"]
+    assert left["rank"] == 2 and left["unit"] == "transformer.h.2", left
+    assert [each["kind"] for each in left["last"]] == ["barrier"] + 2 * ["all_reduce"], left
+    for each in left["last"]:
+        assert each["state"] == "done" and each["called_at_us"] <= each["ended_at_us"], each
+    waited = report["workers"][0]["collectives"]
+    assert waited["last"][-1]["state"] in ("failed", "waiting"), waited
+    first = report["workers"][report["first_failure"]]["collectives"]
+    assert first["last"][-1]["state"] == "failed", first
+    groups = [(group["name"], group["called"], group["waiting_in"]) for group in waited["groups"]]
+    assert ("world", 4, 4) in groups, groups
+    assert not list(folder.glob("**/flight_record")), "the report has them"
 
 
 def check_failure(folder):
@@ -69,9 +92,10 @@ def check_restarts(folder):
 
 
 def main():
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        check_failure(Path(one))
-        check_restarts(Path(other))
+    with tempfile.TemporaryDirectory() as folder:
+        check_failure(Path(folder) / "failure")
+        check_restarts(Path(folder) / "restarts")
+        check_collectives(Path(folder) / "collectives", os.path.abspath(sys.argv[3]))
 
 
 main()

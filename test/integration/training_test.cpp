@@ -1,5 +1,5 @@
 #include "checkpoint/safetensors.hpp"
-#include "support/program.hpp"
+#include "parity_gpt.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
@@ -15,116 +15,8 @@
 // train_gpt under acclaunch against the numbers of real PyTorch in test/data/parity_gpt.
 namespace {
 
-using acc::test::Program;
-using acc::test::TemporaryFolder;
+using namespace acc::test;
 namespace fs = std::filesystem;
-
-const std::string kParity = std::string(ACC_TEST_DATA) + "/parity_gpt";
-constexpr const char* kConfigs[] = {"fsdp_full_shard",
-                                    "fsdp_shard_grad_op",
-                                    "fsdp_no_shard",
-                                    "fsdp_hybrid_shard",
-                                    "fsdp_hybrid_shard_zero2",
-                                    "zero0",
-                                    "zero1",
-                                    "zero2",
-                                    "zero3",
-                                    "zero3_hpz"};
-
-struct Layout {
-  int workers;
-  int machines;
-  int on_machine_0 = 0;  ///< 0: as many as on the others
-};
-
-std::vector<std::string> command(const std::string& config, Layout layout, int machine_rank,
-                                 const std::string& port, const std::vector<std::string>& more) {
-  const std::string bin = ACC_BIN_DIR;
-  std::vector<std::string> all = {bin + "/acclaunch",
-                                  "--config_file",
-                                  std::string(ACC_SOURCE_DIR) + "/configs/" + config + ".yaml",
-                                  "--cpu",
-                                  "--num_processes",
-                                  std::to_string(layout.workers)};
-  if (layout.machines > 1) {
-    const std::vector<std::string> machine = {
-        "--num_machines",      std::to_string(layout.machines),
-        "--machine_rank",      std::to_string(machine_rank),
-        "--main_process_ip",   "127.0.0.1",
-        "--main_process_port", port};
-    all.insert(all.end(), machine.begin(), machine.end());
-  }
-  if (const int first = layout.on_machine_0; first > 0) {
-    all.insert(all.end(), {"--num_local_processes",
-                           std::to_string(machine_rank == 0 ? first : layout.workers - first)});
-  }
-  const std::vector<std::string> program = {bin + "/train_gpt",
-                                            "--batches",
-                                            kParity + "/tokens.npy",
-                                            "--layers",
-                                            "2",
-                                            "--heads",
-                                            "4",
-                                            "--dim",
-                                            "64",
-                                            "--seq_len",
-                                            "64",
-                                            "--vocab",
-                                            "256",
-                                            "--init_from",
-                                            kParity + "/init.safetensors",
-                                            "--lr",
-                                            "1e-3",
-                                            "--betas",
-                                            "0.9,0.95",
-                                            "--eps",
-                                            "1e-8",
-                                            "--weight_decay",
-                                            "0.1",
-                                            "--grad_clip",
-                                            "1.0"};
-  all.insert(all.end(), program.begin(), program.end());
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
-void train(const std::string& config, Layout layout, const std::vector<std::string>& more) {
-  const acc::test::ReservedPort port;
-  std::vector<std::unique_ptr<Program>> launchers;
-  for (int machine = 0; machine < layout.machines; ++machine) {
-    launchers.push_back(
-        std::make_unique<Program>(command(config, layout, machine, port.text(), more)));
-  }
-  for (auto& launcher : launchers) {
-    const int status = launcher->wait();
-    CAPTURE(launcher->out());
-    CAPTURE(launcher->err());
-    REQUIRE(status == 0);
-  }
-}
-
-std::vector<nlohmann::json> read_metrics(const fs::path& path) {
-  std::vector<nlohmann::json> steps;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    steps.push_back(nlohmann::json::parse(line));
-  }
-  return steps;
-}
-
-nlohmann::json golden() {
-  return nlohmann::json::parse(std::ifstream(kParity + "/losses.json"));
-}
-
-void check_losses(const std::vector<nlohmann::json>& steps, std::size_t first = 0) {
-  const nlohmann::json expected = golden().at("single_fp64");
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const double loss = expected.at("loss").at(first + i);
-    const double norm = expected.at("grad_norm").at(first + i);
-    CHECK(std::abs(steps[i].at("loss").get<double>() - loss) <= 2e-5);
-    CHECK(std::abs(steps[i].at("grad_norm").get<double>() - norm) <= 1e-4 * norm);
-  }
-}
 
 std::vector<float> read_tensor(const acc::checkpoint::SafetensorsFile& file,
                                const std::string& name) {
@@ -154,12 +46,7 @@ std::vector<nlohmann::json> train_two(const std::string& config,
                                       const std::vector<std::string>& launcher_flags) {
   const TemporaryFolder folder;
   const fs::path metrics = folder.path() / "metrics.jsonl";
-  auto line = command(config, {2, 1}, 0, "", {"--steps", "20", "--metrics", metrics.string()});
-  line.insert(line.begin() + 1, launcher_flags.begin(), launcher_flags.end());
-  Program launcher(line);
-  const int status = launcher.wait();
-  CAPTURE(launcher.err());
-  REQUIRE(status == 0);
+  train(config, {2, 1}, {"--steps", "20", "--metrics", metrics.string()}, launcher_flags);
   return read_metrics(metrics);
 }
 

@@ -16,7 +16,7 @@ namespace acc::test {
 struct Job {
   int world_size = 1;
   int num_machines = 1;
-  plugins::ShardingSettings sharding;
+  plugins::ShardingSettings sharding = {};
   bool copy_gathers = false;
   plugins::Device device = plugins::Device::cpu;
   plugins::DeviceCollectives device_collectives = plugins::DeviceCollectives::automatic;

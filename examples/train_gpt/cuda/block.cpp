@@ -14,20 +14,22 @@ Context<T>::Context(cudaStream_t compute_stream, const ModelConfig& config, Batc
       layernorm(layernorm_scratch(config.dim), "the layer norms' backward") {}
 
 template <class T>
-Block<T>::Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest)
-    : config_(config),
-      max_rows_(largest.rows()),
-      p_(parameters),
-      stats_(4 * max_rows_, "activations"),
-      log_sum_(max_rows_ * config.heads, "activations"),
-      z_1_(max_rows_ * config.dim, "activations"),
-      qkv_(max_rows_ * 3 * config.dim, "activations"),
-      attended_(max_rows_ * config.dim, "activations"),
-      middle_(max_rows_ * config.dim, "activations"),
-      z_2_(max_rows_ * config.dim, "activations"),
-      u_(max_rows_ * 4 * config.dim, "activations"),
-      h_(max_rows_ * 4 * config.dim, "activations"),
-      out_(max_rows_ * config.dim, "activations") {}
+Activations<T>::Activations(const ModelConfig& config, BatchShape largest)
+    : stats(4 * largest.rows(), "activations"),
+      log_sum(largest.rows() * config.heads, "activations"),
+      z_1(largest.rows() * config.dim, "activations"),
+      qkv(largest.rows() * 3 * config.dim, "activations"),
+      attended(largest.rows() * config.dim, "activations"),
+      middle(largest.rows() * config.dim, "activations"),
+      z_2(largest.rows() * config.dim, "activations"),
+      u(largest.rows() * 4 * config.dim, "activations"),
+      h(largest.rows() * 4 * config.dim, "activations"),
+      out(largest.rows() * config.dim, "activations") {}
+
+template <class T>
+Block<T>::Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest,
+                Activations<T>& activations)
+    : config_(config), max_rows_(largest.rows()), p_(parameters), a_(&activations) {}
 
 // middle = x + attention(ln_1(x) @ c_attn) @ attn.c_proj, out = middle + gelu(ln_2(middle) @ c_fc)
 // @ mlp.c_proj
@@ -39,22 +41,22 @@ const T* Block<T>::forward(const acc::ForwardUse& use, const T* x, BatchShape sh
   const auto p = [&](acc::Parameter which) { return parameter<T>(use, which); };
   x_ = x;
   layernorm_forward(context.stream, x, p(p_.ln_1.weight), p(p_.ln_1.bias),
-                    config_.layer_norm_epsilon, z_1_.data(), stats(0), N, C);
-  context.matmul.linear({qkv_.data(), N, 3 * C}, {z_1_.data(), N, C},
+                    config_.layer_norm_epsilon, a_->z_1.data(), stats(0), N, C);
+  context.matmul.linear({a_->qkv.data(), N, 3 * C}, {a_->z_1.data(), N, C},
                         {p(p_.c_attn.weight), C, 3 * C}, p(p_.c_attn.bias));
-  attention_forward(context.stream, attention_shape(shape), qkv_.data(), attended_.data(),
-                    log_sum_.data());
-  context.matmul.linear_add({middle_.data(), N, C}, {attended_.data(), N, C},
+  attention_forward(context.stream, attention_shape(shape), a_->qkv.data(), a_->attended.data(),
+                    a_->log_sum.data());
+  context.matmul.linear_add({a_->middle.data(), N, C}, {a_->attended.data(), N, C},
                             {p(p_.attn_c_proj.weight), C, C}, p(p_.attn_c_proj.bias), x);
 
-  layernorm_forward(context.stream, middle_.data(), p(p_.ln_2.weight), p(p_.ln_2.bias),
-                    config_.layer_norm_epsilon, z_2_.data(), stats(1), N, C);
-  context.matmul.linear_gelu({h_.data(), N, 4 * C}, u_.data(), {z_2_.data(), N, C},
+  layernorm_forward(context.stream, a_->middle.data(), p(p_.ln_2.weight), p(p_.ln_2.bias),
+                    config_.layer_norm_epsilon, a_->z_2.data(), stats(1), N, C);
+  context.matmul.linear_gelu({a_->h.data(), N, 4 * C}, a_->u.data(), {a_->z_2.data(), N, C},
                              {p(p_.c_fc.weight), C, 4 * C}, p(p_.c_fc.bias));
-  context.matmul.linear_add({out_.data(), N, C}, {h_.data(), N, 4 * C},
+  context.matmul.linear_add({a_->out.data(), N, C}, {a_->h.data(), N, 4 * C},
                             {p(p_.mlp_c_proj.weight), 4 * C, C}, p(p_.mlp_c_proj.bias),
-                            middle_.data());
-  return out_.data();
+                            a_->middle.data());
+  return a_->out.data();
 }
 
 template <class T>
@@ -73,13 +75,13 @@ void Block<T>::backward_mlp(acc::BackwardUse& use, T* dx, BatchShape shape, Cont
   const ConstMatrix<T> c_proj(parameter<T>(use, p_.mlp_c_proj.weight), 4 * C, C);
 
   context.matmul.weight_gradient(gradient<T>(use, p_.mlp_c_proj.weight),
-                                 gradient<T>(use, p_.mlp_c_proj.bias), {h_.data(), N, 4 * C},
+                                 gradient<T>(use, p_.mlp_c_proj.bias), {a_->h.data(), N, 4 * C},
                                  {dx, N, C});
-  context.matmul.multiply_gelu_backward({du, N, 4 * C}, {dx, N, C}, c_proj.t(), u_.data());
+  context.matmul.multiply_gelu_backward({du, N, 4 * C}, {dx, N, C}, c_proj.t(), a_->u.data());
   context.matmul.weight_gradient(gradient<T>(use, p_.c_fc.weight), gradient<T>(use, p_.c_fc.bias),
-                                 {z_2_.data(), N, C}, {du, N, 4 * C});
+                                 {a_->z_2.data(), N, C}, {du, N, 4 * C});
   context.matmul.multiply({dz, N, C}, {du, N, 4 * C}, c_fc.t());
-  layernorm_backward(context.stream, middle_.data(), parameter<T>(use, p_.ln_2.weight), stats(1),
+  layernorm_backward(context.stream, a_->middle.data(), parameter<T>(use, p_.ln_2.weight), stats(1),
                      dz, dx, true, gradient_to_add<T>(use, p_.ln_2.weight),
                      gradient_to_add<T>(use, p_.ln_2.bias), context.layernorm.data(), N, C);
 }
@@ -95,13 +97,13 @@ void Block<T>::backward_attention(acc::BackwardUse& use, T* dx, BatchShape shape
   const ConstMatrix<T> c_proj(parameter<T>(use, p_.attn_c_proj.weight), C, C);
 
   context.matmul.weight_gradient(gradient<T>(use, p_.attn_c_proj.weight),
-                                 gradient<T>(use, p_.attn_c_proj.bias), {attended_.data(), N, C},
+                                 gradient<T>(use, p_.attn_c_proj.bias), {a_->attended.data(), N, C},
                                  {dx, N, C});
   context.matmul.multiply({d_channels, N, C}, {dx, N, C}, c_proj.t());
-  attention_backward(context.stream, attention_shape(shape), qkv_.data(), attended_.data(),
-                     log_sum_.data(), d_channels, context.delta.data(), dqkv);
+  attention_backward(context.stream, attention_shape(shape), a_->qkv.data(), a_->attended.data(),
+                     a_->log_sum.data(), d_channels, context.delta.data(), dqkv);
   context.matmul.weight_gradient(gradient<T>(use, p_.c_attn.weight),
-                                 gradient<T>(use, p_.c_attn.bias), {z_1_.data(), N, C},
+                                 gradient<T>(use, p_.c_attn.bias), {a_->z_1.data(), N, C},
                                  {dqkv, N, 3 * C});
   context.matmul.multiply({d_channels, N, C}, {dqkv, N, 3 * C}, c_attn.t());
   layernorm_backward(context.stream, x_, parameter<T>(use, p_.ln_1.weight), stats(0), d_channels,
@@ -116,11 +118,13 @@ AttentionShape Block<T>::attention_shape(BatchShape shape) const {
 
 template <class T>
 RowStats Block<T>::stats(int norm) const {
-  return {stats_.data() + 2 * norm * max_rows_, stats_.data() + (2 * norm + 1) * max_rows_};
+  return {a_->stats.data() + 2 * norm * max_rows_, a_->stats.data() + (2 * norm + 1) * max_rows_};
 }
 
 template struct Context<float>;
 template struct Context<__nv_bfloat16>;
+template struct Activations<float>;
+template struct Activations<__nv_bfloat16>;
 template class Block<float>;
 template class Block<__nv_bfloat16>;
 

@@ -41,16 +41,37 @@ T* gradient_to_add(acc::BackwardUse& use, acc::Parameter which) {
   return static_cast<T*>(use.raw_grad_to_add(which));
 }
 
-/// One transformer block on the GPU. It keeps all that its backward needs, so that nothing is
+/// All that a block's forward leaves for its backward, beside its input, so that nothing is
 /// computed twice: 16 C elements of T and 4 + H floats a token.
+template <class T>
+struct Activations {
+  Activations(const ModelConfig& config, BatchShape largest);
+
+  DeviceBuffer<float> stats;    ///< (4, N): mean and rstd of ln_1 and ln_2
+  DeviceBuffer<float> log_sum;  ///< (B, H, T)
+  DeviceBuffer<T> z_1;          ///< (B, T, C), normalised
+  DeviceBuffer<T> qkv;          ///< (B, T, 3C)
+  DeviceBuffer<T> attended;     ///< (B, T, C)
+  DeviceBuffer<T> middle;       ///< (B, T, C), after the attention's residual
+  DeviceBuffer<T> z_2;          ///< (B, T, C), normalised
+  DeviceBuffer<T> u;            ///< (B, T, 4C), before gelu
+  DeviceBuffer<T> h;            ///< (B, T, 4C), after it
+  DeviceBuffer<T> out;          ///< (B, T, C)
+};
+
+/// One transformer block on the GPU.
 template <class T>
 class Block {
  public:
-  Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest);
+  /// `activations` outlive it. Blocks may share them where the forward of each is computed again
+  /// just before its backward.
+  Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest,
+        Activations<T>& activations);
 
   [[nodiscard]] acc::Unit& unit() { return *p_.unit; }
 
-  /// x: (B, T, C), alive until the backward. Returns the block's output (B, T, C), owned by it.
+  /// x: (B, T, C), alive until the backward; it may be the output of another block in the same
+  /// activations, which is then overwritten. Returns the block's output (B, T, C) in them.
   const T* forward(const acc::ForwardUse& use, const T* x, BatchShape shape, Context<T>& context);
 
   /// dx: (B, T, C) holds the gradient of the output and becomes that of the input.
@@ -66,17 +87,8 @@ class Block {
   std::int64_t max_rows_;
   BlockParameters p_;
 
-  const T* x_ = nullptr;         // (B, T, C), the input
-  DeviceBuffer<float> stats_;    // (4, N): mean and rstd of ln_1 and ln_2
-  DeviceBuffer<float> log_sum_;  // (B, H, T)
-  DeviceBuffer<T> z_1_;          // (B, T, C), normalised
-  DeviceBuffer<T> qkv_;          // (B, T, 3C)
-  DeviceBuffer<T> attended_;     // (B, T, C)
-  DeviceBuffer<T> middle_;       // (B, T, C), after the attention's residual
-  DeviceBuffer<T> z_2_;          // (B, T, C), normalised
-  DeviceBuffer<T> u_;            // (B, T, 4C), before gelu
-  DeviceBuffer<T> h_;            // (B, T, 4C), after it
-  DeviceBuffer<T> out_;          // (B, T, C)
+  Activations<T>* a_;
+  const T* x_ = nullptr;  // (B, T, C), the input
 };
 
 }  // namespace train_gpt::cuda

@@ -1,5 +1,6 @@
 #include "gpt.hpp"
 
+#include "../block_inputs.hpp"
 #include "../parameters.hpp"
 #include "batch_upload.hpp"
 #include "block.hpp"
@@ -11,6 +12,7 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,17 +57,21 @@ template <class T>
 class Gpt final : public LanguageModel {
  public:
   Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, BatchShape largest,
-      std::int64_t most_logits);
+      acc::Runtime* keeper, std::int64_t most_logits);
   ~Gpt() override { cudaStreamSynchronize(stream_); }
 
   void train(const Batch& batch) override;
   double take_loss() override;
   std::span<const float> next_token_logits(std::span<const std::int32_t> tokens) override;
   [[nodiscard]] std::int64_t activation_bytes() const override { return device_bytes(); }
+  [[nodiscard]] std::int64_t kept_bytes() const override {
+    return inputs_ ? inputs_->most_nbytes() : 0;
+  }
 
  private:
   const T* embed(const acc::ForwardUse& use, BatchShape shape);
-  const T* forward_blocks(const T* x, BatchShape shape);
+  /// keep: whether a backward with checkpointing follows
+  const T* forward_blocks(const T* x, BatchShape shape, bool keep);
   template <class Use>
   ConstMatrix<T> head(const Use& use);
   void loss_and_gradient(acc::BackwardUse& use, const T* x, const Batch& batch);
@@ -77,6 +83,8 @@ class Gpt final : public LanguageModel {
   std::int64_t padded_vocab_;
   std::int64_t logit_rows_;  // rows whose logits exist at a time
   Context<T> context_;
+  std::optional<BlockInputs> inputs_;        // with activation checkpointing
+  std::vector<Activations<T>> activations_;  // of each block, or one set for all
   std::vector<Block<T>> blocks_;
   BatchUpload upload_;
 
@@ -95,7 +103,7 @@ class Gpt final : public LanguageModel {
 
 template <class T>
 Gpt<T>::Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, BatchShape largest,
-            std::int64_t most_logits)
+            acc::Runtime* keeper, std::int64_t most_logits)
     : config_(config),
       stream_(stream),
       p_(model, config),
@@ -113,8 +121,16 @@ Gpt<T>::Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, B
       last_logits_(padded_vocab_, "logits"),
       host_total_(sizeof(double), "the loss"),
       host_logits_(static_cast<std::size_t>(padded_vocab_)) {
+  if (keeper != nullptr) {
+    inputs_.emplace(*keeper);
+  }
+  const std::size_t sets = inputs_ ? 1 : p_.blocks.size();
+  activations_.reserve(sets);  // the blocks point to them
   for (const BlockParameters& block : p_.blocks) {
-    blocks_.emplace_back(block, config, largest);
+    if (activations_.size() < sets) {
+      activations_.emplace_back(config, largest);
+    }
+    blocks_.emplace_back(block, config, largest, activations_.back());
   }
   check(cudaMemsetAsync(total_.data(), 0, sizeof(double), stream), "clearing");
   if (padded_vocab_ != config.vocab) {
@@ -130,7 +146,7 @@ void Gpt<T>::train(const Batch& batch) {
   const T* x = nullptr;
   {
     auto use = p_.root->forward();
-    x = forward_blocks(embed(use, batch.shape), batch.shape);
+    x = forward_blocks(embed(use, batch.shape), batch.shape, inputs_.has_value());
   }
   // The loss belongs to the root's backward: the gradient of each chunk of logits is used at once.
   auto use = p_.root->backward();
@@ -160,8 +176,11 @@ const T* Gpt<T>::embed(const acc::ForwardUse& use, BatchShape shape) {
 }
 
 template <class T>
-const T* Gpt<T>::forward_blocks(const T* x, BatchShape shape) {
+const T* Gpt<T>::forward_blocks(const T* x, BatchShape shape, bool keep) {
   for (Block<T>& block : blocks_) {
+    if (keep) {
+      inputs_->keep(x, shape.rows() * config_.dim * static_cast<std::int64_t>(sizeof(T)));
+    }
     auto use = block.unit().forward();
     x = block.forward(use, x, shape, context_);
     use.end();
@@ -173,6 +192,12 @@ template <class T>
 void Gpt<T>::backward_blocks(BatchShape shape) {
   for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
     auto use = block->unit().backward();
+    if (inputs_) {
+      const T* x = static_cast<const T*>(inputs_->take());
+      auto again = block->unit().recompute();
+      block->forward(again, x, shape, context_);
+      again.end();
+    }
     block->backward(use, dx_.data(), shape, context_);
     use.end();
   }
@@ -210,8 +235,8 @@ void Gpt<T>::loss_and_gradient(acc::BackwardUse& use, const T* x, const Batch& b
     const ConstMatrix<T> z_rows(z + first * C, rows, C);
     context_.matmul.multiply({logits_.data(), rows, padded_vocab_}, z_rows, weight.t());
     cross_entropy(stream_, logits_.data(), upload_.targets() + first,
-                  batch.weight / static_cast<float>(N), losses_.data() + first, rows, V,
-                  padded_vocab_);
+                  batch.loss_scale * batch.weight / static_cast<float>(N), losses_.data() + first,
+                  rows, V, padded_vocab_);
     context_.matmul.multiply({dz + first * C, rows, C}, {logits_.data(), rows, padded_vocab_},
                              weight);
     const GradientOf<T> d_head = gradient<T>(use, p_.head);
@@ -230,7 +255,7 @@ std::span<const float> Gpt<T>::next_token_logits(std::span<const std::int32_t> t
   const BatchShape shape{.batch = 1, .time = static_cast<std::int64_t>(tokens.size())};
   upload_.start(tokens, {});
   auto use = p_.root->forward();
-  const T* x = forward_blocks(embed(use, shape), shape);
+  const T* x = forward_blocks(embed(use, shape), shape, false);
   layernorm_forward(stream_, x + (shape.time - 1) * C, parameter<T>(use, p_.ln_f.weight),
                     parameter<T>(use, p_.ln_f.bias), config_.layer_norm_epsilon, normalized_.data(),
                     {stats_.data(), stats_.data() + 1}, 1, C);
@@ -249,15 +274,16 @@ std::span<const float> Gpt<T>::next_token_logits(std::span<const std::int32_t> t
 
 std::unique_ptr<LanguageModel> make_gpt(const acc::ComputeDevice& device, acc::Model& model,
                                         const ModelConfig& config, BatchShape largest,
-                                        std::int64_t most_logits) {
+                                        acc::Runtime* keeper, std::int64_t most_logits) {
   check_sizes(config);
   check(cudaSetDevice(device.index), "choosing the GPU");
   const auto stream = static_cast<cudaStream_t>(device.stream);
   switch (model.compute_dtype()) {
     case acc::DType::bfloat16:
-      return std::make_unique<Gpt<__nv_bfloat16>>(stream, model, config, largest, most_logits);
+      return std::make_unique<Gpt<__nv_bfloat16>>(stream, model, config, largest, keeper,
+                                                  most_logits);
     case acc::DType::float32:
-      return std::make_unique<Gpt<float>>(stream, model, config, largest, most_logits);
+      return std::make_unique<Gpt<float>>(stream, model, config, largest, keeper, most_logits);
     default: break;
   }
   refuse("on a GPU, train_gpt computes in bf16 or fp32; mixed precision is " +

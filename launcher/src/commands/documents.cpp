@@ -1,6 +1,7 @@
 // Reference tables for docs/, made from the settings table so that they cannot fall behind it.
 #include "acc/launcher/explain.hpp"
 #include "acc/launcher/face.hpp"
+#include "acc/plugins/deepspeed_json.hpp"
 #include "commands/commands.hpp"
 #include "host/own_variables.hpp"
 
@@ -62,7 +63,8 @@ std::string environment_document() {
       "or `deepspeed`, `ACC_DEVICE` is `cpu` or `cuda`. Besides these a worker gets torchrun's\n"
       "variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, TORCHELASTIC_*, …), OMP_NUM_THREADS\n"
       "and, with `--gpu_ids`, CUDA_VISIBLE_DEVICES. Where machines have differently many ranks,\n"
-      "`ACC_LOCAL_WORLD_SIZES` says how many each has: `1,2`.\n\n"
+      "`ACC_LOCAL_WORLD_SIZES` says how many each has: `1,2`. `ACC_FLIGHT_RECORD` names the file in\n"
+      "which the runtime leaves its last collectives for [the report](report.md).\n\n"
       "These variables are the runtime's own, handed on as they are found:\n\n"
       "| variable | means | default |\n|---|---|---|\n"
       "| `ACC_COLLECTIVE_TIMEOUT` | seconds that a collective waits for a living peer | 1800 |\n"
@@ -120,6 +122,21 @@ std::string configuration_document() {
             (of_top_level ? "top level" : code(plugins::block_of(row.section))) + " | " +
             code(row.json) + " | " + plugins::expected_value(row) + unit + " | " +
             code(row.fallback) + " | " + std::string(row.help) + " |\n";
+  }
+  text +=
+      "\n## Keys of a DeepSpeed file that are no settings\n\n"
+      "A Python program has them from the file. libacc_runtime refuses at its start, by name, what "
+      "asks\nfor something that it has not; the others mean nothing to it: they are about logs, "
+      "data, modules of\nPython or files on NVMe, which is refused itself. The batch sizes give "
+      "`gradient_accumulation_steps`.\n\n"
+      "`optimizer` and `scheduler` count for a program that asks for what the file says "
+      "(`Model::optimizer_from_settings`):\nAdam (which decays as AdamW does unless `adam_w_mode` "
+      "is false), AdamW and SGD; WarmupLR, WarmupDecayLR and\nWarmupCosineLR. Other types and "
+      "parameters are refused then. What is `\"auto\"` stays the program's.\n\n"
+      "| key | says nothing with | libacc_runtime |\n|---|---|---|\n";
+  for (const auto& [path, fallback, is_refused] : plugins::foreign_deepspeed_keys()) {
+    text += "| " + code(path) + " | " + code(fallback) + " | " + (is_refused ? "refuses it" : "") +
+            " |\n";
   }
   return text;
 }

@@ -57,6 +57,10 @@ std::string LogFolder::error_file(int attempt, int local_rank) const {
   return plan_.directory.empty() ? "" : worker_folder(plan_, attempt, local_rank) + "/error.json";
 }
 
+std::string LogFolder::flight_record(int attempt, int local_rank) const {
+  return plan_.directory.empty() ? "" : flight_record_of(plan_, attempt, local_rank);
+}
+
 std::string LogFolder::kept_folder(int attempt) const {
   return plan_.keeps_directory && count_ > 0
              ? fs::path(worker_folder(plan_, attempt, 0)).parent_path().string()

@@ -23,6 +23,7 @@ class LogFolder {
 
   [[nodiscard]] WorkerTargets targets(int attempt, int local_rank) const;
   [[nodiscard]] std::string error_file(int attempt, int local_rank) const;
+  [[nodiscard]] std::string flight_record(int attempt, int local_rank) const;
   /// The attempt's folder, if it stays; else empty.
   [[nodiscard]] std::string kept_folder(int attempt) const;
   /// Of that attempt, in its folder; likewise.

@@ -1,3 +1,4 @@
+#include "acc/base/flight_record.hpp"
 #include "acc/launcher/launch_plan.hpp"
 #include "host/own_variables.hpp"
 #include "plan/given.hpp"
@@ -114,6 +115,10 @@ std::string worker_folder(const OutputPlan& output, int round, int local_rank) {
   return output.directory + "/attempt_" + std::to_string(round) + "/" + std::to_string(local_rank);
 }
 
+std::string flight_record_of(const OutputPlan& output, int round, int local_rank) {
+  return worker_folder(output, round, local_rank) + "/flight_record";
+}
+
 int first_local_rank(const LaunchPlan& plan) noexcept {
   return plan.seat ? plan.seat->local_rank : 0;
 }
@@ -147,7 +152,11 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
   for (const auto& [name, value] : identity_of(plan, assignment, local_rank)) {
     result[name] = value;
   }
-  result.erase("ACC_LOCAL_WORLD_SIZES");  // an outer acclaunch's
+  result.erase(flight::kRecordVariable);  // an outer acclaunch's, as the next one
+  if (plan.identity != Identity::none && !plan.output.directory.empty()) {
+    result[flight::kRecordVariable] = flight_record_of(plan.output, assignment.round, local_rank);
+  }
+  result.erase("ACC_LOCAL_WORLD_SIZES");
   if (std::string sizes = uneven_sizes(node_of(plan, assignment)); !sizes.empty()) {
     result["ACC_LOCAL_WORLD_SIZES"] = std::move(sizes);
   }

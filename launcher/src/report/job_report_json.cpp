@@ -1,3 +1,4 @@
+#include "report/flight_json.hpp"
 #include "report/job_report.hpp"
 #include "report/worker_json.hpp"
 
@@ -19,9 +20,13 @@ std::string report_json(const JobReport& report) {
                {"exit_status", report.exit_status},
                {"reason", report.reason},
                {"first_failure", nullptr},
+               {"late", Json::array()},
                {"workers", std::move(workers)},
                {"silent_machines", report.silent_machines},
                {"log_folder", report.log_folder}};
+  for (const LateRanks& late : late_ranks(report.workers, report.first_failure)) {
+    json["late"].push_back(late_json(late));
+  }
   if (report.restarts_after) {
     json["restarts_after_ms"] = report.restarts_after->count();
   }

@@ -1,5 +1,6 @@
 #include "acc/base/text.hpp"
 #include "report/job_report.hpp"
+#include "report/late_ranks.hpp"
 #include "report/other_workers.hpp"
 #include "report/plain_text.hpp"
 #include "report/words.hpp"
@@ -107,6 +108,7 @@ std::string format_report(const JobReport& report) {
   if (report.first_failure) {
     add_worker(out, bounded(report.workers[*report.first_failure]), report);
   }
+  out += last_collectives(report.workers, late_ranks(report.workers, report.first_failure));
   out += other_workers(report);
   field(out, "then", what_follows(report));
   field(out, "logs", report.log_folder);

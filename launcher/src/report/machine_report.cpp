@@ -22,6 +22,8 @@ constexpr std::size_t kMaxTexts = std::size_t{1} << 20;
 // Where all together are more, this much is kept of each worker's: enough for its line.
 constexpr std::size_t kLeanHost = 100;
 constexpr std::size_t kLeanText = 200;
+constexpr std::size_t kLeanCollectives = 8;
+constexpr std::size_t kCollectiveBytes = 200;  // in JSON, about
 
 /// The last `count`, since a traceback's end says most.
 std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::size_t count) {
@@ -32,6 +34,13 @@ std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::
   return kept;
 }
 
+void keep_last(WorkerReport& worker, std::size_t count) {
+  if (worker.flight && worker.flight->last.size() > count) {
+    auto& last = worker.flight->last;
+    last.erase(last.begin(), last.end() - static_cast<std::ptrdiff_t>(count));
+  }
+}
+
 /// What is left where there are so many workers that all their texts would be too much.
 WorkerReport lean(WorkerReport worker) {
   worker.host = clipped(worker.host, kLeanHost);
@@ -39,6 +48,7 @@ WorkerReport lean(WorkerReport worker) {
   worker.error_message = clipped(worker.error_message, kLeanText);
   worker.traceback.clear();
   worker.last_stderr_lines.clear();
+  keep_last(worker, kLeanCollectives);
   return worker;
 }
 
@@ -48,6 +58,9 @@ std::size_t text_bytes(const WorkerReport& worker) {
     for (const std::string& line : *lines) {
       bytes += line.size();
     }
+  }
+  if (worker.flight) {
+    bytes += kCollectiveBytes * (worker.flight->last.size() + worker.flight->groups.size());
   }
   return bytes;
 }
@@ -81,6 +94,7 @@ WorkerReport bounded(WorkerReport worker) {
   worker.error_message = clipped(worker.error_message, kMaxMessage);
   worker.traceback = last_lines(worker.traceback, kMaxTraceback);
   worker.last_stderr_lines = last_lines(worker.last_stderr_lines, LastLines::kLines);
+  keep_last(worker, flight::file::kSlots);
   return worker;
 }
 

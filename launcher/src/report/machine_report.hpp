@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/base/flight_record.hpp"
 #include "supervision/process_end.hpp"
 
 #include <sys/types.h>
@@ -37,6 +38,7 @@ struct WorkerReport {
   std::string error_message = {};                   ///< of its error file
   std::vector<std::string> traceback = {};          ///< of its error file, a line each
   std::vector<std::string> last_stderr_lines = {};  ///< oldest first
+  std::optional<flight::Record> flight = {};        ///< its last collectives, if it has the runtime
 
   /// It failed by itself.
   [[nodiscard]] bool failed() const { return !told_to_end && (!end || !end->ok()); }
@@ -58,7 +60,8 @@ struct MachineReport {
 /// ones the lowest rank. Nothing where none did.
 std::optional<std::size_t> first_failure(const std::vector<WorkerReport>& workers);
 
-/// The report with its texts cut to what a person reads: 50 lines of traceback, 20 of stderr.
+/// The report with its texts cut to what a person reads: 50 lines of traceback, 20 of stderr; 64
+/// collectives.
 WorkerReport bounded(WorkerReport worker);
 
 /// One line of JSON for the store, of at most 8 MiB. Bytes that are no UTF-8 are replaced, long

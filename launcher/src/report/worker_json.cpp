@@ -1,6 +1,7 @@
 #include "report/worker_json.hpp"
 
 #include "acc/base/error.hpp"
+#include "report/flight_json.hpp"
 
 #include <algorithm>
 #include <array>
@@ -109,6 +110,10 @@ std::vector<std::string> ReportFields::texts(const char* name) const {
   return all;
 }
 
+bool ReportFields::is_null(const char* name) const {
+  return field(name).is_null();
+}
+
 std::optional<ReportFields> ReportFields::object(const char* name) const {
   const Json& value = field(name);
   if (!value.is_object() && !value.is_null()) {
@@ -133,7 +138,8 @@ Json worker_json(const WorkerReport& worker) {
           {"cause", worker.cause},
           {"error_message", worker.error_message},
           {"traceback", worker.traceback},
-          {"last_stderr_lines", worker.last_stderr_lines}};
+          {"last_stderr_lines", worker.last_stderr_lines},
+          {"collectives", worker.flight ? flight_json(*worker.flight) : Json(nullptr)}};
 }
 
 WorkerReport worker_report(const ReportFields& fields) {
@@ -142,6 +148,7 @@ WorkerReport worker_report(const ReportFields& fields) {
     return fields.integer(name, -limit, limit);
   };
   const auto end = fields.object("end");
+  const auto flight = fields.object("collectives");
   return {.rank = fields.number("rank", 0),
           .local_rank = fields.number("local_rank", 0),
           .machine_rank = fields.number("machine_rank", 0),
@@ -156,7 +163,8 @@ WorkerReport worker_report(const ReportFields& fields) {
           .cause = fields.text("cause"),
           .error_message = fields.text("error_message"),
           .traceback = fields.texts("traceback"),
-          .last_stderr_lines = fields.texts("last_stderr_lines")};
+          .last_stderr_lines = fields.texts("last_stderr_lines"),
+          .flight = flight ? std::optional(flight_record(*flight)) : std::nullopt};
 }
 
 }  // namespace acc::launcher

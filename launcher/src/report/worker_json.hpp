@@ -23,6 +23,7 @@ class ReportFields {
   [[nodiscard]] std::string text(const char* name) const;
   [[nodiscard]] std::vector<std::string> texts(const char* name) const;
   [[nodiscard]] const nlohmann::ordered_json& array(const char* name) const;
+  [[nodiscard]] bool is_null(const char* name) const;
   /// Empty where the field is null.
   [[nodiscard]] std::optional<ReportFields> object(const char* name) const;
 

@@ -303,7 +303,9 @@ namespace acc::plugins {
 std::vector<ForeignDeepSpeedKey> foreign_deepspeed_keys() {
   std::vector<ForeignDeepSpeedKey> keys;
   for (const auto& [row, refused] : deepspeed::kKeys) {
-    keys.push_back({row.json, row.fallback, refused});
+    if (row.key != "enabled") {  // those are mixed_precision
+      keys.push_back({row.json, row.fallback, refused});
+    }
   }
   for (const auto& [path, refused] : deepspeed::kOpaque) {
     keys.push_back({path, {}, refused});

@@ -1,3 +1,4 @@
+#include "acc/base/flight_record.hpp"
 #include "settings/plugin_fields.hpp"
 #include "settings/variables.hpp"
 
@@ -189,6 +190,7 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   faults.collect([&] { result.device_collectives = read_device_collectives(environment); });
   faults.collect([&] { result.share_gpus = read_share_gpus(environment); });
   result.trace = variable(environment, std::string(kTraceVariable), "");
+  result.flight_record = variable(environment, flight::kRecordVariable, "");
   result.identity = read_identity(environment, faults);
   Settings settings = read_settings(environment, result.origin, faults);
   result.program_plugin = program.plugin;

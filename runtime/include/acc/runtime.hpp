@@ -2,6 +2,8 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/export.hpp"
+#include "acc/plugins/deepspeed_plugin.hpp"
+#include "acc/plugins/fsdp_plugin.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 #include "acc/runtime/initializer.hpp"
 #include "acc/runtime/lr_schedule.hpp"
@@ -31,6 +33,9 @@ namespace acc {
 
 class Model;
 class Optimizer;
+
+using plugins::DeepSpeedPlugin;
+using plugins::FullyShardedDataParallelPlugin;
 
 namespace detail {
 class RuntimeState;
@@ -167,8 +172,8 @@ class ACC_API Unit {
   /// the unit; the full name is "<unit>.<name>" ("<name>" where the unit's name is empty).
   Parameter parameter(std::string name, Shape shape, Initializer initializer,
                       ParameterOptions options = {});
-  /// A second full name for an existing parameter of this unit (a tied weight): exported and
-  /// checkpointed under both, stored, reduced and counted once.
+  /// A second full name for an existing parameter of this unit (a tied weight), in any module:
+  /// exported and checkpointed under both, stored, reduced and counted once, used through this unit.
   void tie(std::string alias_full_name, Parameter parameter);
 
   /// Values that belong to the unit and are neither trained nor sharded (running statistics,
@@ -220,11 +225,13 @@ class ACC_API Model {
   /// `class_name` is what fsdp_transformer_layer_cls_to_wrap selects.
   Unit& unit(std::string name, std::string class_name);
 
-  /// Takes initial values from a safetensors file by full name (F32, F16, BF16), each rank reading
-  /// only its shard. Every parameter must be there in its shape; other tensors are
-  /// ignored.
+  /// Takes initial values from a safetensors file by full name (F32, F16, BF16). Every parameter
+  /// must be there in its shape, buffers may be; other tensors are ignored. With
+  /// fsdp_cpu_ram_efficient_loading only rank 0 reads, and hands on a few megabytes at a time;
+  /// without, each rank reads its shard.
   void load_safetensors(const std::string& path);
-  /// Writes all parameters (fp32 master weights, full names, ties under both) to one file.
+  /// Writes all parameters (master weights in the dtype in which they are kept, full names, ties
+  /// under both) and buffers to one file.
   /// Collective; rank 0 writes, one unit in memory at a time. The file is complete or absent.
   void export_safetensors(const std::string& path);
 
@@ -243,7 +250,8 @@ class ACC_API Model {
   [[nodiscard]] std::shared_ptr<void> no_sync();
 
   /// What parameters and gradients are for the program: float32, or on a GPU with mixed precision
-  /// bfloat16. (On the CPU 16-bit weights are widened before use.)
+  /// or a model that is loaded in 16 bits, bfloat16 or float16. (On the CPU 16-bit weights are
+  /// widened before use.)
   [[nodiscard]] DType compute_dtype() const;
   [[nodiscard]] DType buffer_dtype() const;
   [[nodiscard]] std::int64_t numel() const;  ///< elements of all parameters, tied ones once
@@ -303,6 +311,11 @@ class ACC_API Runtime {
  public:
   /// Rank, groups and settings from the environment that the launcher made; one rank without it.
   static Runtime from_environment();
+  /// The same, but for what the program fills in: it wins over what the launcher injected, and its
+  /// mode holds where the launcher chose none. Throws Error(config) with both places for what
+  /// excludes each other. `describe` tells which values are the program's.
+  static Runtime from_environment(const FullyShardedDataParallelPlugin& plugin);
+  static Runtime from_environment(const DeepSpeedPlugin& plugin);
   /// The same from settings in hand (tests, programs with their own launcher).
   static Runtime from_settings(const plugins::RuntimeSettings& settings);
   /// And with a rendezvous of the program's own; `store` may be null for one rank.
@@ -314,7 +327,8 @@ class ACC_API Runtime {
   [[nodiscard]] int world_size() const;
   [[nodiscard]] const plugins::RuntimeSettings& settings() const;
   [[nodiscard]] ComputeDevice device() const;
-  /// One line for the user: strategy, groups, precision and where they come from.
+  /// One line for the user: strategy, groups, precision, where they come from, and what the
+  /// program's own plugin set.
   [[nodiscard]] std::string describe() const;
 
   /// A new model; `seed` feeds its initialisers, whose values do not depend on the world size.

@@ -6,6 +6,7 @@
 #include "api/runtime_state.hpp"
 #include "checkpoint/model_files.hpp"
 #include "collectives/make_group.hpp"
+#include "flight/recorder.hpp"
 #include "model/model_state.hpp"
 #include "optim/optimizer_state.hpp"
 
@@ -35,7 +36,34 @@ std::vector<double> gather_figures(const detail::RuntimeState& state,
   return all;
 }
 
+std::string precision_in_words(const plugins::ShardingSettings& sharding) {
+  using plugins::MixedPrecision;
+  std::string text = sharding.mixed_precision == MixedPrecision::no
+                         ? "fp32"
+                         : fmt::format("{} with fp32 master", to_string(sharding.mixed_precision));
+  if (sharding.reduce_precision) {
+    text +=
+        fmt::format(", gradients reduced in {}", *sharding.reduce_precision == MixedPrecision::no
+                                                     ? "fp32"
+                                                     : to_string(*sharding.reduce_precision));
+  }
+  return text;
+}
+
+Runtime from_program(const plugins::ProgramSettings& program) {
+  return Runtime::from_settings(
+      plugins::settings_from_environment(plugins::current_environment(), program));
+}
+
 }  // namespace
+
+Runtime Runtime::from_environment(const FullyShardedDataParallelPlugin& plugin) {
+  return from_program(plugin.program_settings());
+}
+
+Runtime Runtime::from_environment(const DeepSpeedPlugin& plugin) {
+  return from_program(plugin.program_settings());
+}
 
 Runtime Runtime::from_environment() {
   return from_settings(plugins::settings_from_environment(plugins::current_environment()));
@@ -73,22 +101,27 @@ ComputeDevice Runtime::device() const {
 
 std::string Runtime::describe() const {
   const auto& plan = state_->groups.plan;
-  const auto& sharding = state_->settings.sharding;
+  const plugins::RuntimeSettings& settings = state_->settings;
   std::string text = fmt::format(
-      "{} (from {}), {} on {}, {}, shard group {} x replicate group {}, precision {}, "
-      "{}",
-      to_string(sharding.strategy), state_->settings.origin,
+      "{} (from {}), {} on {}, {}, shard group {} x replicate group {}, precision {}, {}",
+      to_string(settings.sharding.strategy), settings.origin,
       world_size() == 1 ? "one rank" : fmt::format("{} ranks", world_size()),
-      state_->settings.identity.num_nodes == 1
-          ? "one machine"
-          : fmt::format("{} machines", state_->settings.identity.num_nodes),
+      settings.identity.num_nodes == 1 ? "one machine"
+                                       : fmt::format("{} machines", settings.identity.num_nodes),
       state_->compute.device->describe(), plan.shard_size(), plan.replicate_size(),
-      sharding.mixed_precision == plugins::MixedPrecision::bf16 ? "bf16 with fp32 master" : "fp32",
-      state_->groups.shard->describe());
+      precision_in_words(settings.sharding), state_->groups.shard->describe());
   if (state_->groups.secondary) {
-    text += fmt::format(", {} over {}",
-                        sharding.reshard_size > 1 ? "resharded after forward" : "secondary copy",
-                        plan.secondary.size());
+    text += fmt::format(
+        ", {} over {}",
+        settings.sharding.reshard_size > 1 ? "resharded after forward" : "secondary copy",
+        plan.secondary.size());
+  }
+  if (settings.deterministic) {
+    text += ", deterministic";
+  }
+  if (!settings.program_values.empty()) {
+    text += fmt::format("; the program's {} sets {}", settings.program_plugin,
+                        fmt::join(settings.program_values, ", "));
   }
   return text;
 }
@@ -123,6 +156,7 @@ void Runtime::barrier() {
 void Runtime::save(const std::string& directory, const Model& model, const Optimizer& optimizer,
                    const ProgramState& program) {
   model.state_->finalize();
+  const flight::Scope scope(state_->groups.recorder.get(), "save", "");
   guarded(state_->groups, [&] {
     checkpoint::save_checkpoint(*model.state_, *optimizer.state_, directory, program);
   });
@@ -130,6 +164,7 @@ void Runtime::save(const std::string& directory, const Model& model, const Optim
 
 ProgramState Runtime::load(const std::string& directory, Model& model, Optimizer& optimizer) {
   model.state_->finalize();
+  const flight::Scope scope(state_->groups.recorder.get(), "load", "");
   return guarded(state_->groups, [&] {
     return checkpoint::load_checkpoint(*model.state_, *optimizer.state_, directory);
   });

@@ -2,7 +2,10 @@
 
 #include "acc/base/log.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "api/agreement.hpp"
+#include "api/deterministic.hpp"
 #include "collectives/traced_group.hpp"
+#include "flight/recorder.hpp"
 
 #include <fmt/format.h>
 
@@ -24,39 +27,76 @@ void check_supported(const plugins::RuntimeSettings& settings) {
   refuse(asked.offload_param == plugins::OffloadDevice::nvme, "offload of parameters to nvme");
   refuse(asked.offload_optimizer == plugins::OffloadDevice::nvme,
          "offload of the optimizer to nvme");
-  refuse(asked.activation_checkpointing, "fsdp_activation_checkpointing");
+  refuse(!asked.unsupported.empty(), asked.unsupported + " (of the DeepSpeed file)");
   if (!refused.empty()) {
-    std::string all;
-    for (const std::string& each : refused) {
-      all += (all.empty() ? "" : "; ") + each;
-    }
-    throw Error(Errc::config, "not in this version of libacc_runtime: " + all);
+    throw Error(Errc::config,
+                fmt::format("not in this version of libacc_runtime: {}", fmt::join(refused, "; ")));
   }
 }
+
+namespace {
+
+/// What launchers say, they have agreed on; programs have not. Ranks whose programs say different
+/// things would wait for each other in different collectives. Every rank throws the same.
+void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store) {
+  const auto key = [](int rank) { return fmt::format("settings of rank {}", rank); };
+  const std::string own = settings.program_plugin.empty()
+                              ? "no plugin"
+                              : fmt::format("{} with {}", settings.program_plugin,
+                                            fmt::join(settings.program_values, ", "));
+  store.set(key(settings.identity.rank), own);
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < settings.identity.world_size; ++rank) {
+    keys.push_back(key(rank));
+  }
+  const auto all = store.multi_get(keys, settings.collective_timeout);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] != all.front()) {
+      throw Error(Errc::config,
+                  fmt::format("the programs of rank 0 and rank {} must fill in the same: {} on "
+                              "rank 0, {} on rank {}",
+                              rank, all.front(), all[rank], rank));
+    }
+  }
+}
+
+}  // namespace
 
 RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
                            std::unique_ptr<rendezvous::Store> given)
     : settings(wanted), store(std::move(given)) {
   check_supported(settings);
+  if (settings.deterministic) {
+    pin_choices();
+  }
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
+  if (store) {
+    check_agreement(settings, *store);
+  }
   if (identity.world_size > 1) {
     set_log_rank(identity.rank, identity.world_size);
   }
   if (!settings.trace.empty() && identity.local_rank == 0) {
     trace::Tracer::create_file(settings.trace);
   }
+  if (identity.world_size > 1 && store != nullptr) {
+    check_agreement(settings, *store);
+  }
   groups = sharding::make_groups(settings, store.get(), compute);
   if (!settings.trace.empty()) {
     start_trace();
   }
+  groups.record(std::make_shared<flight::Recorder>(settings.flight_record, identity.rank));
 }
 
 /// By now every rank has met rank 0, so the file is there.
 void RuntimeState::start_trace() {
   tracer = std::make_shared<trace::Tracer>(settings.trace, settings.identity.rank, compute.device);
   if (compute.device->kind() == plugins::Device::cpu) {
-    groups.replace([this](auto group) { return trace_group(std::move(group), compute.device); });
+    groups.replace([this](auto group, const char*, const std::vector<int>&) {
+      return trace_group(std::move(group), compute.device);
+    });
   }
 }
 

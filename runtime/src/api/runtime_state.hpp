@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/runtime.hpp"
+#include "api/activation_store.hpp"
 #include "device/open_device.hpp"
 #include "sharding/groups.hpp"
 #include "trace/tracer.hpp"
@@ -24,7 +25,8 @@ class RuntimeState {
   device::Opened compute;
   std::unique_ptr<rendezvous::Store> store;
   sharding::Groups groups;
-  std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
+  std::shared_ptr<trace::Tracer> tracer;         ///< null: no trace
+  std::shared_ptr<ActivationStore> activations;  ///< null until something is kept
 
  private:
   void start_trace();

@@ -97,6 +97,10 @@ int acc_runtime_local_rank(const acc_runtime* runtime) noexcept {
   return runtime == nullptr ? -1 : runtime->value.local_rank();
 }
 
+int acc_runtime_activation_checkpointing(const acc_runtime* runtime) noexcept {
+  return runtime == nullptr ? -1 : static_cast<int>(runtime->value.activation_checkpointing());
+}
+
 acc_status acc_runtime_device(const acc_runtime* runtime, acc_device_info* info) noexcept {
   return guarded([&] {
     const acc::ComputeDevice device = required(runtime, "runtime").value.device();

@@ -31,6 +31,12 @@ struct acc_backward_use {
 struct acc_no_grad {
   std::shared_ptr<void> scope;
 };
+struct acc_no_sync {
+  std::shared_ptr<void> scope;
+};
+struct acc_saved_activation {
+  acc::SavedActivation value;
+};
 struct acc_program_state {
   acc::ProgramState values;
 };
@@ -82,6 +88,7 @@ inline acc::Unit& unit_of(acc_unit* unit) {
 }
 
 static_assert(sizeof(acc_parameter) == sizeof(acc::Parameter));
+static_assert(sizeof(acc_buffer) == sizeof(acc::Buffer));
 
 inline acc::Parameter parameter_of(acc_parameter parameter) noexcept {
   return std::bit_cast<acc::Parameter>(parameter);

@@ -27,9 +27,9 @@ using sharding::ParameterRecord;
 using sharding::Shard;
 
 /// Runs `step` and tells every rank whether it went well everywhere, so that no rank waits for one
-/// that has given up.
+/// that has given up. `what`: the step, in what the others say.
 template <typename Step>
-void together(ModelState& model, const Step& step) {
+void together(ModelState& model, const Step& step, const std::string& what = "this step") {
   std::optional<Error> failure;
   try {
     step();
@@ -47,7 +47,7 @@ void together(ModelState& model, const Step& step) {
   }
   if (failed[0] != 0.0) {
     const int rank = world.size() - static_cast<int>(failed[0]);
-    throw Error(Errc::config, fmt::format("rank {} failed in this step; see its message", rank),
+    throw Error(Errc::config, fmt::format("rank {} failed in {}; see its message", rank, what),
                 rank);
   }
 }
@@ -107,11 +107,11 @@ struct Pieces {
   std::vector<Piece> pieces;
 
   void add(device::Device& device, const FlatParameter& flat, Shard part, const std::string& kind,
-           float* values) {
+           void* values, DType dtype) {
     if (part.numel == 0) {
       return;
     }
-    arrays.emplace_back(device, values, flat.owned().numel, HostArray::Copy::of_values);
+    arrays.emplace_back(device, values, dtype, flat.owned().numel, HostArray::Copy::of_values);
     for_each_overlap(
         flat, part,
         [&](const ParameterRecord& record, std::int64_t in_parameter, std::int64_t in_owned,
@@ -128,12 +128,12 @@ Pieces pieces_to_write(ModelState& model, OptimizerState& optimizer) {
   Pieces result;
   device::Device& device = *model.engine().updater;
   for (FlatParameter* flat : model.flats()) {
-    result.add(device, *flat, written_part(model, *flat), "param", flat->master());
+    result.add(device, *flat, written_part(model, *flat), "param", flat->master(), flat->stored());
   }
   for (auto& state : optimizer.flats()) {
     for (const auto& moment : state.moments) {
       result.add(device, *state.flat, written_part(model, *state.flat), moment.kind,
-                 moment.values->as<float>());
+                 moment.values->data(), model.engine().precision.moments);
     }
   }
   if (is_rank_zero(model)) {
@@ -233,12 +233,13 @@ void load_buffers(ModelState& model, const std::optional<SafetensorsFile>& file)
 void load_weights(ModelState& model, const std::string& path) {
   const bool rank_zero_reads = model.engine().settings.sharding.cpu_ram_efficient_loading;
   std::optional<SafetensorsFile> file;
-  together(model, [&] {
+  const auto open = [&] {
     if (is_rank_zero(model) || !rank_zero_reads) {
       file.emplace(path);
       check_weights(model, *file);
     }
-  });
+  };
+  together(model, open, "loading " + path);
   await_readers(model);
   for (FlatParameter* flat : model.flats()) {
     const sharding::ValueSource source = [&](std::size_t index, std::int64_t offset,
@@ -252,6 +253,15 @@ void load_weights(ModelState& model, const std::string& path) {
   load_buffers(model, file);
 }
 
+namespace {
+
+/// Files of weights have them as they are kept.
+std::string stored_name(DType dtype) {
+  return dtype == DType::bfloat16 ? "BF16" : dtype == DType::float16 ? "F16" : "F32";
+}
+
+}  // namespace
+
 void export_weights(ModelState& model, const std::string& path) {
   std::optional<SafetensorsWriter> writer;
   together(model, [&] {
@@ -261,9 +271,9 @@ void export_weights(ModelState& model, const std::string& path) {
     std::vector<TensorSpec> specs;
     for (const FlatParameter* flat : model.flats()) {
       for (const ParameterRecord& record : flat->parameters()) {
-        specs.push_back({record.name, "F32", record.shape});
+        specs.push_back({record.name, stored_name(flat->stored()), record.shape});
         for (const std::string& alias : record.aliases) {
-          specs.push_back({alias, "F32", record.shape});
+          specs.push_back({alias, stored_name(flat->stored()), record.shape});
         }
       }
     }
@@ -336,8 +346,9 @@ ProgramState load_checkpoint(ModelState& model, OptimizerState& optimizer,
       throw Error(Errc::config, fmt::format("{} was saved with optimizer {}, this run uses {}",
                                             directory, manifest.optimizer, optimizer.name()));
     }
-    const auto read = [&](FlatParameter& flat, const std::string& kind, float* to) {
-      HostArray values(*model.engine().updater, to, flat.owned().numel, HostArray::Copy::of_zeros);
+    const auto read = [&](FlatParameter& flat, const std::string& kind, void* to, DType dtype) {
+      HostArray values(*model.engine().updater, to, dtype, flat.owned().numel,
+                       HostArray::Copy::of_zeros);
       for_each_overlap(flat, flat.owned(),
                        [&](const ParameterRecord& record, std::int64_t in_parameter,
                            std::int64_t in_owned, std::int64_t numel) {
@@ -349,11 +360,11 @@ ProgramState load_checkpoint(ModelState& model, OptimizerState& optimizer,
       values.write_back();
     };
     for (FlatParameter* flat : model.flats()) {
-      read(*flat, "param", flat->master());
+      read(*flat, "param", flat->master(), flat->stored());
     }
     for (auto& state : optimizer.flats()) {
       for (auto& moment : state.moments) {
-        read(*state.flat, moment.kind, moment.values->as<float>());
+        read(*state.flat, moment.kind, moment.values->data(), model.engine().precision.moments);
       }
     }
     for (BufferRecord* buffer : model.buffers()) {

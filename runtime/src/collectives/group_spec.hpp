@@ -1,6 +1,9 @@
 #pragma once
 
+#include "collectives/wait_board.hpp"
+
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,10 @@ struct GroupSpec {
   int rank = 0;
   rendezvous::Store* store = nullptr;
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};
+  std::shared_ptr<WaitBoard> board = {};  ///< null: nobody knows who waits for whom
+
+  /// Why `what` timed out for who waited for the member `peer`; `late` becomes the rank at fault.
+  [[nodiscard]] std::string reason_of_timeout(int peer, const std::string& what, int& late) const;
 };
 
 }  // namespace acc::collectives

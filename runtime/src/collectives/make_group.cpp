@@ -65,6 +65,18 @@ std::vector<int> ranks_by_host(const std::vector<int>& ranks,
 
 }  // namespace
 
+std::string GroupSpec::reason_of_timeout(int peer, const std::string& what, int& late) const {
+  const int awaited = ranks[static_cast<std::size_t>(peer)];
+  late = board ? board->late_rank(awaited) : awaited;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout).count();
+  if (late == awaited) {
+    return fmt::format("rank {} did not come to {} within {} s", awaited, what, seconds);
+  }
+  return fmt::format("rank {} was late for more than {} s: rank {} waits for it, and so did not "
+                     "come to {}",
+                     late, seconds, awaited, what);
+}
+
 std::string address_towards(const std::string& host, std::uint16_t port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
@@ -105,6 +117,9 @@ std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& 
 GroupFactory::GroupFactory(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
                            device::DevicePtr device, device::Backend* backend)
     : settings_(settings), store_(store), device_(std::move(device)), backend_(backend) {
+  if (store_ != nullptr && settings_.identity.world_size > 1) {
+    board_ = std::make_shared<WaitBoard>(settings_.identity.rank, *store_);
+  }
   if (backend_ != nullptr && settings_.identity.world_size > 1) {
     route_ = agree_on_route();
     if (settings_.identity.rank == 0) {
@@ -140,7 +155,8 @@ std::shared_ptr<ProcessGroup> GroupFactory::make(const std::vector<int>& ranks,
                  .ranks = ranks,
                  .rank = static_cast<int>(me - ranks.begin()),
                  .store = store_,
-                 .timeout = settings_.collective_timeout};
+                 .timeout = settings_.collective_timeout,
+                 .board = board_};
   if (ranks.size() == 1) {
     return std::make_shared<SoloGroup>(std::move(spec), device_);
   }

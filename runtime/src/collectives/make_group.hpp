@@ -55,6 +55,7 @@ class GroupFactory {
   device::DevicePtr device_;
   device::Backend* backend_;
   DeviceRoute route_;
+  std::shared_ptr<WaitBoard> board_;  ///< of all groups made here; null for one rank
 };
 
 }  // namespace acc::collectives

@@ -136,10 +136,6 @@ class CudaDevice final : public device::Device {
       copy(to, from, numel * nbytes_of(to_dtype), stream);
       return;
     }
-    if (from_dtype != DType::float32 && to_dtype != DType::float32) {
-      throw Error(Errc::internal,
-                  fmt::format("no cast from {} to {}", to_string(from_dtype), to_string(to_dtype)));
-    }
     check(cuda::cast(from, from_dtype, to, to_dtype, numel, launch(stream)), "cast", index_);
   }
   void add_scaled(const void* from, DType from_dtype, float* to, std::size_t numel, float scale,

@@ -35,7 +35,7 @@ class Backend {
 };
 
 /// Changes whenever this header, device.hpp or process_group.hpp does in a way that matters.
-inline constexpr int kBackendVersion = 2;
+inline constexpr int kBackendVersion = 3;
 inline constexpr const char* kBackendEntry = "acc_cuda_backend";
 /// The entry's type: returns null for another `version`.
 using BackendEntry = Backend* (*)(int version);

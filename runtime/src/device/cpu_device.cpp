@@ -60,34 +60,6 @@ class CpuEvent final : public Event {
   double when_ = host_microseconds();
 };
 
-void cast_from_float(const float* from, void* to, DType dtype, std::size_t numel) {
-  const auto& table = kernels::kernels();
-  switch (dtype) {
-    case DType::float32: std::memcpy(to, from, numel * sizeof(float)); return;
-    case DType::bfloat16: table.f32_to_bf16(from, static_cast<std::uint16_t*>(to), numel); return;
-    case DType::float16: table.f32_to_f16(from, static_cast<std::uint16_t*>(to), numel); return;
-    case DType::float64:
-    case DType::byte: break;
-  }
-  throw Error(Errc::internal, fmt::format("no cast from float32 to {}", to_string(dtype)));
-}
-
-void cast_to_float(const void* from, DType dtype, float* to, std::size_t numel) {
-  const auto& table = kernels::kernels();
-  switch (dtype) {
-    case DType::float32: std::memcpy(to, from, numel * sizeof(float)); return;
-    case DType::bfloat16:
-      table.bf16_to_f32(static_cast<const std::uint16_t*>(from), to, numel);
-      return;
-    case DType::float16:
-      table.f16_to_f32(static_cast<const std::uint16_t*>(from), to, numel);
-      return;
-    case DType::float64:
-    case DType::byte: break;
-  }
-  throw Error(Errc::internal, fmt::format("no cast from {} to float32", to_string(dtype)));
-}
-
 /// Elements that a thread takes at a time.
 constexpr std::int64_t kTile = 1 << 16;
 
@@ -142,16 +114,7 @@ class CpuDevice final : public Device {
   void zero(void* to, std::size_t nbytes, Stream&) override { std::memset(to, 0, nbytes); }
   void cast(const void* from, DType from_dtype, void* to, DType to_dtype, std::size_t numel,
             Stream&) override {
-    if (from_dtype == to_dtype) {
-      std::memcpy(to, from, numel * nbytes_of(to_dtype));
-    } else if (from_dtype == DType::float32) {
-      cast_from_float(static_cast<const float*>(from), to, to_dtype, numel);
-    } else if (to_dtype == DType::float32) {
-      cast_to_float(from, from_dtype, static_cast<float*>(to), numel);
-    } else {
-      throw Error(Errc::internal,
-                  fmt::format("no cast from {} to {}", to_string(from_dtype), to_string(to_dtype)));
-    }
+    kernels::cast(from, from_dtype, to, to_dtype, numel);
   }
   void add_scaled(const void* from, DType from_dtype, float* to, std::size_t numel, float scale,
                   bool accumulate, Stream&) override {
@@ -163,10 +126,7 @@ class CpuDevice final : public Device {
                                .accumulate = accumulate});
   }
   void add_squared_norm(const float* values, std::size_t numel, double* sum, Stream&) override {
-    if (team_.size() == 1) {
-      *sum += kernels::kernels().squared_norm(values, numel);
-      return;
-    }
+    // By tiles also on one thread: the same bits however many there are.
     const auto tiles = tiles_of(std::vector<UpdateRange>{{0, static_cast<std::int64_t>(numel)}});
     std::vector<double> sums(tiles.size());
     team_.run(tiles.size(), [&](std::size_t i) {
@@ -187,9 +147,8 @@ class CpuDevice final : public Device {
     for_each_tile(ranges, [&](const UpdateRange& range) {
       kernels::AdamWCoefficients own = coefficients;
       own.decay = range.decays ? coefficients.decay : 1.0F;
-      const Part at{arrays, range};
-      kernels::kernels().adamw(own, at.weights, at.grads, at.first, at.second, at.rounded,
-                               at.numel);
+      kernels::kernels().adamw(own, arrays, static_cast<std::size_t>(range.begin),
+                               static_cast<std::size_t>(range.numel));
     });
   }
   void sgd(const kernels::SgdCoefficients& coefficients, const UpdateArrays& arrays,
@@ -197,31 +156,12 @@ class CpuDevice final : public Device {
     for_each_tile(ranges, [&](const UpdateRange& range) {
       kernels::SgdCoefficients own = coefficients;
       own.weight_decay = range.decays ? coefficients.weight_decay : 0.0F;
-      const Part at{arrays, range};
-      kernels::kernels().sgd(own, at.weights, at.grads, at.first, at.rounded, at.numel);
+      kernels::kernels().sgd(own, arrays, static_cast<std::size_t>(range.begin),
+                             static_cast<std::size_t>(range.numel));
     });
   }
 
  private:
-  /// The arrays from where a range begins.
-  struct Part {
-    Part(const UpdateArrays& arrays, const UpdateRange& range)
-        : weights(arrays.weights + range.begin),
-          grads(arrays.grads + range.begin),
-          first(arrays.first == nullptr ? nullptr : arrays.first + range.begin),
-          second(arrays.second == nullptr ? nullptr : arrays.second + range.begin),
-          rounded(arrays.rounded == nullptr
-                      ? nullptr
-                      : static_cast<std::uint16_t*>(arrays.rounded) + range.begin),
-          numel(static_cast<std::size_t>(range.numel)) {}
-    float* weights;
-    const float* grads;
-    float* first;
-    float* second;
-    std::uint16_t* rounded;
-    std::size_t numel;
-  };
-
   template <typename Update>
   void for_each_tile(std::span<const UpdateRange> ranges, const Update& update) {
     if (team_.size() == 1) {

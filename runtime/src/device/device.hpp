@@ -108,14 +108,7 @@ struct UpdateRange {
 };
 
 /// One shard as an optimizer step sees it; each [shard numel] in the device's memory.
-struct UpdateArrays {
-  float* weights;      ///< master copy, updated in place
-  const float* grads;  ///< not changed
-  float* first;        ///< exp_avg or velocity; null for SGD without momentum
-  float* second;       ///< exp_avg_sq; null for SGD
-  void* rounded;       ///< new weights in `rounded_dtype`, or null
-  DType rounded_dtype = DType::bfloat16;
-};
+using kernels::UpdateArrays;
 
 /// A place to compute. Used by one thread, the one that opened it. All pointers are of this
 /// device's memory or, where said, of host memory that it allocated; sizes are in elements unless
@@ -170,7 +163,7 @@ class Device {
   /// Between any two of: memory of this device, host memory.
   virtual void copy(void* to, const void* from, std::size_t nbytes, Stream& stream) = 0;
   virtual void zero(void* to, std::size_t nbytes, Stream& stream) = 0;
-  /// float32 <-> bfloat16, float16; to nearest even. The same dtype copies.
+  /// Any two of float32, bfloat16 and float16; to nearest even. The same dtype copies.
   virtual void cast(const void* from, DType from_dtype, void* to, DType to_dtype, std::size_t numel,
                     Stream& stream) = 0;
   /// to = (accumulate ? to : 0) + scale * from, in float32. `to` may be `from` when that is

@@ -1,7 +1,11 @@
 #include "kernels/kernels.hpp"
 
+#include "acc/base/error.hpp"
+
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <string>
 
 namespace acc::kernels {
 
@@ -45,7 +49,51 @@ const Available& available() noexcept {
   return found;
 }
 
+bool is_half(DType dtype) noexcept {
+  return dtype == DType::bfloat16 || dtype == DType::float16;
+}
+
+void narrow(const float* from, void* to, DType dtype, std::size_t numel) {
+  const auto& table = kernels();
+  (dtype == DType::bfloat16 ? table.f32_to_bf16 : table.f32_to_f16)(
+      from, static_cast<std::uint16_t*>(to), numel);
+}
+
+void widen(const void* from, DType dtype, float* to, std::size_t numel) {
+  const auto& table = kernels();
+  (dtype == DType::bfloat16 ? table.bf16_to_f32 : table.f16_to_f32)(
+      static_cast<const std::uint16_t*>(from), to, numel);
+}
+
+void cast_halves(const std::uint16_t* from, DType from_dtype, std::uint16_t* to, DType to_dtype,
+                 std::size_t numel) {
+  std::array<float, 1024> block;
+  for (std::size_t begin = 0; begin < numel; begin += block.size()) {
+    const std::size_t count = std::min(block.size(), numel - begin);
+    widen(from + begin, from_dtype, block.data(), count);
+    narrow(block.data(), to + begin, to_dtype, count);
+  }
+}
+
 }  // namespace
+
+void cast(const void* from, DType from_dtype, void* to, DType to_dtype, std::size_t numel) {
+  if (from_dtype == to_dtype) {
+    if (to != from) {
+      std::memcpy(to, from, numel * nbytes_of(to_dtype));
+    }
+  } else if (from_dtype == DType::float32 && is_half(to_dtype)) {
+    narrow(static_cast<const float*>(from), to, to_dtype, numel);
+  } else if (is_half(from_dtype) && to_dtype == DType::float32) {
+    widen(from, from_dtype, static_cast<float*>(to), numel);
+  } else if (is_half(from_dtype) && is_half(to_dtype)) {
+    cast_halves(static_cast<const std::uint16_t*>(from), from_dtype,
+                static_cast<std::uint16_t*>(to), to_dtype, numel);
+  } else {
+    throw Error(Errc::internal, "no cast from " + std::string(to_string(from_dtype)) + " to " +
+                                    std::string(to_string(to_dtype)));
+  }
+}
 
 const Kernels& kernels() noexcept {
   return *available().variants[0];

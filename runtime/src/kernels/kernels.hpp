@@ -41,6 +41,25 @@ struct SgdCoefficients {
   bool nesterov, first;
 };
 
+/// One shard as an optimizer step sees it; each [shard numel]. Weights and moments are both
+/// float32, or the moments bfloat16 beside weights of 16 bits. The rules are computed in float32.
+struct UpdateArrays {
+  void* weights;       ///< `weight_dtype`, updated in place
+  const float* grads;  ///< not changed
+  void* first;         ///< exp_avg or velocity; null for SGD without momentum
+  void* second;        ///< exp_avg_sq; null for SGD
+  void* rounded;       ///< new weights in `rounded_dtype`, or null
+  DType rounded_dtype = DType::bfloat16;
+  DType weight_dtype = DType::float32;
+  DType moment_dtype = DType::float32;
+  /// Weights of 16 bits are rounded up or down by chance, so that their mean is what was to be
+  /// rounded. Chance is a hash of `noise_key` and of the element's number, `noise_first` for
+  /// element 0: the same on every device, however a flat parameter is cut.
+  bool stochastic = false;
+  std::uint64_t noise_key = 0;
+  std::uint32_t noise_first = 0;
+};
+
 /// One variant's functions. All of a variant are compiled from kernels_body.inc.
 struct Kernels {
   const char* name;
@@ -58,13 +77,11 @@ struct Kernels {
   void (*f32_to_f16)(const float* from, std::uint16_t* to, std::size_t numel);
   void (*f16_to_f32)(const std::uint16_t* from, float* to, std::size_t numel);
 
-  /// torch.optim.AdamW's rule in one pass. weights, exp_avg, exp_avg_sq: updated in place.
-  /// bf16_weights: the new weights rounded, or null. No overlap.
-  void (*adamw)(const AdamWCoefficients&, float* weights, const float* grads, float* exp_avg,
-                float* exp_avg_sq, std::uint16_t* bf16_weights, std::size_t numel);
-  /// torch.optim.SGD's rule. velocity: null without momentum.
-  void (*sgd)(const SgdCoefficients&, float* weights, const float* grads, float* velocity,
-              std::uint16_t* bf16_weights, std::size_t numel);
+  /// torch.optim.AdamW's and SGD's rules in one pass over elements [begin, begin + numel) of the
+  /// arrays. No overlap.
+  void (*adamw)(const AdamWCoefficients&, const UpdateArrays&, std::size_t begin,
+                std::size_t numel);
+  void (*sgd)(const SgdCoefficients&, const UpdateArrays&, std::size_t begin, std::size_t numel);
 };
 
 /// The fastest variant that this CPU runs; chosen at the first call.
@@ -72,6 +89,11 @@ const Kernels& kernels() noexcept;
 
 /// All variants that this CPU runs, fastest first.
 std::span<const Kernels* const> available_kernels() noexcept;
+
+/// Any two of float32, bfloat16 and float16, to nearest even; NaN and infinity are kept. Between
+/// the two 16-bit dtypes values go through float32. The same dtype copies; no overlap else. Throws
+/// Error(internal) for other dtypes.
+void cast(const void* from, DType from_dtype, void* to, DType to_dtype, std::size_t numel);
 
 /// destinations[·][i] = s0[i] op s1[i] op …, in order, in double; for a handful of values.
 void reduce_doubles(ReduceOp op, std::span<const double* const> sources,

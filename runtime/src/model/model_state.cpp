@@ -1,6 +1,7 @@
 #include "model/model_state.hpp"
 
 #include "device/cpu_device.hpp"
+#include "flight/recorder.hpp"
 #include "model/orig_params.hpp"
 #include "model/wrap.hpp"
 #include "sharding/gradient_offload.hpp"
@@ -111,10 +112,11 @@ void ModelState::finalize() {
   }
   check_names();
   const model::Assembly plan = plan_units();
+  const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   finalized_ = true;
   mark_persistent();
-  make_pools(plan);
   make_units(plan);
+  make_pools();
   initialize();
 }
 
@@ -193,18 +195,11 @@ void ModelState::mark_persistent() {
 }
 
 /// The usual gather is that of the largest flat parameter outside the root.
-void ModelState::make_pools(const model::Assembly& plan) {
+void ModelState::make_pools() {
   std::int64_t largest = 0;
-  for (const model::UnitPlan& unit : plan.units) {
-    const std::vector<ParameterRecord> records = records_of(unit);
-    model::check_trained_alike(engine_.settings.sharding, unit.name, records);
-    for (const sharding::FlatPlan& flat :
-         sharding::plan_flats(records, engine_.settings.sharding, engine_.groups.shard->size())) {
-      std::int64_t numel = 0;
-      for (const std::size_t member : flat.members) {
-        numel += records[member].numel;
-      }
-      largest = std::max(largest, unit.is_root ? 0 : numel);
+  for (const auto& unit : shard_units_) {
+    for (const auto& flat : unit->flats()) {
+      largest = std::max(largest, unit->is_root() ? 0 : flat->layout().padded_numel);
     }
   }
   const std::size_t usual =
@@ -227,8 +222,9 @@ void ModelState::make_pools(const model::Assembly& plan) {
 
 void ModelState::make_units(const model::Assembly& plan) {
   for (const model::UnitPlan& unit : plan.units) {
-    shard_units_.push_back(
-        std::make_unique<ShardUnit>(engine_, unit.name, unit.is_root, records_of(unit)));
+    const std::vector<ParameterRecord> records = records_of(unit);
+    model::check_trained_alike(engine_.settings.sharding, unit.name, records);
+    shard_units_.push_back(std::make_unique<ShardUnit>(engine_, unit.name, unit.is_root, records));
   }
   std::size_t number = 0;
   for (std::size_t u = 0; u < unit_states_.size(); ++u) {

@@ -53,8 +53,8 @@ class ModelState {
   void check_names() const;
   /// Which parameters stay gathered from step to step.
   void mark_persistent();
-  void make_pools(const model::Assembly& plan);
   void make_units(const model::Assembly& plan);
+  void make_pools();
   void initialize();
   [[nodiscard]] std::vector<sharding::ParameterRecord> records_of(
       const model::UnitPlan& unit) const;

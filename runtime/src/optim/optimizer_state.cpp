@@ -1,5 +1,6 @@
 #include "optim/optimizer_state.hpp"
 
+#include "flight/recorder.hpp"
 #include "model/orig_params.hpp"
 #include "sharding/gradient_offload.hpp"
 
@@ -104,7 +105,8 @@ void OptimizerState::allocate_moments() {
         {},
         optim::plan_updates(*flat, group_of_[flat], engine.settings.sharding.sub_group_size)};
     for (const std::string& kind : moment_kinds()) {
-      state.moments.push_back({kind, engine.allocate_state(flat->owned().numel, "moments")});
+      state.moments.push_back(
+          {kind, engine.allocate_state(flat->owned().numel, "moments", engine.precision.moments)});
       nbytes += static_cast<std::int64_t>(state.moments.back().values->nbytes());
     }
     flats_.push_back(std::move(state));
@@ -160,6 +162,7 @@ std::vector<OptimizerState::GroupRecord> OptimizerState::group_records() const {
 StepInfo OptimizerState::step() {
   auto& engine = model_->engine();
   const trace::Scope scope(engine.tracer.get(), "compute", "optimizer", "step");
+  const flight::Scope recorded(engine.groups.recorder.get(), "step", "");
   finish_reductions();
   StepInfo info{.step = steps, .lr = lr(0), .loss_scale = loss_scale()};
   const double unscale = 1.0 / info.loss_scale;
@@ -247,15 +250,12 @@ void OptimizerState::finish_reductions() {
 void OptimizerState::update(FlatState& state, double scale, StepInfo& info) {
   auto& engine = model_->engine();
   FlatParameter& flat = *state.flat;
-  const auto moment = [&state](std::size_t index) {
-    return index < state.moments.size() ? state.moments[index].values->as<float>() : nullptr;
+  device::UpdateArrays arrays = flat.update_arrays(steps + 1);
+  const auto moment = [&state](std::size_t index) -> void* {
+    return index < state.moments.size() ? state.moments[index].values->data() : nullptr;
   };
-  const device::UpdateArrays arrays{.weights = flat.master(),
-                                    .grads = flat.gradient()->reduced(),
-                                    .first = moment(0),
-                                    .second = moment(1),
-                                    .rounded = flat.rounded(),
-                                    .rounded_dtype = engine.precision.gathered};
+  arrays.first = moment(0);
+  arrays.second = moment(1);
   const bool in_tiles = engine.settings.sharding.sub_group_size > 0;
   for (const optim::Tile& tile : state.tiles) {
     const trace::Scope scope(in_tiles ? engine.tracer.get() : nullptr, "compute", "update", "tile");

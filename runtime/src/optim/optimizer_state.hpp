@@ -33,8 +33,8 @@ class OptimizerState {
   [[nodiscard]] optim::GroupTable& rates() noexcept { return rates_; }
   [[nodiscard]] double lr(std::size_t group) const { return rates_.lr(group, steps); }
 
-  /// float32 [owned().numel] of one flat parameter under its name in checkpoints; memory of the
-  /// updater.
+  /// [owned().numel] of one flat parameter, in the policy's dtype of moments, under its name in
+  /// checkpoints; memory of the updater.
   struct Moment {
     std::string kind;
     device::MemoryPtr values;

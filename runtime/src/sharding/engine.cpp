@@ -2,8 +2,9 @@
 
 namespace acc::sharding {
 
-device::MemoryPtr Engine::allocate_state(std::int64_t numel, std::string_view what) const {
-  const std::size_t nbytes = static_cast<std::size_t>(numel) * sizeof(float);
+device::MemoryPtr Engine::allocate_state(std::int64_t numel, std::string_view what,
+                                         DType dtype) const {
+  const std::size_t nbytes = static_cast<std::size_t>(numel) * nbytes_of(dtype);
   return offload_optimizer() ? device->allocate_host(nbytes, what) : device->allocate(nbytes, what);
 }
 

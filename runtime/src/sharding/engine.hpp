@@ -52,7 +52,8 @@ struct Engine {
     return settings.sharding.nan_policy == plugins::NanPolicy::raise && !scales_loss();
   }
   /// Zeroed memory for master weights, moments and reduced gradients: the updater's.
-  [[nodiscard]] device::MemoryPtr allocate_state(std::int64_t numel, std::string_view what) const;
+  [[nodiscard]] device::MemoryPtr allocate_state(std::int64_t numel, std::string_view what,
+                                                 DType dtype = DType::float32) const;
   /// Orders the updater after what was issued to the compute stream. Blocks where it is the CPU
   /// beside a GPU.
   void await_compute() const;

@@ -232,9 +232,10 @@ void FlatGradient::reduce_whole() {
 void FlatGradient::average_own() {
   float* const full = buffer_->as<float>();
   const auto ranks = static_cast<float>(engine_.groups.world->size());
-  engine_.device->add_scaled(
-      full, DType::float32, full, static_cast<std::size_t>(layout_.padded_numel),
-      engine_.gradient_scaling.after * ranks, false, engine_.device->compute());
+  const GradientScaling& mean = engine_.gradient_scaling;
+  engine_.device->add_scaled(full, DType::float32, full,
+                             static_cast<std::size_t>(layout_.padded_numel),
+                             mean.before * mean.after * ranks, false, engine_.device->compute());
 }
 
 void FlatGradient::flush() {

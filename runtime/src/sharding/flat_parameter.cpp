@@ -1,5 +1,8 @@
 #include "sharding/flat_parameter.hpp"
 
+#include "sharding/host_array.hpp"
+#include "sharding/initial_values.hpp"
+
 namespace acc::sharding {
 namespace {
 
@@ -26,11 +29,12 @@ FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
       parameters_(std::move(parameters)),
       traits_(traits),
       layout_(layout_of(engine, parameters_, traits)),
+      stored_(engine.precision.stored_of(traits.trainable)),
       storage_(make_weight_storage(engine, layout_, traits)) {
   if (!master_is_gathered()) {
-    master_ = engine_.allocate_state(owned().numel, "master weights");
+    master_ = engine_.allocate_state(owned().numel, "master weights", stored_);
   }
-  if (engine_.precision.is_mixed() && engine_.offload_optimizer() != storage_->own_offloaded()) {
+  if (is_mixed() && engine_.offload_optimizer() != storage_->own_offloaded()) {
     const std::size_t nbytes =
         static_cast<std::size_t>(owned().numel) * nbytes_of(engine_.precision.gathered);
     rounded_ = engine_.offload_optimizer()
@@ -44,50 +48,83 @@ FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
 
 // --- weights ---
 
+/// Weights are gathered in another dtype than the optimizer's.
+bool FlatParameter::is_mixed() const noexcept {
+  return stored_ != engine_.precision.gathered;
+}
+
 /// Where dtype and place of what is gathered are the optimizer's, there is one copy of both.
 bool FlatParameter::master_is_gathered() const noexcept {
-  return !engine_.precision.is_mixed() && engine_.offload_optimizer() == storage_->own_offloaded();
+  return !is_mixed() && engine_.offload_optimizer() == storage_->own_offloaded();
 }
 
-float* FlatParameter::master() {
-  return master_ ? master_->as<float>() : reinterpret_cast<float*>(storage_->own());
+void* FlatParameter::master() {
+  return master_ ? master_->data() : storage_->own();
 }
 
+/// Where the optimizer puts the weights rounded to the compute dtype, or null where that is theirs.
 void* FlatParameter::rounded() {
-  if (!engine_.precision.is_mixed()) {
+  if (!is_mixed()) {
     return nullptr;
   }
   return rounded_ ? rounded_->data() : storage_->own();
 }
 
+device::UpdateArrays FlatParameter::update_arrays(std::int64_t step) {
+  return {.weights = master(),
+          .grads = gradient_->reduced(),
+          .first = nullptr,
+          .second = nullptr,
+          .rounded = rounded(),
+          .rounded_dtype = engine_.precision.gathered,
+          .weight_dtype = stored_,
+          .moment_dtype = engine_.precision.moments,
+          .stochastic = engine_.precision.stochastic_rounding,
+          .noise_key = stream_of("rounding", noise_seed_ + static_cast<std::uint64_t>(step)),
+          .noise_first = static_cast<std::uint32_t>(owned().offset)};
+}
+
+void FlatParameter::round_initial(float* values, std::size_t numel) const {
+  const auto through = [&](DType dtype) {
+    if (dtype != DType::float32) {
+      std::vector<std::uint16_t> rounded(numel);
+      kernels::cast(values, DType::float32, rounded.data(), dtype, numel);
+      kernels::cast(rounded.data(), dtype, values, DType::float32, numel);
+    }
+  };
+  through(engine_.precision.loaded);
+  if (engine_.precision.rounds_initial && engine_.precision.gathered != engine_.precision.loaded) {
+    through(engine_.precision.gathered);
+  }
+}
+
 void FlatParameter::round_master() {
   if (void* const to = rounded()) {
-    engine_.updater->cast(master(), DType::float32, to, engine_.precision.gathered,
+    engine_.updater->cast(master(), stored_, to, engine_.precision.gathered,
                           static_cast<std::size_t>(owned().numel), engine_.updater->compute());
   }
 }
 
 std::vector<float> FlatParameter::gather_master() {
   device::Device& device = *engine_.device;
-  const std::size_t nbytes = static_cast<std::size_t>(owned().numel) * sizeof(float);
-  std::vector<float> result(static_cast<std::size_t>(layout_.padded_numel));
+  const std::size_t nbytes = static_cast<std::size_t>(owned().numel) * nbytes_of(stored_);
+  const auto numel = static_cast<std::size_t>(layout_.padded_numel);
   if (!engine_.on.shard_optimizer || traits_.ignored) {
-    engine_.updater->copy(result.data(), master(), nbytes, engine_.updater->compute());
-    engine_.updater->synchronize();
-    return result;
+    HostArray values(*engine_.updater, master(), stored_, owned().numel,
+                     HostArray::Copy::of_values);
+    return {values.data(), values.data() + numel};
   }
   device::MemoryPtr shard;
-  const float* from = master();
+  const void* from = master();
   if (engine_.offload_optimizer()) {
     shard = device.allocate(nbytes, "gathered master weights");
     device.copy(shard->data(), from, nbytes, device.compute());
-    from = shard->as<float>();
+    from = shard->data();
   }
-  const auto full = device.allocate(result.size() * sizeof(float), "gathered master weights");
+  const auto full = device.allocate(numel * nbytes_of(stored_), "gathered master weights");
   engine_.groups.shard->all_gather(from, full->data(), nbytes)->wait_released();
-  device.copy(result.data(), full->data(), full->nbytes(), device.compute());
-  device.synchronize();
-  return result;
+  HostArray values(device, full->data(), stored_, layout_.padded_numel, HostArray::Copy::of_values);
+  return {values.data(), values.data() + numel};
 }
 
 void FlatParameter::publish() {
@@ -96,8 +133,8 @@ void FlatParameter::publish() {
   if (rounded_) {
     device.copy(storage_->own(), rounded_->data(), numel * nbytes_of(engine_.precision.gathered),
                 device.compute());
-  } else if (master_ && !engine_.precision.is_mixed()) {
-    device.copy(storage_->own(), master_->data(), numel * sizeof(float), device.compute());
+  } else if (master_ && !is_mixed()) {
+    device.copy(storage_->own(), master_->data(), numel * nbytes_of(stored_), device.compute());
   }
   storage_->publish();
 }

@@ -29,16 +29,22 @@ class FlatParameter {
   [[nodiscard]] bool ignored() const noexcept { return traits_.ignored; }
 
   // --- weights
-  /// float32 master weights of `owned()`, where the optimizer updates; after a change call
+  /// Master weights of `owned()`, in `stored()`, where the optimizer updates; after a change call
   /// `publish`.
-  [[nodiscard]] float* master();
+  [[nodiscard]] void* master();
+  [[nodiscard]] DType stored() const noexcept { return stored_; }
   [[nodiscard]] Shard owned() const { return storage_->owned(); }
-  /// Where the optimizer puts the weights rounded to the compute dtype, or null where that is
-  /// float32.
-  [[nodiscard]] void* rounded();
+  /// What an optimizer's step number `step` (from 1) finds; its moments are for the optimizer to
+  /// fill in. The weights rounded to the compute dtype are among it where that is another.
+  [[nodiscard]] device::UpdateArrays update_arrays(std::int64_t step);
+  /// What is rounded by chance is a function of `seed`, the step and the place of an element.
+  void seed_noise(std::uint64_t seed) noexcept { noise_seed_ = seed; }
+  /// Rounds what weights are to begin with, in host memory, to the dtype in which the program loads
+  /// them and, where the mode says so, to that in which they are gathered.
+  void round_initial(float* values, std::size_t numel) const;
   void round_master();
-  /// The full master weights, [padded_numel], in host memory on every rank (each its own where this
-  /// is ignored). Collective.
+  /// The full master weights, [padded_numel] float32, in host memory on every rank (each its own
+  /// where this is ignored). Collective.
   std::vector<float> gather_master();
   /// Says that master and rounded weights have changed: the next unshard sees them on every rank.
   void publish();
@@ -59,13 +65,17 @@ class FlatParameter {
   [[nodiscard]] std::int64_t gathered_nbytes() const;
 
  private:
+  [[nodiscard]] bool is_mixed() const noexcept;
   [[nodiscard]] bool master_is_gathered() const noexcept;
+  [[nodiscard]] void* rounded();
 
   Engine& engine_;
   std::string unit_name_;
   std::vector<ParameterRecord> parameters_;
   FlatTraits traits_;
   FlatLayout layout_;
+  DType stored_;
+  std::uint64_t noise_seed_ = 0;
   std::unique_ptr<WeightStorage> storage_;
   device::MemoryPtr master_;   ///< null where what is gathered is the master
   device::MemoryPtr rounded_;  ///< null where the optimizer reaches the gathered weights

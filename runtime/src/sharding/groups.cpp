@@ -2,12 +2,14 @@
 
 #include "acc/base/error.hpp"
 #include "collectives/make_group.hpp"
+#include "collectives/recorded_group.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace acc::sharding {
 namespace {
@@ -80,17 +82,30 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
   return plan;
 }
 
-void Groups::replace(const std::function<std::shared_ptr<collectives::ProcessGroup>(
-                         std::shared_ptr<collectives::ProcessGroup>)>& wrap) {
+void Groups::replace(const Wrap& wrap) {
+  struct Named {
+    std::shared_ptr<collectives::ProcessGroup>* group;
+    const char* name;
+    const std::vector<int>& ranks;
+  };
   std::map<std::shared_ptr<collectives::ProcessGroup>, std::shared_ptr<collectives::ProcessGroup>>
       wrapped;
-  for (auto* group : {&world, &shard, &replicate, &secondary}) {
-    if (*group) {
-      auto& once = wrapped[*group];
-      once = once ? once : wrap(*group);
-      *group = once;
+  for (const Named& each : {Named{&world, "world", plan.world}, Named{&shard, "shard", plan.shard},
+                            Named{&replicate, "replicate", plan.replicate},
+                            Named{&secondary, "secondary", plan.secondary}}) {
+    if (*each.group) {
+      auto& once = wrapped[*each.group];
+      once = once ? once : wrap(*each.group, each.name, each.ranks);
+      *each.group = once;
     }
   }
+}
+
+void Groups::record(std::shared_ptr<flight::Recorder> to) {
+  recorder = std::move(to);
+  replace([this](auto group, const char* name, const std::vector<int>& ranks) {
+    return collectives::record_group(std::move(group), recorder, name, ranks);
+  });
 }
 
 void Groups::abort(const std::string& reason) const noexcept {

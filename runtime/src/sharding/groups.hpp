@@ -11,6 +11,9 @@
 #include <string>
 #include <vector>
 
+namespace acc::flight {
+class Recorder;
+}
 namespace acc::rendezvous {
 class Store;
 }
@@ -43,10 +46,15 @@ struct Groups {
   std::shared_ptr<collectives::ProcessGroup> replicate;  ///< null when replicate_size is 1
   /// hpZ's, or that of reshard_after_forward as a size; null: none
   std::shared_ptr<collectives::ProcessGroup> secondary;
+  /// What is told of every collective, and of the unit it is for; null where nobody records.
+  std::shared_ptr<flight::Recorder> recorder;
 
-  /// Puts `wrap(group)` in the place of each group, once a group.
-  void replace(const std::function<std::shared_ptr<collectives::ProcessGroup>(
-                   std::shared_ptr<collectives::ProcessGroup>)>& wrap);
+  using Wrap = std::function<std::shared_ptr<collectives::ProcessGroup>(
+      std::shared_ptr<collectives::ProcessGroup>, const char* name, const std::vector<int>& ranks)>;
+  /// Puts `wrap(group, name, ranks)` in the place of each group, once a group.
+  void replace(const Wrap& wrap);
+  /// From now on `to` is told.
+  void record(std::shared_ptr<flight::Recorder> to);
   /// Ends all groups, so that every rank that meets this one hears `reason`, the first cause.
   void abort(const std::string& reason) const noexcept;
 };

@@ -7,39 +7,68 @@
 
 namespace acc::sharding {
 
-/// float32 values of a device as the host sees them: themselves where they lie in host memory (the
-/// CPU's), else a copy: taken on construction, or zeros for who writes all but the gaps between
-/// parameters, which are zero anyway.
+/// Values of a device as the host sees them, in float32: themselves where they are that and lie in
+/// host memory (the CPU's), else a copy: taken on construction, or zeros for who writes all but the
+/// gaps between parameters, which are zero anyway.
 class HostArray {
  public:
   enum class Copy { of_values, of_zeros };
 
-  /// values: [numel], memory of `device`, alive as long as this.
-  HostArray(device::Device& device, float* values, std::int64_t numel, Copy copy)
-      : device_(&device), values_(values) {
-    if (device.kind() == plugins::Device::cpu) {
+  /// values: [numel] of `dtype` (float32, bfloat16 or float16), memory of `device`, alive as long
+  /// as this.
+  HostArray(device::Device& device, void* values, DType dtype, std::int64_t numel, Copy copy)
+      : device_(&device),
+        values_(values),
+        dtype_(dtype),
+        itself_(dtype == DType::float32 && on_host()) {
+    if (itself_) {
       return;
     }
     copy_.resize(static_cast<std::size_t>(numel));
-    if (copy == Copy::of_zeros) {
-      return;
+    if (copy == Copy::of_values) {
+      read();
     }
-    device.copy(copy_.data(), values, copy_.size() * sizeof(float), device.compute());
-    device.record(device.compute())->synchronize();
   }
 
-  [[nodiscard]] float* data() noexcept { return copy_.empty() ? values_ : copy_.data(); }
-  /// Brings changes to the device.
+  [[nodiscard]] float* data() noexcept {
+    return itself_ ? static_cast<float*>(values_) : copy_.data();
+  }
+  /// Brings changes to the device, rounded to nearest even.
   void write_back() {
-    if (!copy_.empty()) {
-      device_->copy(values_, copy_.data(), copy_.size() * sizeof(float), device_->compute());
-      device_->record(device_->compute())->synchronize();
+    if (itself_) {
+      return;
     }
+    if (on_host()) {
+      kernels::cast(copy_.data(), DType::float32, values_, dtype_, copy_.size());
+      return;
+    }
+    std::vector<std::byte> rounded(copy_.size() * nbytes_of(dtype_));
+    kernels::cast(copy_.data(), DType::float32, rounded.data(), dtype_, copy_.size());
+    transfer(values_, rounded.data(), rounded.size());
   }
 
  private:
+  [[nodiscard]] bool on_host() const { return device_->kind() == plugins::Device::cpu; }
+
+  void read() {
+    if (on_host()) {
+      kernels::cast(values_, dtype_, copy_.data(), DType::float32, copy_.size());
+      return;
+    }
+    std::vector<std::byte> stored(copy_.size() * nbytes_of(dtype_));
+    transfer(stored.data(), values_, stored.size());
+    kernels::cast(stored.data(), dtype_, copy_.data(), DType::float32, copy_.size());
+  }
+
+  void transfer(void* to, const void* from, std::size_t nbytes) {
+    device_->copy(to, from, nbytes, device_->compute());
+    device_->record(device_->compute())->synchronize();
+  }
+
   device::Device* device_;
-  float* values_;
+  void* values_;
+  DType dtype_;
+  bool itself_;
   std::vector<float> copy_;
 };
 

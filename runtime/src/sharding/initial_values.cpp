@@ -33,7 +33,8 @@ class OwnPart {
   OwnPart(Engine& engine, FlatParameter& flat)
       : engine_(engine),
         flat_(flat),
-        values_(*engine.updater, flat.master(), flat.owned().numel, HostArray::Copy::of_zeros) {}
+        values_(*engine.updater, flat.master(), flat.stored(), flat.owned().numel,
+                HostArray::Copy::of_zeros) {}
 
   void fill_alone(std::size_t index, const ValueSource& source) {
     const Overlap part = overlap(flat_.layout(), index, flat_.owned());
@@ -68,6 +69,7 @@ class OwnPart {
   }
 
   void finish() {
+    flat_.round_initial(values_.data(), static_cast<std::size_t>(flat_.owned().numel));
     values_.write_back();
     flat_.round_master();
   }
@@ -75,7 +77,7 @@ class OwnPart {
  private:
   void ask(std::size_t index, std::int64_t begin, std::int64_t length, float* to,
            const ValueSource& source) {
-    HostArray made(*engine_.device, to, length, HostArray::Copy::of_zeros);
+    HostArray made(*engine_.device, to, DType::float32, length, HostArray::Copy::of_zeros);
     try {
       source(index, begin, {made.data(), static_cast<std::size_t>(length)});
     } catch (const std::exception& error) {
@@ -128,6 +130,7 @@ void initialize(Engine& engine, FlatParameter& flat, std::uint64_t seed) {
   const ValueSource source = [&](std::size_t index, std::int64_t offset, std::span<float> out) {
     parameters[index].initializer(stream_of(parameters[index].name, seed), offset, out);
   };
+  flat.seed_noise(stream_of(parameters.front().name, seed));
   OwnPart own(engine, flat);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const bool differs = !parameters[i].initializer.same_everywhere();

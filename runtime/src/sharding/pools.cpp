@@ -1,16 +1,19 @@
 #include "sharding/pools.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace acc::sharding {
 namespace {
 
-/// Takes the first free buffer that is large enough.
+/// Takes the smallest free buffer that is large enough, of several the one that is free longest.
 template <typename Pointer>
 Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
-  const auto found = std::find_if(free.begin(), free.end(),
-                                  [&](const auto& each) { return each->nbytes() >= nbytes; });
-  if (found == free.end()) {
+  const auto rank = [&](const auto& each) {
+    return each->nbytes() < nbytes ? SIZE_MAX : each->nbytes();
+  };
+  const auto found = std::ranges::min_element(free, {}, rank);
+  if (found == free.end() || (*found)->nbytes() < nbytes) {
     return nullptr;
   }
   auto buffer = *found;

@@ -30,6 +30,7 @@ class GatherLimiter {
 /// same order, so that they agree on which one is meant.
 class GatherPool {
  public:
+  /// usual_nbytes: the size of a buffer for less, so that it serves every unit but the root.
   /// `limiter` may be null; it outlives this, as `device` does.
   GatherPool(collectives::ProcessGroup& group, device::Device& device, std::size_t usual_nbytes,
              GatherLimiter* limiter)

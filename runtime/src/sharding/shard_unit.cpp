@@ -1,6 +1,7 @@
 #include "sharding/shard_unit.hpp"
 
 #include "acc/base/error.hpp"
+#include "flight/recorder.hpp"
 
 #include <fmt/format.h>
 
@@ -51,6 +52,7 @@ void ShardUnit::reshard(NextUse next) {
 }
 
 void ShardUnit::prefetch() {
+  const flight::Scope scope(engine_.groups.recorder.get(), "prefetch", name_);
   begin_unshard();
 }
 
@@ -63,6 +65,7 @@ void ShardUnit::before_forward() {
                     "Optimizer::step() comes first",
                     name_, micro_steps_ + 1, micro_steps));
   }
+  enter("forward");
   unshard();
   ++open_;
   if (engine_.no_grad_depth == 0) {
@@ -73,6 +76,7 @@ void ShardUnit::before_forward() {
 
 void ShardUnit::after_forward() {
   trace_end();
+  leave("forward");
   --open_;
   if (open_ > 0) {
     return;
@@ -95,6 +99,7 @@ void ShardUnit::check_backward_is_due(const char* scope) const {
 
 void ShardUnit::before_recompute() {
   check_backward_is_due("recomputation for backward");
+  enter("recompute");
   unshard();
   ++open_;
   trace_scope("recompute");
@@ -102,11 +107,13 @@ void ShardUnit::before_recompute() {
 
 void ShardUnit::after_recompute() {
   trace_end();
+  leave("recompute");
   --open_;
 }
 
 void ShardUnit::before_backward() {
   check_backward_is_due("backward");
+  enter("backward");
   unshard();
   ++open_;
   trace_scope("backward");
@@ -118,6 +125,19 @@ void ShardUnit::after_backward() {
   ++backwards_;
   if (open_ == 0 && backwards_ == forwards_) {
     complete_micro_step();
+  }
+  leave("backward");
+}
+
+void ShardUnit::enter(const char* phase) {
+  if (engine_.groups.recorder) {
+    engine_.groups.recorder->enter(phase, name_.empty() ? "root" : name_);
+  }
+}
+
+void ShardUnit::leave(const char* phase) {
+  if (engine_.groups.recorder) {
+    engine_.groups.recorder->leave(phase, name_.empty() ? "root" : name_);
   }
 }
 
@@ -172,6 +192,7 @@ void ShardUnit::flush() {
     throw Error(Errc::invalid_argument,
                 fmt::format("Optimizer::step() inside an open scope of unit '{}'", name_));
   }
+  const flight::Scope scope(engine_.groups.recorder.get(), "step", name_);
   for_each_gradient([](FlatGradient& gradient) { gradient.flush(); });
   if (unsharded_) {
     reshard(NextUse::unknown);

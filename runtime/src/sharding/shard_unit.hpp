@@ -57,6 +57,9 @@ class ShardUnit {
   void check_backward_is_due(const char* scope) const;
   void complete_micro_step();
   void for_each_gradient(const std::function<void(FlatGradient&)>& visit);
+  /// Tells the flight recorder where the program is.
+  void enter(const char* phase);
+  void leave(const char* phase);
   void trace_scope(const char* phase);
   void trace_end();
 

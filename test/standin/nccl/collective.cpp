@@ -2,6 +2,8 @@
 
 #include "standin/cuda/standin.hpp"
 
+#include <cuda_fp16.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -17,12 +19,20 @@ float load(const std::byte* from, int dtype) {
   }
   std::uint16_t half = 0;
   std::memcpy(&half, from, sizeof(half));
+  if (dtype == ncclFloat16) {
+    return __half2float(std::bit_cast<__half>(half));
+  }
   return std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
 }
 
 void store(std::byte* to, int dtype, float value) {
   if (dtype == ncclFloat32) {
     std::memcpy(to, &value, sizeof(value));
+    return;
+  }
+  if (dtype == ncclFloat16) {
+    const __half half = __float2half_rn(value);
+    std::memcpy(to, &half, sizeof(half));
     return;
   }
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -35,6 +45,7 @@ void store(std::byte* to, int dtype, float value) {
 std::size_t nbytes_of(int dtype) {
   switch (dtype) {
     case ncclUint8: return 1;
+    case ncclFloat16:
     case ncclBfloat16: return 2;
     case ncclFloat32: return 4;
     default: die("no data type " + std::to_string(dtype) + " here");

@@ -338,6 +338,97 @@ TEST_CASE("AdamW writes float16 weights where they are asked for") {
   CHECK(after.rounded[5'001] == 7);
 }
 
+namespace {
+
+// A shard of a model that is kept in 16 bits.
+struct HalfShard {
+  DType weight_dtype;
+  std::vector<std::uint16_t> weights, first, second;
+  std::vector<float> grads;
+
+  HalfShard(DType dtype, std::size_t numel)
+      : weight_dtype(dtype),
+        weights(numel),
+        first(numel),
+        second(numel),
+        grads(random_values(numel, 1)) {
+    auto squares = random_values(numel, 4);
+    for (float& value : squares) {
+      value *= value;
+    }
+    // Subnormal, infinite and very large weights are among them.
+    auto values = random_values(numel, 2);
+    for (std::size_t i = 0; i < numel; i += 7) {
+      values[i] *= i % 2 == 0 ? 1e-6F : 40'000.0F;
+    }
+    kernels::cast(values.data(), DType::float32, weights.data(), dtype, numel);
+    kernels::cast(random_values(numel, 3).data(), DType::float32, first.data(), DType::bfloat16,
+                  numel);
+    kernels::cast(squares.data(), DType::float32, second.data(), DType::bfloat16, numel);
+  }
+  bool operator==(const HalfShard&) const = default;
+};
+
+HalfShard half_updated_on(Device& device, HalfShard shard, bool stochastic, auto&& update) {
+  const OnDevice weights(device, shard.weights);
+  const OnDevice first(device, shard.first);
+  const OnDevice second(device, shard.second);
+  const OnDevice grads(device, shard.grads);
+  update(device, UpdateArrays{.weights = weights.data(),
+                              .grads = grads.data(),
+                              .first = first.data(),
+                              .second = second.data(),
+                              .rounded = nullptr,
+                              .weight_dtype = shard.weight_dtype,
+                              .moment_dtype = DType::bfloat16,
+                              .stochastic = stochastic,
+                              .noise_key = 0x0123456789abcdefULL,
+                              .noise_first = 4'294'960'000U});  // wraps around
+  shard.weights = weights.values();
+  shard.first = first.values();
+  shard.second = second.values();
+  return shard;
+}
+
+}  // namespace
+
+TEST_CASE("updates of what is kept in 16 bits give the CPU's bits, to nearest and by chance") {
+  std::int64_t numel = 0;
+  const auto ranges = odd_ranges(numel);
+  const kernels::SgdCoefficients sgd{.grad_scale = 0.7F,
+                                     .lr = 0.03F,
+                                     .momentum = 0.9F,
+                                     .weight_decay = 0.01F,
+                                     .nesterov = true,
+                                     .first = false};
+  for (const DType dtype : kHalves) {
+    for (const bool stochastic : {false, true}) {
+      CAPTURE(to_string(dtype));
+      CAPTURE(stochastic);
+      const HalfShard before(dtype, static_cast<std::size_t>(numel));
+      const auto steps = [&](Device& device, UpdateArrays arrays) {
+        device.adamw(kAdamW, arrays, ranges, device.compute());
+        device.sgd(sgd, arrays, ranges, device.compute());
+        arrays.first = nullptr;
+        device.sgd(sgd, arrays, ranges, device.compute());
+      };
+      const HalfShard after = half_updated_on(gpu(), before, stochastic, steps);
+      CHECK((after == half_updated_on(cpu(), before, stochastic, steps)));
+      CHECK_FALSE((after == before));
+    }
+  }
+}
+
+TEST_CASE("one 16-bit dtype becomes the other as on the CPU") {
+  const auto values = wide_values(20'011, 8);
+  for (const DType from : kHalves) {
+    const DType to = from == DType::bfloat16 ? DType::float16 : DType::bfloat16;
+    const auto half = cast_on<std::uint16_t>(cpu(), values, DType::float32, from, 0);
+    CHECK(cast_on<std::uint16_t>(gpu(), half, from, to, 4) ==
+          cast_on<std::uint16_t>(cpu(), half, from, to, 4));
+  }
+}
+
 TEST_CASE("SGD gives the CPU's bits, with momentum and without") {
   std::int64_t numel = 0;
   const auto ranges = odd_ranges(numel);

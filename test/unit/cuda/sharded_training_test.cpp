@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <sstream>
 
 // The sharding engine on a GPU against itself on the CPU: same weights after a few steps, in every
 // strategy, with every kind of process group, offloaded or not.
@@ -194,6 +196,8 @@ struct Plan {
   Strategy strategy;
   int shard_size = 0;
   int hpz = 1;
+  int reshard = 0;
+  bool counted = false;  ///< DeepSpeed's counts, small enough to matter
 };
 
 std::vector<Plan> plans(int world) {
@@ -205,6 +209,8 @@ std::vector<Plan> plans(int world) {
     all.push_back({Strategy::hybrid_shard, 2});
     all.push_back({Strategy::hybrid_shard_zero2, 2});
     all.push_back({Strategy::full_shard, 0, 2});
+    all.push_back({Strategy::full_shard, 0, 1, 2});
+    all.push_back({Strategy::full_shard, 0, 1, 0, true});
   }
   return all;
 }
@@ -215,6 +221,14 @@ Job job_of(int world, const Plan& plan, MixedPrecision precision, int micro_step
   job.sharding.strategy = plan.strategy;
   job.sharding.shard_size = plan.shard_size;
   job.sharding.hpz_partition_size = plan.hpz;
+  job.sharding.reshard_size = plan.reshard;
+  if (plan.counted) {
+    job.sharding.prefetch_bucket_size = 60;
+    job.sharding.max_live_parameters = 200;
+    job.sharding.max_reuse_distance = 50;
+    job.sharding.param_persistence_threshold = 40;
+    job.sharding.overlap_comm = false;
+  }
   job.sharding.mixed_precision = precision;
   job.sharding.gradient_accumulation_steps = micro_steps;
   job.sharding.backward_prefetch = acc::plugins::BackwardPrefetch::backward_pre;
@@ -305,6 +319,32 @@ TEST_CASE("weights loaded while the first gathers are under way are what every r
       seen.push_back(std::move(mine));
     });
     CHECK(seen == std::vector<Weights>{saved, saved});
+  }
+}
+
+TEST_CASE("limit_all_gathers: the program waits for buffers that the GPU has not let go of") {
+  const acc::test::TemporaryFolder folder;
+  for (const bool limits : {true, false}) {
+    const std::string path = (folder.path() / (limits ? "limited" : "free")).string();
+    Job job = job_of(2, {Strategy::full_shard}, MixedPrecision::no, 1);
+    job.device = Device::cuda;
+    job.device_collectives = DeviceCollectives::staged;
+    job.sharding.limit_all_gathers = limits;
+    acc::test::run_ranks(job, [&](const auto& given, auto store) {
+      auto settings = given;
+      settings.trace = path;
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto model = runtime.model(1);
+      Net net(model);
+      auto optimizer = model.optimizer(acc::AdamW{});
+      net.micro_step(Access(runtime.device(), model.compute_dtype()), 1);
+      optimizer.step();
+      runtime.barrier();
+    });
+    std::ostringstream trace;
+    trace << std::ifstream(path).rdbuf();
+    CHECK(trace.str().find("backward") != std::string::npos);
+    CHECK((trace.str().find("for a freed buffer") != std::string::npos) == limits);
   }
 }
 

@@ -267,12 +267,14 @@ TEST_CASE("the runtime's own variables") {
                                                {"ACC_SHM_GATHER", "copy"},
                                                {"ACC_COLLECTIVES", "staged"},
                                                {"ACC_SHARE_GPUS", "1"},
-                                               {"ACC_TRACE", "trace.json"}}));
+                                               {"ACC_TRACE", "trace.json"},
+                                               {"ACC_FLIGHT_RECORD", "record"}}));
   CHECK(settings.collective_timeout == std::chrono::seconds(90));
   CHECK(settings.copy_gathers);
   CHECK(settings.device_collectives == DeviceCollectives::staged);
   CHECK(settings.share_gpus);
   CHECK(settings.trace == "trace.json");
+  CHECK(settings.flight_record == "record");
 }
 
 TEST_CASE("determinism travels in every mode") {

@@ -43,6 +43,14 @@ constexpr Topology kTopologies[] = {{"solo", 1, 1},
                                     {"staged over gloo of 2", 2, 2, false, true},
                                     {"staged over 2 hosts of 2", 4, 2, false, true}};
 
+/// Bits of a format's values.
+struct Half {
+  DType dtype;
+  std::uint16_t one, infinity, nan;
+};
+constexpr Half kHalves[] = {{DType::bfloat16, 0x3f80, 0x7f80, 0x7fc0},
+                            {DType::float16, 0x3c00, 0x7c00, 0x7e00}};
+
 /// Small, so that most cases need many chunks.
 constexpr std::size_t kChunkNbytes = 8192;
 
@@ -134,7 +142,7 @@ TEST_CASE("all_gather: private and group memory, odd and large shards") {
   }
 }
 
-TEST_CASE("reduce_scatter: scale, accumulate, in place, bfloat16") {
+TEST_CASE("reduce_scatter: scale, accumulate, in place, 16 bits with infinities and NaN") {
   for (const Topology& topology : kTopologies) {
     CAPTURE(topology.name);
     CHECK_NOTHROW(with_groups(topology, [](ProcessGroup& group) {
@@ -163,12 +171,20 @@ TEST_CASE("reduce_scatter: scale, accumulate, in place, bfloat16") {
       }
       fill();
       auto* const half = in->as<std::uint16_t>();
-      for (std::size_t i = 0; i < numel * size; ++i) {
-        half[i] = 0x3f80;  // 1.0
-      }
-      group.reduce_scatter(in->data(), out.data(), numel, DType::bfloat16, {})->wait_released();
-      for (std::size_t i = 0; i < numel; ++i) {
-        expect(out[i] == static_cast<float>(group.size()), "wrong bfloat16 sum");
+      for (const Half& each : kHalves) {
+        std::fill_n(half, numel * size, each.one);
+        if (group.rank() == 0) {  // in everybody's slice
+          for (std::size_t r = 0; r < size; ++r) {
+            half[r * numel + 5] = each.infinity;
+            half[r * numel + numel - 1] = each.nan;
+          }
+        }
+        group.reduce_scatter(half, out.data(), numel, each.dtype, {.scale = 0.5F})->wait_released();
+        for (std::size_t i = 0; i + 1 < numel; ++i) {
+          expect(i == 5 ? std::isinf(out[i]) : out[i] == 0.5F * static_cast<float>(size),
+                 "wrong 16-bit sum");
+        }
+        expect(std::isnan(out.back()), "NaN is lost");
       }
     }));
   }

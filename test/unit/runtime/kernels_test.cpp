@@ -1,5 +1,7 @@
 #include "kernels/kernels.hpp"
 
+#include "acc/base/error.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -7,8 +9,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
+#include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 using acc::DType;
@@ -276,41 +281,296 @@ TEST_CASE("fp16 rounds to nearest even") {
   }
 }
 
-TEST_CASE("the updates give the same bits in every variant, at any offset") {
-  const std::size_t numel = 301;
-  const AdamWCoefficients adamw{0.37F, 0.999F, 0.1F, 0.95F, 0.05F, 0.22F, 1e-8F, 1e-2F};
-  const SgdCoefficients sgd{0.37F, 0.1F, 0.9F, 0.01F, true, false};
-  struct State {
-    std::vector<float> weights = random_values(numel + 3, 1), m = random_values(numel + 3, 2),
-                       v = random_values(numel + 3, 3);
-    std::vector<std::uint16_t> bf16 = std::vector<std::uint16_t>(numel + 3);
-    State() {
-      for (float& value : v) {
-        value *= value;
+namespace {
+
+// Around every value that a 16-bit format has: itself, the middle to the next, and the floats on
+// both sides of that.
+void check_rounding(const Kernels& table, DType dtype) {
+  const bool bf16 = dtype == DType::bfloat16;
+  const auto infinity = static_cast<std::uint16_t>(bf16 ? 0x7f80 : 0x7c00);
+  std::vector<std::uint16_t> all(infinity);  // the finite ones that are not negative
+  std::iota(all.begin(), all.end(), std::uint16_t{0});
+  std::vector<float> exact(all.size());
+  acc::kernels::cast(all.data(), dtype, exact.data(), DType::float32, all.size());
+  std::vector<float> from;
+  std::vector<std::uint16_t> expected;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const double here = exact[i];
+    const double step = i + 1 < all.size() ? static_cast<double>(exact[i + 1]) - here
+                                           : here - static_cast<double>(exact[i - 1]);
+    const auto middle = static_cast<float>(here + step / 2);
+    const auto next = static_cast<std::uint16_t>(i + 1);  // after the last: infinity
+    const bool even = i % 2 == 0;
+    // A float32 subnormal of bfloat16's smallest has floats in between as well.
+    for (const float sign : {1.0F, -1.0F}) {
+      const auto bit = static_cast<std::uint16_t>(sign < 0 ? 0x8000 : 0);
+      for (const auto& [value, rounded] :
+           {std::pair{exact[i], all[i]}, std::pair{std::nextafter(middle, 0.0F), all[i]},
+            std::pair{middle, even ? all[i] : next},
+            std::pair{std::nextafter(middle, std::numeric_limits<float>::infinity()), next}}) {
+        from.push_back(sign * value);
+        expected.push_back(static_cast<std::uint16_t>(rounded | bit));
       }
     }
-  };
-  const auto grads = random_values(numel + 3, 4);
-  const auto run = [&](const Kernels& table, std::size_t piece) {
-    State state;
-    for (std::size_t i = 3; i < numel + 3; i += piece) {
-      const std::size_t count = std::min(piece, numel + 3 - i);
-      table.adamw(adamw, &state.weights[i], &grads[i], &state.m[i], &state.v[i], &state.bf16[i],
-                  count);
-      table.sgd(sgd, &state.weights[i], &grads[i], &state.m[i], nullptr, count);
+  }
+  std::vector<std::uint16_t> to(from.size());
+  (bf16 ? table.f32_to_bf16 : table.f32_to_f16)(from.data(), to.data(), from.size());
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    wrong += to[i] == expected[i] ? 0 : 1;
+  }
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE("every boundary between two 16-bit values rounds to nearest even") {
+  for (const Kernels* table : available_kernels()) {
+    CAPTURE(std::string(table->name));
+    check_rounding(*table, DType::bfloat16);
+    check_rounding(*table, DType::float16);
+  }
+}
+
+TEST_CASE("all 65536 bfloat16 values survive the way to fp32 and back") {
+  std::vector<std::uint16_t> all(65536);
+  std::iota(all.begin(), all.end(), std::uint16_t{0});
+  for (const Kernels* table : available_kernels()) {
+    for (const std::size_t length : {std::size_t{65535}, std::size_t{5}}) {
+      for (std::size_t begin = 1; begin + length <= all.size(); begin += length) {
+        std::vector<float> wide(length);
+        std::vector<std::uint16_t> back(length);
+        table->bf16_to_f32(all.data() + begin, wide.data(), length);
+        table->f32_to_bf16(wide.data(), back.data(), length);
+        for (std::size_t i = 0; i < length; ++i) {
+          const auto half = all[begin + i];
+          REQUIRE(std::bit_cast<std::uint32_t>(wide[i]) == static_cast<std::uint32_t>(half) << 16);
+          REQUIRE(back[i] == (std::isnan(wide[i]) ? half | 0x40 : half));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("casts go between any two dtypes of weights, and refuse others") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {1.0F, -0.5F, 300.0F, 1e30F, -kInfinity, std::nanf("")};
+  std::vector<std::uint16_t> bf16(values.size());
+  std::vector<std::uint16_t> f16(values.size());
+  std::vector<float> back(values.size());
+  acc::kernels::cast(values.data(), DType::float32, bf16.data(), DType::bfloat16, values.size());
+  acc::kernels::cast(bf16.data(), DType::bfloat16, f16.data(), DType::float16, values.size());
+  acc::kernels::cast(f16.data(), DType::float16, back.data(), DType::float32, values.size());
+  CHECK(back[0] == 1.0F);
+  CHECK(back[1] == -0.5F);
+  CHECK(back[2] == 300.0F);
+  CHECK(back[3] == kInfinity);
+  CHECK(back[4] == -kInfinity);
+  CHECK(std::isnan(back[5]));
+  CHECK_THROWS_AS(acc::kernels::cast(values.data(), DType::float32, back.data(), DType::float64, 1),
+                  acc::Error);
+}
+
+TEST_CASE("infinities and NaN survive reductions and norms") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const Kernels* table : available_kernels()) {
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+      // 100 elements, so that vector loops and the tail see one of each.
+      std::vector<float> values(100, 1.0F);
+      values[3] = kInfinity;
+      values[98] = std::nanf("");
+      std::vector<std::uint16_t> halves(values.size());
+      const void* source = values.data();
+      if (dtype != DType::float32) {
+        acc::kernels::cast(values.data(), DType::float32, halves.data(), dtype, values.size());
+        source = halves.data();
+      }
+      std::vector<float> sums(values.size());
+      float* const destination = sums.data();
+      const void* sources[] = {source, source};
+      table->reduce({.sources = sources,
+                     .destinations = {&destination, 1},
+                     .numel = sums.size(),
+                     .dtype = dtype,
+                     .scale = 0.25F});
+      CHECK(sums[0] == 0.5F);
+      CHECK(sums[3] == kInfinity);
+      CHECK(std::isnan(sums[98]));
+      CHECK(std::isinf(table->squared_norm(sums.data(), 50)));
+      CHECK(std::isnan(table->squared_norm(sums.data(), sums.size())));
+    }
+  }
+}
+
+namespace {
+
+constexpr std::size_t kUpdated = 1301;  // several blocks and a rest
+constexpr std::size_t kBefore = 3;      // elements in front that are nobody's
+
+struct Formats {
+  const char* name;
+  DType weight = DType::float32;
+  DType moment = DType::float32;
+  std::optional<DType> rounded = {};
+  bool stochastic = false;
+};
+
+const Formats kFormats[] = {
+    {"fp32"},
+    {"fp32 and bf16", DType::float32, DType::float32, DType::bfloat16},
+    {"fp32 and fp16", DType::float32, DType::float32, DType::float16},
+    {"bf16", DType::bfloat16, DType::bfloat16},
+    {"bf16 by chance", DType::bfloat16, DType::bfloat16, {}, true},
+    {"fp16", DType::float16, DType::bfloat16},
+    {"fp16 by chance", DType::float16, DType::bfloat16, {}, true},
+};
+
+/// A shard in any dtypes.
+struct UpdateState {
+  explicit UpdateState(const Formats& of) : formats(of) {
+    const auto fill = [](std::vector<std::byte>& bytes, DType dtype, std::vector<float> values) {
+      bytes.resize(values.size() * acc::nbytes_of(dtype));
+      acc::kernels::cast(values.data(), DType::float32, bytes.data(), dtype, values.size());
+    };
+    const std::size_t numel = kUpdated + kBefore;
+    auto squares = random_values(numel, 3);
+    for (float& value : squares) {
+      value *= value;
+    }
+    fill(weights, of.weight, random_values(numel, 1));
+    fill(first, of.moment, random_values(numel, 2));
+    fill(second, of.moment, squares);
+    rounded.resize(numel);
+  }
+
+  [[nodiscard]] UpdateArrays arrays() {
+    return {.weights = weights.data(),
+            .grads = grads.data(),
+            .first = first.data(),
+            .second = second.data(),
+            .rounded = formats.rounded ? rounded.data() : nullptr,
+            .rounded_dtype = formats.rounded.value_or(DType::bfloat16),
+            .weight_dtype = formats.weight,
+            .moment_dtype = formats.moment,
+            .stochastic = formats.stochastic,
+            .noise_key = 0x1234567890abcdefULL,
+            .noise_first = 4'294'967'000U};  // wraps around
+  }
+  bool operator==(const UpdateState& other) const {
+    return weights == other.weights && first == other.first && second == other.second &&
+           rounded == other.rounded;
+  }
+
+  Formats formats;
+  std::vector<float> grads = random_values(kUpdated + kBefore, 4);
+  std::vector<std::byte> weights, first, second;
+  std::vector<std::uint16_t> rounded;
+};
+
+}  // namespace
+
+TEST_CASE("the updates give the same bits in every variant, at any offset, in every dtype") {
+  const AdamWCoefficients adamw{0.37F, 0.999F, 0.1F, 0.95F, 0.05F, 0.22F, 1e-8F, 1e-2F};
+  const SgdCoefficients sgd{0.37F, 0.1F, 0.9F, 0.01F, true, false};
+  const auto run = [&](const Formats& formats, const Kernels& table, std::size_t piece) {
+    UpdateState state(formats);
+    for (std::size_t i = kBefore; i < kUpdated + kBefore; i += piece) {
+      const std::size_t count = std::min(piece, kUpdated + kBefore - i);
+      table.adamw(adamw, state.arrays(), i, count);
+      table.sgd(sgd, state.arrays(), i, count);
     }
     return state;
   };
-  const State reference = run(*available_kernels().back(), 1);
-  for (const Kernels* table : available_kernels()) {
-    for (const std::size_t piece : {std::size_t{1}, std::size_t{23}, numel}) {
-      const State state = run(*table, piece);
-      CAPTURE(std::string(table->name));
-      CAPTURE(piece);
-      CHECK(same_bits(state.weights, reference.weights));
-      CHECK(same_bits(state.m, reference.m));
-      CHECK(same_bits(state.v, reference.v));
-      CHECK(state.bf16 == reference.bf16);
+  for (const Formats& formats : kFormats) {
+    const UpdateState reference = run(formats, *available_kernels().back(), 1);
+    CHECK_FALSE(reference == UpdateState(formats));
+    for (const Kernels* table : available_kernels()) {
+      for (const std::size_t piece : {std::size_t{1}, std::size_t{23}, kUpdated}) {
+        CAPTURE(formats.name);
+        CAPTURE(std::string(table->name));
+        CAPTURE(piece);
+        CHECK((run(formats, *table, piece) == reference));
+      }
     }
+  }
+}
+
+TEST_CASE("an update in 16 bits is the update in fp32, rounded") {
+  const AdamWCoefficients adamw{0.37F, 0.999F, 0.1F, 0.95F, 0.05F, 0.22F, 1e-8F, 1e-2F};
+  for (const Formats& formats : kFormats) {
+    if (formats.weight == DType::float32 || formats.stochastic) {
+      continue;
+    }
+    CAPTURE(formats.name);
+    UpdateState low(formats);
+    UpdateState high(kFormats[0]);
+    const auto widen = [](const std::vector<std::byte>& from, DType dtype,
+                          std::vector<std::byte>& to) {
+      acc::kernels::cast(from.data(), dtype, to.data(), DType::float32, kUpdated + kBefore);
+    };
+    widen(low.weights, formats.weight, high.weights);
+    widen(low.first, formats.moment, high.first);
+    widen(low.second, formats.moment, high.second);
+    kernels().adamw(adamw, low.arrays(), 0, kUpdated + kBefore);
+    kernels().adamw(adamw, high.arrays(), 0, kUpdated + kBefore);
+    const auto is_rounded = [](const std::vector<std::byte>& from, DType dtype,
+                               const std::vector<std::byte>& expected) {
+      std::vector<std::byte> rounded(expected.size());
+      acc::kernels::cast(from.data(), DType::float32, rounded.data(), dtype, kUpdated + kBefore);
+      return rounded == expected;
+    };
+    CHECK(is_rounded(high.weights, formats.weight, low.weights));
+    CHECK(is_rounded(high.first, formats.moment, low.first));
+    CHECK(is_rounded(high.second, formats.moment, low.second));
+  }
+}
+
+TEST_CASE("what is rounded by chance is right in the mean, and exact where it can be") {
+  const std::size_t numel = 200'000;
+  struct Row {
+    DType dtype;
+    float weight;
+    float step;  ///< far less than half a unit of the weight's last place, or none of it
+  };
+  const Row rows[] = {
+      {DType::bfloat16, 1.0F, 1e-4F},       {DType::bfloat16, -3.0F, 2e-3F},
+      {DType::float16, 1.0F, 1e-4F},        {DType::float16, -1000.0F, 0.05F},
+      {DType::float16, 0x1p-20F, 0x1p-27F},  // subnormal
+      {DType::bfloat16, 1.0F, 0.0F},        {DType::float16, -5.0F, 0.0F},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(std::string(acc::to_string(row.dtype)));
+    CAPTURE(row.weight);
+    std::vector<float> wide(numel, row.weight);
+    std::vector<std::uint16_t> weights(numel);
+    acc::kernels::cast(wide.data(), DType::float32, weights.data(), row.dtype, numel);
+    const std::vector<float> grads(numel, -1.0F);
+    UpdateArrays arrays{.weights = weights.data(),
+                        .grads = grads.data(),
+                        .first = nullptr,
+                        .second = nullptr,
+                        .rounded = nullptr,
+                        .weight_dtype = row.dtype,
+                        .moment_dtype = DType::bfloat16,
+                        .stochastic = true,
+                        .noise_key = 77};
+    kernels().sgd({.grad_scale = 1.0F,
+                   .lr = row.step,
+                   .momentum = 0.0F,
+                   .weight_decay = 0.0F,
+                   .nesterov = false,
+                   .first = true},
+                  arrays, 0, numel);
+    acc::kernels::cast(weights.data(), row.dtype, wide.data(), DType::float32, numel);
+    double sum = 0.0;
+    double squares = 0.0;
+    for (const float value : wide) {
+      const double moved = static_cast<double>(value) - static_cast<double>(row.weight);
+      sum += moved;
+      squares += moved * moved;
+    }
+    const double mean = sum / static_cast<double>(numel);
+    const double deviation = std::sqrt(squares) / static_cast<double>(numel);
+    CHECK(std::abs(mean - static_cast<double>(row.step)) <= 5.0 * deviation);
   }
 }

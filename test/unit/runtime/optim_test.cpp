@@ -46,8 +46,13 @@ TEST_CASE("AdamW follows torch.optim.AdamW step by step") {
         const auto grads = each.at("grad").get<std::vector<float>>();
         const auto coefficients =
             acc::optim::adamw_coefficients(settings, ++step, each.at("grad_scale"));
-        table->adamw(coefficients, weights.data(), grads.data(), m.data(), v.data(), bf16.data(),
-                     weights.size());
+        table->adamw(coefficients,
+                     {.weights = weights.data(),
+                      .grads = grads.data(),
+                      .first = m.data(),
+                      .second = v.data(),
+                      .rounded = bf16.data()},
+                     0, weights.size());
         CAPTURE(s.dump());
         CAPTURE(step);
         check_close(weights, each.at("weights").get<std::vector<float>>());
@@ -72,8 +77,13 @@ TEST_CASE("SGD follows torch.optim.SGD step by step") {
         const auto grads = each.at("grad").get<std::vector<float>>();
         const auto coefficients =
             acc::optim::sgd_coefficients(settings, ++step, each.at("grad_scale"));
-        table->sgd(coefficients, weights.data(), grads.data(),
-                   settings.momentum != 0.0 ? velocity.data() : nullptr, nullptr, weights.size());
+        table->sgd(coefficients,
+                   {.weights = weights.data(),
+                    .grads = grads.data(),
+                    .first = settings.momentum != 0.0 ? velocity.data() : nullptr,
+                    .second = nullptr,
+                    .rounded = nullptr},
+                   0, weights.size());
         CAPTURE(s.dump());
         CAPTURE(step);
         check_close(weights, each.at("weights").get<std::vector<float>>());

@@ -58,7 +58,8 @@ struct OutputPlan {
   using Streams = unsigned;
 
   /// Unique to this run. Below it `attempt_N/LOCAL_RANK/` holds stdout.log and stderr.log, where
-  /// asked for, and error.json, which TORCHELASTIC_ERROR_FILE names.
+  /// asked for, and error.json, which TORCHELASTIC_ERROR_FILE names. While the workers run it also
+  /// holds their flight records.
   std::string directory;
   bool keeps_directory = false;     ///< the user named the place; else it goes with the job
   std::vector<Streams> to_file;     ///< by local rank; empty: none
@@ -73,6 +74,8 @@ struct OutputPlan {
 
 /// Where the files of one worker are, in that round.
 std::string worker_folder(const OutputPlan& output, int round, int local_rank);
+/// Among them the one that ACC_FLIGHT_RECORD names.
+std::string flight_record_of(const OutputPlan& output, int round, int local_rank);
 
 /// Text to be added to a file before the start.
 struct AppendedFile {

@@ -15,13 +15,15 @@ using plugins::Source;
 namespace fs = std::filesystem;
 
 /// Where Accelerate leaves a variable unset, the parent's value reaches the program; then it also
-/// counts here.
+/// counts here. So do ours for what Accelerate does not know of.
 void inherit_variables(AccelerateDraft& draft) {
   Faults faults;
   for (const SettingRow& row : plugins::settings_table()) {
-    if (row.exported == plugins::Export::given && !row.environment.empty() &&
+    const bool is_ours = row.section == plugins::Section::training && row.environment.empty();
+    const std::string name = is_ours ? plugins::own_variable(row) : std::string(row.environment);
+    if ((is_ours || row.exported == plugins::Export::given) && !name.empty() &&
         plugins::applies(row.section, draft.origin())) {
-      faults.collect([&] { read_variable(draft, row.key, std::string(row.environment)); });
+      faults.collect([&] { read_variable(draft, row.key, name); });
     }
   }
   faults.raise();

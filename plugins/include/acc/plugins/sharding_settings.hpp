@@ -151,6 +151,9 @@ struct RuntimeSettings {
   bool deterministic = false;
   /// ACC_TRACE: file to which every rank of a machine adds its timeline; empty: none.
   std::string trace;
+  /// ACC_FLIGHT_RECORD: file in which this worker leaves its last collectives, for the launcher
+  /// that named it; empty: none.
+  std::string flight_record;
 
   bool operator==(const RuntimeSettings&) const = default;
 };

@@ -92,8 +92,9 @@ class ProcessGroup {
   /// Gathers each rank's shard, in rank order. shard: [shard_nbytes], out: [shard_nbytes * size()];
   /// shard may be its slice of out.
   virtual WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) = 0;
-  /// Sums over ranks, each keeping its slice. in: [shard_numel * size()] float32 or bfloat16;
-  /// out: [shard_numel] float32, summed in float32. out may be this rank's slice of a float32 `in`.
+  /// Sums over ranks, each keeping its slice. in: [shard_numel * size()] float32, bfloat16 or
+  /// float16; out: [shard_numel] float32, summed in float32 (NCCL sums in `dtype`). Infinities and
+  /// NaN survive. out may be this rank's slice of a float32 `in`.
   virtual WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                                  ReduceOptions options) = 0;
   /// Sums in place, [numel] float32; the result is multiplied by `scale`.

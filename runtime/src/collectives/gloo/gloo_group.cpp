@@ -74,8 +74,8 @@ void ignore_broken_pipes() {
 /// The messages of one collective, and what is to be done with them when they are there.
 class GlooGroup::Exchange final : public Work {
  public:
-  Exchange(GlooGroup* group, std::uint32_t sequence, std::string call, std::uint64_t tag)
-      : group_(group), sequence_(sequence), call_(std::move(call)), tag_(tag) {}
+  Exchange(GlooGroup* group, std::string call, std::uint64_t tag)
+      : group_(group), call_(std::move(call)), tag_(tag) {}
 
   void send(int peer, const void* data, std::size_t nbytes) {
     guarded(peer, [&] {
@@ -103,11 +103,13 @@ class GlooGroup::Exchange final : public Work {
     if (done_) {
       return;
     }
-    group_->watch_->begin(sequence_, call_, [this] { cancel(); });
+    group_->watch_->begin([this] { cancel(); });
     for (const bool receiving : {true, false}) {
       for (auto& each : receiving ? receives_ : sends_) {
+        group_->watch_->awaits(each.peer);
         if (!wait_for(each, receiving)) {
-          fail(each.peer, group_->watch_->end().value_or("wait cancelled"));
+          fail(group_->spec_.ranks[static_cast<std::size_t>(each.peer)],
+               group_->watch_->end().value_or("wait cancelled"));
         }
       }
     }
@@ -151,25 +153,23 @@ class GlooGroup::Exchange final : public Work {
     } catch (const std::exception& error) {
       group_->watch_->end();
       const int who = group_->spec_.ranks[static_cast<std::size_t>(peer)];
-      const auto limit = group_->spec_.timeout;
-      if (std::chrono::steady_clock::now() - begin >= limit) {
-        fail(peer,
-             fmt::format("rank {} did not come to {} within {} s", who, call_,
-                         std::chrono::duration_cast<std::chrono::seconds>(limit).count()),
-             Errc::timeout);
+      const auto abort_reason = group_->watch_->abort_reason();
+      if (!abort_reason && std::chrono::steady_clock::now() - begin >= group_->spec_.timeout) {
+        int late = -1;
+        const std::string reason = group_->spec_.reason_of_timeout(peer, call_, late);
+        fail(late, reason, Errc::timeout);
       }
-      fail(peer, group_->watch_->abort_reason().value_or(
-                     fmt::format("lost rank {} in {}: {}", who, call_, error.what())));
+      fail(who, abort_reason.value_or(
+                    fmt::format("lost rank {} in {}: {}", who, call_, error.what())));
     }
   }
 
-  [[noreturn]] void fail(int peer, const std::string& reason, Errc code = Errc::collective) {
+  [[noreturn]] void fail(int rank, const std::string& reason, Errc code = Errc::collective) {
     group_->abort(reason);
-    throw Error(code, reason, group_->spec_.ranks[static_cast<std::size_t>(peer)]);
+    throw Error(code, reason, rank);
   }
 
   GlooGroup* group_;
-  std::uint32_t sequence_;
   std::string call_;
   std::uint64_t tag_;
   std::vector<std::byte> scratch_;  ///< messages point into it: outlives them
@@ -219,7 +219,8 @@ std::shared_ptr<GlooGroup::Exchange> GlooGroup::start(OpKind kind, DType dtype,
   const std::uint64_t detail =
       (count * 31 + static_cast<std::uint64_t>(kind)) * 31 + static_cast<std::uint64_t>(dtype);
   const std::uint64_t tag = (std::uint64_t{sequence_} << 32) | (detail & 0xffffffffU);
-  return std::make_shared<Exchange>(this, sequence_, std::move(call), tag);
+  watch_->called(sequence_, call);
+  return std::make_shared<Exchange>(this, std::move(call), tag);
 }
 
 std::shared_ptr<GlooGroup::Exchange> GlooGroup::exchange_all(OpKind kind, DType dtype,

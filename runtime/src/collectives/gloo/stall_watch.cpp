@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <string_view>
 #include <utility>
 
 namespace acc::collectives {
@@ -15,6 +18,43 @@ using namespace std::chrono_literals;
 // Only waits longer than this cost a look into the store, and then one look in this time.
 constexpr auto kLongWait = 250ms;
 constexpr auto kAbortInterval = 1s;
+// Ranks may differ in one that none of them waits in yet.
+constexpr std::size_t kComparedCalls = 16;
+
+using Calls = std::map<std::uint32_t, std::string>;
+
+/// A line each: "41 reduce_scatter of …".
+std::string encode(const Calls& calls) {
+  std::string text;
+  for (const auto& [sequence, call] : calls) {
+    text += fmt::format("{} {}\n", sequence, call);
+  }
+  return text;
+}
+
+Calls decode(std::string_view text) {
+  Calls calls;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    std::uint32_t sequence = 0;
+    const auto parsed = std::from_chars(line.data(), line.data() + line.size(), sequence);
+    if (parsed.ec == std::errc() && parsed.ptr != line.data() + line.size()) {
+      calls.emplace(sequence, std::string(parsed.ptr + 1, line.data() + line.size()));
+    }
+  }
+  return calls;
+}
+
+std::optional<std::uint32_t> first_difference(const Calls& mine, const Calls& theirs) {
+  for (const auto& [sequence, call] : mine) {
+    const auto found = theirs.find(sequence);
+    if (found != theirs.end() && found->second != call) {
+      return sequence;
+    }
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -32,9 +72,17 @@ std::string StallWatch::call_key(int rank) const {
   return fmt::format("{}/call/{}", spec_.name, rank);
 }
 
-void StallWatch::begin(std::uint32_t sequence, std::string call, std::function<void()> cancel) {
+void StallWatch::called(std::uint32_t sequence, std::string call) {
   const std::lock_guard lock(mutex_);
-  wait_ = Wait{sequence, std::move(call), std::move(cancel)};
+  calls_.insert_or_assign(sequence, std::move(call));
+  if (calls_.size() > kComparedCalls) {
+    calls_.erase(calls_.begin());
+  }
+}
+
+void StallWatch::begin(std::function<void()> cancel) {
+  const std::lock_guard lock(mutex_);
+  wait_ = Wait{std::move(cancel)};
   ++generation_;
   changed_.notify_all();
 }
@@ -43,6 +91,9 @@ std::optional<std::string> StallWatch::end() {
   const std::lock_guard lock(mutex_);
   wait_.reset();
   ++generation_;
+  if (std::exchange(told_, false)) {
+    spec_.board->waits_for(WaitBoard::kNobody);
+  }
   changed_.notify_all();
   return std::exchange(verdict_, std::nullopt);
 }
@@ -68,8 +119,13 @@ void StallWatch::run(const std::stop_token& stop) {
     while (!stop.stop_requested() && !changed_.wait_for(lock, stop, kLongWait, moved) &&
            wait_.has_value()) {
       const Wait wait = *wait_;
+      const Calls mine = calls_;
+      if (const int peer = peer_; spec_.board && peer >= 0) {
+        told_ = true;
+        spec_.board->waits_for(spec_.ranks[static_cast<std::size_t>(peer)]);
+      }
       lock.unlock();
-      auto verdict = compare(wait);
+      auto verdict = compare(mine);
       lock.lock();
       if (verdict && !moved()) {
         verdict_ = std::move(verdict);
@@ -83,11 +139,10 @@ void StallWatch::run(const std::stop_token& stop) {
   }
 }
 
-std::optional<std::string> StallWatch::compare(const Wait& wait) {
+std::optional<std::string> StallWatch::compare(const Calls& mine) {
   const std::lock_guard lock(store_mutex_);
   try {
-    const std::string mine = fmt::format("{} {}", wait.sequence, wait.call);
-    store_->set(call_key(spec_.rank), mine);
+    store_->set(call_key(spec_.rank), encode(mine));
     const std::string abort_key = spec_.name + "/abort";
     if (store_->check(std::span(&abort_key, 1))) {
       known_.set(store_->get(abort_key, 5s));
@@ -98,16 +153,16 @@ std::optional<std::string> StallWatch::compare(const Wait& wait) {
       if (r == spec_.rank || !store_->check(std::span(&key, 1))) {
         continue;
       }
-      const std::string theirs = store_->get(key, 5s);
-      if (theirs.substr(0, theirs.find(' ')) == std::to_string(wait.sequence) && theirs != mine) {
+      const Calls theirs = decode(store_->get(key, 5s));
+      if (const auto sequence = first_difference(mine, theirs)) {
         return fmt::format("collective number {} differs: rank {} calls {}, rank {} calls {}",
-                           wait.sequence, spec_.ranks[static_cast<std::size_t>(spec_.rank)],
-                           wait.call, spec_.ranks[static_cast<std::size_t>(r)],
-                           theirs.substr(theirs.find(' ') + 1));
+                           *sequence, spec_.ranks[static_cast<std::size_t>(spec_.rank)],
+                           mine.at(*sequence), spec_.ranks[static_cast<std::size_t>(r)],
+                           theirs.at(*sequence));
       }
     }
     return std::nullopt;
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     return std::nullopt;  // the store may be away for a while; dead peers show by their connections
   }
 }

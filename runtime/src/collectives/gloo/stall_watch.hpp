@@ -3,8 +3,10 @@
 #include "collectives/first_failure.hpp"
 #include "collectives/group_spec.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,16 +20,20 @@ class Store;
 namespace acc::collectives {
 
 /// Looks after waits that take long. A rank that has waited for a while says in the store which
-/// collective it is in and reads what the others say: another call under the same number, or an
-/// abort, ends the wait. Costs nothing while waits are short.
+/// collectives it called last and reads what the others say: another call under the same number, or
+/// an abort, ends the wait. Costs nothing while waits are short.
 class StallWatch {
  public:
   StallWatch(const GroupSpec& spec, std::unique_ptr<rendezvous::Store> store);
   ~StallWatch();
 
-  /// Brackets one wait. `call` describes the collective; `cancel` is called, on another thread,
-  /// when the wait is hopeless; `end` returns why, if so.
-  void begin(std::uint32_t sequence, std::string call, std::function<void()> cancel);
+  /// Notes a collective of this rank; `call` describes it.
+  void called(std::uint32_t sequence, std::string call);
+  /// Brackets one wait. `cancel` is called, on another thread, when the wait is hopeless; `end`
+  /// returns why, if so.
+  void begin(std::function<void()> cancel);
+  /// Within it: what is waited for now comes from this member of the group.
+  void awaits(int peer) noexcept { peer_ = peer; }
   std::optional<std::string> end();
 
   /// Tells the group why this rank gives up; the first reason counts.
@@ -39,13 +45,12 @@ class StallWatch {
   std::optional<std::string> failure() noexcept;
 
  private:
+  using Calls = std::map<std::uint32_t, std::string>;  ///< by number
   struct Wait {
-    std::uint32_t sequence;
-    std::string call;
     std::function<void()> cancel;
   };
   void run(const std::stop_token& stop);
-  std::optional<std::string> compare(const Wait& wait);
+  std::optional<std::string> compare(const Calls& mine);
   void await_wait(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
   [[nodiscard]] std::string call_key(int rank) const;
 
@@ -53,11 +58,14 @@ class StallWatch {
   std::mutex store_mutex_;  ///< guards store_
   std::unique_ptr<rendezvous::Store> store_;
   FirstFailure known_;
-  std::mutex mutex_;  ///< guards wait_, generation_, verdict_, asked_
+  std::atomic<int> peer_ = -1;
+  std::mutex mutex_;  ///< guards calls_, wait_, generation_, verdict_, asked_, told_
   std::condition_variable_any changed_;
+  Calls calls_;  ///< the last ones
   std::optional<Wait> wait_;
   std::uint64_t generation_ = 0;
   std::optional<std::string> verdict_;
+  bool told_ = false;   ///< the board, of this wait
   bool asked_ = false;  ///< somebody wants to know of aborts without waiting
   std::jthread thread_;
 };

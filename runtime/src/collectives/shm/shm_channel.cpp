@@ -28,6 +28,8 @@ using namespace std::chrono_literals;
 
 // A dead peer is noticed by its pidfd between two sleeps; this bounds how late.
 constexpr auto kLivenessInterval = 50ms;
+// After so many sleeps a wait is one that others are told of.
+constexpr int kLongWait = 4;
 
 void pause_cpu() noexcept {
 #if defined(__x86_64__)
@@ -53,6 +55,32 @@ bool is_alive(pid_t pid) {
   const auto name_end = stat.rfind(')');  // "17 (a name) S 4 …"
   return name_end == std::string::npos || stat.compare(name_end, 3, ") Z") != 0;
 }
+
+/// Tells the board of a wait that takes long.
+class LongWait {
+ public:
+  LongWait(WaitBoard* board, int rank) : board_(board), rank_(rank) {}
+  ~LongWait() {
+    if (told_) {
+      board_->waits_for(WaitBoard::kNobody);
+    }
+  }
+  LongWait(const LongWait&) = delete;
+  LongWait& operator=(const LongWait&) = delete;
+
+  void goes_on() noexcept {
+    if (board_ != nullptr && ++sleeps_ == kLongWait) {
+      told_ = true;
+      board_->waits_for(rank_);
+    }
+  }
+
+ private:
+  WaitBoard* board_;
+  int rank_;
+  int sleeps_ = 0;
+  bool told_ = false;
+};
 
 }  // namespace
 
@@ -183,6 +211,7 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
     pause_cpu();
   }
   const auto deadline = std::chrono::steady_clock::now() + spec_.timeout;
+  LongWait long_wait(spec_.board.get(), global_rank(peer));
   auto& sleepers = const_cast<RankControl::Counter&>(counter).sleepers;
   while (!reached(counter, target)) {
     throw_if_aborted();
@@ -196,12 +225,13 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
       return;
     }
     check_peer(peer, counter, target, what);
+    long_wait.goes_on();
     if (std::chrono::steady_clock::now() > deadline) {
-      const std::string reason =
-          fmt::format("rank {} did not come to {} within {} s", global_rank(peer), what(),
-                      std::chrono::duration_cast<std::chrono::seconds>(spec_.timeout).count());
+      int late = -1;
+      const std::string reason = spec_.reason_of_timeout(peer, what(), late);
+      throw_if_aborted();
       abort(reason);
-      throw Error(Errc::timeout, reason, global_rank(peer));
+      throw Error(Errc::timeout, reason, late);
     }
   }
 }

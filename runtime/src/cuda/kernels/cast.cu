@@ -80,6 +80,19 @@ cudaError_t cast_elements(const void* from, void* to, std::size_t numel, const L
 }
 
 template <typename From>
+cudaError_t cast_from(const void* from, void* to, DType to_dtype, std::size_t numel,
+                      const Launch& launch) {
+  switch (to_dtype) {
+    case DType::float32: return cast_elements<From, float>(from, to, numel, launch);
+    case DType::bfloat16: return cast_elements<From, Bf16>(from, to, numel, launch);
+    case DType::float16: return cast_elements<From, F16>(from, to, numel, launch);
+    case DType::float64:
+    case DType::byte: break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <typename From>
 cudaError_t add_scaled_elements(const void* from, float* to, std::size_t numel, float scale,
                                 bool accumulate, const Launch& launch) {
   const auto* const source = static_cast<const From*>(from);
@@ -95,17 +108,12 @@ cudaError_t cast(const void* from, DType from_dtype, void* to, DType to_dtype, s
   if (numel == 0) {
     return cudaSuccess;
   }
-  if (from_dtype == DType::float32 && to_dtype == DType::bfloat16) {
-    return cast_elements<float, Bf16>(from, to, numel, launch);
-  }
-  if (from_dtype == DType::float32 && to_dtype == DType::float16) {
-    return cast_elements<float, F16>(from, to, numel, launch);
-  }
-  if (from_dtype == DType::bfloat16 && to_dtype == DType::float32) {
-    return cast_elements<Bf16, float>(from, to, numel, launch);
-  }
-  if (from_dtype == DType::float16 && to_dtype == DType::float32) {
-    return cast_elements<F16, float>(from, to, numel, launch);
+  switch (from_dtype) {
+    case DType::float32: return cast_from<float>(from, to, to_dtype, numel, launch);
+    case DType::bfloat16: return cast_from<Bf16>(from, to, to_dtype, numel, launch);
+    case DType::float16: return cast_from<F16>(from, to, to_dtype, numel, launch);
+    case DType::float64:
+    case DType::byte: break;
   }
   return cudaErrorInvalidValue;
 }

@@ -17,7 +17,7 @@ struct Launch {
   int multiprocessors;  ///< of the stream's GPU
 };
 
-/// float32 <-> bfloat16, float16. cudaErrorInvalidValue for other pairs.
+/// Between different ones of float32, bfloat16 and float16. cudaErrorInvalidValue for others.
 cudaError_t cast(const void* from, DType from_dtype, void* to, DType to_dtype, std::size_t numel,
                  const Launch& launch);
 
@@ -35,7 +35,8 @@ cudaError_t add_squared_norm(const float* values, std::size_t numel, double* sum
                              const Launch& launch);
 
 /// Arrays lie at multiples of 4 elements' bytes, ranges begin at multiples of 4 elements;
-/// cudaErrorMisalignedAddress where one does not.
+/// cudaErrorMisalignedAddress where one does not; cudaErrorInvalidValue for dtypes that
+/// UpdateArrays does not name.
 cudaError_t adamw(const kernels::AdamWCoefficients& coefficients,
                   const device::UpdateArrays& arrays, std::span<const device::UpdateRange> ranges,
                   const Launch& launch);

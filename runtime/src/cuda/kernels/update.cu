@@ -22,14 +22,81 @@ struct NotRounded {
   std::uint16_t bits;
 };
 
-template <typename Rounded>
-struct Arrays {
-  float* __restrict__ weights;
-  const float* __restrict__ grads;
-  float* __restrict__ first;
-  float* __restrict__ second;
-  Rounded* __restrict__ rounded;
+// How weights of 16 bits are rounded: to nearest, or by chance.
+struct Chance {
+  std::uint64_t key;
+  std::uint32_t first;
 };
+
+template <typename Weight, typename Moment, typename Rounded>
+struct Arrays {
+  using WeightType = Weight;
+  using MomentType = Moment;
+  using RoundedType = Rounded;
+  Weight* __restrict__ weights;
+  const float* __restrict__ grads;
+  Moment* __restrict__ first;
+  Moment* __restrict__ second;
+  Rounded* __restrict__ rounded;
+  bool stochastic;
+  Chance chance;
+};
+
+// These give the bits of the CPU's functions of the same names.
+__device__ __forceinline__ std::uint32_t noise_of(std::uint64_t key, std::uint32_t index) {
+  std::uint32_t x = index ^ static_cast<std::uint32_t>(key);
+  x ^= x >> 16;
+  x *= 0x21f0aaadU;
+  x += static_cast<std::uint32_t>(key >> 32);
+  x ^= x >> 15;
+  x *= 0x735a2d97U;
+  x ^= x >> 15;
+  return x;
+}
+
+__device__ __forceinline__ std::uint32_t bits_of(float value) {
+  std::uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+template <typename To>
+__device__ __forceinline__ To narrow_by_chance(float value, std::uint32_t noise) {
+  const std::uint32_t bits = bits_of(value);
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude >= 0x7f800000U) {  // infinity, NaN
+    return narrow<To>(value);
+  }
+  if constexpr (std::is_same_v<To, Bf16>) {
+    return {static_cast<std::uint16_t>((bits + (noise >> 16)) >> 16)};
+  } else {
+    const std::uint32_t added = noise >> 19;
+    std::uint32_t half;
+    if (magnitude >= 0x47800000U) {  // 65536 and above
+      half = 0x7c00U;
+    } else if (magnitude < 0x38800000U) {  // below 2^-14: units of 2^-24
+      const float units =
+          fabsf(value) * 0x1p24F + static_cast<float>(static_cast<std::int32_t>(added)) * 0x1p-13F;
+      half = static_cast<std::uint32_t>(static_cast<std::int32_t>(units));
+    } else {
+      half = (magnitude - 0x38000000U + added) >> 13;
+    }
+    return {static_cast<std::uint16_t>((bits >> 16 & 0x8000U) | half)};
+  }
+}
+
+template <typename All>
+__device__ __forceinline__ typename All::WeightType narrow_weight(const All& arrays, float value,
+                                                                  std::size_t at) {
+  using Weight = typename All::WeightType;
+  if constexpr (!std::is_same_v<Weight, float>) {
+    if (arrays.stochastic) {
+      return narrow_by_chance<Weight>(
+          value, noise_of(arrays.chance.key, arrays.chance.first + static_cast<std::uint32_t>(at)));
+    }
+  }
+  return narrow<Weight>(value);
+}
 
 // One element's rule; the CPU's are in kernels_body.inc and give the same bits.
 struct AdamWStep {
@@ -77,13 +144,14 @@ __device__ __forceinline__ int range_of(const RangeTable& ranges, std::uint32_t 
   return low;
 }
 
-template <typename Step, typename Rounded>
-__device__ void update_tile(const Step& step, const Arrays<Rounded>& arrays, std::int64_t begin,
-                            bool decays) {
-  Quad<float> weights[kQuads];
+template <typename Step, typename All>
+__device__ void update_tile(const Step& step, const All& arrays, std::int64_t begin, bool decays) {
+  using Moment = typename All::MomentType;
+  using Rounded = typename All::RoundedType;
+  Quad<typename All::WeightType> weights[kQuads];
   Quad<float> grads[kQuads];
-  Quad<float> first[kQuads] = {};
-  Quad<float> second[kQuads] = {};
+  Quad<Moment> first[kQuads] = {};
+  Quad<Moment> second[kQuads] = {};
 #pragma unroll
   for (unsigned i = 0; i < kQuads; ++i) {
     const std::size_t at = static_cast<std::size_t>(begin) + quad_offset(i);
@@ -99,9 +167,17 @@ __device__ void update_tile(const Step& step, const Arrays<Rounded>& arrays, std
 #pragma unroll
   for (unsigned i = 0; i < kQuads; ++i) {
     const std::size_t at = static_cast<std::size_t>(begin) + quad_offset(i);
-    for (int j = 0; j < 4; ++j) {
-      weights[i].values[j] = step(weights[i].values[j], grads[i].values[j], first[i].values[j],
-                                  second[i].values[j], decays);
+    Quad<Rounded> rounded;
+    for (unsigned j = 0; j < 4; ++j) {
+      float m = widen(first[i].values[j]);
+      float v = widen(second[i].values[j]);
+      const float weight = step(widen(weights[i].values[j]), grads[i].values[j], m, v, decays);
+      first[i].values[j] = narrow<Moment>(m);
+      second[i].values[j] = narrow<Moment>(v);
+      weights[i].values[j] = narrow_weight(arrays, weight, at + j);
+      if constexpr (!std::is_same_v<Rounded, NotRounded>) {
+        rounded.values[j] = narrow<Rounded>(weight);
+      }
     }
     store_quad(arrays.weights + at, weights[i]);
     if constexpr (Step::kStates > 0) {
@@ -111,36 +187,33 @@ __device__ void update_tile(const Step& step, const Arrays<Rounded>& arrays, std
       store_quad(arrays.second + at, second[i]);
     }
     if constexpr (!std::is_same_v<Rounded, NotRounded>) {
-      Quad<Rounded> rounded;
-      for (int j = 0; j < 4; ++j) {
-        rounded.values[j] = narrow<Rounded>(weights[i].values[j]);
-      }
       store_quad(arrays.rounded + at, rounded);
     }
   }
 }
 
-template <typename Step, typename Rounded>
-__device__ void update_one(const Step& step, const Arrays<Rounded>& arrays, std::int64_t at,
-                           bool decays) {
-  float first = Step::kStates > 0 ? arrays.first[at] : 0.0F;
-  float second = Step::kStates > 1 ? arrays.second[at] : 0.0F;
-  const float weight = step(arrays.weights[at], arrays.grads[at], first, second, decays);
-  arrays.weights[at] = weight;
+template <typename Step, typename All>
+__device__ void update_one(const Step& step, const All& arrays, std::int64_t at, bool decays) {
+  using Moment = typename All::MomentType;
+  using Rounded = typename All::RoundedType;
+  float first = Step::kStates > 0 ? widen(arrays.first[at]) : 0.0F;
+  float second = Step::kStates > 1 ? widen(arrays.second[at]) : 0.0F;
+  const float weight = step(widen(arrays.weights[at]), arrays.grads[at], first, second, decays);
+  arrays.weights[at] = narrow_weight(arrays, weight, static_cast<std::size_t>(at));
   if constexpr (Step::kStates > 0) {
-    arrays.first[at] = first;
+    arrays.first[at] = narrow<Moment>(first);
   }
   if constexpr (Step::kStates > 1) {
-    arrays.second[at] = second;
+    arrays.second[at] = narrow<Moment>(second);
   }
   if constexpr (!std::is_same_v<Rounded, NotRounded>) {
     arrays.rounded[at] = narrow<Rounded>(weight);
   }
 }
 
-template <typename Step, typename Rounded>
+template <typename Step, typename All>
 __global__ void __launch_bounds__(kThreads)
-    update_ranges(const __grid_constant__ Step step, const __grid_constant__ Arrays<Rounded> arrays,
+    update_ranges(const __grid_constant__ Step step, const __grid_constant__ All arrays,
                   const __grid_constant__ RangeTable ranges) {
   const std::uint32_t tiles = ranges.first_tile[ranges.count];
   for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -173,11 +246,14 @@ RangeTable table_of(std::span<const device::UpdateRange> ranges) {
   return table;
 }
 
-template <typename Rounded, typename Step>
+template <typename Weight, typename Moment, typename Rounded, typename Step>
 cudaError_t launch_updates(const Step& step, const device::UpdateArrays& arrays,
                            std::span<const device::UpdateRange> ranges, const Launch& launch) {
-  const Arrays<Rounded> typed{arrays.weights, arrays.grads, arrays.first, arrays.second,
-                              static_cast<Rounded*>(arrays.rounded)};
+  using All = Arrays<Weight, Moment, Rounded>;
+  const All typed{static_cast<Weight*>(arrays.weights),  arrays.grads,
+                  static_cast<Moment*>(arrays.first),    static_cast<Moment*>(arrays.second),
+                  static_cast<Rounded*>(arrays.rounded), arrays.stochastic,
+                  {arrays.noise_key, arrays.noise_first}};
   if (!quads_aligned(typed.weights) || !quads_aligned(typed.grads) || !quads_aligned(typed.first) ||
       !quads_aligned(typed.second) || !quads_aligned(typed.rounded)) {
     return cudaErrorMisalignedAddress;
@@ -191,12 +267,23 @@ cudaError_t launch_updates(const Step& step, const device::UpdateArrays& arrays,
     const cudaLaunchConfig_t config =
         tile_grid(table.first_tile[table.count], launch.multiprocessors, launch.stream);
     const cudaError_t status =
-        cudaLaunchKernelEx(&config, update_ranges<Step, Rounded>, step, typed, table);
+        cudaLaunchKernelEx(&config, update_ranges<Step, All>, step, typed, table);
     if (status != cudaSuccess) {
       return status;
     }
   }
   return cudaSuccess;
+}
+
+template <typename Step>
+cudaError_t update_floats(const Step& step, const device::UpdateArrays& arrays,
+                          std::span<const device::UpdateRange> ranges, const Launch& launch) {
+  if (arrays.rounded == nullptr) {
+    return launch_updates<float, float, NotRounded>(step, arrays, ranges, launch);
+  }
+  return arrays.rounded_dtype == DType::bfloat16
+             ? launch_updates<float, float, Bf16>(step, arrays, ranges, launch)
+             : launch_updates<float, float, F16>(step, arrays, ranges, launch);
 }
 
 template <typename Step>
@@ -207,12 +294,18 @@ cudaError_t update(const Step& step, const device::UpdateArrays& arrays,
       return cudaErrorMisalignedAddress;
     }
   }
-  if (arrays.rounded == nullptr) {
-    return launch_updates<NotRounded>(step, arrays, ranges, launch);
+  if (arrays.weight_dtype == DType::float32 && arrays.moment_dtype == DType::float32) {
+    return update_floats(step, arrays, ranges, launch);
   }
-  return arrays.rounded_dtype == DType::bfloat16
-             ? launch_updates<Bf16>(step, arrays, ranges, launch)
-             : launch_updates<F16>(step, arrays, ranges, launch);
+  if (arrays.moment_dtype != DType::bfloat16 || arrays.rounded != nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  switch (arrays.weight_dtype) {
+    case DType::bfloat16:
+      return launch_updates<Bf16, Bf16, NotRounded>(step, arrays, ranges, launch);
+    case DType::float16: return launch_updates<F16, Bf16, NotRounded>(step, arrays, ranges, launch);
+    default: return cudaErrorInvalidValue;
+  }
 }
 
 }  // namespace

@@ -131,6 +131,18 @@ WorkPtr NcclGroup::all_gather(const void* shard, void* out, std::size_t shard_nb
   });
 }
 
+namespace {
+
+ncclDataType_t nccl_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::bfloat16: return ncclBfloat16;
+    case DType::float16: return ncclFloat16;
+    default: return ncclFloat32;
+  }
+}
+
+}  // namespace
+
 // Sums, not ncclAvg: that multiplies by 1 / size before it adds, rounded to the dtype (0.2 % off
 // for three ranks in bfloat16), and neither NVLink's multicast nor symmetric kernels know it.
 WorkPtr NcclGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
@@ -140,9 +152,8 @@ WorkPtr NcclGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
   return issue(
       fmt::format("reduce_scatter of {} x {}", shard_numel, to_string(dtype)),
       [&](ncclComm_t comm) {
-        return communicator_->api().reduce_scatter(
-            in, sums, shard_numel, dtype == DType::float32 ? ncclFloat32 : ncclBfloat16, ncclSum,
-            comm, stream());
+        return communicator_->api().reduce_scatter(in, sums, shard_numel, nccl_dtype(dtype),
+                                                   ncclSum, comm, stream());
       },
       [&] {
         if (!straight || options.scale != 1.0F) {

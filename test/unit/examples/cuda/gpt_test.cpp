@@ -65,8 +65,9 @@ std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int 
   auto model = runtime.model();
   const int micro_steps = runtime.gradient_accumulation_steps();
   const GlobalBatch global(8, {.rank = 0, .world_size = 1, .micro_steps = micro_steps});
-  const auto gpt = cuda::make_gpt(runtime.device(), model, kConfig,
-                                  {.batch = global.largest_share(), .time = 64}, most_logits);
+  const auto gpt = cuda::make_gpt(
+      runtime.device(), model, kConfig, {.batch = global.largest_share(), .time = 64},
+      runtime.activation_checkpointing() ? &runtime : nullptr, most_logits);
   model.load_safetensors(kParity + "init.safetensors");
   auto optimizer = model.optimizer(
       acc::AdamW{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
@@ -102,6 +103,24 @@ void check_parity(const std::vector<Step>& run, double loss_tolerance, double no
 
 TEST_CASE("fp32 on a GPU: losses and gradient norms are those of PyTorch in double precision") {
   check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 8), 2e-5, 1e-4);
+}
+
+TEST_CASE("activation checkpointing changes nothing, with its offload neither") {
+  for (const auto precision :
+       {acc::plugins::MixedPrecision::no, acc::plugins::MixedPrecision::bf16}) {
+    auto settings = on_gpu(precision, 2);
+    const auto plain = parity_run(settings, 3);
+    settings.sharding.activation_checkpointing = true;
+    for (const bool offload : {false, true}) {
+      CAPTURE(offload);
+      settings.sharding.activation_checkpointing_offload = offload;
+      const auto run = parity_run(settings, 3);
+      for (std::size_t step = 0; step < plain.size(); ++step) {
+        CHECK(run[step].loss == plain[step].loss);
+        CHECK(run[step].norm == plain[step].norm);
+      }
+    }
+  }
 }
 
 TEST_CASE("the same in micro-steps, whose gradients are added, of 2, 3 and 3 sequences") {

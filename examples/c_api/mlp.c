@@ -1,0 +1,156 @@
+/* mlp: a network with one hidden layer, in plain C, that learns sin(x). Each rank has its own
+ * points; which of the parameters it holds is the launcher's affair:
+ *
+ *   acclaunch --cpu --num_processes 2 --use_fsdp mlp
+ */
+#include <acc/runtime.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { kPoints = 64, kHidden = 32, kSteps = 1500 };
+
+/* Ends the program with what went wrong and the status that the launcher understands. */
+static void check(acc_status status) {
+  if (status != ACC_OK) {
+    fprintf(stderr, "mlp: %s: %s\n", acc_status_name(status), acc_last_error());
+    exit(acc_exit_status(status));
+  }
+}
+
+/* y = x w + b; x: [kPoints, in], w: [in, out], b: [out] */
+typedef struct Layer {
+  acc_unit* unit;
+  acc_parameter w, b;
+  int in, out;
+} Layer;
+
+static Layer make_layer(acc_model* model, const char* name, int in, int out) {
+  Layer layer = {.in = in, .out = out};
+  check(acc_model_unit(model, name, "Linear", &layer.unit));
+  acc_parameter_config weight = ACC_PARAMETER_CONFIG_INITIALIZER;
+  weight.initializer = ACC_INITIALIZER_NORMAL;
+  weight.a = 1.0F / sqrtf((float)in);
+  const int64_t matrix[] = {in, out};
+  check(acc_unit_parameter(layer.unit, "w", matrix, 2, &weight, &layer.w));
+  acc_parameter_config bias = ACC_PARAMETER_CONFIG_INITIALIZER;
+  bias.initializer = ACC_INITIALIZER_UNIFORM;
+  bias.a = -1.0F;
+  bias.b = 1.0F;
+  bias.weight_decay = 0;
+  const int64_t vector[] = {out};
+  check(acc_unit_parameter(layer.unit, "b", vector, 1, &bias, &layer.b));
+  return layer;
+}
+
+static void forward(const Layer* layer, const float* x, float* y) {
+  acc_forward_use* use = NULL;
+  const float* w = NULL;
+  const float* b = NULL;
+  check(acc_forward_begin(layer->unit, &use));
+  check(acc_forward_parameter(use, layer->w, &w));
+  check(acc_forward_parameter(use, layer->b, &b));
+  for (int point = 0; point < kPoints; ++point) {
+    for (int o = 0; o < layer->out; ++o) {
+      float sum = b[o];
+      for (int i = 0; i < layer->in; ++i) {
+        sum += x[point * layer->in + i] * w[i * layer->out + o];
+      }
+      y[point * layer->out + o] = sum;
+    }
+  }
+  check(acc_forward_end(use));
+}
+
+/* From dy, the gradient of y; dx: may be NULL. */
+static void backward(const Layer* layer, const float* x, const float* dy, float* dx) {
+  acc_backward_use* use = NULL;
+  const float* w = NULL;
+  float* dw = NULL;
+  float* db = NULL;
+  check(acc_backward_begin(layer->unit, &use));
+  check(acc_backward_parameter(use, layer->w, &w));
+  check(acc_backward_grad_to_add(use, layer->w, &dw));
+  check(acc_backward_grad_to_add(use, layer->b, &db));
+  for (int point = 0; point < kPoints; ++point) {
+    for (int o = 0; o < layer->out; ++o) {
+      db[o] += dy[point * layer->out + o];
+    }
+    for (int i = 0; i < layer->in; ++i) {
+      float sum = 0.0F;
+      for (int o = 0; o < layer->out; ++o) {
+        dw[i * layer->out + o] += x[point * layer->in + i] * dy[point * layer->out + o];
+        sum += w[i * layer->out + o] * dy[point * layer->out + o];
+      }
+      if (dx != NULL) {
+        dx[point * layer->in + i] = sum;
+      }
+    }
+  }
+  check(acc_backward_end(use));
+}
+
+/* Forward and backward over this rank's points: the mean squared error. */
+static double train(const Layer* first, const Layer* second, const float* x) {
+  static float hidden[kPoints * kHidden], d_hidden[kPoints * kHidden];
+  static float y[kPoints], dy[kPoints];
+  forward(first, x, hidden);
+  for (int k = 0; k < kPoints * kHidden; ++k) {
+    hidden[k] = tanhf(hidden[k]);
+  }
+  forward(second, hidden, y);
+  double loss = 0.0;
+  for (int point = 0; point < kPoints; ++point) {
+    const float difference = y[point] - sinf(x[point]);
+    loss += (double)(difference * difference) / kPoints;
+    dy[point] = 2.0F * difference / kPoints;
+  }
+  backward(second, hidden, dy, d_hidden);
+  for (int k = 0; k < kPoints * kHidden; ++k) {
+    d_hidden[k] *= 1.0F - hidden[k] * hidden[k];
+  }
+  backward(first, x, d_hidden, NULL);
+  return loss;
+}
+
+int main(void) {
+  acc_runtime* runtime = NULL;
+  acc_model* model = NULL;
+  check(acc_runtime_from_environment(&runtime));
+  check(acc_model_create(runtime, 1, &model));
+  const Layer first = make_layer(model, "first", 1, kHidden);
+  const Layer second = make_layer(model, "second", kHidden, 1);
+
+  acc_optimizer* optimizer = NULL;
+  acc_adamw_config adamw = ACC_ADAMW_CONFIG_INITIALIZER;
+  adamw.lr = 0.02;
+  adamw.weight_decay = 1e-4;
+  check(acc_optimizer_adamw(model, &adamw, &optimizer));
+  acc_lr_schedule_config schedule = ACC_LR_SCHEDULE_CONFIG_INITIALIZER;
+  schedule.kind = ACC_LR_COSINE;
+  schedule.total_steps = kSteps;
+  check(acc_optimizer_set_schedule(optimizer, &schedule));
+
+  const int rank = acc_runtime_rank(runtime);
+  const int points = kPoints * acc_runtime_world_size(runtime);
+  const int micro_steps = acc_runtime_gradient_accumulation_steps(runtime);
+  float x[kPoints];
+  for (int i = 0; i < kPoints; ++i) { /* of [-3, 3], each rank its part */
+    x[i] = 6.0F * ((float)(rank * kPoints + i) + 0.5F) / (float)points - 3.0F;
+  }
+  double loss = 0.0;
+  for (int step = 0; step < kSteps; ++step) {
+    for (int micro_step = 0; micro_step < micro_steps; ++micro_step) {
+      loss = train(&first, &second, x);
+    }
+    check(acc_optimizer_step(optimizer, NULL));
+  }
+  check(acc_runtime_mean(runtime, loss, &loss));
+  if (rank == 0) {
+    printf("mean squared error %.6f\n", loss);
+  }
+  acc_optimizer_free(optimizer);
+  acc_model_free(model);
+  acc_runtime_free(runtime);
+  return loss < 1e-3 ? 0 : 1;
+}

@@ -1,0 +1,118 @@
+#include "report/flight_json.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace acc::launcher {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using flight::Collective;
+using flight::Group;
+using flight::State;
+
+constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMostCalls = std::numeric_limits<std::uint32_t>::max();
+constexpr State kStates[] = {State::called, State::waiting, State::done, State::failed};
+
+Json time_json(std::int64_t us) {
+  return us > 0 ? Json(us) : Json(nullptr);
+}
+
+std::uint32_t calls(const ReportFields& fields, const char* name) {
+  return static_cast<std::uint32_t>(fields.integer(name, 0, kMostCalls));
+}
+
+Json collective_json(const Collective& each) {
+  return {{"group", each.group},
+          {"number", each.number},
+          {"kind", each.kind},
+          {"bytes", each.nbytes},
+          {"phase", each.place.phase},
+          {"unit", each.place.unit},
+          {"state", to_string(each.state)},
+          {"called_at_us", time_json(each.called_us)},
+          {"waiting_since_us", time_json(each.waiting_us)},
+          {"ended_at_us", time_json(each.ended_us)}};
+}
+
+Collective collective(const ReportFields& fields, std::size_t num_groups) {
+  const std::string word = fields.text("state");
+  const auto* state =
+      std::ranges::find_if(kStates, [&](State each) { return to_string(each) == word; });
+  if (state == std::end(kStates)) {
+    fields.refuse("state", "called, waiting, done or failed");
+  }
+  const auto time = [&](const char* name) {
+    return fields.is_null(name) ? 0 : fields.integer(name, 0, kAny);
+  };
+  return {.group = static_cast<std::size_t>(
+              fields.integer("group", 0, static_cast<std::int64_t>(num_groups) - 1)),
+          .number = calls(fields, "number"),
+          .kind = fields.text("kind"),
+          .nbytes = static_cast<std::uint64_t>(fields.integer("bytes", 0, kAny)),
+          .state = *state,
+          .place = {fields.text("phase"), fields.text("unit")},
+          .called_us = time("called_at_us"),
+          .waiting_us = time("waiting_since_us"),
+          .ended_us = time("ended_at_us")};
+}
+
+}  // namespace
+
+Json flight_json(const flight::Record& record) {
+  Json groups = Json::array();
+  for (const Group& group : record.groups) {
+    groups.push_back({{"name", group.name},
+                      {"first_rank", group.first},
+                      {"stride", group.stride},
+                      {"num_ranks", group.count},
+                      {"called", group.called},
+                      {"waiting_in", group.waiting}});
+  }
+  Json last = Json::array();
+  for (const Collective& each : record.last) {
+    last.push_back(collective_json(each));
+  }
+  return {{"rank", record.rank},
+          {"phase", record.place.phase},
+          {"unit", record.place.unit},
+          {"groups", std::move(groups)},
+          {"last", std::move(last)}};
+}
+
+flight::Record flight_record(const ReportFields& fields) {
+  flight::Record record{.rank = fields.number("rank", 0),
+                        .place = {fields.text("phase"), fields.text("unit")},
+                        .groups = {},
+                        .last = {}};
+  for (const Json& json : fields.array("groups")) {
+    const ReportFields group(json, "a group of a flight record");
+    record.groups.push_back({.name = group.text("name"),
+                             .first = group.number("first_rank", 0),
+                             .stride = group.number("stride", 1),
+                             .count = group.number("num_ranks", 1),
+                             .called = calls(group, "called"),
+                             .waiting = calls(group, "waiting_in")});
+  }
+  for (const Json& json : fields.array("last")) {
+    record.last.push_back(
+        collective(ReportFields(json, "a collective of a flight record"), record.groups.size()));
+  }
+  return record;
+}
+
+Json late_json(const LateRanks& late) {
+  return {{"ranks", late.ranks},
+          {"group", late.group.name},
+          {"number", late.what.number},
+          {"kind", late.what.kind},
+          {"bytes", late.what.nbytes},
+          {"phase", late.what.place.phase},
+          {"unit", late.what.place.unit},
+          {"waiting_ranks", late.waiting},
+          {"waited_ms", late.waited.count()},
+          {"called_instead", late.called}};
+}
+
+}  // namespace acc::launcher

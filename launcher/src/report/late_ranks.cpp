@@ -1,0 +1,306 @@
+#include "report/late_ranks.hpp"
+
+#include "report/words.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace acc::launcher {
+namespace {
+
+using flight::Collective;
+using flight::Group;
+using flight::State;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr int kMostUnknown = 4096;  // ranks that are named though they said nothing
+
+/// One rank's view of a group.
+struct Member {
+  const WorkerReport* worker;
+  std::size_t index;  ///< of the group in its record
+  [[nodiscard]] const Group& group() const { return worker->flight->groups[index]; }
+  [[nodiscard]] const Collective* find(std::uint32_t number) const {
+    const auto& last = worker->flight->last;
+    const auto found = std::ranges::find_if(
+        last, [&](const Collective& c) { return c.group == index && c.number == number; });
+    return found != last.end() ? &*found : nullptr;
+  }
+};
+using Members = std::vector<Member>;
+
+bool waits_somewhere(const WorkerReport& worker) {
+  return worker.flight && std::ranges::any_of(worker.flight->groups, [](const Group& group) {
+           return group.waiting != 0;
+         });
+}
+
+bool failed_in_collective(const WorkerReport& worker) {
+  return worker.flight && std::ranges::any_of(worker.flight->last, [](const Collective& each) {
+           return each.state == State::failed;
+         });
+}
+
+/// All that saw the same group, by rank.
+std::vector<Members> members_by_group(const std::vector<WorkerReport>& workers) {
+  std::map<std::tuple<std::string, int, int, int>, Members> groups;
+  for (const WorkerReport& worker : workers) {
+    for (std::size_t i = 0; worker.flight && i < worker.flight->groups.size(); ++i) {
+      const Group& group = worker.flight->groups[i];
+      groups[{group.name, group.first, group.stride, group.count}].push_back({&worker, i});
+    }
+  }
+  std::vector<Members> all;
+  for (auto& [_, members] : groups) {
+    all.push_back(std::move(members));
+  }
+  return all;
+}
+
+std::vector<int> ranks_of(const Members& members) {
+  std::set<int> ranks;
+  for (const Member& member : members) {
+    ranks.insert(member.worker->rank);
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+milliseconds waited_for(const Member& member, const Collective& what) {
+  const microseconds end = what.ended_us > 0
+                               ? microseconds(what.ended_us)
+                               : std::chrono::floor<microseconds>(
+                                     member.worker->ended_at.time_since_epoch());
+  const microseconds begin(what.waiting_us);
+  return begin.count() == 0 || end < begin ? milliseconds(0)
+                                           : std::chrono::duration_cast<milliseconds>(end - begin);
+}
+
+/// Fills in what the waiting ranks say of their collective `number`.
+LateRanks lateness(std::vector<int> late, const Members& waiting, std::uint32_t number) {
+  LateRanks result{.ranks = std::move(late),
+                   .group = waiting.front().group(),
+                   .what = {},
+                   .waiting = ranks_of(waiting)};
+  result.what.number = number;
+  for (const Member& member : waiting) {
+    if (const Collective* what = member.find(number)) {
+      result.what = *what;
+      result.waited = std::max(result.waited, waited_for(member, *what));
+    }
+  }
+  return result;
+}
+
+/// The first collective that not all have called alike.
+std::optional<LateRanks> different_call(const Members& members) {
+  using Call = std::pair<std::string, std::uint64_t>;
+  std::map<std::uint32_t, std::map<Call, Members>> calls;
+  for (const Member& member : members) {
+    for (const Collective& each : member.worker->flight->last) {
+      if (each.group == member.index) {
+        calls[each.number][{each.kind, each.nbytes}].push_back(member);
+      }
+    }
+  }
+  for (const auto& [number, by_call] : calls) {
+    if (by_call.size() < 2) {
+      continue;
+    }
+    // The few differ from the many; of equally many, those without the lowest rank.
+    const auto order = [](const auto& each) {
+      return std::pair(-static_cast<int>(each.second.size()), each.second.front().worker->rank);
+    };
+    const auto usual = std::ranges::min_element(by_call, {}, order);
+    Members others;
+    const Call* called = nullptr;
+    for (const auto& each : by_call) {
+      if (&each.second != &usual->second) {
+        called = called == nullptr ? &each.first : called;
+        others.insert(others.end(), each.second.begin(), each.second.end());
+      }
+    }
+    LateRanks result = lateness(ranks_of(others), usual->second, number);
+    result.called = fmt::format("{} of {} bytes", called->first, called->second);
+    return result;
+  }
+  return std::nullopt;
+}
+
+/// Ranks of the group that left no record.
+std::vector<int> unknown_ranks(const Members& members) {
+  const std::vector<int> known = ranks_of(members);
+  const Group& group = members.front().group();
+  std::vector<int> unknown;
+  for (int i = 0; i < std::min(group.count, kMostUnknown); ++i) {
+    const std::int64_t rank = group.first + std::int64_t{i} * group.stride;
+    if (!std::ranges::binary_search(known, rank)) {
+      unknown.push_back(static_cast<int>(rank));
+    }
+  }
+  return unknown;
+}
+
+/// Who did not call what others wait in; or has, and does something else.
+std::optional<LateRanks> missing_call(const Members& members) {
+  std::map<std::uint32_t, Members> waiting;
+  for (const Member& member : members) {
+    if (member.group().waiting != 0) {
+      waiting[member.group().waiting].push_back(member);
+    }
+  }
+  for (const auto& [number, waiters] : waiting) {
+    Members not_called;
+    Members elsewhere;
+    for (const Member& member : members) {
+      const Collective* own = member.find(number);
+      if (waits_somewhere(*member.worker) || (own != nullptr && own->state == State::done)) {
+        continue;
+      }
+      (member.group().called < number ? not_called : elsewhere).push_back(member);
+    }
+    std::vector<int> late = ranks_of(not_called.empty() ? elsewhere : not_called);
+    if (late.empty() && waiters.size() == members.size()) {
+      late = unknown_ranks(members);
+    }
+    if (!late.empty()) {
+      return lateness(std::move(late), waiters, number);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<LateRanks> late_ranks(const std::vector<WorkerReport>& workers,
+                                  std::optional<std::size_t> first_failure) {
+  std::vector<LateRanks> different;
+  std::vector<LateRanks> late;
+  for (const Members& members : members_by_group(workers)) {
+    if (auto found = different_call(members)) {
+      different.push_back(std::move(*found));
+    }
+    if (auto found = missing_call(members)) {
+      late.push_back(std::move(*found));
+    }
+  }
+  if (!different.empty()) {
+    return different;
+  }
+  if (first_failure && !failed_in_collective(workers[*first_failure])) {
+    std::erase_if(late, [&](const LateRanks& each) {
+      return !std::ranges::binary_search(each.ranks, workers[*first_failure].rank);
+    });
+  }
+  // Most waiters first; the same ranks once.
+  std::ranges::stable_sort(late, {}, [](const LateRanks& each) {
+    return -static_cast<std::ptrdiff_t>(each.waiting.size());
+  });
+  std::set<std::vector<int>> seen;
+  std::erase_if(late, [&](const LateRanks& each) { return !seen.insert(each.ranks).second; });
+  return late;
+}
+
+std::string name_of(const Collective& collective, const Group& group) {
+  std::string name = fmt::format("{} {}", collective.kind, collective.number);
+  if (group.name != "world") {
+    name += " of the " + group.name + " group";
+  }
+  if (!collective.place.unit.empty()) {
+    name += " of unit " + collective.place.unit;
+  }
+  return name + (collective.place.phase.empty() ? "" : ", " + collective.place.phase);
+}
+
+namespace {
+
+constexpr std::size_t kMaxLines = 8;
+
+std::string verb(std::size_t count) {
+  return count == 1 ? "it" : "they";
+}
+
+std::string late_line(const LateRanks& late) {
+  const std::string what = name_of(late.what, late.group);
+  const std::string others = numbered("rank", late.waiting);
+  const std::string who = numbered("rank", late.ranks) + ": " + verb(late.ranks.size());
+  if (!late.called.empty()) {
+    return fmt::format("  differs   {} called {}; {} called {} ({} bytes)\n", who, late.called,
+                       others, what, late.what.nbytes);
+  }
+  const std::string time =
+      late.waited.count() > 0 ? " for " + time_span(microseconds(late.waited)) : "";
+  return fmt::format("  late      {} did not come to {}, in which {} waited{}\n", who, what, others,
+                     time);
+}
+
+/// The one that it was stopped by, or the last.
+const Collective* significant(const flight::Record& record) {
+  const auto stopped = std::ranges::find_if(record.last.rbegin(), record.last.rend(),
+                                            [](const Collective& each) {
+                                              return each.state == State::waiting ||
+                                                     each.state == State::failed;
+                                            });
+  return stopped != record.last.rend() ? &*stopped
+         : record.last.empty()         ? nullptr
+                                       : &record.last.back();
+}
+
+std::string where(const flight::Record& record) {
+  const Collective* const last = significant(record);
+  if (last == nullptr) {
+    return "none yet";
+  }
+  std::string text = fmt::format("{}, {}", name_of(*last, record.groups[last->group]),
+                                 to_string(last->state));
+  const bool moved_on = last->state == State::done || last->state == State::called;
+  if (moved_on && !record.place.phase.empty() && record.place != last->place) {
+    text += "; then in " + record.place.phase +
+            (record.place.unit.empty() ? "" : " of unit " + record.place.unit);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string last_collectives(const std::vector<WorkerReport>& workers,
+                             const std::vector<LateRanks>& late) {
+  std::map<std::string, std::vector<int>> ranks_by_place;
+  for (const WorkerReport& worker : workers) {
+    if (worker.flight && !worker.flight->groups.empty()) {
+      ranks_by_place[where(*worker.flight)].push_back(worker.rank);
+    }
+  }
+  std::string out;
+  for (std::size_t i = 0; i < std::min(late.size(), kMaxLines); ++i) {
+    out += late_line(late[i]);
+  }
+  if (ranks_by_place.empty()) {
+    return out;
+  }
+  using Line = std::pair<std::string, std::vector<int>>;
+  std::vector<Line> lines(ranks_by_place.begin(), ranks_by_place.end());
+  const auto is_late = [&](int rank) {
+    return std::ranges::any_of(late, [&](const LateRanks& each) {
+      return std::ranges::binary_search(each.ranks, rank);
+    });
+  };
+  std::ranges::sort(lines, {}, [&](const Line& line) {
+    return std::pair(!is_late(line.second.front()), line.second.front());
+  });
+  out += "  last collectives:\n";
+  for (std::size_t i = 0; i < std::min(lines.size(), kMaxLines); ++i) {
+    out += "    " + numbered("rank", lines[i].second) + ": " + lines[i].first + "\n";
+  }
+  if (lines.size() > kMaxLines) {
+    out += fmt::format("    and {} more places\n", lines.size() - kMaxLines);
+  }
+  return out;
+}
+
+}  // namespace acc::launcher

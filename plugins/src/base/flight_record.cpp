@@ -1,0 +1,113 @@
+#include "acc/base/flight_record.hpp"
+
+#include "acc/base/unique_fd.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace acc::flight {
+namespace {
+
+constexpr std::int32_t kMostRanks = 1 << 24;
+
+template <std::size_t N>
+std::string text(const std::array<char, N>& bytes) {
+  std::string words(bytes.begin(), std::find(bytes.begin(), bytes.end(), '\0'));
+  std::ranges::replace_if(words, [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return words;
+}
+
+Place place(const file::Place& from) {
+  return {text(from.phase), text(from.unit)};
+}
+
+template <typename T>
+T part(std::string_view bytes, std::size_t offset) {
+  T result;
+  std::memcpy(&result, bytes.data() + offset, sizeof(T));
+  return result;
+}
+
+bool is_plausible(const file::FileGroup& group) {
+  return group.first >= 0 && group.first < kMostRanks && group.count >= 1 &&
+         group.count < kMostRanks && group.stride >= 1 && group.stride < kMostRanks;
+}
+
+/// `index`: the slot in which it was found.
+std::optional<Collective> collective(const file::FileSlot& slot, std::size_t index,
+                                     std::size_t num_groups) {
+  if (slot.number == 0 || slot.number % file::kSlots != index || slot.group >= num_groups ||
+      slot.state > static_cast<std::uint8_t>(State::failed)) {
+    return std::nullopt;
+  }
+  return Collective{.group = slot.group,
+                    .number = slot.sequence,
+                    .kind = text(slot.kind),
+                    .nbytes = std::min<std::uint64_t>(slot.nbytes, INT64_MAX),
+                    .state = static_cast<State>(slot.state),
+                    .place = place(slot.place),
+                    .called_us = std::max<std::int64_t>(slot.called_us, 0),
+                    .waiting_us = std::max<std::int64_t>(slot.waiting_us, 0),
+                    .ended_us = std::max<std::int64_t>(slot.ended_us, 0)};
+}
+
+}  // namespace
+
+std::optional<Record> decode(std::string_view bytes) {
+  using namespace file;
+  if (bytes.size() != kNbytes) {
+    return std::nullopt;
+  }
+  const auto head = part<FileHead>(bytes, 0);
+  if (head.magic != kMagic || head.version != kVersion || head.rank < 0 ||
+      head.rank >= kMostRanks || head.num_groups > kGroups) {
+    return std::nullopt;
+  }
+  Record record{.rank = head.rank, .place = place(head.place), .groups = {}, .last = {}};
+  for (std::size_t i = 0; i < head.num_groups; ++i) {
+    const auto group = part<FileGroup>(bytes, sizeof(FileHead) + i * sizeof(FileGroup));
+    if (!is_plausible(group)) {
+      return std::nullopt;
+    }
+    record.groups.push_back({text(group.name), group.first, group.stride, group.count,
+                             group.called, group.waiting});
+  }
+  constexpr std::size_t kFirstSlot = sizeof(FileHead) + kGroups * sizeof(FileGroup);
+  std::vector<std::pair<std::uint64_t, Collective>> found;
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    const auto slot = part<FileSlot>(bytes, kFirstSlot + i * sizeof(FileSlot));
+    if (auto each = collective(slot, i, record.groups.size())) {
+      found.emplace_back(slot.number, std::move(*each));
+    }
+  }
+  std::ranges::sort(found, {}, [](const auto& each) { return each.first; });
+  for (auto& [_, each] : found) {
+    record.last.push_back(std::move(each));
+  }
+  return record;
+}
+
+std::optional<Record> read_record(const std::string& path) {
+  const UniqueFd opened(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  struct stat status {};
+  if (!opened || ::fstat(opened.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return std::nullopt;
+  }
+  std::string bytes(file::kNbytes + 1, '\0');
+  std::size_t size = 0;
+  ssize_t count = 0;
+  do {
+    count = ::read(opened.get(), bytes.data() + size, bytes.size() - size);
+    size += count > 0 ? static_cast<std::size_t>(count) : 0;
+  } while ((count > 0 && size < bytes.size()) || (count < 0 && errno == EINTR));
+  bytes.resize(size);
+  return decode(bytes);
+}
+
+}  // namespace acc::flight

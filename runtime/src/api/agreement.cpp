@@ -1,0 +1,104 @@
+#include "api/agreement.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/store.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+
+namespace acc::detail {
+namespace {
+
+std::string_view word(plugins::NanPolicy policy) {
+  switch (policy) {
+    case plugins::NanPolicy::ignore: return "ignore";
+    case plugins::NanPolicy::skip: return "skip";
+    case plugins::NanPolicy::raise: return "raise";
+  }
+  return "unknown";
+}
+
+using Terms = std::vector<std::pair<std::string, std::string>>;
+
+/// A line each.
+std::string encode(const Terms& terms) {
+  std::string text;
+  for (const auto& [name, value] : terms) {
+    text += name + "=" + value + "\n";
+  }
+  return text;
+}
+
+/// Of two encodings the first lines that differ: of the same term, but for another version's.
+std::pair<std::string, std::string> first_difference(std::string_view a, std::string_view b) {
+  while (!a.empty() || !b.empty()) {
+    const std::string_view x = a.substr(0, a.find('\n'));
+    const std::string_view y = b.substr(0, b.find('\n'));
+    if (x != y) {
+      return {std::string(x), std::string(y)};
+    }
+    a.remove_prefix(std::min(x.size() + 1, a.size()));
+    b.remove_prefix(std::min(y.size() + 1, b.size()));
+  }
+  return {};
+}
+
+}  // namespace
+
+Terms agreed_terms(const plugins::RuntimeSettings& settings) {
+  const plugins::ShardingSettings& sharding = settings.sharding;
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  return {{"libacc_runtime", ACC_VERSION},
+          {"device", std::string(to_string(settings.device))},
+          {"strategy", std::string(to_string(sharding.strategy))},
+          {"shard size", number(sharding.shard_size)},
+          {"hpZ partition size", number(sharding.hpz_partition_size)},
+          {"reshard size", number(sharding.reshard_size)},
+          {"mixed precision", std::string(to_string(sharding.mixed_precision))},
+          {"reduce precision", sharding.reduce_precision
+                                   ? std::string(to_string(*sharding.reduce_precision))
+                                   : "default"},
+          {"NaN policy", std::string(word(sharding.nan_policy))},
+          {"gradient accumulation steps", number(sharding.gradient_accumulation_steps)},
+          {"gradient clipping",
+           sharding.gradient_clipping ? number(*sharding.gradient_clipping) : "the program's"},
+          {"reduce bucket size", number(sharding.reduce_bucket_size)},
+          {"allgather bucket size", number(sharding.allgather_bucket_size)},
+          {"prefetch bucket size", number(sharding.prefetch_bucket_size)},
+          {"parameter persistence threshold", number(sharding.param_persistence_threshold)},
+          {"max live parameters", number(sharding.max_live_parameters)},
+          {"max reuse distance", number(sharding.max_reuse_distance)},
+          {"backward prefetch", std::string(to_string(sharding.backward_prefetch))},
+          {"forward prefetch", number(sharding.forward_prefetch)},
+          {"gathers by copy", number(settings.copy_gathers)},
+          {"deterministic", number(settings.deterministic)}};
+}
+
+void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store) {
+  const auto& identity = settings.identity;
+  if (identity.world_size == 1) {
+    return;
+  }
+  const std::string own = encode(agreed_terms(settings));
+  const std::string terms_key = "agreement/terms";
+  const std::string fault_key = "agreement/fault";
+  if (identity.rank == 0) {
+    store.set(terms_key, own);
+  } else if (const std::string first = store.get(terms_key, settings.collective_timeout);
+             first != own) {
+    const auto [theirs, ours] = first_difference(first, own);
+    store.compare_set(fault_key, "",
+                      fmt::format("the ranks of this job were not started alike: rank {} has {}, "
+                                  "rank 0 has {}",
+                                  identity.rank, ours, theirs));
+  }
+  store.barrier("agreement/met", identity.world_size, settings.collective_timeout);
+  if (store.check(std::span(&fault_key, 1))) {
+    throw Error(Errc::config, store.get(fault_key, settings.collective_timeout));
+  }
+}
+
+}  // namespace acc::detail

@@ -1,0 +1,203 @@
+#include "capi/capi.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+namespace {
+
+using namespace acc::capi;
+using acc::Errc;
+using acc::Error;
+
+std::optional<double> unless_negative(double value) {
+  return value < 0.0 ? std::nullopt : std::optional(value);
+}
+
+acc::ParameterGroup group_of(const acc_parameter_group& given) {
+  const auto c =
+      config_of<acc_parameter_group>(&given, ACC_PARAMETER_GROUP_INITIALIZER, "groups[]");
+  acc::ParameterGroup group{.name = string_of(c.name, "groups[].name"),
+                            .parameters = {},
+                            .lr = unless_negative(c.lr),
+                            .weight_decay = unless_negative(c.weight_decay)};
+  for (std::size_t i = 0; i < c.num_parameters; ++i) {
+    group.parameters.push_back(
+        string_of((&required(c.parameters, "groups[].parameters"))[i], "groups[].parameters[]"));
+  }
+  return group;
+}
+
+/// The caller's header says how far apart its groups are.
+std::vector<acc::ParameterGroup> groups_of(const acc_parameter_group* groups, std::size_t count) {
+  std::vector<acc::ParameterGroup> all;
+  const auto* at = reinterpret_cast<const std::byte*>(groups);
+  for (std::size_t i = 0; i < count; ++i, at += groups->size) {
+    const auto& group = required(reinterpret_cast<const acc_parameter_group*>(at), "groups");
+    if (group.size != groups->size) {
+      throw Error(Errc::invalid_argument, "groups[" + std::to_string(i) + "]: size is " +
+                                              std::to_string(group.size) + ", that of the first " +
+                                              std::to_string(groups->size));
+    }
+    all.push_back(group_of(group));
+  }
+  return all;
+}
+
+acc::WarmupLr warmup_of(const acc_lr_schedule_config& config) {
+  acc::WarmupLr warmup{.min_lr = config.min_lr, .max_lr = unless_negative(config.max_lr)};
+  warmup.warmup_steps = config.warmup_steps < 0 ? warmup.warmup_steps : config.warmup_steps;
+  warmup.type = config.linear_warmup != 0 ? acc::WarmupType::linear : acc::WarmupType::log;
+  return warmup;
+}
+
+acc::LrSchedule schedule_of(const acc_lr_schedule_config& config) {
+  const std::int64_t steps = std::max<std::int64_t>(config.warmup_steps, 0);
+  const acc::WarmupLr warmup = warmup_of(config);
+  switch (config.kind) {
+    case ACC_LR_CONSTANT: return acc::constant_with_warmup(steps);
+    case ACC_LR_LINEAR: return acc::linear_with_warmup(steps, config.total_steps);
+    case ACC_LR_COSINE: return acc::cosine_with_warmup(steps, config.total_steps, config.cycles);
+    case ACC_LR_WARMUP: return acc::warmup_lr(warmup);
+    case ACC_LR_WARMUP_DECAY: return acc::warmup_decay_lr(warmup, config.total_steps);
+    case ACC_LR_WARMUP_COSINE:
+      return acc::warmup_cosine_lr({.total_steps = config.total_steps,
+                                    .warmup_min_ratio = config.warmup_min_ratio,
+                                    .warmup_steps = warmup.warmup_steps,
+                                    .cos_min_ratio = config.cos_min_ratio,
+                                    .type = warmup.type});
+    case ACC_LR_CUSTOM: {
+      const auto function = &required(config.function, "config.function");
+      return [function, context = config.context](std::int64_t step, double base) {
+        return function(step, base, context);
+      };
+    }
+  }
+  throw Error(Errc::invalid_argument,
+              "config.kind: unknown schedule " + std::to_string(config.kind));
+}
+
+acc_status create(acc_optimizer** optimizer, const auto& make) {
+  return guarded([&] {
+    acc_optimizer*& result = required(optimizer, "optimizer");
+    result = new acc_optimizer{make()};
+  });
+}
+
+}  // namespace
+
+acc_status acc_optimizer_adamw(acc_model* model, const acc_adamw_config* config,
+                               acc_optimizer** optimizer) noexcept {
+  return acc_optimizer_adamw_groups(model, config, nullptr, 0, optimizer);
+}
+
+acc_status acc_optimizer_adamw_groups(acc_model* model, const acc_adamw_config* config,
+                                      const acc_parameter_group* groups, size_t num_groups,
+                                      acc_optimizer** optimizer) noexcept {
+  return create(optimizer, [&] {
+    const auto c = config_of<acc_adamw_config>(config, ACC_ADAMW_CONFIG_INITIALIZER, "config");
+    const acc::AdamW settings{.lr = c.lr,
+                              .beta1 = c.beta1,
+                              .beta2 = c.beta2,
+                              .eps = c.eps,
+                              .weight_decay = c.weight_decay};
+    return required(model, "model").value.optimizer(settings, groups_of(groups, num_groups));
+  });
+}
+
+acc_status acc_optimizer_sgd(acc_model* model, const acc_sgd_config* config,
+                             acc_optimizer** optimizer) noexcept {
+  return acc_optimizer_sgd_groups(model, config, nullptr, 0, optimizer);
+}
+
+acc_status acc_optimizer_sgd_groups(acc_model* model, const acc_sgd_config* config,
+                                    const acc_parameter_group* groups, size_t num_groups,
+                                    acc_optimizer** optimizer) noexcept {
+  return create(optimizer, [&] {
+    const auto c = config_of<acc_sgd_config>(config, ACC_SGD_CONFIG_INITIALIZER, "config");
+    const acc::Sgd settings{.lr = c.lr,
+                            .momentum = c.momentum,
+                            .weight_decay = c.weight_decay,
+                            .nesterov = c.nesterov != 0};
+    return required(model, "model").value.optimizer(settings, groups_of(groups, num_groups));
+  });
+}
+
+acc_status acc_optimizer_from_settings(acc_model* model, acc_optimizer** optimizer) noexcept {
+  return create(optimizer,
+                [&] { return required(model, "model").value.optimizer_from_settings(); });
+}
+
+void acc_optimizer_free(acc_optimizer* optimizer) noexcept {
+  delete optimizer;
+}
+
+acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* info) noexcept {
+  return guarded([&] {
+    if (info != nullptr) {
+      check_struct_size(info->size, sizeof(acc_step_info), "info");
+    }
+    const acc::StepInfo found = required(optimizer, "optimizer").value.step();
+    if (info != nullptr) {
+      give(info,
+           {sizeof(acc_step_info), found.step, found.grad_norm, found.clip_coefficient, found.lr,
+            found.loss_scale, found.skipped ? 1 : 0, found.skipped_steps, found.tiles},
+           "info");
+    }
+  });
+}
+
+acc_status acc_optimizer_set_lr(acc_optimizer* optimizer, double lr) noexcept {
+  return guarded([&] { required(optimizer, "optimizer").value.set_lr(lr); });
+}
+
+acc_status acc_optimizer_lr(const acc_optimizer* optimizer, double* lr) noexcept {
+  return guarded([&] { required(lr, "lr") = required(optimizer, "optimizer").value.lr(); });
+}
+
+acc_status acc_optimizer_set_group_lr(acc_optimizer* optimizer, const char* group,
+                                      double lr) noexcept {
+  return guarded(
+      [&] { required(optimizer, "optimizer").value.set_lr(string_of(group, "group"), lr); });
+}
+
+acc_status acc_optimizer_group_lr(const acc_optimizer* optimizer, const char* group,
+                                  double* lr) noexcept {
+  return guarded([&] {
+    required(lr, "lr") = required(optimizer, "optimizer").value.lr(string_of(group, "group"));
+  });
+}
+
+acc_status acc_optimizer_loss_scale(const acc_optimizer* optimizer, double* loss_scale) noexcept {
+  return guarded([&] {
+    required(loss_scale, "loss_scale") = required(optimizer, "optimizer").value.loss_scale();
+  });
+}
+
+acc_status acc_optimizer_set_schedule(acc_optimizer* optimizer,
+                                      const acc_lr_schedule_config* config) noexcept {
+  return guarded([&] {
+    const auto c = config_of<acc_lr_schedule_config>(&required(config, "config"),
+                                                     ACC_LR_SCHEDULE_CONFIG_INITIALIZER, "config");
+    required(optimizer, "optimizer").value.set_schedule(schedule_of(c));
+  });
+}
+
+acc_status acc_optimizer_set_clip_norm(acc_optimizer* optimizer, double max_norm) noexcept {
+  return guarded([&] { required(optimizer, "optimizer").value.set_clip_norm(max_norm); });
+}
+
+acc_status acc_optimizer_clip_norm(const acc_optimizer* optimizer, double* max_norm) noexcept {
+  return guarded(
+      [&] { required(max_norm, "max_norm") = required(optimizer, "optimizer").value.clip_norm(); });
+}
+
+acc_status acc_optimizer_set_clip_value(acc_optimizer* optimizer, double max_value) noexcept {
+  return guarded([&] { required(optimizer, "optimizer").value.set_clip_value(max_value); });
+}
+
+acc_status acc_optimizer_clip_value(const acc_optimizer* optimizer, double* max_value) noexcept {
+  return guarded([&] {
+    required(max_value, "max_value") = required(optimizer, "optimizer").value.clip_value();
+  });
+}

@@ -1,0 +1,64 @@
+#include "capi/capi.hpp"
+
+struct acc_fsdp_plugin {
+  acc::FullyShardedDataParallelPlugin value;
+};
+struct acc_deepspeed_plugin {
+  acc::DeepSpeedPlugin value;
+};
+
+namespace {
+
+using namespace acc::capi;
+
+template <typename Plugin>
+acc_status create(Plugin** plugin) noexcept {
+  return guarded([&] { required(plugin, "plugin") = new Plugin{}; });
+}
+
+template <typename Plugin>
+acc_status set(Plugin* plugin, const char* field, const char* value) noexcept {
+  return guarded([&] {
+    required(plugin, "plugin").value.set(string_of(field, "field"), string_of(value, "value"));
+  });
+}
+
+template <typename Plugin>
+acc_status start(const Plugin* plugin, acc_runtime** runtime) noexcept {
+  return guarded([&] {
+    acc_runtime*& result = required(runtime, "runtime");
+    result = new acc_runtime{acc::Runtime::from_environment(required(plugin, "plugin").value)};
+  });
+}
+
+}  // namespace
+
+acc_status acc_fsdp_plugin_create(acc_fsdp_plugin** plugin) noexcept {
+  return create(plugin);
+}
+void acc_fsdp_plugin_free(acc_fsdp_plugin* plugin) noexcept {
+  delete plugin;
+}
+acc_status acc_fsdp_plugin_set(acc_fsdp_plugin* plugin, const char* field,
+                               const char* value) noexcept {
+  return set(plugin, field, value);
+}
+acc_status acc_runtime_from_environment_with_fsdp(const acc_fsdp_plugin* plugin,
+                                                  acc_runtime** runtime) noexcept {
+  return start(plugin, runtime);
+}
+
+acc_status acc_deepspeed_plugin_create(acc_deepspeed_plugin** plugin) noexcept {
+  return create(plugin);
+}
+void acc_deepspeed_plugin_free(acc_deepspeed_plugin* plugin) noexcept {
+  delete plugin;
+}
+acc_status acc_deepspeed_plugin_set(acc_deepspeed_plugin* plugin, const char* field,
+                                    const char* value) noexcept {
+  return set(plugin, field, value);
+}
+acc_status acc_runtime_from_environment_with_deepspeed(const acc_deepspeed_plugin* plugin,
+                                                       acc_runtime** runtime) noexcept {
+  return start(plugin, runtime);
+}

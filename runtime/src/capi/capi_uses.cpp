@@ -1,0 +1,145 @@
+#include "capi/capi.hpp"
+
+using namespace acc::capi;
+
+acc_status acc_forward_begin(acc_unit* unit, acc_forward_use** use) noexcept {
+  return guarded([&] {
+    acc_forward_use*& result = required(use, "use");
+    result = new acc_forward_use{unit_of(unit).forward()};
+  });
+}
+
+acc_status acc_recompute_begin(acc_unit* unit, acc_forward_use** use) noexcept {
+  return guarded([&] {
+    acc_forward_use*& result = required(use, "use");
+    result = new acc_forward_use{unit_of(unit).recompute()};
+  });
+}
+
+acc_status acc_forward_parameter(const acc_forward_use* use, acc_parameter parameter,
+                                 const float** data) noexcept {
+  return guarded(
+      [&] { required(data, "data") = required(use, "use").value[parameter_of(parameter)]; });
+}
+
+acc_status acc_forward_raw(const acc_forward_use* use, acc_parameter parameter,
+                           const void** data) noexcept {
+  return guarded(
+      [&] { required(data, "data") = required(use, "use").value.raw(parameter_of(parameter)); });
+}
+
+acc_status acc_forward_end(acc_forward_use* use) noexcept {
+  return guarded([&] {
+    const std::unique_ptr<acc_forward_use> owned(&required(use, "use"));
+    owned->value.end();
+  });
+}
+
+acc_status acc_backward_begin(acc_unit* unit, acc_backward_use** use) noexcept {
+  return guarded([&] {
+    acc_backward_use*& result = required(use, "use");
+    result = new acc_backward_use{unit_of(unit).backward()};
+  });
+}
+
+acc_status acc_backward_parameter(const acc_backward_use* use, acc_parameter parameter,
+                                  const float** data) noexcept {
+  return guarded(
+      [&] { required(data, "data") = required(use, "use").value[parameter_of(parameter)]; });
+}
+
+acc_status acc_backward_grad(acc_backward_use* use, acc_parameter parameter, float** data,
+                             float* beta) noexcept {
+  return guarded([&] {
+    float*& place = required(data, "data");
+    float& factor = required(beta, "beta");
+    const acc::Gradient gradient = required(use, "use").value.grad(parameter_of(parameter));
+    place = gradient.data;
+    factor = gradient.beta;
+  });
+}
+
+acc_status acc_backward_grad_to_add(acc_backward_use* use, acc_parameter parameter,
+                                    float** data) noexcept {
+  return guarded([&] {
+    float*& place = required(data, "data");
+    place = required(use, "use").value.grad_to_add(parameter_of(parameter));
+  });
+}
+
+acc_status acc_backward_raw(const acc_backward_use* use, acc_parameter parameter,
+                            const void** data) noexcept {
+  return guarded(
+      [&] { required(data, "data") = required(use, "use").value.raw(parameter_of(parameter)); });
+}
+
+acc_status acc_backward_raw_grad(acc_backward_use* use, acc_parameter parameter, void** data,
+                                 float* beta) noexcept {
+  return guarded([&] {
+    void*& place = required(data, "data");
+    float& factor = required(beta, "beta");
+    const acc::RawGradient gradient = required(use, "use").value.raw_grad(parameter_of(parameter));
+    place = gradient.data;
+    factor = gradient.beta;
+  });
+}
+
+acc_status acc_backward_raw_grad_to_add(acc_backward_use* use, acc_parameter parameter,
+                                        void** data) noexcept {
+  return guarded([&] {
+    void*& place = required(data, "data");
+    place = required(use, "use").value.raw_grad_to_add(parameter_of(parameter));
+  });
+}
+
+acc_status acc_backward_end(acc_backward_use* use) noexcept {
+  return guarded([&] {
+    const std::unique_ptr<acc_backward_use> owned(&required(use, "use"));
+    owned->value.end();
+  });
+}
+
+acc_status acc_no_grad_begin(acc_model* model, acc_no_grad** scope) noexcept {
+  return guarded([&] {
+    acc_no_grad*& result = required(scope, "scope");
+    result = new acc_no_grad{required(model, "model").value.no_grad()};
+  });
+}
+
+void acc_no_grad_end(acc_no_grad* scope) noexcept {
+  delete scope;
+}
+
+acc_status acc_no_sync_begin(acc_model* model, acc_no_sync** scope) noexcept {
+  return guarded([&] {
+    acc_no_sync*& result = required(scope, "scope");
+    result = new acc_no_sync{required(model, "model").value.no_sync()};
+  });
+}
+
+void acc_no_sync_end(acc_no_sync* scope) noexcept {
+  delete scope;
+}
+
+acc_status acc_runtime_keep(acc_runtime* runtime, const void* data, size_t nbytes,
+                            acc_saved_activation** saved) noexcept {
+  return guarded([&] {
+    acc_saved_activation*& result = required(saved, "saved");
+    result = new acc_saved_activation{required(runtime, "runtime").value.keep(data, nbytes)};
+  });
+}
+
+acc_status acc_saved_activation_prefetch(acc_saved_activation* saved) noexcept {
+  return guarded([&] { required(saved, "saved").value.prefetch(); });
+}
+
+acc_status acc_saved_activation_restore(acc_saved_activation* saved, const void** data) noexcept {
+  return guarded([&] {
+    const void*& result = required(data, "data");
+    result = required(saved, "saved").value.restore();
+  });
+}
+
+void acc_saved_activation_free(acc_saved_activation* saved) noexcept {
+  delete saved;
+}

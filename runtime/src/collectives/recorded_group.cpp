@@ -1,0 +1,151 @@
+#include "collectives/recorded_group.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace acc::collectives {
+namespace {
+
+using flight::Recorder;
+using flight::State;
+
+std::string_view purpose_of(std::string_view kind) {
+  if (kind == "all_gather") {
+    return "gather";
+  }
+  return kind == "reduce_scatter" || kind == "all_reduce" ? "reduction" : kind;
+}
+
+/// " (in the gather of unit transformer.h.3, forward)"; empty outside of everything.
+std::string place_of(const Recorder::Call& call, std::string_view kind) {
+  const std::string_view phase = call.phase;
+  if (call.unit != nullptr && !call.unit->empty()) {
+    return fmt::format(" (in the {} of unit {}, {})", purpose_of(kind), *call.unit, phase);
+  }
+  return phase.empty() ? "" : fmt::format(" (in the {})", phase);
+}
+
+/// Runs it; an error is recorded, and says where it happened.
+template <typename Run>
+decltype(auto) recorded(Recorder& recorder, const Recorder::Call& call, const char* kind,
+                        const Run& run) {
+  try {
+    return run();
+  } catch (const Error& error) {
+    recorder.ended(call, State::failed);
+    const std::string what = error.what();
+    const std::string place = place_of(call, kind);
+    throw Error(error.code(), what.find(place) == std::string::npos ? what + place : what,
+                error.rank());
+  }
+}
+
+class RecordedWork final : public Work {
+ public:
+  RecordedWork(WorkPtr inner, std::shared_ptr<Recorder> recorder, Recorder::Call call,
+               const char* kind)
+      : inner_(std::move(inner)), recorder_(std::move(recorder)), call_(call), kind_(kind) {}
+
+  void wait() override {
+    wait_for([this] { inner_->wait(); });
+  }
+  void wait_released() override {
+    wait_for([this] { inner_->wait_released(); });
+  }
+
+ private:
+  template <typename Wait>
+  void wait_for(const Wait& wait) {
+    recorder_->waits(call_);
+    recorded(*recorder_, call_, kind_, wait);
+    recorder_->ended(call_, State::done);
+  }
+
+  WorkPtr inner_;
+  std::shared_ptr<Recorder> recorder_;
+  Recorder::Call call_;
+  const char* kind_;
+};
+
+class RecordedGroup final : public ProcessGroup {
+ public:
+  RecordedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Recorder> recorder, int index)
+      : inner_(std::move(inner)), recorder_(std::move(recorder)), index_(index) {}
+
+  int rank() const noexcept override { return inner_->rank(); }
+  int size() const noexcept override { return inner_->size(); }
+  std::string describe() const override { return inner_->describe(); }
+  bool shares_gathered_memory() const noexcept override { return inner_->shares_gathered_memory(); }
+
+  BufferPtr allocate_gathered(std::size_t nbytes) override {
+    return at_once(nbytes, [&] { return inner_->allocate_gathered(nbytes); });
+  }
+  BufferPtr allocate_contribution(std::size_t nbytes) override {
+    return at_once(nbytes, [&] { return inner_->allocate_contribution(nbytes); });
+  }
+  void release_gathered(const BufferPtr& gathered) override { inner_->release_gathered(gathered); }
+
+  WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override {
+    return issue("all_gather", shard_nbytes * static_cast<std::size_t>(size()),
+                 [&] { return inner_->all_gather(shard, out, shard_nbytes); });
+  }
+  WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
+                         ReduceOptions options) override {
+    return issue("reduce_scatter", shard_numel * nbytes_of(dtype) * static_cast<std::size_t>(size()),
+                 [&] { return inner_->reduce_scatter(in, out, shard_numel, dtype, options); });
+  }
+  WorkPtr all_reduce(float* data, std::size_t numel, float scale) override {
+    return issue("all_reduce", numel * sizeof(float),
+                 [&] { return inner_->all_reduce(data, numel, scale); });
+  }
+  WorkPtr all_reduce(std::span<double> data, ReduceOp op) override {
+    return issue("all_reduce", data.size_bytes(), [&] { return inner_->all_reduce(data, op); });
+  }
+  WorkPtr broadcast(void* data, std::size_t nbytes, int root) override {
+    return issue("broadcast", nbytes, [&] { return inner_->broadcast(data, nbytes, root); });
+  }
+  WorkPtr barrier() override {
+    return issue("barrier", 0, [&] { return inner_->barrier(); });
+  }
+  void after(const std::shared_ptr<device::Event>& event) override { inner_->after(event); }
+
+  void progress() override { inner_->progress(); }
+  std::optional<std::string> failure() const override { return inner_->failure(); }
+  void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
+
+ private:
+  template <typename Issue>
+  WorkPtr issue(const char* kind, std::size_t nbytes, const Issue& run) {
+    const Recorder::Call call = recorder_->call(index_, kind, nbytes);
+    return std::make_shared<RecordedWork>(recorded(*recorder_, call, kind, run), recorder_, call,
+                                          kind);
+  }
+
+  /// Collective, and there when it returns.
+  template <typename Allocate>
+  BufferPtr at_once(std::size_t nbytes, const Allocate& run) {
+    const Recorder::Call call = recorder_->call(index_, "allocate", nbytes);
+    recorder_->waits(call);
+    BufferPtr buffer = recorded(*recorder_, call, "allocate", run);
+    recorder_->ended(call, State::done);
+    return buffer;
+  }
+
+  std::shared_ptr<ProcessGroup> inner_;
+  std::shared_ptr<Recorder> recorder_;
+  int index_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> record_group(std::shared_ptr<ProcessGroup> inner,
+                                           std::shared_ptr<flight::Recorder> recorder,
+                                           std::string_view name, const std::vector<int>& ranks) {
+  const int index = recorder->add_group(name, ranks);
+  return std::make_shared<RecordedGroup>(std::move(inner), std::move(recorder), index);
+}
+
+}  // namespace acc::collectives

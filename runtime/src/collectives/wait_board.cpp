@@ -1,0 +1,93 @@
+#include "collectives/wait_board.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/store.hpp"
+
+#include <charconv>
+#include <chrono>
+#include <exception>
+#include <set>
+#include <span>
+#include <string>
+
+namespace acc::collectives {
+namespace {
+
+std::string key_of(int rank) {
+  return "waits/" + std::to_string(rank);
+}
+
+}  // namespace
+
+WaitBoard::WaitBoard(int rank, rendezvous::Store& store) : rank_(rank), origin_(store) {}
+
+WaitBoard::~WaitBoard() {
+  thread_.request_stop();
+  changed_.notify_all();
+}
+
+rendezvous::Store& WaitBoard::store() {
+  if (!store_) {
+    store_ = origin_.clone();
+  }
+  return *store_;
+}
+
+void WaitBoard::waits_for(int rank) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (rank == waits_for_) {
+    return;
+  }
+  waits_for_ = rank;
+  try {
+    if (!thread_.joinable()) {
+      thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+    }
+  } catch (const std::exception&) {  // then nobody hears of it
+  }
+  changed_.notify_all();
+}
+
+void WaitBoard::run(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    changed_.wait(lock, stop, [this] { return said_ != waits_for_; });
+    if (stop.stop_requested()) {
+      return;
+    }
+    said_ = waits_for_;
+    const std::string text = std::to_string(said_);
+    lock.unlock();
+    try {
+      const std::lock_guard store_lock(store_mutex_);
+      store().set(key_of(rank_), text);
+    } catch (const Error&) {  // the store may be away for a while
+    }
+    lock.lock();
+  }
+}
+
+int WaitBoard::late_rank(int rank) noexcept {
+  try {
+    const std::lock_guard lock(store_mutex_);
+    std::set<int> seen = {rank_};
+    int late = rank;
+    while (seen.insert(late).second) {
+      const std::string key = key_of(late);
+      if (!store().check(std::span(&key, 1))) {
+        return late;
+      }
+      const std::string text = store().get(key, std::chrono::seconds(5));
+      int next = kNobody;
+      std::from_chars(text.data(), text.data() + text.size(), next);
+      if (next == kNobody) {
+        return late;
+      }
+      late = next;
+    }
+  } catch (const std::exception&) {
+  }
+  return rank;
+}
+
+}  // namespace acc::collectives

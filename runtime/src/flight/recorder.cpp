@@ -1,0 +1,177 @@
+#include "flight/recorder.hpp"
+
+#include "acc/base/log.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <new>
+
+namespace acc::flight {
+namespace {
+
+/// The kernel's tick, a few milliseconds, is exact enough and read in a few nanoseconds.
+std::int64_t now_us() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
+}
+
+template <typename T>
+void publish(T& place, T value) noexcept {
+  std::atomic_ref<T>(place).store(value, std::memory_order_release);
+}
+
+/// The end of what is too long: it tells a unit from its neighbours.
+template <std::size_t N>
+void write(std::array<char, N>& to, std::string_view text) noexcept {
+  text.remove_prefix(text.size() - std::min(text.size(), N - 1));
+  std::memcpy(to.data(), text.data(), text.size());
+  to[text.size()] = '\0';
+}
+
+void* anonymous_memory() {
+  void* const memory = ::mmap(nullptr, file::kNbytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    throw std::bad_alloc();
+  }
+  return memory;
+}
+
+}  // namespace
+
+/// The space is taken at once: a full disk must not end the program at a store.
+void* Recorder::map(const std::string& path) {
+  if (path.empty()) {
+    return anonymous_memory();
+  }
+  UniqueFd opened(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  int error = opened ? 0 : errno;
+  if (opened && ::flock(opened.get(), LOCK_EX | LOCK_NB) != 0) {
+    return anonymous_memory();  // an earlier runtime of this process is writing it
+  }
+  if (opened && ::ftruncate(opened.get(), 0) != 0) {
+    error = errno;
+  }
+  error = error != 0 ? error : ::posix_fallocate(opened.get(), 0, file::kNbytes);
+  void* memory = MAP_FAILED;
+  if (error == 0) {
+    memory = ::mmap(nullptr, file::kNbytes, PROT_READ | PROT_WRITE, MAP_SHARED, opened.get(), 0);
+    error = memory == MAP_FAILED ? errno : 0;
+  }
+  if (error != 0) {
+    logger("runtime")->warn("{}: cannot write {}: {}", kRecordVariable, path,
+                            std::strerror(error));
+    return anonymous_memory();
+  }
+  file_ = std::move(opened);
+  return memory;
+}
+
+Recorder::Recorder(const std::string& path, int rank) : memory_(map(path)) {
+  auto* const bytes = static_cast<std::byte*>(memory_);
+  head_ = new (bytes) file::FileHead{};
+  groups_ = reinterpret_cast<file::FileGroup*>(bytes + sizeof(file::FileHead));
+  slots_ = reinterpret_cast<file::FileSlot*>(groups_ + file::kGroups);
+  head_->magic = file::kMagic;
+  head_->rank = rank;
+  publish(head_->version, file::kVersion);
+  scopes_.reserve(8);
+}
+
+Recorder::~Recorder() {
+  ::munmap(memory_, file::kNbytes);
+}
+
+int Recorder::add_group(std::string_view name, const std::vector<int>& ranks) {
+  const std::uint32_t index = std::min<std::uint32_t>(head_->num_groups, file::kGroups - 1);
+  file::FileGroup& group = groups_[index];
+  write(group.name, name);
+  group.first = ranks.front();
+  group.stride = ranks.size() > 1 ? ranks[1] - ranks[0] : 1;
+  group.count = static_cast<std::int32_t>(ranks.size());
+  publish(head_->num_groups, index + 1);
+  return static_cast<int>(index);
+}
+
+void Recorder::show_place() noexcept {
+  const Scope now = scopes_.empty() ? Scope{"", nullptr} : scopes_.back();
+  write(head_->place.phase, now.phase);
+  write(head_->place.unit, now.unit != nullptr ? *now.unit : std::string_view());
+}
+
+void Recorder::enter(const char* phase, std::string_view unit) {
+  auto name = names_.find(unit);
+  if (name == names_.end()) {
+    name = names_.emplace(unit).first;
+  }
+  scopes_.push_back({phase, &*name});
+  show_place();
+}
+
+void Recorder::leave(const char* phase, std::string_view unit) {
+  const auto same = [&](const Scope& scope) {
+    return *scope.unit == unit && std::string_view(scope.phase) == phase;
+  };
+  const auto last = std::find_if(scopes_.rbegin(), scopes_.rend(), same);
+  if (last != scopes_.rend()) {
+    scopes_.erase(std::next(last).base());
+    show_place();
+  }
+}
+
+Recorder::Call Recorder::call(int group, const char* kind, std::size_t nbytes) {
+  file::FileGroup& of = groups_[group];
+  const Scope now = scopes_.empty() ? Scope{"", nullptr} : scopes_.back();
+  const Call call{++number_, of.called + 1, group, now.phase, now.unit};
+  file::FileSlot& slot = slots_[call.number % file::kSlots];
+  publish(slot.number, std::uint64_t{0});
+  std::atomic_thread_fence(std::memory_order_release);
+  slot.sequence = call.sequence;
+  slot.group = static_cast<std::uint8_t>(group);
+  slot.state = static_cast<std::uint8_t>(State::called);
+  slot.nbytes = nbytes;
+  slot.called_us = now_us();
+  slot.waiting_us = 0;
+  slot.ended_us = 0;
+  write(slot.kind, kind);
+  write(slot.place.phase, now.phase);
+  write(slot.place.unit, now.unit != nullptr ? *now.unit : std::string_view());
+  publish(slot.number, call.number);
+  publish(of.called, call.sequence);
+  return call;
+}
+
+/// Null where later collectives have taken its place.
+file::FileSlot* Recorder::slot_of(const Call& call) const noexcept {
+  file::FileSlot& slot = slots_[call.number % file::kSlots];
+  return slot.number == call.number ? &slot : nullptr;
+}
+
+void Recorder::waits(const Call& call) noexcept {
+  publish(groups_[call.group].waiting, call.sequence);
+  if (file::FileSlot* const slot = slot_of(call)) {
+    slot->waiting_us = now_us();
+    publish(slot->state, static_cast<std::uint8_t>(State::waiting));
+  }
+}
+
+void Recorder::ended(const Call& call, State state) noexcept {
+  if (state == State::done) {
+    publish(groups_[call.group].waiting, std::uint32_t{0});
+  }
+  if (file::FileSlot* const slot = slot_of(call)) {
+    slot->ended_us = now_us();
+    publish(slot->state, static_cast<std::uint8_t>(state));
+  }
+}
+
+}  // namespace acc::flight

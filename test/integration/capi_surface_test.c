@@ -1,0 +1,300 @@
+/* What capi_test does not use of the C ABI: groups, schedules, clipping by value, no_sync, buffers,
+ * kept activations, recomputation, callers of older headers. In any number of ranks, with any
+ * gradient_accumulation_steps. Exits with 0 when all is as expected, else tells what is not. */
+
+#include "acc/runtime.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { kWeights = 6, kBiases = 2 };
+
+#define EXPECT(condition)                                                            \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, \
+              acc_last_error());                                                     \
+      exit(1);                                                                       \
+    }                                                                                \
+  } while (0)
+#define EXPECT_OK(call) EXPECT((call) == ACC_OK)
+
+static int near(double found, double expected) {
+  return fabs(found - expected) < 1e-6;
+}
+
+/* One unit, weights 1 and biases 0, whose gradients a step writes as it is told. */
+typedef struct Program {
+  acc_runtime* runtime;
+  acc_model* model;
+  acc_unit* unit;
+  acc_parameter weight, bias;
+  acc_buffer mask;
+  acc_optimizer* optimizer;
+} Program;
+
+static Program create(acc_runtime* runtime) {
+  Program p = {.runtime = runtime};
+  acc_model_config config = ACC_MODEL_CONFIG_INITIALIZER;
+  config.seed = 7;
+  EXPECT_OK(acc_model_create_with(runtime, &config, &p.model));
+  EXPECT_OK(acc_model_root(p.model, "linear", "Linear", &p.unit));
+  acc_parameter_config ones = ACC_PARAMETER_CONFIG_INITIALIZER;
+  ones.a = 1.0F;
+  const int64_t shape[] = {kWeights};
+  EXPECT_OK(acc_unit_parameter(p.unit, "weight", shape, 1, &ones, &p.weight));
+  EXPECT_OK(acc_unit_tie(p.unit, "head.weight", p.weight));
+  const int64_t biases[] = {kBiases};
+  EXPECT_OK(acc_unit_parameter(p.unit, "bias", biases, 1, NULL, &p.bias));
+  ones.a = 3.0F;
+  EXPECT_OK(acc_unit_buffer(p.unit, "mask", biases, 1, &ones, &p.mask));
+  return p;
+}
+
+static void destroy(Program* p) {
+  acc_optimizer_free(p->optimizer);
+  acc_model_free(p->model);
+}
+
+static void add(acc_backward_use* use, acc_parameter parameter, int count, float gradient) {
+  float* data = NULL;
+  float beta = -1.0F;
+  EXPECT_OK(acc_backward_grad(use, parameter, &data, &beta));
+  for (int i = 0; i < count; ++i) {
+    data[i] = (beta == 0.0F ? 0.0F : data[i]) + gradient;
+  }
+}
+
+static void micro_step(const Program* p, float gradient) {
+  acc_forward_use* forward = NULL;
+  EXPECT_OK(acc_forward_begin(p->unit, &forward));
+  EXPECT_OK(acc_forward_end(forward));
+  /* As a program with activation checkpointing does. */
+  EXPECT_OK(acc_recompute_begin(p->unit, &forward));
+  const float* weight = NULL;
+  EXPECT_OK(acc_forward_parameter(forward, p->weight, &weight));
+  EXPECT_OK(acc_forward_end(forward));
+  acc_backward_use* backward = NULL;
+  EXPECT_OK(acc_backward_begin(p->unit, &backward));
+  add(backward, p->weight, kWeights, gradient);
+  add(backward, p->bias, kBiases, gradient);
+  EXPECT_OK(acc_backward_end(backward));
+}
+
+/* Micro-steps but the last under no_sync where that is asked for, then the step. */
+static acc_step_info step(const Program* p, float gradient, int no_sync) {
+  const int micro_steps = acc_runtime_gradient_accumulation_steps(p->runtime);
+  EXPECT_OK(acc_model_reset_traffic(p->model));
+  for (int i = 0; i < micro_steps; ++i) {
+    acc_no_sync* scope = NULL;
+    if (no_sync && i + 1 < micro_steps) {
+      EXPECT_OK(acc_no_sync_begin(p->model, &scope));
+    }
+    micro_step(p, gradient);
+    if (scope != NULL) {
+      acc_traffic_report traffic = ACC_TRAFFIC_REPORT_INITIALIZER;
+      EXPECT_OK(acc_model_traffic(p->model, &traffic));
+      EXPECT(traffic.reduce_calls == 0 && traffic.all_reduce_calls == 0);
+    }
+    acc_no_sync_end(scope);
+  }
+  double scale = 0.0;
+  EXPECT_OK(acc_optimizer_loss_scale(p->optimizer, &scale));
+  EXPECT(scale == 1.0);
+  acc_step_info info = ACC_STEP_INFO_INITIALIZER;
+  EXPECT_OK(acc_optimizer_step(p->optimizer, &info));
+  EXPECT(info.loss_scale == 1.0 && info.skipped == 0 && info.skipped_steps == 0);
+  return info;
+}
+
+static float value(const Program* p, acc_parameter parameter) {
+  acc_no_grad* no_grad = NULL;
+  EXPECT_OK(acc_no_grad_begin(p->model, &no_grad));
+  acc_forward_use* use = NULL;
+  EXPECT_OK(acc_forward_begin(p->unit, &use));
+  const float* data = NULL;
+  EXPECT_OK(acc_forward_parameter(use, parameter, &data));
+  const float found = data[0];
+  EXPECT_OK(acc_forward_end(use));
+  acc_no_grad_end(no_grad);
+  return found;
+}
+
+static void expect_groups(acc_runtime* runtime) {
+  Program p = create(runtime);
+  acc_sgd_config sgd = ACC_SGD_CONFIG_INITIALIZER;
+  sgd.lr = 0.5;
+  const char* names[] = {"linear.b*"};
+  acc_parameter_group group = ACC_PARAMETER_GROUP_INITIALIZER;
+  group.name = "slow";
+  group.parameters = names;
+  group.num_parameters = 1;
+  group.lr = 0.125;
+  EXPECT_OK(acc_optimizer_sgd_groups(p.model, &sgd, &group, 1, &p.optimizer));
+  double lr = 0.0;
+  EXPECT_OK(acc_optimizer_group_lr(p.optimizer, "slow", &lr));
+  EXPECT(lr == 0.125);
+  EXPECT(step(&p, 1.0F, 0).lr == 0.5);
+  EXPECT(near(value(&p, p.weight), 0.5) && near(value(&p, p.bias), -0.125));
+  EXPECT_OK(acc_optimizer_set_group_lr(p.optimizer, "slow", 0.25));
+  EXPECT(step(&p, 1.0F, 1).step == 2);
+  EXPECT(near(value(&p, p.weight), 0.0) && near(value(&p, p.bias), -0.375));
+  EXPECT(acc_optimizer_group_lr(p.optimizer, "fast", &lr) != ACC_OK);
+  EXPECT(strstr(acc_last_error(), "fast") != NULL);
+  /* Each element of the mean gradient, 1, becomes 0.5 at most. */
+  EXPECT_OK(acc_optimizer_set_clip_value(p.optimizer, 0.5));
+  double clip = 0.0;
+  EXPECT_OK(acc_optimizer_clip_value(p.optimizer, &clip));
+  EXPECT(clip == 0.5);
+  step(&p, 1.0F, 0);
+  EXPECT(near(value(&p, p.weight), -0.25));
+  destroy(&p);
+}
+
+/* An older header's struct ends after lr; two of them follow each other without the new field. */
+static void expect_old_groups(acc_runtime* runtime) {
+  Program p = create(runtime);
+  enum { kOldSize = offsetof(acc_parameter_group, weight_decay) };
+  const char* names[] = {"linear.weight", "linear.bias"};
+  _Alignas(acc_parameter_group) unsigned char old[2 * kOldSize];
+  for (int i = 0; i < 2; ++i) {
+    acc_parameter_group group = ACC_PARAMETER_GROUP_INITIALIZER;
+    group.size = kOldSize;
+    group.name = i == 0 ? "first" : "second";
+    group.parameters = names + i;
+    group.num_parameters = 1;
+    group.lr = 0.25 * (i + 1);
+    memcpy(old + i * kOldSize, &group, kOldSize);
+  }
+  EXPECT_OK(
+      acc_optimizer_sgd_groups(p.model, NULL, (const acc_parameter_group*)old, 2, &p.optimizer));
+  double lr = 0.0;
+  EXPECT_OK(acc_optimizer_group_lr(p.optimizer, "second", &lr));
+  EXPECT(lr == 0.5);
+  destroy(&p);
+
+  p = create(runtime);
+  acc_parameter_group nothing = ACC_PARAMETER_GROUP_INITIALIZER;
+  nothing.name = "none";
+  nothing.parameters = names;
+  EXPECT(acc_optimizer_adamw_groups(p.model, NULL, &nothing, 1, &p.optimizer) == ACC_CONFIG);
+  EXPECT(strstr(acc_last_error(), "none") != NULL);
+  EXPECT(acc_optimizer_from_settings(p.model, &p.optimizer) == ACC_CONFIG);
+  EXPECT(p.optimizer == NULL);
+  destroy(&p);
+}
+
+static double halved(int64_t made, double base, void* context) {
+  ++*(int*)context;
+  return made < 1 ? base : base / 2;
+}
+
+static void expect_schedules(acc_runtime* runtime) {
+  Program p = create(runtime);
+  acc_sgd_config sgd = ACC_SGD_CONFIG_INITIALIZER;
+  sgd.lr = 1.0;
+  EXPECT_OK(acc_optimizer_sgd(p.model, &sgd, &p.optimizer));
+  acc_lr_schedule_config schedule = ACC_LR_SCHEDULE_CONFIG_INITIALIZER;
+  schedule.kind = ACC_LR_LINEAR;
+  schedule.warmup_steps = 2;
+  schedule.total_steps = 4;
+  EXPECT_OK(acc_optimizer_set_schedule(p.optimizer, &schedule));
+  const double expected[] = {0.0, 0.5, 1.0, 0.5};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT(near(step(&p, 0.0F, 0).lr, expected[i]));
+  }
+  int asked = 0;
+  schedule.kind = ACC_LR_CUSTOM;
+  EXPECT(acc_optimizer_set_schedule(p.optimizer, &schedule) == ACC_INVALID_ARGUMENT);
+  schedule.function = halved;
+  schedule.context = &asked;
+  EXPECT_OK(acc_optimizer_set_schedule(p.optimizer, &schedule));
+  EXPECT(near(step(&p, 0.0F, 0).lr, 0.5) && asked > 0);
+  for (int kind = ACC_LR_CONSTANT; kind < ACC_LR_CUSTOM; ++kind) {
+    schedule.kind = kind;
+    EXPECT_OK(acc_optimizer_set_schedule(p.optimizer, &schedule));
+  }
+  schedule.kind = ACC_LR_CUSTOM + 1;
+  EXPECT(acc_optimizer_set_schedule(p.optimizer, &schedule) == ACC_INVALID_ARGUMENT);
+  EXPECT(acc_optimizer_set_schedule(p.optimizer, NULL) == ACC_INVALID_ARGUMENT);
+  /* An older caller's config ends after the kind. */
+  schedule.kind = ACC_LR_CONSTANT;
+  schedule.size = offsetof(acc_lr_schedule_config, linear_warmup);
+  schedule.warmup_steps = 1000;
+  EXPECT_OK(acc_optimizer_set_schedule(p.optimizer, &schedule));
+  EXPECT(step(&p, 0.0F, 0).lr == 1.0);
+  EXPECT_OK(acc_optimizer_set_lr(p.optimizer, 0.75));
+  /* An older caller's report ends before the learning rate. */
+  micro_step(&p, 0.0F);
+  for (int i = 1; i < acc_runtime_gradient_accumulation_steps(runtime); ++i) {
+    micro_step(&p, 0.0F);
+  }
+  acc_step_info info = ACC_STEP_INFO_INITIALIZER;
+  info.size = offsetof(acc_step_info, lr);
+  info.lr = -7.0;
+  EXPECT_OK(acc_optimizer_step(p.optimizer, &info));
+  EXPECT(info.step == 7 && info.lr == -7.0);
+  destroy(&p);
+}
+
+static void expect_buffers_and_kept(acc_runtime* runtime) {
+  Program p = create(runtime);
+  EXPECT_OK(acc_optimizer_adamw(p.model, NULL, &p.optimizer));
+  acc_dtype dtype = ACC_FLOAT16;
+  EXPECT_OK(acc_model_buffer_dtype(p.model, &dtype));
+  EXPECT(dtype == ACC_FLOAT32);
+  void* data = NULL;
+  EXPECT_OK(acc_unit_buffer_data(p.unit, p.mask, &data));
+  float* mask = data;
+  EXPECT(mask[0] == 3.0F && mask[kBiases - 1] == 3.0F);
+  mask[0] = 4.0F;
+  EXPECT_OK(acc_unit_buffer_data(p.unit, p.mask, &data));
+  EXPECT(((const float*)data)[0] == 4.0F);
+  const acc_buffer unknown = {99};
+  EXPECT(acc_unit_buffer_data(p.unit, unknown, &data) == ACC_INVALID_ARGUMENT);
+
+  EXPECT(acc_runtime_activation_checkpointing(runtime) == 0);
+  EXPECT(acc_runtime_activation_checkpointing(NULL) == -1);
+  float values[] = {1.0F, 2.0F, 3.0F};
+  acc_saved_activation* saved = NULL;
+  EXPECT_OK(acc_runtime_keep(runtime, values, sizeof values, &saved));
+  values[1] = 0.0F;
+  EXPECT_OK(acc_saved_activation_prefetch(saved));
+  const void* kept = NULL;
+  EXPECT_OK(acc_saved_activation_restore(saved, &kept));
+  EXPECT(((const float*)kept)[1] == 2.0F);
+  acc_saved_activation_free(saved);
+  acc_saved_activation_free(NULL);
+  EXPECT(acc_runtime_keep(runtime, NULL, 4, &saved) == ACC_INVALID_ARGUMENT);
+  EXPECT(acc_saved_activation_restore(NULL, &kept) == ACC_INVALID_ARGUMENT);
+  destroy(&p);
+}
+
+static void expect_models(acc_runtime* runtime) {
+  acc_model* model = NULL;
+  acc_model_config config = ACC_MODEL_CONFIG_INITIALIZER;
+  config.dtype = 17;
+  EXPECT(acc_model_create_with(runtime, &config, &model) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "17") != NULL && model == NULL);
+  config.size = offsetof(acc_model_config, dtype); /* an older header without the field */
+  EXPECT_OK(acc_model_create_with(runtime, &config, &model));
+  acc_model_free(model);
+  EXPECT_OK(acc_model_create_with(runtime, NULL, &model));
+  acc_model_free(model);
+}
+
+int main(void) {
+  acc_runtime* runtime = NULL;
+  EXPECT_OK(acc_runtime_from_environment(&runtime));
+  EXPECT(acc_runtime_local_rank(runtime) >= 0);
+  expect_models(runtime);
+  expect_groups(runtime);
+  expect_old_groups(runtime);
+  expect_schedules(runtime);
+  expect_buffers_and_kept(runtime);
+  acc_runtime_free(runtime);
+  return 0;
+}

@@ -1,0 +1,161 @@
+#include "support/program.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <vector>
+
+// train_gpt in 16 bits against a run of PyTorch in fp64 (test/data/parity_gpt): mixed precision and
+// weights that are kept in 16 bits, over strategies, ranks and micro-steps.
+namespace {
+
+using acc::test::Program;
+using acc::test::TemporaryFolder;
+
+const std::string kParity = std::string(ACC_TEST_DATA) + "/parity_gpt";
+
+struct Run {
+  std::string config;
+  int workers = 2;
+  int micro_steps = 1;
+  std::vector<std::string> launcher_flags;
+  std::vector<std::string> program_flags;
+};
+
+std::vector<std::string> command(const Run& run, const std::string& metrics) {
+  const std::string bin = ACC_BIN_DIR;
+  std::vector<std::string> all = {bin + "/acclaunch",
+                                  "--config_file",
+                                  std::string(ACC_SOURCE_DIR) + "/configs/" + run.config + ".yaml",
+                                  "--cpu",
+                                  "--num_processes",
+                                  std::to_string(run.workers),
+                                  "--gradient_accumulation_steps",
+                                  std::to_string(run.micro_steps)};
+  all.insert(all.end(), run.launcher_flags.begin(), run.launcher_flags.end());
+  const std::vector<std::string> program = {bin + "/train_gpt",
+                                            "--batches",
+                                            kParity + "/tokens.npy",
+                                            "--layers",
+                                            "2",
+                                            "--heads",
+                                            "4",
+                                            "--dim",
+                                            "64",
+                                            "--seq_len",
+                                            "64",
+                                            "--vocab",
+                                            "256",
+                                            "--init_from",
+                                            kParity + "/init.safetensors",
+                                            "--lr",
+                                            "1e-3",
+                                            "--betas",
+                                            "0.9,0.95",
+                                            "--weight_decay",
+                                            "0.1",
+                                            "--grad_clip",
+                                            "1.0",
+                                            "--steps",
+                                            "20",
+                                            "--metrics",
+                                            metrics};
+  all.insert(all.end(), program.begin(), program.end());
+  all.insert(all.end(), run.program_flags.begin(), run.program_flags.end());
+  return all;
+}
+
+/// The largest distances from the run in fp64, over all steps.
+struct Distance {
+  double loss = 0.0;
+  double norm = 0.0;  ///< relative
+};
+
+Distance distance_from_fp64(const Run& run) {
+  const TemporaryFolder folder;
+  const std::string metrics = (folder.path() / "metrics.jsonl").string();
+  Program launcher(command(run, metrics));
+  const int status = launcher.wait();
+  CAPTURE(launcher.err());
+  REQUIRE(status == 0);
+  const auto golden =
+      nlohmann::json::parse(std::ifstream(kParity + "/losses.json")).at("single_fp64");
+  Distance most;
+  std::size_t step = 0;
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line); ++step) {
+    const auto row = nlohmann::json::parse(line);
+    const double loss = golden.at("loss").at(step);
+    const double norm = golden.at("grad_norm").at(step);
+    most.loss = std::max(most.loss, std::abs(row.at("loss").get<double>() - loss));
+    most.norm = std::max(most.norm, std::abs(row.at("grad_norm").get<double>() - norm) / norm);
+  }
+  REQUIRE(step == 20);
+  INFO("loss ", most.loss, ", norm ", most.norm);
+  return most;
+}
+
+void check_parity(const std::string& precision, const std::string& config) {
+  for (const int workers : {1, 2, 4}) {
+    for (const int micro_steps : {1, 2}) {
+      CAPTURE(precision);
+      CAPTURE(config);
+      CAPTURE(workers);
+      CAPTURE(micro_steps);
+      const Distance most = distance_from_fp64({.config = config,
+                                                .workers = workers,
+                                                .micro_steps = micro_steps,
+                                                .launcher_flags = {"--mixed_precision", precision},
+                                                .program_flags = {}});
+      MESSAGE(precision, " ", config, " ", workers, " x", micro_steps, ": loss ", most.loss,
+              ", norm ", most.norm);
+      CHECK(most.loss <= 3e-3);
+      CHECK(most.norm <= 2e-2);
+    }
+  }
+}
+
+constexpr const char* kConfigs[] = {"fsdp_full_shard",
+                                    "fsdp_shard_grad_op",
+                                    "fsdp_no_shard",
+                                    "fsdp_hybrid_shard",
+                                    "zero1",
+                                    "zero2",
+                                    "zero3"};
+
+}  // namespace
+
+TEST_CASE("bf16 follows fp64 in every strategy, with and without accumulation") {
+  for (const char* config : kConfigs) {
+    check_parity("bf16", config);
+  }
+}
+
+TEST_CASE("fp16 follows fp64 in every strategy, with and without accumulation") {
+  for (const char* config : kConfigs) {
+    check_parity("fp16", config);
+  }
+}
+
+TEST_CASE("weights and moments kept in 16 bits follow fp64 as far as those allow") {
+  for (const char* dtype : {"bf16", "fp16"}) {
+    for (const char* config : {"fsdp_full_shard", "fsdp_no_shard"}) {
+      for (const int workers : {1, 2}) {
+        for (const int micro_steps : {1, 2}) {
+          const Distance most = distance_from_fp64({.config = config,
+                                                    .workers = workers,
+                                                    .micro_steps = micro_steps,
+                                                    .launcher_flags = {},
+                                                    .program_flags = {"--dtype", dtype}});
+          MESSAGE(dtype, " ", config, " ", workers, " x", micro_steps, ": loss ", most.loss,
+                  ", norm ", most.norm);
+        }
+      }
+    }
+  }
+}

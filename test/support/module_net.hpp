@@ -1,0 +1,153 @@
+#pragma once
+
+#include "acc/rendezvous/store.hpp"
+#include "acc/runtime.hpp"
+#include "support/run_ranks.hpp"
+#include "support/weights.hpp"
+
+#include <cmath>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace acc::test {
+
+struct ParameterSpec {
+  std::string name;
+  int numel;
+  ParameterOptions options = {};
+  Initializer initializer = normal(0.5F);
+};
+
+struct UnitSpec {
+  std::string name;
+  std::string class_name;
+  int parent;  ///< within whose scopes this unit's are; -1: root unit, and the first
+  std::vector<ParameterSpec> parameters;
+};
+
+/// The gradient of one element on one rank in one micro-step.
+using GradientRule = std::function<float(int rank, int micro_step, float weight, int element)>;
+
+/// Depends on everything that a mistake could mix up.
+inline float usual_gradient(int rank, int micro_step, float weight, int element) {
+  return 0.01F * static_cast<float>(1 + (rank * 7 + micro_step * 3) % 5) *
+         (0.1F * weight + std::sin(static_cast<float>(element)));
+}
+
+/// A program's model made of nested units, which computes nothing but made-up gradients.
+class ModuleNet {
+ public:
+  ModuleNet(Model model, const std::vector<UnitSpec>& specs) : model_(std::move(model)) {
+    for (const UnitSpec& spec : specs) {
+      Unit& unit = spec.parent < 0 ? model_.root(spec.name, spec.class_name)
+                                   : model_.unit(spec.name, spec.class_name);
+      Node node{&unit, {}, {}};
+      for (const ParameterSpec& each : spec.parameters) {
+        node.parameters.push_back(
+            {each, unit.parameter(each.name, {each.numel}, each.initializer, each.options)});
+      }
+      if (spec.parent >= 0) {
+        nodes_[static_cast<std::size_t>(spec.parent)].children.push_back(nodes_.size());
+      }
+      nodes_.push_back(std::move(node));
+    }
+  }
+
+  void micro_step(int rank, int number, const GradientRule& rule = usual_gradient) {
+    forward(0);
+    backward(0, rank, number, rule);
+  }
+
+  /// All parameters by full name.
+  Weights read() {
+    const auto guard = model_.no_grad();
+    Weights all;
+    for (const Node& node : nodes_) {
+      const auto use = node.unit->forward();
+      for (const auto& [spec, handle] : node.parameters) {
+        all[node.unit->name() + "." + spec.name].assign(use[handle], use[handle] + spec.numel);
+      }
+    }
+    return all;
+  }
+
+  [[nodiscard]] Unit& unit(std::size_t number) { return *nodes_[number].unit; }
+  [[nodiscard]] Parameter parameter(std::size_t unit, std::size_t number) const {
+    return nodes_[unit].parameters[number].handle;
+  }
+  [[nodiscard]] Model& model() noexcept { return model_; }
+
+ private:
+  struct Declared {
+    ParameterSpec spec;
+    Parameter handle;
+  };
+  struct Node {
+    Unit* unit;
+    std::vector<Declared> parameters;
+    std::vector<std::size_t> children;
+  };
+
+  void forward(std::size_t at) {
+    const auto use = nodes_[at].unit->forward();
+    for (const std::size_t child : nodes_[at].children) {
+      forward(child);
+    }
+  }
+
+  void backward(std::size_t at, int rank, int number, const GradientRule& rule) {
+    auto use = nodes_[at].unit->backward();
+    const auto& children = nodes_[at].children;
+    for (auto child = children.rbegin(); child != children.rend(); ++child) {
+      backward(*child, rank, number, rule);
+    }
+    for (const auto& [spec, handle] : nodes_[at].parameters) {
+      const float* const weights = use[handle];
+      const Gradient to = use.grad(handle);
+      for (int i = 0; to.data != nullptr && i < spec.numel; ++i) {
+        to.data[i] = rule(rank, number, weights[i], i) + (to.beta == 0.0F ? 0.0F : to.data[i]);
+      }
+    }
+  }
+
+  Model model_;
+  std::vector<Node> nodes_;
+};
+
+/// What one rank has after training.
+struct Trained {
+  Weights weights;
+  TrafficReport traffic;  ///< of the last step
+  MemoryReport memory;
+  StepInfo step;  ///< the last
+};
+
+/// Trains on all ranks of a job; by rank.
+inline std::vector<Trained> train(const Job& job, const std::vector<UnitSpec>& specs, int steps,
+                                  const GradientRule& rule = usual_gradient) {
+  std::vector<Trained> results(static_cast<std::size_t>(job.world_size));
+  run_ranks(job, [&](const auto& settings, auto store) {
+    auto runtime = Runtime::from_settings(settings, std::move(store));
+    auto model = runtime.model(42);
+    ModuleNet net(model, specs);
+    auto optimizer = model.optimizer(Sgd{.lr = 0.1});
+    Trained& mine = results[static_cast<std::size_t>(settings.identity.rank)];
+    for (int step = 0; step < steps; ++step) {
+      model.reset_traffic();
+      int number = 0;
+      do {
+        net.micro_step(settings.identity.rank, number++, rule);
+      } while (!runtime.last_micro_step(model));
+      mine.step = optimizer.step();
+      mine.traffic = model.traffic();
+    }
+    mine.memory = model.memory();
+    mine.weights = net.read();
+    runtime.barrier();
+  });
+  return results;
+}
+
+}  // namespace acc::test

@@ -1,0 +1,70 @@
+#include "acc/base/error.hpp"
+#include "acc/runtime.hpp"
+#include "support/run_ranks.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <string>
+
+using namespace acc;
+using acc::plugins::RuntimeSettings;
+
+TEST_CASE("ranks that were not started alike are told which rank has what") {
+  struct Row {
+    void (*change)(RuntimeSettings&);
+    const char* message;
+  };
+  const Row rows[] = {
+      {[](RuntimeSettings& s) { s.sharding.nan_policy = plugins::NanPolicy::raise; },
+       "rank 1 has NaN policy=raise, rank 0 has NaN policy=ignore"},
+      {[](RuntimeSettings& s) { s.sharding.strategy = plugins::Strategy::full_shard; },
+       "rank 1 has strategy=full_shard, rank 0 has strategy=no_shard"},
+      {[](RuntimeSettings& s) { s.sharding.gradient_accumulation_steps = 4; },
+       "rank 1 has gradient accumulation steps=4, rank 0 has gradient accumulation steps=1"}};
+  for (const Row& row : rows) {
+    CAPTURE(row.message);
+    std::mutex mutex;
+    std::multiset<std::string> said;
+    CHECK_THROWS_AS(test::run_ranks({.world_size = 3, .num_machines = 1, .sharding = {}},
+                                    [&](RuntimeSettings settings, auto store) {
+                                      if (settings.identity.rank == 1) {
+                                        row.change(settings);
+                                      }
+                                      try {
+                                        Runtime::from_settings(settings, std::move(store));
+                                      } catch (const Error& error) {
+                                        const std::lock_guard lock(mutex);
+                                        said.insert(error.what());
+                                        throw;
+                                      }
+                                    }),
+                    Error);
+    CHECK(said.size() == 3);
+    CHECK(said.count(std::string("the ranks of this job were not started alike: ") +
+                     row.message) == 3);
+  }
+}
+
+TEST_CASE("deterministic: what libraries would choose is chosen, but for what the user chose") {
+  const char* const kVariables[] = {"NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS",
+                                    "NCCL_MAX_NCHANNELS", "NCCL_NVLS_ENABLE",
+                                    "CUBLAS_WORKSPACE_CONFIG"};
+  for (const char* variable : kVariables) {
+    ::unsetenv(variable);
+  }
+  RuntimeSettings settings;
+  Runtime::from_settings(settings);
+  CHECK(std::getenv("NCCL_ALGO") == nullptr);
+  ::setenv("NCCL_PROTO", "LL", 1);
+  settings.deterministic = true;
+  Runtime::from_settings(settings);
+  CHECK(std::string(std::getenv("NCCL_ALGO")) == "Ring");
+  CHECK(std::string(std::getenv("NCCL_PROTO")) == "LL");
+  CHECK(std::string(std::getenv("CUBLAS_WORKSPACE_CONFIG")) == ":4096:8");
+  for (const char* variable : kVariables) {
+    ::unsetenv(variable);
+  }
+}

@@ -1,0 +1,364 @@
+#include "acc/plugins/strategy.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "acc/runtime.hpp"
+#include "support/run_ranks.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+// In which dtype weights, moments and gradients are kept and sent, seen from a program.
+namespace {
+
+using acc::DType;
+using acc::plugins::MixedPrecision;
+using acc::plugins::ShardingSettings;
+using acc::plugins::Strategy;
+using acc::test::Job;
+
+constexpr std::int64_t kNumel = 64 * 64;
+/// To bfloat16 1, to float16 1 + 2^-9, in float32 itself.
+constexpr float kOdd = 1.0F + 0x1p-9F + 0x1p-13F;
+constexpr float kOddInBf16 = 1.0F;
+constexpr float kOddInF16 = 1.0F + 0x1p-9F;
+
+constexpr Strategy kStrategies[] = {Strategy::no_shard, Strategy::shard_optimizer,
+                                    Strategy::shard_grad_op, Strategy::full_shard};
+
+/// One unit with one weight, of which all elements begin alike and have the same gradient.
+struct Run {
+  Job job = {};
+  DType load = DType::float32;
+  float weight = 1.0F;
+  float gradient = 1.0F;
+  int steps = 1;
+  std::optional<acc::AdamW> adamw = {};  ///< else SGD
+  acc::Sgd sgd = {.lr = 0.0};
+  acc::Initializer initializer = {};  ///< instead of `weight`
+  std::int64_t frozen = 0;            ///< elements of a frozen weight beside it
+  using Hook = std::function<void(acc::Runtime&, acc::Model&, acc::Optimizer&)>;
+  Hook before = {};  ///< the first step
+  Hook then = {};    ///< after the last
+};
+
+struct Outcome {
+  std::vector<float> weights;
+  double grad_norm = 0.0;
+  acc::MemoryReport memory;
+};
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+Outcome train(const Run& run) {
+  Outcome result;
+  std::mutex mutex;
+  acc::test::run_ranks(run.job, [&](const auto& settings, auto store) {
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    auto model = runtime.model(7, {.dtype = run.load});
+    auto& unit = model.unit("only", "Only");
+    const auto weight = unit.parameter(
+        "weight", {kNumel}, run.initializer ? run.initializer : acc::constant(run.weight));
+    if (run.frozen > 0) {
+      unit.parameter("frozen", {run.frozen}, acc::ones(), {.trainable = false});
+    }
+    auto optimizer = run.adamw ? model.optimizer(*run.adamw) : model.optimizer(run.sgd);
+    if (run.before) {
+      run.before(runtime, model, optimizer);
+    }
+    Outcome mine;
+    for (int step = 0; step < run.steps; ++step) {
+      { auto use = unit.forward(); }
+      {
+        auto use = unit.backward();
+        std::fill_n(use.grad_to_add(weight), kNumel, run.gradient);
+      }
+      mine.grad_norm = optimizer.step().grad_norm;
+    }
+    {
+      const auto guard = model.no_grad();
+      const auto use = unit.forward();
+      mine.weights.assign(use[weight], use[weight] + kNumel);
+    }
+    mine.memory = model.memory();
+    if (run.then) {
+      run.then(runtime, model, optimizer);
+    }
+    runtime.barrier();
+    const std::lock_guard lock(mutex);
+    if (!result.weights.empty() && !same_bits(mine.weights, result.weights)) {
+      throw std::runtime_error("ranks disagree about the weights");
+    }
+    result = std::move(mine);
+  });
+  return result;
+}
+
+ShardingSettings with(Strategy strategy, MixedPrecision mixed = MixedPrecision::no) {
+  ShardingSettings settings;
+  settings.strategy = strategy;
+  settings.mixed_precision = mixed;
+  settings.loss_scaling.static_scale = 1.0;
+  return settings;
+}
+
+/// Values that no short format has.
+acc::Initializer uneven() {
+  return acc::uniform(-2.0F, 2.0F);
+}
+
+bool fits(float value, DType dtype) {
+  if (dtype == DType::float32 || value == 0.0F) {
+    return true;
+  }
+  // Significant bits; none of these values is subnormal.
+  const int bits = dtype == DType::bfloat16 ? 8 : 11;
+  int exponent = 0;
+  const float scaled = std::ldexp(std::frexp(value, &exponent), bits);
+  return scaled == std::nearbyint(scaled);
+}
+
+/// The header of a safetensors file.
+std::string header_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::uint64_t length = 0;
+  file.read(reinterpret_cast<char*>(&length), sizeof(length));
+  std::string header(length, '\0');
+  file.read(header.data(), static_cast<std::streamsize>(length));
+  return header;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "without mixed precision a model loaded in 16 bits is kept, gathered and updated in them") {
+  for (const DType load : {DType::bfloat16, DType::float16}) {
+    std::optional<Outcome> first;
+    for (const Strategy strategy : kStrategies) {
+      for (const int machines : {1, 2}) {
+        CAPTURE(std::string(to_string(load)));
+        CAPTURE(std::string(to_string(strategy)));
+        CAPTURE(machines);
+        const Outcome seen =
+            train({.job = {.world_size = 4, .num_machines = machines, .sharding = with(strategy)},
+                   .load = load,
+                   .gradient = 0.375F,
+                   .steps = 4,
+                   .adamw = acc::AdamW{.lr = 0.01, .weight_decay = 0.1},
+                   .initializer = uneven()});
+        first = first.value_or(seen);
+        CHECK(seen.weights == first->weights);  // gradients are alike and fit: sums are exact
+        CHECK(std::all_of(seen.weights.begin(), seen.weights.end(),
+                          [&](float value) { return fits(value, load); }));
+      }
+    }
+  }
+}
+
+TEST_CASE("bytes held in each mode are the formula's") {
+  struct Row {
+    const char* name;
+    DType load;
+    MixedPrecision mixed;
+    bool deepspeed;
+    int weights, frozen, moments;  ///< bytes an element, where they are sharded
+  };
+  for (const Row& row :
+       {Row{"fp32", DType::float32, MixedPrecision::no, false, 4, 4, 8},
+        Row{"low precision", DType::bfloat16, MixedPrecision::no, false, 2, 2, 4},
+        Row{"low precision in fp16", DType::float16, MixedPrecision::no, false, 2, 2, 4},
+        Row{"FSDP mixed", DType::bfloat16, MixedPrecision::bf16, false, 4, 2, 8},
+        Row{"FSDP mixed of fp32", DType::float32, MixedPrecision::fp16, false, 4, 4, 8},
+        Row{"DeepSpeed", DType::float32, MixedPrecision::bf16, true, 4, 2, 8}}) {
+    for (const Strategy strategy : kStrategies) {
+      CAPTURE(row.name);
+      CAPTURE(std::string(to_string(strategy)));
+      Job job{.world_size = 2, .sharding = with(strategy, row.mixed)};
+      job.sharding.round_initial_weights = row.deepspeed;
+      const acc::plugins::StrategySwitches on = acc::plugins::switches(strategy);
+      const std::int64_t shards = on.shard_optimizer ? 2 : 1;
+      // What is gathered in the dtype of the optimizer's weights is the optimizer's copy; ZeRO 1
+      // keeps all of it.
+      const auto of = [&](std::int64_t numel, int nbytes, bool shared) {
+        return numel * nbytes / (shared && !on.shard_parameters ? 1 : shards);
+      };
+      const bool mixed = row.mixed != MixedPrecision::no;
+      const Outcome seen =
+          train({.job = job, .load = row.load, .adamw = acc::AdamW{}, .frozen = 2 * kNumel});
+      CHECK(seen.memory.parameter_bytes ==
+            of(kNumel, row.weights, !mixed) +
+                of(2 * kNumel, row.frozen, !mixed || row.frozen == 2));
+      CHECK(seen.memory.optimizer_bytes == kNumel * row.moments / shards);
+    }
+  }
+}
+
+TEST_CASE("gradients are reduced in the mode's dtype or in the one that is asked for") {
+  struct Row {
+    MixedPrecision mixed;
+    std::optional<MixedPrecision> reduce;
+    float expected;
+  };
+  for (const Row& row : {Row{MixedPrecision::no, std::nullopt, kOdd},
+                         Row{MixedPrecision::no, MixedPrecision::bf16, kOddInBf16},
+                         Row{MixedPrecision::no, MixedPrecision::fp16, kOddInF16},
+                         Row{MixedPrecision::bf16, std::nullopt, kOddInBf16},
+                         Row{MixedPrecision::bf16, MixedPrecision::no, kOdd},
+                         Row{MixedPrecision::bf16, MixedPrecision::fp16, kOddInF16},
+                         Row{MixedPrecision::fp16, std::nullopt, kOddInF16},
+                         Row{MixedPrecision::fp16, MixedPrecision::no, kOdd}}) {
+    for (const Strategy strategy : {Strategy::shard_grad_op, Strategy::full_shard}) {
+      for (const int machines : {1, 2}) {
+        CAPTURE(std::string(to_string(row.mixed)));
+        CAPTURE(row.expected);
+        Job job{.world_size = 4, .num_machines = machines, .sharding = with(strategy, row.mixed)};
+        job.sharding.reduce_precision = row.reduce;
+        CHECK(train({.job = job, .gradient = kOdd}).grad_norm ==
+              doctest::Approx(64.0 * row.expected).epsilon(1e-9));
+      }
+    }
+  }
+}
+
+TEST_CASE("a gradient beyond float16 becomes infinite and stays so, NaN stays NaN") {
+  for (const Strategy strategy : {Strategy::shard_grad_op, Strategy::full_shard}) {
+    for (const int machines : {1, 2}) {
+      for (const int world : {2, 4}) {
+        CAPTURE(world);
+        CAPTURE(machines);
+        const auto norm = [&](MixedPrecision mixed, float gradient) {
+          return train({.job = {.world_size = world,
+                                .num_machines = machines,
+                                .sharding = with(strategy, mixed)},
+                        .gradient = gradient})
+              .grad_norm;
+        };
+        CHECK(std::isinf(norm(MixedPrecision::fp16, 70'000.0F)));
+        CHECK(norm(MixedPrecision::fp16, 60'000.0F) == doctest::Approx(64.0 * 60'000.0));
+        CHECK(std::isfinite(norm(MixedPrecision::bf16, 70'000.0F)));
+        CHECK(std::isnan(norm(MixedPrecision::fp16, std::nanf(""))));
+        CHECK(std::isnan(norm(MixedPrecision::bf16, std::nanf(""))));
+      }
+    }
+  }
+}
+
+TEST_CASE("master weights begin as the program loads them, DeepSpeed's as 16 bits round them") {
+  struct Row {
+    DType load;
+    MixedPrecision mixed;
+    bool deepspeed;
+    float expected;
+    const char* dtype;
+  };
+  for (const Row& row : {Row{DType::float32, MixedPrecision::bf16, false, kOdd, "F32"},
+                         Row{DType::float32, MixedPrecision::bf16, true, kOddInBf16, "F32"},
+                         Row{DType::float32, MixedPrecision::fp16, true, kOddInF16, "F32"},
+                         Row{DType::bfloat16, MixedPrecision::bf16, false, kOddInBf16, "F32"},
+                         Row{DType::float16, MixedPrecision::bf16, false, kOddInF16, "F32"},
+                         Row{DType::float16, MixedPrecision::bf16, true, kOddInBf16, "F32"},
+                         Row{DType::bfloat16, MixedPrecision::no, false, kOddInBf16, "BF16"},
+                         Row{DType::float16, MixedPrecision::no, false, kOddInF16, "F16"}}) {
+    for (const bool from_file : {false, true}) {
+      CAPTURE(row.expected);
+      CAPTURE(row.dtype);
+      CAPTURE(from_file);
+      const acc::test::TemporaryFolder folder;
+      const std::string initial = (folder.path() / "initial.safetensors").string();
+      const std::string exported = (folder.path() / "exported.safetensors").string();
+      const auto exporting = [](const std::string& path) {
+        return [path](auto&, acc::Model& model, auto&) { model.export_safetensors(path); };
+      };
+      const auto loading = [](const std::string& path) {
+        return [path](auto&, acc::Model& model, auto&) { model.load_safetensors(path); };
+      };
+      train({.weight = kOdd, .then = exporting(initial)});
+      Run run{.job = {.world_size = 2, .sharding = with(Strategy::full_shard, row.mixed)},
+              .load = row.load,
+              .weight = from_file ? 5.0F : kOdd,
+              .then = exporting(exported)};
+      run.job.sharding.round_initial_weights = row.deepspeed;
+      if (from_file) {
+        run.before = loading(initial);
+      }
+      train(run);
+      CHECK(header_of(exported).find(std::string("\"") + row.dtype + "\"") != std::string::npos);
+      const Outcome seen = train({.before = loading(exported)});
+      CHECK(seen.weights == std::vector<float>(kNumel, row.expected));
+    }
+  }
+}
+
+TEST_CASE("a model in 16 bits goes on from its checkpoint to the bit, sharded otherwise too") {
+  for (const DType load : {DType::bfloat16, DType::float16}) {
+    for (const bool chance : {false, true}) {
+      const acc::test::TemporaryFolder folder;
+      const std::string path = (folder.path() / "checkpoint").string();
+      const auto run = [&](Strategy strategy, int world, int steps) {
+        Run each{.job = {.world_size = world, .sharding = with(strategy)},
+                 .load = load,
+                 .gradient = 0.375F,
+                 .steps = steps,
+                 .adamw = acc::AdamW{.lr = 0.01},
+                 .initializer = uneven()};
+        each.job.sharding.stochastic_rounding = chance;
+        return each;
+      };
+      const Outcome straight = train(run(Strategy::full_shard, 2, 5));
+      Run first = run(Strategy::full_shard, 2, 3);
+      first.then = [&](acc::Runtime& runtime, acc::Model& model, acc::Optimizer& optimizer) {
+        runtime.save(path, model, optimizer);
+      };
+      train(first);
+      for (const int world : {1, 2, 4}) {
+        CAPTURE(world);
+        Run second = run(world == 4 ? Strategy::shard_optimizer : Strategy::full_shard, world, 2);
+        second.before = [&](acc::Runtime& runtime, acc::Model& model, acc::Optimizer& optimizer) {
+          runtime.load(path, model, optimizer);
+        };
+        CHECK(train(second).weights == straight.weights);
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "stochastic rounding moves weights by what nearest rounding loses, alike in all layouts") {
+  constexpr int kSteps = 10;
+  constexpr double kMove = 1e-4;  // a 39th of half a unit of bfloat16 at 1, a fifth of float16's
+  for (const DType load : {DType::bfloat16, DType::float16}) {
+    CAPTURE(std::string(to_string(load)));
+    const auto run = [&](Strategy strategy, int world, bool chance) {
+      Run each{.job = {.world_size = world, .sharding = with(strategy)},
+               .load = load,
+               .steps = kSteps,
+               .sgd = {.lr = kMove}};
+      each.job.sharding.stochastic_rounding = chance;
+      return train(each).weights;
+    };
+    CHECK(run(Strategy::no_shard, 1, false) == std::vector<float>(kNumel, 1.0F));
+    const auto moved = run(Strategy::no_shard, 1, true);
+    double sum = 0.0;
+    double squares = 0.0;
+    for (const float weight : moved) {
+      sum += 1.0 - weight;
+      squares += (1.0 - weight) * (1.0 - weight);
+    }
+    CHECK(std::abs(sum / kNumel - kSteps * kMove) <= 5.0 * std::sqrt(squares) / kNumel);
+    for (const Strategy strategy : kStrategies) {
+      for (const int world : {2, 4}) {
+        CHECK(run(strategy, world, true) == moved);
+      }
+    }
+  }
+}
