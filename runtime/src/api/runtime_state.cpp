@@ -38,7 +38,7 @@ namespace {
 
 /// What launchers say, they have agreed on; programs have not. Ranks whose programs say different
 /// things would wait for each other in different collectives. Every rank throws the same.
-void check_programs(const plugins::RuntimeSettings& settings, rendezvous::Store& store) {
+void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store) {
   const auto key = [](int rank) { return fmt::format("settings of rank {}", rank); };
   const std::string own = settings.program_plugin.empty()
                               ? "no plugin"
@@ -81,7 +81,7 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
     trace::Tracer::create_file(settings.trace);
   }
   if (identity.world_size > 1 && store != nullptr) {
-    check_programs(settings, *store);
+    check_agreement(settings, *store);
   }
   groups = sharding::make_groups(settings, store.get(), compute);
   if (!settings.trace.empty()) {
