@@ -51,7 +51,6 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
     trace::Tracer::create_file(settings.trace);
   }
   if (identity.world_size > 1 && store != nullptr) {
-    check_programs_agree(settings, *store);
     check_agreement(settings, *store);
   }
   groups = sharding::make_groups(settings, store.get(), compute);
