@@ -50,9 +50,6 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   if (!settings.trace.empty() && identity.local_rank == 0) {
     trace::Tracer::create_file(settings.trace);
   }
-  if (identity.world_size > 1 && store != nullptr) {
-    check_agreement(settings, *store);
-  }
   groups = sharding::make_groups(settings, store.get(), compute);
   if (!settings.trace.empty()) {
     start_trace();
