@@ -243,7 +243,9 @@ TEST_CASE("a gradient beyond float16 becomes infinite and stays so, NaN stays Na
                         .gradient = gradient})
               .grad_norm;
         };
-        CHECK(std::isinf(norm(MixedPrecision::fp16, 70'000.0F)));
+        // Part of the division by the ranks comes before the rounding: 2 of 2 or of 4.
+        CHECK(std::isinf(norm(MixedPrecision::fp16, 140'000.0F)));
+        CHECK(norm(MixedPrecision::fp16, 120'000.0F) == doctest::Approx(64.0 * 120'000.0));
         CHECK(norm(MixedPrecision::fp16, 60'000.0F) == doctest::Approx(64.0 * 60'000.0));
         CHECK(std::isfinite(norm(MixedPrecision::bf16, 70'000.0F)));
         CHECK(std::isnan(norm(MixedPrecision::fp16, std::nanf(""))));
