@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -18,8 +19,28 @@
 
 namespace {
 
+/// Aligned as a device's memory is.
+class Array {
+ public:
+  explicit Array(std::size_t numel)
+      : numel_(numel),
+        data_(static_cast<float*>(std::aligned_alloc(256, (numel + 63) / 64 * 256))) {
+    std::fill_n(data_.get(), numel, 0.0F);
+  }
+  float& operator[](std::size_t i) { return data_.get()[i]; }
+  float* data() { return data_.get(); }
+  [[nodiscard]] std::size_t size() const { return numel_; }
+
+ private:
+  struct Free {
+    void operator()(float* data) const { std::free(data); }
+  };
+  std::size_t numel_;
+  std::unique_ptr<float, Free> data_;
+};
+
 struct Tensors {
-  std::vector<float> weights, grads, exp_avg, exp_avg_sq;
+  Array weights, grads, exp_avg, exp_avg_sq;
 
   explicit Tensors(std::size_t numel)
       : weights(numel), grads(numel), exp_avg(numel), exp_avg_sq(numel) {

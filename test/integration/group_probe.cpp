@@ -29,7 +29,8 @@ long long milliseconds() {
 }
 
 /// What the rank at fault does where the others call all_reduce of 1000 figures.
-void be_at_fault(const std::string& how, acc::collectives::ProcessGroup& group, std::vector<float>& data) {
+void be_at_fault(const std::string& how, acc::collectives::ProcessGroup& group,
+                 std::vector<float>& data) {
   std::fprintf(stderr, "at fault at %lld ms\n", milliseconds());
   if (how == "killed") {
     ::kill(::getpid(), SIGKILL);
@@ -54,8 +55,8 @@ int main(int argc, char** argv) {
   const auto settings =
       acc::plugins::settings_from_environment(acc::plugins::current_environment());
   const auto store = acc::collectives::connect_store(settings.identity);
-  auto groups = acc::sharding::make_groups(settings, store.get(),
-                                           {acc::device::open_cpu_device(), nullptr});
+  auto groups =
+      acc::sharding::make_groups(settings, store.get(), {acc::device::open_cpu_device(), nullptr});
   groups.record(
       std::make_shared<acc::flight::Recorder>(settings.flight_record, settings.identity.rank));
   auto& group = *groups.world;

@@ -96,7 +96,6 @@ Distance distance_from_fp64(const Run& run) {
     most.norm = std::max(most.norm, std::abs(row.at("grad_norm").get<double>() - norm) / norm);
   }
   REQUIRE(step == 20);
-  INFO("loss ", most.loss, ", norm ", most.norm);
   return most;
 }
 
@@ -112,8 +111,6 @@ void check_parity(const std::string& precision, const std::string& config) {
                                                 .micro_steps = micro_steps,
                                                 .launcher_flags = {"--mixed_precision", precision},
                                                 .program_flags = {}});
-      MESSAGE(precision, " ", config, " ", workers, " x", micro_steps, ": loss ", most.loss,
-              ", norm ", most.norm);
       CHECK(most.loss <= 3e-3);
       CHECK(most.norm <= 2e-2);
     }
@@ -143,17 +140,25 @@ TEST_CASE("fp16 follows fp64 in every strategy, with and without accumulation") 
 }
 
 TEST_CASE("weights and moments kept in 16 bits follow fp64 as far as those allow") {
-  for (const char* dtype : {"bf16", "fp16"}) {
+  struct Row {
+    const char* dtype;
+    double loss, norm;  ///< what is seen is 4.9e-3, 6.5e-3 and 3.3e-4, 4.6e-4
+  };
+  for (const Row& row : {Row{"bf16", 1e-2, 2e-2}, Row{"fp16", 1e-3, 2e-3}}) {
     for (const char* config : {"fsdp_full_shard", "fsdp_no_shard"}) {
       for (const int workers : {1, 2}) {
         for (const int micro_steps : {1, 2}) {
+          CAPTURE(std::string(row.dtype));
+          CAPTURE(config);
+          CAPTURE(workers);
+          CAPTURE(micro_steps);
           const Distance most = distance_from_fp64({.config = config,
                                                     .workers = workers,
                                                     .micro_steps = micro_steps,
                                                     .launcher_flags = {},
-                                                    .program_flags = {"--dtype", dtype}});
-          MESSAGE(dtype, " ", config, " ", workers, " x", micro_steps, ": loss ", most.loss,
-                  ", norm ", most.norm);
+                                                    .program_flags = {"--dtype", row.dtype}});
+          CHECK(most.loss <= row.loss);
+          CHECK(most.norm <= row.norm);
         }
       }
     }

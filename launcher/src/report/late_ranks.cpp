@@ -72,10 +72,10 @@ std::vector<int> ranks_of(const Members& members) {
 }
 
 milliseconds waited_for(const Member& member, const Collective& what) {
-  const microseconds end = what.ended_us > 0
-                               ? microseconds(what.ended_us)
-                               : std::chrono::floor<microseconds>(
-                                     member.worker->ended_at.time_since_epoch());
+  const microseconds end =
+      what.ended_us > 0
+          ? microseconds(what.ended_us)
+          : std::chrono::floor<microseconds>(member.worker->ended_at.time_since_epoch());
   const microseconds begin(what.waiting_us);
   return begin.count() == 0 || end < begin ? milliseconds(0)
                                            : std::chrono::duration_cast<milliseconds>(end - begin);
@@ -241,11 +241,10 @@ std::string late_line(const LateRanks& late) {
 
 /// The one that it was stopped by, or the last.
 const Collective* significant(const flight::Record& record) {
-  const auto stopped = std::ranges::find_if(record.last.rbegin(), record.last.rend(),
-                                            [](const Collective& each) {
-                                              return each.state == State::waiting ||
-                                                     each.state == State::failed;
-                                            });
+  const auto stopped =
+      std::ranges::find_if(record.last.rbegin(), record.last.rend(), [](const Collective& each) {
+        return each.state == State::waiting || each.state == State::failed;
+      });
   return stopped != record.last.rend() ? &*stopped
          : record.last.empty()         ? nullptr
                                        : &record.last.back();
@@ -256,8 +255,8 @@ std::string where(const flight::Record& record) {
   if (last == nullptr) {
     return "none yet";
   }
-  std::string text = fmt::format("{}, {}", name_of(*last, record.groups[last->group]),
-                                 to_string(last->state));
+  std::string text =
+      fmt::format("{}, {}", name_of(*last, record.groups[last->group]), to_string(last->state));
   const bool moved_on = last->state == State::done || last->state == State::called;
   if (moved_on && !record.place.phase.empty() && record.place != last->place) {
     text += "; then in " + record.place.phase +
@@ -286,9 +285,8 @@ std::string last_collectives(const std::vector<WorkerReport>& workers,
   using Line = std::pair<std::string, std::vector<int>>;
   std::vector<Line> lines(ranks_by_place.begin(), ranks_by_place.end());
   const auto is_late = [&](int rank) {
-    return std::ranges::any_of(late, [&](const LateRanks& each) {
-      return std::ranges::binary_search(each.ranks, rank);
-    });
+    return std::ranges::any_of(
+        late, [&](const LateRanks& each) { return std::ranges::binary_search(each.ranks, rank); });
   };
   std::ranges::sort(lines, {}, [&](const Line& line) {
     return std::pair(!is_late(line.second.front()), line.second.front());

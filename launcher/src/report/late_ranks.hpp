@@ -11,10 +11,10 @@ namespace acc::launcher {
 
 /// Ranks that kept others waiting in a collective, or called another one there.
 struct LateRanks {
-  std::vector<int> ranks;    ///< rising
-  flight::Group group;       ///< whose collective it is
-  flight::Collective what;   ///< that the others were in
-  std::vector<int> waiting;  ///< those, rising
+  std::vector<int> ranks;               ///< rising
+  flight::Group group;                  ///< whose collective it is
+  flight::Collective what;              ///< that the others were in
+  std::vector<int> waiting;             ///< those, rising
   std::chrono::milliseconds waited{0};  ///< the longest of them
   /// What the late ranks called in its place: "all_reduce of 256 bytes"; empty: they did not come.
   std::string called = {};

@@ -19,7 +19,8 @@ constexpr std::int32_t kMostRanks = 1 << 24;
 template <std::size_t N>
 std::string text(const std::array<char, N>& bytes) {
   std::string words(bytes.begin(), std::find(bytes.begin(), bytes.end(), '\0'));
-  std::ranges::replace_if(words, [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  std::ranges::replace_if(
+      words, [](char c) { return c < 0x20 || c > 0x7e; }, '?');
   return words;
 }
 
@@ -75,8 +76,8 @@ std::optional<Record> decode(std::string_view bytes) {
     if (!is_plausible(group)) {
       return std::nullopt;
     }
-    record.groups.push_back({text(group.name), group.first, group.stride, group.count,
-                             group.called, group.waiting});
+    record.groups.push_back(
+        {text(group.name), group.first, group.stride, group.count, group.called, group.waiting});
   }
   constexpr std::size_t kFirstSlot = sizeof(FileHead) + kGroups * sizeof(FileGroup);
   std::vector<std::pair<std::uint64_t, Collective>> found;

@@ -24,10 +24,9 @@ std::string_view word(plugins::NanPolicy policy) {
 
 /// What launchers say, they have agreed on; programs have not.
 std::string program_plugin(const plugins::RuntimeSettings& settings) {
-  return settings.program_plugin.empty()
-             ? "none"
-             : fmt::format("{} with {}", settings.program_plugin,
-                           fmt::join(settings.program_values, ", "));
+  return settings.program_plugin.empty() ? "none"
+                                         : fmt::format("{} with {}", settings.program_plugin,
+                                                       fmt::join(settings.program_values, ", "));
 }
 
 using Terms = std::vector<std::pair<std::string, std::string>>;
@@ -60,31 +59,40 @@ std::pair<std::string, std::string> first_difference(std::string_view a, std::st
 Terms agreed_terms(const plugins::RuntimeSettings& settings) {
   const plugins::ShardingSettings& sharding = settings.sharding;
   const auto number = [](auto value) { return fmt::format("{}", value); };
-  return {{"libacc_runtime", ACC_VERSION},
-          {"the program's plugin", program_plugin(settings)},
-          {"device", std::string(to_string(settings.device))},
-          {"strategy", std::string(to_string(sharding.strategy))},
-          {"shard size", number(sharding.shard_size)},
-          {"hpZ partition size", number(sharding.hpz_partition_size)},
-          {"reshard size", number(sharding.reshard_size)},
-          {"mixed precision", std::string(to_string(sharding.mixed_precision))},
-          {"reduce precision", sharding.reduce_precision
-                                   ? std::string(to_string(*sharding.reduce_precision))
-                                   : "default"},
-          {"NaN policy", std::string(word(sharding.nan_policy))},
-          {"gradient accumulation steps", number(sharding.gradient_accumulation_steps)},
-          {"gradient clipping",
-           sharding.gradient_clipping ? number(*sharding.gradient_clipping) : "the program's"},
-          {"reduce bucket size", number(sharding.reduce_bucket_size)},
-          {"allgather bucket size", number(sharding.allgather_bucket_size)},
-          {"prefetch bucket size", number(sharding.prefetch_bucket_size)},
-          {"parameter persistence threshold", number(sharding.param_persistence_threshold)},
-          {"max live parameters", number(sharding.max_live_parameters)},
-          {"max reuse distance", number(sharding.max_reuse_distance)},
-          {"backward prefetch", std::string(to_string(sharding.backward_prefetch))},
-          {"forward prefetch", number(sharding.forward_prefetch)},
-          {"gathers by copy", number(settings.copy_gathers)},
-          {"deterministic", number(settings.deterministic)}};
+  return {
+      {"libacc_runtime", ACC_VERSION},
+      {"the program's plugin", program_plugin(settings)},
+      {"device", std::string(to_string(settings.device))},
+      {"strategy", std::string(to_string(sharding.strategy))},
+      {"shard size", number(sharding.shard_size)},
+      {"hpZ partition size", number(sharding.hpz_partition_size)},
+      {"reshard size", number(sharding.reshard_size)},
+      {"mixed precision", std::string(to_string(sharding.mixed_precision))},
+      {"reduce precision",
+       sharding.reduce_precision ? std::string(to_string(*sharding.reduce_precision)) : "default"},
+      {"NaN policy", std::string(word(sharding.nan_policy))},
+      {"gradient accumulation steps", number(sharding.gradient_accumulation_steps)},
+      {"gradient clipping",
+       sharding.gradient_clipping ? number(*sharding.gradient_clipping) : "the program's"},
+      {"reduce bucket size", number(sharding.reduce_bucket_size)},
+      {"allgather bucket size", number(sharding.allgather_bucket_size)},
+      {"prefetch bucket size", number(sharding.prefetch_bucket_size)},
+      {"parameter persistence threshold", number(sharding.param_persistence_threshold)},
+      {"model persistence threshold", number(sharding.model_persistence_threshold)},
+      {"contiguous gradients", number(sharding.contiguous_gradients)},
+      {"round robin gradients", number(sharding.round_robin_gradients)},
+      {"wrap policy", std::string(to_string(sharding.wrap_policy))},
+      {"classes to wrap", fmt::format("{}", fmt::join(sharding.transformer_layer_classes, ","))},
+      {"min num params", number(sharding.min_num_params)},
+      {"ignored modules", sharding.ignored_modules},
+      {"sync module states", number(sharding.sync_module_states)},
+      {"cpu ram efficient loading", number(sharding.cpu_ram_efficient_loading)},
+      {"max live parameters", number(sharding.max_live_parameters)},
+      {"max reuse distance", number(sharding.max_reuse_distance)},
+      {"backward prefetch", std::string(to_string(sharding.backward_prefetch))},
+      {"forward prefetch", number(sharding.forward_prefetch)},
+      {"gathers by copy", number(settings.copy_gathers)},
+      {"deterministic", number(settings.deterministic)}};
 }
 
 void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store) {

@@ -10,9 +10,10 @@ void pin_choices() {
     const char* value;
   };
   // NCCL's own choice depends on its measurements of links; cuBLAS's on which stream comes first.
-  constexpr Choice kChoices[] = {{"NCCL_ALGO", "Ring"},         {"NCCL_PROTO", "Simple"},
-                                 {"NCCL_MIN_NCHANNELS", "4"},   {"NCCL_MAX_NCHANNELS", "4"},
-                                 {"NCCL_NVLS_ENABLE", "0"},     {"CUBLAS_WORKSPACE_CONFIG", ":4096:8"}};
+  constexpr Choice kChoices[] = {
+      {"NCCL_ALGO", "Ring"},       {"NCCL_PROTO", "Simple"},
+      {"NCCL_MIN_NCHANNELS", "4"}, {"NCCL_MAX_NCHANNELS", "4"},
+      {"NCCL_NVLS_ENABLE", "0"},   {"CUBLAS_WORKSPACE_CONFIG", ":4096:8"}};
   for (const Choice& choice : kChoices) {
     ::setenv(choice.variable, choice.value, /*overwrite=*/0);
   }

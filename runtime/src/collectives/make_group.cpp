@@ -72,9 +72,10 @@ std::string GroupSpec::reason_of_timeout(int peer, const std::string& what, int&
   if (late == awaited) {
     return fmt::format("rank {} did not come to {} within {} s", awaited, what, seconds);
   }
-  return fmt::format("rank {} was late for more than {} s: rank {} waits for it, and so did not "
-                     "come to {}",
-                     late, seconds, awaited, what);
+  return fmt::format(
+      "rank {} was late for more than {} s: rank {} waits for it, and so did not "
+      "come to {}",
+      late, seconds, awaited, what);
 }
 
 std::string address_towards(const std::string& host, std::uint16_t port) {

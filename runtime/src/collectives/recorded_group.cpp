@@ -94,7 +94,8 @@ class RecordedGroup final : public ProcessGroup {
   }
   WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                          ReduceOptions options) override {
-    return issue("reduce_scatter", shard_numel * nbytes_of(dtype) * static_cast<std::size_t>(size()),
+    return issue("reduce_scatter",
+                 shard_numel * nbytes_of(dtype) * static_cast<std::size_t>(size()),
                  [&] { return inner_->reduce_scatter(in, out, shard_numel, dtype, options); });
   }
   WorkPtr all_reduce(float* data, std::size_t numel, float scale) override {

@@ -25,8 +25,8 @@ class WaitBoard {
   void waits_for(int rank) noexcept;
   static constexpr int kNobody = -1;
 
-  /// The rank that `rank`, which somebody waits for, waits for in the end; itself where it waits for
-  /// nobody, or all wait in a circle, or the store does not say.
+  /// The rank that `rank`, which somebody waits for, waits for in the end; itself where it waits
+  /// for nobody, or all wait in a circle, or the store does not say.
   int late_rank(int rank) noexcept;
 
  private:

@@ -38,8 +38,8 @@ void write(std::array<char, N>& to, std::string_view text) noexcept {
 }
 
 void* anonymous_memory() {
-  void* const memory = ::mmap(nullptr, file::kNbytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      ::mmap(nullptr, file::kNbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw std::bad_alloc();
   }
@@ -68,8 +68,7 @@ void* Recorder::map(const std::string& path) {
     error = memory == MAP_FAILED ? errno : 0;
   }
   if (error != 0) {
-    logger("runtime")->warn("{}: cannot write {}: {}", kRecordVariable, path,
-                            std::strerror(error));
+    logger("runtime")->warn("{}: cannot write {}: {}", kRecordVariable, path, std::strerror(error));
     return anonymous_memory();
   }
   file_ = std::move(opened);
@@ -165,9 +164,8 @@ void Recorder::waits(const Call& call) noexcept {
 }
 
 void Recorder::ended(const Call& call, State state) noexcept {
-  if (state == State::done) {
-    publish(groups_[call.group].waiting, std::uint32_t{0});
-  }
+  // It may fail where it is called, before anybody waits.
+  publish(groups_[call.group].waiting, state == State::done ? std::uint32_t{0} : call.sequence);
   if (file::FileSlot* const slot = slot_of(call)) {
     slot->ended_us = now_us();
     publish(slot->state, static_cast<std::uint8_t>(state));

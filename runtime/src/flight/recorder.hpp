@@ -12,8 +12,8 @@
 namespace acc::flight {
 
 /// What this rank is doing and what its last collectives were for: said in the messages of those
-/// that fail, and left in a file for the launcher. Writing is a few stores into mapped memory, which
-/// the kernel keeps however this process ends. One thread writes.
+/// that fail, and left in a file for the launcher. Writing is a few stores into mapped memory,
+/// which the kernel keeps however this process ends. One thread writes.
 class Recorder {
  public:
   /// `path` empty, or a file that cannot be had or that another recorder is writing: the record

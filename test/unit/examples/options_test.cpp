@@ -107,3 +107,19 @@ TEST_CASE("what cannot be run is refused with what to do") {
     CHECK(message.find(c.expected) != std::string::npos);
   }
 }
+
+TEST_CASE("what the optimizer is, and which flags said so") {
+  const std::string data = "--batches " + kBatches + " --vocab 256 ";
+  const Options plain = parse(data);
+  CHECK(plain.schedule == Schedule::constant);
+  CHECK(plain.optimizer_flags.empty());
+  CHECK_FALSE(plain.no_sync);
+  const Options options =
+      parse(data + "--lr_schedule cosine --warmup 3 --lr 0.5 --clip_value 2 --no_sync");
+  CHECK(options.schedule == Schedule::cosine);
+  CHECK(options.optimizer_flags == std::vector<std::string>{"--lr", "--lr_schedule", "--warmup"});
+  CHECK(options.clip_value == 2.0);
+  CHECK(options.no_sync);
+  CHECK(error_of(data + "--lr_schedule square").find("--lr_schedule") != std::string::npos);
+  CHECK(error_of(data + "--clip_value -1").find("--clip_value") != std::string::npos);
+}

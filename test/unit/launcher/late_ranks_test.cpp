@@ -1,5 +1,6 @@
-#include "report/job_report.hpp"
 #include "report/late_ranks.hpp"
+
+#include "report/job_report.hpp"
 
 #include <doctest/doctest.h>
 
@@ -68,7 +69,9 @@ TEST_CASE("who was late") {
     Ranks waiters;
   } cases[] = {
       {"all in step", {worker(0, {{world(2), 7, done}}), worker(1, {{world(2), 7, done}})}, {}, {}},
-      {"all wait", {worker(0, {{world(2), 7, waiting}}), worker(1, {{world(2), 7, waiting}})}, {},
+      {"all wait",
+       {worker(0, {{world(2), 7, waiting}}), worker(1, {{world(2), 7, waiting}})},
+       {},
        {}},
       {"one did not call",
        {worker(0, {{world(3), 8, waiting}}), worker(1, {{world(3), 7, done}}),
@@ -84,8 +87,8 @@ TEST_CASE("who was late") {
        {},
        {}},
       {"one waits in another group for the one that is late",
-       {worker(0, {{pair01, 5, waiting}}),
-        worker(1, {{pair01, 4, done}, {pair13, 2, waiting}}), worker(3, {{pair13, 1, done}})},
+       {worker(0, {{pair01, 5, waiting}}), worker(1, {{pair01, 4, done}, {pair13, 2, waiting}}),
+        worker(3, {{pair13, 1, done}})},
        {3},
        {1}},
       {"one of whom nothing is known",
@@ -117,9 +120,9 @@ TEST_CASE("a worker that failed by itself is the only one that can have been wai
 }
 
 TEST_CASE("the few that called something else differ, of two the second") {
-  std::vector<WorkerReport> workers = {
-      worker(0, {{world(3), 8, State::failed, "all_reduce", 64}}),
-      worker(1, {{world(3), 8, State::failed}}), worker(2, {{world(3), 8, State::waiting}})};
+  std::vector<WorkerReport> workers = {worker(0, {{world(3), 8, State::failed, "all_reduce", 64}}),
+                                       worker(1, {{world(3), 8, State::failed}}),
+                                       worker(2, {{world(3), 8, State::waiting}})};
   CHECK(late_ranks(workers, 1).at(0).ranks == Ranks{0});
   CHECK(late_ranks(workers, 1).at(0).called == "all_reduce of 64 bytes");
   workers.pop_back();
@@ -144,8 +147,8 @@ TEST_CASE("the report for people: the late rank first, ranks of one place togeth
 TEST_CASE("the last collectives of a thousand ranks in a thousand places stay readable") {
   std::vector<WorkerReport> workers;
   for (int rank = 0; rank < 1000; ++rank) {
-    workers.push_back(worker(rank, {{world(1000), static_cast<std::uint32_t>(rank + 1),
-                                     State::called}}));
+    workers.push_back(
+        worker(rank, {{world(1000), static_cast<std::uint32_t>(rank + 1), State::called}}));
   }
   const std::string text = last_collectives(workers, late_ranks(workers, std::nullopt));
   CHECK(std::ranges::count(text, '\n') < 20);

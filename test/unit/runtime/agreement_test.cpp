@@ -43,15 +43,15 @@ TEST_CASE("ranks that were not started alike are told which rank has what") {
                                     }),
                     Error);
     CHECK(said.size() == 3);
-    CHECK(said.count(std::string("the ranks of this job were not started alike: ") +
-                     row.message) == 3);
+    CHECK(said.count(std::string("the ranks of this job were not started alike: ") + row.message) ==
+          3);
   }
 }
 
 TEST_CASE("deterministic: what libraries would choose is chosen, but for what the user chose") {
-  const char* const kVariables[] = {"NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS",
-                                    "NCCL_MAX_NCHANNELS", "NCCL_NVLS_ENABLE",
-                                    "CUBLAS_WORKSPACE_CONFIG"};
+  const char* const kVariables[] = {"NCCL_ALGO",          "NCCL_PROTO",
+                                    "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS",
+                                    "NCCL_NVLS_ENABLE",   "CUBLAS_WORKSPACE_CONFIG"};
   for (const char* variable : kVariables) {
     ::unsetenv(variable);
   }

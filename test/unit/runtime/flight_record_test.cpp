@@ -88,8 +88,8 @@ TEST_CASE("a file that cannot be had, or is another recorder's, does not stop th
   const auto use = [](Recorder& recorder) {
     recorder.ended(recorder.call(recorder.add_group("world", {0}), "barrier", 0), State::done);
   };
-  for (const std::string& path : {std::string(), std::string("/nowhere/record"),
-                                  folder.path().string()}) {
+  for (const std::string& path :
+       {std::string(), std::string("/nowhere/record"), folder.path().string()}) {
     Recorder recorder(path, 0);
     CHECK_NOTHROW(use(recorder));
   }

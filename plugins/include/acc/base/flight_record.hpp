@@ -9,8 +9,8 @@
 #include <vector>
 
 /// The flight record of a worker: its last collectives, in a small file that it maps and that stays
-/// when it is killed. The runtime writes it (runtime/src/flight), the launcher reads it when the job
-/// has failed; both know each other by this format alone.
+/// when it is killed. The runtime writes it (runtime/src/flight), the launcher reads it when the
+/// job has failed; both know each other by this format alone.
 namespace acc::flight {
 
 /// Names the worker's file. Without it there is none.

@@ -159,8 +159,8 @@ class GlooGroup::Exchange final : public Work {
         const std::string reason = group_->spec_.reason_of_timeout(peer, call_, late);
         fail(late, reason, Errc::timeout);
       }
-      fail(who, abort_reason.value_or(
-                    fmt::format("lost rank {} in {}: {}", who, call_, error.what())));
+      fail(who,
+           abort_reason.value_or(fmt::format("lost rank {} in {}: {}", who, call_, error.what())));
     }
   }
 
