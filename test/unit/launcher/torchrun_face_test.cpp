@@ -184,8 +184,8 @@ TEST_CASE("a worker learns who it is") {
       rest.insert(name);
     }
   }
-  CHECK(rest == std::set<std::string>{"ACC_DEVICE", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE",
-                                      "TORCHELASTIC_RUN_ID"});
+  CHECK(rest == std::set<std::string>{"ACC_DEVICE", "ACC_FLIGHT_RECORD", "MASTER_PORT",
+                                      "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"});
 }
 
 TEST_CASE("threads of the workers") {
