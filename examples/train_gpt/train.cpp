@@ -39,22 +39,25 @@ acc::LrSchedule schedule(const Options& options) {
   return acc::constant_with_warmup(options.warmup);
 }
 
-/// The launcher's configuration, where it says what the optimizer is, else the command line.
-acc::Optimizer make_optimizer(const acc::Runtime& runtime, const Options& options,
-                              acc::Model& model) {
+/// Where the launcher's configuration says what the optimizer is, the command line may not.
+void check_optimizer(const acc::Runtime& runtime, const Options& options) {
   const std::string& configured = runtime.settings().sharding.optimizer.type;
-  if (configured.empty()) {
-    acc::Optimizer optimizer = model.optimizer(adamw(options));
-    optimizer.set_schedule(schedule(options));
-    return optimizer;
-  }
-  if (!options.optimizer_flags.empty()) {
+  if (!configured.empty() && !options.optimizer_flags.empty()) {
     throw acc::Error(acc::Errc::config,
                      options.optimizer_flags.front() +
                          " is given, but the DeepSpeed file says what the optimizer is (" +
                          configured + "): leave one of them out");
   }
-  return model.optimizer_from_settings();
+}
+
+acc::Optimizer make_optimizer(const acc::Runtime& runtime, const Options& options,
+                              acc::Model& model) {
+  if (!runtime.settings().sharding.optimizer.type.empty()) {
+    return model.optimizer_from_settings();
+  }
+  acc::Optimizer optimizer = model.optimizer(adamw(options));
+  optimizer.set_schedule(schedule(options));
+  return optimizer;
 }
 
 void shape_batch(Batch& batch, const Share& share, std::int64_t seq_len) {
@@ -245,6 +248,7 @@ int train(const Options& options) {
     request.emplace();  // first of all: until then the signals kill
   }
   acc::Runtime runtime = acc::Runtime::from_environment();
+  check_optimizer(runtime, options);
   return Trainer(runtime, options).run(request ? &*request : nullptr);
 }
 

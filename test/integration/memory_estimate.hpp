@@ -21,6 +21,7 @@ struct EstimateCase {
   Strategy strategy = Strategy::no_shard;
   bool sixteen_bit = false;
   Offload offload = Offload::none;
+  bool overlaps = true;
 };
 
 // Shards are padded to whole multiples of 16 elements, parameter by parameter.
@@ -36,7 +37,8 @@ inline launcher::RankMemory estimate(const EstimateCase& each, bool on_cpu) {
                                 .num_processes = 4,
                                 .num_local = 4,
                                 .sixteen_bit = each.sixteen_bit,
-                                .on_cpu = on_cpu},
+                                .on_cpu = on_cpu,
+                                .overlaps = each.overlaps},
                                each.strategy, each.offload);
 }
 

@@ -3,6 +3,8 @@
 #include "parity_gpt.hpp"
 #include "support/temporary_folder.hpp"
 
+#include <algorithm>
+
 namespace {
 
 using namespace acc::test;
@@ -52,11 +54,15 @@ const std::vector<Setting> kSettings = {
     {.flags = {"--fsdp_backward_prefetch", "BACKWARD_POST"}},
     {.flags = {"--fsdp_backward_prefetch", "NO_PREFETCH", "--fsdp_forward_prefetch", "true"}},
     {.flags = {"--fsdp_offload_params", "true"}},
+    {.flags = {"--fsdp_version", "2", "--fsdp_reshard_after_forward", "2"}},
     {.flags = {"--offload_optimizer_device", "cpu"}, .configs = {"zero1", "zero2", "zero3"}},
     {.flags = {"--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"},
      .configs = {"zero3"}},
     {.flags = kAccumulate,
      .configs = {"fsdp_full_shard", "fsdp_no_shard", "zero1", "zero2", "zero3"}},
+    {.flags = kAccumulate,
+     .program = {"--no_sync"},
+     .configs = {"fsdp_full_shard", "fsdp_shard_grad_op", "fsdp_no_shard", "zero1"}},
 };
 
 void check(const Setting& setting) {
@@ -85,7 +91,7 @@ TEST_CASE("parity holds under settings that change what travels between machines
   for (const Setting& setting :
        {Setting{{"--fsdp_activation_checkpointing", "true"}},
         Setting{{"--fsdp_auto_wrap_policy", "NO_WRAP"}}, Setting{{"--fsdp_offload_params", "true"}},
-        Setting{kAccumulate}}) {
+        Setting{kAccumulate}, Setting{kAccumulate, {"--no_sync"}}}) {
     CAPTURE(text(setting.flags));
     check_losses(steps_of("fsdp_full_shard", {4, 2}, setting.flags, setting.program));
   }
@@ -124,4 +130,73 @@ TEST_CASE(
     CHECK(before.at("kept_bytes") == 0);
     CHECK(after.at("kept_bytes") == 2 * 4 * kTokens * 64);
   }
+}
+
+TEST_CASE("no_sync: gradients are reduced once a step") {
+  const Words flags = {"--gradient_accumulation_steps", "4"};
+  const auto often = last_rank(steps_of("fsdp_full_shard", {2, 1}, flags, {}));
+  const auto once = last_rank(steps_of("fsdp_full_shard", {2, 1}, flags, {"--no_sync"}));
+  CHECK(often.at("reduce_calls").get<int>() == 4 * once.at("reduce_calls").get<int>());
+}
+
+TEST_CASE("the learning rate follows its schedule, over a checkpoint too") {
+  const TemporaryFolder folder;
+  const std::string metrics = folder.path() / "metrics.jsonl";
+  const std::string checkpoint = folder.path() / "checkpoint";
+  const Words schedule = {"--lr_schedule", "linear", "--warmup", "2", "--metrics", metrics};
+  const auto run = [&](Words more) {
+    more.insert(more.end(), schedule.begin(), schedule.end());
+    train("fsdp_full_shard", {2, 1}, more);
+  };
+  run({"--steps", "6"});
+  const std::vector<double> expected = {0.0, 0.5e-3, 1e-3, 0.75e-3, 0.5e-3, 0.25e-3};
+  const auto steps = read_metrics(metrics);
+  REQUIRE(steps.size() == expected.size());
+  for (std::size_t step = 0; step < steps.size(); ++step) {
+    CHECK(steps[step].at("lr").get<double>() == doctest::Approx(expected[step]));
+  }
+  run({"--steps", "4", "--save", checkpoint});
+  run({"--steps", "6", "--resume", checkpoint});
+  const auto all = read_metrics(metrics);  // 4 steps, and what was added to them
+  REQUIRE(all.size() == expected.size());
+  CHECK(all[4].at("lr").get<double>() == doctest::Approx(expected[4]));
+  CHECK(all[5].at("lr").get<double>() == doctest::Approx(expected[5]));
+}
+
+TEST_CASE("--clip_value bounds each element of the gradient") {
+  const auto plain = steps_of("zero2", {2, 1}, {}, {});
+  const auto clipped = steps_of("zero2", {2, 1}, {}, {"--clip_value", "1e-11"});
+  const auto fall = [](const auto& steps) {
+    return steps.front().at("loss").template get<double>() -
+           steps.back().at("loss").template get<double>();
+  };
+  CHECK(fall(plain) > 0.05);
+  CHECK(fall(clipped) < 0.02 * fall(plain));  // far below AdamW's epsilon
+}
+
+TEST_CASE("the optimizer of a DeepSpeed file is taken, and refused beside flags that say another") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "deepspeed.json";
+  const std::string metrics = folder.path() / "metrics.jsonl";
+  std::ofstream(file) << R"({"train_micro_batch_size_per_gpu": "auto",
+      "zero_optimization": {"stage": 2}, "gradient_clipping": 1.0,
+      "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8,
+                                                "weight_decay": 0.1}}})";
+  Words line = command("zero2", {2, 1}, 0, "", {"--steps", kSteps, "--metrics", metrics});
+  const auto config = std::find(line.begin(), line.end(), "--config_file");
+  *config = "--deepspeed_config_file";
+  *(config + 1) = file;
+  line.insert(line.begin() + 1, "--use_deepspeed");
+  Program refused(line);
+  CHECK(refused.wait() == 2);
+  CHECK(refused.err().find("--lr is given, but the DeepSpeed file") != std::string::npos);
+  for (const char* flag : {"--lr", "--betas", "--eps", "--weight_decay"}) {
+    const auto found = std::find(line.begin(), line.end(), flag);
+    line.erase(found, found + 2);
+  }
+  Program taken(line);
+  const int status = taken.wait();
+  CAPTURE(taken.err());
+  REQUIRE(status == 0);
+  check_losses(read_metrics(metrics));
 }

@@ -4,6 +4,7 @@
 #include "acc/rendezvous/store.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <span>
@@ -19,6 +20,14 @@ std::string_view word(plugins::NanPolicy policy) {
     case plugins::NanPolicy::raise: return "raise";
   }
   return "unknown";
+}
+
+/// What launchers say, they have agreed on; programs have not.
+std::string program_plugin(const plugins::RuntimeSettings& settings) {
+  return settings.program_plugin.empty()
+             ? "none"
+             : fmt::format("{} with {}", settings.program_plugin,
+                           fmt::join(settings.program_values, ", "));
 }
 
 using Terms = std::vector<std::pair<std::string, std::string>>;
@@ -52,6 +61,7 @@ Terms agreed_terms(const plugins::RuntimeSettings& settings) {
   const plugins::ShardingSettings& sharding = settings.sharding;
   const auto number = [](auto value) { return fmt::format("{}", value); };
   return {{"libacc_runtime", ACC_VERSION},
+          {"the program's plugin", program_plugin(settings)},
           {"device", std::string(to_string(settings.device))},
           {"strategy", std::string(to_string(sharding.strategy))},
           {"shard size", number(sharding.shard_size)},

@@ -8,6 +8,7 @@
 #include "flight/recorder.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <vector>
 
@@ -34,34 +35,6 @@ void check_supported(const plugins::RuntimeSettings& settings) {
   }
 }
 
-namespace {
-
-/// What launchers say, they have agreed on; programs have not. Ranks whose programs say different
-/// things would wait for each other in different collectives. Every rank throws the same.
-void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store) {
-  const auto key = [](int rank) { return fmt::format("settings of rank {}", rank); };
-  const std::string own = settings.program_plugin.empty()
-                              ? "no plugin"
-                              : fmt::format("{} with {}", settings.program_plugin,
-                                            fmt::join(settings.program_values, ", "));
-  store.set(key(settings.identity.rank), own);
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < settings.identity.world_size; ++rank) {
-    keys.push_back(key(rank));
-  }
-  const auto all = store.multi_get(keys, settings.collective_timeout);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] != all.front()) {
-      throw Error(Errc::config,
-                  fmt::format("the programs of rank 0 and rank {} must fill in the same: {} on "
-                              "rank 0, {} on rank {}",
-                              rank, all.front(), all[rank], rank));
-    }
-  }
-}
-
-}  // namespace
-
 RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
                            std::unique_ptr<rendezvous::Store> given)
     : settings(wanted), store(std::move(given)) {
@@ -71,9 +44,6 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   }
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
-  if (store) {
-    check_agreement(settings, *store);
-  }
   if (identity.world_size > 1) {
     set_log_rank(identity.rank, identity.world_size);
   }

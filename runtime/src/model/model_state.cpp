@@ -72,7 +72,7 @@ ModelState::~ModelState() {
       engine_.groups.abort("ended by an error in the program");
       return;
     }
-    if (finalized_) {
+    if (engine_.gradients) {
       engine_.gradients->drain();
     }
     if (engine_.gradient_offload) {
@@ -112,6 +112,9 @@ void ModelState::finalize() {
   }
   check_names();
   const model::Assembly plan = plan_units();
+  for (const model::UnitPlan& unit : plan.units) {
+    model::check_trained_alike(engine_.settings.sharding, unit.name, records_of(unit));
+  }
   const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   finalized_ = true;
   mark_persistent();
@@ -222,9 +225,8 @@ void ModelState::make_pools() {
 
 void ModelState::make_units(const model::Assembly& plan) {
   for (const model::UnitPlan& unit : plan.units) {
-    const std::vector<ParameterRecord> records = records_of(unit);
-    model::check_trained_alike(engine_.settings.sharding, unit.name, records);
-    shard_units_.push_back(std::make_unique<ShardUnit>(engine_, unit.name, unit.is_root, records));
+    shard_units_.push_back(
+        std::make_unique<ShardUnit>(engine_, unit.name, unit.is_root, records_of(unit)));
   }
   std::size_t number = 0;
   for (std::size_t u = 0; u < unit_states_.size(); ++u) {

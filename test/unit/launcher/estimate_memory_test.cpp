@@ -209,7 +209,7 @@ TEST_CASE("estimate-memory: files that are something else") {
 TEST_CASE("estimate-memory: a rank's bytes, in fp32") {
   const TrainingSize size = four_gpus();
   const std::int64_t gathered = 4 * 3 * kUnit;  // the root's is as large as a unit's
-  const std::int64_t buffers = 4 * (3 * kUnit + kRoot);
+  const std::int64_t buffers = 4 * (2 * kUnit + kRoot);
   CHECK(rank_memory(size, Strategy::no_shard, Offload::none) ==
         RankMemory{.parameters = 4 * kParameters,
                    .gradients = 4 * kParameters,
@@ -234,6 +234,10 @@ TEST_CASE("estimate-memory: a rank's bytes, in fp32") {
                    .gathered = gathered,
                    .gradient_buffers = buffers,
                    .device = 4 * kParameters + gathered + buffers});
+  TrainingSize waiting = size;
+  waiting.overlaps = false;
+  CHECK(rank_memory(waiting, Strategy::full_shard, Offload::none).gradient_buffers ==
+        4 * (kUnit + kRoot));
   CHECK(rank_memory(size, Strategy::hybrid_shard, Offload::none).optimizer == 4 * kParameters);
 }
 
@@ -273,5 +277,5 @@ TEST_CASE("estimate-memory: ranks of one machine share gathered weights on the C
   const RankMemory memory = rank_memory(size, Strategy::full_shard, Offload::all);
   CHECK(memory.device == 0);
   CHECK(memory.gathered == 0);
-  CHECK(memory.host == 4 * kParameters + 4 * (3 * kUnit + kRoot));
+  CHECK(memory.host == 4 * kParameters + 4 * (2 * kUnit + kRoot));
 }

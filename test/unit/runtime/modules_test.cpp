@@ -230,6 +230,30 @@ TEST_CASE("use_orig_params: frozen and trained parameters in one unit, or each i
   CHECK(distance(reference(2, apart), train(job, apart, 2)[0].weights) == 0.0);
 }
 
+TEST_CASE("use_orig_params: groups of the optimizer within one unit, or one for all of it") {
+  const std::vector<UnitSpec> specs = {{"net", "Net", -1, {{"weight", 20}, {"bias", 20}}}};
+  acc::plugins::RuntimeSettings settings;
+  for (const bool orig : {true, false}) {
+    CAPTURE(orig);
+    settings.sharding.use_orig_params = orig;
+    auto runtime = acc::Runtime::from_settings(settings, nullptr);
+    const auto optimizer_for = [&](const std::vector<std::string>& names) {
+      ModuleNet net(runtime.model(), specs);
+      return net.model().optimizer(acc::AdamW{}, {{.name = "slow", .parameters = names}});
+    };
+    CHECK_NOTHROW(optimizer_for({"net.*"}));
+    if (orig) {
+      CHECK_NOTHROW(optimizer_for({"net.bias"}));
+    } else {
+      CHECK_THROWS_WITH_AS(optimizer_for({"net.bias"}),
+                           doctest::Contains("expected one group of the optimizer in unit 'net', "
+                                             "found net.weight in no group and net.bias in group "
+                                             "'slow'"),
+                           acc::Error);
+    }
+  }
+}
+
 TEST_CASE("a frozen unit is gathered for the gradient of its input, and reduces nothing") {
   std::vector<UnitSpec> specs = kNet;
   for (const std::size_t unit : {1, 2}) {

@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
-#include <mutex>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -192,6 +192,35 @@ TEST_CASE("a recomputed forward finds what its backward needs: two gathers, not 
     CHECK(recomputed.gathered_elements == plain.gathered_elements);
     CHECK(recomputed.gather_calls == plain.gather_calls);
     CHECK(recomputed.reduced_elements == kAll);
+  }
+}
+
+TEST_CASE("micro-steps without sync gather each time and reduce once") {
+  for (const auto& [strategy, gathered] :
+       {std::pair{Strategy::full_shard, 2 * 78592}, std::pair{Strategy::shard_grad_op, 40480}}) {
+    CAPTURE(to_string(strategy));
+    const auto sharding =
+        with(strategy, [](ShardingSettings& s) { s.gradient_accumulation_steps = 2; });
+    acc::TrafficReport traffic;
+    acc::test::run_ranks(copying(sharding), [&](const auto& settings, auto store) {
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto model = runtime.model();
+      Net net(model);
+      auto optimizer = model.optimizer(acc::AdamW{});
+      {
+        const auto local = model.no_sync();
+        net.micro_step(false);
+      }
+      net.micro_step(false);
+      optimizer.step();
+      runtime.barrier();
+      if (settings.identity.rank == 0) {
+        traffic = model.traffic();
+      }
+    });
+    CHECK(traffic.gathered_elements == gathered);
+    CHECK(traffic.reduced_elements == kAll);
+    CHECK(traffic.reduce_calls == 4);
   }
 }
 

@@ -10,9 +10,10 @@ namespace {
 constexpr std::int64_t kFloat = 4;
 
 /// What the runtime keeps alive beside the root unit's: gathered weights in use and on their way;
-/// gradients being written and two on their way.
+/// gradients being written and on their way; reduced shards of an offloaded optimizer.
 constexpr std::int64_t kGathered = 2;
-constexpr std::int64_t kGradients = 3;
+constexpr std::int64_t kGradients = 2;
+constexpr std::int64_t kOffloaded = 3;
 
 class Model {
  public:
@@ -103,16 +104,17 @@ class Model {
 
   void add_gradient_buffers() {
     if (on_.shard_gradients) {
-      place(memory_.gradient_buffers, width_ * alive(kGradients), false);
+      const std::int64_t reduced = size_.overlaps ? kGradients : 1;
+      place(memory_.gradient_buffers, width_ * alive(reduced), false);
       if (size_.sixteen_bit && !size_.on_cpu) {  // fp32 sums of a reduction
         place(memory_.gradient_buffers, kFloat * std::max(size_.largest_unit, size_.root) / shards_,
               false);
       }
       if (offloads()) {  // reduced shards on their way to the host
-        place(memory_.gradient_buffers, kFloat * alive(kGradients) / shards_, false);
+        place(memory_.gradient_buffers, kFloat * alive(kOffloaded) / shards_, false);
       }
     } else if (size_.sixteen_bit && !size_.on_cpu) {  // added to the fp32 ones unit by unit
-      place(memory_.gradient_buffers, width_ * alive(kGradients - 1), false);
+      place(memory_.gradient_buffers, width_ * alive(kGradients), false);
     }
   }
 

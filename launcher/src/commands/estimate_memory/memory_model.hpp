@@ -20,6 +20,7 @@ struct TrainingSize {
   bool sixteen_bit = false;  ///< mixed precision
   int moments = 2;           ///< fp32 numbers that the optimizer keeps per parameter
   bool on_cpu = false;       ///< workers of one machine compute on the CPU
+  bool overlaps = true;      ///< reductions run beside the backward (overlap_comm)
 };
 
 /// Bytes of one rank, without activations. The first three lie on the device or the host, as the
