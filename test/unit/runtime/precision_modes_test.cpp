@@ -230,7 +230,7 @@ TEST_CASE("gradients are reduced in the mode's dtype or in the one that is asked
   }
 }
 
-TEST_CASE("a gradient far beyond float16 becomes infinite and stays so, NaN stays NaN") {
+TEST_CASE("a gradient beyond float16 becomes infinite and stays so, NaN stays NaN") {
   for (const Strategy strategy : {Strategy::shard_grad_op, Strategy::full_shard}) {
     for (const int machines : {1, 2}) {
       for (const int world : {2, 4}) {
@@ -243,9 +243,11 @@ TEST_CASE("a gradient far beyond float16 becomes infinite and stays so, NaN stay
                         .gradient = gradient})
               .grad_norm;
         };
-        CHECK(std::isinf(norm(MixedPrecision::fp16, 1e6F)));
+        // Part of the division by the ranks comes before the rounding: 2 of 2 or of 4.
+        CHECK(std::isinf(norm(MixedPrecision::fp16, 140'000.0F)));
+        CHECK(norm(MixedPrecision::fp16, 120'000.0F) == doctest::Approx(64.0 * 120'000.0));
         CHECK(norm(MixedPrecision::fp16, 60'000.0F) == doctest::Approx(64.0 * 60'000.0));
-        CHECK(std::isfinite(norm(MixedPrecision::bf16, 1e6F)));
+        CHECK(std::isfinite(norm(MixedPrecision::bf16, 70'000.0F)));
         CHECK(std::isnan(norm(MixedPrecision::fp16, std::nanf(""))));
         CHECK(std::isnan(norm(MixedPrecision::bf16, std::nanf(""))));
       }
