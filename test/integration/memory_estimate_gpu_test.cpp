@@ -1,8 +1,6 @@
 // What estimate-memory foretells beside what the runtime holds of a stand-in GPU's memory.
 #include "memory_estimate.hpp"
 
-#include <fmt/ranges.h>
-
 using namespace acc::test;
 
 TEST_CASE("estimate-memory: what a training holds of a GPU's memory is what was foretold") {
@@ -44,7 +42,7 @@ TEST_CASE("estimate-memory: what a training holds of a GPU's memory is what was 
        Offload::optimizer},
   };
   for (const EstimateCase& each : cases) {
-    CAPTURE(fmt::format("{}", fmt::join(each.flags, " ")));
+    CAPTURE(each.flags);
     const nlohmann::json found =
         report(each.flags, ACC_BIN_DIR "/standin/train_gpt_standin", variables);
     const std::int64_t activations = found.at("activation_bytes");
