@@ -384,6 +384,41 @@ TEST_CASE("weights loaded while the first gathers are under way are what every r
   }
 }
 
+TEST_CASE("loading waits until the GPU has read the weights in host memory that it overwrites") {
+  const acc::test::TemporaryFolder folder;
+  const std::string path = (folder.path() / "weights.safetensors").string();
+  Job job = job_of(1, {Strategy::full_shard}, MixedPrecision::no, 1);
+  job.device = Device::cuda;
+  job.sharding.offload_optimizer = OffloadDevice::cpu;
+  job.sharding.offload_param = OffloadDevice::cpu;
+  job.sharding.cpu_ram_efficient_loading = false;
+  acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+    constexpr std::size_t kNumel = 64;
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    const auto declare = [](acc::Model& model) {
+      acc::Unit& unit = model.unit("layer", "Layer");
+      return std::pair(&unit, unit.parameter("weight", {kNumel}, acc::uniform(-1.0F, 1.0F)));
+    };
+    auto other = runtime.model(1);
+    declare(other);
+    other.export_safetensors(path);
+    auto model = runtime.model(2);
+    const auto [unit, weight] = declare(model);
+    const auto no_grad = model.no_grad();
+    const Access access(runtime.device(), DType::float32);
+    const auto before = access.read(unit->forward().raw(weight), kNumel);
+    void* seen = nullptr;
+    REQUIRE(cudaMalloc(&seen, kNumel * sizeof(float)) == cudaSuccess);
+    REQUIRE(cudaMemcpyAsync(seen, unit->forward().raw(weight), kNumel * sizeof(float),
+                            cudaMemcpyDefault,
+                            static_cast<cudaStream_t>(runtime.device().stream)) == cudaSuccess);
+    model.load_safetensors(path);
+    CHECK(access.read(seen, kNumel) == before);
+    CHECK(access.read(unit->forward().raw(weight), kNumel) != before);
+    CHECK(cudaFree(seen) == cudaSuccess);
+  });
+}
+
 TEST_CASE("limit_all_gathers: the program waits for buffers that the GPU has not let go of") {
   const acc::test::TemporaryFolder folder;
   for (const bool limits : {true, false}) {
