@@ -253,6 +253,9 @@ void ModelState::initialize() {
 void ModelState::before_forward(UnitState& unit) {
   finalize();
   for (const int number : unit.owners) {
+    sharded(number).check_forward();
+  }
+  for (const int number : unit.owners) {
     sharded(number).before_forward();
     if (engine_.no_grad_depth == 0) {
       prefetch(engine_.schedule->before_forward(number));
@@ -272,6 +275,9 @@ void ModelState::after_forward(UnitState& unit) {
 void ModelState::before_recompute(UnitState& unit) {
   finalize();
   for (const int number : unit.owners) {
+    sharded(number).check_backward("recomputation for backward");
+  }
+  for (const int number : unit.owners) {
     sharded(number).before_recompute();
     prefetch(engine_.schedule->before_recompute(number));
   }
@@ -285,6 +291,9 @@ void ModelState::after_recompute(UnitState& unit) {
 
 void ModelState::before_backward(UnitState& unit) {
   finalize();
+  for (const int number : unit.owners) {
+    sharded(number).check_backward("backward");
+  }
   for (const int number : unit.owners) {
     sharded(number).before_backward();
     prefetch(engine_.schedule->before_backward(number));
