@@ -107,8 +107,11 @@ void ModelState::check_open(const std::string& what) const {
 }
 
 void ModelState::finalize() {
-  if (finalized_) {
+  if (ready_) {
     return;
+  }
+  if (finalized_) {
+    throw Error(Errc::invalid_argument, "the model cannot be used: making it ready has failed");
   }
   check_names();
   const model::Assembly plan = plan_units();
@@ -121,6 +124,7 @@ void ModelState::finalize() {
   make_units(plan);
   make_pools();
   initialize();
+  ready_ = true;
 }
 
 void ModelState::check_names() const {

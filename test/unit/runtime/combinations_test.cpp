@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -94,6 +95,7 @@ struct Layout {
   bool copy_gathers = false;
   bool recomputes = false;
   bool evaluates = false;         ///< between micro-steps, and between forward and backward
+  bool accompanied = false;       ///< by a model in bfloat16, in the same process
   std::uint32_t quiet_steps = 0;  ///< a bit a micro-step: under no_sync
 
   [[nodiscard]] std::string words() const {
@@ -101,7 +103,8 @@ struct Layout {
     return fmt::format(
         "{} on {} machines{}: shard {}, hpz {}, reshard {}, prefetch {} {} {}, live {}, reuse {}, "
         "persistent {} of {}, buckets {} {}, overlap {}, contiguous {}, round robin {}, wrap {}, "
-        "tiles {}, zero3_init {}, reduce {}; recompute {}, evaluate {}, quiet {:b}",
+        "tiles {}, zero3_init {}, reduce {}; recompute {}, evaluate {}, accompanied {}, "
+        "quiet {:b}",
         to_string(s.strategy), machines, copy_gathers ? " copying" : "", s.shard_size,
         s.hpz_partition_size, s.reshard_size, to_string(s.backward_prefetch), s.forward_prefetch,
         s.prefetch_bucket_size, s.max_live_parameters, s.max_reuse_distance,
@@ -109,7 +112,7 @@ struct Layout {
         s.allgather_bucket_size, s.overlap_comm, s.contiguous_gradients, s.round_robin_gradients,
         to_string(s.wrap_policy), s.sub_group_size, s.zero3_init,
         s.reduce_precision ? to_string(*s.reduce_precision) : "default", recomputes, evaluates,
-        quiet_steps);
+        accompanied, quiet_steps);
   }
 };
 
@@ -171,6 +174,7 @@ Layout draw_layout(Draw& draw, const Task& task) {
   layout.recomputes = draw.once_in(3);
   layout.evaluates = draw.once_in(3);
   layout.quiet_steps = draw.once_in(2) ? static_cast<std::uint32_t>(draw.below(1 << 12)) : 0;
+  layout.accompanied = draw.once_in(3);
   return layout;
 }
 
@@ -322,6 +326,22 @@ Job job_of(const Task& task, const Layout& layout) {
   return job;
 }
 
+/// Another model of the same process, whose collectives come between those of the first.
+class Companion {
+ public:
+  explicit Companion(acc::Runtime& runtime)
+      : model_(runtime.model(7, {.dtype = DType::bfloat16})),
+        net_(model_, false),
+        optimizer_(model_.optimizer(acc::Sgd{.lr = 0.1})) {}
+  void micro_step(int rank, int number) { net_.micro_step(rank, number, 1.0F, false, false); }
+  void step() { optimizer_.step(); }
+
+ private:
+  acc::Model model_;
+  Net net_;
+  acc::Optimizer optimizer_;
+};
+
 /// Trains from `from`'s checkpoint, if any, to `until`, and saves to `to`, if anywhere. Weights by
 /// rank.
 std::vector<Weights> run(const Task& task, const Layout& layout, const std::string& from, int until,
@@ -334,6 +354,10 @@ std::vector<Weights> run(const Task& task, const Layout& layout, const std::stri
     auto optimizer = task.adamw ? model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1})
                                 : model.optimizer(acc::Sgd{.lr = 0.2, .momentum = 0.5});
     optimizer.set_clip_norm(task.clips ? 3.0 : 0.0);
+    std::optional<Companion> companion;
+    if (layout.accompanied) {
+      companion.emplace(runtime);
+    }
     std::int64_t step = 0;
     if (!from.empty()) {
       net.micro_step(runtime.rank(), 0, 1.0F, false, false);  // nothing of it may stay
@@ -348,6 +372,12 @@ std::vector<Weights> run(const Task& task, const Layout& layout, const std::stri
         const bool fault = task.overflows && step == 1 && runtime.rank() == 1;
         net.micro_step(runtime.rank(), number, static_cast<float>(optimizer.loss_scale()), fault,
                        layout.evaluates);
+        if (companion) {
+          companion->micro_step(runtime.rank(), number);
+        }
+      }
+      if (companion) {
+        companion->step();
       }
       CHECK(optimizer.step().skipped == (task.overflows && step == 1));
     }

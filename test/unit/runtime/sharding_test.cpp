@@ -351,6 +351,18 @@ TEST_CASE("a scope that opens several units and is refused has opened none") {
   CHECK_NOTHROW(optimizer.step());
 }
 
+TEST_CASE("a model whose values could not be made is not used") {
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  auto model = runtime.model();
+  auto& unit = model.unit("layer", "Layer");
+  const auto fails = [](std::uint64_t, std::int64_t, std::span<float>) {
+    throw std::runtime_error("no values");
+  };
+  unit.parameter("weight", {2}, acc::Initializer(fails));
+  CHECK_THROWS_WITH((void)unit.forward(), "no values");
+  CHECK_THROWS_WITH((void)unit.forward(), doctest::Contains("cannot be used"));
+}
+
 TEST_CASE("a scope that has ended gives nothing") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
   auto model = runtime.model();
