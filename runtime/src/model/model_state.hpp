@@ -22,7 +22,6 @@ class ModelState {
   Unit& add_unit(std::string name, std::string class_name, bool is_root);
   /// Wraps, allocates and initialises, once; every use of the parameters calls it. Collective.
   void finalize();
-  [[nodiscard]] bool finalized() const noexcept { return finalized_; }
   void check_open(const std::string& what) const;
 
   void before_forward(UnitState& unit);

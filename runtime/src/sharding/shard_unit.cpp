@@ -214,7 +214,6 @@ void ShardUnit::after_step() {
   backwards_ = 0;
   micro_steps_ = 0;
   for_each_gradient([](FlatGradient& gradient) { gradient.forget(); });
-  engine_.schedule->after_step();
 }
 
 }  // namespace acc::sharding
