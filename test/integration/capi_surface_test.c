@@ -107,6 +107,17 @@ static acc_step_info step(const Program* p, float gradient, int no_sync) {
   acc_step_info info = ACC_STEP_INFO_INITIALIZER;
   EXPECT_OK(acc_optimizer_step(p->optimizer, &info));
   EXPECT(info.loss_scale == 1.0 && info.skipped == 0 && info.skipped_steps == 0);
+  /* A rank whose shard is padding alone has no tile. */
+  EXPECT(info.tiles >= (acc_runtime_rank(p->runtime) == 0 ? 1 : 0));
+  acc_traffic_report traffic = ACC_TRAFFIC_REPORT_INITIALIZER;
+  traffic.secondary_elements = -1;
+  EXPECT_OK(acc_model_traffic(p->model, &traffic));
+  EXPECT(traffic.secondary_elements == 0);
+  /* An older caller's report ends before it. */
+  traffic.size = offsetof(acc_traffic_report, secondary_elements);
+  traffic.secondary_elements = -7;
+  EXPECT_OK(acc_model_traffic(p->model, &traffic));
+  EXPECT(traffic.secondary_elements == -7);
   return info;
 }
 

@@ -10,8 +10,8 @@
  *  - Handles are opaque. What a *_free or *_end function takes is the caller's to give back, in any
  *    order that keeps a use inside its model and a model inside its runtime. Units belong to their
  *    model. Freeing NULL does nothing.
- *  - Structs begin with their size, set by their _INITIALIZER: a program built against an older
- *    header works with a newer library, whose new fields then have their defaults.
+ *  - Structs that have an _INITIALIZER begin with their size, which it sets: a program built
+ * against an older header works with a newer library, whose new fields then have their defaults.
  *  - One thread uses a runtime and what it made; all ranks make the same calls in the same order.
  *    "Collective" below: the call waits for the other ranks, and fails with ACC_COLLECTIVE,
  *    ACC_TIMEOUT or ACC_CONNECTION where one of them failed, left or called something else.
@@ -247,8 +247,8 @@ ACC_API acc_status acc_unit_buffer_data(acc_unit* unit, acc_buffer buffer,
  * Collective. ACC_CONFIG for a file that cannot be read, a parameter that is not there or has
  * another shape. */
 ACC_API acc_status acc_model_load_safetensors(acc_model* model, const char* path) ACC_NOEXCEPT;
-/* All parameters (fp32 master weights) to one file, written by rank 0, complete or absent.
- * Collective. ACC_CONFIG where it cannot be written. */
+/* All parameters (master weights in the dtype in which they are kept) and buffers to one file,
+ * written by rank 0, complete or absent. Collective. ACC_CONFIG where it cannot be written. */
 ACC_API acc_status acc_model_export_safetensors(acc_model* model, const char* path) ACC_NOEXCEPT;
 /* What parameters and gradients are for the program; all raw pointers below are to it. */
 ACC_API acc_status acc_model_compute_dtype(const acc_model* model, acc_dtype* dtype) ACC_NOEXCEPT;

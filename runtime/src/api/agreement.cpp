@@ -29,6 +29,17 @@ std::string program_plugin(const plugins::RuntimeSettings& settings) {
                                                        fmt::join(settings.program_values, ", "));
 }
 
+/// Ranks whose scales differ would add gradients of different losses.
+std::string loss_scaling(const plugins::LossScaling& rules) {
+  return fmt::format("{}, {}, window {}, hysteresis {}{}, at least {}",
+                     rules.rule == plugins::LossScaleRule::deepspeed ? "DeepSpeed's" : "torch's",
+                     rules.static_scale != 0.0
+                         ? fmt::format("{} always", rules.static_scale)
+                         : fmt::format("2^{} at first", rules.initial_scale_power),
+                     rules.window, rules.hysteresis,
+                     rules.consecutive_hysteresis ? " in a row" : "", rules.min_scale);
+}
+
 using Terms = std::vector<std::pair<std::string, std::string>>;
 
 /// A line each.
@@ -71,6 +82,8 @@ Terms agreed_terms(const plugins::RuntimeSettings& settings) {
       {"reduce precision",
        sharding.reduce_precision ? std::string(to_string(*sharding.reduce_precision)) : "default"},
       {"NaN policy", std::string(word(sharding.nan_policy))},
+      {"loss scaling", loss_scaling(sharding.loss_scaling)},
+      {"stochastic rounding", number(sharding.stochastic_rounding)},
       {"gradient accumulation steps", number(sharding.gradient_accumulation_steps)},
       {"gradient clipping",
        sharding.gradient_clipping ? number(*sharding.gradient_clipping) : "the program's"},

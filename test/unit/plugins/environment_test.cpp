@@ -210,6 +210,36 @@ TEST_CASE("each field of the sharding settings can be reached from its setting")
   }
 }
 
+TEST_CASE("FSDP 2 shards as reshard_after_forward says, FSDP 1 as its strategy") {
+  struct Case {
+    Environment environment;
+    Strategy strategy;
+    int reshard_size;
+    StateDictType checkpoints;
+  };
+  const Environment grad_op = {{"FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP"}};
+  for (const Case& each : {
+           Case{{}, Strategy::full_shard, 0, StateDictType::full},
+           Case{grad_op, Strategy::shard_grad_op, 0, StateDictType::full},
+           Case{{{"FSDP_VERSION", "2"}}, Strategy::full_shard, 0, StateDictType::sharded},
+           Case{{{"FSDP_VERSION", "2"}, {"FSDP_RESHARD_AFTER_FORWARD", "false"}},
+                Strategy::shard_grad_op,
+                0,
+                StateDictType::sharded},
+           Case{{{"FSDP_VERSION", "2"}, {"FSDP_RESHARD_AFTER_FORWARD", "4"}},
+                Strategy::full_shard,
+                4,
+                StateDictType::sharded},
+       }) {
+    Environment environment = with_identity(each.environment);
+    environment["ACC_MODE"] = "fsdp";
+    const ShardingSettings found = settings_from_environment(environment).sharding;
+    CHECK(found.strategy == each.strategy);
+    CHECK(found.reshard_size == each.reshard_size);
+    CHECK(found.state_dict_type == each.checkpoints);
+  }
+}
+
 TEST_CASE("what a mode means by itself") {
   const Settings plain;
   const auto fsdp = sharding_settings(plain, "fsdp", kWorld);

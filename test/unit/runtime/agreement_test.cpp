@@ -22,6 +22,9 @@ TEST_CASE("ranks that were not started alike are told which rank has what") {
        "rank 1 has NaN policy=raise, rank 0 has NaN policy=ignore"},
       {[](RuntimeSettings& s) { s.sharding.strategy = plugins::Strategy::full_shard; },
        "rank 1 has strategy=full_shard, rank 0 has strategy=no_shard"},
+      {[](RuntimeSettings& s) { s.sharding.loss_scaling.initial_scale_power = 4; },
+       "rank 1 has loss scaling=torch's, 2^4 at first, window 2000, hysteresis 1, at least 0, "
+       "rank 0 has loss scaling=torch's, 2^16 at first, window 2000, hysteresis 1, at least 0"},
       {[](RuntimeSettings& s) { s.sharding.gradient_accumulation_steps = 4; },
        "rank 1 has gradient accumulation steps=4, rank 0 has gradient accumulation steps=1"}};
   for (const Row& row : rows) {
