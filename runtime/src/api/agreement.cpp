@@ -13,15 +13,6 @@
 namespace acc::detail {
 namespace {
 
-std::string_view word(plugins::NanPolicy policy) {
-  switch (policy) {
-    case plugins::NanPolicy::ignore: return "ignore";
-    case plugins::NanPolicy::skip: return "skip";
-    case plugins::NanPolicy::raise: return "raise";
-  }
-  return "unknown";
-}
-
 /// What launchers say, they have agreed on; programs have not.
 std::string program_plugin(const plugins::RuntimeSettings& settings) {
   return settings.program_plugin.empty() ? "none"
@@ -81,7 +72,7 @@ Terms agreed_terms(const plugins::RuntimeSettings& settings) {
       {"mixed precision", std::string(to_string(sharding.mixed_precision))},
       {"reduce precision",
        sharding.reduce_precision ? std::string(to_string(*sharding.reduce_precision)) : "default"},
-      {"NaN policy", std::string(word(sharding.nan_policy))},
+      {"NaN policy", std::string(to_string(sharding.nan_policy))},
       {"loss scaling", loss_scaling(sharding.loss_scaling)},
       {"stochastic rounding", number(sharding.stochastic_rounding)},
       {"gradient accumulation steps", number(sharding.gradient_accumulation_steps)},
