@@ -3,7 +3,7 @@
 
 /*
  * The sharded-training runtime for C and for whatever calls C: acc/runtime.hpp function by
- * function. Conventions:
+ * function, but for settings in hand, whose place the plugins take. Conventions:
  *
  *  - Every function that can fail returns acc_status; ACC_OK is 0. On failure, results are left as
  *    they were and acc_last_error() tells the reason. Nothing is thrown across this border.
@@ -193,12 +193,14 @@ typedef enum acc_initializer_kind {
   ACC_INITIALIZER_CONSTANT = 0, /* a */
   ACC_INITIALIZER_NORMAL = 1,   /* mean 0, standard deviation a */
   ACC_INITIALIZER_UNIFORM = 2,  /* [a, b) */
-  ACC_INITIALIZER_CUSTOM = 3    /* fill */
+  ACC_INITIALIZER_CUSTOM = 3,   /* fill, whose values may differ from rank to rank */
+  ACC_INITIALIZER_PURE = 4      /* fill, a function of its arguments alone, alike on all ranks */
 } acc_initializer_kind;
 
 /* Fills elements [offset, offset + count) of a parameter or buffer; `stream` differs per parameter
- * and seed. With fsdp_sync_module_states only rank 0 is asked, and its values hold on all ranks;
- * without, each rank for what it keeps. */
+ * and seed. A pure one makes on each rank what that keeps, and nothing is sent. A custom one is
+ * asked on rank 0 alone with fsdp_sync_module_states, for all ranks; without, each rank's own for
+ * what it keeps. */
 typedef void (*acc_fill_function)(uint64_t stream, int64_t offset, float* out, size_t count,
                                   void* context);
 
@@ -208,7 +210,7 @@ typedef struct acc_parameter_config {
   int32_t weight_decay; /* 0: the optimizer's weight decay does not apply */
   int32_t initializer;  /* acc_initializer_kind */
   float a, b;
-  acc_fill_function fill; /* and its context, for ACC_INITIALIZER_CUSTOM; both outlive the model */
+  acc_fill_function fill; /* and its context, for the last two kinds; both outlive the model */
   void* context;
 } acc_parameter_config;
 /* Trainable, decayed, zeros. */
