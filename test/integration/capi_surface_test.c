@@ -107,6 +107,17 @@ static acc_step_info step(const Program* p, float gradient, int no_sync) {
   acc_step_info info = ACC_STEP_INFO_INITIALIZER;
   EXPECT_OK(acc_optimizer_step(p->optimizer, &info));
   EXPECT(info.loss_scale == 1.0 && info.skipped == 0 && info.skipped_steps == 0);
+  /* A rank whose shard is padding alone has no tile. */
+  EXPECT(info.tiles >= (acc_runtime_rank(p->runtime) == 0 ? 1 : 0));
+  acc_traffic_report traffic = ACC_TRAFFIC_REPORT_INITIALIZER;
+  traffic.secondary_elements = -1;
+  EXPECT_OK(acc_model_traffic(p->model, &traffic));
+  EXPECT(traffic.secondary_elements == 0);
+  /* An older caller's report ends before it. */
+  traffic.size = offsetof(acc_traffic_report, secondary_elements);
+  traffic.secondary_elements = -7;
+  EXPECT_OK(acc_model_traffic(p->model, &traffic));
+  EXPECT(traffic.secondary_elements == -7);
   return info;
 }
 
@@ -286,11 +297,47 @@ static void expect_models(acc_runtime* runtime) {
   acc_model_free(model);
 }
 
+static void count_up(uint64_t stream, int64_t offset, float* out, size_t count, void* context) {
+  (void)stream;
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = (float)(offset + (int64_t)i);
+  }
+  *(size_t*)context += count;
+}
+
+/* A pure initialiser makes on each rank what that keeps, a custom one all of it on rank 0. */
+static void expect_initializers(acc_runtime* runtime) {
+  enum { kNumel = 64 };
+  const int64_t shape[] = {kNumel};
+  const size_t world = (size_t)acc_runtime_world_size(runtime);
+  for (int kind = ACC_INITIALIZER_CUSTOM; kind <= ACC_INITIALIZER_PURE; ++kind) {
+    Program p = {.runtime = runtime};
+    size_t made = 0;
+    EXPECT_OK(acc_model_create(runtime, 1, &p.model));
+    EXPECT_OK(acc_model_unit(p.model, "layer", "Layer", &p.unit));
+    acc_parameter_config config = ACC_PARAMETER_CONFIG_INITIALIZER;
+    config.initializer = kind;
+    EXPECT(acc_unit_parameter(p.unit, "weight", shape, 1, &config, &p.weight) ==
+           ACC_INVALID_ARGUMENT);
+    config.fill = count_up;
+    config.context = &made;
+    EXPECT_OK(acc_unit_parameter(p.unit, "weight", shape, 1, &config, &p.weight));
+    EXPECT(value(&p, p.weight) == 0.0F);
+    if (kind == ACC_INITIALIZER_PURE) {
+      EXPECT(made * world == kNumel);
+    } else {
+      EXPECT(made == (acc_runtime_rank(runtime) == 0 ? kNumel : 0));
+    }
+    destroy(&p);
+  }
+}
+
 int main(void) {
   acc_runtime* runtime = NULL;
   EXPECT_OK(acc_runtime_from_environment(&runtime));
   EXPECT(acc_runtime_local_rank(runtime) >= 0);
   expect_models(runtime);
+  expect_initializers(runtime);
   expect_groups(runtime);
   expect_old_groups(runtime);
   expect_schedules(runtime);

@@ -25,6 +25,11 @@ bool same_value(const SettingRow& row, std::string_view a, std::string_view b) {
   }
 }
 
+/// Of positive numbers; the largest there is where it would be more.
+std::int64_t bounded_product(std::int64_t a, std::int64_t b) {
+  return a > INT64_MAX / b ? INT64_MAX : a * b;
+}
+
 std::string joined(const std::vector<Key>& keys) {
   std::string text;
   for (const Key& key : keys) {
@@ -292,7 +297,8 @@ class Importer {
     }
     const bool knows_steps = settings_.given("gradient_accumulation_steps");
     const std::int64_t steps = settings_.integer("gradient_accumulation_steps");
-    const std::int64_t divisor = micro.value_or(1) * (knows_steps ? steps : 1) * world_size_;
+    const std::int64_t divisor =
+        bounded_product(bounded_product(micro.value_or(1), knows_steps ? steps : 1), world_size_);
     const bool fits = micro && knows_steps ? *total == divisor : *total % divisor == 0;
     if (!fits) {
       faults_.add(batch_size_fault(*total, micro, knows_steps ? steps : 0, divisor));

@@ -3,15 +3,15 @@
 
 /*
  * The sharded-training runtime for C and for whatever calls C: acc/runtime.hpp function by
- * function. Conventions:
+ * function, but for settings in hand, whose place the plugins take. Conventions:
  *
  *  - Every function that can fail returns acc_status; ACC_OK is 0. On failure, results are left as
  *    they were and acc_last_error() tells the reason. Nothing is thrown across this border.
  *  - Handles are opaque. What a *_free or *_end function takes is the caller's to give back, in any
  *    order that keeps a use inside its model and a model inside its runtime. Units belong to their
  *    model. Freeing NULL does nothing.
- *  - Structs begin with their size, set by their _INITIALIZER: a program built against an older
- *    header works with a newer library, whose new fields then have their defaults.
+ *  - Structs that have an _INITIALIZER begin with their size, which it sets: a program built
+ * against an older header works with a newer library, whose new fields then have their defaults.
  *  - One thread uses a runtime and what it made; all ranks make the same calls in the same order.
  *    "Collective" below: the call waits for the other ranks, and fails with ACC_COLLECTIVE,
  *    ACC_TIMEOUT or ACC_CONNECTION where one of them failed, left or called something else.
@@ -193,12 +193,14 @@ typedef enum acc_initializer_kind {
   ACC_INITIALIZER_CONSTANT = 0, /* a */
   ACC_INITIALIZER_NORMAL = 1,   /* mean 0, standard deviation a */
   ACC_INITIALIZER_UNIFORM = 2,  /* [a, b) */
-  ACC_INITIALIZER_CUSTOM = 3    /* fill */
+  ACC_INITIALIZER_CUSTOM = 3,   /* fill, whose values may differ from rank to rank */
+  ACC_INITIALIZER_PURE = 4      /* fill, a function of its arguments alone, alike on all ranks */
 } acc_initializer_kind;
 
 /* Fills elements [offset, offset + count) of a parameter or buffer; `stream` differs per parameter
- * and seed. With fsdp_sync_module_states only rank 0 is asked, and its values hold on all ranks;
- * without, each rank for what it keeps. */
+ * and seed. A pure one makes on each rank what that keeps, and nothing is sent. A custom one is
+ * asked on rank 0 alone with fsdp_sync_module_states, for all ranks; without, each rank's own for
+ * what it keeps. */
 typedef void (*acc_fill_function)(uint64_t stream, int64_t offset, float* out, size_t count,
                                   void* context);
 
@@ -208,7 +210,7 @@ typedef struct acc_parameter_config {
   int32_t weight_decay; /* 0: the optimizer's weight decay does not apply */
   int32_t initializer;  /* acc_initializer_kind */
   float a, b;
-  acc_fill_function fill; /* and its context, for ACC_INITIALIZER_CUSTOM; both outlive the model */
+  acc_fill_function fill; /* and its context, for the last two kinds; both outlive the model */
   void* context;
 } acc_parameter_config;
 /* Trainable, decayed, zeros. */
@@ -247,8 +249,8 @@ ACC_API acc_status acc_unit_buffer_data(acc_unit* unit, acc_buffer buffer,
  * Collective. ACC_CONFIG for a file that cannot be read, a parameter that is not there or has
  * another shape. */
 ACC_API acc_status acc_model_load_safetensors(acc_model* model, const char* path) ACC_NOEXCEPT;
-/* All parameters (fp32 master weights) to one file, written by rank 0, complete or absent.
- * Collective. ACC_CONFIG where it cannot be written. */
+/* All parameters (master weights in the dtype in which they are kept) and buffers to one file,
+ * written by rank 0, complete or absent. Collective. ACC_CONFIG where it cannot be written. */
 ACC_API acc_status acc_model_export_safetensors(acc_model* model, const char* path) ACC_NOEXCEPT;
 /* What parameters and gradients are for the program; all raw pointers below are to it. */
 ACC_API acc_status acc_model_compute_dtype(const acc_model* model, acc_dtype* dtype) ACC_NOEXCEPT;

@@ -50,6 +50,19 @@ std::string precision_in_words(const plugins::ShardingSettings& sharding) {
   return text;
 }
 
+/// Forms of checkpoints that are asked for and that this version does not write.
+std::string checkpoints_in_words(const plugins::ShardingSettings& sharding) {
+  std::string text;
+  if (sharding.state_dict_type != plugins::StateDictType::sharded) {
+    text += fmt::format(", checkpoints sharded (state dict type {} is not in this version)",
+                        to_string(sharding.state_dict_type));
+  }
+  if (sharding.save_16bit_model) {
+    text += ", no 16-bit model beside checkpoints (zero3_save_16bit_model is not in this version)";
+  }
+  return text;
+}
+
 Runtime from_program(const plugins::ProgramSettings& program) {
   return Runtime::from_settings(
       plugins::settings_from_environment(plugins::current_environment(), program));
@@ -119,6 +132,7 @@ std::string Runtime::describe() const {
   if (settings.deterministic) {
     text += ", deterministic";
   }
+  text += checkpoints_in_words(settings.sharding);
   if (!settings.program_values.empty()) {
     text += fmt::format("; the program's {} sets {}", settings.program_plugin,
                         fmt::join(settings.program_values, ", "));

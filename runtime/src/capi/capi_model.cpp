@@ -8,18 +8,21 @@ using namespace acc::capi;
 using acc::Errc;
 using acc::Error;
 
+acc::Initializer::Fill fill_of(const acc_parameter_config& config) {
+  const auto fill = &required(config.fill, "config.fill");
+  return [fill, context = config.context](std::uint64_t stream, std::int64_t offset,
+                                          std::span<float> out) {
+    fill(stream, offset, out.data(), out.size(), context);
+  };
+}
+
 acc::Initializer initializer_of(const acc_parameter_config& config) {
   switch (config.initializer) {
     case ACC_INITIALIZER_CONSTANT: return acc::constant(config.a);
     case ACC_INITIALIZER_NORMAL: return acc::normal(config.a);
     case ACC_INITIALIZER_UNIFORM: return acc::uniform(config.a, config.b);
-    case ACC_INITIALIZER_CUSTOM: {
-      const auto fill = &required(config.fill, "config.fill");
-      return [fill, context = config.context](std::uint64_t stream, std::int64_t offset,
-                                              std::span<float> out) {
-        fill(stream, offset, out.data(), out.size(), context);
-      };
-    }
+    case ACC_INITIALIZER_CUSTOM: return fill_of(config);
+    case ACC_INITIALIZER_PURE: return acc::Initializer::pure(fill_of(config));
   }
   throw Error(Errc::invalid_argument,
               "config.initializer: unknown kind " + std::to_string(config.initializer));

@@ -445,6 +445,30 @@ TEST_CASE("limit_all_gathers: the program waits for buffers that the GPU has not
   }
 }
 
+TEST_CASE("activation_checkpointing_offload: what a program keeps is in host memory") {
+  constexpr std::int64_t kNumel = 4096;
+  constexpr std::int64_t kNbytes = kNumel * 4;
+  for (const bool offload : {false, true}) {
+    CAPTURE(offload);
+    Job job = job_of(1, {Strategy::no_shard}, MixedPrecision::no, 1);
+    job.device = Device::cuda;
+    job.sharding.activation_checkpointing_offload = offload;
+    acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto model = runtime.model();
+      auto& unit = model.unit("layer", "Layer");
+      const auto weight = unit.parameter("weight", {kNumel}, acc::ones());
+      const auto guard = model.no_grad();
+      const auto use = unit.forward();
+      const std::int64_t before = model.memory().pinned_bytes;
+      auto kept = runtime.keep(use.raw(weight), kNbytes);
+      CHECK((model.memory().pinned_bytes - before >= kNbytes) == offload);
+      CHECK(Access(runtime.device(), DType::float32).read(kept.restore(), kNumel)[kNumel - 1] ==
+            1.0F);
+    });
+  }
+}
+
 TEST_CASE("what a GPU cannot offload is refused by name") {
   Job job = job_of(1, {Strategy::no_shard}, MixedPrecision::no, 1);
   job.device = Device::cuda;

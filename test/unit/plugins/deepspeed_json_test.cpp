@@ -309,6 +309,9 @@ TEST_CASE("DeepSpeed JSON: any one of the three batch sizes follows from the oth
             "\"gradient_accumulation_steps\": 3",
             "",
             "must be 2 (train_micro_batch_size_per_gpu) x 3 accumulation steps x 4 processes = 24"},
+           // 2 to the power 62, which times 4 is 0 in 64 bits.
+           {"\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 4611686018427387904", "",
+            "a multiple of 4611686018427387904 (train_micro_batch_size_per_gpu) x 4 processes"},
        }) {
     CAPTURE(lines);
     const std::string text = file_of(lines + ",\n\"zero_optimization\": {}");

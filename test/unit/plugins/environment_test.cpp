@@ -141,6 +141,24 @@ TEST_CASE("each field of the sharding settings can be reached from its setting")
        [](const auto& s) { return s.gradient_accumulation_steps == 3; }},
       {"none", "gradient_clipping", "0.5",
        [](const auto& s) { return s.gradient_clipping == 0.5; }},
+      {"fsdp", "fsdp_backward_prefetch", "BACKWARD_POST",
+       [](const auto& s) { return s.backward_prefetch == BackwardPrefetch::backward_post; }},
+      {"fsdp", "fsdp_transformer_layer_cls_to_wrap", "Block, Head",
+       [](const auto& s) {
+         return s.transformer_layer_classes == std::vector<std::string>{"Block", "Head"};
+       }},
+      {"deepspeed", "offload_optimizer_device", "cpu",
+       [](const auto& s) {
+         return s.offload_optimizer == OffloadDevice::cpu && s.offload_param == OffloadDevice::none;
+       }},
+      {"deepspeed", "offload_param_device", "cpu",
+       [](const auto& s) { return s.offload_param == OffloadDevice::cpu; }},
+      {"deepspeed", "zero_hpz_partition_size", "2",
+       [](const auto& s) { return s.hpz_partition_size == 2; }},
+      {"deepspeed", "contiguous_gradients", "false",
+       [](const auto& s) { return !s.contiguous_gradients; }},
+      {"deepspeed", "round_robin_gradients", "true",
+       [](const auto& s) { return s.round_robin_gradients; }},
       {"deepspeed", "overlap_comm", "false", [](const auto& s) { return !s.overlap_comm; }},
       {"deepspeed", "zero3_save_16bit_model", "true",
        [](const auto& s) { return s.save_16bit_model; }},
@@ -207,6 +225,36 @@ TEST_CASE("each field of the sharding settings can be reached from its setting")
     CHECK_FALSE(holds(sharding_settings(settings, origin, kWorld)));
     settings.set(key, value, {Source::Kind::flag, "--" + key});
     CHECK(holds(sharding_settings(settings, origin, kWorld)));
+  }
+}
+
+TEST_CASE("FSDP 2 shards as reshard_after_forward says, FSDP 1 as its strategy") {
+  struct Case {
+    Environment environment;
+    Strategy strategy;
+    int reshard_size;
+    StateDictType checkpoints;
+  };
+  const Environment grad_op = {{"FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP"}};
+  for (const Case& each : {
+           Case{{}, Strategy::full_shard, 0, StateDictType::full},
+           Case{grad_op, Strategy::shard_grad_op, 0, StateDictType::full},
+           Case{{{"FSDP_VERSION", "2"}}, Strategy::full_shard, 0, StateDictType::sharded},
+           Case{{{"FSDP_VERSION", "2"}, {"FSDP_RESHARD_AFTER_FORWARD", "false"}},
+                Strategy::shard_grad_op,
+                0,
+                StateDictType::sharded},
+           Case{{{"FSDP_VERSION", "2"}, {"FSDP_RESHARD_AFTER_FORWARD", "4"}},
+                Strategy::full_shard,
+                4,
+                StateDictType::sharded},
+       }) {
+    Environment environment = with_identity(each.environment);
+    environment["ACC_MODE"] = "fsdp";
+    const ShardingSettings found = settings_from_environment(environment).sharding;
+    CHECK(found.strategy == each.strategy);
+    CHECK(found.reshard_size == each.reshard_size);
+    CHECK(found.state_dict_type == each.checkpoints);
   }
 }
 

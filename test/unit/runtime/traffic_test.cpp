@@ -263,6 +263,25 @@ TEST_CASE("DeepSpeed's counts: what is kept, what is freed, what is gathered ahe
   }
 }
 
+TEST_CASE("FSDP's prefetches gather a unit more at a time, and nothing twice") {
+  struct Case {
+    const char* name;
+    std::function<void(ShardingSettings&)> set;
+    int buffers;  ///< of a block's size that the gathers took in all, with the root's
+  };
+  for (const Case& each :
+       {Case{"none", [](auto&) {}, 2},
+        Case{"backward_prefetch pre",
+             [](auto& s) { s.backward_prefetch = acc::plugins::BackwardPrefetch::backward_pre; },
+             3},
+        Case{"forward_prefetch", [](auto& s) { s.forward_prefetch = true; }, 3}}) {
+    CAPTURE(each.name);
+    const Seen seen = watch(copying(with(Strategy::full_shard, each.set)));
+    CHECK(seen.traffic.gathered_elements == 2 * kAll - kRoot);
+    CHECK(seen.memory.gathered_bytes / (kBlock * 4) == each.buffers);
+  }
+}
+
 TEST_CASE("parameters below the persistence threshold are gathered once a step") {
   struct Case {
     const char* name;
