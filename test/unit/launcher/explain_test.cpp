@@ -59,6 +59,16 @@ TEST_CASE("explain says line by line what a launch would do") {
   CHECK(contains(text, (config.string() + ":4\n")));
 }
 
+TEST_CASE("explain tells of the second groups that a sharding has") {
+  const PlanFixture fixture;
+  const auto plan =
+      plan_of(fixture, {"--use_fsdp", "--cpu", "--num_processes", "4", "--fsdp_version", "2",
+                        "--fsdp_reshard_after_forward", "2", "./train"});
+  CHECK(contains(explain(plan, fixture.environment),
+                 "sharding    full_shard, shard groups of 4, 1 replica(s), resharded after forward "
+                 "over 2\n"));
+}
+
 TEST_CASE("explain does without a program, a launch does not") {
   const PlanFixture fixture;
   const LaunchPlan plan = plan_of(fixture, {"--num_processes", "2"});

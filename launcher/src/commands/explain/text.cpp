@@ -91,6 +91,9 @@ std::string sharding_of(const LaunchPlan& plan) {
   if (sharding.hpz_partition_size > 1) {
     text += ", secondary weights over " + std::to_string(sharding.hpz_partition_size);
   }
+  if (sharding.reshard_size > 1) {
+    text += ", resharded after forward over " + std::to_string(sharding.reshard_size);
+  }
   return text;
 }
 

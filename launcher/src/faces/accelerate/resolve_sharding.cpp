@@ -92,8 +92,10 @@ void read_deepspeed_file(AccelerateDraft& draft) {
   draft.notice_all(file.notices);
   if (draft.settings.integer("zero_hpz_partition_size") > 1 &&
       draft.settings.integer("zero_stage") != 3) {
-    draft.notice(draft.settings.source("zero_hpz_partition_size").where +
-                 ": zero_hpz_partition_size has no effect below stage 3");
+    draft.notice(
+        draft.settings.source("zero_hpz_partition_size").where +
+        ": zero_hpz_partition_size has no effect below stage 3, where libacc_runtime refuses "
+        "it");
   }
 }
 
