@@ -2,34 +2,140 @@
 #include "memory_estimate.hpp"
 
 using namespace acc::test;
+using acc::launcher::TrainingSize;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words fsdp(const std::string& strategy, const Words& more = {}) {
+  Words words = {"--use_fsdp", "--fsdp_sharding_strategy", strategy};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Words zero(const std::string& stage, const Words& more = {}) {
+  Words words = {"--use_deepspeed", "--zero_stage", stage};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+const Words kBf16 = {"--mixed_precision", "bf16"};
+
+void check(const EstimateCase& each, const std::map<std::string, std::string>& variables = {}) {
+  CAPTURE(words_of(each));
+  EstimateCase on_cpu = each;
+  on_cpu.flags.insert(on_cpu.flags.begin(), "--cpu");
+  const nlohmann::json metrics = metrics_of(on_cpu, ACC_BIN_DIR "/train_gpt", variables);
+  TrainingSize size = training_size(each);
+  size.on_cpu = true;
+  // It takes 16-bit weights as they are where the CPU can multiply them.
+  size.widens = metrics.at("compute_dtype") == "float32";
+  const auto foretold = acc::launcher::rank_memory(size, each.strategy, each.offload);
+  const nlohmann::json& found = metrics.at("ranks").at(0);
+  check_near(found.at("parameter_bytes"), foretold.parameters);
+  check_near(found.at("gradient_bytes"), foretold.gradients);
+  check_near(found.at("optimizer_bytes"), foretold.optimizer);
+  check_near(found.at("gathered_bytes"), foretold.gathered);
+  check_near(found.at("gradient_buffer_bytes"), foretold.gradient_buffers);
+}
+
+const std::vector<EstimateCase> kStrategies = {
+    {{}, Strategy::no_shard},
+    {zero("0"), Strategy::no_shard},
+    {zero("1"), Strategy::shard_optimizer},
+    // DeepSpeed's overlap_comm is off but for stage 3.
+    {zero("2"), Strategy::shard_grad_op, false, Offload::none, false},
+    {zero("3"), Strategy::full_shard},
+    {fsdp("NO_SHARD"), Strategy::no_shard},
+    {fsdp("SHARD_GRAD_OP"), Strategy::shard_grad_op},
+    {fsdp("FULL_SHARD"), Strategy::full_shard},
+};
+
+}  // namespace
 
 TEST_CASE("estimate-memory: what a training on the CPU holds is what was foretold") {
-  const std::vector<EstimateCase> cases = {
-      {{}, Strategy::no_shard},
-      {{"--use_deepspeed", "--zero_stage", "1"}, Strategy::shard_optimizer},
-      // DeepSpeed's overlap_comm is off but for stage 3.
-      {{"--use_deepspeed", "--zero_stage", "2"},
-       Strategy::shard_grad_op,
-       false,
-       Offload::none,
-       false},
-      {{"--use_deepspeed", "--zero_stage", "3"}, Strategy::full_shard},
-      {{"--use_fsdp"}, Strategy::full_shard},
-      {{"--use_fsdp", "--mixed_precision", "bf16"}, Strategy::full_shard, true},
-      {{"--use_fsdp", "--fsdp_sharding_strategy", "SHARD_GRAD_OP", "--mixed_precision", "bf16"},
-       Strategy::shard_grad_op,
-       true},
+  for (EstimateCase each : kStrategies) {
+    check(each);
+    each.flags.insert(each.flags.end(), kBf16.begin(), kBf16.end());
+    each.sixteen_bit = true;
+    check(each);
+  }
+}
+
+TEST_CASE("estimate-memory: shard groups of two ranks") {
+  for (const auto& [name, strategy] :
+       {std::pair{"HYBRID_SHARD", Strategy::hybrid_shard},
+        std::pair{"HYBRID_SHARD_ZERO2", Strategy::hybrid_shard_zero2}}) {
+    EstimateCase each{fsdp(name, {"--parallelism_config_dp_shard_size", "2"}), strategy};
+    each.adjust = [](TrainingSize& size) { size.num_local = 2; };
+    check(each);
+  }
+}
+
+TEST_CASE("estimate-memory: on the CPU an offload changes nothing, all is in host memory") {
+  check({fsdp("FULL_SHARD", {"--fsdp_offload_params", "true"}), Strategy::full_shard, false,
+         Offload::all});
+  const Words optimizer = {"--offload_optimizer_device", "cpu"};
+  check({zero("1", optimizer), Strategy::shard_optimizer, false, Offload::optimizer});
+  check({zero("2", optimizer), Strategy::shard_grad_op, false, Offload::optimizer, false});
+  check({zero("3", {"--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"}),
+         Strategy::full_shard, false, Offload::all});
+}
+
+TEST_CASE("estimate-memory: weights loaded in 16 bits without mixed precision") {
+  for (const auto& [name, strategy] :
+       {std::pair{"NO_SHARD", Strategy::no_shard}, std::pair{"FULL_SHARD", Strategy::full_shard}}) {
+    EstimateCase each{fsdp(name), strategy};
+    each.options = {"--dtype", "bf16"};
+    each.adjust = [](TrainingSize& size) { size.low_precision = true; };
+    check(each);
+  }
+}
+
+TEST_CASE("estimate-memory: under no_sync whole gradients wait in the buffers of reductions") {
+  EstimateCase each{fsdp("FULL_SHARD", {"--gradient_accumulation_steps", "2"}),
+                    Strategy::full_shard};
+  each.options = {"--no_sync"};
+  each.adjust = [](TrainingSize& size) { size.no_sync = true; };
+  check(each);
+}
+
+TEST_CASE("estimate-memory: on groups that copy, units alive are each rank's own") {
+  const TemporaryFolder folder;
+  const auto deepspeed = [&](const std::string& name, const std::string& keys) {
+    const std::string path = folder.path() / name;
+    std::ofstream(path)
+        << R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3)"
+        << ", \"overlap_comm\": true, " << keys << "}}";
+    return Words{"--use_deepspeed", "--deepspeed_config_file", path};
   };
-  for (const EstimateCase& each : cases) {
-    std::vector<std::string> flags = {"--cpu"};
-    flags.insert(flags.end(), each.flags.begin(), each.flags.end());
-    CAPTURE(flags);
-    const nlohmann::json found = report(flags, ACC_BIN_DIR "/train_gpt");
-    const auto foretold = estimate(each, true);
-    check_near(found.at("parameter_bytes"), foretold.parameters);
-    check_near(found.at("gradient_bytes"), foretold.gradients);
-    check_near(found.at("optimizer_bytes"), foretold.optimizer);
-    check_near(found.at("gathered_bytes"), foretold.gathered);
-    check_near(found.at("gradient_buffer_bytes"), foretold.gradient_buffers);
+  std::vector<EstimateCase> cases = {
+      {fsdp("SHARD_GRAD_OP"), Strategy::shard_grad_op},
+      {fsdp("FULL_SHARD"), Strategy::full_shard},
+      {fsdp("FULL_SHARD", {"--fsdp_backward_prefetch", "BACKWARD_PRE"}), Strategy::full_shard},
+      {fsdp("FULL_SHARD", kBf16), Strategy::full_shard, true},
+      {fsdp("FULL_SHARD"), Strategy::full_shard},
+      // Every parameter is below the threshold.
+      {zero("3"), Strategy::full_shard},
+      {zero("3", kBf16), Strategy::full_shard, true},
+      // A model of fewer elements than the distance of reuse.
+      {deepspeed("reuse.json", R"("stage3_param_persistence_threshold": 0)"), Strategy::full_shard},
+      {deepspeed("none.json",
+                 R"("stage3_param_persistence_threshold": 0, "stage3_max_reuse_distance": 0,
+                    "stage3_prefetch_bucket_size": 0)"),
+       Strategy::full_shard},
+  };
+  cases[2].adjust = [](TrainingSize& size) { size.prefetches = true; };
+  cases[4].options = {"--dtype", "bf16"};
+  cases[4].adjust = [](TrainingSize& size) { size.low_precision = true; };
+  cases[5].adjust = cases[6].adjust = [](TrainingSize& size) { size.persistent = size.numel; };
+  cases[7].adjust = [](TrainingSize& size) { size.keeps = 1'000'000'000; };
+  for (EstimateCase& each : cases) {
+    each.adjust = [also = each.adjust](TrainingSize& size) {
+      size.copies = true;
+      also(size);
+    };
+    check(each, {{"ACC_SHM_GATHER", "copy"}});
   }
 }

@@ -355,6 +355,11 @@ MemoryReport ModelState::memory() const {
     report.gradient_bytes += flat->trainable() ? flat->gradient()->held_nbytes() : 0;
     report.gathered_bytes += flat->gathered_nbytes();
   }
+  for (const auto& unit : unit_states_) {
+    for (const model::BufferRecord& each : unit->buffers) {
+      report.buffer_bytes += each.values ? static_cast<std::int64_t>(each.values->nbytes()) : 0;
+    }
+  }
   report.optimizer_bytes = optimizer_nbytes;
   if (engine_.device->kind() == plugins::Device::cuda) {
     const device::MemoryFigures figures = engine_.device->memory();

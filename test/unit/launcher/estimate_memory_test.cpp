@@ -234,6 +234,16 @@ TEST_CASE("estimate-memory: a rank's bytes, in fp32") {
                    .gathered = gathered,
                    .gradient_buffers = buffers,
                    .device = 4 * kParameters + gathered + buffers});
+  TrainingSize keeping = size;
+  keeping.keeps = 3'000'000;
+  CHECK(rank_memory(keeping, Strategy::full_shard, Offload::none).gathered == 4 * 3'000'000);
+  keeping.keeps = 1'000'000'000;  // no more than all
+  CHECK(rank_memory(keeping, Strategy::full_shard, Offload::none).gathered ==
+        4 * (kParameters - kRoot + kUnit));
+  TrainingSize persistent = size;
+  persistent.persistent = kParameters;
+  CHECK(rank_memory(persistent, Strategy::full_shard, Offload::none).parameters == 4 * kParameters);
+  CHECK(rank_memory(persistent, Strategy::full_shard, Offload::none).gathered == 0);
   TrainingSize waiting = size;
   waiting.overlaps = false;
   CHECK(rank_memory(waiting, Strategy::full_shard, Offload::none).gradient_buffers ==
@@ -250,6 +260,27 @@ TEST_CASE("estimate-memory: 16-bit weights have fp32 master weights beside them"
   CHECK(memory.gradients == kParameters);
   CHECK(memory.optimizer == kParameters);
   CHECK(memory.gathered == 2 * 3 * kUnit);
+}
+
+TEST_CASE("estimate-memory: weights trained in 16 bits are their own master weights") {
+  TrainingSize size = four_gpus();
+  size.low_precision = true;
+  const RankMemory memory = rank_memory(size, Strategy::full_shard, Offload::none);
+  CHECK(memory.parameters == 2 * kParameters / 4);
+  CHECK(memory.gradients == kParameters);
+  CHECK(memory.optimizer == 2 * 2 * kParameters / 4);
+  CHECK(memory.gathered == 2 * 3 * kUnit);
+}
+
+TEST_CASE("estimate-memory: what no_sync accumulates is whole") {
+  TrainingSize size = four_gpus();
+  size.no_sync = true;
+  const RankMemory full = rank_memory(size, Strategy::full_shard, Offload::none);
+  CHECK(full.gradients == kParameters);
+  CHECK(full.gradient_buffers == 4 * kParameters);
+  size.sixteen_bit = true;
+  CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gradients ==
+        kParameters + 4 * kParameters);
 }
 
 TEST_CASE("estimate-memory: offload moves to the host what it names") {
@@ -278,4 +309,18 @@ TEST_CASE("estimate-memory: ranks of one machine share gathered weights on the C
   CHECK(memory.device == 0);
   CHECK(memory.gathered == 0);
   CHECK(memory.host == 4 * kParameters + 4 * (2 * kUnit + kRoot));
+
+  size.sixteen_bit = true;  // the shared copy in 16 bits beside the master weights
+  const RankMemory mixed = rank_memory(size, Strategy::full_shard, Offload::none);
+  CHECK(mixed.gathered == 2 * kParameters / 4);
+  CHECK(mixed.gradient_buffers == 2 * 2 * kUnit);
+  size.widens = true;  // weights and gradients of a unit and of the root
+  CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gathered ==
+        2 * kParameters / 4 + 4 * (kUnit + kRoot + 2 * kUnit));
+
+  size.copies = true;
+  size.sixteen_bit = size.widens = false;
+  CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gathered == 4 * 2 * kUnit);
+  size.prefetches = true;
+  CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gathered == 4 * 3 * kUnit);
 }

@@ -22,6 +22,9 @@ struct EstimateOptions {
   std::string offload = "any";
   int layers = 32;
   bool cpu = false;
+  bool cpu_widens = false;
+  bool low_precision = false;
+  bool no_sync = false;
 };
 
 bool read(std::span<const std::string> arguments, EstimateOptions& options) {
@@ -44,9 +47,21 @@ bool read(std::span<const std::string> arguments, EstimateOptions& options) {
       ->check(CLI::IsMember({"none", "optimizer", "all", "any"}));
   app.add_option("--layers", options.layers, "units of a model given as a number")
       ->check(CLI::Range(1, 100'000));
-  app.add_flag("--cpu", options.cpu, "the workers, all of one machine, compute on the CPU");
+  auto* const cpu =
+      app.add_flag("--cpu", options.cpu, "the workers, all of one machine, compute on the CPU");
+  app.add_flag("--cpu_widens", options.cpu_widens,
+               "the CPU computes in fp32 with 16-bit weights (train_gpt without AVX512-BF16)")
+      ->needs(cpu);
+  app.add_flag("--low_precision", options.low_precision,
+               "weights are loaded and trained in 16 bits, without mixed precision");
+  app.add_flag("--no_sync", options.no_sync, "micro-steps whose gradients are not reduced");
   if (!read_options(app, arguments)) {
     return false;
+  }
+  if (options.low_precision && options.mixed_precision != "no") {
+    throw Error(Errc::invalid_argument,
+                "--low_precision is without mixed precision; leave out --mixed_precision " +
+                    options.mixed_precision);
   }
   options.num_local = options.num_local == 0 ? options.num_processes : options.num_local;
   if (options.num_processes % options.num_local != 0) {
@@ -113,15 +128,21 @@ std::string size_table(const ModelSize& model, const std::vector<std::string>& d
   return table(rows);
 }
 
+/// As the frontends' defaults have it: overlap_comm is DeepSpeed's for stage 3 alone, and that
+/// keeps gathered what it uses again before a billion elements.
 struct StrategyName {
   Strategy strategy;
   std::string_view name;
+  bool overlaps = true;
+  std::int64_t keeps = 0;
 };
 constexpr std::array kStrategies = {
     StrategyName{Strategy::no_shard, "ZeRO 0, NO_SHARD"},
     StrategyName{Strategy::shard_optimizer, "ZeRO 1"},
-    StrategyName{Strategy::shard_grad_op, "ZeRO 2, SHARD_GRAD_OP"},
-    StrategyName{Strategy::full_shard, "ZeRO 3, FULL_SHARD"},
+    StrategyName{Strategy::shard_grad_op, "ZeRO 2", false},
+    StrategyName{Strategy::shard_grad_op, "SHARD_GRAD_OP"},
+    StrategyName{Strategy::full_shard, "ZeRO 3", true, 1'000'000'000},
+    StrategyName{Strategy::full_shard, "FULL_SHARD"},
     StrategyName{Strategy::hybrid_shard, "HYBRID_SHARD"},
     StrategyName{Strategy::hybrid_shard_zero2, "HYBRID_SHARD_ZERO2"}};
 
@@ -146,17 +167,22 @@ bool makes_sense(const EstimateOptions& options, Strategy strategy, const Offloa
 }
 
 std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
-  const TrainingSize size{.numel = model.numel(),
-                          .largest_unit = model.largest_unit(),
-                          .root = model.root(),
-                          .num_processes = options.num_processes,
-                          .num_local = options.num_local,
-                          .sixteen_bit = options.mixed_precision != "no",
-                          .moments = options.optimizer == "adamw" ? 2 : 1,
-                          .on_cpu = options.cpu};
+  TrainingSize size{.numel = model.numel(),
+                    .largest_unit = model.largest_unit(),
+                    .root = model.root(),
+                    .num_processes = options.num_processes,
+                    .num_local = options.num_local,
+                    .sixteen_bit = options.mixed_precision != "no",
+                    .low_precision = options.low_precision,
+                    .moments = options.optimizer == "adamw" ? 2 : 1,
+                    .on_cpu = options.cpu,
+                    .widens = options.cpu_widens,
+                    .no_sync = options.no_sync};
   std::vector<Row> rows = {{"strategy", "offload", "parameters", "gradients", "optimizer",
                             "gathered", "buffers", "device", "host"}};
-  for (const auto& [strategy, name] : kStrategies) {
+  for (const auto& [strategy, name, overlaps, keeps] : kStrategies) {
+    size.overlaps = overlaps;
+    size.keeps = keeps;
     for (const OffloadName& offload : kOffloads) {
       if (makes_sense(options, strategy, offload)) {
         const RankMemory memory = rank_memory(size, strategy, offload.offload);
@@ -193,8 +219,8 @@ int estimate_memory_command(std::span<const std::string> arguments) {
       count_of(model.largest_unit()) + ", in no unit " + count_of(model.root()) + "\n\n" +
       size_table(model, options.dtypes) + "\nOne of " + std::to_string(options.num_processes) +
       " rank(s), " + std::to_string(options.num_local) + " a machine, mixed precision " +
-      options.mixed_precision + ", " + options.optimizer + ", without activations:\n\n" +
-      rank_table(model, options);
+      options.mixed_precision + (options.low_precision ? ", low precision, " : ", ") +
+      options.optimizer + ", without activations:\n\n" + rank_table(model, options);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

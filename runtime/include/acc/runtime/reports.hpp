@@ -21,7 +21,8 @@ struct StepInfo {
 struct MemoryReport {
   std::int64_t parameter_bytes = 0;  ///< master weights: the shard, or all where nothing is sharded
   std::int64_t gradient_bytes = 0;   ///< reduced or accumulated gradients kept until the step, and
-                                     ///< whole ones that no_sync has not reduced yet
+                                     ///< whole ones that no_sync has not reduced yet (in fp32
+                                     ///< these lie in what gradient_buffer_bytes counts as well)
   std::int64_t optimizer_bytes = 0;  ///< moments
   std::int64_t gathered_bytes = 0;   ///< peak of gathered weights beyond `parameter_bytes`; memory
                                      ///< that all ranks of a host share counts 1/ranks on each
@@ -29,6 +30,7 @@ struct MemoryReport {
   std::int64_t device_bytes = 0;           ///< what the runtime holds of the GPU's memory now …
   std::int64_t device_peak_bytes = 0;      ///< … and the most it held; 0 on the CPU
   std::int64_t pinned_bytes = 0;           ///< page-locked host memory beside it
+  std::int64_t buffer_bytes = 0;           ///< of Unit::buffer, whole on each rank
 };
 
 /// Elements handed to collectives, per rank: for an all_gather the gathered result, for a

@@ -73,8 +73,7 @@ class Transient final : public WeightStorage {
     }
   }
   std::int64_t held_nbytes() const override {
-    const std::size_t on_device = host_shard_ ? 0 : shard_nbytes_;
-    return static_cast<std::int64_t>(on_device) + (secondary_ ? secondary_->held_nbytes() : 0);
+    return static_cast<std::int64_t>(shard_nbytes_) + (secondary_ ? secondary_->held_nbytes() : 0);
   }
 
  private:

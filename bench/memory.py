@@ -1,0 +1,120 @@
+"""What each rank of train_gpt holds on the CPU, by category, against the formula of docs/sharding.md.
+
+    python bench/memory.py [--bin build/release/bin] [--dtype fp32|bf16] [--strategies full,zero3,...] [--steps S]
+
+Four ranks of one host, each strategy as it is, with the weights or the optimizer offloaded, and with
+two micro-steps of which the first is under no_sync. A cell is the MiB that rank 0 reports, what the
+formula says, and their ratio. On a CPU an offload changes nothing: all is in host memory. In fp32
+gradients under no_sync wait in buffers; in bf16 they are gone when a step is reported. A CPU that
+cannot multiply bf16 also widens weights, which has no formula here. PSS: the peak of the workers' sum.
+"""
+import argparse
+import json
+import pathlib
+import sys
+import tempfile
+
+import train
+
+RANKS = 4
+MODEL = dict(layers=4, dim=256, heads=8, vocab=4096, seq_len=128, micro_batch=2)
+CATEGORIES = ("parameter", "gradient", "optimizer", "gathered", "gradient_buffer")
+FSDP = ["--use_fsdp", "--fsdp_sharding_strategy"]
+ZERO = ["--use_deepspeed", "--zero_stage"]
+OFFLOADED_FSDP = ["--fsdp_offload_params", "true"]
+OFFLOADED_ZERO = ["--offload_optimizer_device", "cpu"]
+HALVES = ["--parallelism_config_dp_shard_size", RANKS // 2]
+# Flags, those of an offload, ranks that share (weights and gradients, optimizer), and buffers of the
+# largest unit that reductions take: DeepSpeed's overlap_comm is off but for stage 3.
+STRATEGIES = {
+    "ddp": ([*FSDP, "NO_SHARD"], None, 1, 1, 0),
+    "zero1": ([*ZERO, 1], OFFLOADED_ZERO, 1, RANKS, 0),
+    "zero2": ([*ZERO, 2], OFFLOADED_ZERO, RANKS, RANKS, 1),
+    "zero3": ([*ZERO, 3], [*OFFLOADED_ZERO, "--offload_param_device", "cpu"], RANKS, RANKS, 2),
+    "grad_op": ([*FSDP, "SHARD_GRAD_OP"], OFFLOADED_FSDP, RANKS, RANKS, 2),
+    "full": ([*FSDP, "FULL_SHARD"], OFFLOADED_FSDP, RANKS, RANKS, 2),
+    "hybrid": ([*FSDP, "HYBRID_SHARD", *HALVES], OFFLOADED_FSDP, RANKS // 2, RANKS // 2, 2),
+    "hybrid_2": ([*FSDP, "HYBRID_SHARD_ZERO2", *HALVES], OFFLOADED_FSDP, RANKS // 2, RANKS // 2, 2),
+}
+
+
+def sizes():
+    """Elements: all, of the largest unit, of the root."""
+    dim = MODEL["dim"]
+    unit = 12 * dim * dim + 13 * dim
+    root = (MODEL["vocab"] + MODEL["seq_len"]) * dim + 2 * dim
+    return MODEL["layers"] * unit + root, unit, root
+
+
+def formula(strategy, dtype, no_sync, widens):
+    """Bytes by category; None where there is no formula."""
+    *_, weights, optimizer, buffers = STRATEGIES[strategy]
+    p, unit, root = sizes()
+    mixed = dtype == "bf16"
+    # Master weights are the optimizer's where what is gathered is in another dtype.
+    held = {"parameter": 4 * p / (optimizer if mixed else weights), "gradient": 4 * p / weights,
+            "optimizer": 8 * p / optimizer, "gathered": 0, "gradient_buffer": 0}
+    if mixed:  # the copy in 16 bits, shared; whole gradients are added to sums in fp32
+        apart = 2 * (unit + (root if root > unit else 0)) if weights == 1 or no_sync else 0
+        held["gathered"] = None if widens else 2 * p / weights + apart
+    if buffers:
+        waiting = p if no_sync and not mixed else min(p, buffers * unit + root)
+        late = mixed and root <= unit  # its root's gradient comes last, into a buffer of a unit's
+        held["gradient_buffer"] = (2 if mixed else 4) * (buffers * unit if late else waiting)
+    return held
+
+
+def measure(args, flags, options, dtype, folder):
+    """The last line of the metrics, and the peak of PSS in MiB."""
+    metrics = folder / "metrics.jsonl"
+    model = [word for key, value in MODEL.items() for word in (f"--{key}", value)]
+    argv = [args.bin / "acclaunch", "--cpu", *flags, "--mixed_precision", train.PRECISIONS[dtype],
+            "--num_processes", RANKS, "--num_cpu_threads_per_process", 1, "--main_process_port", 0,
+            args.bin / "train_gpt", "--tokens", folder / "tokens.bin", "--metrics", metrics,
+            "--steps", args.steps, *options, *model]
+    _, peak = train.run(list(map(str, argv)), True, lambda code, _: code == 0)
+    return json.loads(metrics.read_text().splitlines()[-1]), peak
+
+
+def cell(found, expected):
+    if not expected:
+        return f"{found / 2**20:6.2f} " + ("     -     -" if expected is None else f"  0.00 {'':5}")
+    return f"{found / 2**20:6.2f} {expected / 2**20:6.2f} {found / expected:4.2f}"
+
+
+def variants(strategy):
+    flags, offload, *_ = STRATEGIES[strategy]
+    yield "", flags, []
+    if offload is not None:
+        yield "offload", [*flags, *offload], []
+    yield "no_sync", [*flags, "--gradient_accumulation_steps", 2], ["--no_sync"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, default=train.ROOT / "build/release/bin")
+    parser.add_argument("--dtype", choices=train.PRECISIONS, help="by default both")
+    parser.add_argument("--strategies", default=list(STRATEGIES), type=lambda text: text.split(","))
+    parser.add_argument("--steps", type=int, default=8)
+    args = parser.parse_args()
+    if unknown := set(args.strategies) - set(STRATEGIES):
+        sys.exit(f"--strategies {','.join(unknown)}: expected some of {','.join(STRATEGIES)}")
+    print(f"{RANKS} ranks; {', '.join(f'{k} {v}' for k, v in MODEL.items())}; {sizes()[0]} parameters")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        train.write_random_tokens(folder / "tokens.bin", MODEL["vocab"])
+        for dtype in [args.dtype] if args.dtype else train.PRECISIONS:
+            print(f"\n{dtype:<9}{'MiB':<8}" + "".join(f" | {each:<18}" for each in CATEGORIES) + " | PSS")
+            for strategy in args.strategies:
+                for name, flags, options in variants(strategy):
+                    metrics, peak = measure(args, flags, options, dtype, folder)
+                    expected = formula(strategy, dtype, name == "no_sync",
+                                       dtype == "bf16" and metrics["compute_dtype"] == "float32")
+                    cells = [cell(metrics["ranks"][0][f"{each}_bytes"], expected[each]) for each in CATEGORIES]
+                    print(f"{strategy:<9}{name:<8}" + "".join(f" | {each:<18}" for each in cells)
+                          + f" | {peak:.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
