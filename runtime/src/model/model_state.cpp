@@ -367,7 +367,7 @@ MemoryReport ModelState::memory() const {
     report.device_peak_bytes = figures.peak_allocated;
     report.pinned_bytes = figures.host_allocated;
   }
-  if (finalized_) {
+  if (ready_) {
     report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch->held_nbytes();
     report.gathered_bytes +=
         engine_.secondary_gathers ? engine_.secondary_gathers->held_nbytes() : 0;

@@ -65,7 +65,7 @@ class ModelState {
   sharding::Engine engine_;
   std::uint64_t seed_;
   bool finalized_ = false;
-  bool ready_ = false;  ///< false once finalized: that failed
+  bool ready_ = false;  ///< all of it is made; false once finalized: that failed
   std::vector<std::unique_ptr<UnitState>> unit_states_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<sharding::ShardUnit>> shard_units_;
