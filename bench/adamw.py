@@ -1,10 +1,12 @@
-"""The fused AdamW update against torch.optim.AdamW(fused=True), in one run, interleaved.
+"""The fused AdamW update against torch.optim.AdamW(fused=True) and DeepSpeed's CPUAdam, interleaved.
 
-    python bench/adamw.py --bin build/release/bin/adamw_bench --peer PEER.py [--python PYTHON]
-                          [--rounds R]
+    python bench/adamw.py [--bin build/release/bin/adamw_bench] --peer PEER.py [--python PYTHON]
+                          [--deepspeed] [--rounds R]
 
-PEER.py prints lines of JSON as adamw_bench does; it runs with PYTHON, which needs torch. Prints the
-median of the rounds' medians for each and the ratio to torch.
+PEER.py prints lines of JSON as adamw_bench does; it runs with PYTHON, which needs torch, and with
+--deepspeed a DeepSpeed whose C++ part can be built. Prints the median of the rounds' medians for each,
+the ratio to torch, and for ours the part of what the memory gives to a loop that only adds over the
+same arrays.
 """
 import argparse
 import collections
@@ -28,22 +30,27 @@ def main():
     parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
     parser.add_argument("--params", type=int, default=32 << 20)
     parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--deepspeed", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
 
-    seconds = collections.defaultdict(list)
+    seconds, of_streams = collections.defaultdict(list), collections.defaultdict(list)
     for _ in range(args.rounds):
         ours = [args.bin, str(args.params), args.threads]
         peer = [args.python, args.peer, "--params", str(args.params), "--threads", args.threads]
+        peer += ["--deepspeed"] * args.deepspeed
         for row in lines_of(ours) + lines_of(peer):
             seconds[row["threads"], row["impl"]].append(row["median_s"])
+            of_streams[row["threads"], row["impl"]] += [row["of_streams"]] * ("of_streams" in row)
 
-    print(f"{'threads':>7}  {'implementation':<16} {'ms':>8} {'GB/s':>7}  against torch_fused")
+    print(f"{'threads':>7}  {'implementation':<16} {'ms':>8} {'GB/s':>7}  against torch_fused  of the memory's rate")
     for (threads, impl), values in sorted(seconds.items()):
         median = statistics.median(values)
         torch = statistics.median(seconds[threads, "torch_fused"])
         print(f"{threads:>7}  {impl:<16} {median * 1e3:8.2f} {28e-9 * args.params / median:7.2f}"
-              f"  {torch / median:.2f}x")
+              f"  {torch / median:18.2f}x"
+              + (f"  {statistics.median(of_streams[threads, impl]):20.2f}"
+                 if of_streams[threads, impl] else ""))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,13 @@
 namespace acc::detail {
 namespace {
 
-std::string_view word(plugins::NanPolicy policy) {
-  switch (policy) {
-    case plugins::NanPolicy::ignore: return "ignore";
-    case plugins::NanPolicy::skip: return "skip";
-    case plugins::NanPolicy::raise: return "raise";
-  }
-  return "unknown";
+std::string in_words(const plugins::LossScaling& scaling) {
+  return fmt::format(
+      "{} {} from 2^{}, window {}, hysteresis {} {}, at least {}",
+      scaling.rule == plugins::LossScaleRule::deepspeed ? "deepspeed" : "torch",
+      scaling.static_scale > 0.0 ? fmt::format("{}", scaling.static_scale) : std::string("dynamic"),
+      scaling.initial_scale_power, scaling.window, scaling.hysteresis,
+      scaling.consecutive_hysteresis ? "consecutive" : "in all", scaling.min_scale);
 }
 
 /// What launchers say, they have agreed on; programs have not.
@@ -70,7 +70,12 @@ Terms agreed_terms(const plugins::RuntimeSettings& settings) {
       {"mixed precision", std::string(to_string(sharding.mixed_precision))},
       {"reduce precision",
        sharding.reduce_precision ? std::string(to_string(*sharding.reduce_precision)) : "default"},
-      {"NaN policy", std::string(word(sharding.nan_policy))},
+      {"stochastic rounding", number(sharding.stochastic_rounding)},
+      {"initial weights rounded", number(sharding.round_initial_weights)},
+      {"loss scale", in_words(sharding.loss_scaling)},
+      {"offload of parameters", std::string(to_string(sharding.offload_param))},
+      {"offload of the optimizer", std::string(to_string(sharding.offload_optimizer))},
+      {"NaN policy", std::string(to_string(sharding.nan_policy))},
       {"gradient accumulation steps", number(sharding.gradient_accumulation_steps)},
       {"gradient clipping",
        sharding.gradient_clipping ? number(*sharding.gradient_clipping) : "the program's"},
@@ -79,12 +84,16 @@ Terms agreed_terms(const plugins::RuntimeSettings& settings) {
       {"prefetch bucket size", number(sharding.prefetch_bucket_size)},
       {"parameter persistence threshold", number(sharding.param_persistence_threshold)},
       {"model persistence threshold", number(sharding.model_persistence_threshold)},
+      {"overlap of communication", number(sharding.overlap_comm)},
       {"contiguous gradients", number(sharding.contiguous_gradients)},
       {"round robin gradients", number(sharding.round_robin_gradients)},
       {"wrap policy", std::string(to_string(sharding.wrap_policy))},
       {"classes to wrap", fmt::format("{}", fmt::join(sharding.transformer_layer_classes, ","))},
       {"min num params", number(sharding.min_num_params)},
       {"ignored modules", sharding.ignored_modules},
+      {"original parameters", number(sharding.use_orig_params)},
+      {"activation checkpointing", number(sharding.activation_checkpointing)},
+      {"state dict type", std::string(to_string(sharding.state_dict_type))},
       {"sync module states", number(sharding.sync_module_states)},
       {"cpu ram efficient loading", number(sharding.cpu_ram_efficient_loading)},
       {"max live parameters", number(sharding.max_live_parameters)},

@@ -33,6 +33,13 @@ void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
   }
 }
 
+detail::UnitState& opened(detail::UnitState* unit) {
+  if (unit == nullptr) {
+    throw Error(Errc::invalid_argument, "this scope of a unit has ended");
+  }
+  return *unit;
+}
+
 void check_view_is_float(const detail::UnitState& unit) {
   const DType dtype = unit.model->engine().precision.viewed;
   if (dtype != DType::float32) {
@@ -47,10 +54,8 @@ void check_view_is_float(const detail::UnitState& unit) {
 ForwardUse::ForwardUse(detail::UnitState* unit, bool recomputes)
     : unit_(unit), recomputes_(recomputes), exceptions_(std::uncaught_exceptions()) {
   detail::ModelState& model = *unit_->model;
-  guarded(model.engine().groups, [&] {
-    model.finalize();
-    recomputes_ ? model.before_recompute(*unit_) : model.before_forward(*unit_);
-  });
+  guarded(model.engine().groups,
+          [&] { recomputes_ ? model.before_recompute(*unit_) : model.before_forward(*unit_); });
 }
 
 ForwardUse::ForwardUse(ForwardUse&& other) noexcept
@@ -71,21 +76,18 @@ void ForwardUse::end() {
 }
 
 const float* ForwardUse::operator[](Parameter parameter) const {
-  check_view_is_float(*unit_);
+  check_view_is_float(opened(unit_));
   return static_cast<const float*>(raw(parameter));
 }
 
 const void* ForwardUse::raw(Parameter parameter) const {
-  const auto& place = unit_->place(parameter);
+  const auto& place = opened(unit_).place(parameter);
   return place.owner->parameter(place.index);
 }
 
 BackwardUse::BackwardUse(detail::UnitState* unit)
     : unit_(unit), exceptions_(std::uncaught_exceptions()) {
-  guarded(unit_->model->engine().groups, [&] {
-    unit_->model->finalize();
-    unit_->model->before_backward(*unit_);
-  });
+  guarded(unit_->model->engine().groups, [&] { unit_->model->before_backward(*unit_); });
 }
 
 BackwardUse::BackwardUse(BackwardUse&& other) noexcept
@@ -102,35 +104,35 @@ void BackwardUse::end() {
 }
 
 const float* BackwardUse::operator[](Parameter parameter) const {
-  check_view_is_float(*unit_);
+  check_view_is_float(opened(unit_));
   return static_cast<const float*>(raw(parameter));
 }
 
 const void* BackwardUse::raw(Parameter parameter) const {
-  const auto& place = unit_->place(parameter);
+  const auto& place = opened(unit_).place(parameter);
   return place.owner->parameter(place.index);
 }
 
 Gradient BackwardUse::grad(Parameter parameter) {
-  check_view_is_float(*unit_);
+  check_view_is_float(opened(unit_));
   const RawGradient place = raw_grad(parameter);
   return {.data = static_cast<float*>(place.data), .beta = place.beta};
 }
 
 float* BackwardUse::grad_to_add(Parameter parameter) {
-  check_view_is_float(*unit_);
+  check_view_is_float(opened(unit_));
   return static_cast<float*>(raw_grad_to_add(parameter));
 }
 
 RawGradient BackwardUse::raw_grad(Parameter parameter) {
-  const auto& place = unit_->place(parameter);
+  const auto& place = opened(unit_).place(parameter);
   const auto target =
       guarded(unit_->model->engine().groups, [&] { return place.owner->gradient(place.index); });
   return {.data = target.data, .beta = target.written ? 1.0F : 0.0F};
 }
 
 void* BackwardUse::raw_grad_to_add(Parameter parameter) {
-  const auto& place = unit_->place(parameter);
+  const auto& place = opened(unit_).place(parameter);
   const auto target =
       guarded(unit_->model->engine().groups, [&] { return place.owner->gradient(place.index); });
   if (target.data != nullptr && !target.written) {

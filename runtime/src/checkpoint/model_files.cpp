@@ -53,11 +53,15 @@ void together(ModelState& model, const Step& step, const std::string& what = "th
 }
 
 /// Weights are about to be overwritten where they lie: gathers of the old ones may still be under
-/// way here, and peers may still read them.
+/// way here, a GPU may be behind with reading what lies in host memory, and peers may still read.
 void await_readers(ModelState& model) {
+  for (const auto& unit : model.shard_units()) {
+    unit->release("loading weights");
+  }
   for (FlatParameter* flat : model.flats()) {
     flat->settle();
   }
+  model.engine().await_compute();
   model.engine().groups.world->barrier()->wait();
 }
 

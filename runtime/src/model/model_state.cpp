@@ -107,8 +107,11 @@ void ModelState::check_open(const std::string& what) const {
 }
 
 void ModelState::finalize() {
-  if (finalized_) {
+  if (ready_) {
     return;
+  }
+  if (finalized_) {
+    throw Error(Errc::invalid_argument, "the model cannot be used: making it ready has failed");
   }
   check_names();
   const model::Assembly plan = plan_units();
@@ -121,6 +124,7 @@ void ModelState::finalize() {
   make_units(plan);
   make_pools();
   initialize();
+  ready_ = true;
 }
 
 void ModelState::check_names() const {
@@ -253,6 +257,9 @@ void ModelState::initialize() {
 void ModelState::before_forward(UnitState& unit) {
   finalize();
   for (const int number : unit.owners) {
+    sharded(number).check_forward();
+  }
+  for (const int number : unit.owners) {
     sharded(number).before_forward();
     if (engine_.no_grad_depth == 0) {
       prefetch(engine_.schedule->before_forward(number));
@@ -272,6 +279,9 @@ void ModelState::after_forward(UnitState& unit) {
 void ModelState::before_recompute(UnitState& unit) {
   finalize();
   for (const int number : unit.owners) {
+    sharded(number).check_backward("recomputation for backward");
+  }
+  for (const int number : unit.owners) {
     sharded(number).before_recompute();
     prefetch(engine_.schedule->before_recompute(number));
   }
@@ -285,6 +295,9 @@ void ModelState::after_recompute(UnitState& unit) {
 
 void ModelState::before_backward(UnitState& unit) {
   finalize();
+  for (const int number : unit.owners) {
+    sharded(number).check_backward("backward");
+  }
   for (const int number : unit.owners) {
     sharded(number).before_backward();
     prefetch(engine_.schedule->before_backward(number));

@@ -22,7 +22,6 @@ class ModelState {
   Unit& add_unit(std::string name, std::string class_name, bool is_root);
   /// Wraps, allocates and initialises, once; every use of the parameters calls it. Collective.
   void finalize();
-  [[nodiscard]] bool finalized() const noexcept { return finalized_; }
   void check_open(const std::string& what) const;
 
   void before_forward(UnitState& unit);
@@ -66,6 +65,7 @@ class ModelState {
   sharding::Engine engine_;
   std::uint64_t seed_;
   bool finalized_ = false;
+  bool ready_ = false;  ///< false once finalized: that failed
   std::vector<std::unique_ptr<UnitState>> unit_states_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<sharding::ShardUnit>> shard_units_;

@@ -219,6 +219,7 @@ void OptimizerState::forget_gradients() {
   for (const auto& unit : model_->shard_units()) {
     unit->after_step();
   }
+  model_->engine().schedule->after_step();
 }
 
 void OptimizerState::finish_reductions() {

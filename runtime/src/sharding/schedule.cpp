@@ -99,6 +99,7 @@ std::vector<int> Schedule::before_backward(int unit) {
 std::vector<int> Schedule::after_backward(int unit) {
   --owed_;
   --at(unit).owed;
+  at(unit).recomputed = false;  // it may have been within the backward
   const bool post =
       rules_.prefetch_bucket == 0 && rules_.backward == BackwardPrefetch::backward_post;
   return post ? next_backward(unit) : std::vector<int>{};

@@ -56,7 +56,7 @@ void ShardUnit::prefetch() {
   begin_unshard();
 }
 
-void ShardUnit::before_forward() {
+void ShardUnit::check_forward() const {
   const int micro_steps = engine_.settings.sharding.gradient_accumulation_steps;
   if (engine_.no_grad_depth == 0 && micro_steps_ >= micro_steps) {
     throw Error(
@@ -65,6 +65,9 @@ void ShardUnit::before_forward() {
                     "Optimizer::step() comes first",
                     name_, micro_steps_ + 1, micro_steps));
   }
+}
+
+void ShardUnit::before_forward() {
   enter("forward");
   unshard();
   ++open_;
@@ -88,7 +91,7 @@ void ShardUnit::after_forward() {
   }
 }
 
-void ShardUnit::check_backward_is_due(const char* scope) const {
+void ShardUnit::check_backward(const char* scope) const {
   if (backwards_ >= forwards_) {
     throw Error(Errc::invalid_argument,
                 fmt::format("unit '{}': {} number {} of this micro-step, but only {} forward "
@@ -98,7 +101,6 @@ void ShardUnit::check_backward_is_due(const char* scope) const {
 }
 
 void ShardUnit::before_recompute() {
-  check_backward_is_due("recomputation for backward");
   enter("recompute");
   unshard();
   ++open_;
@@ -112,7 +114,6 @@ void ShardUnit::after_recompute() {
 }
 
 void ShardUnit::before_backward() {
-  check_backward_is_due("backward");
   enter("backward");
   unshard();
   ++open_;
@@ -187,16 +188,25 @@ void ShardUnit::for_each_gradient(const std::function<void(FlatGradient&)>& visi
   }
 }
 
-void ShardUnit::flush() {
+void ShardUnit::check_closed(const char* what) const {
   if (open_ > 0) {
     throw Error(Errc::invalid_argument,
-                fmt::format("Optimizer::step() inside an open scope of unit '{}'", name_));
+                fmt::format("{} inside an open scope of unit '{}'", what, name_));
   }
-  const flight::Scope scope(engine_.groups.recorder.get(), "step", name_);
-  for_each_gradient([](FlatGradient& gradient) { gradient.flush(); });
+}
+
+void ShardUnit::release(const char* what) {
+  check_closed(what);
   if (unsharded_) {
     reshard(NextUse::unknown);
   }
+}
+
+void ShardUnit::flush() {
+  check_closed("Optimizer::step()");
+  const flight::Scope scope(engine_.groups.recorder.get(), "step", name_);
+  for_each_gradient([](FlatGradient& gradient) { gradient.flush(); });
+  release("Optimizer::step()");
 }
 
 void ShardUnit::after_step() {
@@ -204,7 +214,6 @@ void ShardUnit::after_step() {
   backwards_ = 0;
   micro_steps_ = 0;
   for_each_gradient([](FlatGradient& gradient) { gradient.forget(); });
-  engine_.schedule->after_step();
 }
 
 }  // namespace acc::sharding

@@ -24,6 +24,10 @@ class ShardUnit {
   };
   [[nodiscard]] Place place(std::size_t index) const { return places_[index]; }
 
+  /// Throw Error(invalid_argument) where the scope may not begin. Of a scope that opens several
+  /// units all are asked before one is opened.
+  void check_forward() const;
+  void check_backward(const char* scope) const;
   void before_forward();
   void after_forward();
   /// A forward that is computed again for the backward, which `before_backward` then begins.
@@ -41,6 +45,9 @@ class ShardUnit {
   /// Before a step: reduces what no completed micro-step has reduced.
   void flush();
   void after_step();
+  /// Before `what` changes the weights: frees what is gathered without an open scope. Throws
+  /// Error(invalid_argument) inside one.
+  void release(const char* what);
   [[nodiscard]] int micro_steps_done() const noexcept { return micro_steps_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] bool is_root() const noexcept { return is_root_; }
@@ -54,7 +61,7 @@ class ShardUnit {
   void begin_unshard();
   void unshard();
   void reshard(NextUse next);
-  void check_backward_is_due(const char* scope) const;
+  void check_closed(const char* what) const;
   void complete_micro_step();
   void for_each_gradient(const std::function<void(FlatGradient&)>& visit);
   /// Tells the flight recorder where the program is.

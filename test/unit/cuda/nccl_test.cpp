@@ -173,7 +173,7 @@ TEST_CASE("all_gather: in place and not, odd and large shards, again and again")
   }
 }
 
-TEST_CASE("reduce_scatter: every scale, accumulated or not, in place, bfloat16") {
+TEST_CASE("reduce_scatter: every scale, accumulated or not, in place, 16 bits") {
   for (const Topology& topology : kTopologies) {
     CAPTURE(topology.name);
     if (!fits(topology)) {
@@ -205,17 +205,20 @@ TEST_CASE("reduce_scatter: every scale, accumulated or not, in place, bfloat16")
           }
         }
       }
-      const std::vector<std::uint16_t> ones(total, 0x3f80);
-      for (const bool accumulate : {false, true}) {
-        rank.fill(out->as<float>(), numel, 0.5F);
-        rank.write(in->data(), ones.data(), total * sizeof(std::uint16_t));
-        rank.group
-            ->reduce_scatter(in->data(), out->as<float>(), numel, DType::bfloat16,
-                             {.scale = 2.0F, .accumulate = accumulate})
-            ->wait();
-        for (const float sum : rank.read(out->as<float>(), numel)) {
-          expect(sum == 2.0F * static_cast<float>(rank.size()) + (accumulate ? 0.5F : 0.0F),
-                 "wrong bfloat16 sum");
+      for (const auto& [dtype, one] :
+           {std::pair(DType::bfloat16, 0x3f80), std::pair(DType::float16, 0x3c00)}) {
+        const std::vector<std::uint16_t> ones(total, static_cast<std::uint16_t>(one));
+        for (const bool accumulate : {false, true}) {
+          rank.fill(out->as<float>(), numel, 0.5F);
+          rank.write(in->data(), ones.data(), total * sizeof(std::uint16_t));
+          rank.group
+              ->reduce_scatter(in->data(), out->as<float>(), numel, dtype,
+                               {.scale = 2.0F, .accumulate = accumulate})
+              ->wait();
+          for (const float sum : rank.read(out->as<float>(), numel)) {
+            expect(sum == 2.0F * static_cast<float>(rank.size()) + (accumulate ? 0.5F : 0.0F),
+                   "wrong sum in 16 bits");
+          }
         }
       }
     }));

@@ -22,6 +22,12 @@ TEST_CASE("ranks that were not started alike are told which rank has what") {
        "rank 1 has NaN policy=raise, rank 0 has NaN policy=ignore"},
       {[](RuntimeSettings& s) { s.sharding.strategy = plugins::Strategy::full_shard; },
        "rank 1 has strategy=full_shard, rank 0 has strategy=no_shard"},
+      {[](RuntimeSettings& s) { s.sharding.loss_scaling.static_scale = 128.0; },
+       "rank 1 has loss scale=torch 128 from 2^16, window 2000, hysteresis 1 in all, at least 0, "
+       "rank 0 has loss scale=torch dynamic from 2^16, window 2000, hysteresis 1 in all, at least "
+       "0"},
+      {[](RuntimeSettings& s) { s.sharding.offload_optimizer = plugins::OffloadDevice::cpu; },
+       "rank 1 has offload of the optimizer=cpu, rank 0 has offload of the optimizer=none"},
       {[](RuntimeSettings& s) { s.sharding.gradient_accumulation_steps = 4; },
        "rank 1 has gradient accumulation steps=4, rank 0 has gradient accumulation steps=1"}};
   for (const Row& row : rows) {

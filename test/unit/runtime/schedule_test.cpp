@@ -214,3 +214,12 @@ TEST_CASE("a recomputation begins the backward of its unit") {
     CHECK(player.play(step) == each.second);
   }
 }
+
+TEST_CASE("recomputations within their backwards do not change the trace") {
+  Player player({.prefetch_bucket = 100}, {10, 100, 100, 100});
+  const std::string micro_step = "F1 f1 F2 f2 F3 f3 B3 R3 r3 b3 B2 R2 r2 b2 B1 R1 r1 b1";
+  player.play(micro_step);
+  for (const char* end : {"", " |", ""}) {
+    CHECK(player.play(micro_step + end) == "g1 p2 x1 p3 x2 p2 x3 g3 x3 p1 x2 x1");
+  }
+}

@@ -1,6 +1,7 @@
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
 #include "support/run_ranks.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/weights.hpp"
 
 #include <doctest/doctest.h>
@@ -329,6 +330,87 @@ TEST_CASE("misuse is refused by name") {
   CHECK_THROWS_WITH((void)unit.backward(), doctest::Contains("only 0 forward"));
   auto use = unit.forward();
   CHECK_THROWS_WITH(optimizer.step(), doctest::Contains("inside an open scope"));
+}
+
+TEST_CASE("a scope that opens several units and is refused has opened none") {
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  auto model = runtime.model();
+  auto& outer = model.unit("outer", "Outer");
+  outer.parameter("weight", {2}, acc::zeros());
+  outer.parameter("inner.bias", {2}, acc::zeros());
+  auto& inner = model.unit("outer.inner", "Inner");
+  inner.parameter("weight", {2}, acc::zeros());
+  auto optimizer = model.optimizer(acc::AdamW{});
+  { auto use = inner.forward(); }
+  { auto use = inner.backward(); }
+  CHECK_THROWS_WITH((void)outer.forward(), doctest::Contains("'outer.inner' begins micro-step 2"));
+  CHECK_NOTHROW(optimizer.step());
+  { auto use = outer.forward(); }
+  { auto use = inner.backward(); }
+  CHECK_THROWS_WITH((void)outer.backward(), doctest::Contains("only 0 forward"));
+  CHECK_NOTHROW(optimizer.step());
+}
+
+TEST_CASE("a model whose values could not be made is not used") {
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  auto model = runtime.model();
+  auto& unit = model.unit("layer", "Layer");
+  const auto fails = [](std::uint64_t, std::int64_t, std::span<float>) {
+    throw std::runtime_error("no values");
+  };
+  unit.parameter("weight", {2}, acc::Initializer(fails));
+  CHECK_THROWS_WITH((void)unit.forward(), "no values");
+  CHECK_THROWS_WITH((void)unit.forward(), doctest::Contains("cannot be used"));
+}
+
+TEST_CASE("a scope that has ended gives nothing") {
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  auto model = runtime.model();
+  auto& unit = model.unit("layer", "Layer");
+  const auto weight = unit.parameter("weight", {2}, acc::zeros());
+  auto forward = unit.forward();
+  forward.end();
+  CHECK_THROWS_WITH((void)forward[weight], doctest::Contains("has ended"));
+  auto backward = unit.backward();
+  backward.end();
+  CHECK_THROWS_WITH((void)backward.raw(weight), doctest::Contains("has ended"));
+  CHECK_THROWS_WITH((void)backward.grad_to_add(weight), doctest::Contains("has ended"));
+}
+
+TEST_CASE("weights that are loaded hold where a unit is gathered already") {
+  const acc::test::TemporaryFolder folder;
+  const std::string path = folder.path() / "weights.safetensors";
+  for (const Strategy strategy :
+       {Strategy::shard_optimizer, Strategy::shard_grad_op, Strategy::full_shard}) {
+    for (const MixedPrecision precision : {MixedPrecision::no, MixedPrecision::bf16}) {
+      CAPTURE(to_string(strategy));
+      CAPTURE(to_string(precision));
+      Job job{.world_size = 2, .sharding = with(strategy), .copy_gathers = true};
+      job.sharding.mixed_precision = precision;
+      acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+        auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+        const auto value_of = [&](float initial, bool loads) {
+          auto model = runtime.model();
+          auto& root = model.root("net", "Net");
+          const auto weight = root.parameter("weight", {40}, acc::constant(initial));
+          { auto use = root.forward(); }  // without its backward: the root stays gathered
+          loads ? model.load_safetensors(path) : model.export_safetensors(path);
+          const auto guard = model.no_grad();
+          return root.forward()[weight][39];
+        };
+        CHECK(value_of(1.0F, false) == 1.0F);
+        CHECK(value_of(2.0F, true) == 1.0F);
+        runtime.barrier();
+      });
+    }
+  }
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  auto model = runtime.model();
+  auto& root = model.root("net", "Net");
+  root.parameter("weight", {40}, acc::zeros());
+  auto use = root.forward();
+  CHECK_THROWS_WITH(model.load_safetensors(path),
+                    doctest::Contains("loading weights inside an open scope of unit 'net'"));
 }
 
 TEST_CASE("a micro-step more than configured is refused, in every strategy") {

@@ -109,7 +109,7 @@ class GlooGroup::Exchange final : public Work {
         group_->watch_->awaits(each.peer);
         if (!wait_for(each, receiving)) {
           fail(group_->spec_.ranks[static_cast<std::size_t>(each.peer)],
-               group_->watch_->end().value_or("wait cancelled"));
+               group_->watch_->give_up().value_or("wait cancelled"));
         }
       }
     }
@@ -151,7 +151,7 @@ class GlooGroup::Exchange final : public Work {
     try {
       call();
     } catch (const std::exception& error) {
-      group_->watch_->end();
+      group_->watch_->give_up();
       const int who = group_->spec_.ranks[static_cast<std::size_t>(peer)];
       const auto abort_reason = group_->watch_->abort_reason();
       if (!abort_reason && std::chrono::steady_clock::now() - begin >= group_->spec_.timeout) {

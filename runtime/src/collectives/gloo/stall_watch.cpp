@@ -87,13 +87,20 @@ void StallWatch::begin(std::function<void()> cancel) {
   changed_.notify_all();
 }
 
-std::optional<std::string> StallWatch::end() {
+void StallWatch::end() {
   const std::lock_guard lock(mutex_);
   wait_.reset();
   ++generation_;
   if (std::exchange(told_, false)) {
     spec_.board->waits_for(WaitBoard::kNobody);
   }
+  changed_.notify_all();
+}
+
+std::optional<std::string> StallWatch::give_up() {
+  const std::lock_guard lock(mutex_);
+  wait_.reset();
+  ++generation_;
   changed_.notify_all();
   return std::exchange(verdict_, std::nullopt);
 }

@@ -29,12 +29,14 @@ class StallWatch {
 
   /// Notes a collective of this rank; `call` describes it.
   void called(std::uint32_t sequence, std::string call);
-  /// Brackets one wait. `cancel` is called, on another thread, when the wait is hopeless; `end`
-  /// returns why, if so.
+  /// Brackets one wait. `cancel` is called, on another thread, when the wait is hopeless.
   void begin(std::function<void()> cancel);
   /// Within it: what is waited for now comes from this member of the group.
   void awaits(int peer) noexcept { peer_ = peer; }
-  std::optional<std::string> end();
+  void end();
+  /// Ends a wait that failed, and returns why if the watch ended it. The board keeps whom this rank
+  /// waited for: others, whose time is up a little later, still have to ask.
+  std::optional<std::string> give_up();
 
   /// Tells the group why this rank gives up; the first reason counts.
   void publish_abort(const std::string& reason) noexcept;

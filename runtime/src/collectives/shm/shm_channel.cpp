@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <new>
 #include <thread>
@@ -56,12 +57,13 @@ bool is_alive(pid_t pid) {
   return name_end == std::string::npos || stat.compare(name_end, 3, ") Z") != 0;
 }
 
-/// Tells the board of a wait that takes long.
+/// Tells the board of a wait that takes long. After a wait that failed the board keeps it: others,
+/// whose time is up a little later, still have to ask.
 class LongWait {
  public:
   LongWait(WaitBoard* board, int rank) : board_(board), rank_(rank) {}
   ~LongWait() {
-    if (told_) {
+    if (told_ && std::uncaught_exceptions() == exceptions_) {
       board_->waits_for(WaitBoard::kNobody);
     }
   }
@@ -80,6 +82,7 @@ class LongWait {
   int rank_;
   int sleeps_ = 0;
   bool told_ = false;
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace
