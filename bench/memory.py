@@ -6,7 +6,7 @@ Four ranks of one host, each strategy as it is, with the weights or the optimize
 two micro-steps of which the first is under no_sync. A cell is the MiB that rank 0 reports, what the
 formula says, and their ratio. On a CPU an offload changes nothing: all is in host memory. In fp32
 gradients under no_sync wait in buffers; in bf16 they are gone when a step is reported. A CPU that
-cannot multiply bf16 also widens weights, which has no formula here. PSS: the peak of the workers' sum.
+cannot multiply bf16 widens weights, too: no formula here. PSS: the peak of the workers' sum.
 """
 import argparse
 import json
@@ -48,8 +48,7 @@ def sizes():
 
 def formula(strategy, dtype, no_sync, widens):
     """Bytes by category; None where there is no formula."""
-    *_, weights, optimizer, buffers = STRATEGIES[strategy]
-    p, unit, root = sizes()
+    (*_, weights, optimizer, buffers), (p, unit, root) = STRATEGIES[strategy], sizes()
     mixed = dtype == "bf16"
     # Master weights are the optimizer's where what is gathered is in another dtype.
     held = {"parameter": 4 * p / (optimizer if mixed else weights), "gradient": 4 * p / weights,

@@ -264,6 +264,9 @@ static void expect_buffers_and_kept(acc_runtime* runtime) {
   mask[0] = 4.0F;
   EXPECT_OK(acc_unit_buffer_data(p.unit, p.mask, &data));
   EXPECT(((const float*)data)[0] == 4.0F);
+  acc_memory_report report = ACC_MEMORY_REPORT_INITIALIZER;
+  EXPECT_OK(acc_model_memory(p.model, &report));
+  EXPECT(report.buffer_bytes > 0 && report.parameter_bytes > 0);
   const acc_buffer unknown = {99};
   EXPECT(acc_unit_buffer_data(p.unit, unknown, &data) == ACC_INVALID_ARGUMENT);
 

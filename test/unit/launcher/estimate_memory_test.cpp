@@ -318,6 +318,11 @@ TEST_CASE("estimate-memory: ranks of one machine share gathered weights on the C
   CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gathered ==
         2 * kParameters / 4 + 4 * (kUnit + kRoot + 2 * kUnit));
 
+  CHECK(rank_memory(size, Strategy::shard_grad_op, Offload::none).gathered ==
+        2 * kParameters / 4 + 4 * (kParameters + kUnit + kRoot));
+  CHECK(rank_memory(size, Strategy::no_shard, Offload::none).gathered ==
+        2 * kParameters + 4 * kParameters);
+
   size.copies = true;
   size.sixteen_bit = size.widens = false;
   CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gathered == 4 * 2 * kUnit);

@@ -85,7 +85,7 @@ class Model {
   void add_gradients() {
     if (!on_.shard_gradients) {
       place(memory_.gradients, kFloat * size_.numel, false);
-    } else if (size_.no_sync && width_ == kHalf) {  // in fp32 they are the buffers
+    } else if (size_.no_sync && adds_apart() && !widens()) {  // else they are among the others
       place(memory_.gradients, kFloat * size_.numel, false);
     }
     if (on_.shard_gradients || offloads()) {
@@ -122,12 +122,19 @@ class Model {
     return std::min(all, std::max(size_.keeps, units * size_.largest_unit + unit_or_root()));
   }
 
-  /// 16-bit weights and gradients of the units in use, in the fp32 that the CPU computes with. The
-  /// root's may come to lie in a unit's buffer.
+  /// 16-bit weights and gradients of the units in use, in the fp32 that the CPU computes with.
+  /// Gradients that are kept whole are in fp32 anyway.
   [[nodiscard]] std::int64_t widened() const {
-    const std::int64_t weights = on_.reshard_after_forward ? alive(1) : size_.numel;
-    return weights + size_.largest_unit + unit_or_root() +
-           (on_.reshard_after_forward ? 0 : size_.root);
+    const bool frees = on_.reshard_after_forward && size_.keeps < size_.numel;
+    const std::int64_t weights = frees ? std::max(alive(1), size_.keeps) : size_.numel;
+    if (!on_.shard_gradients) {
+      return weights;
+    }
+    if (size_.no_sync) {
+      return weights + size_.numel;
+    }
+    // The root's gradient takes the place of weights that were freed.
+    return weights + size_.largest_unit + (frees ? unit_or_root() : size_.root);
   }
 
   /// 16-bit gradients that are added to a sum in fp32, unit by unit.
