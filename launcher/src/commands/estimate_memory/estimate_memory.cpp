@@ -135,11 +135,12 @@ struct StrategyName {
   std::string_view name;
   bool overlaps = true;
   std::int64_t keeps = 0;
+  bool offloads_weights = true;
 };
 constexpr std::array kStrategies = {
-    StrategyName{Strategy::no_shard, "ZeRO 0, NO_SHARD"},
-    StrategyName{Strategy::shard_optimizer, "ZeRO 1"},
-    StrategyName{Strategy::shard_grad_op, "ZeRO 2", false},
+    StrategyName{Strategy::no_shard, "ZeRO 0, NO_SHARD", true, 0, false},
+    StrategyName{Strategy::shard_optimizer, "ZeRO 1", true, 0, false},
+    StrategyName{Strategy::shard_grad_op, "ZeRO 2", false, 0, false},
     StrategyName{Strategy::shard_grad_op, "SHARD_GRAD_OP"},
     StrategyName{Strategy::full_shard, "ZeRO 3", true, 1'000'000'000},
     StrategyName{Strategy::full_shard, "FULL_SHARD"},
@@ -154,14 +155,14 @@ constexpr std::array kOffloads = {OffloadName{Offload::none, "none"},
                                   OffloadName{Offload::optimizer, "optimizer"},
                                   OffloadName{Offload::all, "all"}};
 
-/// Weights that every rank has anyway cannot be offloaded; one machine has no replicas.
-bool makes_sense(const EstimateOptions& options, Strategy strategy, const OffloadName& offload) {
+/// Weights that every rank has anyway cannot be offloaded, DeepSpeed's only in stage 3; one machine
+/// has no replicas.
+bool makes_sense(const EstimateOptions& options, const StrategyName& row,
+                 const OffloadName& offload) {
   const bool hybrid =
-      strategy == Strategy::hybrid_shard || strategy == Strategy::hybrid_shard_zero2;
-  const bool shards_weights =
-      strategy != Strategy::no_shard && strategy != Strategy::shard_optimizer;
+      row.strategy == Strategy::hybrid_shard || row.strategy == Strategy::hybrid_shard_zero2;
   return (!hybrid || options.num_local < options.num_processes) &&
-         (offload.offload != Offload::all || shards_weights) &&
+         (offload.offload != Offload::all || row.offloads_weights) &&
          (offload.offload == Offload::none || !options.cpu) &&
          (options.offload == "any" || options.offload == offload.name);
 }
@@ -180,13 +181,13 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
                     .no_sync = options.no_sync};
   std::vector<Row> rows = {{"strategy", "offload", "parameters", "gradients", "optimizer",
                             "gathered", "buffers", "device", "host"}};
-  for (const auto& [strategy, name, overlaps, keeps] : kStrategies) {
-    size.overlaps = overlaps;
-    size.keeps = keeps;
+  for (const StrategyName& each : kStrategies) {
+    size.overlaps = each.overlaps;
+    size.keeps = each.keeps;
     for (const OffloadName& offload : kOffloads) {
-      if (makes_sense(options, strategy, offload)) {
-        const RankMemory memory = rank_memory(size, strategy, offload.offload);
-        Row row = {std::string(name), std::string(offload.name)};
+      if (makes_sense(options, each, offload)) {
+        const RankMemory memory = rank_memory(size, each.strategy, offload.offload);
+        Row row = {std::string(each.name), std::string(offload.name)};
         for (const std::int64_t nbytes :
              {memory.parameters, memory.gradients, memory.optimizer, memory.gathered,
               memory.gradient_buffers, memory.device, memory.host}) {
