@@ -46,6 +46,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
   engine_.updater = engine_.device;
   engine_.tracer = std::move(tracer);
   engine_.scratch = std::make_unique<sharding::ScratchPool>(*engine_.device);
+  engine_.sums = std::make_unique<sharding::ScratchPool>(*engine_.device);
   if (on_gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu) {
     engine_.updater = device::open_cpu_device(updater_threads(settings.identity));
     engine_.gradient_offload = std::make_shared<sharding::GradientOffload>(engine_);
@@ -371,7 +372,7 @@ MemoryReport ModelState::memory() const {
     report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch->held_nbytes();
     report.gathered_bytes +=
         engine_.secondary_gathers ? engine_.secondary_gathers->held_nbytes() : 0;
-    report.gradient_buffer_bytes = engine_.gradients->held_nbytes();
+    report.gradient_buffer_bytes = engine_.gradients->held_nbytes() + engine_.sums->held_nbytes();
   }
   return report;
 }

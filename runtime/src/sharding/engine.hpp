@@ -36,6 +36,7 @@ struct Engine {
   std::unique_ptr<GradientPool> gradients;
   std::shared_ptr<GradientOffload> gradient_offload;  ///< null where nothing is offloaded
   std::unique_ptr<ScratchPool> scratch;
+  std::unique_ptr<ScratchPool> sums;  ///< float32, of gradients that no_sync lets wait
   std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
   TrafficReport traffic;
   int no_grad_depth = 0;

@@ -112,7 +112,7 @@ void FlatGradient::reduce_to_shard() {
   if (unreduced_) {
     add_to_sum();
     contribute(unreduced_->data(), DType::float32);
-    unreduced_.reset();
+    engine_.sums->release(std::move(unreduced_));
   } else {
     open();  // a unit whose backward wrote nothing still takes part in the reduction
     zero_unwritten();
@@ -185,7 +185,7 @@ void FlatGradient::add_to_sum() {
   open();
   zero_unwritten();
   if (!kept_whole_ && !unreduced_) {
-    unreduced_ = engine_.device->allocate(numel * sizeof(float), "unreduced gradients");
+    unreduced_ = engine_.sums->acquire(numel * sizeof(float));
   }
   float* const sum = kept_whole_ ? buffer_->as<float>() : unreduced_->as<float>();
   engine_.device->add_scaled(target_, engine_.precision.viewed, sum, numel, 1.0F, sum_begun_,
