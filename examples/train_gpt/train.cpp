@@ -124,8 +124,11 @@ class Trainer {
 
   void announce() const {
     if (runtime_.rank() == 0) {
-      std::printf("%.1f M parameters, %s\n", static_cast<double>(model_.numel()) * 1e-6,
-                  runtime_.describe().c_str());
+      const std::string loaded = options_.dtype == acc::DType::float32
+                                     ? ""
+                                     : " loaded in " + std::string(to_string(options_.dtype));
+      std::printf("%.1f M parameters%s, %s\n", static_cast<double>(model_.numel()) * 1e-6,
+                  loaded.c_str(), runtime_.describe().c_str());
       std::fflush(stdout);
     }
   }
