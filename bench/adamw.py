@@ -41,7 +41,8 @@ def main():
         peer += ["--deepspeed"] * args.deepspeed
         for row in lines_of(ours) + lines_of(peer):
             seconds[row["threads"], row["impl"]].append(row["median_s"])
-            of_streams[row["threads"], row["impl"]] += [row["of_streams"]] * ("of_streams" in row)
+            if "of_streams" in row:
+                of_streams[row["threads"], row["impl"]].append(row["of_streams"])
 
     print(f"{'threads':>7}  {'implementation':<16} {'ms':>8} {'GB/s':>7}  against torch_fused  of the memory's rate")
     for (threads, impl), values in sorted(seconds.items()):
