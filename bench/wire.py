@@ -24,19 +24,29 @@ import hosts  # noqa: E402
 
 MODEL = {"layers": 4, "dim": 128, "heads": 4, "vocab": 512, "seq_len": 64}
 SHORT, LONG = 3, 9
-# Elements that pass between all hosts: of P parameters, of which `root` are in the root unit.
+# Elements that pass between all hosts, gathered and reduced: of P parameters, of which `root` are in
+# the root unit.
 FORMULAS = {
-    "fsdp_full_shard": lambda p, root: 3 * p - root,
-    "fsdp_shard_grad_op": lambda p, root: 2 * p,
-    "fsdp_no_shard": lambda p, root: 2 * p,
-    "fsdp_hybrid_shard": lambda p, root: 2 * p,
-    "fsdp_hybrid_shard_zero2": lambda p, root: 2 * p,
-    "zero1": lambda p, root: 2 * p,
-    "zero2": lambda p, root: 2 * p,
+    "fsdp_full_shard": lambda p, root: (2 * p - root, p),
+    "fsdp_shard_grad_op": lambda p, root: (p, p),
+    "fsdp_no_shard": lambda p, root: (0, 2 * p),
+    "fsdp_hybrid_shard": lambda p, root: (0, 2 * p),
+    "fsdp_hybrid_shard_zero2": lambda p, root: (0, 2 * p),
+    "zero1": lambda p, root: (p, p),
+    "zero2": lambda p, root: (p, p),
 }
 WIDTHS = {"fp32": 4, "bf16": 2}
-# Gradients that are not sharded, and shards between replicas, are reduced in float32.
-FULL_WIDTH = {"fsdp_no_shard", "fsdp_hybrid_shard", "fsdp_hybrid_shard_zero2"}
+# What is not sharded, and shards between replicas, are reduced in float32 anyway.
+REDUCES_FLOATS = {"fsdp_no_shard", "fsdp_hybrid_shard", "fsdp_hybrid_shard_zero2", "zero1"}
+
+
+def formula_bytes(args, config, count):
+    """What a host sends in a step: weights in the dtype of the mode; gradients too, but sums of a
+    host's ranks in float32."""
+    gathered, reduced = FORMULAS[config](*sizes())
+    floats = args.ranks > 1 or config in REDUCES_FLOATS
+    width = WIDTHS[args.dtype]
+    return (gathered * width + reduced * (4 if floats else width)) * (count - 1) / count
 
 
 def sizes():
@@ -81,8 +91,7 @@ def measure(args, cluster, count, folder, port):
         short, _ = train(args, cluster, count, config, SHORT, folder, next(port))
         long, seconds = train(args, cluster, count, config, LONG, folder, next(port))
         sent = statistics.mean(b - a for a, b in zip(short, long)) / (LONG - SHORT)
-        width = 4 if config in FULL_WIDTH else WIDTHS[args.dtype]
-        formula = FORMULAS[config](p, root) * width * (count - 1) / count
+        formula = formula_bytes(args, config, count)
         link = sent * 8 / (args.mbit * 1e6) / (count - 1)
         print(f"{config:<26} {sent:16.0f} {formula:12.0f} {sent / formula:6.3f} {seconds * 1e3:6.0f} ms"
               f" {link * 1e3:6.0f} ms", flush=True)
