@@ -69,6 +69,7 @@ struct Interrupted {
       REQUIRE(std::chrono::steady_clock::now() < deadline);
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
+    launcher.wait_for_text("tokens/s");  // a later line: those with the pids are whole
   }
 
   [[nodiscard]] fs::path metrics() const { return folder.path() / "metrics.jsonl"; }
@@ -104,7 +105,7 @@ TEST_CASE("SIGUSR1 to the launcher: all ranks save and end well") {
 
 TEST_CASE("SIGUSR1 to one rank ends them all after the same step") {
   Interrupted run;
-  ::kill(run.workers()[1], SIGUSR1);
+  REQUIRE(::kill(run.workers()[1], SIGUSR1) == 0);
   run.check(0, "SIGUSR1");
 }
 
@@ -116,7 +117,7 @@ TEST_CASE("SIGTERM to the launcher: all ranks save before they end") {
 
 TEST_CASE("SIGTERM to one rank: they save, and the job has failed") {
   Interrupted run;
-  ::kill(run.workers()[1], SIGTERM);
+  REQUIRE(::kill(run.workers()[1], SIGTERM) == 0);
   run.check(128 + SIGTERM, "SIGTERM");
 }
 
@@ -141,8 +142,8 @@ TEST_CASE("SIGUSR1 to the launcher of one machine ends the ranks of all") {
 TEST_CASE("a rank that waits for one that is lost does not wait for a checkpoint") {
   Interrupted run({"--shutdown_timeout", "1"});
   const Watched workers = run.workers();
-  ::kill(workers[1], SIGSTOP);
-  ::kill(workers[0], SIGTERM);
+  REQUIRE(::kill(workers[1], SIGSTOP) == 0);
+  REQUIRE(::kill(workers[0], SIGTERM) == 0);
   CHECK(run.launcher.wait() == 128 + SIGTERM);
   CHECK(run.launcher.out().find("asked by") == std::string::npos);
 }
