@@ -43,11 +43,10 @@ Assembly assemble(const ModuleTree& tree, const std::vector<int>& wrapped) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       result.places[static_cast<std::size_t>(parameters[i])] = {number, static_cast<int>(i)};
     }
-    const bool nameless = module == 0 && tree.modules.front().unit < 0;
-    result.units.push_back(
-        {.name = nameless ? "root" : tree.modules[static_cast<std::size_t>(module)].name,
-         .is_root = module == 0,
-         .parameters = std::move(parameters)});
+    const std::string& name = tree.modules[static_cast<std::size_t>(module)].name;
+    result.units.push_back({.name = name.empty() ? "root" : name,
+                            .is_root = module == 0,
+                            .parameters = std::move(parameters)});
   }
   for (const auto& [unit, owners] : opened) {
     std::vector<int>& numbers = result.owners.emplace_back();

@@ -11,14 +11,6 @@ namespace acc::optim {
 
 using sharding::FlatParameter;
 
-namespace {
-
-std::string shown(const FlatParameter& flat) {
-  return flat.unit_name().empty() ? "root" : flat.unit_name();
-}
-
-}  // namespace
-
 GradientMeter::GradientMeter(sharding::Engine& engine, std::vector<FlatParameter*> flats)
     : engine_(engine),
       flats_(std::move(flats)),
@@ -120,7 +112,7 @@ std::string GradientMeter::where(std::int64_t closed) const {
     const auto& all = flat->gradient()->closed();
     const auto found = std::find(all.begin(), all.end(), closed);
     if (found != all.end()) {
-      return fmt::format("unit '{}' in micro-step {}", shown(*flat), found - all.begin() + 1);
+      return fmt::format("unit '{}' in micro-step {}", flat->unit_name(), found - all.begin() + 1);
     }
   }
   return "an unknown unit";
@@ -142,7 +134,7 @@ std::string GradientMeter::unit_of_sum() {
   }
   engine_.groups.world->all_reduce(before_end, ReduceOp::max)->wait_released();
   const auto index = flats_.size() - static_cast<std::size_t>(before_end[0]);
-  return index < flats_.size() ? shown(*flats_[index]) : "?";
+  return index < flats_.size() ? flats_[index]->unit_name() : "?";
 }
 
 }  // namespace acc::optim

@@ -159,8 +159,7 @@ const void* FlatParameter::unshard() {
     return view_;
   }
   {
-    const trace::Scope scope(engine_.tracer.get(), "wait", "for the gather of",
-                             unit_name_.empty() ? "root" : unit_name_);
+    const trace::Scope scope(engine_.tracer.get(), "wait", "for the gather of", unit_name_);
     view_ = storage_->finish_unshard();
   }
   if (engine_.precision.viewed != engine_.precision.gathered) {

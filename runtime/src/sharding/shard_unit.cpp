@@ -68,13 +68,10 @@ void ShardUnit::check_forward() const {
 }
 
 void ShardUnit::before_forward() {
-  enter("forward");
-  unshard();
-  ++open_;
+  open("forward");
   if (engine_.no_grad_depth == 0) {
     ++forwards_;
   }
-  trace_scope("forward");
 }
 
 void ShardUnit::after_forward() {
@@ -101,10 +98,7 @@ void ShardUnit::check_backward(const char* scope) const {
 }
 
 void ShardUnit::before_recompute() {
-  enter("recompute");
-  unshard();
-  ++open_;
-  trace_scope("recompute");
+  open("recompute");
 }
 
 void ShardUnit::after_recompute() {
@@ -114,10 +108,7 @@ void ShardUnit::after_recompute() {
 }
 
 void ShardUnit::before_backward() {
-  enter("backward");
-  unshard();
-  ++open_;
-  trace_scope("backward");
+  open("backward");
 }
 
 void ShardUnit::after_backward() {
@@ -130,21 +121,21 @@ void ShardUnit::after_backward() {
   leave("backward");
 }
 
-void ShardUnit::enter(const char* phase) {
+/// What is gathered is recorded as the scope's; its trace begins when the weights are there.
+void ShardUnit::open(const char* phase) {
   if (engine_.groups.recorder) {
-    engine_.groups.recorder->enter(phase, name_.empty() ? "root" : name_);
+    engine_.groups.recorder->enter(phase, name_);
+  }
+  unshard();
+  ++open_;
+  if (engine_.tracer) {
+    engine_.tracer->enter("compute", fmt::format("{} {}", phase, name_));
   }
 }
 
 void ShardUnit::leave(const char* phase) {
   if (engine_.groups.recorder) {
-    engine_.groups.recorder->leave(phase, name_.empty() ? "root" : name_);
-  }
-}
-
-void ShardUnit::trace_scope(const char* phase) {
-  if (engine_.tracer) {
-    engine_.tracer->enter("compute", fmt::format("{} {}", phase, name_.empty() ? "root" : name_));
+    engine_.groups.recorder->leave(phase, name_);
   }
 }
 

@@ -64,10 +64,9 @@ class ShardUnit {
   void check_closed(const char* what) const;
   void complete_micro_step();
   void for_each_gradient(const std::function<void(FlatGradient&)>& visit);
-  /// Tells the flight recorder where the program is.
-  void enter(const char* phase);
+  /// A scope of the program begins, and the weights are gathered; flight record and trace are told.
+  void open(const char* phase);
   void leave(const char* phase);
-  void trace_scope(const char* phase);
   void trace_end();
 
   Engine& engine_;
