@@ -3,6 +3,7 @@
  * gradient_accumulation_steps. Exits with 0 when all is as expected, else tells what is not. */
 
 #include "acc/runtime.h"
+#include "capi_expect.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -11,16 +12,6 @@
 #include <string.h>
 
 enum { kWeights = 6, kBiases = 2 };
-
-#define EXPECT(condition)                                                            \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
-      fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, \
-              acc_last_error());                                                     \
-      exit(1);                                                                       \
-    }                                                                                \
-  } while (0)
-#define EXPECT_OK(call) EXPECT((call) == ACC_OK)
 
 static int near(double found, double expected) {
   return fabs(found - expected) < 1e-6;

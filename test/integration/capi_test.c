@@ -2,6 +2,7 @@
  * any number of ranks. Exits with 0 when all is as expected, else tells what is not. */
 
 #include "acc/runtime.h"
+#include "capi_expect.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,16 +10,6 @@
 #include <string.h>
 
 enum { kRows = 12, kInputs = 3, kOutputs = 2, kSteps = 400 };
-
-#define EXPECT(condition)                                                            \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
-      fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, \
-              acc_last_error());                                                     \
-      exit(1);                                                                       \
-    }                                                                                \
-  } while (0)
-#define EXPECT_OK(call) EXPECT((call) == ACC_OK)
 
 static float input(int row, int i) {
   return (float)((row * 7 + i * 5) % 11) / 11.0F - 0.4F;

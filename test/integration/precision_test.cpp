@@ -1,12 +1,10 @@
-#include "support/program.hpp"
+#include "parity_gpt.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -14,11 +12,6 @@
 // train_gpt in 16 bits against a run of PyTorch in fp64 (test/data/parity_gpt): mixed precision and
 // weights that are kept in 16 bits, over strategies, ranks and micro-steps.
 namespace {
-
-using acc::test::Program;
-using acc::test::TemporaryFolder;
-
-const std::string kParity = std::string(ACC_TEST_DATA) + "/parity_gpt";
 
 struct Run {
   std::string config;
@@ -28,49 +21,6 @@ struct Run {
   std::vector<std::string> program_flags;
 };
 
-std::vector<std::string> command(const Run& run, const std::string& metrics) {
-  const std::string bin = ACC_BIN_DIR;
-  std::vector<std::string> all = {bin + "/acclaunch",
-                                  "--config_file",
-                                  std::string(ACC_SOURCE_DIR) + "/configs/" + run.config + ".yaml",
-                                  "--cpu",
-                                  "--num_processes",
-                                  std::to_string(run.workers),
-                                  "--gradient_accumulation_steps",
-                                  std::to_string(run.micro_steps)};
-  all.insert(all.end(), run.launcher_flags.begin(), run.launcher_flags.end());
-  const std::vector<std::string> program = {bin + "/train_gpt",
-                                            "--batches",
-                                            kParity + "/tokens.npy",
-                                            "--layers",
-                                            "2",
-                                            "--heads",
-                                            "4",
-                                            "--dim",
-                                            "64",
-                                            "--seq_len",
-                                            "64",
-                                            "--vocab",
-                                            "256",
-                                            "--init_from",
-                                            kParity + "/init.safetensors",
-                                            "--lr",
-                                            "1e-3",
-                                            "--betas",
-                                            "0.9,0.95",
-                                            "--weight_decay",
-                                            "0.1",
-                                            "--grad_clip",
-                                            "1.0",
-                                            "--steps",
-                                            "20",
-                                            "--metrics",
-                                            metrics};
-  all.insert(all.end(), program.begin(), program.end());
-  all.insert(all.end(), run.program_flags.begin(), run.program_flags.end());
-  return all;
-}
-
 /// The largest distances from the run in fp64, over all steps.
 struct Distance {
   double loss = 0.0;
@@ -78,25 +28,24 @@ struct Distance {
 };
 
 Distance distance_from_fp64(const Run& run) {
-  const TemporaryFolder folder;
+  const acc::test::TemporaryFolder folder;
   const std::string metrics = (folder.path() / "metrics.jsonl").string();
-  Program launcher(command(run, metrics));
-  const int status = launcher.wait();
-  CAPTURE(launcher.err());
-  REQUIRE(status == 0);
-  const auto golden =
-      nlohmann::json::parse(std::ifstream(kParity + "/losses.json")).at("single_fp64");
+  std::vector<std::string> flags = {"--gradient_accumulation_steps",
+                                    std::to_string(run.micro_steps)};
+  flags.insert(flags.end(), run.launcher_flags.begin(), run.launcher_flags.end());
+  std::vector<std::string> more = {"--steps", "20", "--metrics", metrics};
+  more.insert(more.end(), run.program_flags.begin(), run.program_flags.end());
+  acc::test::train(run.config, {run.workers, 1}, more, flags);
+  const auto steps = acc::test::read_metrics(metrics);
+  REQUIRE(steps.size() == 20);
+  const auto expected = acc::test::golden().at("single_fp64");
   Distance most;
-  std::size_t step = 0;
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line); ++step) {
-    const auto row = nlohmann::json::parse(line);
-    const double loss = golden.at("loss").at(step);
-    const double norm = golden.at("grad_norm").at(step);
-    most.loss = std::max(most.loss, std::abs(row.at("loss").get<double>() - loss));
-    most.norm = std::max(most.norm, std::abs(row.at("grad_norm").get<double>() - norm) / norm);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const double loss = expected.at("loss").at(i);
+    const double norm = expected.at("grad_norm").at(i);
+    most.loss = std::max(most.loss, std::abs(steps[i].at("loss").get<double>() - loss));
+    most.norm = std::max(most.norm, std::abs(steps[i].at("grad_norm").get<double>() - norm) / norm);
   }
-  REQUIRE(step == 20);
   return most;
 }
 

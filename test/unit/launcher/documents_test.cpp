@@ -1,5 +1,6 @@
 #include "acc/launcher/explain.hpp"
 #include "host/own_variables.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
@@ -13,10 +14,7 @@ namespace acc::launcher {
 namespace {
 
 std::string file_text(const std::string& name) {
-  std::ifstream file(std::string(ACC_SOURCE_DIR) + "/" + name);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return test::file_text(std::string(ACC_SOURCE_DIR) + "/" + name);
 }
 
 // After a change of the table: acclaunch environment-table > docs/environment.md, and the like.

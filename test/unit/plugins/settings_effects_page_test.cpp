@@ -1,10 +1,10 @@
 // docs/settings-effects.md stays true: it has every setting that reaches workers, and every test
 // that it names is there.
 #include "acc/plugins/settings_table.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
-#include <fstream>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -12,10 +12,7 @@
 namespace {
 
 std::string file_text(const std::string& name) {
-  std::ifstream file(std::string(ACC_SOURCE_DIR) + "/" + name);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return acc::test::file_text(std::string(ACC_SOURCE_DIR) + "/" + name);
 }
 
 /// The source with the names of its test cases in one piece each.
