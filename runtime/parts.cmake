@@ -39,8 +39,5 @@ acc_add_library(runtime_parts
     src/checkpoint/atomic_folder.cpp
     src/checkpoint/manifest.cpp
     src/checkpoint/sharded_checkpoint.cpp
-  PUBLIC acc::base
+  PUBLIC acc::base acc::settings
   PRIVATE nlohmann_json::nlohmann_json)
-# Settings are plain structs of headers; what fills them is another library.
-target_include_directories(acc_runtime_parts PUBLIC
-  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/plugins/include>)

@@ -1,9 +1,8 @@
 #include "optim/from_settings.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/plugins/settings.hpp"
 
-#include <algorithm>
-#include <cctype>
 #include <string>
 
 namespace acc::optim {
@@ -11,12 +10,6 @@ namespace {
 
 using plugins::OptimizerChoice;
 using plugins::ScheduleChoice;
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 AdamW adamw_of(const OptimizerChoice& choice) {
   AdamW settings;
@@ -77,7 +70,7 @@ WarmupCosineLr cosine_of(const ScheduleChoice& choice) {
 }  // namespace
 
 OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
-  const std::string type = lower(choice.type);
+  const std::string type = plugins::lower(choice.type);
   if (type.empty()) {
     throw Error(Errc::config,
                 "the configuration chooses no optimizer (optimizer.type of a DeepSpeed file)");
