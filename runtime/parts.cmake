@@ -20,7 +20,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     PROPERTIES COMPILE_OPTIONS "${kernel_flags};${avx512_flags}")
 endif()
 
-find_package(nlohmann_json REQUIRED)
 acc_add_library(runtime_parts
   SOURCES
     ${kernel_sources}
@@ -32,12 +31,4 @@ acc_add_library(runtime_parts
     src/optim/update.cpp
     src/initializer.cpp
     src/sharding/gradient_scaling.cpp
-    src/checkpoint/mapped_file.cpp
-    src/checkpoint/safetensors_header.cpp
-    src/checkpoint/safetensors.cpp
-    src/checkpoint/piece_table.cpp
-    src/checkpoint/atomic_folder.cpp
-    src/checkpoint/manifest.cpp
-    src/checkpoint/sharded_checkpoint.cpp
-  PUBLIC acc::base acc::settings
-  PRIVATE nlohmann_json::nlohmann_json)
+  PUBLIC acc::base acc::settings)

@@ -1,7 +1,7 @@
 // safetensors_copy IN OUT [DTYPE]: reads every tensor as fp32 and writes it in its own dtype, or in
 // DTYPE; F64 becomes F32. The other half of safetensors_test.py.
 
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/safetensors/file.hpp"
 
 #include <cstdio>
 #include <string>

@@ -1,6 +1,6 @@
 #include "acc/runtime.hpp"
 #include "api/guarded.hpp"
-#include "checkpoint/model_files.hpp"
+#include "checkpoint/state/model_files.hpp"
 #include "model/model_state.hpp"
 #include "optim/from_settings.hpp"
 #include "optim/optimizer_state.hpp"

@@ -4,7 +4,7 @@
 #include "acc/rendezvous/store.hpp"
 #include "api/guarded.hpp"
 #include "api/runtime_state.hpp"
-#include "checkpoint/model_files.hpp"
+#include "checkpoint/state/model_files.hpp"
 #include "collectives/make_group.hpp"
 #include "flight/recorder.hpp"
 #include "model/model_state.hpp"

@@ -40,7 +40,7 @@ void check_header(const json& root, const std::filesystem::path& path) {
   }
 }
 
-json groups_of(const Manifest& manifest) {
+json groups_of(const OldManifest& manifest) {
   json groups = json::array();
   for (const CheckpointGroup& group : manifest.groups) {
     groups.push_back({{"name", group.name},
@@ -59,7 +59,7 @@ std::vector<CheckpointGroup> parse_groups(const json& optimizer) {
   return groups;
 }
 
-Manifest parse_fields(const json& root) {
+OldManifest parse_fields(const json& root) {
   const json& optimizer = root.at("optimizer");
   return {
       .world_size = root.at("world_size"),
@@ -86,7 +86,7 @@ void check_shape(const CheckpointTensor& tensor, const std::filesystem::path& pa
   }
 }
 
-void parse_tensor(const json& entry, const std::filesystem::path& path, Manifest& manifest,
+void parse_tensor(const json& entry, const std::filesystem::path& path, OldManifest& manifest,
                   PieceTable& table) {
   CheckpointTensor tensor{entry.at("name"), entry.at("shape"), {}};
   check_shape(tensor, path);
@@ -143,7 +143,7 @@ PieceName parse_piece_name(const std::string& name, const std::filesystem::path&
   fail(path, "expected tensors named <tensor>/<kind>/<offset>, found '" + name + "'");
 }
 
-std::string format_manifest(const Manifest& manifest, const PieceTable& table) {
+std::string format_manifest(const OldManifest& manifest, const PieceTable& table) {
   json tensors = json::array();
   for (const CheckpointTensor& tensor : manifest.tensors) {
     tensors.push_back({{"name", tensor.name},
@@ -170,12 +170,12 @@ std::string format_manifest(const Manifest& manifest, const PieceTable& table) {
   return root.dump(1) + "\n";
 }
 
-Manifest parse_manifest(std::string_view text, const std::filesystem::path& path,
+OldManifest parse_manifest(std::string_view text, const std::filesystem::path& path,
                         PieceTable& table) {
   try {
     const json root = json::parse(text);
     check_header(root, path);
-    Manifest manifest = parse_fields(root);
+    OldManifest manifest = parse_fields(root);
     if (manifest.world_size < 1) {
       fail(path,
            "expected a world_size of at least 1, found " + std::to_string(manifest.world_size));
@@ -190,7 +190,7 @@ Manifest parse_manifest(std::string_view text, const std::filesystem::path& path
   }
 }
 
-void check_cover(const Manifest& manifest, const PieceTable& table,
+void check_cover(const OldManifest& manifest, const PieceTable& table,
                  const std::filesystem::path& path) {
   for (const CheckpointTensor& tensor : manifest.tensors) {
     for (const std::string& kind : tensor.kinds) {

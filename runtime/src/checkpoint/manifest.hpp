@@ -23,13 +23,13 @@ struct PieceName {
 /// Throws Error(config) where it is no such name; `path` is for the message.
 PieceName parse_piece_name(const std::string& name, const std::filesystem::path& path);
 
-std::string format_manifest(const Manifest& manifest, const PieceTable& table);
+std::string format_manifest(const OldManifest& manifest, const PieceTable& table);
 /// Reads metadata.json and checks it whole: version, types, every tensor covered exactly once.
-Manifest parse_manifest(std::string_view text, const std::filesystem::path& path,
+OldManifest parse_manifest(std::string_view text, const std::filesystem::path& path,
                         PieceTable& table);
 
 /// Throws Error(config) where the pieces of a tensor leave out or repeat an element.
-void check_cover(const Manifest& manifest, const PieceTable& table,
+void check_cover(const OldManifest& manifest, const PieceTable& table,
                  const std::filesystem::path& path);
 
 }  // namespace acc::checkpoint

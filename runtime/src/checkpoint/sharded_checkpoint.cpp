@@ -31,7 +31,7 @@ PieceTable collect_pieces(const fs::path& folder, int world_size) {
 }
 
 // A piece that the manifest does not list would be lost on loading.
-void check_listed(const Manifest& manifest, const PieceTable& table, const fs::path& path) {
+void check_listed(const OldManifest& manifest, const PieceTable& table, const fs::path& path) {
   std::set<PieceTable::Key> listed;
   for (const CheckpointTensor& tensor : manifest.tensors) {
     for (const std::string& kind : tensor.kinds) {
@@ -53,6 +53,7 @@ CheckpointWriter::CheckpointWriter(const fs::path& folder, std::uint32_t id)
 
 void CheckpointWriter::begin() {
   folder_.begin();
+  folder_.make();
 }
 
 void CheckpointWriter::write_rank_file(int rank, std::span<const Piece> pieces) {
@@ -77,7 +78,7 @@ void CheckpointWriter::write_rank_file(int rank, std::span<const Piece> pieces) 
   file.commit();
 }
 
-void CheckpointWriter::commit(const Manifest& manifest) {
+void CheckpointWriter::commit(const OldManifest& manifest) {
   const fs::path& temporary = folder_.temporary();
   const PieceTable table = collect_pieces(temporary, manifest.world_size);
   check_listed(manifest, table, temporary);

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "checkpoint/atomic_folder.hpp"
+#include "checkpoint/files/atomic_folder.hpp"
 #include "checkpoint/piece_table.hpp"
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/safetensors/file.hpp"
 
 #include <cstdint>
 #include <map>
@@ -44,7 +44,7 @@ struct CheckpointGroup {
 };
 
 /// All of metadata.json but the places of the pieces.
-struct Manifest {
+struct OldManifest {
   int world_size = 1;
   std::string strategy;  ///< of the saving run, for messages
   std::int64_t step = 0;
@@ -57,7 +57,7 @@ struct Manifest {
   std::vector<CheckpointTensor> tensors = {};
   std::map<std::string, std::string> aliases = {};  ///< second name of a tied tensor -> its name
 
-  bool operator==(const Manifest&) const = default;
+  bool operator==(const OldManifest&) const = default;
 };
 
 /// One save: `begin` on rank 0; then, after a barrier, `write_rank_file` on every rank; then, after
@@ -74,7 +74,7 @@ class CheckpointWriter {
   void write_rank_file(int rank, std::span<const Piece> pieces);
   /// Reads the headers of all rank files and checks that they hold every element of every tensor
   /// once before the older checkpoint is replaced.
-  void commit(const Manifest& manifest);
+  void commit(const OldManifest& manifest);
 
  private:
   AtomicFolder folder_;
@@ -86,7 +86,7 @@ class ShardedCheckpoint {
  public:
   explicit ShardedCheckpoint(const std::filesystem::path& folder);
 
-  [[nodiscard]] const Manifest& manifest() const noexcept { return manifest_; }
+  [[nodiscard]] const OldManifest& manifest() const noexcept { return manifest_; }
   /// Whether values of that kind are stored for the tensor, by its name or its alias.
   [[nodiscard]] bool contains(const std::string& tensor, const std::string& kind) const;
   /// Throws where the tensor is missing or has another shape.
@@ -101,7 +101,7 @@ class ShardedCheckpoint {
   const SafetensorsFile& file(int index);
 
   std::filesystem::path folder_;
-  Manifest manifest_;
+  OldManifest manifest_;
   PieceTable table_;
   std::map<std::string, std::size_t> by_name_;
   std::map<int, std::unique_ptr<SafetensorsFile>> files_;  ///< opened so far, by rank

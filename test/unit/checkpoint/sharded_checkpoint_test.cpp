@@ -35,7 +35,7 @@ float value_of(std::size_t tensor, const std::string& kind, std::int64_t i, int 
                             (kind == "param" ? 50'000 : 0) + save * 1000 + i);
 }
 
-Manifest manifest_of(int world_size, int save) {
+OldManifest manifest_of(int world_size, int save) {
   return {.world_size = world_size,
           .strategy = "full_shard",
           .step = save,

@@ -1,7 +1,7 @@
-#include "checkpoint/model_files.hpp"
+#include "checkpoint/state/model_files.hpp"
 
 #include "acc/base/log.hpp"
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/safetensors/file.hpp"
 #include "checkpoint/sharded_checkpoint.hpp"
 #include "model/model_state.hpp"
 #include "optim/optimizer_state.hpp"
@@ -149,8 +149,8 @@ Pieces pieces_to_write(ModelState& model, OptimizerState& optimizer) {
   return result;
 }
 
-Manifest manifest_of(ModelState& model, OptimizerState& optimizer, const ProgramState& program) {
-  Manifest manifest;
+OldManifest manifest_of(ModelState& model, OptimizerState& optimizer, const ProgramState& program) {
+  OldManifest manifest;
   manifest.world_size = model.engine().groups.world->size();
   manifest.strategy = to_string(model.engine().settings.sharding.strategy);
   manifest.step = optimizer.steps;
@@ -345,7 +345,7 @@ ProgramState load_checkpoint(ModelState& model, OptimizerState& optimizer,
   await_readers(model);
   together(model, [&] {
     ShardedCheckpoint checkpoint{directory};
-    const Manifest& manifest = checkpoint.manifest();
+    const OldManifest& manifest = checkpoint.manifest();
     if (manifest.optimizer != optimizer.name()) {
       throw Error(Errc::config, fmt::format("{} was saved with optimizer {}, this run uses {}",
                                             directory, manifest.optimizer, optimizer.name()));

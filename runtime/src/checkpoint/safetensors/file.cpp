@@ -1,6 +1,6 @@
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/safetensors/file.hpp"
 
-#include "checkpoint/safetensors_header.hpp"
+#include "checkpoint/safetensors/header.hpp"
 #include "kernels/kernels.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "checkpoint/atomic_folder.hpp"
+#include "checkpoint/files/atomic_folder.hpp"
 
 #include "acc/base/atomic_file.hpp"
 
@@ -85,6 +85,24 @@ void AtomicFolder::remove_predecessors() const {
   }
 }
 
+void AtomicFolder::make(const std::vector<std::string>& folders) const {
+  std::error_code error;
+  fs::create_directories(temporary_, error);
+  for (const std::string& folder : folders) {
+    if (!error) {
+      fs::create_directories(temporary_ / folder, error);
+    }
+  }
+  if (error) {
+    throw file_error("create the folder", temporary_, error.value());
+  }
+}
+
+void AtomicFolder::abandon() noexcept {
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+}
+
 void AtomicFolder::begin() {
   if (fs::exists(old_) && !fs::exists(target_)) {
     rename_folder(old_, target_);
@@ -93,11 +111,6 @@ void AtomicFolder::begin() {
   remove_predecessors();
   if (fs::exists(target_)) {
     check_ours(target_);
-  }
-  std::error_code error;
-  fs::create_directories(temporary_, error);
-  if (error) {
-    throw file_error("create the folder", temporary_, error.value());
   }
 }
 

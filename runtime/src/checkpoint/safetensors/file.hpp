@@ -1,7 +1,8 @@
 #pragma once
 
 #include "acc/base/atomic_file.hpp"
-#include "checkpoint/mapped_file.hpp"
+#include "checkpoint/files/mapped_file.hpp"
+#include "checkpoint/tensor/box.hpp"
 
 #include <cstdint>
 #include <map>
@@ -14,13 +15,6 @@
 /// The safetensors format (github.com/huggingface/safetensors): u64 length of a JSON header, the
 /// header, then the tensors' bytes without holes, row-major, little endian.
 namespace acc::checkpoint {
-
-/// Sizes, outermost first; empty for a scalar.
-using Shape = std::vector<std::int64_t>;
-
-/// "[2, 3]"
-std::string to_string(const Shape& shape);
-std::int64_t numel_of(const Shape& shape) noexcept;
 
 /// A tensor as a header lists it. `dtype` in the format's spelling ("F32", "BF16", …).
 struct TensorEntry {

@@ -1,4 +1,4 @@
-#include "checkpoint/mapped_file.hpp"
+#include "checkpoint/files/mapped_file.hpp"
 
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/unique_fd.hpp"

@@ -1,4 +1,4 @@
-#include "checkpoint/safetensors_header.hpp"
+#include "checkpoint/safetensors/header.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/safetensors/file.hpp"
 
 namespace acc::checkpoint {
 

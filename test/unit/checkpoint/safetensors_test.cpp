@@ -1,4 +1,4 @@
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/safetensors/file.hpp"
 
 #include "support/temporary_folder.hpp"
 

@@ -1,0 +1,94 @@
+#pragma once
+
+#include "checkpoint/dcp/metadata.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+/// Which rank writes which box of which tensor where in its file, and so the whole `.metadata`: a
+/// pure function of what is saved and of the world, so that no rank asks another.
+namespace acc::checkpoint::dcp {
+
+/// A tensor that is saved: its name in the DCP ("model.h.0.weight") and path.
+struct PlannedTensor {
+  std::string name;
+  Path path;
+  Dtype dtype = Dtype::f32;
+  Shape shape;
+};
+
+/// A value that is pickled into an archive of its own ("optimizer.param_groups.0.lr").
+struct PlannedValue {
+  std::string name;
+  Path path;
+  std::string pickle;  ///< all of its data.pkl
+  int rank = 0;        ///< who writes it
+};
+
+/// A box of a tensor that a rank writes. `source`: what the rule made it from, for who brings the
+/// bytes: elements [source_begin, + box.numel()) of array number `source` (FlatRule), which are
+/// contiguous there and row-major in the box.
+struct PlannedChunk {
+  std::size_t tensor = 0;
+  Box box;
+  std::size_t source = 0;
+  std::int64_t source_begin = 0;
+};
+
+/// Who writes what. Pure; any thread.
+class CutRule {
+ public:
+  virtual ~CutRule() = default;
+  /// In the order in which they lie in the rank's file.
+  [[nodiscard]] virtual std::vector<PlannedChunk> chunks(int rank) const = 0;
+};
+
+/// Tensor number i in rows, as FSDP cuts (row_box); source = tensor, source_begin = its first
+/// element in the tensor. Empty boxes are written too, as torch does.
+std::unique_ptr<CutRule> cut_by_rows(const std::vector<PlannedTensor>& tensors, int world_size);
+
+/// Arrays of elements (flat parameters, their moments, whole buffers), each cut in `shards` equal
+/// shards, each shard in as many equal parts as there are replicas that all hold it, so that every
+/// rank writes its share and no element is written twice. Ranks are row-major (replica, shard).
+struct CutArray {
+  struct Member {
+    std::size_t tensor = 0;
+    std::int64_t offset = 0;  ///< of its first element in the array
+  };
+  std::vector<Member> members;    ///< in the order of their offsets; a tied name is a second member
+  std::int64_t padded_numel = 0;  ///< a multiple of `shards`
+  int shards = 1;
+  bool rank_zero_only = false;  ///< whole and written by rank 0
+};
+std::unique_ptr<CutRule> cut_arrays(std::vector<CutArray> arrays,
+                                    const std::vector<PlannedTensor>& tensors, int world_size);
+
+struct FolderPlan {
+  std::vector<PlannedTensor> tensors;
+  std::vector<PlannedValue> values;
+  int world_size = 1;
+  std::shared_ptr<const CutRule> rule;
+};
+
+/// One rank's file, "__<rank>_0.distcp": its values, then its chunks, each an archive.
+struct FilePlan {
+  struct Slot {
+    std::size_t index = 0;  ///< in `FolderPlan::values` or in `chunks`
+    std::uint64_t offset = 0;
+    std::uint64_t nbytes = 0;
+  };
+  std::string name;
+  std::vector<PlannedChunk> chunks;
+  std::vector<Slot> value_slots, chunk_slots;
+  std::uint64_t nbytes = 0;
+};
+FilePlan plan_file(const FolderPlan& plan, int rank);
+std::string file_name(int rank);
+
+/// `.metadata` of the whole folder, handed out in pieces. Time and memory: O(chunks).
+void write_metadata(const FolderPlan& plan, const std::function<void(std::string_view)>& write);
+
+}  // namespace acc::checkpoint::dcp

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+/// A folder that is complete or absent, also when it replaces an older one: it is filled under the
+/// name "<target>.acc-tmp.<id>" and then exchanged with the target in one step. Any number of
+/// processes on any machines fills it at once; one of them begins and commits.
+namespace acc::checkpoint {
+
+class AtomicFolder {
+ public:
+  /// `is_ours` tells whether a file, by its path in the folder ("optimizer_0/.metadata"), may lie
+  /// in such a folder: a folder with any other is never replaced or removed. Links in `target` are
+  /// followed. `id`: of this attempt to fill it, the same in all processes, so that one that was
+  /// given up for dead and wakes up (a machine that hung) finds its own temporary folder gone,
+  /// instead of writing into its successor's.
+  AtomicFolder(const std::filesystem::path& target,
+               std::function<bool(const std::string& path)> is_ours, std::uint32_t id = 0);
+
+  [[nodiscard]] const std::filesystem::path& target() const noexcept { return target_; }
+  [[nodiscard]] const std::filesystem::path& temporary() const noexcept { return temporary_; }
+
+  /// Every process, in any order: makes the temporary folder, and folders in it, unless another
+  /// did.
+  void make(const std::vector<std::string>& folders = {}) const;
+  /// The process that will commit, at any time before that: brings back an older folder that a
+  /// predecessor was killed over, removes what other predecessors left. Throws Error(config) where
+  /// the target holds files that are not ours.
+  void begin();
+  /// After all have filled it: flushes its folders, exchanges, removes the older folder.
+  void commit();
+  /// After all have stopped: removes the temporary folder.
+  void abandon() noexcept;
+  /// Where the complete folder is now: the target, or its older form where a predecessor was killed
+  /// on a file system that cannot exchange folders.
+  [[nodiscard]] std::filesystem::path current() const;
+
+ private:
+  void remove_ours(const std::filesystem::path& folder) const;
+  void remove_predecessors() const;
+  void check_ours(const std::filesystem::path& folder) const;
+  void replace_in_two_steps() const;
+
+  std::filesystem::path target_, temporary_, old_;
+  std::function<bool(const std::string&)> is_ours_;
+};
+
+}  // namespace acc::checkpoint
