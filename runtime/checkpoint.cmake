@@ -10,6 +10,8 @@ acc_add_library(checkpoint
     src/checkpoint/files/atomic_folder.cpp
     src/checkpoint/files/mapped_file.cpp
     # tensor
+    src/checkpoint/tensor/box.cpp
+    src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
     # catalog
     # safetensors
