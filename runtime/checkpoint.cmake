@@ -18,6 +18,7 @@ acc_add_library(checkpoint
     src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
     src/checkpoint/pickle/known_globals.cpp
+    src/checkpoint/pickle/machine.cpp
     src/checkpoint/pickle/reader.cpp
     src/checkpoint/pickle/source.cpp
     src/checkpoint/pickle/value.cpp
