@@ -8,8 +8,13 @@ acc_add_library(checkpoint
   SOURCES
     # files
     src/checkpoint/files/atomic_folder.cpp
+    src/checkpoint/files/crc32.cpp
+    src/checkpoint/files/input_file.cpp
     src/checkpoint/files/mapped_file.cpp
+    src/checkpoint/files/output_file.cpp
     # tensor
+    src/checkpoint/tensor/box.cpp
+    src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
     # catalog
     # safetensors
