@@ -1,6 +1,7 @@
 #include "checkpoint/accelerate/group_values.hpp"
 
 #include "acc/base/error.hpp"
+
 #include <array>
 #include <set>
 #include <span>
@@ -62,15 +63,11 @@ void push(pickle::Writer& writer, const Setting& setting,
     return found == values.end() ? otherwise : found->second;
   };
   switch (setting.kind) {
-    case Kind::real:
-      writer.real(value(setting.key, setting.otherwise));
-      break;
+    case Kind::real: writer.real(value(setting.key, setting.otherwise)); break;
     case Kind::betas:
       writer.begin_tuple().real(value("beta1", 0.9)).real(value("beta2", 0.999)).end_tuple();
       break;
-    case Kind::boolean:
-      writer.boolean(value(setting.key, setting.otherwise) != 0.0);
-      break;
+    case Kind::boolean: writer.boolean(value(setting.key, setting.otherwise) != 0.0); break;
     case Kind::none:
       values.contains(std::string(setting.key)) ? writer.boolean(value(setting.key, 0.0) != 0.0)
                                                 : writer.none();
@@ -123,8 +120,7 @@ void for_each_group_value(
   const std::map<std::string, double>& values = group.hyper_parameters;
   std::set<std::string, std::less<>> written = {"beta1", "beta2"};
   for (const Setting& setting : settings_of(optimizer)) {
-    visit(std::string(setting.key),
-          [&](pickle::Writer& writer) { push(writer, setting, values); });
+    visit(std::string(setting.key), [&](pickle::Writer& writer) { push(writer, setting, values); });
     written.emplace(setting.key);
   }
   for (const auto& [key, value] : values) {

@@ -12,7 +12,9 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Number 0 has none in the name of a file.
-std::string suffix(int index) { return index == 0 ? "" : "_" + std::to_string(index); }
+std::string suffix(int index) {
+  return index == 0 ? "" : "_" + std::to_string(index);
+}
 
 /// "<stem><end>" or "<stem>_<number><end>"
 bool is_indexed(std::string_view name, std::string_view stem, std::string_view end) {
@@ -65,22 +67,36 @@ bool is_folder(const fs::path& path) {
 
 }  // namespace
 
-std::string model_folder(int index) { return "pytorch_model_fsdp_" + std::to_string(index); }
-std::string optimizer_folder(int index) { return "optimizer_" + std::to_string(index); }
-std::string model_file(int index) { return "pytorch_model_fsdp" + suffix(index) + ".bin"; }
-std::string optimizer_file(int index) { return "optimizer" + suffix(index) + ".bin"; }
+std::string model_folder(int index) {
+  return "pytorch_model_fsdp_" + std::to_string(index);
+}
+std::string optimizer_folder(int index) {
+  return "optimizer_" + std::to_string(index);
+}
+std::string model_file(int index) {
+  return "pytorch_model_fsdp" + suffix(index) + ".bin";
+}
+std::string optimizer_file(int index) {
+  return "optimizer" + suffix(index) + ".bin";
+}
 
 std::string local_model_file(int index, int rank) {
   return "pytorch_model_fsdp" + suffix(index) + "_rank" + std::to_string(rank) + ".bin";
 }
 
-std::string scheduler_file(int index) { return "scheduler" + suffix(index) + ".bin"; }
-std::string random_states_file(int rank) { return "random_states_" + std::to_string(rank) + ".pkl"; }
-std::string custom_file(int index) { return "custom_checkpoint_" + std::to_string(index) + ".pkl"; }
+std::string scheduler_file(int index) {
+  return "scheduler" + suffix(index) + ".bin";
+}
+std::string random_states_file(int rank) {
+  return "random_states_" + std::to_string(rank) + ".pkl";
+}
+std::string custom_file(int index) {
+  return "custom_checkpoint_" + std::to_string(index) + ".pkl";
+}
 
 std::optional<fs::path> find_model(const fs::path& folder, int index) {
-  for (const std::string& name :
-       {model_folder(index), "pytorch_model_" + std::to_string(index), "pytorch_model" + suffix(index)}) {
+  for (const std::string& name : {model_folder(index), "pytorch_model_" + std::to_string(index),
+                                  "pytorch_model" + suffix(index)}) {
     if (is_folder(folder / name)) {
       return folder / name;
     }
@@ -111,7 +127,8 @@ bool is_ours(const std::string& path) {
     return is_our_file(path);
   }
   const std::string_view folder = std::string_view(path).substr(0, slash);
-  return (is_numbered(folder, "pytorch_model_fsdp_", "") || is_numbered(folder, "optimizer_", "")) &&
+  return (is_numbered(folder, "pytorch_model_fsdp_", "") ||
+          is_numbered(folder, "optimizer_", "")) &&
          is_dcp_file(std::string_view(path).substr(slash + 1));
 }
 

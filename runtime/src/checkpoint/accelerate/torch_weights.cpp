@@ -63,9 +63,9 @@ class Reader {
 void Reader::read_weights(const Node& root) {
   for (const auto& [name, node] : root.entries()) {
     if (name.ends_with("flat_param")) {
-      throw Error(Errc::config,
-                  node.where() + " is a part of a flat parameter (LOCAL_STATE_DICT), which one "
-                                 "rank's file alone can't give the weights of");
+      throw Error(Errc::config, node.where() +
+                                    " is a part of a flat parameter (LOCAL_STATE_DICT), which one "
+                                    "rank's file alone can't give the weights of");
     }
     if (TorchFile::is_tensor(node.value())) {
       add(node, name, "param");
@@ -113,9 +113,8 @@ void Reader::name_by_order(const Node& groups, const std::vector<std::string>& i
                                   " groups, so that their order is not that of the weights");
   }
   if (parameters.size() != ids.size()) {
-    throw Error(Errc::config, fault + "there are " + std::to_string(ids.size()) +
-                                  " of them and " + std::to_string(parameters.size()) +
-                                  " weights to name them by");
+    throw Error(Errc::config, fault + "there are " + std::to_string(ids.size()) + " of them and " +
+                                  std::to_string(parameters.size()) + " weights to name them by");
   }
   for (std::size_t i = 0; i < ids.size(); ++i) {
     names_[ids[i]] = parameters[i];
@@ -138,8 +137,8 @@ void Reader::read_state(const Node& node, const std::string& name, TrainingState
     }
     add(value, name, kind);
     const StoredTensor& moment = catalog_.tensors.back();
-    const StoredTensor* const weight = by_order_.contains(name) ? catalog_.find(name, "param")
-                                                                : nullptr;
+    const StoredTensor* const weight =
+        by_order_.contains(name) ? catalog_.find(name, "param") : nullptr;
     if (kind != "step" && by_order_.contains(name) &&
         (weight == nullptr || weight->shape != moment.shape)) {
       throw Error(Errc::config, value.where() + " is of shape " + to_string(moment.shape) +

@@ -129,24 +129,18 @@ bool is_checkpoint(const fs::path& path) {
 }
 
 CheckpointFiles list_files(const fs::path& path) {
-  CheckpointFiles files{.folder = tag_folder(path)};
+  CheckpointFiles files;
+  files.folder = tag_folder(path);
   ByRank modules, optimizers;
   std::error_code error;
   for (fs::directory_iterator it(files.folder, error), end; !error && it != end;
        it.increment(error)) {
     const FileName name = parse(it->path().filename().string());
     switch (name.kind) {
-      case FileName::Kind::other:
-        break;
-      case FileName::Kind::module:
-        files.module = it->path();
-        break;
-      case FileName::Kind::rank_module:
-        add(modules, name.rank, it->path());
-        break;
-      case FileName::Kind::optimizer:
-        add(optimizers, name.rank, it->path());
-        break;
+      case FileName::Kind::other: break;
+      case FileName::Kind::module: files.module = it->path(); break;
+      case FileName::Kind::rank_module: add(modules, name.rank, it->path()); break;
+      case FileName::Kind::optimizer: add(optimizers, name.rank, it->path()); break;
       case FileName::Kind::refused:
         throw Error(Errc::config, it->path().string() + ": holds " + name.refusal +
                                       ", and ZeRO's data parallelism alone can be read; " +
