@@ -14,14 +14,42 @@ acc_add_library(checkpoint
     src/checkpoint/files/mapped_file.cpp
     src/checkpoint/files/series_folder.cpp
     # tensor
+    src/checkpoint/tensor/box.cpp
+    src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
+    src/checkpoint/pickle/known_globals.cpp
+    src/checkpoint/pickle/reader.cpp
+    src/checkpoint/pickle/source.cpp
+    src/checkpoint/pickle/value.cpp
+    src/checkpoint/pickle/writer.cpp
+    src/checkpoint/archive/crc32_combine.cpp
+    src/checkpoint/archive/read_records.cpp
+    src/checkpoint/archive/writer.cpp
+    src/checkpoint/archive/zip_format.cpp
+    src/checkpoint/torch/tensor_value.cpp
+    src/checkpoint/torch/torch_file.cpp
+    src/checkpoint/torch/torch_file_writer.cpp
     # catalog
     # safetensors
     src/checkpoint/safetensors/file.cpp
     src/checkpoint/safetensors/header.cpp
     # dcp
     # deepspeed
+    src/checkpoint/deepspeed/checkpoint_files.cpp
+    src/checkpoint/deepspeed/flat_layout.cpp
+    src/checkpoint/deepspeed/module_states.cpp
+    src/checkpoint/deepspeed/rank_flats.cpp
+    src/checkpoint/deepspeed/reader.cpp
     # accelerate
+    src/checkpoint/accelerate/full_files.cpp
+    src/checkpoint/accelerate/group_values.cpp
+    src/checkpoint/accelerate/save_folder.cpp
+    src/checkpoint/accelerate/state_files.cpp
+    src/checkpoint/accelerate/torch_weights.cpp
+    # for what torch.save archives hold: taken apart, entered in a catalog
+    src/checkpoint/catalog/record_table.cpp
+    src/checkpoint/pickle/node.cpp
+    src/checkpoint/torch/scalar.cpp
     # the older form of ours
     src/checkpoint/manifest.cpp
     src/checkpoint/piece_table.cpp
