@@ -17,9 +17,14 @@ acc_add_library(checkpoint
     src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
     # catalog
+    src/checkpoint/catalog/catalog.cpp
+    src/checkpoint/catalog/piece_reader.cpp
+    src/checkpoint/catalog/piece_source.cpp
+    src/checkpoint/catalog/tensor_reader.cpp
     # safetensors
     src/checkpoint/safetensors/file.cpp
     src/checkpoint/safetensors/header.cpp
+    src/checkpoint/safetensors/tensor_set.cpp
     # dcp
     # deepspeed
     # accelerate
