@@ -21,6 +21,14 @@ acc_add_library(checkpoint
     src/checkpoint/safetensors/file.cpp
     src/checkpoint/safetensors/header.cpp
     # dcp
+    src/checkpoint/dcp/cut_rules.cpp
+    src/checkpoint/dcp/folder_plan.cpp
+    src/checkpoint/dcp/format_metadata.cpp
+    src/checkpoint/dcp/hugging_face.cpp
+    src/checkpoint/dcp/parse_metadata.cpp
+    src/checkpoint/dcp/read_folder.cpp
+    src/checkpoint/dcp/state_names.cpp
+    src/checkpoint/dcp/write_folder.cpp
     # deepspeed
     # accelerate
     # the older form of ours

@@ -83,7 +83,7 @@ class Line {
  private:
   // Of the border before replica k's part, in bytes from the line's beginning.
   std::uint64_t border(std::size_t k) const {
-    return static_cast<std::uint64_t>(static_cast<unsigned __int128>(nbytes_) * k / replicas_);
+    return nbytes_ / replicas_ * k + nbytes_ % replicas_ * k / replicas_;
   }
   std::int64_t settle(const PlannedTensor& planned, std::int64_t begin, std::int64_t end,
                       std::int64_t element) const;

@@ -40,7 +40,7 @@ bool is_metadata_global(std::string_view module, std::string_view name) {
          (module == "collections" && name == "OrderedDict") || is_path_class(module, name);
 }
 
-std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+std::string in_quotes(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 // An object that was made and given its state, if it has one.
 const Value* state_of(const Value& object) {
@@ -226,7 +226,7 @@ void Parser::read_names(const Value& names, Metadata& metadata) {
     // As in Python, a key that comes twice has its last value.
     const auto [at, is_new] = by_name_.emplace(pairs[i]->text, metadata.entries.size());
     if (is_new) {
-      metadata.entries.push_back(Entry{.name = std::string(pairs[i]->text)});
+      metadata.entries.emplace_back().name = pairs[i]->text;
       described_.push_back(pairs[i + 1]);
     }
     described_[at->second] = pairs[i + 1];
@@ -245,7 +245,7 @@ void Parser::read_paths(const Value* planner_data, Metadata& metadata) const {
     const auto found =
         pairs[i]->is(Kind::text) ? by_name_.find(pairs[i]->text) : by_name_.end();
     if (found != by_name_.end()) {
-      metadata.entries[found->second].path = path_of(*pairs[i + 1], quoted(pairs[i]->text));
+      metadata.entries[found->second].path = path_of(*pairs[i + 1], in_quotes(pairs[i]->text));
     }
   }
 }
@@ -268,14 +268,14 @@ void Parser::read_places(const Value& storage, const Metadata& metadata) {
     if (offset == nullptr || offset->is(Kind::none)) {
       stored.value = pairs[i + 1];
     } else {
-      stored.chunks.insert_or_assign(shape_of(*offset, "storage_data of " + quoted(name.text)),
+      stored.chunks.insert_or_assign(shape_of(*offset, "storage_data of " + in_quotes(name.text)),
                                      pairs[i + 1]);
     }
   }
 }
 
 void Parser::read_tensor(const Value& value, const Stored& stored, Entry& entry) const {
-  const std::string what = "tensor " + quoted(entry.name);
+  const std::string what = "tensor " + in_quotes(entry.name);
   const Value* size = value.find("size");
   if (size == nullptr) {
     fail(what, "expected 'size', found nothing");
@@ -324,11 +324,11 @@ Metadata Parser::parse(const Value& root) {
     if (entry.is_tensor) {
       read_tensor(described, stored_[i], entry);
     } else if (!described.is_object_of(kClasses, "BytesStorageMetadata")) {
-      fail(quoted(entry.name), "expected a tensor or a value, found " + described.describe());
+      fail(in_quotes(entry.name), "expected a tensor or a value, found " + described.describe());
     } else if (stored_[i].value == nullptr) {
-      fail(quoted(entry.name), "storage_data does not tell where it is");
+      fail(in_quotes(entry.name), "storage_data does not tell where it is");
     } else {
-      entry.value = place(*stored_[i].value, quoted(entry.name));
+      entry.value = place(*stored_[i].value, in_quotes(entry.name));
     }
     stored_[i] = {};
   }
