@@ -31,9 +31,14 @@ acc_add_library(checkpoint
     src/checkpoint/torch/torch_file.cpp
     src/checkpoint/torch/torch_file_writer.cpp
     # catalog
+    src/checkpoint/catalog/catalog.cpp
+    src/checkpoint/catalog/piece_reader.cpp
+    src/checkpoint/catalog/piece_source.cpp
+    src/checkpoint/catalog/tensor_reader.cpp
     # safetensors
     src/checkpoint/safetensors/file.cpp
     src/checkpoint/safetensors/header.cpp
+    src/checkpoint/safetensors/tensor_set.cpp
     # dcp
     src/checkpoint/dcp/cut_rules.cpp
     src/checkpoint/dcp/folder_plan.cpp
