@@ -27,8 +27,8 @@ struct ExportGroup {
 
 struct ExportPlan {
   std::vector<ExportGroup> groups;
-  std::vector<const StoredTensor*> frozen;   ///< parameters of no group
-  std::vector<const StoredTensor*> buffers;  ///< what is not real
+  std::vector<const StoredTensor*> frozen;                  ///< parameters of no group
+  std::vector<const StoredTensor*> buffers;                 ///< what is not real
   std::vector<std::pair<std::string, std::string>> shared;  ///< second name, name
   std::vector<std::string> kinds;                           ///< of moments
 };
