@@ -10,8 +10,9 @@ acc_add_library(checkpoint
     src/checkpoint/files/atomic_folder.cpp
     src/checkpoint/files/crc32.cpp
     src/checkpoint/files/input_file.cpp
+    src/checkpoint/files/manifest.cpp
     src/checkpoint/files/mapped_file.cpp
-    src/checkpoint/files/output_file.cpp
+    src/checkpoint/files/series_folder.cpp
     # tensor
     src/checkpoint/tensor/box.cpp
     src/checkpoint/tensor/convert.cpp
@@ -31,12 +32,42 @@ acc_add_library(checkpoint
     src/checkpoint/torch/torch_file.cpp
     src/checkpoint/torch/torch_file_writer.cpp
     # catalog
+    src/checkpoint/catalog/catalog.cpp
+    src/checkpoint/catalog/piece_reader.cpp
+    src/checkpoint/catalog/piece_source.cpp
+    src/checkpoint/catalog/tensor_reader.cpp
     # safetensors
     src/checkpoint/safetensors/file.cpp
     src/checkpoint/safetensors/header.cpp
+    src/checkpoint/safetensors/tensor_set.cpp
     # dcp
+    src/checkpoint/dcp/cut_rules.cpp
+    src/checkpoint/dcp/folder_plan.cpp
+    src/checkpoint/dcp/format_metadata.cpp
+    src/checkpoint/dcp/hugging_face.cpp
+    src/checkpoint/dcp/parse_metadata.cpp
+    src/checkpoint/dcp/read_folder.cpp
+    src/checkpoint/dcp/state_names.cpp
+    src/checkpoint/dcp/write_folder.cpp
     # deepspeed
+    src/checkpoint/deepspeed/archive_builder.cpp
+    src/checkpoint/deepspeed/checkpoint_files.cpp
+    src/checkpoint/deepspeed/export_plan.cpp
+    src/checkpoint/deepspeed/flat_layout.cpp
+    src/checkpoint/deepspeed/module_states.cpp
+    src/checkpoint/deepspeed/rank_flats.cpp
+    src/checkpoint/deepspeed/reader.cpp
+    src/checkpoint/deepspeed/writer.cpp
     # accelerate
+    src/checkpoint/accelerate/full_files.cpp
+    src/checkpoint/accelerate/group_values.cpp
+    src/checkpoint/accelerate/save_folder.cpp
+    src/checkpoint/accelerate/state_files.cpp
+    src/checkpoint/accelerate/torch_weights.cpp
+    # for what torch.save archives hold: taken apart, entered in a catalog
+    src/checkpoint/catalog/record_table.cpp
+    src/checkpoint/pickle/node.cpp
+    src/checkpoint/torch/scalar.cpp
     # the older form of ours
     src/checkpoint/manifest.cpp
     src/checkpoint/piece_table.cpp
