@@ -18,10 +18,8 @@ acc_add_library(checkpoint
     # dcp
     # deepspeed
     # accelerate
-    # the older form of ours
-    src/checkpoint/manifest.cpp
-    src/checkpoint/piece_table.cpp
-    src/checkpoint/sharded_checkpoint.cpp
+    # state
+    src/checkpoint/state/local_layout.cpp
   PUBLIC acc::runtime_parts
   PRIVATE nlohmann_json::nlohmann_json ${ACC_ISAL})
 target_include_directories(acc_checkpoint

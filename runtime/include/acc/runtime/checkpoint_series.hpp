@@ -2,14 +2,15 @@
 
 #include "acc/runtime.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
 namespace acc {
 
 /// The checkpoints of one run, "FOLDER/checkpoint_<n>" (Accelerate's automatic naming), each
-/// complete or absent, and FOLDER/latest, the name of the newest (DeepSpeed's). All functions are
-/// collective. Throws Error(config) that names the path.
+/// complete or absent, and FOLDER/latest, the name of the newest (DeepSpeed's). `newest` and `save`
+/// are collective. Throws Error(config) that names the path.
 class ACC_API CheckpointSeries {
  public:
   struct Options {
@@ -26,6 +27,8 @@ class ACC_API CheckpointSeries {
   std::string save(const Model& model, const Optimizer& optimizer, const SavedState& state) const;
 
  private:
+  [[nodiscard]] std::string path_of(std::int64_t number) const;
+
   Runtime& runtime_;
   std::string folder_;
   Options options_;
