@@ -8,8 +8,13 @@ acc_add_library(checkpoint
   SOURCES
     # files
     src/checkpoint/files/atomic_folder.cpp
+    src/checkpoint/files/crc32.cpp
+    src/checkpoint/files/input_file.cpp
     src/checkpoint/files/mapped_file.cpp
+    src/checkpoint/files/output_file.cpp
     # tensor
+    src/checkpoint/tensor/box.cpp
+    src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
     # catalog
     # safetensors
@@ -17,7 +22,21 @@ acc_add_library(checkpoint
     src/checkpoint/safetensors/header.cpp
     # dcp
     # deepspeed
+    src/checkpoint/deepspeed/checkpoint_files.cpp
+    src/checkpoint/deepspeed/flat_layout.cpp
+    src/checkpoint/deepspeed/module_states.cpp
+    src/checkpoint/deepspeed/rank_flats.cpp
+    src/checkpoint/deepspeed/reader.cpp
     # accelerate
+    src/checkpoint/accelerate/full_files.cpp
+    src/checkpoint/accelerate/group_values.cpp
+    src/checkpoint/accelerate/save_folder.cpp
+    src/checkpoint/accelerate/state_files.cpp
+    src/checkpoint/accelerate/torch_weights.cpp
+    # for what torch.save archives hold: taken apart, entered in a catalog
+    src/checkpoint/catalog/record_table.cpp
+    src/checkpoint/pickle/node.cpp
+    src/checkpoint/torch/scalar.cpp
     # state
     src/checkpoint/state/local_layout.cpp
   PUBLIC acc::runtime_parts

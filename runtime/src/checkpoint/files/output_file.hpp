@@ -35,6 +35,7 @@ class OutputFile {
 
  private:
   void flush();
+  void write_through(std::span<const std::byte> bytes);
 
   std::filesystem::path path_;
   UniqueFd fd_;

@@ -1,0 +1,56 @@
+#include "checkpoint/files/input_file.hpp"
+
+#include "acc/base/atomic_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <limits>
+#include <string>
+#include <utility>
+
+namespace acc::checkpoint {
+
+namespace {
+
+Error truncated(const std::filesystem::path& path, std::uint64_t expected, std::uint64_t found) {
+  return {Errc::config, path.string() + " is truncated: at least " + std::to_string(expected) +
+                            " bytes expected, " + std::to_string(found) + " found"};
+}
+
+}  // namespace
+
+InputFile::InputFile(std::filesystem::path path)
+    // Non-blocking: opening a pipe would otherwise wait for its writer.
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  struct stat status {};
+  if (!fd_ || ::fstat(fd_.get(), &status) != 0) {
+    throw file_error("open", path_, errno);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(Errc::config, "cannot read " + path_.string() + ": not a regular file");
+  }
+  nbytes_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
+  const std::uint64_t end = offset + out.size();
+  if (end < offset || end > nbytes_) {
+    throw truncated(path_, end < offset ? std::numeric_limits<std::uint64_t>::max() : end, nbytes_);
+  }
+  while (!out.empty()) {
+    const ssize_t count =
+        ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(end - out.size()));
+    if (count < 0 && errno != EINTR) {
+      throw file_error("read", path_, errno);
+    }
+    if (count == 0) {  // cut since it was opened
+      throw truncated(path_, end, end - out.size());
+    }
+    out = out.subspan(count > 0 ? static_cast<std::size_t>(count) : 0);
+  }
+}
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,155 @@
+#include "acc/base/error.hpp"
+#include "checkpoint/files/crc32.hpp"
+#include "checkpoint/files/input_file.hpp"
+#include "checkpoint/files/output_file.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace acc::checkpoint;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::string all_of(const InputFile& file) {
+  std::string text(file.nbytes(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+// Differs at every position, so that nothing can be left out or swapped unseen.
+std::string pattern(std::size_t nbytes) {
+  std::string text(nbytes, '\0');
+  std::uint32_t state = 1;
+  for (char& c : text) {
+    state = state * 1664525 + 1013904223;
+    c = static_cast<char>(state >> 24);
+  }
+  return text;
+}
+
+template <typename Function>
+std::string message_of(Function&& function) {
+  try {
+    function();
+  } catch (const acc::Error& error) {
+    CHECK(error.code() == acc::Errc::config);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("crc32 is that of zip, in one piece or many") {
+  CHECK(crc32(0, {}) == 0);
+  CHECK(crc32(0, bytes_of("123456789")) == 0xcbf43926);  // the catalogues' check value
+  CHECK(crc32(crc32(0, bytes_of("1234")), bytes_of("56789")) == 0xcbf43926);
+}
+
+TEST_CASE("pieces of any size come out as they were written") {
+  const acc::test::TemporaryFolder folder;
+  const fs::path path = folder.path() / "file";
+  constexpr std::size_t kBuffer = 64 << 10;
+  const std::vector<std::vector<std::size_t>> cases = {
+      {},
+      {0},
+      {1, 2, 3},
+      {kBuffer},
+      {kBuffer - 1, 1, 1},
+      {1, kBuffer},
+      {1, kBuffer - 1, 5},
+      {10, 3 * kBuffer + 7, 10, kBuffer + 1, kBuffer / 2, kBuffer / 2 + 1},
+  };
+  for (const std::vector<std::size_t>& pieces : cases) {
+    CAPTURE(pieces);
+    std::ofstream(path) << "an older and longer file " << std::string(1000, 'x');
+    std::size_t total = 0;
+    for (const std::size_t piece : pieces) {
+      total += piece;
+    }
+    const std::string text = pattern(total);
+    OutputFile out(path);
+    out.reserve(total + 100);
+    std::size_t at = 0;
+    for (const std::size_t piece : pieces) {
+      CHECK(out.position() == at);
+      out.write(std::string_view(text).substr(at, piece));
+      at += piece;
+    }
+    CHECK(out.position() == total);
+    out.close();
+    CHECK(all_of(InputFile(path)) == text);
+  }
+}
+
+TEST_CASE("a file that is not closed leaves nothing") {
+  const acc::test::TemporaryFolder folder;
+  { OutputFile(folder.path() / "file").write("text"); }
+  CHECK_FALSE(fs::exists(folder.path() / "file"));
+}
+
+TEST_CASE("a file that cannot be written says which and why") {
+  const acc::test::TemporaryFolder folder;
+  const std::string missing = (folder.path() / "missing" / "file").string();
+  CHECK(message_of([&] { OutputFile{missing}; }) ==
+        "cannot create " + missing + ": No such file or directory");
+  // By a link, which is what is removed.
+  const std::string full = (folder.path() / "full").string();
+  for (const std::size_t nbytes : {std::size_t{1}, std::size_t{1} << 20}) {
+    fs::create_symlink("/dev/full", full);
+    CHECK(message_of([&] {
+            OutputFile file(full);
+            file.write(std::string(nbytes, 'x'));
+            file.close();
+          }) == "cannot write " + full + ": No space left on device");
+    CHECK_FALSE(fs::is_symlink(full));
+  }
+  OutputFile out(folder.path() / "file");
+  const std::string message = message_of([&] { out.reserve(std::uint64_t{1} << 50); });
+  CHECK(message.starts_with("cannot make room for 1125899906842624 bytes in " +
+                            (folder.path() / "file").string() + ": "));
+}
+
+TEST_CASE("an input file reads exactly what is asked for") {
+  const acc::test::TemporaryFolder folder;
+  const fs::path path = folder.path() / "file";
+  std::ofstream(path) << "0123456789";
+  const InputFile file(path);
+  CHECK(file.nbytes() == 10);
+  std::string text(4, ' ');
+  file.read(6, std::as_writable_bytes(std::span(text)));
+  CHECK(text == "6789");
+  CHECK(message_of([&] { file.read(7, std::as_writable_bytes(std::span(text))); }) ==
+        path.string() + " is truncated: at least 11 bytes expected, 10 found");
+  const std::uint64_t far = std::numeric_limits<std::uint64_t>::max() - 1;
+  CHECK(message_of([&] { file.read(far, std::as_writable_bytes(std::span(text))); }) ==
+        path.string() + " is truncated: at least 18446744073709551615 bytes expected, 10 found");
+  fs::resize_file(path, 8);
+  CHECK(message_of([&] { file.read(6, std::as_writable_bytes(std::span(text))); }) ==
+        path.string() + " is truncated: at least 10 bytes expected, 8 found");
+}
+
+TEST_CASE("what is no regular file is not opened") {
+  const acc::test::TemporaryFolder folder;
+  const fs::path pipe = folder.path() / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(message_of([&] { InputFile{pipe}; }) ==
+        "cannot read " + pipe.string() + ": not a regular file");
+  CHECK(message_of([&] { InputFile{folder.path()}; }) ==
+        "cannot read " + folder.path().string() + ": not a regular file");
+  CHECK(message_of([&] { InputFile{folder.path() / "missing"}; }) ==
+        "cannot open " + (folder.path() / "missing").string() + ": No such file or directory");
+}
