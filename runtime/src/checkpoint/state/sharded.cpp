@@ -141,11 +141,8 @@ std::vector<dcp::Path> weight_paths(const ParameterRecord& record) {
   return paths;
 }
 
-/// torch's AdamW counts the steps of each parameter, its SGD none.
+/// As torch's AdamW counts them, of each parameter; its SGD asks for none and finds no fault.
 void add_steps(FolderBuilder& builder, detail::OptimizerState& optimizer) {
-  if (optimizer.name() != "adamw") {
-    return;
-  }
   std::vector<dcp::Path> paths;
   for (const auto& state : optimizer.flats()) {
     for (const ParameterRecord& record : state.flat->parameters()) {

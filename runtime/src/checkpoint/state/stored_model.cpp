@@ -53,7 +53,7 @@ void StoredModel::check(detail::ModelState& model, BuffersMay buffers) const {
     if (const StoredTensor* found = stored_.catalog.find(buffer->name, "param")) {
       check_shape(*found, buffer->shape);
     } else if (buffers == BuffersMay::not_be_missing) {
-      stored_.catalog.at(buffer->name, "param", stored_.path.string());
+      static_cast<void>(stored_.catalog.at(buffer->name, "param", stored_.path.string()));
     }
   }
 }
