@@ -10,12 +10,26 @@ acc_add_library(checkpoint
     src/checkpoint/files/atomic_folder.cpp
     src/checkpoint/files/crc32.cpp
     src/checkpoint/files/input_file.cpp
+    src/checkpoint/files/manifest.cpp
     src/checkpoint/files/mapped_file.cpp
     src/checkpoint/files/output_file.cpp
+    src/checkpoint/files/series_folder.cpp
     # tensor
     src/checkpoint/tensor/box.cpp
     src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
+    src/checkpoint/pickle/known_globals.cpp
+    src/checkpoint/pickle/reader.cpp
+    src/checkpoint/pickle/source.cpp
+    src/checkpoint/pickle/value.cpp
+    src/checkpoint/pickle/writer.cpp
+    src/checkpoint/archive/crc32_combine.cpp
+    src/checkpoint/archive/read_records.cpp
+    src/checkpoint/archive/writer.cpp
+    src/checkpoint/archive/zip_format.cpp
+    src/checkpoint/torch/tensor_value.cpp
+    src/checkpoint/torch/torch_file.cpp
+    src/checkpoint/torch/torch_file_writer.cpp
     # catalog
     # safetensors
     src/checkpoint/safetensors/file.cpp
