@@ -31,10 +31,23 @@ acc_add_library(checkpoint
     src/checkpoint/torch/torch_file.cpp
     src/checkpoint/torch/torch_file_writer.cpp
     # catalog
+    src/checkpoint/catalog/catalog.cpp
+    src/checkpoint/catalog/piece_reader.cpp
+    src/checkpoint/catalog/piece_source.cpp
+    src/checkpoint/catalog/tensor_reader.cpp
     # safetensors
     src/checkpoint/safetensors/file.cpp
     src/checkpoint/safetensors/header.cpp
+    src/checkpoint/safetensors/tensor_set.cpp
     # dcp
+    src/checkpoint/dcp/cut_rules.cpp
+    src/checkpoint/dcp/folder_plan.cpp
+    src/checkpoint/dcp/format_metadata.cpp
+    src/checkpoint/dcp/hugging_face.cpp
+    src/checkpoint/dcp/parse_metadata.cpp
+    src/checkpoint/dcp/read_folder.cpp
+    src/checkpoint/dcp/state_names.cpp
+    src/checkpoint/dcp/write_folder.cpp
     # deepspeed
     src/checkpoint/deepspeed/checkpoint_files.cpp
     src/checkpoint/deepspeed/flat_layout.cpp
