@@ -32,7 +32,7 @@ class FolderBuilder {
     const FlatParameter& flat = *array.flat;
     dcp::CutArray cut{.members = {},
                       .padded_numel = flat.layout().padded_numel,
-                      .shards = saved_shards(flat),
+                      .shards = shards_of(model_, flat),
                       .rank_zero_only = flat.ignored()};
     for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
       for (dcp::Path& path : names(flat.parameters()[i])) {
@@ -58,14 +58,10 @@ class FolderBuilder {
     });
   }
 
-  /// A scalar for each of `paths`, all of them `value`, spread over the ranks.
+  /// A scalar for each of `paths`, all of them `value`, which every rank knows.
   void add_scalars(const std::vector<dcp::Path>& paths, float value) {
-    const auto ranks = static_cast<std::int64_t>(model_.engine().groups.world->size());
-    const std::int64_t numel = std::ssize(paths);
-    dcp::CutArray cut{.members = {},
-                      .padded_numel = (numel + ranks - 1) / ranks * ranks,
-                      .shards = static_cast<int>(ranks)};
-    for (std::int64_t i = 0; i < numel; ++i) {
+    dcp::CutArray cut{.members = {}, .padded_numel = std::ssize(paths)};
+    for (std::int64_t i = 0; i < std::ssize(paths); ++i) {
       cut.members.push_back({tensors_.size(), i});
       add_tensor(paths[static_cast<std::size_t>(i)], Dtype::f32, {});
     }
@@ -84,7 +80,7 @@ class FolderBuilder {
 
   PlannedFolder finish(std::string name) {
     const int ranks = model_.engine().groups.world->size();
-    auto rule = cut_arrays(std::move(arrays_), tensors_, ranks);
+    auto rule = cut_arrays(arrays_, tensors_, ranks);
     return {std::move(name),
             {std::move(tensors_), std::move(values_), ranks, std::move(rule)},
             [sources = std::move(sources_)](const dcp::PlannedChunk& chunk, const Sink& sink) {
@@ -93,12 +89,6 @@ class FolderBuilder {
   }
 
  private:
-  /// What every rank has whole, each writes a part of.
-  [[nodiscard]] int saved_shards(const FlatParameter& flat) {
-    const int shards = shards_of(model_, flat);
-    return shards == 1 && !flat.ignored() ? model_.engine().groups.world->size() : shards;
-  }
-
   [[nodiscard]] Source of_flat(const FlatArray& array) {
     return [device = model_.engine().updater.get(), array](std::int64_t begin, std::int64_t numel,
                                                            const Sink& sink) {

@@ -2,6 +2,7 @@
 #include "checkpoint/catalog/open.hpp"
 #include "checkpoint/catalog/tensor_reader.hpp"
 #include "checkpoint/files/atomic_folder.hpp"
+#include "checkpoint/files/output_file.hpp"
 #include "checkpoint/safetensors/tensor_set.hpp"
 #include "checkpoint/state/attempt.hpp"
 #include "checkpoint/state/stored_model.hpp"

@@ -5,7 +5,6 @@
 #include "checkpoint/safetensors/header.hpp"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 namespace acc::checkpoint {
@@ -55,13 +54,15 @@ void write_weights_file(const std::filesystem::path& path, GatheredTensors& tens
     });
     return;
   }
-  std::vector<TensorSpec> specs;
+  std::vector<NamedTensor> list;
   for (std::size_t i = 0; i < count; ++i) {
     const FullItem& item = tensors.items()[first + i];
-    specs.push_back({item.name, std::string(safetensors_name(dtype_at(i))), item.shape});
+    list.push_back({item.name, dtype_at(i), item.shape});
   }
+  const SafetensorsLayout layout = lay_out_safetensors(list, {{"format", "pt"}});
   OutputFile file(path);
-  file.write(format_header(specs, {{"format", "pt"}}));
+  file.reserve(layout.nbytes);
+  file.write(layout.header);
   for (std::size_t i = 0; i < count; ++i) {
     emit(tensors, first + i, dtype_at(i),
          [&file](std::span<const std::byte> bytes) { file.write(bytes); });
