@@ -1,5 +1,7 @@
-#include "acc/base/error.hpp"
 #include "checkpoint/dcp/folder.hpp"
+
+#include "acc/base/error.hpp"
+#include "checkpoint/files/input_file.hpp"
 #include "checkpoint/safetensors/header.hpp"
 
 #include <nlohmann/json.hpp>
@@ -125,14 +127,14 @@ class Shards {
                           .shape = entry.shape,
                           .pieces = {}});
     }
-    if (tensors_[at->second].dtype != entry.dtype ||
-        tensors_[at->second].shape.size() != entry.shape.size()) {
+    StoredTensor& tensor = tensors_[at->second];
+    if (tensor.dtype != entry.dtype || tensor.shape.size() != entry.shape.size()) {
       throw Error(Errc::config, path.string() + ": tensor '" + entry.name + "' is " +
                                     std::string(safetensors_name(entry.dtype)) + " of shape " +
                                     to_string(entry.shape) +
                                     ", which does not go with another shard's");
     }
-    return tensors_[at->second];
+    return tensor;
   }
 
   Catalog& catalog_;
