@@ -31,6 +31,8 @@ acc_add_library(checkpoint
     src/checkpoint/torch/torch_file_writer.cpp
     # catalog
     src/checkpoint/catalog/catalog.cpp
+    src/checkpoint/catalog/format.cpp
+    src/checkpoint/catalog/open.cpp
     src/checkpoint/catalog/piece_reader.cpp
     src/checkpoint/catalog/piece_source.cpp
     src/checkpoint/catalog/tensor_reader.cpp
