@@ -101,7 +101,8 @@ double peak_mib() {
 void report(const char* folder, Builder builder, int ranks, int shards) {
   FolderPlan& plan = builder.plan;
   plan.world_size = ranks;
-  const double rule = seconds_of([&] { plan.rule = cut_arrays(builder.arrays, plan.tensors, ranks); });
+  const double rule =
+      seconds_of([&] { plan.rule = cut_arrays(builder.arrays, plan.tensors, ranks); });
   double slowest = 0.0;
   std::size_t most = 0;
   std::uint64_t least_nbytes = UINT64_MAX, most_nbytes = 0;
