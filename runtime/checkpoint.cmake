@@ -13,6 +13,8 @@ acc_add_library(checkpoint
     src/checkpoint/files/mapped_file.cpp
     src/checkpoint/files/output_file.cpp
     # tensor
+    src/checkpoint/tensor/box.cpp
+    src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
     # catalog
     # safetensors

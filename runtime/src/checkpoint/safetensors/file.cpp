@@ -33,22 +33,6 @@ void narrow(const double* from, float* to, std::size_t numel) {
 
 }  // namespace
 
-std::string to_string(const Shape& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  }
-  return text + "]";
-}
-
-std::int64_t numel_of(const Shape& shape) noexcept {
-  std::int64_t numel = 1;
-  for (const std::int64_t extent : shape) {
-    numel *= extent;
-  }
-  return numel;
-}
-
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path), file_(path) {
   SafetensorsHeader header = parse_header(file_.bytes(), path);
   data_begin_ = header.data_begin;

@@ -1,5 +1,7 @@
 #include "checkpoint/safetensors/header.hpp"
 
+#include "checkpoint/tensor/dtype.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -140,21 +142,8 @@ void check_layout(const std::vector<TensorEntry>& tensors, std::uint64_t data_si
 }  // namespace
 
 std::optional<std::size_t> element_size(std::string_view dtype) noexcept {
-  struct Row {
-    std::string_view dtype;
-    std::size_t size;
-  };
-  static constexpr Row kRows[] = {
-      {"F32", 4}, {"BF16", 2}, {"F16", 2},  {"F64", 8},     {"I64", 8},
-      {"I32", 4}, {"I16", 2},  {"I8", 1},   {"U64", 8},     {"U32", 4},
-      {"U16", 2}, {"U8", 1},   {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
-  };
-  for (const Row& row : kRows) {
-    if (row.dtype == dtype) {
-      return row.size;
-    }
-  }
-  return std::nullopt;
+  const auto known = dtype_of_safetensors(dtype);
+  return known ? std::optional(size_of(*known)) : std::nullopt;
 }
 
 SafetensorsHeader parse_header(std::span<const std::byte> file, const std::filesystem::path& path) {

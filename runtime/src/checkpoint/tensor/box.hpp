@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -12,11 +13,15 @@ namespace acc::checkpoint {
 /// Sizes, outermost first; empty for a scalar.
 using Shape = std::vector<std::int64_t>;
 
+/// torch's own limit for most of what it does with a tensor.
+inline constexpr std::size_t kMaxDimensions = 64;
+
 /// "[2, 3]"
 std::string to_string(const Shape& shape);
 std::int64_t numel_of(const Shape& shape) noexcept;
-/// Throws Error(config), beginning with `what`, for a negative extent and where the number of
-/// elements exceeds 2^62. For shapes that come from files.
+/// Throws Error(config), beginning with `what`, for a negative extent, more than kMaxDimensions,
+/// and where the number of elements, extents of 0 counted as 1, exceeds 2^62. For shapes from
+/// files.
 void check_shape(const Shape& shape, const std::string& what);
 
 /// Elements offsets[d] <= i[d] < offsets[d] + sizes[d] of a tensor; both as long as its shape.
@@ -30,13 +35,14 @@ struct Box {
 
 /// All of a tensor.
 Box whole(const Shape& shape);
-/// Whether the box lies in the shape, without overflow on hostile numbers.
+/// Whether the box lies in the shape; on any numbers.
 bool lies_in(const Box& box, const Shape& shape) noexcept;
 /// "[0:2, 3:6]"
 std::string to_string(const Box& box);
 
 /// Elements [begin, end) of a tensor, row-major, as the fewest boxes, in order: at most 2n - 1 for
-/// n dimensions. Each is contiguous in the tensor. Empty ranges give none.
+/// n dimensions. Each is contiguous in the tensor. Empty ranges give none. Throws Error(internal)
+/// for a range that is not in the tensor.
 std::vector<Box> boxes_of_range(const Shape& shape, std::int64_t begin, std::int64_t end);
 
 /// Rows [rank * c, (rank + 1) * c) of dimension 0, c = ceil(rows / ranks), as FSDP 2 and FSDP 1's

@@ -1,0 +1,257 @@
+#include "checkpoint/tensor/box.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace acc::checkpoint {
+namespace {
+
+constexpr std::int64_t kMaxNumel = std::int64_t{1} << 62;
+
+// Elements from an index of a dimension to the next.
+Shape strides_of(const Shape& shape) {
+  Shape strides(shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= shape[d];
+  }
+  return strides;
+}
+
+std::string interval(std::int64_t begin, std::int64_t end) {
+  return std::to_string(begin) + ":" + std::to_string(end);
+}
+
+// Visits the runs of a box by dimensions, passing over what a range does not touch.
+class RunVisitor {
+ public:
+  RunVisitor(const Shape& shape, const Box& box, std::int64_t begin, std::int64_t end,
+             const std::function<void(std::int64_t, std::int64_t, std::int64_t)>& visit)
+      : box_(box),
+        in_tensor_(strides_of(shape)),
+        in_box_(strides_of(box.sizes)),
+        begin_(begin),
+        end_(end),
+        visit_(visit) {
+    // A run spans the dimensions that the box has all of, and one before them.
+    run_dimension_ = shape.empty() ? 0 : shape.size() - 1;
+    while (run_dimension_ > 0 && box.sizes[run_dimension_] == shape[run_dimension_]) {
+      --run_dimension_;
+    }
+  }
+
+  void operator()() const {
+    if (box_.sizes.empty()) {
+      visit_(0, 0, 1);
+    } else {
+      descend(0, 0, 0);
+    }
+  }
+
+ private:
+  void descend(std::size_t d, std::int64_t in_tensor, std::int64_t in_box) const {
+    const std::int64_t first = box_.offsets[d];
+    const std::int64_t last = first + box_.sizes[d];
+    if (d == run_dimension_) {
+      const std::int64_t start = in_tensor + first * in_tensor_[d];
+      const std::int64_t from = std::max(start, begin_);
+      const std::int64_t to = std::min(in_tensor + last * in_tensor_[d], end_);
+      if (from < to) {
+        visit_(in_box + (from - start), from - begin_, to - from);
+      }
+      return;
+    }
+    const std::int64_t stride = in_tensor_[d];
+    std::int64_t i = std::max(first, (std::max(begin_, in_tensor) - in_tensor) / stride);
+    for (; i < last && in_tensor + i * stride < end_; ++i) {
+      descend(d + 1, in_tensor + i * stride, in_box + (i - first) * in_box_[d]);
+    }
+  }
+
+  const Box& box_;
+  Shape in_tensor_, in_box_;
+  std::int64_t begin_, end_;
+  const std::function<void(std::int64_t, std::int64_t, std::int64_t)>& visit_;
+  std::size_t run_dimension_ = 0;
+};
+
+// Cuts the shape, dimension by dimension, at the borders of the boxes that are there: between two
+// borders the same boxes are there, and in the end it must be one.
+class CoverCheck {
+ public:
+  CoverCheck(const Shape& shape, const std::vector<Box>& boxes)
+      : boxes_(boxes), place_(whole(shape)) {}
+
+  std::string operator()(std::vector<std::size_t> there, std::size_t d) {
+    if (there.empty()) {
+      return hole(d);
+    }
+    if (d == place_.sizes.size()) {
+      return there.size() == 1 ? ""
+                               : "box " + to_string(boxes_[there[0]]) + " and box " +
+                                     to_string(boxes_[there[1]]) + " overlap";
+    }
+    const auto begin_of = [&](std::size_t i) { return boxes_[i].offsets[d]; };
+    std::ranges::sort(there, {}, begin_of);
+    const std::int64_t extent = place_.sizes[d];
+    std::vector<std::size_t> active;
+    std::size_t next = 0;
+    std::string fault;
+    for (std::int64_t position = 0; position < extent && fault.empty();) {
+      std::erase_if(active, [&](std::size_t i) { return end_of(i, d) <= position; });
+      for (; next < there.size() && begin_of(there[next]) == position; ++next) {
+        active.push_back(there[next]);
+      }
+      std::int64_t border = next < there.size() ? begin_of(there[next]) : extent;
+      for (const std::size_t i : active) {
+        border = std::min(border, end_of(i, d));
+      }
+      place_.offsets[d] = position;
+      place_.sizes[d] = border - position;
+      fault = active.empty() ? hole(d) : (*this)(active, d + 1);
+      position = border;
+    }
+    place_.offsets[d] = 0;
+    place_.sizes[d] = extent;
+    return fault;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t end_of(std::size_t i, std::size_t d) const {
+    return boxes_[i].offsets[d] + boxes_[i].sizes[d];
+  }
+  [[nodiscard]] std::string hole(std::size_t d) const {
+    if (d == 0 && !place_.sizes.empty()) {
+      return "rows " + interval(place_.offsets[0], place_.offsets[0] + place_.sizes[0]) +
+             " are in no piece";
+    }
+    return "box " + to_string(place_) + " is in no piece";
+  }
+
+  const std::vector<Box>& boxes_;
+  Box place_;
+};
+
+}  // namespace
+
+std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+std::int64_t numel_of(const Shape& shape) noexcept {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+void check_shape(const Shape& shape, const std::string& what) {
+  if (shape.size() > kMaxDimensions) {
+    throw Error(Errc::config, what + ": expected a shape of at most " +
+                                  std::to_string(kMaxDimensions) + " dimensions, found " +
+                                  std::to_string(shape.size()));
+  }
+  std::int64_t numel = 1;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0) {
+      throw Error(Errc::config, what + ": shape " + to_string(shape) + " has a negative extent");
+    }
+    if (__builtin_mul_overflow(numel, std::max<std::int64_t>(extent, 1), &numel) ||
+        numel > kMaxNumel) {
+      throw Error(Errc::config,
+                  what + ": shape " + to_string(shape) + " has more elements than can be counted");
+    }
+  }
+}
+
+Box whole(const Shape& shape) {
+  return {Shape(shape.size(), 0), shape};
+}
+
+bool lies_in(const Box& box, const Shape& shape) noexcept {
+  if (box.offsets.size() != shape.size() || box.sizes.size() != shape.size()) {
+    return false;
+  }
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (box.offsets[d] < 0 || box.sizes[d] < 0 || box.sizes[d] > shape[d] ||
+        box.offsets[d] > shape[d] - box.sizes[d]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::string to_string(const Box& box) {
+  std::string text = "[";
+  for (std::size_t d = 0; d < box.offsets.size(); ++d) {
+    text += (d == 0 ? "" : ", ") + interval(box.offsets[d], box.offsets[d] + box.sizes[d]);
+  }
+  return text + "]";
+}
+
+std::vector<Box> boxes_of_range(const Shape& shape, std::int64_t begin, std::int64_t end) {
+  if (begin < 0 || end > numel_of(shape)) {
+    throw Error(Errc::internal, "elements " + interval(begin, end) +
+                                    " asked of a tensor of shape " + to_string(shape));
+  }
+  const Shape strides = strides_of(shape);
+  std::vector<Box> boxes;
+  while (begin < end) {
+    // The outermost dimension of which whole rows begin here.
+    std::size_t d = 0;
+    while (d < shape.size() && (begin % strides[d] != 0 || end - begin < strides[d])) {
+      ++d;
+    }
+    Box box = whole(shape);
+    for (std::size_t i = 0; i <= d && i < shape.size(); ++i) {
+      box.offsets[i] = begin / strides[i] % shape[i];
+      box.sizes[i] = 1;
+    }
+    if (d < shape.size()) {
+      box.sizes[d] = std::min(shape[d] - box.offsets[d], (end - begin) / strides[d]);
+    }
+    begin += box.numel();
+    boxes.push_back(std::move(box));
+  }
+  return boxes;
+}
+
+std::optional<Box> row_box(const Shape& shape, int rank, int ranks) {
+  if (shape.empty()) {
+    return rank == 0 ? std::optional(Box{}) : std::nullopt;
+  }
+  const std::int64_t rows = shape[0];
+  const std::int64_t share = rows / ranks + (rows % ranks != 0 ? 1 : 0);
+  Box box = whole(shape);
+  box.offsets[0] = std::min(rows, rank * share);
+  box.sizes[0] = std::min(share, rows - box.offsets[0]);
+  return box;
+}
+
+void for_each_run(const Shape& shape, const Box& box, std::int64_t begin, std::int64_t end,
+                  const std::function<void(std::int64_t in_box, std::int64_t in_range,
+                                           std::int64_t numel)>& visit) {
+  if (begin < end && box.numel() > 0) {
+    RunVisitor(shape, box, begin, end, visit)();
+  }
+}
+
+std::string cover_fault(const Shape& shape, const std::vector<Box>& boxes) {
+  std::vector<std::size_t> filled;
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    if (!lies_in(boxes[i], shape)) {
+      return "box " + to_string(boxes[i]) + " does not lie in shape " + to_string(shape);
+    }
+    if (boxes[i].numel() > 0) {
+      filled.push_back(i);
+    }
+  }
+  return numel_of(shape) == 0 ? "" : CoverCheck(shape, boxes)(std::move(filled), 0);
+}
+
+}  // namespace acc::checkpoint
