@@ -23,6 +23,23 @@ acc_add_library(checkpoint
     # dcp
     # deepspeed
     # accelerate
+    # convert
+    src/checkpoint/convert/bin_output.cpp
+    src/checkpoint/convert/check_written.cpp
+    src/checkpoint/convert/convert.cpp
+    src/checkpoint/convert/dcp_folder.cpp
+    src/checkpoint/convert/dcp_output.cpp
+    src/checkpoint/convert/deepspeed_output.cpp
+    src/checkpoint/convert/folder_output.cpp
+    src/checkpoint/convert/output_set.cpp
+    src/checkpoint/convert/parallel.cpp
+    src/checkpoint/convert/reshard.cpp
+    src/checkpoint/convert/safetensors_output.cpp
+    src/checkpoint/convert/save_folder.cpp
+    src/checkpoint/convert/selection.cpp
+    src/checkpoint/convert/streaming.cpp
+    src/checkpoint/convert/tiles.cpp
+    src/checkpoint/convert/verify.cpp
     # the older form of ours
     src/checkpoint/manifest.cpp
     src/checkpoint/piece_table.cpp

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <functional>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 namespace fs = std::filesystem;
 
@@ -37,8 +37,10 @@ class NewFile {
 };
 
 std::size_t check(const fs::path& path, const std::vector<OutputTensor>& tensors,
-           const Options& options) {
-  Stored written{.path = path, .format = Format::torch_file};
+                  const Options& options) {
+  Stored written;
+  written.path = path;
+  written.format = Format::torch_file;
   accelerate::read_torch_file(path, written.catalog, written.training, written.provenance);
   return check_written(written, tensors, options);
 }
@@ -103,4 +105,4 @@ Result write_bin(const Stored& stored, const fs::path& folder, const Options& op
   return result;
 }
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

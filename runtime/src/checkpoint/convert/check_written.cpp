@@ -1,7 +1,7 @@
 #include "checkpoint/convert/outputs.hpp"
 #include "checkpoint/convert/verify.hpp"
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 std::size_t check_written(const Stored& written, const std::vector<OutputTensor>& tensors,
                           const Options& options) {
@@ -19,4 +19,4 @@ std::size_t check_written(const Stored& written, const std::vector<OutputTensor>
   return tensors.size();
 }
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

@@ -5,7 +5,7 @@
 #include "checkpoint/convert/parallel.hpp"
 #include "checkpoint/files/manifest.hpp"
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 std::uint64_t DcpFolder::nbytes() const {
   std::uint64_t sum = 0;
@@ -44,4 +44,4 @@ bool is_dcp_file(const std::string& path) {
          path == kManifestFile || (path.starts_with("__") && path.ends_with(".distcp"));
 }
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <vector>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 /// A DCP folder in rows, as FSDP cuts them, and where its tensors come from.
 struct DcpFolder {
@@ -28,4 +28,4 @@ void write_dcp_folder(const std::filesystem::path& folder, const DcpFolder& from
 /// Whether a path may lie in such a folder.
 bool is_dcp_file(const std::string& path);
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

@@ -4,7 +4,7 @@
 
 #include <unistd.h>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 namespace fs = std::filesystem;
 
@@ -34,4 +34,4 @@ fs::path NewFolder::commit() {
   return folder_.target();
 }
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

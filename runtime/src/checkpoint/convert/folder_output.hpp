@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 /// The folder of an output, while it is filled: complete or absent.
 class NewFolder {
@@ -29,4 +29,4 @@ class NewFolder {
   bool committed_ = false;
 };
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 namespace fs = std::filesystem;
 
@@ -53,8 +53,8 @@ std::size_t OutputSet::add(const std::string& name, std::uint64_t nbytes) {
 void OutputSet::write(std::size_t file, std::uint64_t offset,
                       std::span<const std::byte> bytes) const {
   while (!bytes.empty()) {
-    const ssize_t count = ::pwrite(files_[file].fd.get(), bytes.data(), bytes.size(),
-                                   static_cast<off_t>(offset));
+    const ssize_t count =
+        ::pwrite(files_[file].fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (count < 0 && errno != EINTR) {
       throw file_error("write", temporary(file), errno);
     }
@@ -99,4 +99,4 @@ std::vector<fs::path> OutputSet::commit() {
   return paths;
 }
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

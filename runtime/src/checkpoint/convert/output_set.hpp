@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 /// Files of known sizes in a folder, filled at any place by any thread, that get their names
 /// together: each is written as "<name>.tmp" and renamed by `commit`, in the order of the list, so
@@ -42,4 +42,4 @@ class OutputSet {
   std::vector<File> files_;
 };
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

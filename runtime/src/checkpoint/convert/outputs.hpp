@@ -11,7 +11,7 @@
 #include <vector>
 
 /// The writers of convert(), one an output.
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 Result write_safetensors(const Stored& stored, const std::filesystem::path& folder,
                          const Options& options);
@@ -32,4 +32,4 @@ std::size_t check_written(const Stored& written, const std::vector<OutputTensor>
 /// "… does not read back as it was written".
 Error not_as_written(const std::filesystem::path& path, const std::string& tensor);
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

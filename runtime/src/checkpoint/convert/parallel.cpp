@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 void for_each_parallel(std::size_t count, int threads,
                        const std::function<void(std::size_t, std::size_t)>& body) {
@@ -46,4 +46,4 @@ int default_threads() {
   return std::clamp(known ? CPU_COUNT(&allowed) : 1, 1, 16);
 }
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

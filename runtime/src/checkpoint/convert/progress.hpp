@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 /// Hears how far a long piece of work is: "writing", "checking"; bytes. One call at a time, on any
 /// thread of it.
@@ -50,4 +50,4 @@ class ProgressMeter {
   std::chrono::steady_clock::time_point next_;
 };
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <map>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 namespace fs = std::filesystem;
 
@@ -145,4 +145,4 @@ Result write_safetensors(const Stored& stored, const fs::path& folder, const Opt
   return result;
 }
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 namespace {
 
 bool is_weight(const StoredTensor& tensor) {
@@ -56,4 +56,4 @@ std::string optimizer_of(const Stored& stored) {
                                 "exp_avg_sq) and SGD's (momentum_buffer) cannot be written");
 }
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

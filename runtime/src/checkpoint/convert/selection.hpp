@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 /// All that is no optimizer's state, in the order of the checkpoint; `dtype`: of the real ones.
 std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> dtype);
@@ -18,4 +18,4 @@ bool has_optimizer(const Stored& stored);
 /// where they do not.
 std::string optimizer_of(const Stored& stored);
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

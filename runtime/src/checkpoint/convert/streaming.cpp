@@ -1,7 +1,7 @@
 #include "checkpoint/convert/outputs.hpp"
 #include "checkpoint/convert/tiles.hpp"
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 void stream(TensorReader& reader, const StoredTensor& tensor, Range range, Dtype dtype,
             ProgressMeter& meter, const torch::Sink& sink) {
@@ -22,4 +22,4 @@ Error not_as_written(const std::filesystem::path& path, const std::string& tenso
                             " does not read back as it was written; nothing was kept"};
 }
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 std::uint64_t nbytes_of(std::span<const OutputTensor> tensors) {
   std::uint64_t sum = 0;
@@ -57,4 +57,4 @@ std::vector<Tile> cut_tiles(std::span<const OutputTensor> tensors, std::uint64_t
   return tiles;
 }
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

@@ -10,7 +10,7 @@
 #include <vector>
 
 /// How a conversion is cut into pieces of work. Pure.
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 /// A stored tensor on its way into an output, with its name and dtype there.
 struct OutputTensor {
@@ -33,8 +33,8 @@ struct Tile {
   std::int64_t numel = 0;
 };
 
-/// What a thread holds of a tensor at once, in bytes of the stored dtype: it stays in a second-level
-/// cache between reading and writing.
+/// What a thread holds of a tensor at once, in bytes of the stored dtype: it stays in a
+/// second-level cache between reading and writing.
 inline constexpr std::uint64_t kTileBytes = 1 << 20;
 
 /// The range of elements that a box is, where it is one.
@@ -45,8 +45,8 @@ struct Range {
 std::optional<Range> range_of(const Shape& shape, const Box& box);
 
 /// All elements of the tensors, once, in order, in tiles of at most `tile_nbytes`. A tile begins
-/// where a stored piece does and goes on in whole tiles from there, so that no block of checksums is
-/// read twice.
+/// where a stored piece does and goes on in whole tiles from there, so that no block of checksums
+/// is read twice.
 std::vector<Tile> cut_tiles(std::span<const OutputTensor> tensors,
                             std::uint64_t tile_nbytes = kTileBytes);
 
@@ -54,4 +54,4 @@ std::vector<Tile> cut_tiles(std::span<const OutputTensor> tensors,
 void cut_tiles(const StoredTensor& tensor, std::size_t number, Range range,
                std::uint64_t tile_nbytes, std::vector<Tile>& tiles);
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

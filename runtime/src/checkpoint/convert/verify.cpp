@@ -14,7 +14,7 @@
 #include <mutex>
 #include <set>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 namespace fs = std::filesystem;
 
@@ -78,8 +78,8 @@ class ArchiveCheck {
       buffer_.resize(std::min<std::size_t>(record.nbytes, 1 << 20));
       std::uint32_t crc = 0;
       for (std::uint64_t done = 0; done < record.nbytes; done += buffer_.size()) {
-        const auto piece = std::span(buffer_).first(
-            std::min<std::size_t>(buffer_.size(), record.nbytes - done));
+        const auto piece =
+            std::span(buffer_).first(std::min<std::size_t>(buffer_.size(), record.nbytes - done));
         archive.file().read(archive.offset() + record.offset + done, piece);
         crc = crc32(crc, piece);
       }
@@ -214,4 +214,4 @@ Verification verify(const fs::path& path, int num_threads, const Progress& progr
   return found;
 }
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::checkpoint::convert {
+namespace acc::checkpoint::conversion {
 
 struct Damage {
   std::filesystem::path file;  ///< empty where it is known in `reason` alone
@@ -26,12 +26,12 @@ struct Verification {
   std::vector<Damage> damaged;
 };
 
-/// Reads all of a checkpoint and checks it by all checksums that are there, on some threads. What is
-/// wrong is in the result; only what is no checkpoint at all throws Error(config).
+/// Reads all of a checkpoint and checks it by all checksums that are there, on some threads. What
+/// is wrong is in the result; only what is no checkpoint at all throws Error(config).
 Verification verify(const std::filesystem::path& path, int num_threads,
                     const Progress& progress = {});
 /// The same for the tensors of one that was opened.
 void verify_tensors(const Stored& stored, int num_threads, const Progress& progress,
                     Verification& found);
 
-}  // namespace acc::checkpoint::convert
+}  // namespace acc::checkpoint::conversion
