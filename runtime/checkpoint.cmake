@@ -16,10 +16,27 @@ acc_add_library(checkpoint
     src/checkpoint/tensor/box.cpp
     src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
+    src/checkpoint/pickle/known_globals.cpp
+    src/checkpoint/pickle/reader.cpp
+    src/checkpoint/pickle/source.cpp
+    src/checkpoint/pickle/value.cpp
+    src/checkpoint/pickle/writer.cpp
+    src/checkpoint/archive/crc32_combine.cpp
+    src/checkpoint/archive/read_records.cpp
+    src/checkpoint/archive/writer.cpp
+    src/checkpoint/archive/zip_format.cpp
+    src/checkpoint/torch/tensor_value.cpp
+    src/checkpoint/torch/torch_file.cpp
+    src/checkpoint/torch/torch_file_writer.cpp
     # catalog
+    src/checkpoint/catalog/catalog.cpp
+    src/checkpoint/catalog/piece_reader.cpp
+    src/checkpoint/catalog/piece_source.cpp
+    src/checkpoint/catalog/tensor_reader.cpp
     # safetensors
     src/checkpoint/safetensors/file.cpp
     src/checkpoint/safetensors/header.cpp
+    src/checkpoint/safetensors/tensor_set.cpp
     # dcp
     # deepspeed
     # accelerate

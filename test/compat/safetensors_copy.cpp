@@ -15,10 +15,11 @@ int main(int argc, char** argv) {
   }
   try {
     const SafetensorsFile in(argv[1]);
-    std::vector<TensorSpec> specs;
+    std::vector<NamedTensor> specs;
     for (const TensorEntry& tensor : in.tensors()) {
-      const std::string own = tensor.dtype == "F64" ? "F32" : tensor.dtype;
-      specs.push_back({tensor.name, argc > 3 ? argv[3] : own, tensor.shape});
+      const Dtype own = tensor.dtype == Dtype::f64 ? Dtype::f32 : tensor.dtype;
+      specs.push_back(
+          {tensor.name, argc > 3 ? dtype_of_safetensors(argv[3]).value() : own, tensor.shape});
     }
     SafetensorsWriter out(argv[2], specs, in.metadata());
     for (const TensorEntry& tensor : in.tensors()) {

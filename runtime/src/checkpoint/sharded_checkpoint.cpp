@@ -64,11 +64,12 @@ void CheckpointWriter::write_rank_file(int rank, std::span<const Piece> pieces) 
                     " that rank 0 made: all machines must share the checkpoint's folder",
                 rank);
   }
-  std::vector<TensorSpec> specs;
+  std::vector<NamedTensor> specs;
   for (const Piece& piece : pieces) {
     if (!piece.data.empty()) {  // its name would be that of the piece that follows
-      specs.push_back(
-          {piece_name(piece.tensor, piece.kind, piece.offset), "F32", {std::ssize(piece.data)}});
+      specs.push_back({piece_name(piece.tensor, piece.kind, piece.offset),
+                       Dtype::f32,
+                       {std::ssize(piece.data)}});
     }
   }
   SafetensorsWriter file(folder_.temporary() / rank_file_name(rank), std::move(specs));

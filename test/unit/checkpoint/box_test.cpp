@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -35,17 +36,47 @@ Box random_box(std::mt19937& generator, const Shape& shape) {
 
 /// Numbers, in the tensor, of a box's elements, in the box's order.
 std::vector<std::int64_t> elements_of(const Shape& shape, const Box& box) {
-  std::vector<std::int64_t> elements;
-  for (std::int64_t i = 0; i < box.numel(); ++i) {
-    std::int64_t rest = i, stride = 1, element = 0;
-    for (std::size_t d = shape.size(); d-- > 0;) {
-      element += (box.offsets[d] + rest % box.sizes[d]) * stride;
-      rest /= box.sizes[d];
-      stride *= shape[d];
+  std::vector<std::int64_t> elements = {0};
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    std::vector<std::int64_t> finer;
+    for (const std::int64_t element : elements) {
+      for (std::int64_t i = 0; i < box.sizes[d]; ++i) {
+        finer.push_back(element * shape[d] + box.offsets[d] + i);
+      }
     }
-    elements.push_back(element);
+    elements = std::move(finer);
   }
   return elements;
+}
+
+struct Run {
+  std::int64_t in_first, in_second, numel;
+  bool operator==(const Run&) const = default;
+};
+
+/// Runs of the elements that two lists share; both rise.
+std::vector<Run> common_runs(const std::vector<std::int64_t>& first,
+                             const std::vector<std::int64_t>& second) {
+  std::vector<Run> runs;
+  std::size_t j = 0;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    while (j < second.size() && second[j] < first[i]) {
+      ++j;
+    }
+    if (j == second.size() || second[j] != first[i]) {
+      continue;
+    }
+    const Run one = {static_cast<std::int64_t>(i), static_cast<std::int64_t>(j), 1};
+    const bool goes_on = !runs.empty() &&
+                         runs.back().in_first + runs.back().numel == one.in_first &&
+                         runs.back().in_second + runs.back().numel == one.in_second;
+    if (goes_on) {
+      ++runs.back().numel;
+    } else {
+      runs.push_back(one);
+    }
+  }
+  return runs;
 }
 
 /// Every box of a shape that has elements.
@@ -128,7 +159,7 @@ TEST_CASE("a range becomes the fewest boxes, in order") {
   CHECK_THROWS_AS(boxes_of_range({2, 3}, -1, 2), acc::Error);
 }
 
-TEST_CASE("runs of a box in a range: all elements once, as long as they can be") {
+TEST_CASE("runs of a box in a range or in a box: all elements once, as long as they can be") {
   std::mt19937 generator(2);
   for (int round = 0; round < 2000; ++round) {
     const Shape shape = random_shape(generator, 0);
@@ -139,32 +170,22 @@ TEST_CASE("runs of a box in a range: all elements once, as long as they can be")
         begin + static_cast<std::int64_t>(generator() % static_cast<unsigned>(numel - begin + 1));
     CAPTURE(to_string(shape));
     CAPTURE(to_string(box));
-    struct Run {
-      std::int64_t in_box, in_range, numel;
-      bool operator==(const Run&) const = default;
+    std::vector<std::int64_t> range(static_cast<std::size_t>(end - begin));
+    std::iota(range.begin(), range.end(), begin);
+    std::vector<Run> found;
+    const VisitRun note = [&](std::int64_t in_first, std::int64_t in_second, std::int64_t count) {
+      found.push_back({in_first, in_second, count});
     };
-    std::vector<Run> expected, found;
+    for_each_run(shape, box, begin, end, note);
     const auto elements = elements_of(shape, box);
+    REQUIRE(found == common_runs(elements, range));
+    found.clear();
+    const Box other = random_box(generator, shape);
+    for_each_run(box, other, note);
+    REQUIRE(found == common_runs(elements, elements_of(shape, other)));
     for (std::size_t i = 0; i < elements.size(); ++i) {
-      const auto in_box = static_cast<std::int64_t>(i);
-      const std::int64_t in_range = elements[i] - begin;
-      if (elements[i] < begin || elements[i] >= end) {
-        continue;
-      }
-      const bool goes_on = !expected.empty() &&
-                           expected.back().in_box + expected.back().numel == in_box &&
-                           expected.back().in_range + expected.back().numel == in_range;
-      if (goes_on) {
-        ++expected.back().numel;
-      } else {
-        expected.push_back({in_box, in_range, 1});
-      }
+      REQUIRE(element_in_tensor(shape, box, static_cast<std::int64_t>(i)) == elements[i]);
     }
-    for_each_run(shape, box, begin, end,
-                 [&](std::int64_t in_box, std::int64_t in_range, std::int64_t count) {
-                   found.push_back({in_box, in_range, count});
-                 });
-    REQUIRE(found == expected);
   }
 }
 

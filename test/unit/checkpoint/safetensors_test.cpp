@@ -1,5 +1,4 @@
 #include "checkpoint/safetensors/file.hpp"
-
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
@@ -58,7 +57,7 @@ TEST_CASE("a file of the safetensors package reads: names, shapes, metadata, val
   const SafetensorsFile file(ACC_TEST_DATA "/parity_gpt/init.safetensors");
   std::int64_t numel = 0;
   for (const TensorEntry& tensor : file.tensors()) {
-    CHECK(tensor.dtype == "F32");
+    CHECK(tensor.dtype == Dtype::f32);
     numel += tensor.numel();
   }
   CHECK(numel == 120'576);
@@ -73,13 +72,14 @@ TEST_CASE("a file of the safetensors package reads: names, shapes, metadata, val
 TEST_CASE("what was written reads back, whole and in slices, whatever the chunks") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "a.safetensors";
-  const std::vector<TensorSpec> specs = {{"odd \"name\"/é", "F32", {7, 11}}, {"scalar", "F32", {}},
-                                         {"empty", "F32", {0, 4}},           {"half", "F16", {9}},
-                                         {"brain", "BF16", {5000}},          {"none", "BF16", {0}}};
+  const std::vector<NamedTensor> specs = {
+      {"odd \"name\"/é", Dtype::f32, {7, 11}}, {"scalar", Dtype::f32, {}},
+      {"empty", Dtype::f32, {0, 4}},           {"half", Dtype::f16, {9}},
+      {"brain", Dtype::bf16, {5000}},          {"none", Dtype::bf16, {0}}};
   std::mt19937 generator(3);
   SafetensorsWriter writer(path, specs, {{"format", "pt"}});
   CHECK_FALSE(fs::exists(path));
-  for (const TensorSpec& spec : specs) {
+  for (const NamedTensor& spec : specs) {
     const auto values = counting(static_cast<std::size_t>(numel_of(spec.shape)));
     std::span<const float> rest = values;
     while (!rest.empty()) {
@@ -94,7 +94,7 @@ TEST_CASE("what was written reads back, whole and in slices, whatever the chunks
   const SafetensorsFile file(path);
   CHECK(file.metadata().at("format") == "pt");
   REQUIRE(file.tensors().size() == specs.size());
-  for (const TensorSpec& spec : specs) {
+  for (const NamedTensor& spec : specs) {
     CHECK(file.at(spec.name).shape == spec.shape);
     CHECK(file.at(spec.name).dtype == spec.dtype);
     const auto numel = static_cast<std::size_t>(numel_of(spec.shape));
@@ -104,7 +104,7 @@ TEST_CASE("what was written reads back, whole and in slices, whatever the chunks
       const float expected = static_cast<float>(i) - 3.0F;
       // bf16 keeps 8 bits of mantissa; the other values are exact.
       REQUIRE(std::abs(all[i] - expected) <=
-              (spec.dtype == "BF16" ? std::abs(expected) / 256 : 0.0F));
+              (spec.dtype == Dtype::bf16 ? std::abs(expected) / 256 : 0.0F));
     }
     for (std::size_t begin = 0; begin < numel; begin += 7) {
       std::vector<float> slice(std::min<std::size_t>(5, numel - begin));
@@ -117,11 +117,43 @@ TEST_CASE("what was written reads back, whole and in slices, whatever the chunks
 TEST_CASE("the data begins at a multiple of 8") {
   const TemporaryFolder folder;
   for (const std::string name : {"a", "ab", "abc", "abcd", "abcde", "abcdef", "abcdefg"}) {
-    SafetensorsWriter writer(folder.path() / "f", {{name, "F32", {1}}});
+    SafetensorsWriter writer(folder.path() / "f", {{name, Dtype::f32, {1}}});
     writer.append(counting(1));
     writer.commit();
     CHECK(read_file(folder.path() / "f").size() % 8 == 4);
   }
+}
+
+TEST_CASE("tensors of every dtype are written from their bytes") {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "a.safetensors";
+  const std::vector<NamedTensor> tensors = {{"i", Dtype::i64, {2}},
+                                            {"f", Dtype::f64, {3}},
+                                            {"e", Dtype::f8_e4m3, {0}},
+                                            {"b", Dtype::boolean, {5}}};
+  SafetensorsWriter writer(path, tensors);
+  std::string bytes(45, 0);
+  std::iota(bytes.begin(), bytes.end(), char{1});
+  const auto raw = std::as_bytes(std::span(bytes));
+  writer.append(raw.first(7));
+  writer.append(raw.subspan(7, 9));
+  CHECK_THROWS_WITH_AS(writer.append(raw.subspan(16)),
+                       doctest::Contains("29 bytes are more than the 24 that tensor 'f' has left"),
+                       acc::Error);
+  writer.append(raw.subspan(16, 24));
+  CHECK_THROWS_WITH_AS(writer.append(counting(1)), doctest::Contains("cannot convert"), acc::Error);
+  writer.append(raw.subspan(40));
+  writer.commit();
+  const std::string file = read_file(path);
+  const SafetensorsLayout layout = lay_out_safetensors(tensors);
+  CHECK(file == layout.header + bytes);
+  CHECK(layout.nbytes == file.size());
+  const std::uint64_t begin = layout.header.size();
+  CHECK(layout.offsets == std::vector<std::uint64_t>{begin, begin + 16, begin + 40, begin + 40});
+  const SafetensorsHeader header = read_header(InputFile(path));
+  REQUIRE(header.tensors.size() == 4);
+  CHECK(header.data_begin == begin);
+  CHECK(header.tensors.back().dtype == Dtype::boolean);
 }
 
 TEST_CASE("F64 is narrowed, other dtypes are refused by name") {
@@ -168,6 +200,7 @@ TEST_CASE("damaged files are refused with what is wrong") {
       {file_of("{}", "").substr(0, 9), "truncated: the header has 2 bytes, found 1"},
       {file_of("{\"w\":", ""), "not valid JSON"},
       {file_of("[]", ""), "not a JSON object"},
+      {file_of("{\"w\":[[[[7]]]]}", ""), "nested deeper"},
       {file_of("{\"w\":7}", ""), "expected an object with dtype, shape and data_offsets, found 7"},
       {file_of(R"({"__metadata__":{"a":1}})", ""), "__metadata__ must map strings to strings"},
       {one(R"({"dtype":"F31","shape":[1],"data_offsets":[0,4]})", 4), "unknown dtype F31"},
@@ -206,7 +239,8 @@ TEST_CASE("damaged files are refused with what is wrong") {
 
 TEST_CASE("every truncation of a file is noticed") {
   const TemporaryFolder folder;
-  SafetensorsWriter writer(folder.path() / "whole", {{"a", "F32", {3}}, {"b", "F16", {2}}});
+  SafetensorsWriter writer(folder.path() / "whole",
+                           {{"a", Dtype::f32, {3}}, {"b", Dtype::f16, {2}}});
   writer.append(counting(3));
   writer.append(counting(2));
   writer.commit();
@@ -222,16 +256,16 @@ TEST_CASE("an unfinished or wrong write leaves nothing behind") {
   const fs::path path = folder.path() / "a.safetensors";
   write_file(path, "old");
   {
-    SafetensorsWriter writer(path, {{"a", "F32", {3}}});
+    SafetensorsWriter writer(path, {{"a", Dtype::f32, {3}}});
     writer.append(counting(2));
     CHECK_THROWS_WITH_AS(writer.append(counting(2)), doctest::Contains("tensor 'a' has left"),
                          acc::Error);
-    CHECK_THROWS_WITH_AS(writer.commit(), doctest::Contains("2 of its 3 elements"), acc::Error);
+    CHECK_THROWS_WITH_AS(writer.commit(), doctest::Contains("8 of its 12 bytes"), acc::Error);
   }
   CHECK(read_file(path) == "old");
   CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);
-  CHECK_THROWS_AS(SafetensorsWriter(path, {{"a", "F32", {1}}, {"a", "F32", {1}}}), acc::Error);
-  CHECK_THROWS_AS(SafetensorsWriter(path, {{"a", "I32", {1}}}), acc::Error);
+  CHECK_THROWS_AS(SafetensorsWriter(path, {{"a", Dtype::f32, {1}}, {"a", Dtype::f32, {1}}}),
+                  acc::Error);
   CHECK_THROWS_WITH_AS(SafetensorsWriter(folder.path() / "no" / "where", {}),
                        doctest::Contains("No such file"), acc::Error);
 }

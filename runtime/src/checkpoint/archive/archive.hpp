@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,7 +19,7 @@ struct Record {
   std::string name;  ///< without the root folder: "data.pkl", "data/0"
   std::uint64_t offset = 0;
   std::uint64_t nbytes = 0;
-  std::uint32_t crc32 = 0;
+  std::uint32_t crc32 = 0;  ///< 0 with bytes: the writer left none
 };
 
 /// Gives bytes of an archive: [offset, offset + out.size()).
@@ -28,7 +27,7 @@ using ReadAt = std::function<void(std::uint64_t offset, std::span<std::byte> out
 
 /// The records of an archive of `nbytes`, from its central directory and its local headers (zip64
 /// too). Reads those alone. Throws Error(config) that begins with `where`: no archive, truncated,
-/// compressed or encrypted records, offsets outside.
+/// compressed or encrypted records, offsets outside, records that overlap.
 std::vector<Record> read_records(const ReadAt& read, std::uint64_t nbytes,
                                  const std::string& where);
 
@@ -44,19 +43,22 @@ class Writer {
   /// A record of `nbytes` whose payload comes in pieces.
   void begin(std::string_view name, std::uint64_t nbytes);
   void append(std::span<const std::byte> payload);
+  /// The same for who knows the CRC-32 of these bytes already.
+  void append(std::span<const std::byte> payload, std::uint32_t crc32);
   void end();
   /// The central directory. The archive is complete.
   void finish();
 
+  /// Those that were written.
+  [[nodiscard]] const std::vector<Record>& records() const noexcept { return records_; }
+
  private:
-  struct Open;
   OutputFile& out_;
   std::string root_;
   std::uint64_t start_;  ///< of the archive in `out`
   std::vector<Record> records_;
-  std::string open_name_;
-  std::uint64_t open_left_ = 0;
-  std::uint32_t crc_ = 0;
+  std::vector<std::uint64_t> headers_;  ///< where each record's local header begins
+  std::uint64_t left_ = 0;              ///< of the open record
 };
 
 /// What Writer makes of records with these names and sizes.

@@ -73,6 +73,7 @@ struct Catalog {
 
  private:
   std::map<Key, std::size_t> by_name_;
+  std::map<std::filesystem::path, std::uint32_t> by_path_;
 };
 
 /// What an optimizer's parameter group had of its own.

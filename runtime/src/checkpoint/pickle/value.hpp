@@ -1,16 +1,21 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
+#include <memory_resource>
+#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace acc::checkpoint::pickle {
 
-/// What a pickle describes, as data: nothing is ever called. Owned by its Document.
+/// What a pickle describes, as data: nothing is ever called. It, its texts and its items lie in its
+/// Document.
 struct Value {
-  enum class Kind {
+  using Items = std::span<const Value* const>;
+
+  enum class Kind : std::uint8_t {
     none,
     boolean,  ///< integer: 0 or 1
     integer,  ///< 64 bits; longer ones are refused
@@ -23,17 +28,20 @@ struct Value {
     dict,        ///< items: key, value, key, value, … in order
     set,         ///< items
     object,      ///< items: callable or class, tuple of arguments; then state, if any. `name`:
-                 ///< "reduce" or "new"; keys set on it (SETITEMS, as on an OrderedDict) lie in
-                 ///< `entries` (key, value, …), appended elements in `entries` of kind list
+                 ///< "reduce" or "new"; `entries`: key, value, … of keyword arguments and of
+                 ///< keys set on it, as on an OrderedDict
     persistent,  ///< items: the identifier (a torch storage)
   };
   Kind kind = Kind::none;
+  bool fetched = false;        ///< the reader's: the memo gave it out
+  std::uint16_t depth = 0;     ///< 0 for what has no items, else 1 + the deepest item's
+  std::uint32_t expanded = 1;  ///< values in it and itself, shared ones as often as they occur
   std::int64_t integer = 0;
   double real = 0.0;
-  std::string text = {};
-  std::string name = {};
-  std::vector<const Value*> items = {};
-  std::vector<const Value*> entries = {};
+  std::string_view text = {};
+  std::string_view name = {};
+  Items items = {};
+  Items entries = {};
 
   [[nodiscard]] bool is(Kind which) const noexcept { return kind == which; }
   /// Whether it is that global ("torch", "Size").
@@ -45,7 +53,7 @@ struct Value {
   /// null where there is none. Linear.
   [[nodiscard]] const Value* find(std::string_view key) const noexcept;
   /// Key, value, … of the same.
-  [[nodiscard]] const std::vector<const Value*>& pairs() const noexcept;
+  [[nodiscard]] Items pairs() const noexcept;
   /// "a dict", "text 'abc'", "torch.Size": for messages.
   [[nodiscard]] std::string describe() const;
 };
@@ -53,18 +61,23 @@ struct Value {
 /// The values of one pickle and their storage. Values may be shared, never circular.
 class Document {
  public:
-  Document() = default;
-  Document(Document&&) = default;
-  Document& operator=(Document&&) = default;
-  Document(const Document&) = delete;
-  Document& operator=(const Document&) = delete;
+  Document() : memory_(std::make_unique<std::pmr::monotonic_buffer_resource>()) {}
 
   [[nodiscard]] const Value& root() const noexcept { return *root_; }
-  Value& add(Value value) { return values_.emplace_back(std::move(value)); }
+  /// The texts and items that `value` refers to are the document's too, or constants.
+  Value& add(const Value& value) { return *std::construct_at(room<Value>(1), value); }
+  /// A copy of the text that lives as long as the document.
+  std::string_view keep(std::string_view text);
+  std::span<const Value*> keep(std::span<const Value* const> items, std::size_t capacity = 0);
   void set_root(const Value& root) noexcept { root_ = &root; }
 
  private:
-  std::deque<Value> values_;
+  template <typename T>
+  T* room(std::size_t count) {
+    return static_cast<T*>(memory_->allocate(count * sizeof(T), alignof(T)));
+  }
+
+  std::unique_ptr<std::pmr::monotonic_buffer_resource> memory_;
   const Value* root_ = nullptr;
 };
 

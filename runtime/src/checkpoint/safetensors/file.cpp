@@ -1,40 +1,19 @@
 #include "checkpoint/safetensors/file.hpp"
 
-#include "checkpoint/safetensors/header.hpp"
-#include "kernels/kernels.hpp"
+#include "acc/base/error.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <set>
 
 namespace acc::checkpoint {
 namespace {
 
 constexpr std::size_t kChunk = 4096;  // elements converted at a time
 
-// From bytes that may lie at any address to `out`, through an aligned buffer where they must be
-// converted.
-template <typename Element, typename Convert>
-void convert_from(const std::byte* from, std::span<float> out, const Convert& convert) {
-  std::array<Element, kChunk> buffer;
-  while (!out.empty()) {
-    const std::size_t count = std::min(out.size(), kChunk);
-    std::memcpy(buffer.data(), from, count * sizeof(Element));
-    convert(buffer.data(), out.data(), count);
-    from += count * sizeof(Element);
-    out = out.subspan(count);
-  }
-}
-
-void narrow(const double* from, float* to, std::size_t numel) {
-  std::transform(from, from + numel, to, [](double value) { return static_cast<float>(value); });
-}
-
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path), file_(path) {
-  SafetensorsHeader header = parse_header(file_.bytes(), path);
+  SafetensorsHeader header = parse_header(file_.bytes(), file_.bytes().size(), path);
   data_begin_ = header.data_begin;
   tensors_ = std::move(header.tensors);
   metadata_ = std::move(header.metadata);
@@ -60,48 +39,53 @@ void SafetensorsFile::read_slice(std::string_view name, std::int64_t offset,
                                     std::to_string(offset + std::ssize(out)) + " asked of '" +
                                     tensor.name + "', which has " + std::to_string(tensor.numel()));
   }
-  const std::size_t size = element_size(tensor.dtype).value();
-  const std::byte* from =
-      file_.bytes().data() + data_begin_ + tensor.begin + static_cast<std::size_t>(offset) * size;
-  const auto& table = kernels::kernels();
-  if (tensor.dtype == "F32") {
-    if (!out.empty()) {
-      std::memcpy(out.data(), from, out.size_bytes());
-    }
-  } else if (tensor.dtype == "BF16") {
-    convert_from<std::uint16_t>(from, out, table.bf16_to_f32);
-  } else if (tensor.dtype == "F16") {
-    convert_from<std::uint16_t>(from, out, table.f16_to_f32);
-  } else if (tensor.dtype == "F64") {
-    convert_from<double>(from, out, narrow);
-  } else {
+  if (!is_real(tensor.dtype)) {
     throw Error(Errc::config, path_.string() + ": tensor '" + tensor.name +
-                                  "': expected F32, F16, BF16 or F64, found " + tensor.dtype);
+                                  "': expected F32, F16, BF16 or F64, found " +
+                                  std::string(safetensors_name(tensor.dtype)));
   }
+  const std::byte* from = file_.bytes().data() + data_begin_ + tensor.begin +
+                          static_cast<std::size_t>(offset) * size_of(tensor.dtype);
+  convert(from, tensor.dtype, out.data(), Dtype::f32, out.size());
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
-                                     std::vector<TensorSpec> tensors,
+                                     std::vector<NamedTensor> tensors,
                                      const std::map<std::string, std::string>& metadata)
     : file_(path), tensors_(std::move(tensors)) {
-  std::set<std::string_view> names;
-  for (const TensorSpec& tensor : tensors_) {
-    const bool known = tensor.dtype == "F32" || tensor.dtype == "BF16" || tensor.dtype == "F16";
-    if (!known || !names.insert(tensor.name).second) {
-      throw Error(Errc::internal,
-                  path.string() + ": cannot write tensor '" + tensor.name + "'" +
-                      (known ? ": its name is there twice"
-                             : " as " + tensor.dtype + ": expected F32, BF16 or F16"));
-    }
-  }
-  file_.write(format_header(tensors_, metadata));
+  file_.write(lay_out_safetensors(tensors_, metadata).header);
   skip_complete();
 }
 
+std::uint64_t SafetensorsWriter::current_nbytes() const noexcept {
+  const NamedTensor& tensor = tensors_[current_];
+  return static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
+}
+
 void SafetensorsWriter::skip_complete() noexcept {
-  while (current_ < tensors_.size() && written_ == numel_of(tensors_[current_].shape)) {
+  while (current_ < tensors_.size() && written_ == current_nbytes()) {
     ++current_;
     written_ = 0;
+  }
+}
+
+void SafetensorsWriter::check_room(std::uint64_t nbytes) const {
+  const std::uint64_t left = current_ == tensors_.size() ? 0 : current_nbytes() - written_;
+  if (nbytes > left) {
+    throw Error(Errc::internal,
+                file_.path().string() + ": " + std::to_string(nbytes) +
+                    " bytes are more than the " + std::to_string(left) + " that tensor '" +
+                    (current_ == tensors_.size() ? "(end)" : tensors_[current_].name) +
+                    "' has left");
+  }
+}
+
+void SafetensorsWriter::append(std::span<const std::byte> bytes) {
+  if (!bytes.empty()) {
+    check_room(bytes.size());
+    file_.write(bytes);
+    written_ += bytes.size();
+    skip_complete();
   }
 }
 
@@ -109,38 +93,26 @@ void SafetensorsWriter::append(std::span<const float> values) {
   if (values.empty()) {
     return;
   }
-  if (current_ == tensors_.size() ||
-      std::ssize(values) > numel_of(tensors_[current_].shape) - written_) {
-    throw Error(Errc::internal,
-                file_.path().string() + ": " + std::to_string(values.size()) +
-                    " elements are more than tensor '" +
-                    (current_ == tensors_.size() ? "(end)" : tensors_[current_].name) +
-                    "' has left");
+  const Dtype dtype = current_ == tensors_.size() ? Dtype::f32 : tensors_[current_].dtype;
+  if (dtype == Dtype::f32) {
+    append(std::as_bytes(values));
+    return;
   }
-  written_ += std::ssize(values);
-  const std::string& dtype = tensors_[current_].dtype;
-  if (dtype == "F32") {
-    file_.write(std::as_bytes(values));
-  } else {
-    const auto convert =
-        dtype == "BF16" ? kernels::kernels().f32_to_bf16 : kernels::kernels().f32_to_f16;
-    std::array<std::uint16_t, kChunk> buffer;
-    while (!values.empty()) {
-      const std::size_t count = std::min(values.size(), kChunk);
-      convert(values.data(), buffer.data(), count);
-      file_.write(std::as_bytes(std::span(buffer).first(count)));
-      values = values.subspan(count);
-    }
+  check_room(values.size() * size_of(dtype));
+  std::array<std::byte, kChunk * sizeof(double)> buffer;
+  while (!values.empty()) {
+    const std::size_t count = std::min(values.size(), kChunk);
+    convert(values.data(), Dtype::f32, buffer.data(), dtype, count);
+    append(std::span(buffer).first(count * size_of(dtype)));
+    values = values.subspan(count);
   }
-  skip_complete();
 }
 
 void SafetensorsWriter::commit() {
   if (current_ != tensors_.size()) {
     throw Error(Errc::internal, file_.path().string() + ": tensor '" + tensors_[current_].name +
                                     "' has only " + std::to_string(written_) + " of its " +
-                                    std::to_string(numel_of(tensors_[current_].shape)) +
-                                    " elements");
+                                    std::to_string(current_nbytes()) + " bytes");
   }
   file_.commit();
 }

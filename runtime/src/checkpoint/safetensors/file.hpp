@@ -2,30 +2,17 @@
 
 #include "acc/base/atomic_file.hpp"
 #include "checkpoint/files/mapped_file.hpp"
-#include "checkpoint/tensor/box.hpp"
+#include "checkpoint/safetensors/header.hpp"
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-/// The safetensors format (github.com/huggingface/safetensors): u64 length of a JSON header, the
-/// header, then the tensors' bytes without holes, row-major, little endian.
+/// One safetensors file, mapped or written as a stream.
 namespace acc::checkpoint {
-
-/// A tensor as a header lists it. `dtype` in the format's spelling ("F32", "BF16", …).
-struct TensorEntry {
-  std::string name;
-  std::string dtype;
-  Shape shape;
-  std::uint64_t begin = 0;  ///< of its bytes, counted from the end of the header
-  std::uint64_t end = 0;
-
-  [[nodiscard]] std::int64_t numel() const noexcept { return numel_of(shape); }
-};
 
 /// A file opened for reading. The whole header is checked on opening, so that a truncated or
 /// damaged file is refused as a whole. Every fault throws Error(config) that names the file, the
@@ -51,39 +38,36 @@ class SafetensorsFile {
  private:
   std::filesystem::path path_;
   MappedFile file_;
-  std::size_t data_begin_ = 0;
+  std::uint64_t data_begin_ = 0;
   std::vector<TensorEntry> tensors_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
   std::map<std::string, std::string> metadata_;
-};
-
-/// What is to be written: dtype "F32", "BF16" or "F16".
-struct TensorSpec {
-  std::string name;
-  std::string dtype;
-  Shape shape;
 };
 
 /// Writes a file as a stream: the header at once, then the tensors one after the other in the order
 /// of the list. The file is complete or absent (AtomicFile).
 class SafetensorsWriter {
  public:
-  SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> tensors,
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<NamedTensor> tensors,
                     const std::map<std::string, std::string>& metadata = {});
 
-  /// The next elements of the tensor at hand, converted to its dtype. A call may not reach beyond
-  /// its end: Error(internal).
+  /// The next elements of the tensor at hand, converted to its dtype; Error(config) where that is
+  /// no real one. A call may not reach beyond its end: Error(internal).
   void append(std::span<const float> values);
+  /// The same in its dtype; any number of bytes.
+  void append(std::span<const std::byte> bytes);
   /// Throws Error(internal) where elements are missing.
   void commit();
 
  private:
+  [[nodiscard]] std::uint64_t current_nbytes() const noexcept;
   void skip_complete() noexcept;
+  void check_room(std::uint64_t nbytes) const;
 
   AtomicFile file_;
-  std::vector<TensorSpec> tensors_;
+  std::vector<NamedTensor> tensors_;
   std::size_t current_ = 0;
-  std::int64_t written_ = 0;  ///< elements of the current tensor
+  std::uint64_t written_ = 0;  ///< bytes of the current tensor
 };
 
 }  // namespace acc::checkpoint

@@ -1,6 +1,6 @@
 #include "checkpoint/safetensors/header.hpp"
 
-#include "checkpoint/tensor/dtype.hpp"
+#include "acc/base/error.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -13,7 +13,9 @@
 namespace acc::checkpoint {
 namespace {
 
+constexpr std::uint64_t kLengthWord = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference reader's limit
+constexpr int kMaxDepth = 3;                       // tensor, list of its numbers, number
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
   throw Error(Errc::config, path.string() + ": " + what);
@@ -24,20 +26,28 @@ constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference reader's lim
   fail(path, "tensor '" + name + "': " + what);
 }
 
-std::uint64_t header_length(std::span<const std::byte> file, const std::filesystem::path& path) {
-  if (file.size() < 8) {
+// What was found, for a message.
+std::string shown(const nlohmann::json& value) {
+  constexpr std::size_t kMaxShown = 200;
+  const std::string text = value.dump();
+  return text.size() <= kMaxShown ? text : text.substr(0, kMaxShown) + "…";
+}
+
+std::uint64_t header_length(std::span<const std::byte> bytes, std::uint64_t file_nbytes,
+                            const std::filesystem::path& path) {
+  if (file_nbytes < kLengthWord) {
     fail(path,
-         "not a safetensors file: expected at least 8 bytes, found " + std::to_string(file.size()));
+         "not a safetensors file: expected at least 8 bytes, found " + std::to_string(file_nbytes));
   }
   std::uint64_t length = 0;
-  std::memcpy(&length, file.data(), sizeof length);
+  std::memcpy(&length, bytes.data(), kLengthWord);
   if (length > kMaxHeader) {
     fail(path, "not a safetensors file: its first 8 bytes tell a header of " +
                    std::to_string(length) + " bytes, expected at most 100 MB");
   }
-  if (length > file.size() - 8) {
+  if (length > file_nbytes - kLengthWord) {
     fail(path, "truncated: the header has " + std::to_string(length) + " bytes, found " +
-                   std::to_string(file.size() - 8));
+                   std::to_string(file_nbytes - kLengthWord));
   }
   return length;
 }
@@ -47,6 +57,9 @@ nlohmann::json parse_json(std::string_view text, const std::filesystem::path& pa
   std::set<std::string> names;
   const auto check_key = [&](int depth, nlohmann::json::parse_event_t event,
                              const nlohmann::json& value) {
+    if (depth > kMaxDepth) {  // or what prints it would recurse as deep as the file says
+      fail(path, "the header is nested deeper than a header can be");
+    }
     if (event == nlohmann::json::parse_event_t::key && depth == 1 &&
         !names.insert(value.get<std::string>()).second) {
       fail(path, "tensor '" + value.get<std::string>() + "' is listed twice");
@@ -74,7 +87,7 @@ std::vector<std::uint64_t> numbers(const nlohmann::json& entry, const char* key,
                                [](const auto& value) { return value.is_number_unsigned(); })) {
     fail_tensor(path, name,
                 std::string("expected '") + key + "' to be a list of numbers, found " +
-                    (found == entry.end() ? "nothing" : found->dump()));
+                    (found == entry.end() ? "nothing" : shown(*found)));
   }
   found->get_to(values);
   return values;
@@ -84,31 +97,34 @@ TensorEntry parse_entry(const std::string& name, const nlohmann::json& entry,
                         const std::filesystem::path& path) {
   if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string()) {
     fail_tensor(path, name,
-                "expected an object with dtype, shape and data_offsets, found " + entry.dump());
+                "expected an object with dtype, shape and data_offsets, found " + shown(entry));
   }
-  TensorEntry tensor{.name = name, .dtype = entry["dtype"].get<std::string>(), .shape = {}};
-  const auto size = element_size(tensor.dtype);
-  if (!size) {
-    fail_tensor(path, name, "unknown dtype " + tensor.dtype);
+  const auto dtype = dtype_of_safetensors(entry["dtype"].get<std::string>());
+  if (!dtype) {
+    fail_tensor(path, name, "unknown dtype " + entry["dtype"].get<std::string>());
   }
-  std::uint64_t nbytes = *size;
+  TensorEntry tensor{.name = name, .dtype = *dtype, .shape = {}};
   for (const std::uint64_t extent : numbers(entry, "shape", name, path)) {
-    if (__builtin_mul_overflow(nbytes, extent, &nbytes) ||
-        extent > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      fail_tensor(path, name, "its shape has more elements than can be counted");
-    }
-    tensor.shape.push_back(static_cast<std::int64_t>(extent));
+    tensor.shape.push_back(static_cast<std::int64_t>(
+        std::min(extent, std::uint64_t{std::numeric_limits<std::int64_t>::max()})));
+  }
+  check_shape(tensor.shape, path.string() + ": tensor '" + name + "'");
+  std::uint64_t nbytes = 0;
+  if (__builtin_mul_overflow(static_cast<std::uint64_t>(tensor.numel()), size_of(*dtype),
+                             &nbytes)) {
+    fail_tensor(path, name, "shape " + to_string(tensor.shape) + " has more bytes than a file");
   }
   const auto offsets = numbers(entry, "data_offsets", name, path);
   if (offsets.size() != 2 || offsets[0] > offsets[1]) {
     fail_tensor(path, name,
-                "data_offsets must be [begin, end], found " + entry["data_offsets"].dump());
+                "data_offsets must be [begin, end], found " + shown(entry["data_offsets"]));
   }
   tensor.begin = offsets[0];
   tensor.end = offsets[1];
   if (tensor.end - tensor.begin != nbytes) {
     fail_tensor(path, name,
-                "shape " + to_string(tensor.shape) + " of " + tensor.dtype + " needs " +
+                "shape " + to_string(tensor.shape) + " of " +
+                    std::string(safetensors_name(tensor.dtype)) + " needs " +
                     std::to_string(nbytes) + " bytes, its data_offsets hold " +
                     std::to_string(tensor.end - tensor.begin));
   }
@@ -141,16 +157,13 @@ void check_layout(const std::vector<TensorEntry>& tensors, std::uint64_t data_si
 
 }  // namespace
 
-std::optional<std::size_t> element_size(std::string_view dtype) noexcept {
-  const auto known = dtype_of_safetensors(dtype);
-  return known ? std::optional(size_of(*known)) : std::nullopt;
-}
-
-SafetensorsHeader parse_header(std::span<const std::byte> file, const std::filesystem::path& path) {
-  const std::uint64_t length = header_length(file, path);
-  const auto json = parse_json({reinterpret_cast<const char*>(file.data()) + 8, length}, path);
+SafetensorsHeader parse_header(std::span<const std::byte> bytes, std::uint64_t file_nbytes,
+                               const std::filesystem::path& path) {
+  const std::uint64_t length = header_length(bytes, file_nbytes, path);
+  const auto json =
+      parse_json({reinterpret_cast<const char*>(bytes.data()) + kLengthWord, length}, path);
   SafetensorsHeader header;
-  header.data_begin = 8 + length;
+  header.data_begin = kLengthWord + length;
   for (const auto& [name, entry] : json.items()) {
     if (name != "__metadata__") {
       header.tensors.push_back(parse_entry(name, entry, path));
@@ -159,38 +172,59 @@ SafetensorsHeader parse_header(std::span<const std::byte> file, const std::files
     try {
       entry.get_to(header.metadata);
     } catch (const nlohmann::json::exception&) {
-      fail(path, "__metadata__ must map strings to strings, found " + entry.dump());
+      fail(path, "__metadata__ must map strings to strings, found " + shown(entry));
     }
   }
   std::sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });
-  check_layout(header.tensors, file.size() - header.data_begin, path);
+  check_layout(header.tensors, file_nbytes - header.data_begin, path);
   return header;
 }
 
-std::string format_header(std::span<const TensorSpec> tensors,
-                          const std::map<std::string, std::string>& metadata) {
+SafetensorsHeader read_header(const InputFile& file) {
+  std::vector<std::byte> bytes(std::min(file.nbytes(), kLengthWord));
+  file.read(0, bytes);
+  bytes.resize(kLengthWord + header_length(bytes, file.nbytes(), file.path()));
+  file.read(0, bytes);
+  return parse_header(bytes, file.nbytes(), file.path());
+}
+
+SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
+                                      const std::map<std::string, std::string>& metadata) {
   // Joined by hand: an ordered JSON object would search all names so far for each new one.
   std::string text = "{";
   if (!metadata.empty()) {
     text += "\"__metadata__\":" + nlohmann::json(metadata).dump();
   }
+  SafetensorsLayout layout;
+  std::set<std::string_view> names;
   std::uint64_t position = 0;
-  for (const TensorSpec& tensor : tensors) {
-    const std::uint64_t end = position + static_cast<std::uint64_t>(numel_of(tensor.shape)) *
-                                             element_size(tensor.dtype).value();
-    const nlohmann::json entry = {
-        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {position, end}}};
+  for (const NamedTensor& tensor : tensors) {
+    if (!names.insert(tensor.name).second) {
+      throw Error(Errc::internal,
+                  "cannot write tensor '" + tensor.name + "': its name is there twice");
+    }
+    layout.offsets.push_back(position);
+    const std::uint64_t end =
+        position + static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
+    const nlohmann::json entry = {{"dtype", safetensors_name(tensor.dtype)},
+                                  {"shape", tensor.shape},
+                                  {"data_offsets", {position, end}}};
     text += (text.size() > 1 ? "," : "") + nlohmann::json(tensor.name).dump() + ":" + entry.dump();
     position = end;
   }
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = text.size();
-  std::string header(sizeof length, '\0');
-  std::memcpy(header.data(), &length, sizeof length);
-  return header + text;
+  layout.header.resize(kLengthWord);
+  std::memcpy(layout.header.data(), &length, kLengthWord);
+  layout.header += text;
+  layout.nbytes = layout.header.size() + position;
+  for (std::uint64_t& offset : layout.offsets) {
+    offset += layout.header.size();
+  }
+  return layout;
 }
 
 }  // namespace acc::checkpoint

@@ -1,30 +1,26 @@
 #pragma once
 
 #include "checkpoint/catalog/catalog.hpp"
-#include "checkpoint/tensor/dtype.hpp"
-#include "checkpoint/torch/torch_file.hpp"
+#include "checkpoint/safetensors/header.hpp"
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
 /// Weights as one safetensors file, or as several with an index (checkpoint-formats 3, 4).
 namespace acc::checkpoint {
 
-/// A file, or a folder with `*.safetensors.index.json` or with one file. Throws Error(config).
+inline constexpr const char* kSafetensorsIndex = ".safetensors.index.json";
+
+/// A file, or a folder with one `*.safetensors.index.json` or with one file. No tensor is read, and
+/// there is nothing to check its bytes by. Throws Error(config): what is missing, or on what index
+/// and files disagree.
 Catalog read_safetensors(const std::filesystem::path& path);
 
-struct NamedTensor {
-  std::string name;
-  Dtype dtype = Dtype::f32;
-  Shape shape;
-};
-
 /// Which file each tensor goes to: in the order of names, as many as fit into `max_shard_nbytes`
-/// (0: one file), one that is larger alone (save_model's rule).
+/// (0: one file), one that is larger alone (huggingface_hub's rule, which save_model has). In a
+/// file those with the largest elements come first, so that all are aligned.
 struct SafetensorsPlan {
   struct File {
     std::string name;  ///< "model.safetensors", or "model-00001-of-00003.safetensors"

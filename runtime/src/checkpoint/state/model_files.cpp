@@ -260,8 +260,8 @@ void load_weights(ModelState& model, const std::string& path) {
 namespace {
 
 /// Files of weights have them as they are kept.
-std::string stored_name(DType dtype) {
-  return dtype == DType::bfloat16 ? "BF16" : dtype == DType::float16 ? "F16" : "F32";
+Dtype stored_dtype(DType dtype) {
+  return dtype == DType::bfloat16 ? Dtype::bf16 : dtype == DType::float16 ? Dtype::f16 : Dtype::f32;
 }
 
 }  // namespace
@@ -272,17 +272,17 @@ void export_weights(ModelState& model, const std::string& path) {
     if (!is_rank_zero(model)) {
       return;
     }
-    std::vector<TensorSpec> specs;
+    std::vector<NamedTensor> specs;
     for (const FlatParameter* flat : model.flats()) {
       for (const ParameterRecord& record : flat->parameters()) {
-        specs.push_back({record.name, stored_name(flat->stored()), record.shape});
+        specs.push_back({record.name, stored_dtype(flat->stored()), record.shape});
         for (const std::string& alias : record.aliases) {
-          specs.push_back({alias, stored_name(flat->stored()), record.shape});
+          specs.push_back({alias, stored_dtype(flat->stored()), record.shape});
         }
       }
     }
     for (const BufferRecord* buffer : model.buffers()) {
-      specs.push_back({buffer->name, "F32", buffer->shape});
+      specs.push_back({buffer->name, Dtype::f32, buffer->shape});
     }
     writer.emplace(path, std::move(specs), std::map<std::string, std::string>{{"format", "pt"}});
   });

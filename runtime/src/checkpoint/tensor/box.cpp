@@ -30,7 +30,7 @@ std::string interval(std::int64_t begin, std::int64_t end) {
 class RunVisitor {
  public:
   RunVisitor(const Shape& shape, const Box& box, std::int64_t begin, std::int64_t end,
-             const std::function<void(std::int64_t, std::int64_t, std::int64_t)>& visit)
+             const VisitRun& visit)
       : box_(box),
         in_tensor_(strides_of(shape)),
         in_box_(strides_of(box.sizes)),
@@ -75,7 +75,7 @@ class RunVisitor {
   const Box& box_;
   Shape in_tensor_, in_box_;
   std::int64_t begin_, end_;
-  const std::function<void(std::int64_t, std::int64_t, std::int64_t)>& visit_;
+  const VisitRun& visit_;
   std::size_t run_dimension_ = 0;
 };
 
@@ -234,11 +234,53 @@ std::optional<Box> row_box(const Shape& shape, int rank, int ranks) {
 }
 
 void for_each_run(const Shape& shape, const Box& box, std::int64_t begin, std::int64_t end,
-                  const std::function<void(std::int64_t in_box, std::int64_t in_range,
-                                           std::int64_t numel)>& visit) {
+                  const VisitRun& visit) {
   if (begin < end && box.numel() > 0) {
     RunVisitor(shape, box, begin, end, visit)();
   }
+}
+
+void for_each_run(const Box& first, const Box& second, const VisitRun& visit) {
+  const std::size_t dimensions = first.sizes.size();
+  Box common = first;
+  for (std::size_t d = 0; d < dimensions; ++d) {
+    const std::int64_t end =
+        std::min(first.offsets[d] + first.sizes[d], second.offsets[d] + second.sizes[d]);
+    common.offsets[d] = std::max(first.offsets[d], second.offsets[d]);
+    common.sizes[d] = end - common.offsets[d];
+    if (common.sizes[d] <= 0) {
+      return;
+    }
+  }
+  const auto relative_to = [&](const Box& box) {
+    Box moved = common;
+    std::ranges::transform(common.offsets, box.offsets, moved.offsets.begin(), std::minus<>());
+    return moved;
+  };
+  const Box in_first = relative_to(first), in_second = relative_to(second);
+  std::size_t run_dimension = dimensions == 0 ? 0 : dimensions - 1;
+  while (run_dimension > 0 && common.sizes[run_dimension] == first.sizes[run_dimension] &&
+         common.sizes[run_dimension] == second.sizes[run_dimension]) {
+    --run_dimension;
+  }
+  std::int64_t run = 1;
+  for (std::size_t d = run_dimension; d < dimensions; ++d) {
+    run *= common.sizes[d];
+  }
+  for (std::int64_t i = 0, numel = common.numel(); i < numel; i += run) {
+    visit(element_in_tensor(first.sizes, in_first, i),
+          element_in_tensor(second.sizes, in_second, i), run);
+  }
+}
+
+std::int64_t element_in_tensor(const Shape& shape, const Box& box, std::int64_t index) noexcept {
+  std::int64_t element = 0, stride = 1;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    element += (box.offsets[d] + index % box.sizes[d]) * stride;
+    index /= box.sizes[d];
+    stride *= shape[d];
+  }
+  return element;
 }
 
 std::string cover_fault(const Shape& shape, const std::vector<Box>& boxes) {

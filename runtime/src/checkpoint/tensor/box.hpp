@@ -49,12 +49,19 @@ std::vector<Box> boxes_of_range(const Shape& shape, std::int64_t begin, std::int
 /// sharded state dict cut; may have no rows. A scalar is rank 0's; the others have nothing of it.
 std::optional<Box> row_box(const Shape& shape, int rank, int ranks);
 
-/// Where the elements [begin, end) of a tensor meet a box that is stored contiguously, as runs:
-/// visit(in_box, in_range, numel), elements from the box's own first and from `begin`. Runs are as
-/// long as they can be and rise in both.
+/// Runs of elements that lie together in two places: from which element on in either, how many.
+/// They rise in both and are as long as they can be.
+using VisitRun =
+    std::function<void(std::int64_t in_first, std::int64_t in_second, std::int64_t numel)>;
+/// What a box, stored contiguously, shares with elements [begin, end) of its tensor; the second
+/// count is from `begin`.
 void for_each_run(const Shape& shape, const Box& box, std::int64_t begin, std::int64_t end,
-                  const std::function<void(std::int64_t in_box, std::int64_t in_range,
-                                           std::int64_t numel)>& visit);
+                  const VisitRun& visit);
+/// What two boxes of a tensor share, each stored contiguously.
+void for_each_run(const Box& first, const Box& second, const VisitRun& visit);
+
+/// The number in the tensor of element `index` of a box.
+std::int64_t element_in_tensor(const Shape& shape, const Box& box, std::int64_t index) noexcept;
 
 /// Empty where the boxes cover the shape exactly once, else a sentence that says where not ("rows
 /// 3:5 are in no piece", "box [..] and box [..] overlap"). O(n log n) for boxes cut from ranges or

@@ -8,11 +8,13 @@
 #include "checkpoint/tensor/dtype.hpp"
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// What torch.save writes and torch.load reads (checkpoint-formats 1.4): `data.pkl` and a record a
@@ -23,7 +25,8 @@ namespace acc::checkpoint::torch {
 struct StoredBytes {
   std::uint64_t offset = 0;  ///< in the file
   std::uint64_t nbytes = 0;
-  /// CRC-32 of the record that they are all or a part of.
+  /// CRC-32 of the record that they are all or a part of; 0: the writer left none
+  /// (torch.serialization.set_crc32_options(False)).
   std::uint64_t record_offset = 0;
   std::uint64_t record_nbytes = 0;
   std::uint32_t record_crc32 = 0;
@@ -54,7 +57,7 @@ class TorchFile {
 
   [[nodiscard]] const pickle::Value& root() const noexcept { return document_.root(); }
   [[nodiscard]] const InputFile& file() const noexcept { return *file_; }
-  /// Whether a value is a tensor (or a parameter that wraps one).
+  /// Whether a value is a tensor (or a parameter or a tensor with attributes that wraps one).
   [[nodiscard]] static bool is_tensor(const pickle::Value& value) noexcept;
   /// Throws Error(config) where strides are not row-major contiguous, the storage is too small or
   /// of an unknown class.
@@ -64,12 +67,22 @@ class TorchFile {
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
 
  private:
-  [[nodiscard]] const archive::Record& record(const std::string& name) const;
+  explicit TorchFile(std::shared_ptr<const InputFile> file);
+  [[nodiscard]] std::string where() const;
+  [[noreturn]] void fail(const std::string& what) const;
+  /// Null where there is none.
+  [[nodiscard]] const archive::Record* record(std::string_view name) const noexcept;
+  /// All of a record, checked.
+  [[nodiscard]] std::vector<std::byte> payload(const archive::Record& record,
+                                               const archive::ReadAt& read) const;
+  [[nodiscard]] std::vector<std::uint32_t> block_checksums(const archive::Record& storage,
+                                                           std::string_view key) const;
 
   std::shared_ptr<const InputFile> file_;
   std::uint64_t offset_, nbytes_;
   std::string what_;
   std::vector<archive::Record> records_;
+  std::map<std::string, std::size_t, std::less<>> by_name_;
   pickle::Document document_;
 };
 
@@ -97,8 +110,13 @@ class TorchFileWriter {
   void finish();
 
  private:
+  void append(std::span<const std::byte> bytes);
+
   archive::Writer writer_;
   int storages_ = 0;
+  std::uint32_t block_crc_ = 0;        ///< of the open block
+  std::size_t block_nbytes_ = 0;       ///< in the open block
+  std::vector<std::uint32_t> blocks_;  ///< of the complete blocks of the open storage
 };
 
 /// Bytes of the archive with a pickle of that size and those storages, and where each payload

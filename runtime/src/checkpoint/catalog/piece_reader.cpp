@@ -1,0 +1,166 @@
+#include "checkpoint/catalog/piece_reader.hpp"
+
+#include "acc/base/error.hpp"
+#include "checkpoint/files/crc32.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace acc::checkpoint {
+namespace {
+
+// Runs from this on are worth a call of their own where nothing has to be checked.
+constexpr std::uint64_t kDirect = 8 * 1024;
+
+}  // namespace
+
+Scratch::Tile Scratch::take() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      Tile tile = std::move(free_.back());
+      free_.pop_back();
+      return tile;
+    }
+  }
+  return std::make_unique_for_overwrite<std::byte[]>(torch::kBlock);
+}
+
+void Scratch::give_back(Tile tile) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(std::move(tile));
+}
+
+PieceReader::PieceReader(PieceSource source, const StoredTensor& tensor, const StoredPiece& piece,
+                         bool all, Scratch& scratch)
+    : source_(std::move(source)),
+      tensor_(tensor),
+      piece_(piece),
+      scratch_(scratch),
+      element_(size_of(tensor.dtype)) {
+  if (!source_.has_record) {
+    source_.record_offset = source_.offset;
+    source_.record_nbytes = source_.nbytes;
+  } else if (!source_.blocks.empty() || source_.record_nbytes <= torch::kBlock) {
+    check_ = Check::blocks;
+  } else if (all && source_.nbytes == source_.record_nbytes) {
+    check_ = Check::whole;
+  }
+}
+
+PieceReader::~PieceReader() {
+  if (tile_) {
+    scratch_.give_back(std::move(tile_));
+  }
+}
+
+PieceReader::Range PieceReader::tile_at(std::uint64_t byte) const noexcept {
+  const std::uint64_t in_record = byte - source_.record_offset;
+  const std::uint64_t begin = in_record - in_record % torch::kBlock;
+  const std::uint64_t end = std::min(begin + torch::kBlock, source_.record_nbytes);
+  return {source_.record_offset + begin, source_.record_offset + end};
+}
+
+void PieceReader::damaged(Range range, std::uint32_t expected, std::uint32_t found) const {
+  // Of the range, what the piece has; the record may hold more.
+  const std::uint64_t begin = std::max(range.begin, source_.offset) - source_.offset;
+  const std::uint64_t end =
+      std::min(range.end, source_.offset + source_.nbytes) - source_.offset - 1;
+  const auto in_tensor = [&](std::uint64_t byte) {
+    return element_in_tensor(tensor_.shape, piece_.box, static_cast<std::int64_t>(byte / element_));
+  };
+  throw Error(Errc::config,
+              fmt::format("{}: tensor '{}'{}, elements {} to {}: damaged: checksum expected "
+                          "{:08x}, found {:08x}",
+                          source_.file->path().string(), tensor_.name,
+                          tensor_.kind == "param" ? "" : " (" + tensor_.kind + ")",
+                          in_tensor(begin), in_tensor(end) + 1, expected, found));
+}
+
+void PieceReader::check_tile(Range tile, const std::byte* bytes) {
+  if (check_ == Check::none) {
+    return;
+  }
+  const std::uint32_t found =
+      crc32(check_ == Check::whole ? whole_crc32_ : 0, {bytes, tile.nbytes()});
+  if (check_ == Check::whole) {
+    whole_crc32_ = found;
+    return;
+  }
+  const std::uint32_t expected =
+      source_.blocks.empty() ? source_.record_crc32
+                             : source_.blocks[(tile.begin - source_.record_offset) / torch::kBlock];
+  if (found != expected) {
+    damaged(tile, expected, found);
+  }
+}
+
+void PieceReader::finish() const {
+  if (check_ == Check::whole && whole_crc32_ != source_.record_crc32) {
+    damaged({source_.offset, source_.offset + source_.nbytes}, source_.record_crc32, whole_crc32_);
+  }
+}
+
+void PieceReader::read_tile(Range range, std::byte* to) {
+  source_.file->read(range.begin, {to, range.nbytes()});
+  check_tile(range, to);
+}
+
+// Makes the scratch tile hold `wanted`, which lies in one tile.
+void PieceReader::fill_scratch(Range wanted) {
+  if (tile_ && wanted.begin >= in_tile_.begin && wanted.end <= in_tile_.end) {
+    return;
+  }
+  if (!tile_) {
+    tile_ = scratch_.take();
+  }
+  Range range = tile_at(wanted.begin);
+  if (check_ == Check::none) {  // runs rise: what lies before is not needed any more
+    range = {wanted.begin, std::min(range.end, source_.offset + source_.nbytes)};
+  }
+  in_tile_ = {};
+  read_tile(range, tile_.get());
+  in_tile_ = range;
+}
+
+void PieceReader::read(std::int64_t first, std::int64_t numel, Dtype dtype, std::byte* out) {
+  Range left = {source_.offset + static_cast<std::uint64_t>(first) * element_, 0};
+  left.end = left.begin + static_cast<std::uint64_t>(numel) * element_;
+  const bool same = dtype == tensor_.dtype;
+  while (left.begin < left.end) {
+    const Range tile = tile_at(left.begin);
+    const Range part = {left.begin, std::min(left.end, tile.end)};
+    const bool direct =
+        same && (check_ == Check::none ? part.nbytes() >= kDirect
+                                       : part.begin == tile.begin && part.end == tile.end);
+    if (direct) {
+      read_tile(part, out);
+    } else {
+      fill_scratch(part);
+      convert(tile_.get() + (part.begin - in_tile_.begin), tensor_.dtype, out, dtype,
+              part.nbytes() / element_);
+    }
+    out += part.nbytes() / element_ * size_of(dtype);
+    left.begin = part.end;
+  }
+}
+
+bool PieceReader::verify() {
+  Range range = {source_.offset, source_.offset + source_.nbytes};
+  if (source_.has_record && check_ == Check::none) {
+    check_ = Check::whole;
+    range = {source_.record_offset, source_.record_offset + source_.record_nbytes};
+  }
+  while (range.begin < range.end) {
+    const std::uint64_t end = std::min(tile_at(range.begin).end, range.end);
+    fill_scratch({range.begin, end});
+    range.begin = end;
+  }
+  finish();
+  return source_.has_record;
+}
+
+}  // namespace acc::checkpoint

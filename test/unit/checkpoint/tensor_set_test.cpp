@@ -1,0 +1,198 @@
+#include "checkpoint/safetensors/tensor_set.hpp"
+
+#include "acc/base/error.hpp"
+#include "checkpoint/catalog/tensor_reader.hpp"
+#include "checkpoint/safetensors/file.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+using namespace acc::checkpoint;
+using acc::test::TemporaryFolder;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_text(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+/// Tensors that count from their number on.
+void write_set(const fs::path& folder, const SafetensorsPlan& plan) {
+  float first = 0;
+  for (const auto& file : plan.files) {
+    SafetensorsWriter writer(folder / file.name, file.tensors, {{"format", "pt"}});
+    for (const NamedTensor& tensor : file.tensors) {
+      std::vector<float> values(static_cast<std::size_t>(numel_of(tensor.shape)));
+      std::iota(values.begin(), values.end(), first++);
+      writer.append(values);
+    }
+    writer.commit();
+  }
+  if (!plan.index.empty()) {
+    write_text(folder / "model.safetensors.index.json", plan.index);
+  }
+}
+
+std::string error_of(const fs::path& path) {
+  try {
+    read_safetensors(path);
+  } catch (const acc::Error& error) {
+    CHECK(error.code() == acc::Errc::config);
+    return error.what();
+  }
+  return "no error";
+}
+
+std::vector<NamedTensor> four() {
+  return {{"d", Dtype::f32, {5}},
+          {"a", Dtype::f32, {2, 3}},
+          {"c", Dtype::bf16, {4}},
+          {"b", Dtype::f16, {100}}};
+}
+
+}  // namespace
+
+TEST_CASE("tensors go to files in the order of their names, as many as fit") {
+  struct Row {
+    std::uint64_t max_nbytes;
+    std::vector<std::vector<std::string>> files;
+  };
+  // a: 24 bytes, b: 200, c: 8, d: 20.
+  const Row rows[] = {
+      {0, {{"a", "d", "b", "c"}}},
+      {1000, {{"a", "d", "b", "c"}}},
+      {252, {{"a", "d", "b", "c"}}},
+      {251, {{"a", "b", "c"}, {"d"}}},
+      {223, {{"a"}, {"b", "c"}, {"d"}}},
+      {52, {{"b"}, {"a", "d", "c"}}},  // what is too large is a file at once
+      {1, {{"a"}, {"b"}, {"c"}, {"d"}}},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.max_nbytes);
+    const SafetensorsPlan plan = plan_safetensors(four(), row.max_nbytes);
+    std::vector<std::vector<std::string>> files;
+    for (const auto& file : plan.files) {
+      files.emplace_back();
+      for (const NamedTensor& tensor : file.tensors) {
+        files.back().push_back(tensor.name);
+      }
+    }
+    CHECK(files == row.files);
+    CHECK(plan.index.empty() == (files.size() == 1));
+  }
+  CHECK(plan_safetensors({}, 10).files.size() == 1);
+}
+
+TEST_CASE("files and index are named as the others name them") {
+  CHECK(plan_safetensors(four(), 0).files[0].name == "model.safetensors");
+  const SafetensorsPlan plan = plan_safetensors(four(), 223, "weights");
+  REQUIRE(plan.files.size() == 3);
+  CHECK(plan.files[2].name == "weights-00003-of-00003.safetensors");
+  const auto index = nlohmann::json::parse(plan.index);
+  CHECK(index["metadata"]["total_size"] == 252);
+  CHECK(index["weight_map"]["c"] == "weights-00002-of-00003.safetensors");
+  CHECK(index["weight_map"].size() == 4);
+}
+
+TEST_CASE("one file and a set of files are read alike") {
+  const TemporaryFolder folder;
+  for (const std::uint64_t max_nbytes : {0, 223, 1}) {
+    const fs::path path = folder.path() / std::to_string(max_nbytes);
+    fs::create_directory(path);
+    const SafetensorsPlan plan = plan_safetensors(four(), max_nbytes);
+    write_set(path, plan);
+    const Catalog catalog = read_safetensors(path);
+    CHECK(catalog.files.size() == plan.files.size());
+    REQUIRE(catalog.tensors.size() == 4);
+    TensorReader reader(catalog);
+    float first = 0;
+    for (const auto& file : plan.files) {
+      for (const NamedTensor& tensor : file.tensors) {
+        const StoredTensor& stored = catalog.at(tensor.name, "param", "test");
+        CHECK(stored.dtype == tensor.dtype);
+        CHECK(stored.shape == tensor.shape);
+        std::vector<float> values(static_cast<std::size_t>(numel_of(tensor.shape)));
+        reader.read(stored, 0, std::ssize(values), Dtype::f32, values.data());
+        CHECK(values.front() == first);
+        CHECK(values.back() == first + static_cast<float>(values.size() - 1));
+        CHECK_FALSE(reader.verify(stored));  // the format has no checksums
+        ++first;
+      }
+    }
+  }
+  CHECK(read_safetensors(folder.path() / "0" / "model.safetensors").tensors.size() == 4);
+}
+
+TEST_CASE("an index and files that disagree are refused by name") {
+  const char* const kIndex = "model.safetensors.index.json";
+  struct Row {
+    const char* message;
+    void (*spoil)(const fs::path& folder, nlohmann::json& index);
+  };
+  const Row rows[] = {
+      {"lists the file model-00002-of-00003.safetensors (with tensor 'b'), which is not there",
+       [](const fs::path& folder, nlohmann::json&) {
+         fs::remove(folder / "model-00002-of-00003.safetensors");
+       }},
+      {"'x' is listed in model-00001-of-00003.safetensors, which has none of that name",
+       [](const fs::path&, nlohmann::json& index) {
+         index["weight_map"]["x"] = "model-00001-of-00003.safetensors";
+       }},
+      {"model-00002-of-00003.safetensors: tensor 'c' is here; model.safetensors.index.json does "
+       "not list it",
+       [](const fs::path&, nlohmann::json& index) { index["weight_map"].erase("c"); }},
+      {"tensor 'c' is here; model.safetensors.index.json says that it is in "
+       "model-00001-of-00003.safetensors",
+       [](const fs::path&, nlohmann::json& index) {
+         index["weight_map"]["c"] = "model-00001-of-00003.safetensors";
+       }},
+      {"tensor 'c': expected the name of a .safetensors file of this folder",
+       [](const fs::path&, nlohmann::json& index) {
+         index["weight_map"]["c"] = "../model.safetensors";
+       }},
+      {"tensor 'c': expected the name of",
+       [](const fs::path&, nlohmann::json& index) { index["weight_map"]["c"] = 7; }},
+      {"expected an object 'weight_map'",
+       [](const fs::path&, nlohmann::json& index) { index = nlohmann::json::array(); }},
+      {"truncated",
+       [](const fs::path& folder, nlohmann::json&) {
+         fs::resize_file(folder / "model-00003-of-00003.safetensors", 90);
+       }},
+      {"expected one *.safetensors.index.json, found 2: a.safetensors.index.json, "
+       "model.safetensors.index.json",
+       [](const fs::path& folder, nlohmann::json&) {
+         write_text(folder / "a.safetensors.index.json", "{}");
+       }},
+  };
+  const TemporaryFolder folder;
+  for (const Row& row : rows) {
+    const fs::path path = folder.path() / std::to_string(&row - rows);
+    fs::create_directory(path);
+    const SafetensorsPlan plan = plan_safetensors(four(), 223);
+    write_set(path, plan);
+    auto index = nlohmann::json::parse(plan.index);
+    row.spoil(path, index);
+    write_text(path / kIndex, index.dump());
+    const std::string message = error_of(path);
+    CAPTURE(message);
+    CHECK(message.starts_with(path.string()));
+    CHECK(message.find(row.message) != std::string::npos);
+  }
+  const fs::path path = folder.path() / "other";
+  fs::create_directory(path);
+  CHECK(error_of(path).find("found neither") != std::string::npos);
+  write_text(path / kIndex, "{\"weight_map\":");
+  CHECK(error_of(path).find("not valid JSON") != std::string::npos);
+  fs::remove(path / kIndex);
+  write_text(path / "a.safetensors", "");
+  write_text(path / "b.safetensors", "");
+  CHECK(error_of(path).find("expected one *.safetensors, found 2") != std::string::npos);
+}
