@@ -87,21 +87,11 @@ class SafetensorsJob {
 
   void add_file(const SafetensorsPlan::File& file,
                 const std::map<std::string_view, std::size_t>& number) {
-    std::vector<TensorSpec> specs;
-    for (const NamedTensor& tensor : file.tensors) {
-      specs.push_back({tensor.name, std::string(safetensors_name(tensor.dtype)), tensor.shape});
-    }
-    const std::string header = format_header(specs, {{"format", "pt"}});
-    std::uint64_t end = header.size();
-    std::vector<Place> places;
-    for (const NamedTensor& tensor : file.tensors) {
-      places.push_back({0, end});
-      end += static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
-    }
-    const std::size_t added = files_.add(file.name, end);
-    files_.write(added, 0, std::as_bytes(std::span(header)));
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      places_[number.at(file.tensors[i].name)] = {added, places[i].offset};
+    const SafetensorsLayout layout = lay_out_safetensors(file.tensors, {{"format", "pt"}});
+    const std::size_t added = files_.add(file.name, layout.nbytes);
+    files_.write(added, 0, std::as_bytes(std::span(layout.header)));
+    for (std::size_t i = 0; i < file.tensors.size(); ++i) {
+      places_[number.at(file.tensors[i].name)] = {added, layout.offsets[i]};
     }
   }
 
