@@ -10,8 +10,10 @@ acc_add_library(checkpoint
     src/checkpoint/files/atomic_folder.cpp
     src/checkpoint/files/crc32.cpp
     src/checkpoint/files/input_file.cpp
+    src/checkpoint/files/manifest.cpp
     src/checkpoint/files/mapped_file.cpp
     src/checkpoint/files/output_file.cpp
+    src/checkpoint/files/series_folder.cpp
     # tensor
     src/checkpoint/tensor/box.cpp
     src/checkpoint/tensor/dtype.cpp
@@ -38,8 +40,30 @@ acc_add_library(checkpoint
     src/checkpoint/safetensors/header.cpp
     src/checkpoint/safetensors/tensor_set.cpp
     # dcp
+    src/checkpoint/dcp/cut_rules.cpp
+    src/checkpoint/dcp/folder_plan.cpp
+    src/checkpoint/dcp/format_metadata.cpp
+    src/checkpoint/dcp/hugging_face.cpp
+    src/checkpoint/dcp/parse_metadata.cpp
+    src/checkpoint/dcp/read_folder.cpp
+    src/checkpoint/dcp/state_names.cpp
+    src/checkpoint/dcp/write_folder.cpp
     # deepspeed
+    src/checkpoint/deepspeed/checkpoint_files.cpp
+    src/checkpoint/deepspeed/flat_layout.cpp
+    src/checkpoint/deepspeed/module_states.cpp
+    src/checkpoint/deepspeed/rank_flats.cpp
+    src/checkpoint/deepspeed/reader.cpp
     # accelerate
+    src/checkpoint/accelerate/full_files.cpp
+    src/checkpoint/accelerate/group_values.cpp
+    src/checkpoint/accelerate/save_folder.cpp
+    src/checkpoint/accelerate/state_files.cpp
+    src/checkpoint/accelerate/torch_weights.cpp
+    # for what torch.save archives hold: taken apart, entered in a catalog
+    src/checkpoint/catalog/record_table.cpp
+    src/checkpoint/pickle/node.cpp
+    src/checkpoint/torch/scalar.cpp
     # convert
     src/checkpoint/convert/bin_output.cpp
     src/checkpoint/convert/check_written.cpp

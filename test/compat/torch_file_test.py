@@ -138,7 +138,7 @@ def test_the_layout_is_torchs():
         theirs, ours = (zipfile.ZipFile(p).infolist() for p in (os.path.join(FOLDER.name, "archive.pt"), OUT))
         assert [i.filename for i in theirs] == [i.filename for i in ours]
         # The pickles differ in length: what follows is shifted by a multiple of 64, or not at all.
-        assert len({(b.header_offset - a.header_offset) % 64 for a, b in list(zip(theirs, ours))[3:]}) == 1
+        assert len({(b.header_offset - a.header_offset) % 64 for a, b in list(zip(theirs, ours))[2:]}) == 1
         for a, b in zip(theirs, ours):
             assert (a.flag_bits, a.extra, a.create_version, a.extract_version, a.date_time) == (
                 b.flag_bits, b.extra, b.create_version, b.extract_version, b.date_time)

@@ -52,6 +52,7 @@ CheckpointWriter::CheckpointWriter(const fs::path& folder, std::uint32_t id)
     : folder_(folder, is_checkpoint_file, id) {}
 
 void CheckpointWriter::begin() {
+  folder_.abandon();  // of a killed save with the same id
   folder_.begin();
   folder_.make();
 }

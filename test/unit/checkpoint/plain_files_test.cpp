@@ -117,8 +117,16 @@ TEST_CASE("a file that cannot be written says which and why") {
           }) == "cannot write " + full + ": No space left on device");
     CHECK_FALSE(fs::is_symlink(full));
   }
+}
+
+TEST_CASE("room for a file that no disk holds is refused before it is written") {
+  const acc::test::TemporaryFolder folder;
   OutputFile out(folder.path() / "file");
   const std::string message = message_of([&] { out.reserve(std::uint64_t{1} << 50); });
+  if (message.empty()) {
+    MESSAGE("skipped: ", folder.path().string(), " lies on a file system without fallocate");
+    return;
+  }
   CHECK(message.starts_with("cannot make room for 1125899906842624 bytes in " +
                             (folder.path() / "file").string() + ": "));
 }

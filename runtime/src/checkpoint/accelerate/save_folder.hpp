@@ -25,7 +25,8 @@ std::string custom_file(int index);
 
 /// Where in a save folder model or optimizer number `index` is, under any of the names that
 /// Accelerate has had (pytorch_model_fsdp_0/, pytorch_model_0/, pytorch_model_fsdp.bin,
-/// model.safetensors, pytorch_model.bin, pytorch_model/ of DeepSpeed, …).
+/// model.safetensors, pytorch_model.bin, pytorch_model/ of DeepSpeed, …); of LOCAL_STATE_DICT rank
+/// 0's file. DeepSpeed's optimizer is in the model's folder.
 std::optional<std::filesystem::path> find_model(const std::filesystem::path& folder, int index);
 std::optional<std::filesystem::path> find_optimizer(const std::filesystem::path& folder, int index);
 

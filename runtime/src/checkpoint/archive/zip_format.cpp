@@ -5,8 +5,10 @@
 namespace acc::checkpoint::archive::zip {
 namespace {
 
-/// Bits 3 (sizes follow the payload) and 11 (the name is UTF-8).
-constexpr std::uint16_t kFlags = 0x0808;
+/// The name is UTF-8; what has bytes is followed by their CRC and number.
+std::uint16_t flags_of(const Entry& entry) {
+  return entry.nbytes == 0 ? 0x0800 : 0x0808;
+}
 /// What torch's zip library puts into the zip64 end record.
 constexpr std::uint16_t kMadeBy = 0x031e, kNeeded = 0x002d;
 
@@ -63,7 +65,7 @@ std::string local_header(const Entry& entry) {
   std::string out;
   put(out, kLocalHeader);
   put(out, std::uint16_t{0});
-  put(out, kFlags);
+  put(out, flags_of(entry));
   out.append(2 + 4 + 4 + 4 + 4, '\0');  // stored; time, CRC and sizes
   put(out, static_cast<std::uint16_t>(entry.name.size()));
   put(out, static_cast<std::uint16_t>(zip64_nbytes(entry) + 4 + padding(entry)));
@@ -77,6 +79,8 @@ std::string local_header(const Entry& entry) {
 
 std::string descriptor(const Entry& entry) {
   std::string out;
+  if (entry.nbytes == 0)
+    return out;
   put(out, kDescriptor);
   put(out, entry.crc32);
   for (int i = 0; i < 2; ++i) {
@@ -92,7 +96,7 @@ std::string descriptor(const Entry& entry) {
 void append_central_header(std::string& out, const Entry& entry) {
   put(out, kCentralHeader);
   out.append(2 + 2, '\0');
-  put(out, kFlags);
+  put(out, flags_of(entry));
   out.append(2 + 4, '\0');
   put(out, entry.crc32);
   put_saturated<std::uint32_t>(out, entry.nbytes);

@@ -29,41 +29,53 @@ struct PlannedValue {
 };
 
 /// A box of a tensor that a rank writes. `source`: what the rule made it from, for who brings the
-/// bytes: elements [source_begin, + box.numel()) of array number `source` (FlatRule), which are
+/// bytes: elements [source_begin, + box.numel()) of array number `source` (cut_arrays), which are
 /// contiguous there and row-major in the box.
 struct PlannedChunk {
   std::size_t tensor = 0;
   Box box;
   std::size_t source = 0;
   std::int64_t source_begin = 0;
+
+  bool operator==(const PlannedChunk&) const = default;
 };
 
-/// Who writes what. Pure; any thread.
+/// Who writes what. A rank's file has its chunks in the order of the tensors, in one tensor in the
+/// order of their elements. Pure; any thread.
 class CutRule {
  public:
   virtual ~CutRule() = default;
-  /// In the order in which they lie in the rank's file.
+  /// What a rank writes, in the order of its file.
   [[nodiscard]] virtual std::vector<PlannedChunk> chunks(int rank) const = 0;
+  /// The same, asked the other way: what all ranks write of a tensor, in the order of its elements.
+  using Visit = std::function<void(int rank, const PlannedChunk& chunk)>;
+  virtual void for_each_chunk(std::size_t tensor, const Visit& visit) const = 0;
 };
 
 /// Tensor number i in rows, as FSDP cuts (row_box); source = tensor, source_begin = its first
-/// element in the tensor. Empty boxes are written too, as torch does.
+/// element in the tensor. Of a tensor with fewer rows than ranks, the first rank that has none
+/// writes an empty box, as torch does.
 std::unique_ptr<CutRule> cut_by_rows(const std::vector<PlannedTensor>& tensors, int world_size);
 
 /// Arrays of elements (flat parameters, their moments, whole buffers), each cut in `shards` equal
-/// shards, each shard in as many equal parts as there are replicas that all hold it, so that every
-/// rank writes its share and no element is written twice. Ranks are row-major (replica, shard).
+/// shards. Rank r, of row-major (replica, shard), holds shard r % shards and has r / shards of
+/// world_size / shards replicas. What a shard has of all arrays that are cut into as many, tensor
+/// after tensor, is one line of bytes, of which each replica writes an equal part: a large world
+/// writes few large pieces, not a sliver of each tensor. Borders between parts move by up to 1/64
+/// of a part to where they cost no box: the end of a tensor, or of a row.
 struct CutArray {
   struct Member {
     std::size_t tensor = 0;
     std::int64_t offset = 0;  ///< of its first element in the array
   };
-  std::vector<Member> members;    ///< in the order of their offsets; a tied name is a second member
+  std::vector<Member> members;    ///< a tied name is a second member at the same offset
   std::int64_t padded_numel = 0;  ///< a multiple of `shards`
   int shards = 1;
   bool rank_zero_only = false;  ///< whole and written by rank 0
 };
-std::unique_ptr<CutRule> cut_arrays(std::vector<CutArray> arrays,
+/// Each tensor is a member once. Tensors without elements are rank 0's. Throws Error(internal) for
+/// arrays that do not add up.
+std::unique_ptr<CutRule> cut_arrays(const std::vector<CutArray>& arrays,
                                     const std::vector<PlannedTensor>& tensors, int world_size);
 
 struct FolderPlan {
@@ -88,7 +100,9 @@ struct FilePlan {
 FilePlan plan_file(const FolderPlan& plan, int rank);
 std::string file_name(int rank);
 
-/// `.metadata` of the whole folder, handed out in pieces. Time and memory: O(chunks).
-void write_metadata(const FolderPlan& plan, const std::function<void(std::string_view)>& write);
+/// `.metadata` of the whole folder, handed out in pieces. Time: O(chunks); memory: O(tensors +
+/// ranks). `save_id`: of format_metadata.
+void write_metadata(const FolderPlan& plan, const std::function<void(std::string_view)>& write,
+                    const std::string& save_id = {});
 
 }  // namespace acc::checkpoint::dcp

@@ -19,7 +19,7 @@ inline constexpr const char* kMetadataFile = ".metadata";
 
 /// Where an entry lies: an archive of its own in a file of the folder.
 struct Place {
-  std::string file;  ///< "__0_0.distcp"
+  std::string file;  ///< "__0_0.distcp"; never outside of the folder
   std::uint64_t offset = 0;
   std::uint64_t nbytes = 0;
 };
@@ -48,11 +48,10 @@ struct Metadata {
 };
 
 /// Checks all of it: classes, types, that boxes lie in their tensors and cover them once, that
-/// places are named. `path`: for messages. Throws Error(config).
+/// places are named and lie in the folder. Entries that were compressed or encrypted by a transform
+/// are refused by name. `path`: for messages. Throws Error(config).
 Metadata parse_metadata(std::span<const std::byte> bytes, const std::filesystem::path& path);
 
-/// Hands the pickle out in pieces, so that one of gigabytes takes no memory: `chunks` of entry
-/// number i are asked for when they are written, twice, in the same order.
 struct EntryHead {
   std::string name;
   Path path;
@@ -61,9 +60,15 @@ struct EntryHead {
   Shape shape;
   Place value;
 };
+/// Calls `visit` with the chunks of a tensor.
 using VisitChunks =
     std::function<void(std::size_t entry, const std::function<void(const Chunk&)>& visit)>;
+
+/// Hands the pickle out in pieces, so that one of gigabytes takes no memory. `chunks` is asked for
+/// each tensor's, in the order of the entries, in two passes that must give the same. `save_id`: a
+/// UUID, as torch has it, or empty. About 100 bytes a chunk.
 void format_metadata(const std::vector<EntryHead>& entries, const VisitChunks& chunks,
-                     const std::function<void(std::string_view)>& write);
+                     const std::function<void(std::string_view)>& write,
+                     const std::string& save_id = {});
 
 }  // namespace acc::checkpoint::dcp

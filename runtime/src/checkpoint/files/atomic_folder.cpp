@@ -3,6 +3,7 @@
 #include "acc/base/atomic_file.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -16,6 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kTemporary = ".acc-tmp.";
+constexpr const char* kRemoved = ".acc-tmp.removed";
 
 // Absolute, without links and without a slash at the end.
 fs::path resolved(const fs::path& path) {
@@ -27,13 +29,100 @@ fs::path resolved(const fs::path& path) {
   return result.has_filename() ? result : result.parent_path();
 }
 
+// Also a link that leads nowhere.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (error && status.type() != fs::file_type::not_found) {
+    throw file_error("look at", path, error.value());
+  }
+  return fs::exists(status);
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+// Does not follow links.
+template <typename Iterator>
+std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::directory_entry> entries;
+  for (Iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    entries.push_back(*it);
+  }
+  if (error) {
+    throw file_error("read the folder", folder, error.value());
+  }
+  return entries;
+}
+
+bool is_real_folder(const fs::directory_entry& entry) {
+  std::error_code ignored;
+  return entry.symlink_status(ignored).type() == fs::file_type::directory;
+}
+
 void rename_folder(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
     throw file_error("rename " + from.string() + " to", to, errno);
   }
 }
 
+void clear_away(const fs::path& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (error) {
+    throw file_error("remove", folder, error.value());
+  }
+}
+
+// Of several processes that make the same folder at once, all succeed. Tells which made it.
+bool make_folder(const fs::path& folder) {
+  if (::mkdir(folder.c_str(), 0777) == 0) {
+    return true;
+  }
+  const int reason = errno;
+  if (!is_folder(folder)) {
+    throw file_error("create the folder", folder, reason);
+  }
+  return false;
+}
+
+// Their names survive a crash of the machine: what is put into them does.
+void make_parents(const fs::path& folder) {
+  fs::path path;
+  for (const fs::path& part : folder) {
+    path /= part;
+    if (make_folder(path)) {
+      sync_folder(folder_of(path));
+    }
+  }
+}
+
+void sync_folders(const fs::path& top) {
+  for (const auto& entry : entries_of<fs::recursive_directory_iterator>(top)) {
+    if (is_real_folder(entry)) {
+      sync_folder(entry.path());
+    }
+  }
+  sync_folder(top);
+}
+
 }  // namespace
+
+void remove_at_once(const fs::path& folder) {
+  if (!is_there(folder)) {
+    return;
+  }
+  fs::path removed = folder;
+  if (!folder.string().ends_with(kRemoved)) {
+    removed += kRemoved;
+    clear_away(removed);
+    rename_folder(folder, removed);
+  }
+  clear_away(removed);
+}
 
 AtomicFolder::AtomicFolder(const fs::path& target, std::function<bool(const std::string&)> is_ours,
                            std::uint32_t id)
@@ -43,58 +132,59 @@ AtomicFolder::AtomicFolder(const fs::path& target, std::function<bool(const std:
       is_ours_(std::move(is_ours)) {}
 
 void AtomicFolder::check_ours(const fs::path& folder) const {
-  if (!fs::is_directory(folder)) {
+  if (!is_folder(folder)) {
     throw Error(Errc::config,
                 "cannot write the folder " + folder.string() + ": a file of that name is there");
   }
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (!is_ours_(entry.path().filename().string())) {
-      throw Error(Errc::config, "will not replace " + folder.string() + ": it holds '" +
-                                    entry.path().filename().string() +
+  for (const auto& entry : entries_of<fs::recursive_directory_iterator>(folder)) {
+    const std::string path = entry.path().lexically_relative(folder).generic_string();
+    if (!is_real_folder(entry) && !is_ours_(path)) {
+      throw Error(Errc::config, "will not replace " + folder.string() + ": it holds '" + path +
                                     "', which is no part of a checkpoint; choose another folder");
     }
   }
 }
 
+// Away from its name first: of a process that wakes up over it, the commit must fail rather than
+// exchange the target for half a folder.
 void AtomicFolder::remove_ours(const fs::path& folder) const {
-  if (!fs::exists(fs::symlink_status(folder))) {
+  if (!is_there(folder)) {
     return;
   }
   check_ours(folder);
-  std::error_code error;
-  fs::remove_all(folder, error);
-  if (error) {
-    throw file_error("remove", folder, error.value());
+  const fs::path removed = target_.string() + kRemoved;
+  if (folder != removed) {
+    remove_ours(removed);
+    rename_folder(folder, removed);
   }
+  clear_away(removed);
 }
 
 void AtomicFolder::remove_predecessors() const {
   const fs::path parent = folder_of(target_);
-  if (!fs::exists(parent)) {
+  if (!is_there(parent)) {
     return;
   }
   const std::string prefix = target_.filename().string() + kTemporary;
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(parent)) {
-    if (entry.path().filename().string().starts_with(prefix)) {
-      found.push_back(entry.path());
+  for (const auto& entry : entries_of<fs::directory_iterator>(parent)) {
+    if (entry.path().filename().string().starts_with(prefix) && entry.path() != temporary_) {
+      remove_ours(entry.path());
     }
-  }
-  for (const fs::path& folder : found) {
-    remove_ours(folder);
   }
 }
 
-void AtomicFolder::make(const std::vector<std::string>& folders) const {
-  std::error_code error;
-  fs::create_directories(temporary_, error);
-  for (const std::string& folder : folders) {
-    if (!error) {
-      fs::create_directories(temporary_ / folder, error);
-    }
+void AtomicFolder::make(const std::vector<std::string>& folders) {
+  if (!made_) {
+    make_parents(folder_of(temporary_));
+    make_folder(temporary_);
+    made_ = true;
   }
-  if (error) {
-    throw file_error("create the folder", temporary_, error.value());
+  for (const std::string& folder : folders) {
+    fs::path path = temporary_;
+    for (const fs::path& part : fs::path(folder)) {
+      path /= part;
+      make_folder(path);
+    }
   }
 }
 
@@ -104,19 +194,23 @@ void AtomicFolder::abandon() noexcept {
 }
 
 void AtomicFolder::begin() {
-  if (fs::exists(old_) && !fs::exists(target_)) {
+  if (is_there(old_) && !is_there(target_)) {
     rename_folder(old_, target_);
   }
   remove_ours(old_);
   remove_predecessors();
-  if (fs::exists(target_)) {
+  if (is_there(target_)) {
     check_ours(target_);
   }
 }
 
 void AtomicFolder::commit() {
-  sync_folder(temporary_);
-  if (!fs::exists(target_)) {
+  if (!is_folder(temporary_)) {
+    throw Error(Errc::config, "cannot write the folder " + target_.string() + ": " +
+                                  temporary_.string() + " is gone; another save has taken over");
+  }
+  sync_folders(temporary_);
+  if (!is_there(target_)) {
     rename_folder(temporary_, target_);
   } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(),
                          RENAME_EXCHANGE) != 0) {
@@ -138,7 +232,7 @@ void AtomicFolder::replace_in_two_steps() const {
 }
 
 fs::path AtomicFolder::current() const {
-  return !fs::exists(target_) && fs::exists(old_) ? old_ : target_;
+  return !is_there(target_) && is_there(old_) ? old_ : target_;
 }
 
 }  // namespace acc::checkpoint

@@ -15,9 +15,9 @@ class AtomicFolder {
  public:
   /// `is_ours` tells whether a file, by its path in the folder ("optimizer_0/.metadata"), may lie
   /// in such a folder: a folder with any other is never replaced or removed. Links in `target` are
-  /// followed. `id`: of this attempt to fill it, the same in all processes, so that one that was
-  /// given up for dead and wakes up (a machine that hung) finds its own temporary folder gone,
-  /// instead of writing into its successor's.
+  /// followed. `id`: of this attempt to fill it and of no other, the same in all its processes, so
+  /// that one that was given up for dead and wakes up (a machine that hung) finds its own temporary
+  /// folder gone, instead of writing into its successor's.
   AtomicFolder(const std::filesystem::path& target,
                std::function<bool(const std::string& path)> is_ours, std::uint32_t id = 0);
 
@@ -25,8 +25,9 @@ class AtomicFolder {
   [[nodiscard]] const std::filesystem::path& temporary() const noexcept { return temporary_; }
 
   /// Every process, in any order: makes the temporary folder, and folders in it, unless another
-  /// did.
-  void make(const std::vector<std::string>& folders = {}) const;
+  /// did. Throws Error(config) where this object made it earlier and it is gone since: another
+  /// attempt has taken over.
+  void make(const std::vector<std::string>& folders = {});
   /// The process that will commit, at any time before that: brings back an older folder that a
   /// predecessor was killed over, removes what other predecessors left. Throws Error(config) where
   /// the target holds files that are not ours.
@@ -47,6 +48,12 @@ class AtomicFolder {
 
   std::filesystem::path target_, temporary_, old_;
   std::function<bool(const std::string&)> is_ours_;
+  bool made_ = false;
 };
+
+/// Removes a folder and all in it; nothing where there is none. It is gone under its name from the
+/// first moment on: a kill on the way leaves "<path>.acc-tmp.removed", which the next AtomicFolder
+/// or removal of that name removes. Throws Error(config).
+void remove_at_once(const std::filesystem::path& folder);
 
 }  // namespace acc::checkpoint

@@ -26,6 +26,7 @@ class OutputFile {
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
   /// Makes room for a file of so many bytes, so that a disk that is too small says so at once.
+  /// Nothing where the file system cannot, or is a tmpfs.
   void reserve(std::uint64_t nbytes);
   /// From where the next byte goes.
   [[nodiscard]] std::uint64_t position() const noexcept { return written_ + buffer_.size(); }

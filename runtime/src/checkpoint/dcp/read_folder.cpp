@@ -1,0 +1,199 @@
+#include "checkpoint/dcp/folder.hpp"
+
+#include "acc/base/error.hpp"
+#include "checkpoint/accelerate/state_files.hpp"
+#include "checkpoint/dcp/state_names.hpp"
+#include "checkpoint/files/input_file.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
+
+namespace acc::checkpoint::dcp {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// "__3.metadata": each rank for itself (no_dist, or use_collectives=False), so that which boxes
+// make up a tensor is nowhere written.
+void refuse_unfinished(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("__") && name.ends_with(kMetadataFile)) {
+      throw Error(Errc::config,
+                  folder.string() + ": was saved without coordination between ranks ('" + name +
+                      "'), which cannot be read; save with one .metadata for all ranks");
+    }
+  }
+  throw Error(Errc::config, folder.string() +
+                                ": no .metadata in it, which is written last: the save was not "
+                                "completed, or this is no torch DCP folder");
+}
+
+Metadata read_metadata(const fs::path& folder) {
+  const fs::path path = folder / kMetadataFile;
+  if (!fs::is_regular_file(path)) {
+    refuse_unfinished(folder);
+  }
+  const InputFile file(path);
+  std::vector<std::byte> bytes(file.nbytes());
+  file.read(0, bytes);
+  return parse_metadata(bytes, path);
+}
+
+/// Files of the folder, each opened when first named.
+class Files {
+ public:
+  Files(const fs::path& folder, Catalog& catalog) : folder_(folder), catalog_(catalog) {}
+
+  /// The number in the catalog of the file that holds all of `place`.
+  std::uint32_t holding(const Place& place, const std::string& stored_name) {
+    const auto [at, is_new] = known_.try_emplace(place.file);
+    File& file = at->second;
+    const fs::path path = folder_ / place.file;
+    if (is_new) {
+      if (!fs::is_regular_file(path)) {
+        throw Error(Errc::config, path.string() + ": is missing; '" + stored_name +
+                                      "' is in it, as .metadata says");
+      }
+      file = {catalog_.file(path), fs::file_size(path), nullptr};
+    }
+    if (place.offset > file.nbytes || place.nbytes > file.nbytes - place.offset) {
+      throw Error(Errc::config, path.string() + ": truncated: '" + stored_name + "' is at bytes " +
+                                    std::to_string(place.offset) + " to " +
+                                    std::to_string(place.offset) + " + " +
+                                    std::to_string(place.nbytes) + ", the file has " +
+                                    std::to_string(file.nbytes));
+    }
+    return file.number;
+  }
+
+  /// The archive at a place that `holding` has seen.
+  torch::TorchFile open(const Place& place, const std::string& stored_name) {
+    File& file = known_.at(place.file);
+    if (file.opened == nullptr) {
+      file.opened = std::make_shared<InputFile>(folder_ / place.file);
+    }
+    return {file.opened, place.offset, place.nbytes, stored_name};
+  }
+
+  /// Ranks that wrote: 1 + the greatest R of "__R_K.distcp".
+  [[nodiscard]] int ranks() const {
+    int ranks = 0;
+    for (const auto& [name, file] : known_) {
+      int rank = 0;
+      const char* end = name.data() + name.size();
+      if (name.starts_with("__") &&
+          std::from_chars(name.data() + 2, end, rank).ec == std::errc() && rank >= 0 &&
+          rank < 1'000'000'000) {
+        ranks = std::max(ranks, rank + 1);
+      }
+    }
+    return ranks;
+  }
+
+ private:
+  struct File {
+    std::uint32_t number = 0;
+    std::uint64_t nbytes = 0;
+    std::shared_ptr<const InputFile> opened;
+  };
+
+  const fs::path& folder_;
+  Catalog& catalog_;
+  std::map<std::string, File> known_;
+};
+
+StoredTensor stored_tensor(const Entry& entry, StateName name, Files& files) {
+  StoredTensor tensor{.name = std::move(name.name),
+                      .kind = std::move(name.kind),
+                      .stored_name = entry.name,
+                      .dtype = entry.dtype,
+                      .shape = entry.shape,
+                      .pieces = {}};
+  for (const Chunk& chunk : entry.chunks) {
+    const std::uint32_t file = files.holding(chunk.place, entry.name);
+    if (chunk.box.numel() > 0) {
+      tensor.pieces.push_back({.box = chunk.box,
+                               .file = file,
+                               .offset = chunk.place.offset,
+                               .nbytes = chunk.place.nbytes,
+                               .packing = Packing::archive});
+    }
+  }
+  return tensor;
+}
+
+// How often the optimizer has updated a parameter: a tensor of one number.
+std::int64_t read_step(const Entry& entry, Files& files) {
+  const auto fail = [&](const torch::TorchFile& file, const std::string& found) {
+    throw Error(Errc::config, file.file().path().string() + ": '" + entry.name +
+                                  "': expected a whole number of steps, found " + found);
+  };
+  const torch::TorchFile file = files.open(entry.chunks.front().place, entry.name);
+  const torch::TensorRef tensor = file.tensor(file.root());
+  if (numel_of(tensor.shape) != 1) {
+    fail(file, "shape " + to_string(tensor.shape));
+  }
+  std::array<std::byte, 8> bytes{};
+  file.file().read(tensor.bytes.offset, std::span(bytes).first(size_of(tensor.dtype)));
+  if (tensor.dtype == Dtype::i64 || tensor.dtype == Dtype::i32) {
+    std::int64_t step = 0;
+    std::memcpy(&step, bytes.data(), size_of(tensor.dtype));
+    return step;
+  }
+  double step = 0.0;
+  convert(bytes.data(), tensor.dtype, &step, Dtype::f64, 1);
+  if (!(step >= 0.0 && step < 9e15 && step == std::floor(step))) {
+    fail(file, std::to_string(step));
+  }
+  return static_cast<std::int64_t>(step);
+}
+
+void read_value(const Entry& entry, const StateName& name, Files& files, TrainingState& training) {
+  constexpr std::size_t kMaxGroups = 100'000;
+  files.holding(entry.value, entry.name);
+  if (name.kind != "group" || name.group >= kMaxGroups) {
+    return;
+  }
+  if (training.groups.size() <= name.group) {
+    training.groups.resize(name.group + 1);
+  }
+  const torch::TorchFile file = files.open(entry.value, entry.name);
+  accelerate::read_group_value(name.key, file.root(), training.groups[name.group]);
+}
+
+}  // namespace
+
+void read_folder(const fs::path& folder, Catalog& catalog, TrainingState& training,
+                 Provenance& provenance) {
+  if (!fs::is_directory(folder)) {
+    throw Error(Errc::config, folder.string() + ": is no folder");
+  }
+  const Metadata metadata = read_metadata(folder);
+  std::vector<StateName> names = state_names(metadata.entries);
+  Files files(folder, catalog);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const Entry& entry = metadata.entries[i];
+    if (!entry.is_tensor) {
+      read_value(entry, names[i], files, training);
+      continue;
+    }
+    const bool is_step = names[i].kind == "step" && !entry.chunks.empty();
+    catalog.tensors.push_back(stored_tensor(entry, std::move(names[i]), files));
+    if (is_step) {
+      // A parameter that got no gradient for a while has seen fewer.
+      training.step = std::max(training.step.value_or(0), read_step(entry, files));
+    }
+  }
+  provenance.format = "torch DCP";
+  provenance.writer = "torch";
+  provenance.world_size = files.ranks();
+}
+
+}  // namespace acc::checkpoint::dcp

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "checkpoint/catalog/catalog.hpp"
+#include "checkpoint/torch/torch_file.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace acc::checkpoint::deepspeed {
+
+using NamedShapes = std::vector<std::pair<std::string, Shape>>;
+using NamedTensors = std::vector<std::pair<std::string, torch::TensorRef>>;
+
+/// A *_model_states.pt.
+struct ModuleStates {
+  std::filesystem::path path;
+  bool has_zero = false;            ///< ZeRO was on: `groups` says what the flats hold
+  std::vector<NamedShapes> groups;  ///< param_shapes: in the order of the flats
+  NamedShapes frozen;               ///< frozen_param_shapes
+  NamedTensors fragments;           ///< of those: whole (stages 1, 2) or this rank's
+  std::vector<std::pair<std::string, std::string>> shared;  ///< second name, name
+  std::set<std::string> buffers;
+  NamedTensors module;  ///< 16-bit weights and buffers; stage 3: placeholders and buffers
+  std::int64_t global_steps = 0;
+  std::int64_t skipped_steps = 0;
+  std::string version;  ///< of DeepSpeed
+};
+
+/// Throws Error(config) that names file and key.
+ModuleStates read_module_states(const std::filesystem::path& path);
+
+}  // namespace acc::checkpoint::deepspeed

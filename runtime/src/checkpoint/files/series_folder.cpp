@@ -1,0 +1,137 @@
+#include "checkpoint/files/series_folder.hpp"
+
+#include "acc/base/atomic_file.hpp"
+#include "checkpoint/files/atomic_folder.hpp"
+#include "checkpoint/files/input_file.hpp"
+#include "checkpoint/files/manifest.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace acc::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kLatest = "latest";
+constexpr const char* kLeftBehind = ".acc-tmp.";  // of a killed save or removal
+
+std::string name_of(std::int64_t number) {
+  return "checkpoint_" + std::to_string(number);
+}
+
+// Of "checkpoint_<n>", written as name_of writes it.
+std::optional<std::int64_t> number_of(std::string_view name) {
+  const std::string_view digits = name.substr(name.find('_') + 1);
+  std::int64_t number = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  const bool usable =
+      name == name_of(number) && number >= 0 && number < std::numeric_limits<std::int64_t>::max();
+  return usable ? std::optional(number) : std::nullopt;
+}
+
+bool is_left_behind(std::string_view name) {
+  const std::size_t end = name.find(kLeftBehind);
+  return end != std::string_view::npos && number_of(name.substr(0, end)).has_value();
+}
+
+bool is_complete(const fs::path& checkpoint) {
+  std::error_code ignored;
+  return fs::is_regular_file(checkpoint / kManifestFile, ignored);
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw file_error("read the folder", folder, error.value());
+  }
+  return names;
+}
+
+// By number.
+std::map<std::int64_t, fs::path> checkpoints_in(const fs::path& folder) {
+  std::map<std::int64_t, fs::path> result;
+  for (const std::string& name : names_in(folder)) {
+    if (const auto number = number_of(name)) {
+      result[*number] = folder / name;
+    }
+  }
+  return result;
+}
+
+// What `latest` holds, without the newline of one that was written by hand; "" where it is missing
+// or no name of a folder beside it.
+std::string named_by_latest(const fs::path& folder) {
+  const fs::path path = folder / kLatest;
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    return "";
+  }
+  constexpr std::size_t kLongestName = 255;
+  const InputFile file(path);
+  std::string text(std::min<std::uint64_t>(file.nbytes(), kLongestName + 1), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  text.erase(text.find_last_not_of(" \r\n") + 1);
+  const bool is_name = text.size() <= kLongestName && text != "." && text != ".." &&
+                       text.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
+  return is_name ? text : "";
+}
+
+}  // namespace
+
+SeriesFolder::SeriesFolder(fs::path folder) : folder_(std::move(folder)) {}
+
+std::optional<fs::path> SeriesFolder::newest() const {
+  const std::string latest = named_by_latest(folder_);
+  if (!latest.empty() && is_complete(folder_ / latest)) {
+    return folder_ / latest;
+  }
+  std::optional<fs::path> result;
+  for (const auto& [number, path] : checkpoints_in(folder_)) {
+    if (is_complete(path)) {
+      result = path;
+    }
+  }
+  return result;
+}
+
+fs::path SeriesFolder::next() const {
+  const auto checkpoints = checkpoints_in(folder_);
+  return folder_ / name_of(checkpoints.empty() ? 0 : checkpoints.rbegin()->first + 1);
+}
+
+void SeriesFolder::committed(const fs::path& path, std::optional<int> total_limit) const {
+  const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  write_file(folder_ / kLatest, name, Overwrite::yes);
+  for (const std::string& left : names_in(folder_)) {
+    if (is_left_behind(left)) {
+      remove_at_once(folder_ / left);
+    }
+  }
+  if (!total_limit) {
+    return;
+  }
+  auto checkpoints = checkpoints_in(folder_);
+  std::erase_if(checkpoints, [&](const auto& each) {
+    return each.second.filename() == name || !is_complete(each.second);
+  });
+  while (std::ssize(checkpoints) >= std::max(*total_limit, 1)) {
+    remove_at_once(checkpoints.begin()->second);
+    checkpoints.erase(checkpoints.begin());
+  }
+}
+
+}  // namespace acc::checkpoint
