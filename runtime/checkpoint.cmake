@@ -49,11 +49,14 @@ acc_add_library(checkpoint
     src/checkpoint/dcp/state_names.cpp
     src/checkpoint/dcp/write_folder.cpp
     # deepspeed
+    src/checkpoint/deepspeed/archive_builder.cpp
     src/checkpoint/deepspeed/checkpoint_files.cpp
+    src/checkpoint/deepspeed/export_plan.cpp
     src/checkpoint/deepspeed/flat_layout.cpp
     src/checkpoint/deepspeed/module_states.cpp
     src/checkpoint/deepspeed/rank_flats.cpp
     src/checkpoint/deepspeed/reader.cpp
+    src/checkpoint/deepspeed/writer.cpp
     # accelerate
     src/checkpoint/accelerate/full_files.cpp
     src/checkpoint/accelerate/group_values.cpp

@@ -61,7 +61,7 @@ ProgramState read_program(const pickle::Node& node) {
     } else if (value.is(Kind::real)) {
       result[name] = value.real;
     } else if (value.is(Kind::text)) {
-      result[name] = value.text;
+      result[name] = std::string(value.text);
     } else {
       entry.fail("a number or a text");
     }

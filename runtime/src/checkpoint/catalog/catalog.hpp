@@ -38,7 +38,7 @@ struct StoredRecord {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;
   std::uint64_t nbytes = 0;
-  std::uint32_t crc32 = 0;                 ///< of all of it
+  std::uint32_t crc32 = 0;                 ///< of all of it; 0: the writer left none
   std::vector<std::uint32_t> blocks = {};  ///< of each torch::kBlock bytes; may be empty
 };
 

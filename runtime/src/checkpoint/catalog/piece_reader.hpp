@@ -50,9 +50,9 @@ class PieceReader {
   };
 
   [[nodiscard]] Range tile_at(std::uint64_t byte) const noexcept;
-  void read_tile(Range range, std::byte* to);
+  [[nodiscard]] std::uint32_t expected_at(Range tile) const noexcept;
+  void read_tile(Range tile, std::byte* to);
   void fill_scratch(Range wanted);
-  void check_tile(Range tile, const std::byte* bytes);
   [[noreturn]] void damaged(Range range, std::uint32_t expected, std::uint32_t found) const;
 
   PieceSource source_;

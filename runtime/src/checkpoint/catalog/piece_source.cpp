@@ -100,7 +100,7 @@ PieceSource PieceSources::find(const StoredTensor& tensor, const StoredPiece& pi
     }
     source.offset = stored->bytes.offset;
     source.nbytes = stored->bytes.nbytes;
-    source.has_record = true;
+    source.has_record = stored->bytes.record_crc32 != 0 || !stored->bytes.blocks.empty();
     source.record_offset = stored->bytes.record_offset;
     source.record_nbytes = stored->bytes.record_nbytes;
     source.record_crc32 = stored->bytes.record_crc32;
@@ -111,7 +111,7 @@ PieceSource PieceSources::find(const StoredTensor& tensor, const StoredPiece& pi
     source.nbytes = piece.nbytes;
     if (piece.record >= 0) {
       const StoredRecord& record = catalog_.records.at(static_cast<std::size_t>(piece.record));
-      source.has_record = true;
+      source.has_record = record.crc32 != 0 || !record.blocks.empty();
       source.record_offset = record.offset;
       source.record_nbytes = record.nbytes;
       source.record_crc32 = record.crc32;

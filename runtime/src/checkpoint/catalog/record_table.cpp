@@ -4,6 +4,9 @@ namespace acc::checkpoint {
 
 std::int32_t RecordTable::record(std::uint32_t file, const torch::StoredBytes& bytes,
                                  const std::string& name) {
+  if (bytes.record_crc32 == 0 && bytes.blocks.empty()) {
+    return -1;
+  }
   const auto [entry, is_new] = records_.try_emplace(
       {file, bytes.record_offset}, static_cast<std::int32_t>(catalog_.records.size()));
   if (is_new) {

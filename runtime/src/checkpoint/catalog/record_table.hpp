@@ -17,7 +17,7 @@ class RecordTable {
   explicit RecordTable(Catalog& catalog) : catalog_(catalog) {}
 
   /// The record of these bytes of file number `file`, as Catalog::records counts; `name` is for
-  /// messages where it is new.
+  /// messages where it is new; -1 where the writer left no checksums.
   std::int32_t record(std::uint32_t file, const torch::StoredBytes& bytes, const std::string& name);
   /// A tensor that is whole in one file.
   StoredTensor tensor(std::uint32_t file, const torch::TensorRef& ref, const std::string& name,

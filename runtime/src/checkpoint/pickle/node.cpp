@@ -61,13 +61,13 @@ std::vector<std::pair<std::string, Node>> Node::entries() const {
   if (!is_dict()) {
     fail("a dict");
   }
-  const std::vector<const Value*>& pairs = value_->pairs();
+  const Value::Items pairs = value_->pairs();
   std::vector<std::pair<std::string, Node>> result;
   result.reserve(pairs.size() / 2);
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     const Value& name = *pairs[i];
     if (name.is(Value::Kind::text)) {
-      result.emplace_back(name.text, child(*pairs[i + 1], name.text));
+      result.emplace_back(std::string(name.text), child(*pairs[i + 1], name.text));
     } else if (name.is(Value::Kind::integer)) {
       const std::string number = std::to_string(name.integer);
       result.emplace_back(number, child(*pairs[i + 1], number));
@@ -111,11 +111,11 @@ bool Node::boolean() const {
   return value_->integer != 0;
 }
 
-const std::string& Node::text() const {
+std::string Node::text() const {
   if (!is_text()) {
     fail("a text");
   }
-  return value_->text;
+  return std::string(value_->text);
 }
 
 Shape Node::shape() const {

@@ -46,7 +46,7 @@ class Node {
   /// Integers and booleans too.
   [[nodiscard]] double real() const;
   [[nodiscard]] bool boolean() const;
-  [[nodiscard]] const std::string& text() const;
+  [[nodiscard]] std::string text() const;
   /// A torch.Size, or a list or tuple of integers; checked by check_shape.
   [[nodiscard]] Shape shape() const;
 

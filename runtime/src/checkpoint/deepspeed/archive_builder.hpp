@@ -1,0 +1,45 @@
+#pragma once
+
+#include "checkpoint/catalog/tensor_reader.hpp"
+#include "checkpoint/deepspeed/export_plan.hpp"
+#include "checkpoint/pickle/writer.hpp"
+#include "checkpoint/torch/torch_file.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace acc::checkpoint::deepspeed {
+
+/// A torch.save archive of a nested value: whoever builds it pushes values and tensors, whose
+/// elements are read only when the archive is written, in bounded memory.
+class ArchiveBuilder {
+ public:
+  explicit ArchiveBuilder(TensorReader& reader) : reader_(reader) {}
+
+  [[nodiscard]] pickle::Writer& pickle() noexcept { return writer_; }
+  /// Pushes a tensor of these parts, end to end; gives its storage.
+  int push(const FlatParts& parts, Dtype dtype, const Shape& shape);
+  /// Pushes another tensor over a storage that is there.
+  void push_again(int storage, Dtype dtype, const Shape& shape);
+  /// Pushes a tensor of one number.
+  void push_scalar(float value);
+
+  void write(const std::filesystem::path& path);
+
+ private:
+  struct Storage {
+    FlatParts parts;
+    Dtype dtype = Dtype::f32;
+    std::vector<std::byte> bytes;  ///< instead of parts
+  };
+  void fill(const Storage& storage, const torch::Sink& sink);
+
+  TensorReader& reader_;
+  pickle::Writer writer_;
+  std::vector<Storage> storages_;
+};
+
+}  // namespace acc::checkpoint::deepspeed
