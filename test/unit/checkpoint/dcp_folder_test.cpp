@@ -70,7 +70,7 @@ std::string bytes_of(const Catalog& catalog, const StoredTensor& tensor) {
 /// Bytes of a safetensors file, by name.
 std::map<std::string, std::pair<Shape, std::string>> tensors_of(const fs::path& path) {
   const std::string content = content_of(path);
-  const SafetensorsHeader header = parse_header(std::as_bytes(std::span(content)), path);
+  const SafetensorsHeader header = read_header(InputFile(path));
   std::map<std::string, std::pair<Shape, std::string>> tensors;
   for (const TensorEntry& entry : header.tensors) {
     tensors[entry.name] = {entry.shape,
@@ -296,15 +296,15 @@ TEST_CASE("what is missing or cut short in a folder is named") {
 
 namespace {
 
-void write_shard(const fs::path& path, const std::string& info, const std::vector<TensorSpec>& specs,
+void write_shard(const fs::path& path, const std::string& info, const std::vector<NamedTensor>& tensors,
                  float first) {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (!info.empty()) {
     metadata["DCP_SHARDING_INFO"] = info;
   }
-  SafetensorsWriter writer(path, specs, metadata);
-  for (const TensorSpec& spec : specs) {
-    std::vector<float> values(static_cast<std::size_t>(numel_of(spec.shape)), first++);
+  SafetensorsWriter writer(path, tensors, metadata);
+  for (const NamedTensor& tensor : tensors) {
+    std::vector<float> values(static_cast<std::size_t>(numel_of(tensor.shape)), first++);
     writer.append(values);
   }
   writer.commit();
@@ -318,7 +318,7 @@ TEST_CASE("safetensors shards of HuggingFaceStorageWriter make up whole tensors"
     return folder.path() / ("shard-0000" + std::to_string(rank) + "-model-00001-of-00001.safetensors");
   };
   write_shard(shard(1), R"({"a": {"saved_offsets": [0, 0]}, "b": {"saved_offsets": [0]}})",
-              {{"a", "F32", {2, 3}}, {"b", "F32", {4}}}, 1.0F);
+              {{"a", Dtype::f32, {2, 3}}, {"b", Dtype::f32, {4}}}, 1.0F);
   const auto read_all = [&] {
     Read read;
     read_hugging_face(folder.path(), read.catalog, read.provenance);
@@ -326,7 +326,7 @@ TEST_CASE("safetensors shards of HuggingFaceStorageWriter make up whole tensors"
     return read;
   };
   SUBCASE("complete") {
-    write_shard(shard(2), R"({"a": {"saved_offsets": [2, 0]}})", {{"a", "F32", {1, 3}}}, 7.0F);
+    write_shard(shard(2), R"({"a": {"saved_offsets": [2, 0]}})", {{"a", Dtype::f32, {1, 3}}}, 7.0F);
     const Read read = read_all();
     REQUIRE(read.catalog.tensors.size() == 2);
     const StoredTensor& a = read.catalog.at("a", "param", "");
@@ -338,18 +338,18 @@ TEST_CASE("safetensors shards of HuggingFaceStorageWriter make up whole tensors"
   }
   struct Case {
     const char* info;
-    const char* dtype;
+    Dtype dtype;
     const char* message;
   };
   const Case cases[] = {
-      {R"({"a": {"saved_offsets": [3, 0]}})", "F32", "rows 2:3 are in no piece"},
-      {R"({"a": {"saved_offsets": [1, 0]}})", "F32", "overlap"},
-      {R"({"b": {"saved_offsets": [1, 0]}})", "F32", "has no saved_offsets of tensor 'a'"},
-      {R"({"a": {"saved_offsets": [1]}})", "F32", "has saved_offsets [1] of tensor 'a'"},
-      {R"({"a": {"saved_offsets": [-1, 0]}})", "F32", "has saved_offsets [-1,0] of tensor 'a'"},
-      {R"({"a": {"saved_offsets": [9223372036854775807, 0]}})", "F32", "has saved_offsets"},
-      {R"([)", "F32", "is no JSON object"},
-      {R"({"a": {"saved_offsets": [2, 0]}})", "BF16", "does not go with another shard's"},
+      {R"({"a": {"saved_offsets": [3, 0]}})", Dtype::f32, "rows 2:3 are in no piece"},
+      {R"({"a": {"saved_offsets": [1, 0]}})", Dtype::f32, "overlap"},
+      {R"({"b": {"saved_offsets": [1, 0]}})", Dtype::f32, "has no saved_offsets of tensor 'a'"},
+      {R"({"a": {"saved_offsets": [1]}})", Dtype::f32, "has saved_offsets [1] of tensor 'a'"},
+      {R"({"a": {"saved_offsets": [-1, 0]}})", Dtype::f32, "has saved_offsets [-1,0] of tensor 'a'"},
+      {R"({"a": {"saved_offsets": [9223372036854775807, 0]}})", Dtype::f32, "has saved_offsets"},
+      {R"([)", Dtype::f32, "is no JSON object"},
+      {R"({"a": {"saved_offsets": [2, 0]}})", Dtype::bf16, "does not go with another shard's"},
   };
   for (const Case& c : cases) {
     CAPTURE(c.info);

@@ -1,6 +1,7 @@
 #include "checkpoint/dcp/folder.hpp"
 
 #include "acc/base/error.hpp"
+#include "checkpoint/files/input_file.hpp"
 #include "checkpoint/safetensors/header.hpp"
 
 #include <nlohmann/json.hpp>
@@ -81,8 +82,7 @@ class Shards {
   explicit Shards(Catalog& catalog) : catalog_(catalog) {}
 
   void add(const fs::path& path) {
-    const MappedFile mapped(path);
-    const SafetensorsHeader header = parse_header(mapped.bytes(), path);
+    const SafetensorsHeader header = read_header(InputFile(path));
     const ShardOffsets offsets(header, path);
     const std::uint32_t file = catalog_.file(path);
     for (const TensorEntry& entry : header.tensors) {
@@ -118,23 +118,23 @@ class Shards {
 
  private:
   StoredTensor& tensor_of(const TensorEntry& entry, const fs::path& path) {
-    const auto dtype = dtype_of_safetensors(entry.dtype);
     const auto [at, is_new] = by_name_.try_emplace(entry.name, tensors_.size());
-    if (is_new && dtype) {
+    if (is_new) {
       tensors_.push_back({.name = entry.name,
                           .kind = "param",
                           .stored_name = entry.name,
-                          .dtype = *dtype,
+                          .dtype = entry.dtype,
                           .shape = entry.shape,
                           .pieces = {}});
     }
-    if (!dtype || tensors_[at->second].dtype != *dtype ||
-        tensors_[at->second].shape.size() != entry.shape.size()) {
-      throw Error(Errc::config, path.string() + ": tensor '" + entry.name + "' is " + entry.dtype +
-                                    " of shape " + to_string(entry.shape) +
+    StoredTensor& tensor = tensors_[at->second];
+    if (tensor.dtype != entry.dtype || tensor.shape.size() != entry.shape.size()) {
+      throw Error(Errc::config, path.string() + ": tensor '" + entry.name + "' is " +
+                                    std::string(safetensors_name(entry.dtype)) + " of shape " +
+                                    to_string(entry.shape) +
                                     ", which does not go with another shard's");
     }
-    return tensors_[at->second];
+    return tensor;
   }
 
   Catalog& catalog_;
