@@ -54,6 +54,7 @@ std::uint64_t local_header_nbytes(const Entry& entry) {
 }
 
 std::uint64_t descriptor_nbytes(const Entry& entry) {
+  if (entry.nbytes == 0) return 0;
   return zip64_nbytes(entry) == 0 ? 16 : 24;
 }
 
