@@ -88,6 +88,8 @@ class Line {
   std::int64_t settle(const PlannedTensor& planned, std::int64_t begin, std::int64_t end,
                       std::int64_t element) const;
 
+  static constexpr std::int64_t kAlignment = 16;  // elements, for who copies from there
+
   std::uint64_t replicas_, nbytes_, position_ = 0;
   std::vector<Cut> cuts_;  // before replica 1, 2, …
 };
@@ -110,7 +112,9 @@ std::int64_t Line::settle(const PlannedTensor& planned, std::int64_t begin, std:
       break;
     }
   }
-  stride = std::max<std::int64_t>(stride, reach >= 16 ? 16 : 1);
+  if (stride == 1 && reach >= kAlignment) {
+    stride = kAlignment;
+  }
   return stride > reach ? element
                         : std::clamp((element + stride / 2) / stride * stride, begin, end);
 }
