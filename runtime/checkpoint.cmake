@@ -12,7 +12,6 @@ acc_add_library(checkpoint
     src/checkpoint/files/input_file.cpp
     src/checkpoint/files/manifest.cpp
     src/checkpoint/files/mapped_file.cpp
-    src/checkpoint/files/output_file.cpp
     src/checkpoint/files/series_folder.cpp
     # tensor
     src/checkpoint/tensor/box.cpp

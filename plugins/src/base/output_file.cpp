@@ -1,4 +1,4 @@
-#include "checkpoint/files/output_file.hpp"
+#include "acc/base/output_file.hpp"
 
 #include "acc/base/atomic_file.hpp"
 
@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace acc::checkpoint {
+namespace acc {
 
 namespace {
 
@@ -47,9 +47,8 @@ void OutputFile::write_through(std::span<const std::byte> bytes) {
 }
 
 void OutputFile::flush() {
-  const std::string pieces = std::exchange(buffer_, {});
-  write_through(std::as_bytes(std::span(pieces)));
-  buffer_.reserve(kBufferBytes);
+  write_through(std::as_bytes(std::span(buffer_)));
+  buffer_.clear();
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
@@ -98,4 +97,4 @@ void OutputFile::close() {
   }
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc
