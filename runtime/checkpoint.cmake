@@ -31,6 +31,8 @@ acc_add_library(checkpoint
     src/checkpoint/torch/torch_file_writer.cpp
     # catalog
     src/checkpoint/catalog/catalog.cpp
+    src/checkpoint/catalog/format.cpp
+    src/checkpoint/catalog/open.cpp
     src/checkpoint/catalog/piece_reader.cpp
     src/checkpoint/catalog/piece_source.cpp
     src/checkpoint/catalog/tensor_reader.cpp
@@ -87,6 +89,8 @@ acc_add_library(checkpoint
     src/checkpoint/manifest.cpp
     src/checkpoint/piece_table.cpp
     src/checkpoint/sharded_checkpoint.cpp
+    # state
+    src/checkpoint/state/local_layout.cpp
   PUBLIC acc::runtime_parts
   PRIVATE nlohmann_json::nlohmann_json ${ACC_ISAL})
 target_include_directories(acc_checkpoint
