@@ -48,7 +48,9 @@ std::uint64_t nbytes_of(const PlannedValue& value) {
 
 }  // namespace
 
-std::string file_name(int rank) { return "__" + std::to_string(rank) + "_0.distcp"; }
+std::string file_name(int rank) {
+  return "__" + std::to_string(rank) + "_0.distcp";
+}
 
 FilePlan plan_file(const FolderPlan& plan, int rank) {
   FilePlan file{.name = file_name(rank),
@@ -69,8 +71,7 @@ FilePlan plan_file(const FolderPlan& plan, int rank) {
   ArchiveSizes nbytes;
   for (std::size_t i = 0; i < file.chunks.size(); ++i) {
     const PlannedChunk& chunk = file.chunks[i];
-    file.chunk_slots.push_back(
-        slot(i, nbytes(plan.tensors[chunk.tensor].dtype, chunk.box.sizes)));
+    file.chunk_slots.push_back(slot(i, nbytes(plan.tensors[chunk.tensor].dtype, chunk.box.sizes)));
   }
   return file;
 }

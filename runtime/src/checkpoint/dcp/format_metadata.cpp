@@ -1,5 +1,4 @@
 #include "checkpoint/dcp/metadata.hpp"
-
 #include "checkpoint/pickle/writer.hpp"
 
 #include <algorithm>
@@ -255,7 +254,8 @@ void Formatter::format(const std::string& save_id) {
   out_.end_tuple();
   out_.text("state_dict_metadata");
   describe_entries();
-  const bool has_paths = std::ranges::any_of(entries_, [](const auto& e) { return !e.path.empty(); });
+  const bool has_paths =
+      std::ranges::any_of(entries_, [](const auto& e) { return !e.path.empty(); });
   out_.text("planner_data");
   if (has_paths) {
     paths();
