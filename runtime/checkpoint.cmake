@@ -15,6 +15,7 @@ acc_add_library(checkpoint
     src/checkpoint/files/series_folder.cpp
     # tensor
     src/checkpoint/tensor/box.cpp
+    src/checkpoint/tensor/convert.cpp
     src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
     src/checkpoint/pickle/known_globals.cpp
