@@ -86,10 +86,6 @@ acc_add_library(checkpoint
     src/checkpoint/convert/streaming.cpp
     src/checkpoint/convert/tiles.cpp
     src/checkpoint/convert/verify.cpp
-    # the older form of ours
-    src/checkpoint/manifest.cpp
-    src/checkpoint/piece_table.cpp
-    src/checkpoint/sharded_checkpoint.cpp
     # state
     src/checkpoint/state/local_layout.cpp
   PUBLIC acc::runtime_parts
