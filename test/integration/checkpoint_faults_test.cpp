@@ -215,6 +215,9 @@ TEST_CASE("a disk that is too small for the new checkpoint keeps the old one") {
     MESSAGE("skipped: this machine lets nobody mount a tmpfs");
     return;
   }
+  // Its folder beside it would lie on another disk.
+  CHECK(contains(on_disk_of("1m", std::string(ACC_CHECKPOINT_SAVER) + " replace . 1; echo $?"),
+                 "2\ncannot replace "));
   struct Row {
     const char* size;
     const char* mode;
