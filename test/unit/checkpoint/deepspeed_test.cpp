@@ -169,6 +169,7 @@ TEST_CASE("DeepSpeed: what is written is read back bit for bit, for other stages
               source.training.groups[i].hyper_parameters);
       }
       CHECK(copy.provenance.world_size == world_size);
+      CHECK(copy.provenance.writer.starts_with("acclaunch "));
     }
   }
 }
