@@ -1,6 +1,5 @@
-#include "checkpoint/dcp/folder.hpp"
-
 #include "acc/base/error.hpp"
+#include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/dcp/metadata.hpp"
 #include "checkpoint/safetensors/file.hpp"
 #include "checkpoint/safetensors/header.hpp"
@@ -73,8 +72,8 @@ std::map<std::string, std::pair<Shape, std::string>> tensors_of(const fs::path& 
   const SafetensorsHeader header = read_header(InputFile(path));
   std::map<std::string, std::pair<Shape, std::string>> tensors;
   for (const TensorEntry& entry : header.tensors) {
-    tensors[entry.name] = {entry.shape,
-                           content.substr(header.data_begin + entry.begin, entry.end - entry.begin)};
+    tensors[entry.name] = {
+        entry.shape, content.substr(header.data_begin + entry.begin, entry.end - entry.begin)};
   }
   return tensors;
 }
@@ -102,7 +101,9 @@ FolderPlan plan_of(int shards, int world_size) {
   plan.world_size = world_size;
   const auto padded = [&](std::int64_t numel) { return (numel + shards - 1) / shards * shards; };
   const std::vector<CutArray> arrays = {
-      {.members = {{0, 0}, {4, 0}, {5, 91}, {3, 151}}, .padded_numel = padded(151), .shards = shards},
+      {.members = {{0, 0}, {4, 0}, {5, 91}, {3, 151}},
+       .padded_numel = padded(151),
+       .shards = shards},
       {.members = {{1, 0}}, .padded_numel = padded(5), .shards = shards},
       {.members = {{2, 0}}, .padded_numel = 1, .rank_zero_only = true},
       {.members = {{6, 0}}, .padded_numel = padded(300'000), .shards = shards}};
@@ -131,10 +132,9 @@ void fill(const FolderPlan& plan, const PlannedChunk& chunk, const torch::Sink& 
 
 void write_all(const fs::path& folder, const FolderPlan& plan) {
   for (int rank = 0; rank < plan.world_size; ++rank) {
-    const auto nbytes = write_rank_file(folder, plan, rank,
-                                        [&](const PlannedChunk& chunk, const torch::Sink& sink) {
-                                          fill(plan, chunk, sink);
-                                        });
+    const auto nbytes = write_rank_file(
+        folder, plan, rank,
+        [&](const PlannedChunk& chunk, const torch::Sink& sink) { fill(plan, chunk, sink); });
     CHECK(nbytes == fs::file_size(folder / file_name(rank)));
   }
   const WrittenMetadata written = write_metadata_file(folder, plan);
@@ -167,9 +167,9 @@ TEST_CASE("torch's FSDP checkpoints are read as their full files have them") {
     const bool bitwise = std::string(c.folder).starts_with("fsdp2");
     for (const StoredTensor& tensor : stored.catalog.tensors) {
       CAPTURE(tensor.stored_name);
-      const std::string name =
-          tensor.kind == "param" ? tensor.name
-                                 : "optimizer.state." + tensor.name + "." + tensor.kind;
+      const std::string name = tensor.kind == "param"
+                                   ? tensor.name
+                                   : "optimizer.state." + tensor.name + "." + tensor.kind;
       REQUIRE(full.contains(name));
       CHECK(tensor.shape == full.at(name).first);
       CHECK(tensor.dtype == Dtype::f32);
@@ -257,9 +257,10 @@ TEST_CASE("a fill that brings too little or too much is an error of the program,
   const acc::test::TemporaryFolder folder;
   const FolderPlan plan = plan_of(1, 1);
   const std::vector<std::byte> bytes(10);
-  CHECK_THROWS_AS(write_rank_file(folder.path(), plan, 0,
-                                  [&](const PlannedChunk&, const torch::Sink& sink) { sink(bytes); }),
-                  acc::Error);
+  CHECK_THROWS_AS(
+      write_rank_file(folder.path(), plan, 0,
+                      [&](const PlannedChunk&, const torch::Sink& sink) { sink(bytes); }),
+      acc::Error);
   CHECK(!fs::exists(folder.path() / file_name(0)));
 }
 
@@ -269,7 +270,8 @@ TEST_CASE("what is missing or cut short in a folder is named") {
   fs::copy(kGolden / "fsdp2_w4/pytorch_model_fsdp_0", folder);
   SUBCASE("a file") {
     fs::remove(folder / "__2_0.distcp");
-    CHECK(error_of(folder).starts_with((folder / "__2_0.distcp").string() + ": is missing; 'model."));
+    CHECK(
+        error_of(folder).starts_with((folder / "__2_0.distcp").string() + ": is missing; 'model."));
   }
   SUBCASE("a file's end") {
     fs::resize_file(folder / "__3_0.distcp", 75'000);
@@ -296,8 +298,8 @@ TEST_CASE("what is missing or cut short in a folder is named") {
 
 namespace {
 
-void write_shard(const fs::path& path, const std::string& info, const std::vector<NamedTensor>& tensors,
-                 float first) {
+void write_shard(const fs::path& path, const std::string& info,
+                 const std::vector<NamedTensor>& tensors, float first) {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (!info.empty()) {
     metadata["DCP_SHARDING_INFO"] = info;
@@ -315,7 +317,8 @@ void write_shard(const fs::path& path, const std::string& info, const std::vecto
 TEST_CASE("safetensors shards of HuggingFaceStorageWriter make up whole tensors") {
   const acc::test::TemporaryFolder folder;
   const auto shard = [&](int rank) {
-    return folder.path() / ("shard-0000" + std::to_string(rank) + "-model-00001-of-00001.safetensors");
+    return folder.path() /
+           ("shard-0000" + std::to_string(rank) + "-model-00001-of-00001.safetensors");
   };
   write_shard(shard(1), R"({"a": {"saved_offsets": [0, 0]}, "b": {"saved_offsets": [0]}})",
               {{"a", Dtype::f32, {2, 3}}, {"b", Dtype::f32, {4}}}, 1.0F);
@@ -346,7 +349,8 @@ TEST_CASE("safetensors shards of HuggingFaceStorageWriter make up whole tensors"
       {R"({"a": {"saved_offsets": [1, 0]}})", Dtype::f32, "overlap"},
       {R"({"b": {"saved_offsets": [1, 0]}})", Dtype::f32, "has no saved_offsets of tensor 'a'"},
       {R"({"a": {"saved_offsets": [1]}})", Dtype::f32, "has saved_offsets [1] of tensor 'a'"},
-      {R"({"a": {"saved_offsets": [-1, 0]}})", Dtype::f32, "has saved_offsets [-1,0] of tensor 'a'"},
+      {R"({"a": {"saved_offsets": [-1, 0]}})", Dtype::f32,
+       "has saved_offsets [-1,0] of tensor 'a'"},
       {R"({"a": {"saved_offsets": [9223372036854775807, 0]}})", Dtype::f32, "has saved_offsets"},
       {R"([)", Dtype::f32, "is no JSON object"},
       {R"({"a": {"saved_offsets": [2, 0]}})", Dtype::bf16, "does not go with another shard's"},

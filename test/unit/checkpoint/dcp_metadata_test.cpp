@@ -1,6 +1,5 @@
-#include "checkpoint/dcp/metadata.hpp"
-
 #include "acc/base/error.hpp"
+#include "checkpoint/dcp/metadata.hpp"
 #include "checkpoint/pickle/writer.hpp"
 
 #include <doctest/doctest.h>
@@ -32,7 +31,9 @@ Push number(std::int64_t value) {
 Push global(const char* module, const char* name) {
   return [=](Writer& w) { w.global(module, name); };
 }
-void nothing(Writer& w) { w.none(); }
+void nothing(Writer& w) {
+  w.none();
+}
 
 void tuple_of(Writer& w, const Shape& shape) {
   w.begin_tuple();
@@ -198,7 +199,9 @@ TEST_CASE("the least that torch reads is read, and what others add") {
     return metadata;
   };
   Parts parts;
-  SUBCASE("no planner_data, storage_meta, version") { CHECK(check(parts).entries[0].path.empty()); }
+  SUBCASE("no planner_data, storage_meta, version") {
+    CHECK(check(parts).entries[0].path.empty());
+  }
   SUBCASE("None for them") {
     parts.more_metadata = {{"planner_data", nothing}, {"version", nothing}};
     check(parts);
@@ -253,13 +256,17 @@ TEST_CASE("what is wrong is named") {
       {"tensor 't': expected a torch.Size", [](Parts& p) { p.size = number(4); }},
       {"tensor 't': expected sizes of 0 or more", [](Parts& p) { p.size = size({-4}); }},
       {"tensor 't': shape [4611686018427387904, 2] has more elements",
-       [](Parts& p) { p.size = size({std::int64_t{1} << 62, 2}); }},
+       [](Parts& p) {
+         p.size = size({std::int64_t{1} << 62, 2});
+       }},
       {"tensor 't': a chunk with offsets [3] and sizes [2] lies outside of the shape [4]",
        [](Parts& p) { p.sizes[1] = size({2}); }},
       {"tensor 't': a chunk with offsets [9223372036854775807] and sizes [1] lies outside",
        [](Parts& p) { p.offsets[1] = size({INT64_MAX}); }},
       {"tensor 't': a chunk with offsets [3, 0] and sizes [1] lies outside",
-       [](Parts& p) { p.offsets[1] = size({3, 0}); }},
+       [](Parts& p) {
+         p.offsets[1] = size({3, 0});
+       }},
       {"tensor 't': its chunks do not make up the shape [5]: rows 4:5 are in no piece",
        [](Parts& p) { p.size = size({5}); }},
       {"tensor 't': its chunks do not make up the shape [4]: box [0:4] and box [3:4] overlap",
@@ -272,13 +279,15 @@ TEST_CASE("what is wrong is named") {
        [](Parts& p) { p.file = text("../x.distcp"); }},
       {"tensor 't': its file 'a/../../x' is not one", [](Parts& p) { p.file = text("a/../../x"); }},
       {"tensor 't': its file '/etc/passwd' is not one",
-       [](Parts& p) { p.file = path_object({"/", "etc", "passwd"}); }},
+       [](Parts& p) {
+         p.file = path_object({"/", "etc", "passwd"});
+       }},
       {"tensor 't': its file '' is not one", [](Parts& p) { p.file = text(""); }},
       {"tensor 't': its file 'a/' is not one", [](Parts& p) { p.file = text("a/"); }},
       {"tensor 't': expected 'relative_path' to be text", [](Parts& p) { p.file = number(3); }},
       {"tensor 't': 'offset' is -1", [](Parts& p) { p.offset = number(-1); }},
       {"tensor 't': expected 'length' to be a number", [](Parts& p) { p.length = text("100"); }},
-      {"tensor 't': is stored through a transform",
+      {"tensor 't': is stored through a transform (transform_descriptors: zstd)",
        [](Parts& p) {
          p.more_info["transform_descriptors"] = [](Writer& w) {
            w.begin_list().text("zstd").end_list();
@@ -364,7 +373,11 @@ TEST_CASE("what is formatted is parsed the same, in about 100 bytes a chunk") {
     }
   };
   std::string bytes;
-  format_metadata(heads, visit, [&](std::string_view piece) { bytes += piece; }, "an-id");
+  const VisitBoxes boxes = [&](std::size_t entry, const auto& each) {
+    visit(entry, [&](const Chunk& chunk) { each(chunk.box); });
+  };
+  format_metadata(
+      heads, boxes, visit, [&](std::string_view piece) { bytes += piece; }, "an-id");
   CHECK(bytes.size() < 300 * 40 * 110);
   MESSAGE("bytes a chunk: ", bytes.size() / (300 * 40));
   const Metadata metadata = parse(bytes);

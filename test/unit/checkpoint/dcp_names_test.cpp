@@ -58,7 +58,9 @@ TEST_CASE("a model's tensors lose the key that they lie under, and only that") {
     check({{{"model.h.0.weight"}, "model.h.0.weight", "param model.h.0.weight"},
            {{"model.bias"}, "model.bias", "param model.bias"}});
   }
-  SUBCASE("nothing") { check({}); }
+  SUBCASE("nothing") {
+    check({});
+  }
 }
 
 TEST_CASE("an optimizer's tensors and values are told apart") {
@@ -100,7 +102,8 @@ TEST_CASE("model and optimizer may lie in one folder, under one key more, with o
   }
   SUBCASE("the model without a key") {
     check({{{"model.w"}, "model.w", "param model.w"},
-           {{"optimizer", "state.model.w.exp_avg"}, "optimizer.state.model.w.exp_avg",
+           {{"optimizer", "state.model.w.exp_avg"},
+            "optimizer.state.model.w.exp_avg",
             "exp_avg model.w"}});
   }
 }

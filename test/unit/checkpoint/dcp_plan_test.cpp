@@ -1,6 +1,5 @@
-#include "checkpoint/dcp/folder_plan.hpp"
-
 #include "acc/base/error.hpp"
+#include "checkpoint/dcp/folder_plan.hpp"
 
 #include <doctest/doctest.h>
 
@@ -85,14 +84,13 @@ std::string fault_of(const PlannedTensor& tensor,
   return cover_fault(tensor.shape, boxes);
 }
 
-std::vector<std::int64_t> nbytes_of_ranks(const CutRule& rule, const Table& table,
-                                          int world_size) {
+std::vector<std::int64_t> nbytes_of_ranks(const CutRule& rule, const Table& table, int world_size) {
   std::vector<std::int64_t> nbytes;
   for (int rank = 0; rank < world_size; ++rank) {
     std::int64_t sum = 0;
     for (const PlannedChunk& chunk : rule.chunks(rank)) {
-      sum += chunk.box.numel() *
-             static_cast<std::int64_t>(size_of(table.tensors[chunk.tensor].dtype));
+      sum +=
+          chunk.box.numel() * static_cast<std::int64_t>(size_of(table.tensors[chunk.tensor].dtype));
     }
     nbytes.push_back(sum);
   }
@@ -161,7 +159,8 @@ TEST_CASE("replicas write equal parts, in few pieces") {
   constexpr int kWorld = 24;
   const auto rule = cut_arrays(table.arrays, table.tensors, kWorld);
   const auto nbytes = nbytes_of_ranks(*rule, table, kWorld);
-  const std::int64_t equal = std::accumulate(nbytes.begin(), nbytes.end(), std::int64_t{0}) / kWorld;
+  const std::int64_t equal =
+      std::accumulate(nbytes.begin(), nbytes.end(), std::int64_t{0}) / kWorld;
   for (const std::int64_t rank_nbytes : nbytes) {
     CHECK(std::abs(rank_nbytes - equal) <= equal / 32 + 16);
   }

@@ -1,6 +1,5 @@
-#include "checkpoint/dcp/folder_plan.hpp"
-
 #include "acc/base/error.hpp"
+#include "checkpoint/dcp/folder_plan.hpp"
 
 #include <algorithm>
 #include <map>
@@ -97,8 +96,7 @@ class Line {
 // Moves a border, in the same direction wherever it is asked for, to where it cuts no box in two.
 std::int64_t Line::settle(const PlannedTensor& planned, std::int64_t begin, std::int64_t end,
                           std::int64_t element) const {
-  const auto reach =
-      static_cast<std::int64_t>(nbytes_ / replicas_ / 64 / size_of(planned.dtype));
+  const auto reach = static_cast<std::int64_t>(nbytes_ / replicas_ / 64 / size_of(planned.dtype));
   if (element - begin <= reach) {
     return begin;
   }
@@ -144,9 +142,9 @@ std::int64_t Line::before(std::size_t replica, std::size_t tensor, std::int64_t 
 }
 
 std::size_t Line::replica_of(std::size_t tensor, std::int64_t element) const {
-  const auto after = std::ranges::upper_bound(
-      cuts_, std::pair(tensor, element), {},
-      [](const Cut& cut) { return std::pair(cut.tensor, cut.element); });
+  const auto after =
+      std::ranges::upper_bound(cuts_, std::pair(tensor, element), {},
+                               [](const Cut& cut) { return std::pair(cut.tensor, cut.element); });
   return static_cast<std::size_t>(after - cuts_.begin());
 }
 
@@ -181,8 +179,8 @@ class ArrayRule final : public CutRule {
   template <typename VisitChunk>
   void visit_range(std::size_t tensor, Range range, const VisitChunk& visit) const;
 
-  std::vector<PlannedTensor> tensors_;  // without names
-  std::vector<Home> homes_;             // of the tensors
+  std::vector<PlannedTensor> tensors_;      // without names
+  std::vector<Home> homes_;                 // of the tensors
   std::map<int, std::vector<Line>> lines_;  // by number of shards, for each shard
 };
 
@@ -190,9 +188,8 @@ void ArrayRule::check(const CutArray& array, int world_size) {
   if (array.shards < 1 || world_size % array.shards != 0 ||
       array.padded_numel % array.shards != 0) {
     throw Error(Errc::internal, "an array of " + std::to_string(array.padded_numel) +
-                                    " elements cannot be cut into " +
-                                    std::to_string(array.shards) + " equal shards for " +
-                                    std::to_string(world_size) + " ranks");
+                                    " elements cannot be cut into " + std::to_string(array.shards) +
+                                    " equal shards for " + std::to_string(world_size) + " ranks");
   }
 }
 
@@ -250,8 +247,7 @@ void ArrayRule::cut_lines(int world_size) {
   };
   for_each_piece([&](std::size_t i, int shards, std::size_t shard, Range range) {
     auto& line = nbytes.try_emplace(shards, static_cast<std::size_t>(shards)).first->second;
-    line[shard] +=
-        static_cast<std::uint64_t>(range.end - range.begin) * size_of(tensors_[i].dtype);
+    line[shard] += static_cast<std::uint64_t>(range.end - range.begin) * size_of(tensors_[i].dtype);
   });
   for (const auto& [shards, lengths] : nbytes) {
     for (const std::uint64_t length : lengths) {
@@ -263,8 +259,8 @@ void ArrayRule::cut_lines(int world_size) {
   });
 }
 
-ArrayRule::ArrayRule(const std::vector<CutArray>& arrays,
-                     const std::vector<PlannedTensor>& tensors, int world_size)
+ArrayRule::ArrayRule(const std::vector<CutArray>& arrays, const std::vector<PlannedTensor>& tensors,
+                     int world_size)
     : homes_(tensors.size()) {
   for (const PlannedTensor& tensor : tensors) {
     tensors_.push_back({.name = {}, .path = {}, .dtype = tensor.dtype, .shape = tensor.shape});
@@ -327,9 +323,8 @@ void ArrayRule::for_each_chunk(std::size_t tensor, const Visit& visit) const {
   const auto lines = lines_.find(home.shards);
   for_each_shard(home, [&](std::size_t shard, Range range) {
     if (lines == lines_.end()) {
-      visit_range(tensor, range, [&](PlannedChunk&& chunk) {
-        visit(static_cast<int>(shard), chunk);
-      });
+      visit_range(tensor, range,
+                  [&](PlannedChunk&& chunk) { visit(static_cast<int>(shard), chunk); });
       return;
     }
     const Line& line = lines->second[shard];

@@ -1,6 +1,5 @@
-#include "checkpoint/dcp/folder.hpp"
-
 #include "acc/base/error.hpp"
+#include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/files/input_file.hpp"
 #include "checkpoint/safetensors/header.hpp"
 

@@ -1,6 +1,5 @@
-#include "checkpoint/dcp/metadata.hpp"
-
 #include "acc/base/error.hpp"
+#include "checkpoint/dcp/metadata.hpp"
 #include "checkpoint/pickle/reader.hpp"
 
 #include <algorithm>
@@ -40,7 +39,9 @@ bool is_metadata_global(std::string_view module, std::string_view name) {
          (module == "collections" && name == "OrderedDict") || is_path_class(module, name);
 }
 
-std::string in_quotes(std::string_view name) { return "'" + std::string(name) + "'"; }
+std::string in_quotes(std::string_view name) {
+  return "'" + std::string(name) + "'";
+}
 
 // An object that was made and given its state, if it has one.
 const Value* state_of(const Value& object) {
@@ -65,8 +66,7 @@ class Parser {
   };
 
   [[noreturn]] void fail(const std::string& what, const std::string& problem) const {
-    throw Error(Errc::config,
-                path_.string() + ": " + (what.empty() ? "" : what + ": ") + problem);
+    throw Error(Errc::config, path_.string() + ": " + (what.empty() ? "" : what + ": ") + problem);
   }
   const Value& field(const Value& object, std::string_view key, Kind kind, const char* expected,
                      const std::string& what) const;
@@ -191,7 +191,11 @@ Place Parser::place(const Value& info, const std::string& what) const {
   }
   const Value* transforms = info.find("transform_descriptors");
   if (transforms != nullptr && !transforms->is(Kind::none)) {
-    fail(what, "is stored through a transform (transform_descriptors: " + transforms->describe() +
+    std::string names;
+    for (const Value* name : transforms->items) {
+      names += (names.empty() ? "" : ", ") + std::string(name->text);
+    }
+    fail(what, "is stored through a transform (transform_descriptors: " + names +
                    "), as with compression, which cannot be read; save without one");
   }
   Place place{.file = relative_path(info, what),
@@ -242,8 +246,7 @@ void Parser::read_paths(const Value* planner_data, Metadata& metadata) const {
   }
   const auto pairs = planner_data->pairs();
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
-    const auto found =
-        pairs[i]->is(Kind::text) ? by_name_.find(pairs[i]->text) : by_name_.end();
+    const auto found = pairs[i]->is(Kind::text) ? by_name_.find(pairs[i]->text) : by_name_.end();
     if (found != by_name_.end()) {
       metadata.entries[found->second].path = path_of(*pairs[i + 1], in_quotes(pairs[i]->text));
     }
@@ -294,8 +297,7 @@ void Parser::read_tensor(const Value& value, const Stored& stored, Entry& entry)
     Box box{.offsets = shape_of(*offsets, what), .sizes = shape_of(*sizes, what)};
     if (!lies_in(box, entry.shape)) {
       fail(what, "a chunk with offsets " + to_string(box.offsets) + " and sizes " +
-                     to_string(box.sizes) + " lies outside of the shape " +
-                     to_string(entry.shape));
+                     to_string(box.sizes) + " lies outside of the shape " + to_string(entry.shape));
     }
     const auto found = stored.chunks.find(box.offsets);
     if (found == stored.chunks.end()) {

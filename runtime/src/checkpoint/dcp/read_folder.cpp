@@ -1,7 +1,6 @@
-#include "checkpoint/dcp/folder.hpp"
-
 #include "acc/base/error.hpp"
 #include "checkpoint/accelerate/state_files.hpp"
+#include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/dcp/state_names.hpp"
 #include "checkpoint/files/input_file.hpp"
 
@@ -88,9 +87,8 @@ class Files {
     for (const auto& [name, file] : known_) {
       int rank = 0;
       const char* end = name.data() + name.size();
-      if (name.starts_with("__") &&
-          std::from_chars(name.data() + 2, end, rank).ec == std::errc() && rank >= 0 &&
-          rank < 1'000'000'000) {
+      if (name.starts_with("__") && std::from_chars(name.data() + 2, end, rank).ec == std::errc() &&
+          rank >= 0 && rank < 1'000'000'000) {
         ranks = std::max(ranks, rank + 1);
       }
     }

@@ -9,8 +9,12 @@ namespace acc::checkpoint::dcp {
 
 namespace {
 
-bool is_model(std::string_view key) { return key == "model"; }
-bool is_optimizer(std::string_view key) { return key == "optimizer" || key == "optim"; }
+bool is_model(std::string_view key) {
+  return key == "model";
+}
+bool is_optimizer(std::string_view key) {
+  return key == "optimizer" || key == "optim";
+}
 
 /// An entry's name without the keys over it.
 struct Rest {

@@ -1,6 +1,5 @@
-#include "checkpoint/dcp/folder.hpp"
-
 #include "acc/base/error.hpp"
+#include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "checkpoint/files/output_file.hpp"
 
@@ -23,8 +22,7 @@ void check_position(const OutputFile& out, std::uint64_t expected, const std::st
 
 void write_chunk(OutputFile& out, const PlannedTensor& tensor, const PlannedChunk& chunk,
                  const FillChunk& fill) {
-  const auto nbytes =
-      static_cast<std::uint64_t>(chunk.box.numel()) * size_of(tensor.dtype);
+  const auto nbytes = static_cast<std::uint64_t>(chunk.box.numel()) * size_of(tensor.dtype);
   torch::TorchFileWriter writer(
       out, torch::tensor_pickle({.dtype = tensor.dtype, .shape = chunk.box.sizes}));
   writer.storage(nbytes, [&](const torch::Sink& sink) {
@@ -43,9 +41,9 @@ std::string random_uuid() {
     word = random();
   }
   std::array<char, 37> text{};
-  std::snprintf(text.data(), text.size(), "%08x-%04x-%04x-%04x-%04x%08x", words[0],
-                words[1] >> 16U, (words[1] & 0x0fffU) | 0x4000U,
-                (words[2] >> 16U & 0x3fffU) | 0x8000U, words[2] & 0xffffU, words[3]);
+  std::snprintf(text.data(), text.size(), "%08x-%04x-%04x-%04x-%04x%08x", words[0], words[1] >> 16U,
+                (words[1] & 0x0fffU) | 0x4000U, (words[2] >> 16U & 0x3fffU) | 0x8000U,
+                words[2] & 0xffffU, words[3]);
   return text.data();
 }
 

@@ -30,6 +30,15 @@ bool is_plain(const plugins::RuntimeSettings& settings) {
   return settings.origin == "none" && settings.sharding.strategy == plugins::Strategy::no_shard;
 }
 
+std::string words_of(StateDictType form) {
+  switch (form) {
+    case StateDictType::full: return "FULL_STATE_DICT";
+    case StateDictType::local: return "LOCAL_STATE_DICT";
+    case StateDictType::sharded: break;
+  }
+  return "SHARDED_STATE_DICT";
+}
+
 std::string numbered(const std::string& stem, int index, const std::string& ending) {
   return stem + (index == 0 ? "" : "_" + std::to_string(index)) + ending;
 }
@@ -247,7 +256,7 @@ class Save {
     detail::OptimizerState& optimizer = *parts_.front().optimizer;
     Manifest manifest;
     manifest.writer = "acclaunch " ACC_VERSION;
-    manifest.state_dict = plugins::to_string(form());
+    manifest.state_dict = words_of(form());
     manifest.strategy = to_string(engine_.settings.sharding.strategy);
     manifest.world_size = ranks_;
     manifest.step = optimizer.steps;
