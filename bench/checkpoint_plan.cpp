@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -119,16 +120,22 @@ void report(const char* folder, Builder builder, int ranks, int shards) {
   for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
     plan.rule->for_each_chunk(i, [&](int, const PlannedChunk&) { ++chunks; });
   }
+  const double planned_mib = peak_mib();
+  std::string text;
+  text.reserve(nbytes);
+  write_metadata(plan, [&](std::string_view bytes) { text += bytes; });
+  const double parse =
+      seconds_of([&] { (void)parse_metadata(std::as_bytes(std::span(text)), "metadata"); });
   std::printf(
       "{\"folder\": \"%s\", \"ranks\": %d, \"shards\": %d, \"tensors\": %zu, \"chunks\": %llu, "
       "\"cut_rule_ms\": %.2f, \"plan_of_a_file_ms\": %.3f, \"chunks_of_a_file\": %zu, "
       "\"file_mb\": [%.1f, %.1f], \"metadata_s\": %.3f, \"metadata_mb\": %.2f, "
-      "\"bytes_a_chunk\": %.1f, \"ns_a_chunk\": %.0f, \"peak_rss_mib\": %.1f}\n",
+      "\"bytes_a_chunk\": %.1f, \"ns_a_chunk\": %.0f, \"peak_rss_mib\": %.1f, \"parse_s\": %.2f, \"parse_peak_rss_mib\": %.1f}\n",
       folder, ranks, shards, plan.tensors.size(), static_cast<unsigned long long>(chunks),
       rule * 1e3, slowest * 1e3, most, static_cast<double>(least_nbytes) / 1e6,
       static_cast<double>(most_nbytes) / 1e6, metadata, static_cast<double>(nbytes) / 1e6,
       static_cast<double>(nbytes) / static_cast<double>(chunks),
-      metadata * 1e9 / static_cast<double>(chunks), peak_mib());
+      metadata * 1e9 / static_cast<double>(chunks), planned_mib, parse, peak_mib());
   std::fflush(stdout);
 }
 
