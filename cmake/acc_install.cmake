@@ -7,7 +7,7 @@ install(TARGETS acc_runtime EXPORT accTargets LIBRARY DESTINATION ${CMAKE_INSTAL
 if(ACC_CUDA)  # the runtime looks for it beside itself
   install(TARGETS acc_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
-foreach(header acc/runtime.hpp acc/runtime.h)
+foreach(header acc/runtime.hpp acc/runtime.h acc/runtime_checkpoint.h)
   install(FILES runtime/include/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
 endforeach()
 install(DIRECTORY runtime/include/acc/runtime DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)

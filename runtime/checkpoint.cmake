@@ -12,13 +12,14 @@ acc_add_library(checkpoint
     src/checkpoint/files/input_file.cpp
     src/checkpoint/files/manifest.cpp
     src/checkpoint/files/mapped_file.cpp
-    src/checkpoint/files/output_file.cpp
     src/checkpoint/files/series_folder.cpp
     # tensor
     src/checkpoint/tensor/box.cpp
+    src/checkpoint/tensor/convert.cpp
     src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
     src/checkpoint/pickle/known_globals.cpp
+    src/checkpoint/pickle/machine.cpp
     src/checkpoint/pickle/reader.cpp
     src/checkpoint/pickle/source.cpp
     src/checkpoint/pickle/value.cpp
@@ -32,6 +33,8 @@ acc_add_library(checkpoint
     src/checkpoint/torch/torch_file_writer.cpp
     # catalog
     src/checkpoint/catalog/catalog.cpp
+    src/checkpoint/catalog/format.cpp
+    src/checkpoint/catalog/open.cpp
     src/checkpoint/catalog/piece_reader.cpp
     src/checkpoint/catalog/piece_source.cpp
     src/checkpoint/catalog/tensor_reader.cpp
@@ -67,10 +70,25 @@ acc_add_library(checkpoint
     src/checkpoint/catalog/record_table.cpp
     src/checkpoint/pickle/node.cpp
     src/checkpoint/torch/scalar.cpp
-    # the older form of ours
-    src/checkpoint/manifest.cpp
-    src/checkpoint/piece_table.cpp
-    src/checkpoint/sharded_checkpoint.cpp
+    # convert
+    src/checkpoint/convert/bin_output.cpp
+    src/checkpoint/convert/check_written.cpp
+    src/checkpoint/convert/convert.cpp
+    src/checkpoint/convert/dcp_folder.cpp
+    src/checkpoint/convert/dcp_output.cpp
+    src/checkpoint/convert/deepspeed_output.cpp
+    src/checkpoint/convert/folder_output.cpp
+    src/checkpoint/convert/output_set.cpp
+    src/checkpoint/convert/parallel.cpp
+    src/checkpoint/convert/reshard.cpp
+    src/checkpoint/convert/safetensors_output.cpp
+    src/checkpoint/convert/save_folder.cpp
+    src/checkpoint/convert/selection.cpp
+    src/checkpoint/convert/streaming.cpp
+    src/checkpoint/convert/tiles.cpp
+    src/checkpoint/convert/verify.cpp
+    # state
+    src/checkpoint/state/local_layout.cpp
   PUBLIC acc::runtime_parts
   PRIVATE nlohmann_json::nlohmann_json ${ACC_ISAL})
 target_include_directories(acc_checkpoint

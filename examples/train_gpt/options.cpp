@@ -94,17 +94,22 @@ void add_training_options(CLI::App& app, Raw& raw) {
 void add_output_options(CLI::App& app, Raw& raw) {
   Options& options = raw.options;
   app.add_option("--metrics", options.metrics, "one JSON line a step")->type_name("FILE.jsonl");
-  app.add_option("--save", options.save, "sharded checkpoint after the last step")
+  app.add_option("--save", options.save, "checkpoint after the last step, as fsdp_state_dict_type says")
       ->type_name("DIR");
-  app.add_option("--resume", options.resume, "go on from such a checkpoint")->type_name("DIR");
+  app.add_option("--resume", options.resume,
+                 "go on from such a checkpoint, or from one of torch, Accelerate or DeepSpeed")
+      ->type_name("DIR");
   app.add_option("--checkpoint", options.checkpoints,
                  "folder of checkpoints; go on from the newest that is there. SIGUSR1 and SIGTERM "
                  "save one more, then end")
       ->type_name("DIR");
   app.add_option("--checkpoint_every", options.checkpoint_every, "steps between two checkpoints")
       ->check(CLI::PositiveNumber);
-  app.add_option("--export", options.export_to, "all weights after the last step")
-      ->type_name("FILE.safetensors");
+  app.add_option("--total_limit", options.total_limit, "how many checkpoints are kept there")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--export", options.export_to,
+                 "all weights after the last step: a file, or a folder of safetensors files")
+      ->type_name("FILE.safetensors|FILE.bin|DIR");
   app.add_option("--sample", options.sample, "print that many sampled tokens after training")
       ->check(CLI::NonNegativeNumber);
 }

@@ -44,8 +44,9 @@ struct Options {
   std::string metrics;
   std::string save;
   std::string resume;
-  std::string checkpoints;              ///< folder of a CheckpointSeries
+  std::string checkpoints;              ///< folder of an acc::CheckpointSeries
   std::int64_t checkpoint_every = 100;  ///< steps
+  int total_limit = 2;                  ///< checkpoints that are kept
   std::string export_to;
   std::int64_t sample = 0;
 

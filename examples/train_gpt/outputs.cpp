@@ -13,6 +13,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// The file that is written last into a checkpoint's folder, and into a folder of weights.
+constexpr const char* kCheckpointMark = "acc_checkpoint.json";
+constexpr const char* kWeightsMark = "model.safetensors.index.json";
+
 [[noreturn]] void refuse(const std::string& flag, const fs::path& path, const std::string& why) {
   throw acc::Error(acc::Errc::config, "cannot write " + flag + " " + path.string() + ": " + why);
 }
@@ -30,7 +34,7 @@ void check_save(const fs::path& path) {
     if (!fs::is_directory(path, error)) {
       refuse("--save", path, "it is no folder");
     }
-    if (!is_checkpoint(path) && !fs::is_empty(path, error)) {
+    if (!fs::exists(path / kCheckpointMark, error) && !fs::is_empty(path, error)) {
       refuse("--save", path, "the folder holds something else than a checkpoint");
     }
   }
@@ -44,14 +48,24 @@ void check_series(const fs::path& path) {
   } else if (!fs::is_directory(path, error)) {
     refuse("--checkpoint", path, "it is no folder");
   } else {
-    check_folder_of("--checkpoint", path / "step");
+    check_folder_of("--checkpoint", path / "checkpoint");
   }
 }
 
 void check_export(const fs::path& path) {
   std::error_code error;
-  if (fs::is_directory(path, error)) {
+  const bool is_file = path.extension() == ".safetensors" || path.extension() == ".bin";
+  if (is_file && fs::is_directory(path, error)) {
     refuse("--export", path, "it is a folder");
+  }
+  if (!is_file && fs::exists(path, error)) {
+    if (!fs::is_directory(path, error)) {
+      refuse("--export", path, "it is no folder, and its name ends in neither .safetensors nor .bin");
+    }
+    if (!fs::is_empty(path, error) && !fs::exists(path / kWeightsMark, error) &&
+        !fs::exists(path / "model.safetensors", error)) {
+      refuse("--export", path, "the folder holds something else than weights");
+    }
   }
   check_folder_of("--export", path);
 }
@@ -64,11 +78,6 @@ fs::path without_slash(const std::string& text) {
 
 }  // namespace
 
-bool is_checkpoint(const fs::path& folder) {
-  std::error_code error;
-  return fs::exists(folder / kCheckpointMark, error);
-}
-
 void check_outputs(const Options& options) {
   if (!options.save.empty()) {
     check_save(without_slash(options.save));
@@ -77,7 +86,7 @@ void check_outputs(const Options& options) {
     check_series(without_slash(options.checkpoints));
   }
   if (!options.export_to.empty()) {
-    check_export(options.export_to);
+    check_export(without_slash(options.export_to));
   }
 }
 

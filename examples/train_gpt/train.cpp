@@ -1,6 +1,5 @@
 #include "train.hpp"
 
-#include "checkpoint_series.hpp"
 #include "data_source.hpp"
 #include "gemm.hpp"
 #include "global_batch.hpp"
@@ -12,12 +11,14 @@
 #include "save_request.hpp"
 
 #include <acc/runtime.hpp>
+#include <acc/runtime/checkpoint_series.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <variant>
 
 namespace train_gpt {
 namespace {
@@ -60,6 +61,21 @@ acc::Optimizer make_optimizer(const acc::Runtime& runtime, const Options& option
   return optimizer;
 }
 
+constexpr const char* kStepKey = "step";
+
+acc::SavedState saved_state(std::int64_t step) {
+  return {.program = {{kStepKey, step}}, .of_rank = {}};
+}
+
+/// The step that a checkpoint was saved after: what this program wrote beside the tensors, or,
+/// where another did, the steps of the optimizer.
+std::int64_t step_of(const acc::SavedState& state, const acc::Optimizer& optimizer) {
+  const auto found = state.program.find(kStepKey);
+  const auto* step =
+      found == state.program.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
+  return step == nullptr ? optimizer.steps() : *step;
+}
+
 void shape_batch(Batch& batch, const Share& share, std::int64_t seq_len) {
   batch.shape = {.batch = share.count, .time = seq_len};
   batch.weight = share.weight;
@@ -89,7 +105,8 @@ class Trainer {
                                 {.batch = global_batch_.largest_share(), .time = options.seq_len})),
         optimizer_(make_optimizer()) {
     if (!options.checkpoints.empty()) {
-      series_.emplace(runtime, options.checkpoints);
+      series_.emplace(runtime, options.checkpoints,
+                      acc::CheckpointSeries::Options{.total_limit = options.total_limit});
     }
   }
 
@@ -110,7 +127,7 @@ class Trainer {
  private:
   acc::Optimizer make_optimizer() {
     if (!options_.init_from.empty()) {
-      model_.load_safetensors(options_.init_from);
+      model_.load_weights(options_.init_from);
     }
     acc::Optimizer optimizer = train_gpt::make_optimizer(runtime_, options_, model_);
     if (options_.grad_clip) {
@@ -140,7 +157,7 @@ class Trainer {
     if (from.empty()) {
       return 0;
     }
-    const std::int64_t step = step_of(runtime_.load(from, model_, optimizer_), from);
+    const std::int64_t step = step_of(runtime_.load(from, model_, optimizer_), optimizer_);
     if (runtime_.rank() == 0) {
       std::printf("going on after step %lld from %s\n", static_cast<long long>(step), from.c_str());
       std::fflush(stdout);
@@ -161,7 +178,7 @@ class Trainer {
       const int signal = request != nullptr ? request->agreed(runtime_) : 0;
       const bool last = result.step == options_.steps;
       if (series_ && (last || signal != 0 || result.step % options_.checkpoint_every == 0)) {
-        series_->save(model_, optimizer_, result.step);
+        series_->save(model_, optimizer_, saved_state(result.step));
       }
       if (signal != 0 && !last) {
         announce_end(signal, result.step);
@@ -210,10 +227,10 @@ class Trainer {
 
   void finish() {
     if (!options_.save.empty()) {
-      runtime_.save(options_.save, model_, optimizer_, program_state(options_.steps));
+      runtime_.save(options_.save, model_, optimizer_, saved_state(options_.steps));
     }
     if (!options_.export_to.empty()) {
-      model_.export_safetensors(options_.export_to);
+      model_.export_weights(options_.export_to);
     }
     if (options_.sample > 0) {
       print_sample();
@@ -240,7 +257,7 @@ class Trainer {
   std::unique_ptr<LanguageModel> gpt_;
   acc::Optimizer optimizer_;
   Batch batch_;
-  std::optional<CheckpointSeries> series_;
+  std::optional<acc::CheckpointSeries> series_;
 };
 
 }  // namespace

@@ -2,17 +2,22 @@
 """Writes the seeds of the fuzz targets: make_corpus.py FOLDER (of this folder: corpus).
 
 From the recorded exchanges of PyTorch's TCPStore (test/data/tcpstore), and from one agent's life in
-the agent protocol (docs/protocol.md). What fuzzing has found besides is left alone."""
+the agent protocol (docs/protocol.md); what torch.save and Python's pickle wrote. What fuzzing has found besides is left alone."""
 
+import collections
+import io
 import json
+import pickle
 import struct
 import sys
+import zipfile
 from pathlib import Path
 
 TEST = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TEST / "support"))
 from agent_bytes import HELLO, end, enter, frame, i32, text
 
+TORCH_SAVE = TEST / "data/checkpoints/torch_save"
 VECTORS = TEST / "data/tcpstore/vectors.json"
 WHOLE = bytes(8)  # eight lengths of pieces, see input.hpp: all at once
 CUT = bytes([1, 2, 3, 5, 8, 13, 0, 1])
@@ -75,9 +80,26 @@ def seeds():
     yield "jobs", "raw", bytes([9, 0, len(raw_enter)]) + raw_enter + due
 
 
+def checkpoint_seeds():
+    shared = ["é", -1, 2**40, 2**62]
+    value = {"a": (shared, shared, 1.5), "b": b"\0\xff", "c": [None, True, {}, {7}, ()],
+             "d": collections.OrderedDict(x=frozenset([8]))}
+    for protocol in range(6):
+        yield "pickles", f"protocol_{protocol}", pickle.dumps(value, protocol)
+    tensors = (TORCH_SAVE / "tensors.pt").read_bytes()
+    yield "pickles", "tensors", zipfile.ZipFile(io.BytesIO(tensors)).read("tensors/data.pkl")
+    yield "archives", "torch", tensors
+    plain = io.BytesIO()
+    with zipfile.ZipFile(plain, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("any/data.pkl"), b"N.")
+        archive.writestr(zipfile.ZipInfo("any/data/0"), b"")
+        archive.comment = b"a comment"
+    yield "archives", "plain", plain.getvalue()
+
+
 def main():
     folder = Path(sys.argv[1])
-    for target, name, content in seeds():
+    for target, name, content in (*seeds(), *checkpoint_seeds()):
         (folder / target).mkdir(parents=True, exist_ok=True)
         (folder / target / name).write_bytes(content)
 

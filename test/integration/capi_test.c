@@ -137,7 +137,7 @@ static void expect_errors(const Program* p) {
   EXPECT(acc_forward_begin(NULL, NULL) == ACC_INVALID_ARGUMENT);
   EXPECT(strstr(acc_last_error(), "is NULL") != NULL);
   EXPECT(acc_last_error_rank() == -1);
-  EXPECT(acc_model_load_safetensors(p->model, "/no/such/file") == ACC_CONFIG);
+  EXPECT(acc_model_load_weights(p->model, "/no/such/file") == ACC_CONFIG);
   /* Rank 0 alone reads the weights. */
   const char* reader = acc_runtime_rank(p->runtime) == 0 ? "/no/such/file" : "rank 0";
   EXPECT(strstr(acc_last_error(), reader) != NULL);

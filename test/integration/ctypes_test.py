@@ -80,7 +80,7 @@ def expect_errors(library, model, rank):
     unit = c.c_void_p()
     status, message = library.failure("acc_model_unit", model, None, b"Linear", c.byref(unit))
     assert status == INVALID_ARGUMENT and "name is NULL" in message, message
-    status, message = library.failure("acc_model_load_safetensors", model, b"/no/such/file")
+    status, message = library.failure("acc_model_load_weights", model, b"/no/such/file")
     # Rank 0 may be the only one that reads.
     assert status == CONFIG and ("/no/such/file" in message or rank > 0), message
     assert library.c.acc_status_name(status) == b"config"

@@ -1,16 +1,16 @@
 #!/bin/sh
-# exports_test.sh LIBRARY HEADER: the library exports each function of the C header, and besides
+# exports_test.sh LIBRARY HEADER...: the library exports each function of the C headers, and besides
 # them only what belongs to namespace acc.
 set -eu
 library=$1
-header=$2
+shift
 exported=$(nm -DC --defined-only "$library" | cut -d' ' -f3-)
 foreign=$(printf '%s\n' "$exported" | grep -vE '^(acc_|acc::|(typeinfo|typeinfo name|vtable) for acc::)' || true)
 if [ -n "$foreign" ]; then
   printf '%s exports what is not ours:\n%s\n' "$library" "$foreign"
   exit 1
 fi
-functions=$(grep -oE '\bacc_[a-z0-9_]+\(' "$header" | tr -d '(' | sort -u)
+functions=$(grep -ohE '\bacc_[a-z0-9_]+\(' "$@" | tr -d '(' | sort -u)
 for function in $functions; do
   if ! printf '%s\n' "$exported" | grep -qx "$function"; then
     printf '%s does not export %s\n' "$library" "$function"

@@ -32,14 +32,14 @@ int main(int argc, char** argv) {
         unit.parameter("weight", {16 << 20}, acc::constant(0.5F), {.trainable = false});
     { auto use = unit.forward(); }
     if (argc == 3 && std::string(argv[1]) == "write") {
-      model.export_safetensors(argv[2]);
+      model.export_weights(argv[2]);
       return 0;
     }
     if (argc != 4) {
       return 2;
     }
     const long before = peak_kib();
-    model.load_safetensors(argv[runtime.rank() == 0 ? 2 : 3]);
+    model.load_weights(argv[runtime.rank() == 0 ? 2 : 3]);
     const long grown = peak_kib() - before;
     const auto evaluation = model.no_grad();
     const auto use = unit.forward();

@@ -17,39 +17,15 @@ Error file_error(std::string_view action, const fs::path& path, int error_number
                             std::generic_category().message(error_number)};
 }
 
-AtomicFile::AtomicFile(fs::path path)
-    : path_(std::move(path)),
-      temporary_(path_.string() + ".tmp"),
-      file_(std::fopen(temporary_.c_str(), "wbe")) {
-  if (!file_) {
-    throw file_error("create", temporary_, errno);
-  }
-}
-
-AtomicFile::~AtomicFile() {
-  if (file_) {
-    ::unlink(temporary_.c_str());
-  }
-}
-
-void AtomicFile::write(std::span<const std::byte> bytes) {
-  if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size()) {
-    throw file_error("write", temporary_, errno);
-  }
-}
-
-void AtomicFile::write(std::string_view text) {
-  write(std::as_bytes(std::span(text)));
-}
+AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), file_(path_.string() + ".tmp") {}
 
 void AtomicFile::commit() {
-  if (std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0) {
-    throw file_error("write", temporary_, errno);
+  file_.close();
+  if (::rename(file_.path().c_str(), path_.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(file_.path().c_str());
+    throw file_error("create", path_, reason);
   }
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    throw file_error("create", path_, errno);
-  }
-  file_.reset();
   sync_folder(folder_of(path_));
 }
 

@@ -3,7 +3,8 @@
 
 /*
  * The sharded-training runtime for C and for whatever calls C: acc/runtime.hpp function by
- * function, but for settings in hand, whose place the plugins take. Conventions:
+ * function, but for settings in hand, whose place the plugins take. What reads and writes files is
+ * in acc/runtime_checkpoint.h. Conventions:
  *
  *  - Every function that can fail returns acc_status; ACC_OK is 0. On failure, results are left as
  *    they were and acc_last_error() tells the reason. Nothing is thrown across this border.
@@ -66,7 +67,6 @@ typedef struct acc_backward_use acc_backward_use;
 typedef struct acc_no_grad acc_no_grad;
 typedef struct acc_no_sync acc_no_sync;
 typedef struct acc_saved_activation acc_saved_activation;
-typedef struct acc_program_state acc_program_state;
 
 /* ---- runtime ---------------------------------------------------------------------------------*/
 
@@ -181,8 +181,8 @@ ACC_API acc_status acc_model_create_with(acc_runtime* runtime, const acc_model_c
 ACC_API void acc_model_free(acc_model* model) ACC_NOEXCEPT;
 
 /* Units are declared, with all their parameters and buffers, before the first use of any of them,
- * before acc_model_load_safetensors and before an optimizer; afterwards ACC_INVALID_ARGUMENT. What
- * a unit holds is gathered and freed together. The root's uses may contain those of other units;
+ * before acc_model_load_weights and before an optimizer; afterwards ACC_INVALID_ARGUMENT. What a
+ * unit holds is gathered and freed together. The root's uses may contain those of other units;
  * there is at most one. class_name is what fsdp_transformer_layer_cls_to_wrap names. */
 ACC_API acc_status acc_model_root(acc_model* model, const char* name, const char* class_name,
                                   acc_unit** unit) ACC_NOEXCEPT;
@@ -245,13 +245,6 @@ ACC_API acc_status acc_unit_buffer(acc_unit* unit, const char* name, const int64
 ACC_API acc_status acc_unit_buffer_data(acc_unit* unit, acc_buffer buffer,
                                         void** data) ACC_NOEXCEPT;
 
-/* Initial values by full name from a file (F32, F16, BF16), each rank reading its shard.
- * Collective. ACC_CONFIG for a file that cannot be read, a parameter that is not there or has
- * another shape. */
-ACC_API acc_status acc_model_load_safetensors(acc_model* model, const char* path) ACC_NOEXCEPT;
-/* All parameters (master weights in the dtype in which they are kept) and buffers to one file,
- * written by rank 0, complete or absent. Collective. ACC_CONFIG where it cannot be written. */
-ACC_API acc_status acc_model_export_safetensors(acc_model* model, const char* path) ACC_NOEXCEPT;
 /* What parameters and gradients are for the program; all raw pointers below are to it. */
 ACC_API acc_status acc_model_compute_dtype(const acc_model* model, acc_dtype* dtype) ACC_NOEXCEPT;
 ACC_API acc_status acc_model_buffer_dtype(const acc_model* model, acc_dtype* dtype) ACC_NOEXCEPT;
@@ -411,6 +404,9 @@ ACC_API acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* i
  */
 ACC_API acc_status acc_optimizer_loss_scale(const acc_optimizer* optimizer,
                                             double* loss_scale) ACC_NOEXCEPT;
+/* Steps made, those before a checkpoint that was loaded included. */
+ACC_API acc_status acc_optimizer_steps(const acc_optimizer* optimizer,
+                                       int64_t* steps) ACC_NOEXCEPT;
 
 /* Learning rate of the parameters that no group names. set_lr ends their schedule. */
 ACC_API acc_status acc_optimizer_set_lr(acc_optimizer* optimizer, double lr) ACC_NOEXCEPT;
@@ -473,28 +469,6 @@ ACC_API acc_status acc_optimizer_set_clip_value(acc_optimizer* optimizer,
                                                 double max_value) ACC_NOEXCEPT;
 ACC_API acc_status acc_optimizer_clip_value(const acc_optimizer* optimizer,
                                             double* max_value) ACC_NOEXCEPT;
-
-/* ---- checkpoints -----------------------------------------------------------------------------*/
-
-typedef struct acc_program_value {
-  const char* name;
-  int64_t value;
-} acc_program_value;
-
-/* Writes a checkpoint folder, complete or absent; collective. values: [count] numbers of the
- * program's own that travel with it. ACC_CONFIG where it cannot be written. */
-ACC_API acc_status acc_runtime_save(acc_runtime* runtime, const char* directory,
-                                    const acc_model* model, const acc_optimizer* optimizer,
-                                    const acc_program_value* values, size_t count) ACC_NOEXCEPT;
-/* Reads what any strategy and any number of ranks saved; collective. state: may be NULL; else to be
- * freed. ACC_CONFIG where it cannot be read or is of another model. */
-ACC_API acc_status acc_runtime_load(acc_runtime* runtime, const char* directory, acc_model* model,
-                                    acc_optimizer* optimizer,
-                                    acc_program_state** state) ACC_NOEXCEPT;
-/* ACC_NOT_FOUND where the checkpoint has no value of that name. */
-ACC_API acc_status acc_program_state_get(const acc_program_state* state, const char* name,
-                                         int64_t* value) ACC_NOEXCEPT;
-ACC_API void acc_program_state_free(acc_program_state* state) ACC_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 /// The sharded-training runtime: a program registers parameters in units, brackets each unit's use
@@ -173,7 +174,8 @@ class ACC_API Unit {
   Parameter parameter(std::string name, Shape shape, Initializer initializer,
                       ParameterOptions options = {});
   /// A second full name for an existing parameter of this unit (a tied weight), in any module:
-  /// exported and checkpointed under both, stored, reduced and counted once, used through this unit.
+  /// exported and checkpointed under both, stored, reduced and counted once, used through this
+  /// unit.
   void tie(std::string alias_full_name, Parameter parameter);
 
   /// Values that belong to the unit and are neither trained nor sharded (running statistics,
@@ -216,6 +218,26 @@ class ACC_API SavedActivation {
   std::unique_ptr<State> state_;
 };
 
+struct ExportOptions {
+  std::optional<DType> dtype = {};     ///< of parameters; absent: that in which they are kept
+  std::uint64_t max_shard_nbytes = 0;  ///< of a folder's files; 0: 10 GB, transformers' default
+};
+
+/// torch's FullStateDictConfig.
+struct StateDictOptions {
+  bool rank0_only = true;      ///< the other ranks' `visit` is not called
+  bool offload_to_cpu = true;  ///< false: values lie in the compute device's memory
+};
+
+/// A full tensor, valid during the call. data: [numel of the shape], row-major.
+struct FullTensor {
+  std::string_view name;  ///< full name; a tied one comes under each of its names
+  const Shape& shape;
+  DType dtype;  ///< in which master weights are kept; buffers float32
+  const void* data;
+};
+using VisitTensor = std::function<void(const FullTensor& tensor)>;
+
 /// The program's parameters. Copies are handles on the same model.
 class ACC_API Model {
  public:
@@ -225,15 +247,19 @@ class ACC_API Model {
   /// `class_name` is what fsdp_transformer_layer_cls_to_wrap selects.
   Unit& unit(std::string name, std::string class_name);
 
-  /// Takes initial values from a safetensors file by full name (F32, F16, BF16). Every parameter
-  /// must be there in its shape, buffers may be; other tensors are ignored. With
-  /// fsdp_cpu_ram_efficient_loading only rank 0 reads, and hands on a few megabytes at a time;
-  /// without, each rank reads its shard.
-  void load_safetensors(const std::string& path);
-  /// Writes all parameters (master weights in the dtype in which they are kept, full names, ties
-  /// under both) and buffers to one file.
-  /// Collective; rank 0 writes, one unit in memory at a time. The file is complete or absent.
-  void export_safetensors(const std::string& path);
+  /// Takes initial values by full name from a checkpoint of any format: a safetensors file, or a
+  /// folder of them with an index; a .bin of torch.save; a folder of torch DCP; a DeepSpeed
+  /// checkpoint; a folder of `Runtime::save` or of Accelerate's. Every parameter must be there in
+  /// its shape, buffers may be; other tensors are ignored. With fsdp_cpu_ram_efficient_loading only
+  /// rank 0 reads, and hands on a few megabytes at a time; without, each rank reads its shard.
+  void load_weights(const std::string& path);
+  /// Writes all parameters (full names, ties under both) and buffers: one file "….safetensors" or
+  /// "….bin" (torch.save), or, for a path without such an ending, a folder of safetensors files
+  /// with an index. Collective; rank 0 writes, one unit in memory at a time. Complete or absent.
+  void export_weights(const std::string& path, const ExportOptions& options = {});
+  /// Hands the full parameters and buffers to the program, one after the other, one unit in memory
+  /// at a time. Collective; `visit` may not use the runtime.
+  void state_dict(const StateDictOptions& options, const VisitTensor& visit);
 
   /// Parameters that no group names have `settings` as they are. Throws Error(config) for a group
   /// that names nothing, and for parameters that two groups name.
@@ -294,6 +320,8 @@ class ACC_API Optimizer {
   /// 0: no. With a norm to clip to as well, values come first.
   void set_clip_value(double max_value);
   [[nodiscard]] double clip_value() const;
+  /// Steps made, those before a checkpoint that was loaded included.
+  [[nodiscard]] std::int64_t steps() const;
 
  private:
   friend class Model;
@@ -303,9 +331,24 @@ class ACC_API Optimizer {
   std::shared_ptr<detail::OptimizerState> state_;
 };
 
-/// Small named numbers of the program itself that travel with a checkpoint (its step, its place in
-/// the data, …).
-using ProgramState = std::map<std::string, std::int64_t>;
+/// Small named values of the program itself that travel with a checkpoint (its step, its place in
+/// the data, …). Texts may hold any bytes.
+using ProgramValue = std::variant<std::int64_t, double, std::string>;
+using ProgramState = std::map<std::string, ProgramValue>;
+
+/// What `Runtime::save` writes besides one model and its optimizer, and `load` brings back.
+struct SavedState {
+  ProgramState program = {};  ///< rank 0's are written; all ranks get them
+  /// This rank's own (the state of its random numbers); a rank that the saving run did not have
+  /// gets none.
+  ProgramState of_rank = {};
+};
+
+/// A model and what trains it.
+struct Trained {
+  Model model;
+  Optimizer optimizer;
+};
 
 class ACC_API Runtime {
  public:
@@ -351,12 +394,20 @@ class ACC_API Runtime {
   [[nodiscard]] std::vector<double> all_gather(std::span<const double> values);
   void barrier();
 
-  /// Writes a checkpoint folder; collective. Complete or absent: an older folder of that name stays
-  /// whole until the new one is. Throws Error(config) naming the path when it cannot be written.
+  /// Writes a checkpoint folder in Accelerate's layout, in the form that the settings' state dict
+  /// type names; collective. SHARDED_STATE_DICT: each rank writes its shards at once, and the ranks
+  /// meet once, before the folder gets its name. Complete or absent: an older folder of that name
+  /// stays whole until the new one is. Throws Error(config) naming the path when it cannot be
+  /// written.
   void save(const std::string& directory, const Model& model, const Optimizer& optimizer,
-            const ProgramState& program = {});
-  /// Reads what any strategy and any number of ranks saved; collective. Returns the program's part.
-  ProgramState load(const std::string& directory, Model& model, Optimizer& optimizer);
+            const SavedState& state = {});
+  /// The same for several models, each with its optimizer: number i is pytorch_model_fsdp_i.
+  void save(const std::string& directory, std::span<const Trained> parts,
+            const SavedState& state = {});
+  /// Reads what any strategy, precision and number of ranks saved, here, in torch (DCP of FSDP 1 or
+  /// 2), Accelerate or DeepSpeed; collective. What is damaged is refused and named.
+  SavedState load(const std::string& directory, Model& model, Optimizer& optimizer);
+  SavedState load(const std::string& directory, std::span<const Trained> parts);
 
  private:
   explicit Runtime(std::shared_ptr<detail::RuntimeState> state) : state_(std::move(state)) {}

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <random>
 #include <span>
 #include <string_view>
 
@@ -126,6 +127,20 @@ void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store
   if (store.check(std::span(&fault_key, 1))) {
     throw Error(Errc::config, store.get(fault_key, settings.collective_timeout));
   }
+}
+
+std::uint32_t agree_on_number(const plugins::WorkerIdentity& identity,
+                              std::chrono::milliseconds timeout, rendezvous::Store* store) {
+  const std::uint32_t own = std::random_device{}();
+  if (identity.world_size == 1 || store == nullptr) {
+    return own;
+  }
+  const std::string key = "agreement/number";
+  if (identity.rank == 0) {
+    store->set(key, std::to_string(own));
+    return own;
+  }
+  return static_cast<std::uint32_t>(std::stoul(store->get(key, timeout)));
 }
 
 }  // namespace acc::detail

@@ -1,6 +1,5 @@
 #include "acc/runtime.hpp"
 #include "api/guarded.hpp"
-#include "checkpoint/state/model_files.hpp"
 #include "model/model_state.hpp"
 #include "optim/from_settings.hpp"
 #include "optim/optimizer_state.hpp"
@@ -48,18 +47,6 @@ Unit& Model::root(std::string name, std::string class_name) {
 
 Unit& Model::unit(std::string name, std::string class_name) {
   return state_->add_unit(std::move(name), std::move(class_name), false);
-}
-
-void Model::load_safetensors(const std::string& path) {
-  guarded(state_->engine().groups, [&] {
-    state_->finalize();
-    checkpoint::load_weights(*state_, path);
-  });
-}
-
-void Model::export_safetensors(const std::string& path) {
-  state_->finalize();
-  guarded(state_->engine().groups, [&] { checkpoint::export_weights(*state_, path); });
 }
 
 Optimizer Model::optimizer(const AdamW& settings, const std::vector<ParameterGroup>& groups) {
@@ -149,6 +136,9 @@ void Optimizer::set_clip_value(double max_value) {
 }
 double Optimizer::clip_value() const {
   return state_->clip_value;
+}
+std::int64_t Optimizer::steps() const {
+  return state_->steps;
 }
 
 }  // namespace acc

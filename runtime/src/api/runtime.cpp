@@ -4,11 +4,8 @@
 #include "acc/rendezvous/store.hpp"
 #include "api/guarded.hpp"
 #include "api/runtime_state.hpp"
-#include "checkpoint/state/model_files.hpp"
 #include "collectives/make_group.hpp"
-#include "flight/recorder.hpp"
 #include "model/model_state.hpp"
-#include "optim/optimizer_state.hpp"
 
 #include <fmt/format.h>
 
@@ -46,19 +43,6 @@ std::string precision_in_words(const plugins::ShardingSettings& sharding) {
         fmt::format(", gradients reduced in {}", *sharding.reduce_precision == MixedPrecision::no
                                                      ? "fp32"
                                                      : to_string(*sharding.reduce_precision));
-  }
-  return text;
-}
-
-/// Forms of checkpoints that are asked for and that this version does not write.
-std::string checkpoints_in_words(const plugins::ShardingSettings& sharding) {
-  std::string text;
-  if (sharding.state_dict_type != plugins::StateDictType::sharded) {
-    text += fmt::format(", checkpoints sharded (state dict type {} is not in this version)",
-                        to_string(sharding.state_dict_type));
-  }
-  if (sharding.save_16bit_model) {
-    text += ", no 16-bit model beside checkpoints (zero3_save_16bit_model is not in this version)";
   }
   return text;
 }
@@ -132,7 +116,6 @@ std::string Runtime::describe() const {
   if (settings.deterministic) {
     text += ", deterministic";
   }
-  text += checkpoints_in_words(settings.sharding);
   if (!settings.program_values.empty()) {
     text += fmt::format("; the program's {} sets {}", settings.program_plugin,
                         fmt::join(settings.program_values, ", "));
@@ -165,23 +148,6 @@ std::vector<double> Runtime::all_gather(std::span<const double> values) {
 
 void Runtime::barrier() {
   state_->groups.world->barrier()->wait();
-}
-
-void Runtime::save(const std::string& directory, const Model& model, const Optimizer& optimizer,
-                   const ProgramState& program) {
-  model.state_->finalize();
-  const flight::Scope scope(state_->groups.recorder.get(), "save", "");
-  guarded(state_->groups, [&] {
-    checkpoint::save_checkpoint(*model.state_, *optimizer.state_, directory, program);
-  });
-}
-
-ProgramState Runtime::load(const std::string& directory, Model& model, Optimizer& optimizer) {
-  model.state_->finalize();
-  const flight::Scope scope(state_->groups.recorder.get(), "load", "");
-  return guarded(state_->groups, [&] {
-    return checkpoint::load_checkpoint(*model.state_, *optimizer.state_, directory);
-  });
 }
 
 }  // namespace acc

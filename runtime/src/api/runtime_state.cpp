@@ -53,6 +53,7 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   if (identity.world_size > 1 && store != nullptr) {
     check_agreement(settings, *store);
   }
+  save_id = agree_on_number(identity, settings.collective_timeout, store.get());
   groups = sharding::make_groups(settings, store.get(), compute);
   if (!settings.trace.empty()) {
     start_trace();

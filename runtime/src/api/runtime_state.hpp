@@ -27,6 +27,8 @@ class RuntimeState {
   sharding::Groups groups;
   std::shared_ptr<trace::Tracer> tracer;         ///< null: no trace
   std::shared_ptr<ActivationStore> activations;  ///< null until something is kept
+  /// Of the next save: the same on all ranks, and another one than that of any save before.
+  std::uint32_t save_id = 0;
 
  private:
   void start_trace();

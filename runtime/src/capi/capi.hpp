@@ -3,6 +3,8 @@
 #include "acc/base/error.hpp"
 #include "acc/runtime.h"
 #include "acc/runtime.hpp"
+#include "acc/runtime/checkpoint_series.hpp"
+#include "acc/runtime_checkpoint.h"
 
 #include <bit>
 #include <cstring>
@@ -38,7 +40,10 @@ struct acc_saved_activation {
   acc::SavedActivation value;
 };
 struct acc_program_state {
-  acc::ProgramState values;
+  acc::SavedState value;
+};
+struct acc_checkpoint_series {
+  acc::CheckpointSeries value;
 };
 
 namespace acc::capi {
@@ -79,6 +84,18 @@ inline std::string string_of(const char* text, const char* name) {
   return std::string(&required(text, name));
 }
 
+static_assert(static_cast<int>(acc::DType::float32) == ACC_FLOAT32);
+static_assert(static_cast<int>(acc::DType::bfloat16) == ACC_BFLOAT16);
+static_assert(static_cast<int>(acc::DType::float16) == ACC_FLOAT16);
+
+inline acc::DType dtype_of(std::int32_t dtype, const char* name) {
+  if (dtype < ACC_FLOAT32 || dtype > ACC_FLOAT16) {
+    throw Error(Errc::invalid_argument,
+                std::string(name) + ": unknown dtype " + std::to_string(dtype));
+  }
+  return static_cast<acc::DType>(dtype);
+}
+
 inline acc_unit* handle_of(acc::Unit& unit) noexcept {
   return reinterpret_cast<acc_unit*>(&unit);
 }
@@ -112,6 +129,21 @@ Config config_of(const Config* given, Config config, const char* name) {
     std::memcpy(&config, given, given->size);
   }
   return config;
+}
+
+/// Each of an array of structs, which lie as far apart as the caller's header says.
+template <typename T, typename Visit>
+void for_each_of(const T* first, std::size_t count, const std::string& name, const Visit& visit) {
+  const auto* at = reinterpret_cast<const std::byte*>(first);
+  for (std::size_t i = 0; i < count; ++i, at += first->size) {
+    const T& each = required(reinterpret_cast<const T*>(at), name.c_str());
+    if (each.size != first->size) {
+      throw Error(Errc::invalid_argument,
+                  name + "[" + std::to_string(i) + "]: size is " + std::to_string(each.size) +
+                      ", that of the first " + std::to_string(first->size));
+    }
+    visit(each);
+  }
 }
 
 /// The fields that the caller's header knew.

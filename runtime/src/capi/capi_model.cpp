@@ -28,17 +28,6 @@ acc::Initializer initializer_of(const acc_parameter_config& config) {
               "config.initializer: unknown kind " + std::to_string(config.initializer));
 }
 
-static_assert(static_cast<int>(acc::DType::float32) == ACC_FLOAT32);
-static_assert(static_cast<int>(acc::DType::bfloat16) == ACC_BFLOAT16);
-static_assert(static_cast<int>(acc::DType::float16) == ACC_FLOAT16);
-
-acc::DType dtype_of(std::int32_t dtype) {
-  if (dtype < ACC_FLOAT32 || dtype > ACC_FLOAT16) {
-    throw Error(Errc::invalid_argument, "config.dtype: unknown dtype " + std::to_string(dtype));
-  }
-  return static_cast<acc::DType>(dtype);
-}
-
 acc::Shape shape_of(const std::int64_t* shape, std::size_t num_dims) {
   acc::Shape sizes;
   if (num_dims > 0) {
@@ -60,7 +49,7 @@ acc_status acc_model_create_with(acc_runtime* runtime, const acc_model_config* c
   return guarded([&] {
     acc_model*& result = required(model, "model");
     const auto c = config_of<acc_model_config>(config, ACC_MODEL_CONFIG_INITIALIZER, "config");
-    const acc::ModelOptions options{.dtype = dtype_of(c.dtype),
+    const acc::ModelOptions options{.dtype = dtype_of(c.dtype, "config.dtype"),
                                     .bfloat16_on_cpu = c.bfloat16_on_cpu != 0};
     result = new acc_model{required(runtime, "runtime").value.model(c.seed, options)};
   });
@@ -126,15 +115,6 @@ acc_status acc_unit_buffer_data(acc_unit* unit, acc_buffer buffer, void** data) 
     void*& result = required(data, "data");
     result = unit_of(unit).data(std::bit_cast<acc::Buffer>(buffer));
   });
-}
-
-acc_status acc_model_load_safetensors(acc_model* model, const char* path) noexcept {
-  return guarded([&] { required(model, "model").value.load_safetensors(string_of(path, "path")); });
-}
-
-acc_status acc_model_export_safetensors(acc_model* model, const char* path) noexcept {
-  return guarded(
-      [&] { required(model, "model").value.export_safetensors(string_of(path, "path")); });
 }
 
 acc_status acc_model_compute_dtype(const acc_model* model, acc_dtype* dtype) noexcept {

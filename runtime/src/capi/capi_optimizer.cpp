@@ -28,19 +28,10 @@ acc::ParameterGroup group_of(const acc_parameter_group& given) {
   return group;
 }
 
-/// The caller's header says how far apart its groups are.
 std::vector<acc::ParameterGroup> groups_of(const acc_parameter_group* groups, std::size_t count) {
   std::vector<acc::ParameterGroup> all;
-  const auto* at = reinterpret_cast<const std::byte*>(groups);
-  for (std::size_t i = 0; i < count; ++i, at += groups->size) {
-    const auto& group = required(reinterpret_cast<const acc_parameter_group*>(at), "groups");
-    if (group.size != groups->size) {
-      throw Error(Errc::invalid_argument, "groups[" + std::to_string(i) + "]: size is " +
-                                              std::to_string(group.size) + ", that of the first " +
-                                              std::to_string(groups->size));
-    }
-    all.push_back(group_of(group));
-  }
+  for_each_of(groups, count, "groups",
+              [&](const acc_parameter_group& each) { all.push_back(group_of(each)); });
   return all;
 }
 
@@ -172,6 +163,11 @@ acc_status acc_optimizer_loss_scale(const acc_optimizer* optimizer, double* loss
   return guarded([&] {
     required(loss_scale, "loss_scale") = required(optimizer, "optimizer").value.loss_scale();
   });
+}
+
+acc_status acc_optimizer_steps(const acc_optimizer* optimizer, int64_t* steps) noexcept {
+  return guarded(
+      [&] { required(steps, "steps") = required(optimizer, "optimizer").value.steps(); });
 }
 
 acc_status acc_optimizer_set_schedule(acc_optimizer* optimizer,

@@ -129,32 +129,46 @@ std::map<std::string, double> OptimizerState::hyper_parameters() const {
             {"weight_decay", adamw->weight_decay}};
   }
   const auto& sgd = std::get<Sgd>(settings_);
-  return {{"lr", lr(0)}, {"momentum", sgd.momentum}, {"weight_decay", sgd.weight_decay}};
+  return {{"lr", lr(0)},
+          {"momentum", sgd.momentum},
+          {"nesterov", sgd.nesterov ? 1.0 : 0.0},
+          {"weight_decay", sgd.weight_decay}};
 }
 
 std::vector<std::string> OptimizerState::moment_kinds() const {
   if (std::holds_alternative<AdamW>(settings_)) {
     return {"exp_avg", "exp_avg_sq"};
   }
-  return std::get<Sgd>(settings_).momentum != 0.0 ? std::vector<std::string>{"momentum"}
+  return std::get<Sgd>(settings_).momentum != 0.0 ? std::vector<std::string>{"momentum_buffer"}
                                                   : std::vector<std::string>{};
 }
 
 std::vector<OptimizerState::GroupRecord> OptimizerState::group_records() const {
-  std::vector<GroupRecord> records;
-  for (std::size_t g = 1; g < rates_.size(); ++g) {
-    records.push_back(
-        {rates_.name(g), {{"lr", lr(g)}, {"weight_decay", rates_.weight_decay(g)}}, {}});
+  std::vector<GroupRecord> all;
+  for (std::size_t g = 0; g < rates_.size(); ++g) {
+    for (const bool decays : {true, false}) {
+      GroupRecord record{hyper_parameters(), {}, rates_.base_lr(g)};
+      record.hyper_parameters["lr"] = lr(g);
+      record.hyper_parameters["weight_decay"] = decays ? rates_.weight_decay(g) : 0.0;
+      add_members(g, decays, record.parameters);
+      all.push_back(std::move(record));
+    }
   }
-  for (const FlatParameter* flat : model_->flats()) {
-    const std::vector<std::size_t>& groups = group_of_.at(flat);
+  std::erase_if(all, [](const GroupRecord& each) { return each.parameters.empty(); });
+  return all;
+}
+
+void OptimizerState::add_members(std::size_t group, bool decays,
+                                 std::vector<std::string>& names) const {
+  for (const FlatState& state : flats_) {
+    const std::vector<std::size_t>& groups = group_of_.at(state.flat);
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      if (groups[i] != 0) {
-        records[groups[i] - 1].parameters.push_back(flat->parameters()[i].name);
+      const auto& parameter = state.flat->parameters()[i];
+      if (groups[i] == group && parameter.weight_decay == decays) {
+        names.push_back(parameter.name);
       }
     }
   }
-  return records;
 }
 
 // --- the step ---

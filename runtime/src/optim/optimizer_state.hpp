@@ -47,18 +47,23 @@ class OptimizerState {
   [[nodiscard]] std::vector<FlatState>& flats() noexcept { return flats_; }
   [[nodiscard]] const sharding::Groups& groups() const noexcept { return model_->engine().groups; }
 
+  [[nodiscard]] const ModelState& model() const noexcept { return *model_; }
+
   // --- for checkpoints
   /// "adamw" or "sgd", its settings by name, and its moments.
   [[nodiscard]] std::string name() const;
   [[nodiscard]] std::map<std::string, double> hyper_parameters() const;
   [[nodiscard]] std::vector<std::string> moment_kinds() const;
-  /// Of each group, with the names of its parameters: what it has of its own.
+  /// The groups as torch's optimizer of that name has them: parameters that are not decayed are
+  /// groups of their own, behind those that are.
   struct GroupRecord {
-    std::string name;
     std::map<std::string, double> hyper_parameters;
     std::vector<std::string> parameters;
+    double base_lr;  ///< where its schedule begins
   };
   [[nodiscard]] std::vector<GroupRecord> group_records() const;
+  /// Whether rates follow a schedule, whose place is `steps`.
+  [[nodiscard]] bool has_schedule() const { return rates_.has_schedule(); }
   [[nodiscard]] std::optional<optim::LossScaler>& scaler() noexcept { return scaler_; }
 
   double clip_norm = 0.0;
@@ -69,6 +74,8 @@ class OptimizerState {
  private:
   void assign_groups(const std::vector<ParameterGroup>& groups);
   void check_groups() const;
+  /// Adds the names of the trained parameters of a group that weight decay applies to, or not.
+  void add_members(std::size_t group, bool decays, std::vector<std::string>& names) const;
   void allocate_moments();
   void finish_reductions();
   [[nodiscard]] bool skips(bool finite) const;

@@ -25,6 +25,9 @@ class GroupTable {
   [[nodiscard]] const std::string& name(std::size_t group) const { return groups_[group].name; }
   [[nodiscard]] double weight_decay(std::size_t group) const { return groups_[group].weight_decay; }
 
+  [[nodiscard]] double base_lr(std::size_t group) const { return groups_[group].base_lr; }
+  [[nodiscard]] bool has_schedule() const { return static_cast<bool>(schedule_); }
+
   /// Of the step that follows on `steps` others.
   [[nodiscard]] double lr(std::size_t group, std::int64_t steps) const;
   /// Ends the schedule of that group.

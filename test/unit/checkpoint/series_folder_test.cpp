@@ -73,7 +73,6 @@ TEST_CASE("the newest checkpoint, and the name of the next") {
       {{"checkpoint_2", "!checkpoint_3"}, "checkpoint_3", "checkpoint_2", "checkpoint_4"},
       {{"checkpoint_2"}, "checkpoint_9", "checkpoint_2", "checkpoint_3"},
       {{"!checkpoint_0"}, "", "", "checkpoint_1"},
-      {{"best", "checkpoint_1"}, "best", "best", "checkpoint_2"},
       // Not names of ours.
       {{"checkpoint_01", "checkpoint_-1", "checkpoint_", "checkpoint_1x", "checkpoint_2.acc-tmp.7",
         "checkpoint_2.acc-old", "x_3", "checkpoint_9223372036854775807"},
@@ -82,6 +81,7 @@ TEST_CASE("the newest checkpoint, and the name of the next") {
        "checkpoint_0"},
       // Not beside it.
       {{"checkpoint_1", "a/b"}, "a/b", "checkpoint_1", "checkpoint_2"},
+      {{"checkpoint_1", "best"}, "best", "checkpoint_1", "checkpoint_2"},
       {{"checkpoint_1"}, ".", "checkpoint_1", "checkpoint_2"},
       {{"checkpoint_1"}, "..", "checkpoint_1", "checkpoint_2"},
       {{"checkpoint_1"}, std::string(10000, 'x'), "checkpoint_1", "checkpoint_2"},
@@ -96,6 +96,12 @@ TEST_CASE("the newest checkpoint, and the name of the next") {
   const SeriesFolder missing(fs::temp_directory_path() / "acc-no-such-folder");
   CHECK_FALSE(missing.newest().has_value());
   CHECK(missing.next().filename() == "checkpoint_0");
+}
+
+TEST_CASE("a checkpoint that Accelerate wrote counts as one") {
+  const Series series({"checkpoint_0", "!checkpoint_1"});
+  std::ofstream(series.top.path() / "checkpoint_1" / "model.safetensors") << "x";
+  CHECK(series.newest() == "checkpoint_1");
 }
 
 TEST_CASE("a commit sets latest, and removes what is too old or was left half removed") {

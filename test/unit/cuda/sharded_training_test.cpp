@@ -360,7 +360,7 @@ TEST_CASE("weights loaded while the first gathers are under way are what every r
                          auto runtime = acc::Runtime::from_settings(settings, std::move(store));
                          auto model = runtime.model(1);
                          Net net(model);
-                         model.export_safetensors(path);
+                         model.export_weights(path);
                          saved = net.read(model, Access(runtime.device(), model.compute_dtype()));
                        });
   for (const Plan& plan : plans(2)) {
@@ -374,7 +374,7 @@ TEST_CASE("weights loaded while the first gathers are under way are what every r
       auto runtime = acc::Runtime::from_settings(settings, std::move(store));
       auto model = runtime.model(2);
       Net net(model);
-      model.load_safetensors(path);
+      model.load_weights(path);
       Weights mine = net.read(model, Access(runtime.device(), model.compute_dtype()));
       runtime.barrier();
       const std::lock_guard lock(mutex);
@@ -401,7 +401,7 @@ TEST_CASE("loading waits until the GPU has read the weights in host memory that 
     };
     auto other = runtime.model(1);
     declare(other);
-    other.export_safetensors(path);
+    other.export_weights(path);
     auto model = runtime.model(2);
     const auto [unit, weight] = declare(model);
     const auto no_grad = model.no_grad();
@@ -412,7 +412,7 @@ TEST_CASE("loading waits until the GPU has read the weights in host memory that 
     REQUIRE(cudaMemcpyAsync(seen, unit->forward().raw(weight), kNumel * sizeof(float),
                             cudaMemcpyDefault,
                             static_cast<cudaStream_t>(runtime.device().stream)) == cudaSuccess);
-    model.load_safetensors(path);
+    model.load_weights(path);
     CHECK(access.read(seen, kNumel) == before);
     CHECK(access.read(unit->forward().raw(weight), kNumel) != before);
     CHECK(cudaFree(seen) == cudaSuccess);

@@ -33,7 +33,7 @@ void check_parity(const acc::plugins::RuntimeSettings& settings, const acc::Mode
   auto runtime = acc::Runtime::from_settings(settings);
   auto model = runtime.model(0, options);
   Gpt gpt(model, kConfig, {.batch = 8, .time = 64});
-  model.load_safetensors(kParity + "init.safetensors");
+  model.load_weights(kParity + "init.safetensors");
   auto optimizer = model.optimizer(
       acc::AdamW{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
   optimizer.set_clip_norm(1.0);

@@ -1,6 +1,7 @@
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
 #include "support/run_ranks.hpp"
+#include "support/saved_step.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/weights.hpp"
 
@@ -362,7 +363,7 @@ std::vector<Weights> run(const Task& task, const Layout& layout, const std::stri
     if (!from.empty()) {
       net.micro_step(runtime.rank(), 0, 1.0F, false, false);  // nothing of it may stay
       optimizer.step();
-      step = runtime.load(from, model, optimizer).at("step");
+      step = acc::test::step_of(runtime.load(from, model, optimizer));
     }
     for (; step < until; ++step) {
       for (int micro_step = 0; micro_step < task.micro_steps; ++micro_step) {
@@ -382,7 +383,7 @@ std::vector<Weights> run(const Task& task, const Layout& layout, const std::stri
       CHECK(optimizer.step().skipped == (task.overflows && step == 1));
     }
     if (!to.empty()) {
-      runtime.save(to, model, optimizer, {{"step", step}});
+      runtime.save(to, model, optimizer, acc::test::at_step(step));
     }
     seen[static_cast<std::size_t>(runtime.rank())] = net.read();
     runtime.barrier();

@@ -247,7 +247,7 @@ TEST_CASE("cpu_ram_efficient_loading: only rank 0 needs the file, and all get th
   };
   with_unit({.world_size = 1}, [&](acc::Runtime&, acc::Model& model, acc::Unit& unit, int) {
     declare(unit, own_of(0));
-    model.export_safetensors(path);
+    model.export_weights(path);
   });
   for (const bool efficient : {true, false}) {
     for (const Placement& each : kPlacements) {
@@ -260,10 +260,10 @@ TEST_CASE("cpu_ram_efficient_loading: only rank 0 needs the file, and all get th
       with_unit(job, [&](acc::Runtime&, acc::Model& model, acc::Unit& unit, int rank) {
         const auto handles = declare(unit, acc::zeros());
         try {
-          model.load_safetensors(rank == 0 ? path : "/no/such/file");
+          model.load_weights(rank == 0 ? path : "/no/such/file");
         } catch (const acc::Error& error) {
           refused += error.code() == acc::Errc::config;
-          model.load_safetensors(path);
+          model.load_weights(path);
         }
         wrong += strangers(read(model, unit, handles.weight, kNumel), 0);
         const auto* const mean = static_cast<const float*>(unit.data(handles.mean));
@@ -292,7 +292,7 @@ TEST_CASE("buffers have the policy's dtype and travel with files and checkpoints
     right += model.buffer_dtype() == acc::DType::bfloat16 && bits(unit, mean)[3] == 0x3f80 &&
              model.memory().buffer_bytes == 4 * 2;  // whole on each rank
     bits(unit, mean)[3] = 0x4000;                   // 2.0
-    model.export_safetensors(file);
+    model.export_weights(file);
     runtime.save(checkpoint, model, optimizer);
   });
   CHECK(right == 2);
@@ -302,7 +302,7 @@ TEST_CASE("buffers have the policy's dtype and travel with files and checkpoints
       const auto mean = unit.buffer("mean", {2, 2}, acc::zeros());
       auto optimizer = model.optimizer(acc::AdamW{});
       if (from_file) {
-        model.load_safetensors(file);
+        model.load_weights(file);
       } else {
         runtime.load(checkpoint, model, optimizer);
       }

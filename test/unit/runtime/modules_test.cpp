@@ -193,10 +193,10 @@ TEST_CASE("ignored modules: memory, files, frozen ones, and a pattern that is no
     auto optimizer = net.model().optimizer(acc::Sgd{.lr = 0.1});
     net.micro_step(settings.identity.rank, 0);
     optimizer.step();
-    net.model().export_safetensors(path);
+    net.model().export_weights(path);
     const Weights mine = net.read();
     ModuleNet other(runtime.model(2), specs);
-    other.model().load_safetensors(path);
+    other.model().load_weights(path);
     const Weights again = other.read();
     runtime.barrier();
     if (settings.identity.rank == 0) {
@@ -297,7 +297,7 @@ TEST_CASE("a tied parameter is one, in its unit and in files, wherever its secon
     }
     optimizer.step();
     right += net.read().at("net.embedding")[38] == before - 5.0F;
-    net.model().export_safetensors(path);
+    net.model().export_weights(path);
 
     auto other = runtime.model();  // to which they are three
     auto& unit = other.unit("net", "Net");
@@ -305,7 +305,7 @@ TEST_CASE("a tied parameter is one, in its unit and in files, wherever its secon
     for (const char* name : {"embedding", "embedding_again", "h.0.mlp.head"}) {
       all.push_back(unit.parameter(name, {39}, acc::zeros()));
     }
-    other.load_safetensors(path);
+    other.load_weights(path);
     const auto guard = other.no_grad();
     const auto use = unit.forward();
     right += use[all[1]][38] == before - 5.0F && use[all[2]][38] == before - 5.0F;

@@ -1,6 +1,7 @@
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
 #include "support/run_ranks.hpp"
+#include "support/saved_step.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/weights.hpp"
 
@@ -433,7 +434,7 @@ TEST_CASE("the schedule's place and skipped steps travel with checkpoints, group
       Net net(model);
       auto optimizer = model.optimizer(acc::AdamW{.lr = 0.1}, part.groups);
       if (part.from > 0) {
-        CHECK(runtime.load(checkpoint, model, optimizer).at("step") == part.from);
+        CHECK(acc::test::step_of(runtime.load(checkpoint, model, optimizer)) == part.from);
       }
       optimizer.set_schedule(acc::linear_with_warmup(2, 8));
       Outcome mine;
@@ -444,7 +445,7 @@ TEST_CASE("the schedule's place and skipped steps travel with checkpoints, group
         mine.steps.push_back(optimizer.step());
       }
       if (part.saves) {
-        runtime.save(checkpoint, model, optimizer, {{"step", part.until}});
+        runtime.save(checkpoint, model, optimizer, acc::test::at_step(part.until));
       }
       mine.weights = net.read(model);
       return mine;

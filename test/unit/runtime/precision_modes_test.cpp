@@ -279,10 +279,10 @@ TEST_CASE("master weights begin as the program loads them, DeepSpeed's as 16 bit
       const std::string initial = (folder.path() / "initial.safetensors").string();
       const std::string exported = (folder.path() / "exported.safetensors").string();
       const auto exporting = [](const std::string& path) {
-        return [path](auto&, acc::Model& model, auto&) { model.export_safetensors(path); };
+        return [path](auto&, acc::Model& model, auto&) { model.export_weights(path); };
       };
       const auto loading = [](const std::string& path) {
-        return [path](auto&, acc::Model& model, auto&) { model.load_safetensors(path); };
+        return [path](auto&, acc::Model& model, auto&) { model.load_weights(path); };
       };
       train({.weight = kOdd, .then = exporting(initial)});
       Run run{.job = {.world_size = 2, .sharding = with(Strategy::full_shard, row.mixed)},

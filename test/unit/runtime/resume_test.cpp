@@ -1,6 +1,7 @@
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
 #include "support/run_ranks.hpp"
+#include "support/saved_step.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/weights.hpp"
 
@@ -81,13 +82,13 @@ Weights train(const Job& job, const Part& part) {
     auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
     optimizer.set_clip_norm(0.5);
     std::int64_t step =
-        part.from.empty() ? 0 : runtime.load(part.from, model, optimizer).at("step");
+        part.from.empty() ? 0 : acc::test::step_of(runtime.load(part.from, model, optimizer));
     for (; step < part.until; ++step) {
       net.micro_step(step);
       CHECK_MESSAGE(optimizer.step().step == step + 1, "bias correction goes by the step");
     }
     if (!part.to.empty()) {
-      runtime.save(part.to, model, optimizer, {{"step", step}});
+      runtime.save(part.to, model, optimizer, acc::test::at_step(step));
     }
     Weights mine = net.read(model);
     runtime.barrier();

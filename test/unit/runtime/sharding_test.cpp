@@ -394,7 +394,7 @@ TEST_CASE("weights that are loaded hold where a unit is gathered already") {
           auto& root = model.root("net", "Net");
           const auto weight = root.parameter("weight", {40}, acc::constant(initial));
           { auto use = root.forward(); }  // without its backward: the root stays gathered
-          loads ? model.load_safetensors(path) : model.export_safetensors(path);
+          loads ? model.load_weights(path) : model.export_weights(path);
           const auto guard = model.no_grad();
           return root.forward()[weight][39];
         };
@@ -409,7 +409,7 @@ TEST_CASE("weights that are loaded hold where a unit is gathered already") {
   auto& root = model.root("net", "Net");
   root.parameter("weight", {40}, acc::zeros());
   auto use = root.forward();
-  CHECK_THROWS_WITH(model.load_safetensors(path),
+  CHECK_THROWS_WITH(model.load_weights(path),
                     doctest::Contains("loading weights inside an open scope of unit 'net'"));
 }
 

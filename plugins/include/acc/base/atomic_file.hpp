@@ -1,11 +1,10 @@
 #pragma once
 
 #include "acc/base/error.hpp"
+#include "acc/base/output_file.hpp"
 
 #include <cstddef>
-#include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,22 +20,16 @@ Error file_error(std::string_view action, const std::filesystem::path& path, int
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
-  AtomicFile(AtomicFile&&) noexcept = default;
-  AtomicFile& operator=(AtomicFile&&) = delete;
-  ~AtomicFile();
 
-  void write(std::span<const std::byte> bytes);
-  void write(std::string_view text);
+  void write(std::span<const std::byte> bytes) { file_.write(bytes); }
+  void write(std::string_view text) { file_.write(text); }
   /// Flushes to the disk, renames, flushes the folder.
   void commit();
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const noexcept { std::fclose(file); }
-  };
-  std::filesystem::path path_, temporary_;
-  std::unique_ptr<std::FILE, Close> file_;
+  std::filesystem::path path_;
+  OutputFile file_;
 };
 
 enum class Overwrite { no, yes };

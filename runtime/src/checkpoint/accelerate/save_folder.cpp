@@ -44,6 +44,7 @@ bool is_local_model(std::string_view name) {
 bool is_our_file(std::string_view name) {
   return name == kManifestFile || name == kScalerFile || is_local_model(name) ||
          is_indexed(name, "pytorch_model_fsdp", ".bin") || is_indexed(name, "optimizer", ".bin") ||
+         is_indexed(name, "model", ".safetensors") || is_indexed(name, "pytorch_model", ".bin") ||
          is_indexed(name, "scheduler", ".bin") || is_numbered(name, "random_states_", ".pkl") ||
          is_numbered(name, "custom_checkpoint_", ".pkl");
 }

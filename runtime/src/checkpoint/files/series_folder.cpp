@@ -1,6 +1,7 @@
 #include "checkpoint/files/series_folder.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "checkpoint/accelerate/save_folder.hpp"
 #include "checkpoint/files/atomic_folder.hpp"
 #include "checkpoint/files/input_file.hpp"
 #include "checkpoint/files/manifest.hpp"
@@ -44,9 +45,11 @@ bool is_left_behind(std::string_view name) {
   return end != std::string_view::npos && number_of(name.substr(0, end)).has_value();
 }
 
+// Ours get their name when they are; Accelerate's have no manifest.
 bool is_complete(const fs::path& checkpoint) {
   std::error_code ignored;
-  return fs::is_regular_file(checkpoint / kManifestFile, ignored);
+  return fs::is_regular_file(checkpoint / kManifestFile, ignored) ||
+         accelerate::find_model(checkpoint, 0).has_value();
 }
 
 std::vector<std::string> names_in(const fs::path& folder) {
@@ -73,21 +76,19 @@ std::map<std::int64_t, fs::path> checkpoints_in(const fs::path& folder) {
 }
 
 // What `latest` holds, without the newline of one that was written by hand; "" where it is missing
-// or no name of a folder beside it.
+// or names none of the series.
 std::string named_by_latest(const fs::path& folder) {
   const fs::path path = folder / kLatest;
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
     return "";
   }
-  constexpr std::size_t kLongestName = 255;
+  constexpr std::uint64_t kLongest = 64;  // more than the longest name, and a line's end
   const InputFile file(path);
-  std::string text(std::min<std::uint64_t>(file.nbytes(), kLongestName + 1), '\0');
+  std::string text(std::min(file.nbytes(), kLongest), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   text.erase(text.find_last_not_of(" \r\n") + 1);
-  const bool is_name = text.size() <= kLongestName && text != "." && text != ".." &&
-                       text.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
-  return is_name ? text : "";
+  return number_of(text) ? text : "";
 }
 
 }  // namespace

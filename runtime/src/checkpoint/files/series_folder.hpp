@@ -6,7 +6,8 @@
 
 /// A folder of checkpoints "checkpoint_<n>", as Accelerate names them automatically, with a file
 /// `latest` that holds the name of the newest, as DeepSpeed writes it (no newline). One process at
-/// a time. Throws Error(config) that names the path.
+/// a time. A checkpoint is complete that holds our manifest, or a model by one of Accelerate's
+/// names. Throws Error(config) that names the path.
 namespace acc::checkpoint {
 
 class SeriesFolder {

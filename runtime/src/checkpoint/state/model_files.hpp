@@ -2,6 +2,8 @@
 
 #include "acc/runtime.hpp"
 
+#include <cstdint>
+#include <span>
 #include <string>
 
 namespace acc::detail {
@@ -13,11 +15,23 @@ class OptimizerState;
 /// error on all, and no file is left half-written.
 namespace acc::checkpoint {
 
+/// A model and what trains it.
+struct Part {
+  detail::ModelState* model;
+  detail::OptimizerState* optimizer;
+};
+/// Makes the model ready. Throws Error(invalid_argument) where the optimizer is of another one.
+Part part_of(detail::ModelState& model, detail::OptimizerState& optimizer);
+
 void load_weights(detail::ModelState& model, const std::string& path);
-void export_weights(detail::ModelState& model, const std::string& path);
-void save_checkpoint(detail::ModelState& model, detail::OptimizerState& optimizer,
-                     const std::string& directory, const ProgramState& program);
-ProgramState load_checkpoint(detail::ModelState& model, detail::OptimizerState& optimizer,
-                             const std::string& directory);
+void export_weights(detail::ModelState& model, const std::string& path,
+                    const ExportOptions& options);
+void state_dict(detail::ModelState& model, const StateDictOptions& options,
+                const VisitTensor& visit);
+
+/// `id`: the same on all ranks, and another one for every save.
+void save(std::span<const Part> parts, const std::string& directory, const SavedState& state,
+          std::uint32_t id);
+SavedState load(std::span<const Part> parts, const std::string& directory);
 
 }  // namespace acc::checkpoint

@@ -1,13 +1,6 @@
 #include "checkpoint/tensor/dtype.hpp"
 
-#include "acc/base/error.hpp"
-#include "kernels/kernels.hpp"
-
 #include <algorithm>
-#include <array>
-#include <cstring>
-#include <span>
-#include <string>
 
 namespace acc::checkpoint {
 namespace {
@@ -53,42 +46,6 @@ std::optional<Dtype> find(std::string_view Row::*column, std::string_view name) 
   return std::nullopt;
 }
 
-constexpr std::size_t kChunk = 2048;  // elements converted at a time
-
-// Values that may lie at any address, to and from aligned fp32.
-void widen(const std::byte* from, Dtype dtype, std::span<float> to) {
-  const auto& table = kernels::kernels();
-  if (dtype == Dtype::f32) {
-    std::memcpy(to.data(), from, to.size_bytes());
-  } else if (dtype == Dtype::f64) {
-    std::array<double, kChunk> values;
-    std::memcpy(values.data(), from, to.size() * sizeof(double));
-    std::transform(values.begin(), values.begin() + std::ssize(to), to.begin(),
-                   [](double value) { return static_cast<float>(value); });
-  } else {
-    std::array<std::uint16_t, kChunk> values;
-    std::memcpy(values.data(), from, to.size() * sizeof(std::uint16_t));
-    (dtype == Dtype::bf16 ? table.bf16_to_f32 : table.f16_to_f32)(values.data(), to.data(),
-                                                                  to.size());
-  }
-}
-
-void narrow(std::span<const float> from, std::byte* to, Dtype dtype) {
-  const auto& table = kernels::kernels();
-  if (dtype == Dtype::f32) {
-    std::memcpy(to, from.data(), from.size_bytes());
-  } else if (dtype == Dtype::f64) {
-    std::array<double, kChunk> values;
-    std::copy(from.begin(), from.end(), values.begin());
-    std::memcpy(to, values.data(), from.size() * sizeof(double));
-  } else {
-    std::array<std::uint16_t, kChunk> values;
-    (dtype == Dtype::bf16 ? table.f32_to_bf16 : table.f32_to_f16)(from.data(), values.data(),
-                                                                  from.size());
-    std::memcpy(to, values.data(), from.size() * sizeof(std::uint16_t));
-  }
-}
-
 }  // namespace
 
 std::size_t size_of(Dtype dtype) noexcept {
@@ -122,32 +79,6 @@ std::optional<std::string_view> torch_storage(Dtype dtype) noexcept {
 
 std::optional<Dtype> dtype_of_torch_storage(std::string_view name) noexcept {
   return find(&Row::storage, name);
-}
-
-void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::size_t numel) {
-  if (numel == 0) {
-    return;
-  }
-  if (from_dtype == to_dtype) {
-    std::memcpy(to, from, numel * size_of(to_dtype));
-    return;
-  }
-  if (!is_real(from_dtype) || !is_real(to_dtype)) {
-    throw Error(Errc::config, "cannot convert " + std::string(torch_name(from_dtype)) + " to " +
-                                  std::string(torch_name(to_dtype)) +
-                                  ": expected float32, float16, bfloat16 or float64");
-  }
-  const auto* source = static_cast<const std::byte*>(from);
-  auto* destination = static_cast<std::byte*>(to);
-  std::array<float, kChunk> values;
-  while (numel > 0) {
-    const std::size_t count = std::min(numel, kChunk);
-    widen(source, from_dtype, std::span(values).first(count));
-    narrow(std::span(values).first(count), destination, to_dtype);
-    source += count * size_of(from_dtype);
-    destination += count * size_of(to_dtype);
-    numel -= count;
-  }
 }
 
 }  // namespace acc::checkpoint

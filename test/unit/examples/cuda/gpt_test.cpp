@@ -68,7 +68,7 @@ std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int 
   const auto gpt = cuda::make_gpt(
       runtime.device(), model, kConfig, {.batch = global.largest_share(), .time = 64},
       runtime.activation_checkpointing() ? &runtime : nullptr, most_logits);
-  model.load_safetensors(kParity + "init.safetensors");
+  model.load_weights(kParity + "init.safetensors");
   auto optimizer = model.optimizer(
       acc::AdamW{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
   optimizer.set_clip_norm(1.0);

@@ -1,0 +1,100 @@
+#include "acc/base/output_file.hpp"
+
+#include "acc/base/atomic_file.hpp"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace acc {
+
+namespace {
+
+// Pieces below this are collected: 64 KiB a call costs nothing beside the copy.
+constexpr std::size_t kBufferBytes = 64 << 10;
+
+}  // namespace
+
+OutputFile::OutputFile(std::filesystem::path path)
+    : path_(std::move(path)),
+      fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+  if (!fd_) {
+    throw file_error("create", path_, errno);
+  }
+  buffer_.reserve(kBufferBytes);
+}
+
+OutputFile::~OutputFile() {
+  if (fd_) {
+    ::unlink(path_.c_str());
+  }
+}
+
+void OutputFile::write_through(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd_.get(), bytes.data(), bytes.size());
+    if (count < 0 && errno != EINTR) {
+      throw file_error("write", path_, errno);
+    }
+    const std::size_t done = count > 0 ? static_cast<std::size_t>(count) : 0;
+    bytes = bytes.subspan(done);
+    written_ += done;
+  }
+}
+
+void OutputFile::flush() {
+  write_through(std::as_bytes(std::span(buffer_)));
+  buffer_.clear();
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  if (buffer_.size() + bytes.size() <= kBufferBytes) {
+    buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return;
+  }
+  flush();
+  if (bytes.size() < kBufferBytes) {
+    buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  } else {
+    write_through(bytes);
+  }
+}
+
+void OutputFile::write(std::string_view text) {
+  write(std::as_bytes(std::span(text)));
+}
+
+void OutputFile::reserve(std::uint64_t nbytes) {
+  // A tmpfs would only clear the pages that are written anyway, a tenth of the time to write them.
+  struct statfs system {};
+  if (::fstatfs(fd_.get(), &system) == 0 && system.f_type == TMPFS_MAGIC) {
+    return;
+  }
+  int result = 0;
+  do {
+    result = ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(nbytes));
+  } while (result != 0 && errno == EINTR);
+  // Only what says that it will not fit: a file system may know no such call.
+  if (result != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
+    throw file_error("make room for " + std::to_string(nbytes) + " bytes in", path_, errno);
+  }
+}
+
+void OutputFile::close() {
+  flush();
+  if (::fsync(fd_.get()) != 0) {
+    throw file_error("flush", path_, errno);
+  }
+  // What a network file system reports here was still not written.
+  if (::close(fd_.release()) != 0) {
+    const int error = errno;
+    ::unlink(path_.c_str());
+    throw file_error("close", path_, error);
+  }
+}
+
+}  // namespace acc

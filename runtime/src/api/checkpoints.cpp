@@ -1,0 +1,60 @@
+#include "acc/runtime.hpp"
+#include "api/guarded.hpp"
+#include "api/runtime_state.hpp"
+#include "checkpoint/state/model_files.hpp"
+#include "flight/recorder.hpp"
+#include "model/model_state.hpp"
+#include "optim/optimizer_state.hpp"
+
+#include <vector>
+
+namespace acc {
+
+using detail::guarded;
+
+void Model::load_weights(const std::string& path) {
+  guarded(state_->engine().groups, [&] {
+    state_->finalize();
+    checkpoint::load_weights(*state_, path);
+  });
+}
+
+void Model::export_weights(const std::string& path, const ExportOptions& options) {
+  state_->finalize();
+  guarded(state_->engine().groups, [&] { checkpoint::export_weights(*state_, path, options); });
+}
+
+void Model::state_dict(const StateDictOptions& options, const VisitTensor& visit) {
+  state_->finalize();
+  guarded(state_->engine().groups, [&] { checkpoint::state_dict(*state_, options, visit); });
+}
+
+void Runtime::save(const std::string& directory, const Model& model, const Optimizer& optimizer,
+                   const SavedState& state) {
+  save(directory, std::vector<Trained>{{model, optimizer}}, state);
+}
+
+void Runtime::save(const std::string& directory, std::span<const Trained> parts,
+                   const SavedState& state) {
+  const flight::Scope scope(state_->groups.recorder.get(), "save", "");
+  std::vector<checkpoint::Part> all;
+  for (const Trained& each : parts) {
+    all.push_back(checkpoint::part_of(*each.model.state_, *each.optimizer.state_));
+  }
+  guarded(state_->groups, [&] { checkpoint::save(all, directory, state, state_->save_id++); });
+}
+
+SavedState Runtime::load(const std::string& directory, Model& model, Optimizer& optimizer) {
+  return load(directory, std::vector<Trained>{{model, optimizer}});
+}
+
+SavedState Runtime::load(const std::string& directory, std::span<const Trained> parts) {
+  const flight::Scope scope(state_->groups.recorder.get(), "load", "");
+  std::vector<checkpoint::Part> all;
+  for (const Trained& each : parts) {
+    all.push_back(checkpoint::part_of(*each.model.state_, *each.optimizer.state_));
+  }
+  return guarded(state_->groups, [&] { return checkpoint::load(all, directory); });
+}
+
+}  // namespace acc

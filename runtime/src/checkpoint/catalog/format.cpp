@@ -1,0 +1,122 @@
+#include "acc/base/error.hpp"
+#include "checkpoint/accelerate/save_folder.hpp"
+#include "checkpoint/catalog/open.hpp"
+#include "checkpoint/dcp/metadata.hpp"
+#include "checkpoint/deepspeed/deepspeed.hpp"
+#include "checkpoint/safetensors/tensor_set.hpp"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+namespace acc::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    names.insert(it->path().filename().string());
+  }
+  if (error) {
+    throw Error(Errc::config, "cannot read the folder " + folder.string() + ": " + error.message());
+  }
+  return names;
+}
+
+std::string listed(const std::set<std::string>& names) {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  std::size_t i = 0;
+  for (const std::string& name : names) {
+    if (i++ == kShown) {
+      return text + ", … (" + std::to_string(names.size()) + " in all)";
+    }
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+Format format_of_file(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  if (extension == ".safetensors") {
+    return Format::safetensors;
+  }
+  if (extension == ".bin" || extension == ".pt" || extension == ".pth") {
+    return Format::torch_file;
+  }
+  throw Error(Errc::config, path.string() +
+                                ": expected a .safetensors, .bin or .pt file, or the folder of a "
+                                "checkpoint");
+}
+
+// As HuggingFaceStorageWriter names what each rank writes: "shard-00001-model-00001-of-00002".
+bool is_rank_shard(std::string_view name) {
+  return name.starts_with("shard-") && name.ends_with(".safetensors");
+}
+
+bool is_part_of_state(std::string_view name) {
+  return name == kManifestFile || name == accelerate::kScalerFile ||
+         name == accelerate::scheduler_file(0) || name == accelerate::random_states_file(0);
+}
+
+}  // namespace
+
+std::string to_string(Format format) {
+  switch (format) {
+    case Format::safetensors: return "safetensors file";
+    case Format::safetensors_set: return "folder of safetensors files";
+    case Format::torch_file: return "torch.save file";
+    case Format::dcp: return "torch DCP folder";
+    case Format::dcp_hugging_face: return "folder of torch DCP's safetensors shards";
+    case Format::deepspeed: return "DeepSpeed checkpoint";
+    case Format::save_folder: break;
+  }
+  return "folder of a saved training state";
+}
+
+Format format_of(const fs::path& path) {
+  if (!fs::exists(path)) {
+    throw Error(Errc::config, path.string() + ": no such file or folder");
+  }
+  if (!fs::is_directory(path)) {
+    return format_of_file(path);
+  }
+  const std::set<std::string> names = names_in(path);
+  const auto ending = [&](std::string_view end) {
+    return std::ranges::any_of(names, [&](const auto& name) { return name.ends_with(end); });
+  };
+  if (names.contains(dcp::kMetadataFile)) {
+    return Format::dcp;
+  }
+  if (std::ranges::any_of(names, is_part_of_state)) {
+    return Format::save_folder;
+  }
+  if (deepspeed::is_checkpoint(path)) {
+    return Format::deepspeed;
+  }
+  const auto model = accelerate::find_model(path, 0);
+  if (accelerate::find_optimizer(path, 0) || (model && fs::is_directory(*model))) {
+    return Format::save_folder;
+  }
+  if (std::ranges::any_of(names, is_rank_shard)) {
+    return Format::dcp_hugging_face;
+  }
+  if (ending(".safetensors") || ending(kSafetensorsIndex)) {
+    return Format::safetensors_set;
+  }
+  if (model) {
+    return Format::save_folder;
+  }
+  throw Error(Errc::config,
+              path.string() +
+                  ": no checkpoint: looked for .metadata (torch DCP), latest or "
+                  "*_model_states.pt (DeepSpeed), pytorch_model_fsdp_0, optimizer_0 and the "
+                  "like (a saved training state), *.safetensors and pytorch_model.bin; there is " +
+                  listed(names) + (ending(".distcp") ? " (a save that was not completed)" : ""));
+}
+
+}  // namespace acc::checkpoint

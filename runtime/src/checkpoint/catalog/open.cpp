@@ -1,0 +1,197 @@
+#include "checkpoint/catalog/open.hpp"
+
+#include "acc/base/error.hpp"
+#include "checkpoint/accelerate/save_folder.hpp"
+#include "checkpoint/accelerate/state_files.hpp"
+#include "checkpoint/dcp/folder.hpp"
+#include "checkpoint/deepspeed/deepspeed.hpp"
+#include "checkpoint/files/atomic_folder.hpp"
+#include "checkpoint/safetensors/tensor_set.hpp"
+#include "checkpoint/state/local_layout.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace acc::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Reads a file or folder of one format into what there is already.
+void read_part(const fs::path& path, Format format, Stored& stored) {
+  switch (format) {
+    case Format::safetensors:
+    case Format::safetensors_set:
+      stored.catalog = read_safetensors(path);
+      stored.provenance.format = "safetensors";
+      return;
+    case Format::torch_file:
+      accelerate::read_torch_file(path, stored.catalog, stored.training, stored.provenance);
+      return;
+    case Format::dcp:
+      dcp::read_folder(path, stored.catalog, stored.training, stored.provenance);
+      return;
+    case Format::dcp_hugging_face:
+      dcp::read_hugging_face(path, stored.catalog, stored.provenance);
+      return;
+    case Format::deepspeed:
+      deepspeed::read_checkpoint(path, stored.catalog, stored.training, stored.provenance);
+      return;
+    case Format::save_folder: break;
+  }
+  throw Error(Errc::config, path.string() + ": expected weights, found a " + to_string(format));
+}
+
+/// Names of weights in their order, the second names of shared ones left out, as torch numbers an
+/// optimizer's parameters.
+std::vector<std::string> parameter_names(const Stored& stored) {
+  std::set<std::pair<std::uint32_t, std::uint64_t>> places;
+  std::vector<std::string> names;
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    const bool is_alias = stored.manifest && stored.manifest->aliases.contains(tensor.name);
+    const bool is_new = tensor.pieces.empty() || numel_of(tensor.shape) == 0 ||
+                        places.emplace(tensor.pieces[0].file, tensor.pieces[0].offset).second;
+    if (tensor.kind == "param" && is_new && !is_alias) {
+      names.push_back(tensor.name);
+    }
+  }
+  return names;
+}
+
+/// A folder that Accelerate's save_state or we wrote.
+class SaveFolder {
+ public:
+  SaveFolder(fs::path folder, int index, Stored& stored)
+      : folder_(std::move(folder)), index_(index), stored_(stored) {
+    stored_.manifest = read_manifest(folder_);
+  }
+
+  void read_model() {
+    const auto model = accelerate::find_model(folder_, index_);
+    if (!model) {
+      throw Error(Errc::config, folder_.string() + ": no model number " + std::to_string(index_) +
+                                    ": looked for " + accelerate::model_folder(index_) + ", " +
+                                    accelerate::model_file(index_) +
+                                    " and the other names that Accelerate has given models");
+    }
+    if (*model == folder_ / accelerate::local_model_file(index_, 0)) {
+      read_local(*model);
+    } else {
+      check(*model);
+      read_part(*model, format_of(*model), stored_);
+    }
+  }
+
+  void read_optimizer() {
+    const auto optimizer = accelerate::find_optimizer(folder_, index_);
+    if (!optimizer) {
+      return;  // only the weights were saved, or DeepSpeed keeps both together
+    }
+    check(*optimizer);
+    if (fs::is_directory(*optimizer)) {
+      read_part(*optimizer, format_of(*optimizer), stored_);
+    } else {
+      accelerate::read_torch_file(*optimizer, stored_.catalog, stored_.training, stored_.provenance,
+                                  parameter_names(stored_));
+    }
+  }
+
+  void read_training() {
+    TrainingState& training = stored_.training;
+    if (stored_.manifest && index_ == 0) {
+      training.step = stored_.manifest->step;
+      training.skipped_steps = stored_.manifest->skipped_steps;
+      training.optimizer = stored_.manifest->optimizer;
+      training.loss_scaler = stored_.manifest->loss_scaler;
+    }
+    const fs::path scaler = folder_ / accelerate::kScalerFile;
+    if (training.loss_scaler.empty() && fs::exists(scaler)) {
+      check(scaler);
+      training.loss_scaler = accelerate::read_scaler(scaler);
+    }
+    const fs::path scheduler = folder_ / accelerate::scheduler_file(index_);
+    if (!training.step && fs::exists(scheduler)) {
+      check(scheduler);
+      training.step = accelerate::read_scheduler(scheduler).steps;
+    }
+  }
+
+ private:
+  // Of what lies below `path`, the files that have a checksum in the manifest and none of their
+  // own.
+  void check(const fs::path& path) const {
+    if (!stored_.manifest) {
+      return;
+    }
+    const std::string name = path.lexically_relative(folder_).generic_string();
+    for (const Manifest::File& file : stored_.manifest->files) {
+      if (file.crc32 && (file.path == name || file.path.starts_with(name + "/"))) {
+        check_file(*stored_.manifest, folder_, file.path);
+      }
+    }
+  }
+
+  void read_local(const fs::path& first) {
+    if (!stored_.manifest || stored_.manifest->local_layout.empty()) {
+      throw Error(Errc::config,
+                  first.string() +
+                      ": a rank's part of flat parameters (LOCAL_STATE_DICT); how they "
+                      "are cut is written in " +
+                      kManifestFile + ", which this folder does not have");
+    }
+    const fs::path path = folder_ / kManifestFile;
+    const auto models = parse_local_layout(stored_.manifest->local_layout, path);
+    if (static_cast<std::size_t>(index_) >= models.size()) {
+      throw Error(Errc::config, path.string() + ": tells of " + std::to_string(models.size()) +
+                                    " models, number " + std::to_string(index_) + " asked for");
+    }
+    read_local_model(folder_, index_, models[static_cast<std::size_t>(index_)], stored_.catalog);
+    stored_.provenance.format = "torch.save, a file a rank";
+  }
+
+  fs::path folder_;
+  int index_;
+  Stored& stored_;
+};
+
+void index(Stored& stored) {
+  try {
+    stored.catalog.index();
+  } catch (const Error& error) {
+    throw Error(error.code(), stored.path.string() + ": " + error.what());
+  }
+}
+
+}  // namespace
+
+Stored open_checkpoint(const fs::path& path, Want want, int model_index) {
+  Stored stored;
+  // A save that was killed may have left the complete folder under its other name.
+  stored.path = fs::exists(path) ? path : AtomicFolder(path, accelerate::is_ours).current();
+  stored.format = format_of(stored.path);
+  if (stored.format != Format::save_folder) {
+    read_part(stored.path, stored.format, stored);
+    index(stored);
+    return stored;
+  }
+  SaveFolder folder(stored.path, model_index, stored);
+  folder.read_model();
+  if (want == Want::everything) {
+    const std::string format = std::exchange(stored.provenance.format, {});
+    folder.read_optimizer();
+    folder.read_training();
+    if (!format.empty()) {
+      stored.provenance.format = format;
+    }
+  }
+  if (stored.manifest) {
+    stored.provenance.writer = stored.manifest->writer;
+    stored.provenance.world_size = stored.manifest->world_size;
+  }
+  index(stored);
+  return stored;
+}
+
+}  // namespace acc::checkpoint

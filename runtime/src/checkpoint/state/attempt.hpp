@@ -1,0 +1,37 @@
+#pragma once
+
+#include "sharding/groups.hpp"
+
+#include <exception>
+#include <string>
+
+namespace acc::checkpoint {
+
+/// What a rank tries without a word to the others, step by step, until they meet in `settle`: so
+/// that no rank waits for one that has given up.
+class Attempt {
+ public:
+  /// Runs `step`, unless one before it failed.
+  template <typename Step>
+  void operator()(const Step& step) noexcept {
+    if (failure_) {
+      return;
+    }
+    try {
+      step();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  /// Tells every rank whether all went well everywhere: one all_reduce. Throws the own failure, or
+  /// Error(config) that names a rank that failed. `what`: the attempt, in what the others say.
+  void settle(const sharding::Groups& groups, const std::string& what) const;
+
+ private:
+  [[noreturn]] void rethrow() const;
+
+  std::exception_ptr failure_;
+};
+
+}  // namespace acc::checkpoint

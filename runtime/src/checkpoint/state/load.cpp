@@ -1,0 +1,115 @@
+#include "acc/base/log.hpp"
+#include "checkpoint/accelerate/save_folder.hpp"
+#include "checkpoint/accelerate/state_files.hpp"
+#include "checkpoint/files/atomic_folder.hpp"
+#include "checkpoint/state/attempt.hpp"
+#include "checkpoint/state/model_files.hpp"
+#include "checkpoint/state/stored_model.hpp"
+
+#include <fmt/format.h>
+
+namespace acc::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_optimizer(const Stored& stored, const detail::OptimizerState& optimizer) {
+  if (!stored.training.optimizer.empty() && stored.training.optimizer != optimizer.name()) {
+    throw Error(Errc::config, fmt::format("{} was saved with optimizer {}, this run uses {}",
+                                          stored.path.string(), stored.training.optimizer,
+                                          optimizer.name()));
+  }
+}
+
+void load_training(const Stored& stored, detail::ModelState& model,
+                   detail::OptimizerState& optimizer) {
+  const TrainingState& training = stored.training;
+  if (!training.step && is_rank_zero(model)) {
+    logger("runtime")->warn("{} does not tell how many steps were made: they count from 0",
+                            stored.path.string());
+  }
+  optimizer.steps = training.step.value_or(0);
+  optimizer.skipped_steps = training.skipped_steps;
+  if (optimizer.scaler()) {
+    optimizer.scaler()->restore(training.loss_scaler);
+  }
+}
+
+/// Everything is checked before anything is overwritten.
+void load_part(const Part& part, const fs::path& folder, int index) {
+  StoredModel stored(folder, Want::everything, index);
+  check_optimizer(stored.stored(), *part.optimizer);
+  stored.check(*part.model, stored.stored().manifest ? BuffersMay::not_be_missing
+                                                     : BuffersMay::be_missing);
+  const auto moments = moment_arrays(*part.model, *part.optimizer);
+  for (const FlatArray& array : moments) {
+    stored.check(array);
+  }
+  device::Device& device = *part.model->engine().updater;
+  for (const FlatArray& array : weight_arrays(*part.model)) {
+    stored.read(device, array);
+  }
+  for (const FlatArray& array : moments) {
+    stored.read(device, array);
+  }
+  for (auto* buffer : part.model->buffers()) {
+    stored.read_buffer(*part.model, *buffer);
+  }
+  load_training(stored.stored(), *part.model, *part.optimizer);
+}
+
+/// What we wrote beside the tensors; others' files of those names may hold anything.
+SavedState load_own_values(const fs::path& folder, int rank) {
+  SavedState state;
+  const auto manifest = fs::is_directory(folder) ? read_manifest(folder) : std::nullopt;
+  if (!manifest) {
+    return state;
+  }
+  const std::string custom = accelerate::custom_file(0);
+  if (fs::exists(folder / custom)) {
+    check_file(*manifest, folder, custom);
+    state.program = accelerate::read_custom(folder / custom);
+  }
+  const std::string own = accelerate::random_states_file(rank);
+  if (fs::exists(folder / own)) {
+    state.of_rank = accelerate::read_random_states(folder / own);
+  }
+  return state;
+}
+
+/// After the master weights changed: the rounded copy, and everybody's sight of it.
+void renew_weights(detail::ModelState& model) {
+  for (sharding::FlatParameter* flat : model.flats()) {
+    flat->round_master();
+    flat->publish();
+  }
+}
+
+}  // namespace
+
+SavedState load(std::span<const Part> parts, const std::string& directory) {
+  if (parts.empty()) {
+    throw Error(Errc::invalid_argument, "a checkpoint needs a model at least");
+  }
+  const auto& groups = parts.front().model->engine().groups;
+  for (const Part& part : parts) {
+    await_readers(*part.model);
+  }
+  groups.world->barrier()->wait();
+  SavedState state;
+  Attempt attempt;
+  attempt([&] {
+    const fs::path folder = AtomicFolder(directory, accelerate::is_ours).current();
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      load_part(parts[i], folder, static_cast<int>(i));
+    }
+    state = load_own_values(folder, groups.world->rank());
+  });
+  attempt.settle(groups, "loading " + directory);
+  for (const Part& part : parts) {
+    renew_weights(*part.model);
+  }
+  return state;
+}
+
+}  // namespace acc::checkpoint

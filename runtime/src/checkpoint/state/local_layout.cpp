@@ -1,0 +1,213 @@
+#include "checkpoint/state/local_layout.hpp"
+
+#include "acc/base/error.hpp"
+#include "checkpoint/accelerate/save_folder.hpp"
+#include "checkpoint/torch/torch_file.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <memory>
+
+namespace acc::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+[[noreturn]] void fail(const fs::path& path, const std::string& what) {
+  throw Error(Errc::config, path.string() + ": " + what);
+}
+
+json encode(const LocalFlat& flat) {
+  json members = json::array();
+  for (const LocalFlat::Member& each : flat.members) {
+    members.push_back({{"name", each.name},
+                       {"aliases", each.aliases},
+                       {"shape", each.shape},
+                       {"offset", each.offset}});
+  }
+  return {{"key", flat.key},
+          {"padded_numel", flat.padded_numel},
+          {"shards", flat.shards},
+          {"members", std::move(members)}};
+}
+
+/// What comes from a file is checked before it reaches any arithmetic.
+void check_flat(const LocalFlat& flat, const fs::path& path) {
+  if (flat.shards < 1 || flat.padded_numel < 0 || flat.padded_numel % flat.shards != 0) {
+    fail(path, "flat parameter '" + flat.key + "': impossible layout");
+  }
+  for (const LocalFlat::Member& each : flat.members) {
+    check_shape(each.shape, path.string() + ": '" + each.name + "'");
+    const std::int64_t numel = numel_of(each.shape);
+    if (each.offset < 0 || numel > flat.padded_numel ||
+        each.offset > flat.padded_numel - numel) {
+      fail(path, "parameter '" + each.name + "' reaches beyond flat parameter '" + flat.key + "'");
+    }
+  }
+}
+
+LocalFlat decode(const json& value, const fs::path& path) {
+  LocalFlat flat{.key = value.at("key"),
+                 .padded_numel = value.at("padded_numel"),
+                 .shards = value.at("shards"),
+                 .members = {}};
+  for (const json& each : value.at("members")) {
+    flat.members.push_back(
+        {each.at("name"), each.at("aliases"), each.at("shape"), each.at("offset")});
+  }
+  check_flat(flat, path);
+  return flat;
+}
+
+/// The files of the ranks, opened when they are first asked for.
+class RankFiles {
+ public:
+  RankFiles(fs::path folder, int index, Catalog& catalog)
+      : folder_(std::move(folder)), index_(index), catalog_(catalog) {}
+
+  /// The tensor of that key in a rank's file, and the place of its bytes.
+  struct Found {
+    torch::TensorRef tensor;
+    std::uint32_t file;
+    std::int32_t record;
+  };
+  Found find(int rank, const std::string& key) {
+    Opened& opened = open(rank);
+    const pickle::Value* value = opened.file->root().find(key);
+    if (value == nullptr || !torch::TorchFile::is_tensor(*value)) {
+      fail(opened.file->file().path(), "has no tensor '" + key + "'");
+    }
+    Found found{opened.file->tensor(*value), opened.number, -1};
+    const torch::StoredBytes& bytes = found.tensor.bytes;
+    found.record = static_cast<std::int32_t>(catalog_.records.size());
+    catalog_.records.push_back({key, opened.number, bytes.record_offset, bytes.record_nbytes,
+                                bytes.record_crc32, bytes.blocks});
+    return found;
+  }
+  [[nodiscard]] fs::path path_of(int rank) const {
+    return folder_ / accelerate::local_model_file(index_, rank);
+  }
+
+ private:
+  struct Opened {
+    std::unique_ptr<torch::TorchFile> file;
+    std::uint32_t number = 0;
+  };
+  Opened& open(int rank) {
+    if (static_cast<std::size_t>(rank) >= files_.size()) {
+      files_.resize(static_cast<std::size_t>(rank) + 1);
+    }
+    Opened& opened = files_[static_cast<std::size_t>(rank)];
+    if (!opened.file) {
+      opened.file = std::make_unique<torch::TorchFile>(path_of(rank));
+      opened.number = catalog_.file(path_of(rank));
+    }
+    return opened;
+  }
+
+  fs::path folder_;
+  int index_;
+  Catalog& catalog_;
+  std::vector<Opened> files_;
+};
+
+/// The boxes of a member that lie in a shard, which is stored as `found`.
+void add_pieces(const LocalFlat::Member& member, std::int64_t shard_begin, std::int64_t shard_numel,
+                const RankFiles::Found& found, std::vector<StoredPiece>& pieces) {
+  const std::int64_t begin = std::max(member.offset, shard_begin);
+  const std::int64_t end =
+      std::min(member.offset + numel_of(member.shape), shard_begin + shard_numel);
+  if (begin >= end) {
+    return;
+  }
+  const std::uint64_t size = size_of(found.tensor.dtype);
+  std::uint64_t at =
+      found.tensor.bytes.offset + static_cast<std::uint64_t>(begin - shard_begin) * size;
+  for (Box& box : boxes_of_range(member.shape, begin - member.offset, end - member.offset)) {
+    const std::uint64_t nbytes = static_cast<std::uint64_t>(box.numel()) * size;
+    pieces.push_back({std::move(box), found.file, at, nbytes, Packing::raw, found.record});
+    at += nbytes;
+  }
+}
+
+void read_flat(const LocalFlat& flat, RankFiles& files, Catalog& catalog) {
+  std::vector<StoredTensor> tensors;
+  for (const LocalFlat::Member& member : flat.members) {
+    tensors.push_back({member.name, "param", flat.key, Dtype::f32, member.shape, {}});
+  }
+  const std::int64_t shard_numel = flat.padded_numel / flat.shards;
+  for (int rank = 0; rank < flat.shards; ++rank) {
+    const RankFiles::Found found = files.find(rank, flat.key);
+    if (found.tensor.shape != Shape{shard_numel}) {
+      fail(files.path_of(rank), "'" + flat.key + "': expected shape " +
+                                    to_string(Shape{shard_numel}) + ", found " +
+                                    to_string(found.tensor.shape));
+    }
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (rank > 0 && tensors[i].dtype != found.tensor.dtype) {
+        fail(files.path_of(rank), "'" + flat.key + "' has another dtype than that of rank 0");
+      }
+      tensors[i].dtype = found.tensor.dtype;
+      add_pieces(flat.members[i], rank * shard_numel, shard_numel, found, tensors[i].pieces);
+    }
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    for (const std::string& alias : flat.members[i].aliases) {
+      catalog.tensors.push_back(tensors[i]);
+      catalog.tensors.back().name = alias;
+    }
+    catalog.tensors.push_back(std::move(tensors[i]));
+  }
+}
+
+}  // namespace
+
+std::string format_local_layout(const std::vector<LocalModel>& models) {
+  json root = json::array();
+  for (const LocalModel& model : models) {
+    json flats = json::array();
+    for (const LocalFlat& flat : model.flats) {
+      flats.push_back(encode(flat));
+    }
+    root.push_back({{"flats", std::move(flats)}, {"buffers", model.buffers}});
+  }
+  return root.dump();
+}
+
+std::vector<LocalModel> parse_local_layout(const std::string& text, const fs::path& path) {
+  try {
+    std::vector<LocalModel> models;
+    for (const json& each : json::parse(text)) {
+      LocalModel model{.flats = {}, .buffers = each.at("buffers")};
+      for (const json& flat : each.at("flats")) {
+        model.flats.push_back(decode(flat, path));
+      }
+      models.push_back(std::move(model));
+    }
+    return models;
+  } catch (const json::exception& error) {
+    fail(path, std::string("damaged layout of local shards: ") + error.what());
+  }
+}
+
+void read_local_model(const fs::path& folder, int index, const LocalModel& model,
+                      Catalog& catalog) {
+  RankFiles files(folder, index, catalog);
+  for (const LocalFlat& flat : model.flats) {
+    read_flat(flat, files, catalog);
+  }
+  for (const std::string& name : model.buffers) {
+    const RankFiles::Found found = files.find(0, name);
+    catalog.tensors.push_back({name, "param", name, found.tensor.dtype, found.tensor.shape, {}});
+    if (numel_of(found.tensor.shape) > 0) {
+      catalog.tensors.back().pieces.push_back({whole(found.tensor.shape), found.file,
+                                               found.tensor.bytes.offset,
+                                               found.tensor.bytes.nbytes, Packing::raw,
+                                               found.record});
+    }
+  }
+}
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,313 @@
+#include "acc/base/error.hpp"
+#include "checkpoint/accelerate/save_folder.hpp"
+#include "checkpoint/accelerate/state_files.hpp"
+#include "checkpoint/files/atomic_folder.hpp"
+#include "checkpoint/files/crc32.hpp"
+#include "checkpoint/files/input_file.hpp"
+#include "checkpoint/files/manifest.hpp"
+#include "checkpoint/files/output_file.hpp"
+#include "checkpoint/state/attempt.hpp"
+#include "checkpoint/state/full.hpp"
+#include "checkpoint/state/local.hpp"
+#include "checkpoint/state/model_files.hpp"
+#include "checkpoint/state/saved_arrays.hpp"
+#include "checkpoint/state/sharded.hpp"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace acc::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using plugins::StateDictType;
+
+/// Whether model number i goes to model.safetensors, as Accelerate has it without FSDP.
+bool is_plain(const plugins::RuntimeSettings& settings) {
+  return settings.origin == "none" && settings.sharding.strategy == plugins::Strategy::no_shard;
+}
+
+std::string words_of(StateDictType form) {
+  switch (form) {
+    case StateDictType::full: return "FULL_STATE_DICT";
+    case StateDictType::local: return "LOCAL_STATE_DICT";
+    case StateDictType::sharded: break;
+  }
+  return "SHARDED_STATE_DICT";
+}
+
+std::string numbered(const std::string& stem, int index, const std::string& ending) {
+  return stem + (index == 0 ? "" : "_" + std::to_string(index)) + ending;
+}
+
+accelerate::SchedulerState scheduler_state(const detail::OptimizerState& optimizer) {
+  accelerate::SchedulerState state{.steps = optimizer.steps, .base_lrs = {}, .last_lrs = {}};
+  for (const auto& group : optimizer.group_records()) {
+    state.base_lrs.push_back(group.base_lr);
+    state.last_lrs.push_back(group.hyper_parameters.at("lr"));
+  }
+  return state;
+}
+
+/// One save of one rank.
+class Save {
+ public:
+  Save(std::span<const Part> parts, const std::string& directory, const SavedState& state,
+       std::uint32_t id)
+      : parts_(parts),
+        directory_(directory),
+        state_(state),
+        id_(id),
+        engine_(parts.front().model->engine()),
+        rank_(engine_.groups.world->rank()),
+        ranks_(engine_.groups.world->size()) {}
+
+  void run() {
+    attempt_([this] { begin(); });
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      write_part(parts_[i], static_cast<int>(i));
+    }
+    attempt_([this] { write_small_files(); });
+    try {
+      attempt_.settle(engine_.groups, "saving " + directory_);
+      if (rank_ == 0) {
+        commit();
+      }
+    } catch (...) {
+      if (rank_ == 0 && folder_) {
+        folder_->abandon();
+      }
+      throw;
+    }
+  }
+
+ private:
+  /// A file that must be there before the folder gets its name.
+  struct Expected {
+    std::string path;
+    int rank = 0;  ///< who writes it
+    std::optional<std::uint64_t> nbytes = {};
+    std::optional<std::uint32_t> crc32 = {};
+    bool is_small = false;  ///< the manifest has its checksum
+  };
+
+  [[nodiscard]] StateDictType form() const { return engine_.settings.sharding.state_dict_type; }
+  [[nodiscard]] fs::path in_folder(const std::string& path) const {
+    return folder_->temporary() / path;
+  }
+
+  void begin() {
+    folder_.emplace(directory_, accelerate::is_ours, id_);
+    if (rank_ == 0) {
+      folder_->begin();
+    }
+    std::vector<std::string> folders;
+    for (int i = 0; i < static_cast<int>(parts_.size()); ++i) {
+      if (form() == StateDictType::sharded) {
+        folders.push_back(accelerate::model_folder(i));
+      }
+      if (form() != StateDictType::full) {
+        folders.push_back(accelerate::optimizer_folder(i));
+      }
+    }
+    folder_->make(folders);
+  }
+
+  void write_part(const Part& part, int index) {
+    switch (form()) {
+      case StateDictType::sharded:
+        attempt_([&] {
+          write_folder(plan_model_folder(*part.model, index));
+          write_folder(plan_optimizer_folder(part, index));
+        });
+        break;
+      case StateDictType::local:
+        attempt_([&] {
+          write_local(*part.model, index);
+          write_folder(plan_optimizer_folder(part, index));
+        });
+        break;
+      case StateDictType::full: write_full(part, index); break;
+    }
+    if (engine_.settings.sharding.save_16bit_model) {
+      write_model(*part.model, numbered("pytorch_model", index, ".bin"),
+                  part.model->engine().precision.gathered);
+    }
+  }
+
+  void write_folder(const PlannedFolder& planned) {
+    dcp::write_rank_file(in_folder(planned.name), planned.plan, rank_, planned.fill);
+    if (rank_ != 0) {
+      return;
+    }
+    const auto written = dcp::write_metadata_file(in_folder(planned.name), planned.plan);
+    for (int rank = 0; rank < ranks_; ++rank) {
+      expected_.push_back({.path = planned.name + "/" + dcp::file_name(rank),
+                           .rank = rank,
+                           .nbytes = dcp::plan_file(planned.plan, rank).nbytes});
+    }
+    expected_.push_back({.path = planned.name + "/" + dcp::kMetadataFile,
+                         .nbytes = written.nbytes,
+                         .crc32 = written.crc32});
+  }
+
+  void write_local(detail::ModelState& model, int index) {
+    LocalModel layout = local_layout_of(model);
+    write_local_model(model, layout, in_folder(accelerate::local_model_file(index, rank_)));
+    local_.push_back(std::move(layout));
+    for (int rank = 0; rank < ranks_; ++rank) {
+      expected_.push_back({.path = accelerate::local_model_file(index, rank), .rank = rank});
+    }
+  }
+
+  /// Collective, whatever has failed before.
+  void write_full(const Part& part, int index) {
+    write_model(*part.model,
+                is_plain(engine_.settings) ? numbered("model", index, ".safetensors")
+                                           : accelerate::model_file(index),
+                std::nullopt);
+    const std::string name = accelerate::optimizer_file(index);
+    write_full_optimizer(part, folder_ ? in_folder(name) : fs::path(name), attempt_);
+    expected_.push_back({.path = name});
+  }
+
+  void write_model(detail::ModelState& model, const std::string& name,
+                   std::optional<DType> dtype) {
+    write_full_model(model, folder_ ? in_folder(name) : fs::path(name), dtype, attempt_);
+    expected_.push_back({.path = name});
+  }
+
+  void write_small_files() {
+    const std::int64_t step = parts_.front().optimizer->steps;
+    accelerate::write_random_states(in_folder(accelerate::random_states_file(rank_)), step,
+                                    state_.of_rank);
+    for (int rank = 0; rank < ranks_; ++rank) {
+      expected_.push_back({.path = accelerate::random_states_file(rank), .rank = rank});
+    }
+    if (rank_ != 0) {
+      return;
+    }
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      if (parts_[i].optimizer->has_schedule()) {
+        const std::string name = accelerate::scheduler_file(static_cast<int>(i));
+        accelerate::write_scheduler(in_folder(name), scheduler_state(*parts_[i].optimizer));
+        expected_.push_back({.path = name, .is_small = true});
+      }
+    }
+    if (parts_.front().optimizer->scaler()) {
+      accelerate::write_scaler(in_folder(accelerate::kScalerFile),
+                               parts_.front().optimizer->scaler()->state());
+      expected_.push_back({.path = accelerate::kScalerFile, .is_small = true});
+    }
+    if (!state_.program.empty()) {
+      const std::string name = accelerate::custom_file(0);
+      accelerate::write_custom(in_folder(name), state_.program);
+      expected_.push_back({.path = name, .is_small = true});
+    }
+  }
+
+  /// Rank 0, when all have written. Peers are on their way: a failure ends the groups, so that they
+  /// hear of it.
+  void commit() {
+    try {
+      Manifest manifest = manifest_of();
+      for (const Expected& each : expected_) {
+        manifest.files.push_back(found(each));
+      }
+      OutputFile file(in_folder(kManifestFile));
+      file.write(format_manifest(manifest));
+      file.close();
+      folder_->commit();
+    } catch (const std::exception& error) {
+      engine_.groups.abort(fmt::format("rank 0 could not complete {}: {}", directory_,
+                                       error.what()));
+      throw;
+    }
+  }
+
+  [[nodiscard]] Manifest::File found(const Expected& each) const {
+    const fs::path path = in_folder(each.path);
+    std::error_code error;
+    const std::uintmax_t nbytes = fs::file_size(path, error);
+    if (error || (each.nbytes && nbytes != *each.nbytes)) {
+      throw Error(
+          Errc::config,
+          fmt::format("rank {} wrote no file {} that rank 0 can see: {}; all machines must share "
+                      "the checkpoint's folder",
+                      each.rank, path.string(),
+                      error ? error.message()
+                            : fmt::format("expected {} bytes, found {}", *each.nbytes, nbytes)),
+          each.rank);
+    }
+    return {each.path, nbytes, each.is_small ? checksum_of(path) : each.crc32};
+  }
+
+  static std::uint32_t checksum_of(const fs::path& path) {
+    const InputFile file(path);
+    std::vector<std::byte> bytes(file.nbytes());
+    file.read(0, bytes);
+    return crc32(0, bytes);
+  }
+
+  [[nodiscard]] Manifest manifest_of() const {
+    detail::OptimizerState& optimizer = *parts_.front().optimizer;
+    Manifest manifest;
+    manifest.writer = "acclaunch " ACC_VERSION;
+    manifest.state_dict = words_of(form());
+    manifest.strategy = to_string(engine_.settings.sharding.strategy);
+    manifest.world_size = ranks_;
+    manifest.step = optimizer.steps;
+    manifest.skipped_steps = optimizer.skipped_steps;
+    manifest.optimizer = optimizer.name();
+    if (optimizer.scaler()) {
+      manifest.loss_scaler = optimizer.scaler()->state();
+    }
+    for (const Part& part : parts_) {
+      for (const sharding::FlatParameter* flat : part.model->flats()) {
+        for (const auto& record : flat->parameters()) {
+          for (const std::string& alias : record.aliases) {
+            manifest.aliases[alias] = record.name;
+          }
+        }
+      }
+    }
+    if (!local_.empty()) {
+      manifest.local_layout = format_local_layout(local_);
+    }
+    return manifest;
+  }
+
+  std::span<const Part> parts_;
+  const std::string& directory_;
+  const SavedState& state_;
+  std::uint32_t id_;
+  const sharding::Engine& engine_;
+  int rank_, ranks_;
+  Attempt attempt_;
+  std::optional<AtomicFolder> folder_;
+  std::vector<LocalModel> local_;
+  std::vector<Expected> expected_;  ///< rank 0's counts
+};
+
+}  // namespace
+
+Part part_of(detail::ModelState& model, detail::OptimizerState& optimizer) {
+  if (&optimizer.model() != &model) {
+    throw Error(Errc::invalid_argument, "the optimizer is of another model");
+  }
+  model.finalize();
+  return {&model, &optimizer};
+}
+
+void save(std::span<const Part> parts, const std::string& directory, const SavedState& state,
+          std::uint32_t id) {
+  if (parts.empty()) {
+    throw Error(Errc::invalid_argument, "a checkpoint needs a model at least");
+  }
+  Save(parts, directory, state, id).run();
+}
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,36 @@
+// A torch.save archive: an Error, or records that lie in it and apart from each other.
+#include "acc/base/error.hpp"
+#include "checkpoint/archive/archive.hpp"
+#include "input.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace acc::checkpoint;
+  const auto read = [&](std::uint64_t offset, std::span<std::byte> out) {
+    acc::fuzz::require(offset <= size && out.size() <= size - offset, "reads lie in the archive");
+    if (!out.empty()) {
+      std::memcpy(out.data(), data + offset, out.size());
+    }
+  };
+  try {
+    std::vector<archive::Record> records = archive::read_records(read, size, "input");
+    std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.offset, a.nbytes) < std::pair(b.offset, b.nbytes);
+    });
+    std::uint64_t free = 0;
+    for (const archive::Record& record : records) {
+      acc::fuzz::require(record.offset >= free, "records lie apart");
+      acc::fuzz::require(record.offset <= size && record.nbytes <= size - record.offset,
+                         "records lie in the archive");
+      free = record.offset + record.nbytes;
+    }
+  } catch (const acc::Error& error) {
+    acc::fuzz::require(error.code() == acc::Errc::config, "a bad archive is a bad file");
+  }
+  return 0;
+}

@@ -1,0 +1,279 @@
+#include "support/program.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using acc::test::contains;
+using acc::test::Program;
+using acc::test::TemporaryFolder;
+using Words = std::vector<std::string>;
+
+/// What file_faults.c shall do, and where it says that it did.
+struct Fault {
+  std::string what;
+  int at = 1;
+  fs::path under;
+  fs::path hit;
+  std::string rank = {};
+  std::string log = {};  ///< every call, a line each
+
+  [[nodiscard]] std::map<std::string, std::string> variables() const {
+    std::map<std::string, std::string> all = {
+        {"LD_PRELOAD", ACC_FILE_FAULTS},
+        {"ASAN_OPTIONS", "verify_asan_link_order=0"},
+        {"ACC_FAULT", what},
+        {"ACC_FAULT_AT", std::to_string(at)},
+        {"ACC_FAULT_UNDER", fs::canonical(under).string()},
+        {"ACC_FAULT_HIT", hit.string()},
+    };
+    if (!rank.empty()) {
+      all["ACC_FAULT_RANK"] = rank;
+    }
+    if (!log.empty()) {
+      all["ACC_FAULT_LOG"] = log;
+    }
+    return all;
+  }
+};
+
+Words names_in(const fs::path& folder) {
+  Words names;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    names.push_back(entry.path().lexically_relative(folder).string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Saves and shows by checkpoint_saver, in a folder of its own.
+struct Saver {
+  explicit Saver(std::string how) : mode(std::move(how)), folder(top.path() / "all") {
+    fs::create_directory(folder);
+  }
+
+  [[nodiscard]] Words save_command(int value) const {
+    const fs::path target = mode == "series" ? folder : folder / "c";
+    return {ACC_CHECKPOINT_SAVER, mode, target.string(), std::to_string(value), "2"};
+  }
+  void save(int value) const {
+    Program program(save_command(value));
+    REQUIRE_MESSAGE(program.wait() == 0, program.err());
+  }
+  /// The newest checkpoint's value; 0 where there is none. All its bytes are right.
+  [[nodiscard]] int value() const {
+    const fs::path target = mode == "series" ? folder : folder / "c";
+    Program program({ACC_CHECKPOINT_SAVER, "show", mode, target.string()});
+    REQUIRE_MESSAGE(program.wait() == 0, program.err());
+    return program.out() == "none\n" ? 0 : std::stoi(program.out());
+  }
+  /// What `latest` names is there.
+  [[nodiscard]] bool latest_is_true() const {
+    const fs::path latest = folder / "latest";
+    return !fs::exists(latest) || fs::exists(folder / acc::test::file_text(latest.string()));
+  }
+  [[nodiscard]] Words top_names() const {
+    Words names = names_in(folder);
+    std::erase_if(names, [](const std::string& name) { return contains(name, "/"); });
+    return names;
+  }
+
+  TemporaryFolder top;
+  std::string mode;
+  fs::path folder;
+};
+
+std::string reason_of(const std::string& fault) {
+  return fault == "ENOSPC" ? "No space left on device" : "Input/output error";
+}
+
+/// One save that is struck at call `fault.at`. Tells whether it was.
+bool struck(const Saver& saver, Fault fault, int& value) {
+  const int older = saver.value();
+  const Words before = names_in(saver.folder);
+  fs::remove(fault.hit);
+  Program program(saver.save_command(++value), fault.variables());
+  const int status = program.wait();
+  const bool hit = fs::exists(fault.hit);
+  CAPTURE(acc::test::file_text(fault.hit.string()));
+  CAPTURE(program.err());
+  const int found = saver.value();
+  CHECK((found == older || found == value));
+  CHECK(saver.latest_is_true());
+  if (!hit) {
+    CHECK(status == 0);
+    CHECK(found == value);
+  } else if (fault.what == "kill") {
+    CHECK(status == 128 + SIGKILL);
+  } else if (status != 0) {  // it may take place where nothing is lost by it: fallocate
+    CHECK(status == 2);
+    CHECK(contains(program.err(), reason_of(fault.what)));
+    CHECK(contains(program.err(), saver.folder.string()));
+    const Words after = names_in(saver.folder);
+    CHECK(std::ranges::none_of(after, [](const std::string& name) {
+      return contains(name, "tmp") || contains(name, "acc-old");
+    }));
+  }
+  return hit;
+}
+
+/// Strikes at every call, until a save makes no more calls. After each, the next save succeeds.
+int strike_everywhere(const std::string& mode, const std::string& what) {
+  const Saver saver(mode);
+  Fault fault{.what = what, .under = saver.folder, .hit = saver.top.path() / "hit"};
+  int value = 0;
+  while (struck(saver, fault, value)) {
+    saver.save(++value);
+    CHECK(saver.value() == value);
+    const Words names = saver.top_names();
+    if (mode == "series") {
+      CHECK(names.size() <= 3);  // two checkpoints and `latest`
+      CHECK(saver.latest_is_true());
+    } else {
+      CHECK(names == Words{"c"});
+    }
+    ++fault.at;
+  }
+  return fault.at - 1;
+}
+
+}  // namespace
+
+TEST_CASE("killed or out of room at any call, a save leaves the older checkpoint or the new one") {
+  for (const std::string mode : {"series", "replace"}) {
+    for (const std::string what : {"kill", "ENOSPC", "EIO"}) {
+      CAPTURE(mode);
+      CAPTURE(what);
+      const int points = strike_everywhere(mode, what);
+      MESSAGE(mode, ", ", what, ": ", points, " points");
+      CHECK(points > 5);
+    }
+  }
+}
+
+namespace {
+
+struct Call {
+  std::string name, path;
+};
+
+std::vector<Call> calls_of(const fs::path& log) {
+  std::ifstream file(log);
+  std::vector<Call> calls;
+  for (Call call; file >> call.name >> call.path;) {
+    calls.push_back(call);
+  }
+  return calls;
+}
+
+// The last call of those names on that path; -1 where there is none.
+int last(const std::vector<Call>& calls, const std::string& path, const Words& names) {
+  for (int i = static_cast<int>(calls.size()) - 1; i >= 0; --i) {
+    const Call& call = calls[static_cast<std::size_t>(i)];
+    if (call.path == path && std::ranges::find(names, call.name) != names.end()) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("all that a checkpoint consists of is on the disk before its name is") {
+  for (const std::string mode : {"series", "replace"}) {
+    CAPTURE(mode);
+    const Saver saver(mode);
+    saver.save(1);
+    const Fault none{.what = "kill",
+                     .at = 1 << 20,
+                     .under = saver.folder,
+                     .hit = saver.top.path() / "hit",
+                     .log = (saver.top.path() / "log").string()};
+    Program program(saver.save_command(2), none.variables());
+    REQUIRE_MESSAGE(program.wait() == 0, program.err());
+    const std::vector<Call> calls = calls_of(saver.top.path() / "log");
+    const fs::path target = fs::canonical(saver.folder) / (mode == "series" ? "checkpoint_1" : "c");
+    const int named = last(calls, target, {"rename", "renameat2"});
+    REQUIRE(named >= 0);
+    int files = 0;
+    for (const Call& call : calls) {
+      if (call.path.starts_with(target.string() + ".acc-tmp.") &&
+          (call.name == "write" || call.name.starts_with("open") || call.name == "mkdir")) {
+        CAPTURE(call.name);
+        CAPTURE(call.path);
+        const int flushed = last(calls, call.path, {"fsync"});
+        CHECK(flushed > last(calls, call.path, {"write"}));
+        CHECK(flushed < named);
+        const std::string parent = fs::path(call.path).parent_path();
+        CHECK((parent == saver.folder || last(calls, parent, {"fsync"}) > flushed));
+        files += call.name == "write" ? 1 : 0;
+      }
+    }
+    CHECK(files >= 3);
+    CHECK(last(calls, fs::canonical(saver.folder), {"fsync"}) > named);
+    const std::string latest = fs::canonical(saver.folder) / "latest";
+    if (mode == "series") {
+      CHECK(last(calls, latest, {"rename"}) > last(calls, latest + ".tmp", {"fsync"}));
+      CHECK(last(calls, latest + ".tmp", {"fsync"}) > last(calls, latest + ".tmp", {"write"}));
+      CHECK(last(calls, latest, {"rename"}) > named);
+    }
+  }
+}
+
+TEST_CASE("a disk that is too small for the new checkpoint keeps the old one") {
+  const Words mounting = {"/usr/bin/unshare", "-m", "/bin/sh", "-c"};
+  const auto on_disk_of = [&](const std::string& size, const std::string& script) {
+    const TemporaryFolder folder;
+    Words command = mounting;
+    command.push_back("cd " + folder.path().string() + " && mount -t tmpfs -o size=" + size +
+                      " none . && cd " + folder.path().string() + " && " + script);
+    Program program(command);
+    program.wait();
+    return program.out() + program.err();
+  };
+  if (on_disk_of("1m", "echo mounted") != "mounted\n") {
+    MESSAGE("skipped: this machine lets nobody mount a tmpfs");
+    return;
+  }
+  struct Row {
+    const char* size;
+    const char* mode;
+    bool fits;
+  };
+  // Two checkpoints take 216 KiB, `latest` 4 and what replaces it as much.
+  const Row rows[] = {
+      {"200k", "replace", false}, {"212k", "replace", false}, {"216k", "replace", true},
+      {"200k", "series", false},  {"212k", "series", false},  {"220k", "series", false},
+      {"224k", "series", true},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(std::string(row.size));
+    CAPTURE(std::string(row.mode));
+    const std::string saver = std::string(ACC_CHECKPOINT_SAVER) + " ";
+    const std::string target = std::string(row.mode) + " a ";
+    const std::string out =
+        on_disk_of(row.size, saver + target + "1 1; " + saver + target + "2 1; echo status $?; " +
+                                 saver + "show " + target + "; find . -name '*tmp*'");
+    CAPTURE(out);
+    const std::string name = std::string(row.mode) == "replace" ? "a"
+                             : row.fits                         ? "checkpoint_1"
+                                                                : "checkpoint_0";
+    if (row.fits) {
+      CHECK(out == "status 0\n2 " + name + "\n");
+    } else {
+      CHECK(out.starts_with("status 2\n1 " + name + "\n" + "cannot "));  // nothing left behind
+      CHECK(contains(out, ": No space left on device"));
+    }
+  }
+}

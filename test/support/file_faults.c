@@ -1,0 +1,216 @@
+// Preloaded: numbers the calls by which a process changes files under a folder, from 1, and lets
+// one of them go wrong.
+//   ACC_FAULT_UNDER  the folder, an absolute path without links
+//   ACC_FAULT_AT     the number of the call
+//   ACC_FAULT        "kill": the process is killed before that call, or half way through a write;
+//                    "ENOSPC", "EDQUOT", "EIO": that call and all later ones that take room (for
+//                    EIO: that write or flush) fail so, a write after half of it. Only such calls
+//                    are counted then.
+//   ACC_FAULT_HIT    a file to make when it happens; it gets the call's name and path
+//   ACC_FAULT_LOG    a file that gets all such calls, a line each
+//   ACC_FAULT_RANK   only in the process whose RANK it is, where given
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum Kind { kOther = 0, kTakesRoom = 1, kFlushes = 2, kWrites = kTakesRoom | kFlushes };
+
+static atomic_int calls;
+
+static int fault_error(void) {
+  const char* fault = getenv("ACC_FAULT");
+  if (fault == NULL || strcmp(fault, "kill") == 0) {
+    return 0;
+  }
+  return strcmp(fault, "ENOSPC") == 0 ? ENOSPC : strcmp(fault, "EDQUOT") == 0 ? EDQUOT : EIO;
+}
+
+static int is_chosen_rank(void) {
+  const char* chosen = getenv("ACC_FAULT_RANK");
+  const char* rank = getenv("RANK");
+  return chosen == NULL || (rank != NULL && strcmp(chosen, rank) == 0);
+}
+
+static int is_counted(enum Kind kind) {
+  switch (fault_error()) {
+    case 0: return 1;
+    case EIO: return (kind & kFlushes) != 0;
+    default: return (kind & kTakesRoom) != 0;
+  }
+}
+
+static void add_line(const char* variable, const char* call, const char* path) {
+  const char* file = getenv(variable);
+  char text[2 * PATH_MAX + 64];
+  if (file == NULL) {
+    return;
+  }
+  const int length = snprintf(text, sizeof text, "%s %s\n", call, path);
+  const int fd = (int)syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_CREAT | O_APPEND, 0666);
+  syscall(SYS_write, fd, text, (size_t)length);
+  syscall(SYS_close, fd);
+}
+
+// The folder that a relative path begins in.
+static int folder_path(int folder, char* out) {
+  char link[64];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+  const ssize_t length = readlink(folder == AT_FDCWD ? "/proc/self/cwd" : link, out, PATH_MAX - 1);
+  out[length > 0 ? length : 0] = '\0';
+  return length > 0;
+}
+
+enum Turn { kGoOn, kFail, kHalf };
+
+// What is to happen at this call. Ends the process where that is its turn, unless it is a write,
+// whose caller does half of it first.
+static enum Turn turn_at(const char* call, const char* path, enum Kind kind, int may_half) {
+  const char* under = getenv("ACC_FAULT_UNDER");
+  const char* at = getenv("ACC_FAULT_AT");
+  if (under == NULL || at == NULL || strncmp(path, under, strlen(under)) != 0 ||
+      !is_chosen_rank() || !is_counted(kind)) {
+    return kGoOn;
+  }
+  add_line("ACC_FAULT_LOG", call, path);
+  const int number = atomic_fetch_add(&calls, 1) + 1;
+  if (number < atoi(at)) {
+    return kGoOn;
+  }
+  if (number > atoi(at)) {
+    return fault_error() == EIO ? kGoOn : kFail;
+  }
+  add_line("ACC_FAULT_HIT", call, path);
+  if (may_half) {
+    return kHalf;
+  }
+  if (fault_error() == 0) {
+    kill(getpid(), SIGKILL);
+  }
+  return kFail;
+}
+
+static enum Turn turn_in(const char* call, int folder, const char* name, enum Kind kind) {
+  char path[2 * PATH_MAX] = "";
+  if (name[0] != '/' && folder_path(folder, path)) {
+    strcat(path, "/");
+  }
+  strncat(path, name, PATH_MAX - 1);
+  return turn_at(call, path, kind, 0);
+}
+
+static enum Turn turn_of_fd(const char* call, int fd, enum Kind kind, int may_half) {
+  char path[PATH_MAX];
+  return folder_path(fd, path) ? turn_at(call, path, kind, may_half) : kGoOn;
+}
+
+static int failed(void) {
+  errno = fault_error();
+  return -1;
+}
+
+#define ORIGINAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+// Changes nothing unless it may create or cut the file.
+static int opens_for_change(int flags) {
+  return (flags & (O_CREAT | O_TRUNC)) != 0;
+}
+
+#define DEFINE_OPEN(name)                                                                 \
+  int name(const char* path, int flags, ...) {                                            \
+    va_list more;                                                                         \
+    va_start(more, flags);                                                                \
+    const mode_t mode = (mode_t)va_arg(more, unsigned);                                   \
+    va_end(more);                                                                         \
+    if (opens_for_change(flags) && turn_in(#name, AT_FDCWD, path, kTakesRoom) == kFail) { \
+      return failed();                                                                    \
+    }                                                                                     \
+    return ORIGINAL(name)(path, flags, mode);                                             \
+  }
+DEFINE_OPEN(open)
+DEFINE_OPEN(open64)
+
+#define DEFINE_OPENAT(name)                                                             \
+  int name(int folder, const char* path, int flags, ...) {                              \
+    va_list more;                                                                       \
+    va_start(more, flags);                                                              \
+    const mode_t mode = (mode_t)va_arg(more, unsigned);                                 \
+    va_end(more);                                                                       \
+    if (opens_for_change(flags) && turn_in(#name, folder, path, kTakesRoom) == kFail) { \
+      return failed();                                                                  \
+    }                                                                                   \
+    return ORIGINAL(name)(folder, path, flags, mode);                                   \
+  }
+DEFINE_OPENAT(openat)
+DEFINE_OPENAT(openat64)
+
+// Half of a write comes before its fault: what a full disk does, and a kill may.
+#define DEFINE_WRITE(name, parameters, whole, half)                    \
+  ssize_t name parameters {                                            \
+    const enum Turn turn = turn_of_fd(#name, fd, kWrites, nbytes > 1); \
+    if (turn == kFail) {                                               \
+      return failed();                                                 \
+    }                                                                  \
+    if (turn == kHalf) {                                               \
+      const ssize_t done = ORIGINAL(name) half;                        \
+      if (fault_error() == 0) {                                        \
+        kill(getpid(), SIGKILL);                                       \
+      }                                                                \
+      return fault_error() == EIO ? failed() : done;                   \
+    }                                                                  \
+    return ORIGINAL(name) whole;                                       \
+  }
+DEFINE_WRITE(write, (int fd, const void* bytes, size_t nbytes), (fd, bytes, nbytes),
+             (fd, bytes, nbytes / 2))
+DEFINE_WRITE(pwrite, (int fd, const void* bytes, size_t nbytes, off_t offset),
+             (fd, bytes, nbytes, offset), (fd, bytes, nbytes / 2, offset))
+DEFINE_WRITE(pwrite64, (int fd, const void* bytes, size_t nbytes, off64_t offset),
+             (fd, bytes, nbytes, offset), (fd, bytes, nbytes / 2, offset))
+
+ssize_t writev(int fd, const struct iovec* parts, int count) {
+  return turn_of_fd("writev", fd, kWrites, 0) == kFail ? failed()
+                                                       : ORIGINAL(writev)(fd, parts, count);
+}
+
+#define DEFINE_ON_FD(name, kind, parameters, arguments)                                   \
+  int name parameters {                                                                   \
+    return turn_of_fd(#name, fd, kind, 0) == kFail ? failed() : ORIGINAL(name) arguments; \
+  }
+DEFINE_ON_FD(fsync, kFlushes, (int fd), (fd))
+DEFINE_ON_FD(fdatasync, kFlushes, (int fd), (fd))
+DEFINE_ON_FD(ftruncate, kOther, (int fd, off_t nbytes), (fd, nbytes))
+DEFINE_ON_FD(ftruncate64, kOther, (int fd, off64_t nbytes), (fd, nbytes))
+DEFINE_ON_FD(fallocate, kTakesRoom, (int fd, int mode, off_t offset, off_t nbytes),
+             (fd, mode, offset, nbytes))
+DEFINE_ON_FD(fallocate64, kTakesRoom, (int fd, int mode, off64_t offset, off64_t nbytes),
+             (fd, mode, offset, nbytes))
+DEFINE_ON_FD(close, kOther, (int fd), (fd))
+
+#define DEFINE_ON_PATH(name, kind, folder, path, parameters, arguments)                       \
+  int name parameters {                                                                       \
+    return turn_in(#name, folder, path, kind) == kFail ? failed() : ORIGINAL(name) arguments; \
+  }
+DEFINE_ON_PATH(mkdir, kTakesRoom, AT_FDCWD, path, (const char* path, mode_t mode), (path, mode))
+DEFINE_ON_PATH(mkdirat, kTakesRoom, at, path, (int at, const char* path, mode_t mode),
+               (at, path, mode))
+DEFINE_ON_PATH(unlink, kOther, AT_FDCWD, path, (const char* path), (path))
+DEFINE_ON_PATH(unlinkat, kOther, at, path, (int at, const char* path, int flags), (at, path, flags))
+DEFINE_ON_PATH(rmdir, kOther, AT_FDCWD, path, (const char* path), (path))
+DEFINE_ON_PATH(rename, kTakesRoom, AT_FDCWD, to, (const char* from, const char* to), (from, to))
+DEFINE_ON_PATH(renameat, kTakesRoom, to_at, to,
+               (int from_at, const char* from, int to_at, const char* to),
+               (from_at, from, to_at, to))
+DEFINE_ON_PATH(renameat2, kTakesRoom, to_at, to,
+               (int from_at, const char* from, int to_at, const char* to, unsigned flags),
+               (from_at, from, to_at, to, flags))
