@@ -81,21 +81,22 @@ TEST_CASE("names in a save folder are Accelerate's") {
 }
 
 TEST_CASE("only what we write is ours to replace") {
-  for (const char* ours :
+  for (const std::string ours :
        {"pytorch_model_fsdp_0/.metadata", "pytorch_model_fsdp_0/__0_0.distcp",
         "optimizer_12/__2815_0.distcp", "pytorch_model_fsdp.bin", "pytorch_model_fsdp_1.bin",
         "optimizer.bin", "optimizer_1.bin", "pytorch_model_fsdp_rank0.bin",
         "pytorch_model_fsdp_1_rank17.bin", "scheduler.bin", "scheduler_1.bin", "scaler.pt",
-        "random_states_0.pkl", "custom_checkpoint_0.pkl", "acc_checkpoint.json"}) {
+        "random_states_0.pkl", "custom_checkpoint_0.pkl", "acc_checkpoint.json",
+        "model.safetensors", "model_1.safetensors", "pytorch_model.bin"}) {
     CAPTURE(ours);
     CHECK(accelerate::is_ours(ours));
   }
-  for (const char* other :
+  for (const std::string other :
        {"", "notes.txt", ".metadata", "optimizer_0/notes", "optimizer_0/x/.metadata",
         "optimizer_/.metadata", "other_0/.metadata", "pytorch_model_fsdp_0/__0.distcp",
         "pytorch_model_fsdp_0/__0_0.distcp.bak", "optimizer_x.bin", "optimizer_1.bin.old",
         "pytorch_model_fsdp_rank.bin", "random_states_.pkl", "scheduler_.bin", "Scaler.pt",
-        "model.safetensors", "/optimizer_0/.metadata", "../optimizer.bin"}) {
+        "model.bin", "/optimizer_0/.metadata", "../optimizer.bin"}) {
     CAPTURE(other);
     CHECK_FALSE(accelerate::is_ours(other));
   }
@@ -313,7 +314,7 @@ TEST_CASE("numbered optimizer states get their names from the weights' order, or
        [](PythonValue& v) {
          v.at("param_groups/0/params") = PythonValue::list({1, 0});
        },
-       {"shape [3]", "belongs to w", "[2, 3]"}},
+       {"of shape [2, 3]", "belongs to b, of shape [3]"}},
       {"one parameter more",
        [](PythonValue& v) {
          v.at("param_groups/0/params") = PythonValue::list({0, 1, 2});
@@ -344,7 +345,7 @@ TEST_CASE("numbered optimizer states get their names from the weights' order, or
       {"a negative step", [](PythonValue& v) { v.at("state/0/step") = -1.0; }, {"state.0.step"}},
   };
   for (const Case& c : cases) {
-    CAPTURE(c.what);
+    CAPTURE(std::string(c.what));
     TemporaryFolder folder;
     const fs::path weights = folder.path() / "model.bin";
     const fs::path path = folder.path() / "optimizer.bin";
@@ -393,7 +394,7 @@ TEST_CASE("files of weights: a key over all, what is no tensor, parts of ranks")
        {"h.0._flat_param", "LOCAL_STATE_DICT"}},
   };
   for (const Case& c : cases) {
-    CAPTURE(c.what);
+    CAPTURE(std::string(c.what));
     TemporaryFolder folder;
     const fs::path path = folder.path() / "weights.pt";
     c.value.save(path);
