@@ -252,18 +252,24 @@ class Save {
     return crc32(0, bytes);
   }
 
+  static Manifest::Training training_of(detail::OptimizerState& optimizer) {
+    return {optimizer.steps, optimizer.skipped_steps, optimizer.name(),
+            optimizer.scaler() ? optimizer.scaler()->state() : std::map<std::string, double>()};
+  }
+
   [[nodiscard]] Manifest manifest_of() const {
-    detail::OptimizerState& optimizer = *parts_.front().optimizer;
+    const Manifest::Training first = training_of(*parts_.front().optimizer);
     Manifest manifest;
     manifest.writer = "acclaunch " ACC_VERSION;
     manifest.state_dict = words_of(form());
     manifest.strategy = to_string(engine_.settings.sharding.strategy);
     manifest.world_size = ranks_;
-    manifest.step = optimizer.steps;
-    manifest.skipped_steps = optimizer.skipped_steps;
-    manifest.optimizer = optimizer.name();
-    if (optimizer.scaler()) {
-      manifest.loss_scaler = optimizer.scaler()->state();
+    manifest.step = first.step;
+    manifest.skipped_steps = first.skipped_steps;
+    manifest.optimizer = first.optimizer;
+    manifest.loss_scaler = first.loss_scaler;
+    for (const Part& part : parts_.subspan(1)) {
+      manifest.others.push_back(training_of(*part.optimizer));
     }
     for (const Part& part : parts_) {
       for (const sharding::FlatParameter* flat : part.model->flats()) {
