@@ -232,9 +232,10 @@ TEST_CASE("masters and moments are saved in the dtype in which they are kept") {
 TEST_CASE("several models, the program's values and the ranks' own") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();
-  const acc::ProgramState program = {
-      {"step", std::int64_t{7}}, {"rate", 0.1}, {"bytes", std::string("\xff\0x", 3)},
-      {"text", std::string("für")}};
+  const acc::ProgramState program = {{"step", std::int64_t{7}},
+                                     {"rate", 0.1},
+                                     {"bytes", std::string("\xff\0x", 3)},
+                                     {"text", std::string("für")}};
   const auto run = [&](const Job& job, const auto& body) {
     acc::test::run_ranks(job, [&](const auto& settings, auto store) {
       auto runtime = acc::Runtime::from_settings(settings, std::move(store));
@@ -258,18 +259,17 @@ TEST_CASE("several models, the program's values and the ranks' own") {
     });
     const Content critic = content_of(path, 1);
     CHECK(critic.at({"critic.weight", "param"}).size() == 25);
-    run(job_of(3, Strategy::shard_grad_op, StateDictType::sharded),
-        [&](auto& runtime, auto&, const auto& parts) {
-          const acc::SavedState state = runtime.load(path, parts);
-          CHECK(state.program == program);
-          CHECK(state.of_rank == (runtime.rank() < 2
-                                      ? acc::ProgramState{{"noise", std::int64_t{
-                                                                        100 + runtime.rank()}}}
-                                      : acc::ProgramState{}));
-          CHECK(parts[0].optimizer.steps() == 1);
-          CHECK(parts[1].optimizer.steps() == 0);
-          runtime.save(path + "_again", parts);
-        });
+    run(job_of(3, Strategy::shard_grad_op, StateDictType::sharded), [&](auto& runtime, auto&,
+                                                                        const auto& parts) {
+      const acc::SavedState state = runtime.load(path, parts);
+      CHECK(state.program == program);
+      CHECK(state.of_rank == (runtime.rank() < 2
+                                  ? acc::ProgramState{{"noise", std::int64_t{100 + runtime.rank()}}}
+                                  : acc::ProgramState{}));
+      CHECK(parts[0].optimizer.steps() == 1);
+      CHECK(parts[1].optimizer.steps() == 0);
+      runtime.save(path + "_again", parts);
+    });
     check_same(content_of(path + "_again", 0), content_of(path, 0));
     check_same(content_of(path + "_again", 1), critic);
   }
@@ -321,9 +321,9 @@ TEST_CASE("a save that fails fails on every rank and leaves what was there, and 
     std::ofstream(folder.path() / "notes.txt") << "x";
     fs::create_directory(folder.path() / "others");
     std::ofstream(folder.path() / "others" / "notes.txt") << "x";
-    for (const Case& each : {Case{(folder.path() / "file" / "saved").string(), "file", 0},
-                             Case{(folder.path() / "others").string(), "notes.txt", 0},
-                             Case{target, "saved", 600}}) {
+    for (const Case& each :
+         {Case{(folder.path() / "file" / "saved").string(), "file", 0},
+          Case{(folder.path() / "others").string(), "notes.txt", 0}, Case{target, "saved", 600}}) {
       CAPTURE(each.path);
       const auto names = names_in(folder.path());
       rlimit unlimited{};
@@ -378,8 +378,7 @@ struct Likeness {
       }
       const auto handle = units[unit]->parameter(
           unit.empty() ? tensor.name : tensor.name.substr(unit.size() + 1), tensor.shape,
-          acc::normal(1.0F),
-          {.trainable = stored.catalog.find(tensor.name, "exp_avg") != nullptr});
+          acc::normal(1.0F), {.trainable = stored.catalog.find(tensor.name, "exp_avg") != nullptr});
       if (tensor.name == "transformer.wte.weight") {
         units[unit]->tie("lm_head.weight", handle);
       }
@@ -442,8 +441,8 @@ TEST_CASE("weights go out in every form and come in again, and the state dict ha
       model.state_dict({.rank0_only = rank0_only}, [&](const acc::FullTensor& tensor) {
         CHECK(tensor.dtype == acc::DType::float32);
         const auto* const values = static_cast<const float*>(tensor.data);
-        seen[std::string(tensor.name)].assign(
-            values, values + acc::checkpoint::numel_of(tensor.shape));
+        seen[std::string(tensor.name)].assign(values,
+                                              values + acc::checkpoint::numel_of(tensor.shape));
       });
       if (rank0_only && runtime.rank() != 0) {
         CHECK(seen.empty());

@@ -174,8 +174,7 @@ class Save {
     expected_.push_back({.path = name});
   }
 
-  void write_model(detail::ModelState& model, const std::string& name,
-                   std::optional<DType> dtype) {
+  void write_model(detail::ModelState& model, const std::string& name, std::optional<DType> dtype) {
     write_full_model(model, folder_ ? in_folder(name) : fs::path(name), dtype, attempt_);
     expected_.push_back({.path = name});
   }
@@ -222,8 +221,8 @@ class Save {
       file.close();
       folder_->commit();
     } catch (const std::exception& error) {
-      engine_.groups.abort(fmt::format("rank 0 could not complete {}: {}", directory_,
-                                       error.what()));
+      engine_.groups.abort(
+          fmt::format("rank 0 could not complete {}: {}", directory_, error.what()));
       throw;
     }
   }
