@@ -128,8 +128,14 @@ class SafetensorsJob {
 }  // namespace
 
 Result write_safetensors(const Stored& stored, const fs::path& folder, const Options& options) {
+  if (weights_of(stored, {}).empty()) {
+    throw Error(Errc::config, stored.path.string() +
+                                  " holds an optimizer's state and no weights, and safetensors has "
+                                  "no place for that; write it as a .bin file "
+                                  "(--unsafe_serialization, or convert --to bin)");
+  }
   Result result = SafetensorsJob(stored, folder, options).run();
-  if (has_optimizer(stored)) {
+  if (has_optimizer(stored) && !options.merge) {
     result.left_out.emplace_back("the optimizer's state, for which safetensors has no place");
   }
   return result;
