@@ -3,6 +3,7 @@
 #include "acc/base/error.hpp"
 #include "checkpoint/catalog/piece_reader.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <set>
@@ -69,6 +70,11 @@ class TensorReader::State {
       reader->finish();
     }
     return done;
+  }
+
+  bool checks_parts(const StoredTensor& tensor, const StoredPiece& piece) {
+    const PieceSource source = sources_.find(tensor, piece);
+    return !source.has_record || !source.blocks.empty() || source.record_nbytes <= torch::kBlock;
   }
 
   bool verify_piece(const StoredTensor& tensor, const StoredPiece& piece) {
@@ -138,6 +144,12 @@ void TensorReader::read(const StoredTensor& tensor, const Box& box, Dtype dtype,
                                [&](const VisitRun& visit) { for_each_run(piece.box, box, visit); });
   }
   check_complete(tensor, &box, box.numel(), done);
+}
+
+bool TensorReader::checks_parts(const StoredTensor& tensor) {
+  return std::ranges::all_of(tensor.pieces, [&](const StoredPiece& piece) {
+    return piece.box.numel() == 0 || state_->checks_parts(tensor, piece);
+  });
 }
 
 bool TensorReader::verify(const StoredTensor& tensor) {

@@ -89,6 +89,8 @@ Result write_bin(const Stored& stored, const fs::path& folder, const Options& op
     throw file_error("create the folder", folder, error ? error.value() : ENOTDIR);
   }
   TensorReader reader(stored.catalog);
+  check_sources(sources_of(weights), reader, options);
+  check_sources(sources_of(moments), reader, options);
   Result result{{}, 0, nbytes_of(weights) + nbytes_of(moments), {}};
   ProgressMeter meter(options.progress, "writing", result.nbytes);
   const NewFile of_weights(folder, kBinFile),

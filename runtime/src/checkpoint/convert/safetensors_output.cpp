@@ -47,6 +47,7 @@ class SafetensorsJob {
   }
 
   Result run() {
+    check_sources(sources_of(tensors_), reader_, options_);
     tiles_ = cut_tiles(tensors_);
     crcs_.resize(tiles_.size());
     for_each_tile("writing", [this](std::size_t i, std::span<std::byte> bytes) {
