@@ -19,6 +19,7 @@ acc_add_library(checkpoint
     src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
     src/checkpoint/pickle/known_globals.cpp
+    src/checkpoint/pickle/machine.cpp
     src/checkpoint/pickle/reader.cpp
     src/checkpoint/pickle/source.cpp
     src/checkpoint/pickle/value.cpp
@@ -69,6 +70,23 @@ acc_add_library(checkpoint
     src/checkpoint/catalog/record_table.cpp
     src/checkpoint/pickle/node.cpp
     src/checkpoint/torch/scalar.cpp
+    # convert
+    src/checkpoint/convert/bin_output.cpp
+    src/checkpoint/convert/check_written.cpp
+    src/checkpoint/convert/convert.cpp
+    src/checkpoint/convert/dcp_folder.cpp
+    src/checkpoint/convert/dcp_output.cpp
+    src/checkpoint/convert/deepspeed_output.cpp
+    src/checkpoint/convert/folder_output.cpp
+    src/checkpoint/convert/output_set.cpp
+    src/checkpoint/convert/parallel.cpp
+    src/checkpoint/convert/reshard.cpp
+    src/checkpoint/convert/safetensors_output.cpp
+    src/checkpoint/convert/save_folder.cpp
+    src/checkpoint/convert/selection.cpp
+    src/checkpoint/convert/streaming.cpp
+    src/checkpoint/convert/tiles.cpp
+    src/checkpoint/convert/verify.cpp
     # state
     src/checkpoint/state/local_layout.cpp
   PUBLIC acc::runtime_parts
@@ -76,3 +94,5 @@ acc_add_library(checkpoint
 target_include_directories(acc_checkpoint
   PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/src>
   PRIVATE ${ACC_ISAL_INCLUDE})
+set_source_files_properties(src/checkpoint/deepspeed/writer.cpp PROPERTIES
+  COMPILE_DEFINITIONS "ACC_VERSION=\"${PROJECT_VERSION}\"")

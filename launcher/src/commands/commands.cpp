@@ -21,6 +21,12 @@ std::span<const SubCommand> sub_commands() noexcept {
                  expand_hosts_command},
       SubCommand{"env", "what a report of a problem should tell of machine and configuration",
                  env_command},
+      SubCommand{"merge-weights", "writes a sharded checkpoint's weights as one file",
+                 merge_weights_command},
+      SubCommand{"inspect", "what a checkpoint holds, who wrote it; --json", inspect_command},
+      SubCommand{"verify", "reads all of a checkpoint and names what is damaged", verify_command},
+      SubCommand{"reshard", "cuts a checkpoint for another number of ranks", reshard_command},
+      SubCommand{"convert", "writes a checkpoint in another format", convert_command},
       SubCommand{"environment-table", "", environment_table_command},
       SubCommand{"configuration-table", "", configuration_table_command},
   };

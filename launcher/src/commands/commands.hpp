@@ -7,12 +7,17 @@
 namespace acc::launcher {
 
 int config_command(std::span<const std::string> arguments);
+int convert_command(std::span<const std::string> arguments);
 int convert_config_command(std::span<const std::string> arguments);
 int env_command(std::span<const std::string> arguments);
 int estimate_memory_command(std::span<const std::string> arguments);
 int expand_hosts_command(std::span<const std::string> arguments);
 int explain_command(std::span<const std::string> arguments);
+int inspect_command(std::span<const std::string> arguments);
+int merge_weights_command(std::span<const std::string> arguments);
+int reshard_command(std::span<const std::string> arguments);
 int to_fsdp2_command(std::span<const std::string> arguments);
+int verify_command(std::span<const std::string> arguments);
 int environment_table_command(std::span<const std::string> arguments);
 int configuration_table_command(std::span<const std::string> arguments);
 

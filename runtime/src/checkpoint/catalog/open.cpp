@@ -46,13 +46,14 @@ void read_part(const fs::path& path, Format format, Stored& stored) {
 
 /// Names of weights in their order, the second names of shared ones left out, as torch numbers an
 /// optimizer's parameters.
-std::vector<std::string> parameter_names(const Catalog& catalog) {
+std::vector<std::string> parameter_names(const Stored& stored) {
   std::set<std::pair<std::uint32_t, std::uint64_t>> places;
   std::vector<std::string> names;
-  for (const StoredTensor& tensor : catalog.tensors) {
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    const bool is_alias = stored.manifest && stored.manifest->aliases.contains(tensor.name);
     const bool is_new = tensor.pieces.empty() || numel_of(tensor.shape) == 0 ||
                         places.emplace(tensor.pieces[0].file, tensor.pieces[0].offset).second;
-    if (tensor.kind == "param" && is_new) {
+    if (tensor.kind == "param" && is_new && !is_alias) {
       names.push_back(tensor.name);
     }
   }
@@ -93,7 +94,7 @@ class SaveFolder {
       read_part(*optimizer, format_of(*optimizer), stored_);
     } else {
       accelerate::read_torch_file(*optimizer, stored_.catalog, stored_.training, stored_.provenance,
-                                  parameter_names(stored_.catalog));
+                                  parameter_names(stored_));
     }
   }
 

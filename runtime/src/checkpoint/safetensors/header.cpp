@@ -208,9 +208,9 @@ SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
     layout.offsets.push_back(position);
     const std::uint64_t end =
         position + static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
-    const nlohmann::json entry = {{"dtype", safetensors_name(tensor.dtype)},
-                                  {"shape", tensor.shape},
-                                  {"data_offsets", {position, end}}};
+    const nlohmann::ordered_json entry = {{"dtype", safetensors_name(tensor.dtype)},
+                                          {"shape", tensor.shape},
+                                          {"data_offsets", {position, end}}};
     text += (text.size() > 1 ? "," : "") + nlohmann::json(tensor.name).dump() + ":" + entry.dump();
     position = end;
   }

@@ -1,0 +1,136 @@
+"""Saving, loading and merging sharded checkpoints, beside torch, Accelerate and the machine itself.
+
+    python bench/checkpoints.py [--bin build/release/bin] [--python PYTHON] [--dir DIR]...
+                                [--bytes N]... [--rounds R] [--part save_load|merge]
+
+For each DIR (a tmpfs and a folder on a disk tell different things) and each size, over two processes:
+what the machine writes, rewrites and reads with plain calls, in the page cache and past it; what
+checkpoint_bench (ours, checksums and fsync included) and torch.distributed.checkpoint save and load,
+interleaved, medians of the rounds; then `acclaunch merge-weights` and `accelerate merge-weights` on
+the same folder, which torch saved: time from start to end of the process, and its peak resident
+memory. Lines of JSON, then tables with the ratios. PYTHON needs torch and accelerate.
+"""
+import argparse
+import collections
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROCESSES = 2
+
+
+def lines_of(command):
+    output = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def peer(args, folder, nbytes, repetitions, *flags):
+    return lines_of([args.python, "-m", "torch.distributed.run", "--nproc-per-node", PROCESSES,
+                     "--master-port", free_port(), os.path.join(HERE, "checkpoints", "dcp_peer.py"),
+                     folder, nbytes, repetitions, *flags])
+
+
+def show(line, **more):
+    print(json.dumps(dict(line, **more)), flush=True)
+
+
+def save_and_load(args, folder, nbytes):
+    programs = [
+        lambda: lines_of([os.path.join(args.bin, "raw_io"), folder, nbytes, PROCESSES, 3]),
+        lambda: lines_of([os.path.join(args.bin, "checkpoint_bench"), folder, nbytes, PROCESSES, 3]),
+        lambda: peer(args, folder, nbytes, 3),
+        lambda: peer(args, folder, nbytes, 3, "--no_sync")]
+    rows = collections.defaultdict(list)
+    for _ in range(args.rounds):
+        for program in programs:
+            for line in program():
+                rows[line["impl"], line["what"]].append(line)
+    rates = {}
+    for (impl, what), lines in rows.items():
+        median = statistics.median(line["seconds"] for line in lines)
+        rates[impl, what] = lines[0]["bytes"] / median / 1e9
+        extra = [line["extra_mib"] for line in lines if "extra_mib" in line]
+        show({"dir": folder, "impl": impl, "what": what, "bytes": lines[0]["bytes"], "seconds": round(median, 4),
+              "gb_per_s": round(rates[impl, what], 3)}, **({"extra_mib": statistics.median(extra)} if extra else {}))
+    return rates
+
+
+def table(rates):
+    ours = {what: rates["acclaunch", what] for what in ("save", "load")}
+    print(f"{'':<28} {'GB/s':>7}  {'ours to it':>10}")
+    for (impl, what), rate in sorted(rates.items()):
+        mine = ours["save" if what == "save" or "write" in what else "load"]
+        print(f"{impl + ', ' + what:<28} {rate:7.2f}  {mine / rate:9.2f}x")
+    print(flush=True)
+
+
+def run_measured(command):
+    """Seconds and the peak of resident memory in MiB of the largest of the command's processes."""
+    begin = time.perf_counter()
+    child = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        raise SystemExit(f"{command} ended with {child.returncode}")
+    return time.perf_counter() - begin, usage.ru_maxrss / 1024
+
+
+def merge(args, folder, nbytes):
+    source = os.path.join(folder, "checkpoint")
+    peer(args, folder, nbytes, 1, "--keep")
+    out = os.path.join(folder, "merged")
+    commands = {
+        "acclaunch": [os.path.join(args.bin, "acclaunch"), "merge-weights", source, out],
+        "accelerate": [args.python, "-m", "accelerate.commands.accelerate_cli", "merge-weights", source, out]}
+    samples = collections.defaultdict(list)
+    for _ in range(args.rounds):
+        for impl, command in commands.items():
+            shutil.rmtree(out, ignore_errors=True)
+            samples[impl].append(run_measured(command))
+    shutil.rmtree(out)
+    shutil.rmtree(source)
+    result = {}
+    for impl, values in samples.items():
+        result[impl] = [statistics.median(value[i] for value in values) for i in (0, 1)]
+        show({"dir": folder, "impl": impl, "what": "merge-weights", "bytes": nbytes,
+              "seconds": round(result[impl][0], 4), "peak_mib": round(result[impl][1], 1)})
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default="build/release/bin")
+    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
+    parser.add_argument("--dir", action="append")
+    parser.add_argument("--bytes", action="append", type=int)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--part", choices=["save_load", "merge"])
+    args = parser.parse_args()
+    for parent in args.dir or ["/dev/shm"]:
+        for nbytes in args.bytes or [512 << 20, 2 << 30]:
+            with tempfile.TemporaryDirectory(dir=parent) as folder:
+                print(f"\n{parent}, {nbytes / 1e6:.0f} MB, {PROCESSES} processes", flush=True)
+                if args.part != "merge":
+                    table(save_and_load(args, folder, nbytes))
+                if args.part != "save_load":
+                    merged = merge(args, folder, nbytes)
+                    seconds, peaks = zip(merged["accelerate"], merged["acclaunch"])
+                    print(f"merge-weights: {seconds[0] / seconds[1]:.1f}x accelerate's speed, its memory "
+                          f"{peaks[0] / peaks[1]:.1f}x ours ({peaks[1]:.0f} MiB)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+// What the machine itself gives: each process writes a file of its own, writes it again in place
+// and reads it, from and to memory that stays in the cache, through the page cache and, where the
+// file system allows it, past it (O_DIRECT, in larger pieces).
+//
+//     raw_io DIR BYTES PROCESSES REPETITIONS
+#include "checkpoints/team.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace {
+
+constexpr std::size_t kCached = 1 << 20;
+constexpr std::size_t kDirect = 8 << 20;
+
+struct Job {
+  std::string path;
+  std::size_t nbytes = 0;
+  char* buffer = nullptr;
+};
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::runtime_error(what + ": " + std::strerror(errno));
+}
+
+template <typename Step>
+void pass(const Job& job, int flags, std::size_t piece, const Step& step) {
+  const int fd = ::open(job.path.c_str(), flags, 0666);
+  if (fd < 0) {
+    fail("open " + job.path);
+  }
+  for (std::size_t done = 0; done < job.nbytes; done += piece) {
+    const std::size_t count = std::min(piece, job.nbytes - done);
+    if (step(fd, job.buffer, count) != static_cast<ssize_t>(count)) {
+      fail("move bytes of " + job.path);
+    }
+  }
+  ::close(fd);
+}
+
+bool allows_direct(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_DIRECT);
+  if (fd >= 0) {
+    ::close(fd);
+  }
+  return fd >= 0;
+}
+
+void measure(const acc::bench::Team& team, int rank, const std::string& folder, std::size_t nbytes,
+             int repetitions) {
+  Job job{folder + "/raw_io." + std::to_string(rank),
+          nbytes / static_cast<std::size_t>(team.size()) / kDirect * kDirect,
+          static_cast<char*>(std::aligned_alloc(4096, kDirect))};
+  std::memset(job.buffer, 1, kDirect);
+  const auto write = [](int fd, const char* data, std::size_t count) {
+    return ::write(fd, data, count);
+  };
+  const auto read = [](int fd, char* data, std::size_t count) { return ::read(fd, data, count); };
+  const auto report = [&](const char* name, const std::function<void()>& before,
+                          const std::function<void()>& work) {
+    std::vector<double> seconds;
+    for (int i = 0; i < repetitions; ++i) {
+      before();
+      seconds.push_back(team.timed(work));
+    }
+    if (rank == 0) {
+      const double total = static_cast<double>(job.nbytes) * team.size();
+      std::printf(
+          "{\"impl\": \"machine\", \"what\": \"%s\", \"bytes\": %.0f, \"seconds\": %.4f, "
+          "\"gb_per_s\": %.3f}\n",
+          name, total, acc::bench::median(seconds), total / acc::bench::median(seconds) / 1e9);
+    }
+  };
+  const auto nothing = [] {};
+  const auto remove = [&] { ::unlink(job.path.c_str()); };
+  report("write", remove, [&] { pass(job, O_WRONLY | O_CREAT, kCached, write); });
+  report("rewrite", nothing, [&] { pass(job, O_WRONLY, kCached, write); });
+  report("read", nothing, [&] { pass(job, O_RDONLY, kCached, read); });
+  report("write and fsync", remove, [&] {
+    pass(job, O_WRONLY | O_CREAT, kCached, write);
+    const int fd = ::open(job.path.c_str(), O_RDONLY);
+    ::fsync(fd);
+    ::close(fd);
+  });
+  if (allows_direct(job.path)) {
+    report("direct write", remove,
+           [&] { pass(job, O_WRONLY | O_CREAT | O_DIRECT, kDirect, write); });
+    report("direct read", nothing, [&] { pass(job, O_RDONLY | O_DIRECT, kDirect, read); });
+  }
+  remove();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 5) {
+    std::fprintf(stderr, "usage: raw_io DIR BYTES PROCESSES REPETITIONS\n");
+    return 2;
+  }
+  const acc::bench::Team team(std::atoi(argv[3]));
+  return team.run([&](int rank) {
+    measure(team, rank, argv[1], std::strtoull(argv[2], nullptr, 10), std::atoi(argv[4]));
+  })
+             ? 0
+             : 1;
+}

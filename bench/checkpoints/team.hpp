@@ -1,0 +1,88 @@
+#pragma once
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+/// Processes that do their part of something at the same time, and how long it took them.
+namespace acc::bench {
+
+class Team {
+ public:
+  explicit Team(int processes) : processes_(processes) {
+    void* const memory = ::mmap(nullptr, sizeof(pthread_barrier_t), PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+      throw std::bad_alloc();
+    }
+    barrier_ = static_cast<pthread_barrier_t*>(memory);
+    pthread_barrierattr_t shared;
+    pthread_barrierattr_init(&shared);
+    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(barrier_, &shared, static_cast<unsigned>(processes));
+  }
+
+  [[nodiscard]] int size() const noexcept { return processes_; }
+
+  /// For all others.
+  void wait() const { pthread_barrier_wait(barrier_); }
+
+  /// Seconds from when all begin to when the last has ended. In every process.
+  double timed(const std::function<void()>& work) const {
+    wait();
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    wait();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  /// Runs body(rank) in as many processes; this one waits. False where one failed;
+  /// then the program should end, and the others end with it.
+  bool run(const std::function<void(int rank)>& body) const {
+    for (int rank = 0; rank < processes_; ++rank) {
+      std::fflush(stdout);
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // where one fails, nobody waits for it at the barrier
+        try {
+          body(rank);
+          std::fflush(stdout);
+          ::_exit(0);
+        } catch (const std::exception& error) {
+          std::fprintf(stderr, "process %d: %s\n", rank, error.what());
+          ::_exit(1);
+        }
+      }
+    }
+    bool good = true;
+    for (int ended = 0; good && ended < processes_; ++ended) {
+      int status = 0;
+      good = ::waitpid(-1, &status, 0) > 0 && status == 0;
+    }
+    return good;
+  }
+
+ private:
+  int processes_;
+  pthread_barrier_t* barrier_;
+};
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace acc::bench

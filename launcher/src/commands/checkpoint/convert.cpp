@@ -1,0 +1,95 @@
+#include "checkpoint/convert/convert.hpp"
+
+#include "acc/base/error.hpp"
+#include "commands/checkpoint/shared.hpp"
+#include "commands/commands.hpp"
+#include "commands/options.hpp"
+
+#include <map>
+
+namespace acc::launcher {
+namespace {
+
+namespace conversion = checkpoint::conversion;
+using conversion::Target;
+
+struct ConvertFlags {
+  std::string path, out, to;
+  int zero_stage = 2;
+  WorkFlags work;
+};
+
+const std::map<std::string, Target>& targets() {
+  static const std::map<std::string, Target> kTargets = {{"safetensors", Target::safetensors},
+                                                         {"bin", Target::bin},
+                                                         {"dcp", Target::dcp},
+                                                         {"deepspeed", Target::deepspeed}};
+  return kTargets;
+}
+
+bool read(std::span<const std::string> arguments, ConvertFlags& flags) {
+  CLI::App app("Writes a checkpoint of any format in another, in bounded memory.",
+               "acclaunch convert");
+  app.add_option("path", flags.path, "the checkpoint: a file or a folder")->required();
+  app.add_option("out", flags.out, "the folder for the other one")->required();
+  app.add_option(
+         "--to", flags.to,
+         "safetensors, bin (pytorch_model.bin, optimizer.bin), dcp (torch's, in a folder of "
+         "Accelerate's where there is an optimizer), deepspeed")
+      ->required()
+      ->check(CLI::IsMember({"safetensors", "bin", "dcp", "deepspeed"}));
+  app.add_option("--zero_stage", flags.zero_stage, "of a deepspeed checkpoint; default 2")
+      ->check(CLI::Range(1, 3));
+  flags.work.add_num_processes(app, false);
+  flags.work.add_dtype(app);
+  flags.work.add_max_shard_size(app);
+  flags.work.add_overwrite(app);
+  flags.work.add_threads(app);
+  return read_options(app, arguments);
+}
+
+bool read(std::span<const std::string> arguments, ConvertFlags& flags, const char* name) {
+  CLI::App app(
+      "Cuts a sharded checkpoint for another number of ranks: a torch DCP folder in rows, a "
+      "folder\n"
+      "that Accelerate's save_state or train_gpt --save filled, a DeepSpeed checkpoint. Programs\n"
+      "load it in any world as it is; this is for those that do not.",
+      name);
+  app.add_option("path", flags.path, "the checkpoint")->required();
+  app.add_option("out", flags.out, "the folder for the other one")->required();
+  flags.work.add_num_processes(app, true);
+  flags.work.add_overwrite(app);
+  flags.work.add_threads(app);
+  return read_options(app, arguments);
+}
+
+}  // namespace
+
+int convert_command(std::span<const std::string> arguments) {
+  ConvertFlags flags;
+  if (!read(arguments, flags)) {
+    return 0;
+  }
+  conversion::Options options = flags.work.options();
+  options.to = targets().at(flags.to);
+  options.zero_stage = flags.zero_stage;
+  if (options.max_shard_nbytes != 0 && options.to != Target::safetensors) {
+    throw Error(Errc::invalid_argument, "--max_shard_size is for --to safetensors");
+  }
+  print_result("converted",
+               conversion::convert(checkpoint::open_checkpoint(flags.path), flags.out, options),
+               flags.work.quiet());
+  return 0;
+}
+
+int reshard_command(std::span<const std::string> arguments) {
+  ConvertFlags flags;
+  if (!read(arguments, flags, "acclaunch reshard")) {
+    return 0;
+  }
+  print_result("resharded", conversion::reshard(flags.path, flags.out, flags.work.options()),
+               flags.work.quiet());
+  return 0;
+}
+
+}  // namespace acc::launcher

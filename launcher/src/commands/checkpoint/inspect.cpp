@@ -1,0 +1,207 @@
+#include "checkpoint/catalog/open.hpp"
+#include "commands/checkpoint/shared.hpp"
+#include "commands/commands.hpp"
+#include "commands/options.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+#include <set>
+
+namespace acc::launcher {
+namespace {
+
+using checkpoint::Stored;
+using checkpoint::StoredPiece;
+using checkpoint::StoredTensor;
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 1;
+
+std::uint64_t elements_nbytes(const StoredTensor& tensor) {
+  return static_cast<std::uint64_t>(checkpoint::numel_of(tensor.shape)) * size_of(tensor.dtype);
+}
+
+/// Every archive has its own.
+bool has_checksums(const StoredTensor& tensor) {
+  return std::all_of(tensor.pieces.begin(), tensor.pieces.end(), [](const StoredPiece& piece) {
+    return piece.packing == checkpoint::Packing::archive || piece.record >= 0;
+  });
+}
+
+struct Totals {
+  std::uint64_t tensors = 0;
+  std::uint64_t nbytes = 0;
+  std::uint64_t with_checksums = 0;
+  std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> by_kind;  ///< tensors, bytes
+};
+
+Totals totals_of(const Stored& stored) {
+  Totals totals;
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    const std::uint64_t nbytes = elements_nbytes(tensor);
+    auto& [tensors, kind_nbytes] = totals.by_kind[tensor.kind];
+    ++totals.tensors;
+    ++tensors;
+    totals.nbytes += nbytes;
+    kind_nbytes += nbytes;
+    totals.with_checksums += has_checksums(tensor) ? 1 : 0;
+  }
+  return totals;
+}
+
+std::string checksums_in_words(const Totals& totals) {
+  if (totals.with_checksums == 0) {
+    return "none";
+  }
+  return totals.with_checksums == totals.tensors
+             ? "of every tensor"
+             : fmt::format("of {} of the tensors", totals.with_checksums);
+}
+
+/// The name is last: it may be long.
+using Row = std::array<std::string, 6>;
+
+std::string table(const std::vector<Row>& rows) {
+  std::array<std::size_t, 5> widths{};
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    text += fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>{}}  {:>{}}  {}\n", row[0], widths[0], row[1],
+                        widths[1], row[2], widths[2], row[3], widths[3], row[4], widths[4], row[5]);
+  }
+  return text;
+}
+
+std::string tensors_in_words(const Stored& stored) {
+  std::vector<Row> rows = {{"kind", "dtype", "shape", "pieces", "bytes", "name"}};
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    rows.push_back({tensor.kind, std::string(torch_name(tensor.dtype)),
+                    checkpoint::to_string(tensor.shape), std::to_string(tensor.pieces.size()),
+                    std::to_string(elements_nbytes(tensor)), tensor.name});
+  }
+  return table(rows);
+}
+
+std::string values_in_words(const Stored& stored) {
+  std::string text;
+  for (std::size_t i = 0; i < stored.training.groups.size(); ++i) {
+    const checkpoint::StoredGroup& group = stored.training.groups[i];
+    text += fmt::format("group {}:     {}", i, count_of(group.parameters.size(), "parameter"));
+    for (const auto& [key, value] : group.hyper_parameters) {
+      text += fmt::format(", {} {:g}", key, value);
+    }
+    text += "\n";
+  }
+  if (!stored.training.loss_scaler.empty()) {
+    text += "loss scaler:";
+    for (const auto& [key, value] : stored.training.loss_scaler) {
+      text += fmt::format(" {} {:g}", key, value);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string in_words(const Stored& stored) {
+  const Totals totals = totals_of(stored);
+  std::string text = fmt::format("{}: {}\n", stored.path.string(), stored.provenance.format);
+  text += fmt::format("written by:  {}\n",
+                      stored.provenance.writer.empty() ? "unknown" : stored.provenance.writer);
+  text += stored.provenance.world_size > 0
+              ? fmt::format("ranks:       {}\n", stored.provenance.world_size)
+              : "";
+  text += stored.training.step ? fmt::format("step:        {}\n", *stored.training.step) : "";
+  text += stored.training.optimizer.empty()
+              ? ""
+              : fmt::format("optimizer:   {}\n", stored.training.optimizer);
+  text += values_in_words(stored);
+  text +=
+      fmt::format("checksums:   {}\n\n{}\n", checksums_in_words(totals), tensors_in_words(stored));
+  for (const auto& [kind, sums] : totals.by_kind) {
+    text += fmt::format("{}: {}, {}\n", kind, count_of(sums.first, "tensor"),
+                        in_decimal_units(sums.second));
+  }
+  return text + fmt::format("in all: {}, {} in {}\n", count_of(totals.tensors, "tensor"),
+                            in_decimal_units(totals.nbytes),
+                            count_of(stored.catalog.files.size(), "file"));
+}
+
+template <typename T>
+Json known_if(bool known, const T& value) {
+  return known ? Json(value) : Json(nullptr);
+}
+
+Json pieces_in_json(const Stored& stored, const StoredTensor& tensor) {
+  Json pieces = Json::array();
+  for (const StoredPiece& piece : tensor.pieces) {
+    const auto path = stored.catalog.files[piece.file].lexically_proximate(stored.path);
+    pieces.push_back({{"offsets", piece.box.offsets},
+                      {"sizes", piece.box.sizes},
+                      {"file", path == "." ? stored.path.filename().string() : path.string()},
+                      {"offset", piece.offset},
+                      {"bytes", piece.nbytes}});
+  }
+  return pieces;
+}
+
+Json in_json(const Stored& stored) {
+  const Totals totals = totals_of(stored);
+  Json tensors = Json::array(), groups = Json::array();
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    tensors.push_back({{"name", tensor.name},
+                       {"kind", tensor.kind},
+                       {"stored_name", tensor.stored_name},
+                       {"dtype", torch_name(tensor.dtype)},
+                       {"shape", tensor.shape},
+                       {"bytes", elements_nbytes(tensor)},
+                       {"checksums", has_checksums(tensor)},
+                       {"pieces", pieces_in_json(stored, tensor)}});
+  }
+  for (const checkpoint::StoredGroup& group : stored.training.groups) {
+    groups.push_back(
+        {{"hyper_parameters", group.hyper_parameters}, {"parameters", group.parameters}});
+  }
+  return {
+      {"version", kFormat},
+      {"path", stored.path.string()},
+      {"format", stored.provenance.format},
+      {"writer", known_if(!stored.provenance.writer.empty(), stored.provenance.writer)},
+      {"world_size", known_if(stored.provenance.world_size > 0, stored.provenance.world_size)},
+      {"step", known_if(stored.training.step.has_value(), stored.training.step.value_or(0))},
+      {"optimizer", known_if(!stored.training.optimizer.empty(), stored.training.optimizer)},
+      {"groups", groups},
+      {"loss_scaler", known_if(!stored.training.loss_scaler.empty(), stored.training.loss_scaler)},
+      {"total_bytes", totals.nbytes},
+      {"tensors", tensors}};
+}
+
+}  // namespace
+
+int inspect_command(std::span<const std::string> arguments) {
+  CLI::App app("Tells what a checkpoint of any format holds; reads no tensor.",
+               "acclaunch inspect");
+  std::string path;
+  bool json = false;
+  int index = 0;
+  app.add_option("path", path, "the checkpoint")->required();
+  app.add_option("--index", index, "which of several models of a save folder; default 0")
+      ->check(CLI::Range(0, 1'000'000));
+  app.add_flag("--json", json, "for programs, with the place of every piece");
+  if (!read_options(app, arguments)) {
+    return 0;
+  }
+  const Stored stored = checkpoint::open_checkpoint(path, checkpoint::Want::everything, index);
+  std::fputs((json ? in_json(stored).dump(1) + "\n" : in_words(stored)).c_str(), stdout);
+  return 0;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,98 @@
+#include "acc/base/error.hpp"
+#include "checkpoint/convert/convert.hpp"
+#include "commands/checkpoint/shared.hpp"
+#include "commands/commands.hpp"
+#include "commands/options.hpp"
+
+#include <filesystem>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+namespace conversion = checkpoint::conversion;
+using checkpoint::Format;
+
+struct MergeFlags {
+  std::string checkpoint_directory, output_path;
+  bool unsafe_serialization = false;
+  bool remove_checkpoint_dir = false;
+  WorkFlags work;
+};
+
+bool read(std::span<const std::string> arguments, MergeFlags& flags) {
+  CLI::App app(
+      "Merges the weights of a sharded checkpoint into one file, OUT/model.safetensors, in "
+      "bounded\n"
+      "memory. The checkpoint may be a torch DCP folder, a folder that Accelerate's save_state or\n"
+      "train_gpt --save filled, or a DeepSpeed checkpoint (its fp32 weights, as zero_to_fp32.py\n"
+      "gives them).",
+      "acclaunch merge-weights");
+  app.add_option("checkpoint_directory", flags.checkpoint_directory, "the checkpoint")->required();
+  app.add_option("output_path", flags.output_path, "the folder for the merged weights")->required();
+  app.add_flag("--unsafe_serialization", flags.unsafe_serialization,
+               "write pytorch_model.bin rather than model.safetensors");
+  app.add_flag("--remove_checkpoint_dir", flags.remove_checkpoint_dir,
+               "remove the checkpoint's folder, after what was written has been checked");
+  flags.work.add_dtype(app);
+  flags.work.add_max_shard_size(app);
+  flags.work.add_threads(app);
+  return read_options(app, arguments);
+}
+
+/// Whether `inner` is `outer` or lies in it.
+bool lies_in(const fs::path& inner, const fs::path& outer) {
+  const fs::path path = fs::weakly_canonical(inner);
+  const fs::path folder = fs::weakly_canonical(outer);
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
+         folder.end();
+}
+
+/// What is removed must hold nothing but what was merged.
+void check_removable(const MergeFlags& flags, const checkpoint::Stored& stored) {
+  if (lies_in(flags.output_path, flags.checkpoint_directory)) {
+    throw Error(Errc::config, "--remove_checkpoint_dir would remove " + flags.output_path +
+                                  " too, which lies in " + flags.checkpoint_directory);
+  }
+  const bool has_more = stored.format == Format::save_folder ||
+                        fs::exists(fs::path(flags.checkpoint_directory) / "latest");
+  if (has_more || !fs::is_directory(flags.checkpoint_directory)) {
+    throw Error(Errc::config,
+                "--remove_checkpoint_dir: " + flags.checkpoint_directory +
+                    " holds more than the weights that are merged; give the folder of the weights "
+                    "itself (pytorch_model_fsdp_0, or a DeepSpeed tag), or remove it by hand");
+  }
+}
+
+}  // namespace
+
+int merge_weights_command(std::span<const std::string> arguments) {
+  MergeFlags flags;
+  if (!read(arguments, flags)) {
+    return 0;
+  }
+  conversion::Options options = flags.work.options();
+  options.to =
+      flags.unsafe_serialization ? conversion::Target::bin : conversion::Target::safetensors;
+  options.optimizer_file = conversion::kBinFile;
+  if (flags.unsafe_serialization && options.max_shard_nbytes != 0) {
+    throw Error(Errc::invalid_argument,
+                "--max_shard_size is for safetensors; leave out --unsafe_serialization");
+  }
+  const checkpoint::Stored stored =
+      checkpoint::open_checkpoint(flags.checkpoint_directory, checkpoint::Want::weights);
+  if (flags.remove_checkpoint_dir) {
+    check_removable(flags, stored);
+  }
+  const conversion::Result result = conversion::convert(stored, flags.output_path, options);
+  print_result("merged", result, flags.work.quiet());
+  if (flags.remove_checkpoint_dir) {
+    fs::remove_all(flags.checkpoint_directory);
+    if (!flags.work.quiet()) {
+      std::printf("removed %s\n", flags.checkpoint_directory.c_str());
+    }
+  }
+  return 0;
+}
+
+}  // namespace acc::launcher

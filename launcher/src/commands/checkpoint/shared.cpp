@@ -1,0 +1,159 @@
+#include "commands/checkpoint/shared.hpp"
+
+#include "acc/base/error.hpp"
+#include "checkpoint/convert/parallel.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+namespace acc::launcher {
+
+using checkpoint::Dtype;
+using checkpoint::conversion::Options;
+using checkpoint::conversion::Progress;
+using checkpoint::conversion::Result;
+
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double nbytes;
+};
+
+bool equal_letters(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char left, char right) {
+    return std::toupper(static_cast<unsigned char>(left)) ==
+           std::toupper(static_cast<unsigned char>(right));
+  });
+}
+
+/// Of what follows the number; 0: none.
+double unit_of(std::string_view text) {
+  static constexpr std::array kUnits = {
+      Unit{"", 1.0},       Unit{"KB", 1e3},        Unit{"MB", 1e6},          Unit{"GB", 1e9},
+      Unit{"KiB", 1024.0}, Unit{"MiB", 1048576.0}, Unit{"GiB", 1073741824.0}};
+  for (const Unit& unit : kUnits) {
+    if (equal_letters(unit.name, text)) {
+      const bool bits = text.size() == 2 && text.back() == 'b';
+      return bits ? unit.nbytes / 8 : unit.nbytes;
+    }
+  }
+  return 0.0;
+}
+
+}  // namespace
+
+std::uint64_t parse_size(const std::string& text, std::string_view flag) {
+  double number = 0.0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
+  const double nbytes = error == std::errc() ? number * unit_of(unit) : 0.0;
+  if (!(nbytes >= 1.0 && nbytes < 9e18)) {
+    throw Error(Errc::invalid_argument, std::string(flag) +
+                                            ": expected bytes, or a size such as "
+                                            "5GB or 500MiB, got '" +
+                                            text + "'");
+  }
+  return static_cast<std::uint64_t>(nbytes);
+}
+
+std::string in_decimal_units(std::uint64_t nbytes) {
+  static constexpr std::array kNames = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
+  auto value = static_cast<double>(nbytes);
+  std::size_t unit = 0;
+  while (value >= 999.5 && unit + 1 < kNames.size()) {
+    value /= 1000.0;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", nbytes) : fmt::format("{:.3g} {}", value, kNames[unit]);
+}
+
+std::string count_of(std::uint64_t count, std::string_view word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+void WorkFlags::add_threads(CLI::App& app) {
+  app.add_option("--num_threads", num_threads_, "threads; default: one a core, at most 16")
+      ->check(CLI::Range(1, 1024));
+  app.add_flag("--quiet", quiet_, "print nothing but errors");
+}
+
+void WorkFlags::add_dtype(CLI::App& app) {
+  app.add_option("--dtype", dtype_, "of the weights that are real numbers; default: as stored")
+      ->check(CLI::IsMember({"float32", "float16", "bfloat16", "fp32", "fp16", "bf16"}));
+}
+
+void WorkFlags::add_max_shard_size(CLI::App& app) {
+  app.add_option("--max_shard_size", max_shard_size_,
+                 "several safetensors files of at most so much and an index: 5GB, 500MiB; "
+                 "default: one file");
+}
+
+void WorkFlags::add_num_processes(CLI::App& app, bool required) {
+  app.add_option("--num_processes", num_processes_, "ranks that the output is cut for")
+      ->check(CLI::Range(1, 1'000'000))
+      ->required(required);
+}
+
+void WorkFlags::add_overwrite(CLI::App& app) {
+  app.add_flag("--overwrite", overwrite_, "replace the checkpoint that is in OUT");
+}
+
+Options WorkFlags::options() const {
+  Options options;
+  options.num_threads = num_threads_ > 0 ? num_threads_ : checkpoint::conversion::default_threads();
+  options.num_processes = num_processes_;
+  options.overwrite = overwrite_;
+  options.writer = "acclaunch " ACC_VERSION;
+  options.progress = progress_line(quiet_);
+  if (!dtype_.empty()) {
+    options.dtype = dtype_.ends_with("32")                     ? Dtype::f32
+                    : dtype_ == "bf16" || dtype_ == "bfloat16" ? Dtype::bf16
+                                                               : Dtype::f16;
+  }
+  if (!max_shard_size_.empty()) {
+    options.max_shard_nbytes = parse_size(max_shard_size_, "--max_shard_size");
+  }
+  return options;
+}
+
+Progress progress_line(bool quiet) {
+  if (quiet || ::isatty(STDERR_FILENO) == 0) {
+    return {};
+  }
+  return [](std::string_view what, std::uint64_t done, std::uint64_t total) {
+    const double share =
+        total == 0 ? 100.0 : 100.0 * static_cast<double>(done) / static_cast<double>(total);
+    std::string line = "\r\x1b[K";
+    if (done < total) {
+      line += fmt::format("{} {} of {}, {:.0f} %", what, in_decimal_units(done),
+                          in_decimal_units(total), std::floor(share));
+    }
+    std::fputs(line.c_str(), stderr);
+    std::fflush(stderr);
+  };
+}
+
+void print_result(std::string_view what, const Result& result, bool quiet) {
+  if (quiet) {
+    return;
+  }
+  std::string text =
+      fmt::format("{} {}, {}, read back and checked:\n", what, count_of(result.tensors, "tensor"),
+                  in_decimal_units(result.nbytes));
+  for (const auto& file : result.files) {
+    text += "  " + file.string() + "\n";
+  }
+  for (const std::string& left : result.left_out) {
+    text += "left out: " + left + "\n";
+  }
+  std::fputs(text.c_str(), stdout);
+}
+
+}  // namespace acc::launcher

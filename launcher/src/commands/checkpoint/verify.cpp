@@ -1,0 +1,60 @@
+#include "checkpoint/convert/verify.hpp"
+
+#include "commands/checkpoint/shared.hpp"
+#include "commands/commands.hpp"
+#include "commands/options.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+namespace acc::launcher {
+namespace {
+
+namespace conversion = checkpoint::conversion;
+
+std::string in_words(const conversion::Verification& found) {
+  std::string text =
+      fmt::format("{}, {}, and {} of values and other state: ", count_of(found.tensors, "tensor"),
+                  in_decimal_units(found.nbytes), count_of(found.files, "archive"));
+  text += found.damaged.empty() ? "nothing is damaged\n"
+                                : count_of(found.damaged.size(), "fault") + "\n";
+  if (found.unchecked_tensors != 0) {
+    text += fmt::format(
+        "{} of {}, {}, could be read but not checked: no checksums are stored with them\n",
+        found.unchecked_tensors, count_of(found.tensors, "tensor"),
+        in_decimal_units(found.unchecked_nbytes));
+  }
+  return text;
+}
+
+}  // namespace
+
+int verify_command(std::span<const std::string> arguments) {
+  CLI::App app(
+      "Reads all of a checkpoint and checks it: that every file and every element is there, and "
+      "all\n"
+      "checksums. Exit status 1 where anything is damaged, 2 where it is no checkpoint.",
+      "acclaunch verify");
+  std::string path;
+  WorkFlags work;
+  app.add_option("path", path, "the checkpoint, in any format")->required();
+  work.add_threads(app);
+  if (!read_options(app, arguments)) {
+    return 0;
+  }
+  const conversion::Options options = work.options();
+  const conversion::Verification found =
+      conversion::verify(path, options.num_threads, options.progress);
+  for (const conversion::Damage& damage : found.damaged) {
+    const std::string tensor = damage.tensor.empty() ? "" : ", " + damage.tensor;
+    std::fprintf(stderr, "damaged: %s%s: %s\n", damage.file.c_str(), tensor.c_str(),
+                 damage.reason.c_str());
+  }
+  if (!work.quiet()) {
+    std::fputs((path + ": " + in_words(found)).c_str(), stdout);
+  }
+  return found.damaged.empty() ? 0 : 1;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,108 @@
+#include "acc/base/atomic_file.hpp"
+#include "checkpoint/accelerate/state_files.hpp"
+#include "checkpoint/convert/outputs.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <functional>
+
+namespace acc::checkpoint::conversion {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A file on its way to its name.
+class NewFile {
+ public:
+  NewFile(const fs::path& folder, const std::string& name)
+      : path_(folder / name), temporary_(path_.string() + ".tmp") {}
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+  ~NewFile() {
+    std::error_code ignored;
+    fs::remove(temporary_, ignored);
+  }
+  [[nodiscard]] const fs::path& temporary() const noexcept { return temporary_; }
+  fs::path commit() const {
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+      throw file_error("rename to", path_, errno);
+    }
+    sync_folder(folder_of(path_));
+    return path_;
+  }
+
+ private:
+  fs::path path_, temporary_;
+};
+
+std::size_t check(const fs::path& path, const std::vector<OutputTensor>& tensors,
+                  const Options& options) {
+  Stored written;
+  written.path = path;
+  written.format = Format::torch_file;
+  accelerate::read_torch_file(path, written.catalog, written.training, written.provenance);
+  return check_written(written, tensors, options);
+}
+
+void write_weights(const fs::path& path, const std::vector<OutputTensor>& tensors,
+                   TensorReader& reader, ProgressMeter& meter) {
+  std::vector<accelerate::FullTensor> full;
+  for (const OutputTensor& tensor : tensors) {
+    full.push_back({tensor.name, tensor.dtype, tensor.from->shape});
+  }
+  accelerate::write_model_file(path, full, [&](std::size_t i, const torch::Sink& sink) {
+    stream(reader, *tensors[i].from, {0, tensors[i].numel()}, tensors[i].dtype, meter, sink);
+  });
+}
+
+/// Without the step of each parameter: it is written from the training's.
+std::vector<OutputTensor> without_steps(std::vector<OutputTensor> tensors) {
+  std::erase_if(tensors, [](const OutputTensor& tensor) { return tensor.from->kind == "step"; });
+  return tensors;
+}
+
+void write_moments(const fs::path& path, const Stored& stored,
+                   const std::vector<OutputTensor>& tensors, TensorReader& reader,
+                   ProgressMeter& meter) {
+  std::vector<accelerate::FullMoment> full;
+  for (const OutputTensor& tensor : tensors) {
+    full.push_back({tensor.name, tensor.from->kind, tensor.dtype, tensor.from->shape});
+  }
+  accelerate::write_optimizer_file(
+      path, optimizer_of(stored), stored.training.step.value_or(0), stored.training.groups, full,
+      [&](std::size_t i, const torch::Sink& sink) {
+        stream(reader, *tensors[i].from, {0, tensors[i].numel()}, tensors[i].dtype, meter, sink);
+      });
+}
+
+}  // namespace
+
+Result write_bin(const Stored& stored, const fs::path& folder, const Options& options) {
+  const std::vector<OutputTensor> weights = weights_of(stored, options.dtype);
+  const std::vector<OutputTensor> moments = without_steps(moments_of(stored));
+  std::error_code error;
+  fs::create_directory(folder, error);
+  if (!fs::is_directory(folder)) {
+    throw file_error("create the folder", folder, error ? error.value() : ENOTDIR);
+  }
+  TensorReader reader(stored.catalog);
+  Result result{{}, 0, nbytes_of(weights) + nbytes_of(moments), {}};
+  ProgressMeter meter(options.progress, "writing", result.nbytes);
+  const NewFile of_weights(folder, kBinFile), of_moments(folder, options.optimizer_file);
+  if (!weights.empty()) {
+    write_weights(of_weights.temporary(), weights, reader, meter);
+    result.tensors += check(of_weights.temporary(), weights, options);
+  }
+  if (!moments.empty()) {
+    write_moments(of_moments.temporary(), stored, moments, reader, meter);
+    result.tensors += check(of_moments.temporary(), moments, options);
+    result.files.push_back(of_moments.commit());
+  }
+  if (!weights.empty()) {
+    result.files.insert(result.files.begin(), of_weights.commit());
+  }
+  return result;
+}
+
+}  // namespace acc::checkpoint::conversion

@@ -1,0 +1,51 @@
+#include "checkpoint/convert/folder_output.hpp"
+#include "checkpoint/convert/outputs.hpp"
+#include "checkpoint/deepspeed/deepspeed.hpp"
+
+namespace acc::checkpoint::conversion {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A tag's folder is known by what is in it alone.
+bool is_deepspeed_file(const std::string& path) {
+  return path == "latest" || path == "zero_to_fp32.py" || path == "zero_to_torch.py" ||
+         path.ends_with("_states.pt") || path.find('.') == std::string::npos;
+}
+
+/// The masters are fp32, whatever the weights were stored as.
+std::vector<OutputTensor> in_fp32(std::vector<OutputTensor> tensors) {
+  for (OutputTensor& tensor : tensors) {
+    tensor.dtype = is_real(tensor.dtype) ? Dtype::f32 : tensor.dtype;
+  }
+  return tensors;
+}
+
+}  // namespace
+
+Result write_deepspeed(const Stored& stored, const fs::path& out, const Options& options) {
+  if (options.dtype && *options.dtype != Dtype::f32) {
+    throw Error(Errc::config, "--dtype " + std::string(torch_name(*options.dtype)) +
+                                  ": a DeepSpeed checkpoint holds fp32 masters; leave it out");
+  }
+  const std::vector<OutputTensor> weights = in_fp32(weights_of(stored, std::nullopt));
+  NewFolder folder(out, is_deepspeed_file, options.overwrite);
+  Result result{{}, 0, nbytes_of(weights) + nbytes_of(moments_of(stored)), {}};
+  {
+    ProgressMeter meter(options.progress, "writing", result.nbytes);
+    TensorReader reader(stored.catalog);
+    deepspeed::write_checkpoint(folder.path(), stored.catalog, reader, stored.training,
+                                {options.zero_stage, options.num_processes, {}});
+    meter.add(result.nbytes);
+  }
+  Stored written;
+  written.path = folder.path();
+  written.format = Format::deepspeed;
+  deepspeed::read_checkpoint(folder.path(), written.catalog, written.training, written.provenance);
+  result.tensors = check_written(written, weights, options);
+  result.files = {folder.commit()};
+  return result;
+}
+
+}  // namespace acc::checkpoint::conversion

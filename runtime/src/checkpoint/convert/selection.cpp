@@ -1,0 +1,59 @@
+#include "checkpoint/convert/selection.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <algorithm>
+#include <set>
+
+namespace acc::checkpoint::conversion {
+namespace {
+
+bool is_weight(const StoredTensor& tensor) {
+  return tensor.kind == "param" || tensor.kind == "value";
+}
+
+}  // namespace
+
+std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> dtype) {
+  std::vector<OutputTensor> tensors;
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    if (is_weight(tensor)) {
+      const bool converts = dtype && is_real(tensor.dtype);
+      tensors.push_back({tensor.name, &tensor, converts ? *dtype : tensor.dtype});
+    }
+  }
+  return tensors;
+}
+
+std::vector<OutputTensor> moments_of(const Stored& stored) {
+  std::vector<OutputTensor> tensors;
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    if (!is_weight(tensor)) {
+      tensors.push_back({tensor.name, &tensor, tensor.dtype});
+    }
+  }
+  return tensors;
+}
+
+bool has_optimizer(const Stored& stored) {
+  return std::any_of(stored.catalog.tensors.begin(), stored.catalog.tensors.end(),
+                     [](const StoredTensor& tensor) { return !is_weight(tensor); });
+}
+
+std::string optimizer_of(const Stored& stored) {
+  if (!stored.training.optimizer.empty()) {
+    return stored.training.optimizer;
+  }
+  std::set<std::string> kinds;
+  for (const OutputTensor& tensor : moments_of(stored)) {
+    kinds.insert(tensor.from->kind);
+  }
+  if (kinds.contains("exp_avg") || kinds.contains("momentum_buffer")) {
+    return kinds.contains("exp_avg") ? "adamw" : "sgd";
+  }
+  throw Error(Errc::config, stored.path.string() +
+                                ": an optimizer's state of kinds other than AdamW's (exp_avg, "
+                                "exp_avg_sq) and SGD's (momentum_buffer) cannot be written");
+}
+
+}  // namespace acc::checkpoint::conversion
