@@ -33,8 +33,10 @@ Result write_deepspeed(const Stored& stored, const fs::path& out, const Options&
   NewFolder folder(out, is_deepspeed_file, options.overwrite);
   Result result{{}, 0, nbytes_of(weights) + nbytes_of(moments_of(stored)), {}};
   {
-    ProgressMeter meter(options.progress, "writing", result.nbytes);
     TensorReader reader(stored.catalog);
+    check_sources(sources_of(weights), reader, options);
+    check_sources(sources_of(moments_of(stored)), reader, options);
+    ProgressMeter meter(options.progress, "writing", result.nbytes);
     deepspeed::write_checkpoint(folder.path(), stored.catalog, reader, stored.training,
                                 {options.zero_stage, options.num_processes, {}});
     meter.add(result.nbytes);

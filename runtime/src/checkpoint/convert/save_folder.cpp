@@ -83,6 +83,7 @@ Result SaveFolder::write(std::optional<Manifest> manifest) {
   std::vector<std::string> names;
   Result result;
   for (const Part& part : parts_) {
+    check_sources(part.folder.sources, *part.reader, options_);
     result.nbytes += part.folder.nbytes();
     if (!part.name.empty()) {
       names.push_back(part.name);

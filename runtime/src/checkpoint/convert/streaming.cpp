@@ -1,5 +1,9 @@
 #include "checkpoint/convert/outputs.hpp"
+#include "checkpoint/convert/parallel.hpp"
 #include "checkpoint/convert/tiles.hpp"
+#include "checkpoint/convert/verify.hpp"
+
+#include <algorithm>
 
 namespace acc::checkpoint::conversion {
 
@@ -15,6 +19,35 @@ void stream(TensorReader& reader, const StoredTensor& tensor, Range range, Dtype
     sink(std::span(buffer).first(nbytes));
     meter.add(nbytes);
   }
+}
+
+namespace {
+
+bool is_longer_than_a_tile(const StoredTensor& tensor) {
+  return std::ranges::any_of(tensor.pieces, [&](const StoredPiece& piece) {
+    return static_cast<std::uint64_t>(piece.box.numel()) * size_of(tensor.dtype) > kTileBytes;
+  });
+}
+
+}  // namespace
+
+void check_sources(const std::vector<const StoredTensor*>& tensors, TensorReader& reader,
+                   const Options& options) {
+  std::vector<StoredTensor> parts;
+  std::uint64_t total = 0;
+  for (const StoredTensor* const tensor : tensors) {
+    if (tensor != nullptr && is_longer_than_a_tile(*tensor) && !reader.checks_parts(*tensor)) {
+      for (StoredTensor& part : pieces_of(*tensor)) {
+        total += elements_nbytes(part);
+        parts.push_back(std::move(part));
+      }
+    }
+  }
+  ProgressMeter meter(options.progress, "checking what is read,", total);
+  for_each_parallel(parts.size(), options.num_threads, [&](std::size_t i, std::size_t) {
+    reader.verify(parts[i]);
+    meter.add(elements_nbytes(parts[i]));
+  });
 }
 
 Error not_as_written(const std::filesystem::path& path, const std::string& tensor) {

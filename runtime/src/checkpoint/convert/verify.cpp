@@ -20,7 +20,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A part of a tensor that is checked at once: so every damaged file is found, not the first alone.
 struct Part {
   std::size_t tensor = 0;
   StoredTensor of_piece;
@@ -29,18 +28,11 @@ struct Part {
 std::vector<Part> parts_of(const Catalog& catalog) {
   std::vector<Part> parts;
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
-    StoredTensor part = catalog.tensors[i];
-    const std::vector<StoredPiece> pieces = std::exchange(part.pieces, {});
-    for (const StoredPiece& piece : pieces) {
-      part.pieces = {piece};
-      parts.push_back({i, part});
+    for (StoredTensor& piece : pieces_of(catalog.tensors[i])) {
+      parts.push_back({i, std::move(piece)});
     }
   }
   return parts;
-}
-
-std::uint64_t elements_nbytes(const StoredTensor& tensor) {
-  return static_cast<std::uint64_t>(tensor.pieces.front().box.numel()) * size_of(tensor.dtype);
 }
 
 /// All records of archives in files, each by its CRC; damage goes to `found`.
@@ -159,6 +151,21 @@ void sort_damage(std::vector<Damage>& damaged) {
 }
 
 }  // namespace
+
+std::vector<StoredTensor> pieces_of(const StoredTensor& tensor) {
+  std::vector<StoredTensor> parts;
+  StoredTensor without = tensor;
+  without.pieces.clear();
+  for (const StoredPiece& piece : tensor.pieces) {
+    parts.push_back(without);
+    parts.back().pieces = {piece};
+  }
+  return parts;
+}
+
+std::uint64_t elements_nbytes(const StoredTensor& piece) {
+  return static_cast<std::uint64_t>(piece.pieces.front().box.numel()) * size_of(piece.dtype);
+}
 
 void verify_tensors(const Stored& stored, int num_threads, const Progress& progress,
                     Verification& found) {

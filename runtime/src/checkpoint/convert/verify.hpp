@@ -34,4 +34,9 @@ Verification verify(const std::filesystem::path& path, int num_threads,
 void verify_tensors(const Stored& stored, int num_threads, const Progress& progress,
                     Verification& found);
 
+/// A tensor of each piece alone: so every damaged file is found, and threads share the work.
+std::vector<StoredTensor> pieces_of(const StoredTensor& tensor);
+/// Of one of these.
+std::uint64_t elements_nbytes(const StoredTensor& piece);
+
 }  // namespace acc::checkpoint::conversion
