@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <bit>
+
 namespace acc::checkpoint {
 namespace {
 
@@ -58,8 +60,24 @@ void load_part(const Part& part, const fs::path& folder, int index) {
   load_training(stored.stored(), *part.model, *part.optimizer);
 }
 
+/// From one file on all ranks: those that hold the same shard must round alike.
+void load_seeds(std::span<const Part> parts, const fs::path& folder) {
+  const fs::path path = folder / accelerate::random_states_file(0);
+  if (!fs::exists(path)) {
+    return;
+  }
+  const ProgramState values = accelerate::read_random_states(path);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto found = values.find(seed_name(static_cast<int>(i)));
+    const auto* seed = found == values.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
+    if (seed != nullptr) {
+      parts[i].model->seed_noise(std::bit_cast<std::uint64_t>(*seed));
+    }
+  }
+}
+
 /// What we wrote beside the tensors; others' files of those names may hold anything.
-SavedState load_own_values(const fs::path& folder, int rank) {
+SavedState load_own_values(std::span<const Part> parts, const fs::path& folder, int rank) {
   SavedState state;
   const auto manifest = fs::is_directory(folder) ? read_manifest(folder) : std::nullopt;
   if (!manifest) {
@@ -73,7 +91,10 @@ SavedState load_own_values(const fs::path& folder, int rank) {
   const std::string own = accelerate::random_states_file(rank);
   if (fs::exists(folder / own)) {
     state.of_rank = accelerate::read_random_states(folder / own);
+    std::erase_if(state.of_rank,
+                  [](const auto& each) { return each.first.starts_with(kSeedPrefix); });
   }
+  load_seeds(parts, folder);
   return state;
 }
 
@@ -103,7 +124,7 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       load_part(parts[i], folder, static_cast<int>(i));
     }
-    state = load_own_values(folder, groups.world->rank());
+    state = load_own_values(parts, folder, groups.world->rank());
   });
   attempt.settle(groups, "loading " + directory);
   for (const Part& part : parts) {
