@@ -1,16 +1,20 @@
 // checkpoint_plan [RANKS [SHARDS [LAYERS]]]: what a rank has to do before it can write its file of
 // a torch DCP folder, and rank 0 for all, with the parameters of Llama 2 70B, a unit a layer: the
-// plan of a file, and .metadata, written to nowhere. RANKS / SHARDS ranks hold the same.
-// A line of JSON each for the model's and the optimizer's folder.
+// plan of a file, and .metadata, written to nowhere; and what reading .metadata costs. RANKS /
+// SHARDS ranks hold the same. A line of JSON each for the model's and the optimizer's folder, which
+// are measured by processes of their own, so that neither's memory shows in the other's.
 
 #include "checkpoint/dcp/folder_plan.hpp"
 
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,7 +105,8 @@ double peak_mib() {
 void report(const char* folder, Builder builder, int ranks, int shards) {
   FolderPlan& plan = builder.plan;
   plan.world_size = ranks;
-  const double rule = seconds_of([&] { plan.rule = cut_arrays(builder.arrays, plan.tensors, ranks); });
+  const double rule =
+      seconds_of([&] { plan.rule = cut_arrays(builder.arrays, plan.tensors, ranks); });
   double slowest = 0.0;
   std::size_t most = 0;
   std::uint64_t least_nbytes = UINT64_MAX, most_nbytes = 0;
@@ -118,16 +123,23 @@ void report(const char* folder, Builder builder, int ranks, int shards) {
   for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
     plan.rule->for_each_chunk(i, [&](int, const PlannedChunk&) { ++chunks; });
   }
+  const double planned_mib = peak_mib();
+  std::string text;
+  text.reserve(nbytes);
+  write_metadata(plan, [&](std::string_view bytes) { text += bytes; });
+  const double parse =
+      seconds_of([&] { (void)parse_metadata(std::as_bytes(std::span(text)), "metadata"); });
   std::printf(
       "{\"folder\": \"%s\", \"ranks\": %d, \"shards\": %d, \"tensors\": %zu, \"chunks\": %llu, "
       "\"cut_rule_ms\": %.2f, \"plan_of_a_file_ms\": %.3f, \"chunks_of_a_file\": %zu, "
       "\"file_mb\": [%.1f, %.1f], \"metadata_s\": %.3f, \"metadata_mb\": %.2f, "
-      "\"bytes_a_chunk\": %.1f, \"ns_a_chunk\": %.0f, \"peak_rss_mib\": %.1f}\n",
+      "\"bytes_a_chunk\": %.1f, \"ns_a_chunk\": %.0f, \"peak_rss_mib\": %.1f, \"parse_s\": %.2f, "
+      "\"parse_peak_rss_mib\": %.1f}\n",
       folder, ranks, shards, plan.tensors.size(), static_cast<unsigned long long>(chunks),
       rule * 1e3, slowest * 1e3, most, static_cast<double>(least_nbytes) / 1e6,
       static_cast<double>(most_nbytes) / 1e6, metadata, static_cast<double>(nbytes) / 1e6,
       static_cast<double>(nbytes) / static_cast<double>(chunks),
-      metadata * 1e9 / static_cast<double>(chunks), peak_mib());
+      metadata * 1e9 / static_cast<double>(chunks), planned_mib, parse, peak_mib());
   std::fflush(stdout);
 }
 
@@ -137,11 +149,23 @@ int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 10'000;
   const int shards = argc > 2 ? std::atoi(argv[2]) : ranks;
   const auto units = llama_70b(argc > 3 ? std::atoi(argv[3]) : 80);
-  Builder model, optimizer;
-  model.add(units, "param", shards);
-  report("model", std::move(model), ranks, shards);
-  optimizer.add(units, "exp_avg", shards);
-  optimizer.add(units, "exp_avg_sq", shards);
-  optimizer.add_steps(units);
-  report("optimizer", std::move(optimizer), ranks, shards);
+  for (const bool is_model : {true, false}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      Builder builder;
+      if (is_model) {
+        builder.add(units, "param", shards);
+      } else {
+        builder.add(units, "exp_avg", shards);
+        builder.add(units, "exp_avg_sq", shards);
+        builder.add_steps(units);
+      }
+      report(is_model ? "model" : "optimizer", std::move(builder), ranks, shards);
+      _exit(0);
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) {
+      return 1;
+    }
+  }
 }

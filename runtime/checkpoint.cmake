@@ -19,6 +19,7 @@ acc_add_library(checkpoint
     src/checkpoint/tensor/dtype.cpp
     # pickle, archive, torch
     src/checkpoint/pickle/known_globals.cpp
+    src/checkpoint/pickle/machine.cpp
     src/checkpoint/pickle/reader.cpp
     src/checkpoint/pickle/source.cpp
     src/checkpoint/pickle/value.cpp
@@ -93,3 +94,5 @@ acc_add_library(checkpoint
 target_include_directories(acc_checkpoint
   PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/src>
   PRIVATE ${ACC_ISAL_INCLUDE})
+set_source_files_properties(src/checkpoint/deepspeed/writer.cpp PROPERTIES
+  COMPILE_DEFINITIONS "ACC_VERSION=\"${PROJECT_VERSION}\"")

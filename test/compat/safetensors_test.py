@@ -2,8 +2,10 @@
 
     python safetensors_test.py PATH/TO/safetensors_copy
 
-Exit status 77 where numpy or safetensors is missing; bf16 is left out where torch is missing.
+Exit status 77 where numpy or safetensors is missing; bf16 is left out where torch is missing, sets
+of files where huggingface_hub is missing too.
 """
+import json
 import os
 import subprocess
 import sys
@@ -69,5 +71,54 @@ def test_bf16():
         assert torch.equal(tensors[name].bfloat16(), value), name
 
 
+def load_set(folder):
+    """All tensors of a folder, and the names in each file."""
+    from safetensors.torch import load_file as load_torch
+    files = {name: load_torch(os.path.join(folder, name))
+             for name in os.listdir(folder) if name.endswith(".safetensors")}
+    tensors = {name: tensor for file in files.values() for name, tensor in file.items()}
+    return tensors, {name: sorted(file) for name, file in files.items()}
+
+
+def check_equal(found, expected):
+    import torch
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+
+
+def test_sets():
+    try:
+        import torch
+        from huggingface_hub import save_torch_state_dict, split_torch_state_dict_into_shards
+    except ImportError as error:
+        print(f"without sets of files: {error}")
+        return
+    torch.manual_seed(2)
+    tensors = {
+        "a.weight": torch.randn(30, 20), "b.half": torch.randn(333).half(),
+        "c.large": torch.randn(5000), "d.count": torch.arange(41), "e.flag": torch.rand(77) > 0.5,
+        "f.brain": torch.randn(9, 9).bfloat16(), "g.wide": torch.randn(50).double(),
+        "h.byte": torch.arange(200, dtype=torch.uint8), "i.scalar": torch.tensor(3.5),
+    }
+    for limit in (1, 700, 3000, 5000, 10**9):
+        theirs, ours = (os.path.join(FOLDER.name, f"{who}{limit}") for who in ("theirs", "ours"))
+        os.mkdir(theirs)
+        os.mkdir(ours)
+        save_torch_state_dict(tensors, theirs, max_shard_size=limit)
+        subprocess.run([COPY, "--set", theirs, ours, str(limit)], check=True)
+        found, files = load_set(ours)
+        check_equal(found, tensors)
+        split = split_torch_state_dict_into_shards(tensors, max_shard_size=limit)
+        assert files == {name: sorted(names) for name, names in split.filename_to_tensors.items()}
+        index = os.path.join(ours, "model.safetensors.index.json")
+        assert os.path.exists(index) == split.is_sharded
+        if split.is_sharded:
+            with open(index) as file:
+                assert json.load(file) == {"metadata": split.metadata,
+                                           "weight_map": split.tensor_to_filename}
+
+
 test_numpy_types()
 test_bf16()
+test_sets()

@@ -34,8 +34,9 @@ void collect(const torch::TorchFile& file, const pickle::Value& value, const std
   }
   const auto pairs = value.pairs();
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
-    if (!pairs[i]->is(pickle::Value::Kind::text))
+    if (!pairs[i]->is(pickle::Value::Kind::text)) {
       continue;
+    }
     const std::string key(pairs[i]->text);
     collect(file, *pairs[i + 1], path.empty() ? key : path + "." + key, found);
   }

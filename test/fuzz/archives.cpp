@@ -13,8 +13,9 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace acc::checkpoint;
   const auto read = [&](std::uint64_t offset, std::span<std::byte> out) {
     acc::fuzz::require(offset <= size && out.size() <= size - offset, "reads lie in the archive");
-    if (!out.empty())
+    if (!out.empty()) {
       std::memcpy(out.data(), data + offset, out.size());
+    }
   };
   try {
     std::vector<archive::Record> records = archive::read_records(read, size, "input");

@@ -46,8 +46,9 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
                                                    pickle::is_known_global, &consumed);
     acc::fuzz::require(consumed <= size, "no more read than there is");
     acc::fuzz::require(document.root().depth <= 1000, "nesting is bounded");
-    if (document.root().expanded < 100'000)
+    if (document.root().expanded < 100'000) {
       walk(document.root());
+    }
   } catch (const acc::Error& error) {
     acc::fuzz::require(error.code() == acc::Errc::config, "a bad pickle is a bad file");
   }

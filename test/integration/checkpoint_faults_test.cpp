@@ -1,3 +1,4 @@
+#include "support/file_faults.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
@@ -8,7 +9,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -16,37 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using acc::test::contains;
+using acc::test::FileFault;
 using acc::test::Program;
 using acc::test::TemporaryFolder;
 using Words = std::vector<std::string>;
-
-/// What file_faults.c shall do, and where it says that it did.
-struct Fault {
-  std::string what;
-  int at = 1;
-  fs::path under;
-  fs::path hit;
-  std::string rank = {};
-  std::string log = {};  ///< every call, a line each
-
-  [[nodiscard]] std::map<std::string, std::string> variables() const {
-    std::map<std::string, std::string> all = {
-        {"LD_PRELOAD", ACC_FILE_FAULTS},
-        {"ASAN_OPTIONS", "verify_asan_link_order=0"},
-        {"ACC_FAULT", what},
-        {"ACC_FAULT_AT", std::to_string(at)},
-        {"ACC_FAULT_UNDER", fs::canonical(under).string()},
-        {"ACC_FAULT_HIT", hit.string()},
-    };
-    if (!rank.empty()) {
-      all["ACC_FAULT_RANK"] = rank;
-    }
-    if (!log.empty()) {
-      all["ACC_FAULT_LOG"] = log;
-    }
-    return all;
-  }
-};
 
 Words names_in(const fs::path& folder) {
   Words names;
@@ -94,12 +67,8 @@ struct Saver {
   fs::path folder;
 };
 
-std::string reason_of(const std::string& fault) {
-  return fault == "ENOSPC" ? "No space left on device" : "Input/output error";
-}
-
 /// One save that is struck at call `fault.at`. Tells whether it was.
-bool struck(const Saver& saver, Fault fault, int& value) {
+bool struck(const Saver& saver, FileFault fault, int& value) {
   const int older = saver.value();
   const Words before = names_in(saver.folder);
   fs::remove(fault.hit);
@@ -118,7 +87,7 @@ bool struck(const Saver& saver, Fault fault, int& value) {
     CHECK(status == 128 + SIGKILL);
   } else if (status != 0) {  // it may take place where nothing is lost by it: fallocate
     CHECK(status == 2);
-    CHECK(contains(program.err(), reason_of(fault.what)));
+    CHECK(contains(program.err(), fault.reason()));
     CHECK(contains(program.err(), saver.folder.string()));
     const Words after = names_in(saver.folder);
     CHECK(std::ranges::none_of(after, [](const std::string& name) {
@@ -131,7 +100,7 @@ bool struck(const Saver& saver, Fault fault, int& value) {
 /// Strikes at every call, until a save makes no more calls. After each, the next save succeeds.
 int strike_everywhere(const std::string& mode, const std::string& what) {
   const Saver saver(mode);
-  Fault fault{.what = what, .under = saver.folder, .hit = saver.top.path() / "hit"};
+  FileFault fault{.what = what, .under = saver.folder, .hit = saver.top.path() / "hit"};
   int value = 0;
   while (struck(saver, fault, value)) {
     saver.save(++value);
@@ -195,11 +164,11 @@ TEST_CASE("all that a checkpoint consists of is on the disk before its name is")
     CAPTURE(mode);
     const Saver saver(mode);
     saver.save(1);
-    const Fault none{.what = "kill",
-                     .at = 1 << 20,
-                     .under = saver.folder,
-                     .hit = saver.top.path() / "hit",
-                     .log = (saver.top.path() / "log").string()};
+    const FileFault none{.what = "kill",
+                         .at = 1 << 20,
+                         .under = saver.folder,
+                         .hit = saver.top.path() / "hit",
+                         .log = saver.top.path() / "log"};
     Program program(saver.save_command(2), none.variables());
     REQUIRE_MESSAGE(program.wait() == 0, program.err());
     const std::vector<Call> calls = calls_of(saver.top.path() / "log");
@@ -246,6 +215,9 @@ TEST_CASE("a disk that is too small for the new checkpoint keeps the old one") {
     MESSAGE("skipped: this machine lets nobody mount a tmpfs");
     return;
   }
+  // Its folder beside it would lie on another disk.
+  CHECK(contains(on_disk_of("1m", std::string(ACC_CHECKPOINT_SAVER) + " replace . 1; echo $?"),
+                 "2\ncannot replace "));
   struct Row {
     const char* size;
     const char* mode;

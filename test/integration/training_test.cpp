@@ -194,10 +194,10 @@ TEST_CASE("a run goes on from its newest checkpoint, whatever ranks it has") {
   };
   // Three ranks have 2, 3 and 3 of the 8 sequences.
   for (const Part& each :
-       {Part{"fsdp_full_shard", {3, 1}, "7", {"step_00000006", "step_00000007"}},
-        Part{"zero2", {3, 2, 1}, "9", {"step_00000007", "step_00000009"}},
-        Part{"fsdp_hybrid_shard", {4, 2}, "14", {"step_00000012", "step_00000014"}},
-        Part{"fsdp_full_shard", {2, 2}, "20", {"step_00000018", "step_00000020"}}}) {
+       {Part{"fsdp_full_shard", {3, 1}, "7", {"checkpoint_1", "checkpoint_2"}},
+        Part{"zero2", {3, 2, 1}, "9", {"checkpoint_2", "checkpoint_3"}},
+        Part{"fsdp_hybrid_shard", {4, 2}, "14", {"checkpoint_4", "checkpoint_5"}},
+        Part{"fsdp_full_shard", {2, 2}, "20", {"checkpoint_7", "checkpoint_8"}}}) {
     CAPTURE(each.until);
     train(each.config, each.layout,
           {"--steps", each.until, "--checkpoint", path("run"), "--checkpoint_every", "3",
@@ -207,9 +207,11 @@ TEST_CASE("a run goes on from its newest checkpoint, whatever ranks it has") {
       names.push_back(entry.path().filename().string());
     }
     std::sort(names.begin(), names.end());
-    CHECK(names == each.kept);
-    // As a kill while the folder was being removed leaves it: no checkpoint.
-    fs::create_directory(folder.path() / "run" / "step_00000019");
+    std::vector<std::string> expected = each.kept;
+    expected.push_back("latest");
+    CHECK(names == expected);
+    // As a kill while a folder was being removed leaves it: no checkpoint.
+    fs::create_directory(folder.path() / "run" / "checkpoint_0.acc-tmp.removed");
   }
   const auto steps = read_metrics(path("metrics.jsonl"));
   REQUIRE(steps.size() == 20);

@@ -85,8 +85,9 @@ std::string with(std::string bytes, std::size_t at, T value) {
 TEST_CASE("crc32_combine: of any two pieces is that of both") {
   std::mt19937 generator(1);
   std::string bytes(5000, '\0');
-  for (char& c : bytes)
+  for (char& c : bytes) {
     c = static_cast<char>(generator());
+  }
   const auto all = std::as_bytes(std::span(bytes));
   for (const std::size_t cut : {0, 1, 7, 255, 256, 2048, 4999, 5000}) {
     const std::uint32_t first = crc32(0, all.first(cut)), second = crc32(0, all.subspan(cut));
@@ -102,8 +103,9 @@ TEST_CASE("archive: what is written is found again where lay_out says") {
     std::vector<archive::RecordSize> sizes;
     for (unsigned i = 0; i < generator() % 12; ++i) {
       std::string payload(generator() % 3 == 0 ? 0 : generator() % 5000, '\0');
-      for (char& c : payload)
+      for (char& c : payload) {
         c = static_cast<char>(generator());
+      }
       records.push_back({std::string(generator() % 70, 'n') + std::to_string(i), payload});
       sizes.push_back({records.back().name, payload.size()});
     }
@@ -156,8 +158,9 @@ TEST_CASE("archive: zip64 records beyond 4 GiB are laid out, headed and found as
     const auto found = archive::read_records(
         [&](std::uint64_t offset, std::span<std::byte> out) {
           for (const auto& [begin, part] : parts) {
-            if (offset < begin || offset + out.size() > begin + part.size())
+            if (offset < begin || offset + out.size() > begin + part.size()) {
               continue;
+            }
             std::memcpy(out.data(), part.data() + (offset - begin), out.size());
             return;
           }

@@ -373,8 +373,11 @@ TEST_CASE("what is formatted is parsed the same, in about 100 bytes a chunk") {
     }
   };
   std::string bytes;
+  const VisitBoxes boxes = [&](std::size_t entry, const auto& each) {
+    visit(entry, [&](const Chunk& chunk) { each(chunk.box); });
+  };
   format_metadata(
-      heads, visit, [&](std::string_view piece) { bytes += piece; }, "an-id");
+      heads, boxes, visit, [&](std::string_view piece) { bytes += piece; }, "an-id");
   CHECK(bytes.size() < 300 * 40 * 110);
   MESSAGE("bytes a chunk: ", bytes.size() / (300 * 40));
   const Metadata metadata = parse(bytes);

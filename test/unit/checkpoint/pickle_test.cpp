@@ -72,8 +72,9 @@ void random_value(Writer& writer, std::string& text, std::mt19937_64& generator,
       break;
     case 5: {
       std::string bytes(generator() % 9, '\0');
-      for (char& c : bytes)
+      for (char& c : bytes) {
         c = static_cast<char>(generator());
+      }
       writer.bytes(bytes);
       text += "b'" + bytes + "'";
       break;
@@ -90,8 +91,9 @@ void random_value(Writer& writer, std::string& text, std::mt19937_64& generator,
 void print(const Value& value, std::string& text) {
   const auto items = [&](char open, Value::Items of, char close) {
     text += open;
-    for (const Value* item : of)
+    for (const Value* item : of) {
       print(*item, text);
+    }
     text += close;
   };
   switch (value.kind) {
@@ -163,8 +165,9 @@ TEST_CASE("pickle: a writer's bytes can be taken in pieces, and the memo goes be
     ids.push_back(writer.remember());
     bytes += writer.take();
   }
-  for (const std::uint32_t id : ids)
+  for (const std::uint32_t id : ids) {
     writer.recall(id);
+  }
   writer.end_list();
   bytes += writer.finish();
   const Document document = parse(bytes);
@@ -303,13 +306,15 @@ TEST_CASE("pickle: size and nesting are bounded without recursion") {
   CHECK(fault_of(std::string(900, ']') + std::string(899, 'a') + ".").empty());
   // Each tuple holds the one before it twice: 2^40 values in few bytes.
   std::string bomb = "Nq\0"_s;
-  for (int i = 0; i < 40; ++i)
+  for (int i = 0; i < 40; ++i) {
     bomb += "h\0h\0\x86q\0"_s;
+  }
   CHECK(fault_of(bomb + ".").find("used again and again") != std::string::npos);
   // As often as a real state uses one is fine.
   std::string many = "K\1\x85q\0]("_s;
-  for (int i = 0; i < 100'000; ++i)
+  for (int i = 0; i < 100'000; ++i) {
     many += "h\0"_s;
+  }
   CHECK(fault_of(many + "e.").empty());
 }
 

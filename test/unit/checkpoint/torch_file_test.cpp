@@ -43,8 +43,9 @@ std::string fault_of(const std::function<void()>& call) {
 std::vector<std::byte> random_bytes(std::size_t nbytes, unsigned seed) {
   std::vector<std::byte> bytes(nbytes);
   std::mt19937 generator(seed);
-  for (std::byte& byte : bytes)
+  for (std::byte& byte : bytes) {
     byte = static_cast<std::byte>(generator());
+  }
   return bytes;
 }
 
@@ -190,8 +191,9 @@ TEST_CASE("torch file: truncations and changed bytes are an Error that names fil
     fault_of([&] {
       const TorchFile file{path};
       for (const pickle::Value* value : file.root().pairs()) {
-        if (TorchFile::is_tensor(*value))
+        if (TorchFile::is_tensor(*value)) {
           (void)file.tensor(*value);
+        }
       }
     });
   }
@@ -237,11 +239,13 @@ TEST_CASE("torch file: tensors that do not fit their storage are refused") {
     pickled.global("torch._utils", "_rebuild_tensor_v2").begin_tuple().begin_tuple();
     pickled.text("storage").global("torch", row.storage_class).text(row.key).text("cpu").integer(8);
     pickled.end_tuple().persistent().integer(row.offset).begin_tuple();
-    for (const std::int64_t n : row.shape)
+    for (const std::int64_t n : row.shape) {
       pickled.integer(n);
+    }
     pickled.end_tuple().begin_tuple();
-    for (const std::int64_t n : row.strides)
+    for (const std::int64_t n : row.strides) {
       pickled.integer(n);
+    }
     pickled.end_tuple().boolean(false).end_tuple().reduce();
     OutputFile out(path);
     torch::TorchFileWriter writer(out, pickled.finish());

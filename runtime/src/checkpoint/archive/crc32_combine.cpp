@@ -12,8 +12,9 @@ constexpr std::uint32_t kPolynomial = 0xedb88320, kOne = 0x80000000;
 constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   std::uint32_t product = 0;
   for (; a != 0; a <<= 1) {
-    if ((a & kOne) != 0)
+    if ((a & kOne) != 0) {
       product ^= b;
+    }
     b = (b & 1) != 0 ? b >> 1 ^ kPolynomial : b >> 1;
   }
   return product;
@@ -35,8 +36,9 @@ constexpr std::array<std::uint32_t, 64> kBytes = [] {
 std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second,
                             std::uint64_t second_nbytes) noexcept {
   for (std::size_t i = 0; second_nbytes != 0 && first != 0; ++i, second_nbytes >>= 1) {
-    if ((second_nbytes & 1) != 0)
+    if ((second_nbytes & 1) != 0) {
       first = multiply(kBytes[i], first);
+    }
   }
   return first ^ second;
 }

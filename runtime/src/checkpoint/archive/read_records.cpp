@@ -84,17 +84,21 @@ std::uint64_t Reader::find_end(std::string& tail) const {
 }
 
 void Reader::apply_zip64(std::uint64_t end, CentralDirectory& central) const {
-  if (end < zip::kLocator64Size + zip::kEnd64Size)
+  if (end < zip::kLocator64Size + zip::kEnd64Size) {
     return;
+  }
   const std::string locator = bytes(end - zip::kLocator64Size, zip::kLocator64Size);
-  if (get<std::uint32_t>(locator, 0) != zip::kLocator64)
+  if (get<std::uint32_t>(locator, 0) != zip::kLocator64) {
     return;
+  }
   const auto at = get<std::uint64_t>(locator, 8);
-  if (at > end - zip::kLocator64Size - zip::kEnd64Size)
+  if (at > end - zip::kLocator64Size - zip::kEnd64Size) {
     fail("zip64 end record outside");
+  }
   const std::string record = bytes(at, zip::kEnd64Size);
-  if (get<std::uint32_t>(record, 0) != zip::kEnd64)
+  if (get<std::uint32_t>(record, 0) != zip::kEnd64) {
     fail("no zip64 end record at its place");
+  }
   central = {get<std::uint64_t>(record, 48), get<std::uint64_t>(record, 40),
              get<std::uint64_t>(record, 32)};
 }
@@ -123,25 +127,30 @@ void Reader::apply_zip64_field(std::string_view extra, Listed& listed, std::uint
   std::string_view field;
   while (extra.size() >= 4) {
     const auto length = get<std::uint16_t>(extra, 2);
-    if (length > extra.size() - 4U)
+    if (length > extra.size() - 4U) {
       fail("extra field outside of its header");
-    if (get<std::uint16_t>(extra, 0) == zip::kZip64Field)
+    }
+    if (get<std::uint16_t>(extra, 0) == zip::kZip64Field) {
       field = extra.substr(4, length);
+    }
     extra.remove_prefix(4U + length);
   }
   const auto take = [&](std::uint64_t& value) {
-    if (value != kSaturated)
+    if (value != kSaturated) {
       return;
-    if (field.size() < 8)
+    }
+    if (field.size() < 8) {
       fail("record " + std::string(listed.name) + " without its size or place");
+    }
     value = get<std::uint64_t>(field, 0);
     field.remove_prefix(8);
   };
   take(listed.nbytes);
   take(stored);
   take(listed.header);
-  if (stored != listed.nbytes)
+  if (stored != listed.nbytes) {
     fail("record " + std::string(listed.name) + " has two sizes");
+  }
 }
 
 Listed Reader::take_listed(std::string_view& rest) const {
@@ -151,16 +160,18 @@ Listed Reader::take_listed(std::string_view& rest) const {
   const std::uint64_t name = get<std::uint16_t>(rest, 28), extra = get<std::uint16_t>(rest, 30);
   const std::uint64_t length =
       zip::kCentralHeaderSize + name + extra + get<std::uint16_t>(rest, 32);
-  if (length > rest.size())
+  if (length > rest.size()) {
     fail("damaged directory: a name outside");
+  }
   Listed listed{.name = rest.substr(zip::kCentralHeaderSize, name),
                 .header = get<std::uint32_t>(rest, 42),
                 .nbytes = get<std::uint32_t>(rest, 24),
                 .crc32 = get<std::uint32_t>(rest, 16)};
   const auto flags = get<std::uint16_t>(rest, 8), method = get<std::uint16_t>(rest, 10);
   constexpr unsigned kEncrypted = 0x0001 | 0x0040 | 0x2000;
-  if ((flags & kEncrypted) != 0)
+  if ((flags & kEncrypted) != 0) {
     fail("record " + std::string(listed.name) + " is encrypted");
+  }
   if (method != 0) {
     fail("record " + std::string(listed.name) + " is compressed (method " + std::to_string(method) +
          "), torch.save stores");
@@ -213,8 +224,9 @@ void Reader::check_apart(std::vector<std::pair<std::uint64_t, Record>> placed) c
             [](const auto& a, const auto& b) { return a.second.name < b.second.name; });
   for (std::size_t i = 1; i < placed.size(); ++i) {
     const std::string& name = placed[i].second.name;
-    if (placed[i - 1].second.name == name)
+    if (placed[i - 1].second.name == name) {
       fail("record " + name + " is there twice");
+    }
   }
 }
 
@@ -227,15 +239,17 @@ std::vector<Record> Reader::records() {
   std::string root;
   for (std::uint64_t i = 0; i < central.records; ++i) {
     const Listed listed = take_listed(rest);
-    if (i == 0)
+    if (i == 0) {
       root = listed.name.substr(0, listed.name.find('/') + 1);
+    }
     Record record = this->record(listed, central.begin);
     record.name = without_root(listed.name, root);
     placed.emplace_back(listed.header, record);
     found.push_back(std::move(record));
   }
-  if (!rest.empty())
+  if (!rest.empty()) {
     fail("directory lists more than " + std::to_string(central.records));
+  }
   check_apart(std::move(placed));
   return found;
 }

@@ -23,21 +23,25 @@ void put_saturated(std::string& out, std::uint64_t value) {
 }
 
 std::size_t zip64_nbytes(const Entry& entry) {
-  if (!entry.large() && !entry.far())
+  if (!entry.large() && !entry.far()) {
     return 0;
+  }
   return 4 + (entry.large() ? 16U : 0U) + (entry.far() ? 8U : 0U);
 }
 
 void put_zip64(std::string& out, const Entry& entry) {
   const std::size_t nbytes = zip64_nbytes(entry);
-  if (nbytes == 0)
+  if (nbytes == 0) {
     return;
+  }
   put(out, kZip64Field);
   put(out, static_cast<std::uint16_t>(nbytes - 4));
-  if (entry.large())
+  if (entry.large()) {
     put(out, entry.nbytes), put(out, entry.nbytes);
-  if (entry.far())
+  }
+  if (entry.far()) {
     put(out, entry.header);
+  }
 }
 
 /// Bytes between the field "FB" and the payload.
@@ -54,7 +58,9 @@ std::uint64_t local_header_nbytes(const Entry& entry) {
 }
 
 std::uint64_t descriptor_nbytes(const Entry& entry) {
-  if (entry.nbytes == 0) return 0;
+  if (entry.nbytes == 0) {
+    return 0;
+  }
   return zip64_nbytes(entry) == 0 ? 16 : 24;
 }
 
@@ -80,8 +86,9 @@ std::string local_header(const Entry& entry) {
 
 std::string descriptor(const Entry& entry) {
   std::string out;
-  if (entry.nbytes == 0)
+  if (entry.nbytes == 0) {
     return out;
+  }
   put(out, kDescriptor);
   put(out, entry.crc32);
   for (int i = 0; i < 2; ++i) {

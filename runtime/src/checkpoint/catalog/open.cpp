@@ -46,13 +46,14 @@ void read_part(const fs::path& path, Format format, Stored& stored) {
 
 /// Names of weights in their order, the second names of shared ones left out, as torch numbers an
 /// optimizer's parameters.
-std::vector<std::string> parameter_names(const Catalog& catalog) {
+std::vector<std::string> parameter_names(const Stored& stored) {
   std::set<std::pair<std::uint32_t, std::uint64_t>> places;
   std::vector<std::string> names;
-  for (const StoredTensor& tensor : catalog.tensors) {
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    const bool is_alias = stored.manifest && stored.manifest->aliases.contains(tensor.name);
     const bool is_new = tensor.pieces.empty() || numel_of(tensor.shape) == 0 ||
                         places.emplace(tensor.pieces[0].file, tensor.pieces[0].offset).second;
-    if (tensor.kind == "param" && is_new) {
+    if (tensor.kind == "param" && is_new && !is_alias) {
       names.push_back(tensor.name);
     }
   }
@@ -93,17 +94,14 @@ class SaveFolder {
       read_part(*optimizer, format_of(*optimizer), stored_);
     } else {
       accelerate::read_torch_file(*optimizer, stored_.catalog, stored_.training, stored_.provenance,
-                                  parameter_names(stored_.catalog));
+                                  parameter_names(stored_));
     }
   }
 
   void read_training() {
     TrainingState& training = stored_.training;
-    if (stored_.manifest && index_ == 0) {
-      training.step = stored_.manifest->step;
-      training.skipped_steps = stored_.manifest->skipped_steps;
-      training.optimizer = stored_.manifest->optimizer;
-      training.loss_scaler = stored_.manifest->loss_scaler;
+    if (stored_.manifest) {
+      take_training(*stored_.manifest, training);
     }
     const fs::path scaler = folder_ / accelerate::kScalerFile;
     if (training.loss_scaler.empty() && fs::exists(scaler)) {
@@ -118,6 +116,20 @@ class SaveFolder {
   }
 
  private:
+  void take_training(const Manifest& manifest, TrainingState& training) const {
+    const auto take = [&training](const auto& from) {
+      training.step = from.step;
+      training.skipped_steps = from.skipped_steps;
+      training.optimizer = from.optimizer;
+      training.loss_scaler = from.loss_scaler;
+    };
+    if (index_ == 0) {
+      take(manifest);
+    } else if (static_cast<std::size_t>(index_) <= manifest.others.size()) {
+      take(manifest.others[static_cast<std::size_t>(index_) - 1]);
+    }
+  }
+
   // Of what lies below `path`, the files that have a checksum in the manifest and none of their
   // own.
   void check(const fs::path& path) const {

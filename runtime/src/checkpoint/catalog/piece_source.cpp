@@ -34,11 +34,11 @@ void check_extent(const PieceSource& source, const StoredTensor& tensor, const S
   }
   const std::uint64_t blocks =
       source.record_nbytes / torch::kBlock + (source.record_nbytes % torch::kBlock != 0 ? 1 : 0);
-  const bool inside =
-      source.offset >= source.record_offset &&
-      source.offset - source.record_offset <= source.record_nbytes &&
-      source.record_nbytes - (source.offset - source.record_offset) >= source.nbytes;
-  if (!inside || (source.offset - source.record_offset) % size_of(tensor.dtype) != 0 ||
+  const std::uint64_t before = source.offset - source.record_offset;
+  const bool inside = source.offset >= source.record_offset && before <= source.record_nbytes &&
+                      source.record_nbytes - before >= source.nbytes &&
+                      source.record_nbytes <= source.file->nbytes() - source.record_offset;
+  if (!inside || before % size_of(tensor.dtype) != 0 ||
       (!source.blocks.empty() && source.blocks.size() != blocks)) {
     fail(*source.file, tensor, "does not fit the record that it is said to be in");
   }
@@ -88,7 +88,12 @@ std::shared_ptr<const torch::TensorRef> PieceSources::archived(
 
 PieceSource PieceSources::find(const StoredTensor& tensor, const StoredPiece& piece) {
   PieceSource source;
-  source.file = file(piece.file);
+  try {
+    source.file = file(piece.file);
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                std::string(error.what()) + ", which has elements of tensor '" + tensor.name + "'");
+  }
   if (piece.packing == Packing::archive) {
     const auto stored = archived(tensor, piece, source.file);
     if (stored->dtype != tensor.dtype || stored->shape != piece.box.sizes) {

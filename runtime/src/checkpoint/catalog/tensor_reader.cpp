@@ -17,6 +17,15 @@ std::pair<std::int64_t, std::int64_t> ends_of(const Shape& shape, const Box& box
   return {element_in_tensor(shape, box, 0), element_in_tensor(shape, box, box.numel() - 1)};
 }
 
+bool overlap(const Box& a, const Box& b) {
+  for (std::size_t d = 0; d < a.sizes.size(); ++d) {
+    if (a.offsets[d] >= b.offsets[d] + b.sizes[d] || b.offsets[d] >= a.offsets[d] + a.sizes[d]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool contains(const Box& outer, const Box& inner) {
   for (std::size_t d = 0; d < inner.sizes.size(); ++d) {
     if (inner.offsets[d] < outer.offsets[d] ||
@@ -139,9 +148,11 @@ void TensorReader::read(const StoredTensor& tensor, const Box& box, Dtype dtype,
   check_dtype(tensor, dtype);
   std::int64_t done = 0;
   for (const StoredPiece& piece : tensor.pieces) {
-    done += state_->read_piece(tensor, piece, contains(box, piece.box), dtype,
-                               static_cast<std::byte*>(out),
-                               [&](const VisitRun& visit) { for_each_run(piece.box, box, visit); });
+    if (overlap(piece.box, box)) {
+      done += state_->read_piece(
+          tensor, piece, contains(box, piece.box), dtype, static_cast<std::byte*>(out),
+          [&](const VisitRun& visit) { for_each_run(piece.box, box, visit); });
+    }
   }
   check_complete(tensor, &box, box.numel(), done);
 }

@@ -13,33 +13,50 @@ namespace {
 class ArchiveSizes {
  public:
   std::uint64_t operator()(Dtype dtype, const Shape& shape) {
-    if (known_.size() >= kMaxKnown) {
-      known_.clear();
-    }
-    const auto [at, is_new] = known_.try_emplace(Key{dtype, shape});
-    if (is_new) {
-      const std::uint64_t nbytes = static_cast<std::uint64_t>(numel_of(shape)) * size_of(dtype);
-      const std::string pickle = torch::tensor_pickle({.dtype = dtype, .shape = shape});
-      at->second = torch::archive_layout(pickle.size(), {&nbytes, 1}).nbytes;
-    }
-    return at->second;
+    const auto found = known_.find(Key<const Shape&>{dtype, shape});
+    return found != known_.end() ? found->second : add(dtype, shape);
   }
 
  private:
   static constexpr std::size_t kMaxKnown = std::size_t{1} << 16;
-  using Key = std::pair<Dtype, Shape>;
+  template <typename S>
+  struct Key {
+    Dtype dtype;
+    S shape;
+  };
+  // Transparent, so that looking up copies no shape.
   struct Hash {
-    std::size_t operator()(const Key& key) const noexcept {
-      auto hash = static_cast<std::uint64_t>(key.first);
-      for (const std::int64_t extent : key.second) {
+    using is_transparent = void;
+    template <typename S>
+    std::size_t operator()(const Key<S>& key) const noexcept {
+      auto hash = static_cast<std::uint64_t>(key.dtype);
+      for (const std::int64_t extent : key.shape) {
         hash = (hash ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15U;
         hash ^= hash >> 32U;
       }
       return hash;
     }
   };
+  struct Equal {
+    using is_transparent = void;
+    template <typename A, typename B>
+    bool operator()(const Key<A>& a, const Key<B>& b) const noexcept {
+      return a.dtype == b.dtype && a.shape == b.shape;
+    }
+  };
 
-  std::unordered_map<Key, std::uint64_t, Hash> known_;
+  std::uint64_t add(Dtype dtype, const Shape& shape) {
+    if (known_.size() >= kMaxKnown) {
+      known_.clear();
+    }
+    const std::uint64_t nbytes = static_cast<std::uint64_t>(numel_of(shape)) * size_of(dtype);
+    const std::string pickle = torch::tensor_pickle({.dtype = dtype, .shape = shape});
+    const std::uint64_t of_archive = torch::archive_layout(pickle.size(), {&nbytes, 1}).nbytes;
+    known_.emplace(Key<Shape>{dtype, shape}, of_archive);
+    return of_archive;
+  }
+
+  std::unordered_map<Key<Shape>, std::uint64_t, Hash, Equal> known_;
 };
 
 std::uint64_t nbytes_of(const PlannedValue& value) {
@@ -88,9 +105,9 @@ void write_metadata(const FolderPlan& plan, const std::function<void(std::string
                        .value = {}});
   }
   // Where each rank's file has got to.
-  std::vector<std::uint64_t> after_values(static_cast<std::size_t>(plan.world_size));
+  std::vector<std::uint64_t> ends(static_cast<std::size_t>(plan.world_size));
   for (const PlannedValue& value : plan.values) {
-    std::uint64_t& end = after_values[static_cast<std::size_t>(value.rank)];
+    std::uint64_t& end = ends[static_cast<std::size_t>(value.rank)];
     const std::uint64_t nbytes = nbytes_of(value);
     entries.push_back({.name = value.name,
                        .path = value.path,
@@ -100,12 +117,11 @@ void write_metadata(const FolderPlan& plan, const std::function<void(std::string
                        .value = {file_name(value.rank), end, nbytes}});
     end += nbytes;
   }
-  std::vector<std::uint64_t> ends;
   ArchiveSizes sizes;
+  const VisitBoxes boxes = [&](std::size_t entry, const auto& visit) {
+    plan.rule->for_each_chunk(entry, [&](int, const PlannedChunk& chunk) { visit(chunk.box); });
+  };
   const VisitChunks chunks = [&](std::size_t entry, const auto& visit) {
-    if (entry == 0) {  // a pass begins
-      ends = after_values;
-    }
     plan.rule->for_each_chunk(entry, [&](int rank, const PlannedChunk& chunk) {
       std::uint64_t& end = ends[static_cast<std::size_t>(rank)];
       const std::uint64_t nbytes = sizes(plan.tensors[entry].dtype, chunk.box.sizes);
@@ -113,7 +129,7 @@ void write_metadata(const FolderPlan& plan, const std::function<void(std::string
       end += nbytes;
     });
   };
-  format_metadata(entries, chunks, write, save_id);
+  format_metadata(entries, boxes, chunks, write, save_id);
 }
 
 }  // namespace acc::checkpoint::dcp

@@ -59,9 +59,9 @@ constexpr std::array<Spelling, static_cast<std::size_t>(Word::count)> kSpellings
 
 class Formatter {
  public:
-  Formatter(const std::vector<EntryHead>& entries, const VisitChunks& chunks,
-            const std::function<void(std::string_view)>& write)
-      : entries_(entries), chunks_(chunks), write_(write) {}
+  Formatter(const std::vector<EntryHead>& entries, const VisitBoxes& boxes,
+            const VisitChunks& chunks, const std::function<void(std::string_view)>& write)
+      : entries_(entries), boxes_(boxes), chunks_(chunks), write_(write) {}
 
   void format(const std::string& save_id);
 
@@ -81,6 +81,7 @@ class Formatter {
   void storage_meta(const std::string& save_id);
 
   const std::vector<EntryHead>& entries_;
+  const VisitBoxes& boxes_;
   const VisitChunks& chunks_;
   const std::function<void(std::string_view)>& write_;
   pickle::Writer out_;
@@ -147,13 +148,13 @@ void Formatter::tensor(std::size_t entry) {
   size(entries_[entry].shape);
   word(Word::chunks);
   out_.begin_list();
-  chunks_(entry, [&](const Chunk& chunk) {
+  boxes_(entry, [&](const Box& box) {
     object(Word::chunk_class);
     out_.begin_dict();
     word(Word::offsets);
-    size(chunk.box.offsets);
+    size(box.offsets);
     word(Word::sizes);
-    size(chunk.box.sizes);
+    size(box.sizes);
     out_.end_dict().build();
     if (++since_handed_out_ % 512 == 0) {
       hand_out();
@@ -276,10 +277,10 @@ void Formatter::format(const std::string& save_id) {
 
 }  // namespace
 
-void format_metadata(const std::vector<EntryHead>& entries, const VisitChunks& chunks,
-                     const std::function<void(std::string_view)>& write,
+void format_metadata(const std::vector<EntryHead>& entries, const VisitBoxes& boxes,
+                     const VisitChunks& chunks, const std::function<void(std::string_view)>& write,
                      const std::string& save_id) {
-  Formatter(entries, chunks, write).format(save_id);
+  Formatter(entries, boxes, chunks, write).format(save_id);
 }
 
 }  // namespace acc::checkpoint::dcp

@@ -60,15 +60,17 @@ struct EntryHead {
   Shape shape;
   Place value;
 };
-/// Calls `visit` with the chunks of a tensor.
+/// Calls `visit` with the boxes of a tensor's chunks, or with the chunks, in the same order.
+using VisitBoxes =
+    std::function<void(std::size_t entry, const std::function<void(const Box&)>& visit)>;
 using VisitChunks =
     std::function<void(std::size_t entry, const std::function<void(const Chunk&)>& visit)>;
 
-/// Hands the pickle out in pieces, so that one of gigabytes takes no memory. `chunks` is asked for
-/// each tensor's, in the order of the entries, in two passes that must give the same. `save_id`: a
-/// UUID, as torch has it, or empty. About 100 bytes a chunk.
-void format_metadata(const std::vector<EntryHead>& entries, const VisitChunks& chunks,
-                     const std::function<void(std::string_view)>& write,
+/// Hands the pickle out in pieces, so that one of gigabytes takes no memory. Asks for all entries'
+/// boxes, in the order of the entries, then for their chunks. `save_id`: a UUID, as torch has it,
+/// or empty. About 100 bytes a chunk.
+void format_metadata(const std::vector<EntryHead>& entries, const VisitBoxes& boxes,
+                     const VisitChunks& chunks, const std::function<void(std::string_view)>& write,
                      const std::string& save_id = {});
 
 }  // namespace acc::checkpoint::dcp

@@ -63,12 +63,13 @@ class CatalogBuilder {
   const ModuleStates& module_;
   Catalog& catalog_;
   RecordTable records_;
-  std::map<std::string, std::size_t> names_;  ///< of parameters, in the catalog
+  std::vector<std::uint32_t> optimizer_files_;  ///< of every rank, in the catalog
+  std::map<std::string, std::size_t> names_;    ///< of parameters, in the catalog
 };
 
 /// Bytes of a run's box, from the array that `select(rank, flat)` gives.
 struct Source {
-  fs::path file;
+  std::uint32_t file;
   const torch::TensorRef* ref;
   std::string stored_name;
 };
@@ -83,18 +84,17 @@ StoredTensor CatalogBuilder::assemble(const std::string& name, const std::string
     const Source source = select(run.rank, run.flat);
     tensor.dtype = source.ref->dtype;
     tensor.stored_name = source.stored_name;
-    const auto file = catalog_.file(source.file);
     const auto element = static_cast<std::int64_t>(size_of(source.ref->dtype));
     std::int64_t at = run.at;
     for (Box& box : boxes_of_range(shape, run.begin, run.begin + run.numel)) {
       const std::int64_t numel = box.numel();
       tensor.pieces.push_back(
           {.box = std::move(box),
-           .file = file,
+           .file = source.file,
            .offset = source.ref->bytes.offset + static_cast<std::uint64_t>(at * element),
            .nbytes = static_cast<std::uint64_t>(numel * element),
            .packing = Packing::raw,
-           .record = records_.record(file, source.ref->bytes, source.stored_name)});
+           .record = records_.record(source.file, source.ref->bytes, source.stored_name)});
       at += numel;
     }
   }
@@ -105,7 +105,7 @@ void CatalogBuilder::add_runs(const std::string& name, const Shape& shape,
                               const std::vector<FlatRun>& runs, const OptimizerState& state) {
   const char* const key = state.stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
   push(assemble(name, "param", shape, runs, [&](std::size_t rank, std::size_t flat) {
-    return Source{files_.optimizers[rank], &state.ranks[rank][flat].master,
+    return Source{optimizer_files_[rank], &state.ranks[rank][flat].master,
                   key + ("." + std::to_string(flat))};
   }));
   if (runs.empty()) {
@@ -119,13 +119,16 @@ void CatalogBuilder::add_runs(const std::string& name, const Shape& shape,
         throw Error(Errc::config, files_.optimizers[rank].string() + ": flat group " +
                                       std::to_string(flat) + " has no " + kind + " of " + name);
       }
-      return Source{files_.optimizers[rank], &found->second,
+      return Source{optimizer_files_[rank], &found->second,
                     "state." + std::to_string(flat) + "." + kind};
     }));
   }
 }
 
 void CatalogBuilder::add_trained(const OptimizerState& state) {
+  for (const fs::path& path : files_.optimizers) {
+    optimizer_files_.push_back(catalog_.file(path));
+  }
   const std::string where = module_.path.string() + ": key 'param_shapes'";
   const FlatSizes sizes = sizes_of(state);
   if (state.stage == 3) {
@@ -185,8 +188,10 @@ void CatalogBuilder::add_frozen(int stage) {
       ranks.push_back(&others.emplace_back(read_module_states(files_.rank_modules[rank])));
     }
   }
+  std::vector<std::uint32_t> numbers;
   std::vector<std::map<std::string, const torch::TensorRef*>> fragments;
   for (const ModuleStates* rank : ranks) {
+    numbers.push_back(catalog_.file(rank->path));
     auto& by_name = fragments.emplace_back();
     for (const auto& [name, ref] : rank->fragments) {
       by_name.emplace(name, &ref);
@@ -203,7 +208,7 @@ void CatalogBuilder::add_frozen(int stage) {
       }
     }
     push(assemble(name, "param", shape, runs, [&](std::size_t rank, std::size_t) {
-      return Source{ranks[rank]->path, &fragment(fragments[rank], ranks[rank]->path, name, part),
+      return Source{numbers[rank], &fragment(fragments[rank], ranks[rank]->path, name, part),
                     "frozen_param_fragments." + name};
     }));
   }
@@ -316,9 +321,10 @@ void read_checkpoint(const fs::path& path, Catalog& catalog, TrainingState& trai
   }
   const ModuleStates module =
       read_module_states(files.module ? *files.module : files.rank_modules.front());
-  provenance.writer = module.version.empty() ? "DeepSpeed" : "DeepSpeed " + module.version;
+  provenance.writer = module.writer;
   training.step = std::max<std::int64_t>(module.global_steps - module.skipped_steps, 0);
   training.skipped_steps = module.skipped_steps;
+  training.buffers = module.buffers;
   CatalogBuilder builder(files, module, catalog);
   if (!files.optimizers.empty()) {
     if (!module.has_zero) {

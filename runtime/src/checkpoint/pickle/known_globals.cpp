@@ -73,12 +73,15 @@ bool contains(const List& list, const T& what) {
 }  // namespace
 
 bool is_known_global(std::string_view module, std::string_view name) {
-  if (module == "builtins" || module == "__builtin__")
+  if (module == "builtins" || module == "__builtin__") {
     return contains(kBuiltins, name);
-  if (module == "pathlib" || module == "pathlib._local")
+  }
+  if (module == "pathlib" || module == "pathlib._local") {
     return contains(kPaths, name);
-  if (module == "torch" && (dtype_of_torch(name) || dtype_of_torch_storage(name)))
+  }
+  if (module == "torch" && (dtype_of_torch(name) || dtype_of_torch_storage(name))) {
     return true;
+  }
   return contains(kGlobals, Global(module, name));
 }
 

@@ -39,26 +39,33 @@ std::size_t utf8_length(std::string_view text) {
                              : first < 0xf0 ? 3
                              : first < 0xf5 ? 4
                                             : 0;
-  if (length > text.size())
+  if (length > text.size()) {
     return 0;
+  }
   for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80)
+    if ((byte(i) & 0xc0) != 0x80) {
       return 0;
+    }
   }
   const bool overlong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
   const bool too_large = first == 0xf4 && byte(1) > 0x8f;
   return overlong || too_large ? 0 : length;
 }
 
+}  // namespace
+
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);
-    if (length == 0)
+    if (length == 0) {
       return false;
+    }
     text.remove_prefix(length);
   }
   return true;
 }
+
+namespace {
 
 bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(),
@@ -67,8 +74,9 @@ bool is_ascii(std::string_view text) {
 
 /// Hexadecimal digits at the beginning of `text`, exactly `count`; they are taken off.
 bool take_hex(std::string_view& text, std::size_t count, std::uint32_t& value) {
-  if (text.size() < count)
+  if (text.size() < count) {
     return false;
+  }
   const char* end = text.data() + count;
   const auto [stop, error] = std::from_chars(text.data(), end, value, 16);
   text.remove_prefix(count);
@@ -83,8 +91,9 @@ void Source::fail(const std::string& what) const {
 
 unsigned char Source::opcode() {
   opcode_at_ = next_;
-  if (next_ == bytes_.size())
+  if (next_ == bytes_.size()) {
     fail("truncated, there is no STOP");
+  }
   return static_cast<unsigned char>(bytes_[next_++]);
 }
 
@@ -111,8 +120,9 @@ double Source::big_endian_double() {
 
 std::string_view Source::line() {
   const std::size_t end = bytes_.find('\n', next_);
-  if (end == std::string_view::npos)
+  if (end == std::string_view::npos) {
     fail("truncated, a line does not end");
+  }
   const std::string_view found = bytes_.substr(next_, end - next_);
   next_ = end + 1;
   return found;
@@ -142,8 +152,9 @@ std::int64_t Source::long_of(std::string_view bytes) const {
   // Longer forms may only repeat the sign.
   const char sign = negative ? '\xff' : '\0';
   for (std::size_t i = 8; i < bytes.size(); ++i) {
-    if (bytes[i] != sign)
+    if (bytes[i] != sign) {
       fail("an integer of " + std::to_string(bytes.size()) + " bytes");
+    }
   }
   std::memcpy(&value, bytes.data(), std::min<std::size_t>(bytes.size(), 8));
   const auto result = static_cast<std::int64_t>(value);
@@ -154,8 +165,9 @@ std::int64_t Source::long_of(std::string_view bytes) const {
 }
 
 std::string_view Source::utf8(std::string_view text) const {
-  if (!is_ascii(text) && !is_utf8(text))
+  if (!is_ascii(text) && !is_utf8(text)) {
     fail("text that is not UTF-8");
+  }
   return text;
 }
 
@@ -168,8 +180,9 @@ std::string Source::unescaped_unicode(std::string_view line) const {
     std::uint32_t point = static_cast<unsigned char>(c);
     if (c == '\\' && digits != 0) {
       line.remove_prefix(1);
-      if (!take_hex(line, digits, point) || point > 0x10ffff)
+      if (!take_hex(line, digits, point) || point > 0x10ffff) {
         fail("an escape that is none");
+      }
     }
     append_utf8(text, point);
   }
@@ -191,10 +204,12 @@ std::string Source::unquoted(std::string_view line) const {
       const std::size_t which = line.empty() ? kNames.npos : kNames.find(line.front());
       std::uint32_t byte = 0;
       const bool hex = line.starts_with('x');
-      if (!line.empty())
+      if (!line.empty()) {
         line.remove_prefix(1);
-      if (which == kNames.npos && !(hex && take_hex(line, 2, byte)))
+      }
+      if (which == kNames.npos && !(hex && take_hex(line, 2, byte))) {
         fail("an escape that is none");
+      }
       c = which == kNames.npos ? static_cast<char>(byte) : kMeans[which];
     }
     text += c;
@@ -205,8 +220,9 @@ std::string Source::unquoted(std::string_view line) const {
 std::string utf8_of_latin1(std::string_view latin1) {
   std::string text;
   text.reserve(latin1.size() + latin1.size() / 2);
-  for (const char c : latin1)
+  for (const char c : latin1) {
     append_utf8(text, static_cast<unsigned char>(c));
+  }
   return text;
 }
 
@@ -217,8 +233,9 @@ bool latin1_of_utf8(std::string_view utf8, std::string& latin1) {
       latin1 += utf8[i];
       continue;
     }
-    if (first > 0xc3 || i + 1 == utf8.size())
+    if (first > 0xc3 || i + 1 == utf8.size()) {
       return false;
+    }
     latin1 += static_cast<char>((first & 3) << 6 | (static_cast<unsigned char>(utf8[++i]) & 0x3f));
   }
   return true;

@@ -33,12 +33,15 @@ bool Value::is_object_of(std::string_view module, std::string_view attribute) co
 }
 
 Value::Items Value::pairs() const noexcept {
-  if (kind == Kind::dict)
+  if (kind == Kind::dict) {
     return items;
-  if (kind != Kind::object)
+  }
+  if (kind != Kind::object) {
     return {};
-  if (is_mapping(*this))
+  }
+  if (is_mapping(*this)) {
     return entries;
+  }
   const Value* state = items.size() > 2 ? items[2] : nullptr;
   return state != nullptr && state->is(Kind::dict) ? state->items : Items{};
 }
@@ -46,8 +49,9 @@ Value::Items Value::pairs() const noexcept {
 const Value* Value::find(std::string_view key) const noexcept {
   const Items all = pairs();
   for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
-    if (all[i]->is(Kind::text) && all[i]->text == key)
+    if (all[i]->is(Kind::text) && all[i]->text == key) {
       return all[i + 1];
+    }
   }
   return nullptr;
 }
@@ -75,16 +79,18 @@ std::string Value::describe() const {
 }
 
 std::string_view Document::keep(std::string_view text) {
-  if (text.empty())
+  if (text.empty()) {
     return {};
+  }
   char* copy = room<char>(text.size());
   std::memcpy(copy, text.data(), text.size());
   return {copy, text.size()};
 }
 
 std::span<const Value*> Document::keep(std::span<const Value* const> items, std::size_t capacity) {
-  if (items.empty() && capacity == 0)
+  if (items.empty() && capacity == 0) {
     return {};
+  }
   const Value** copy = room<const Value*>(std::max(capacity, items.size()));
   std::copy(items.begin(), items.end(), copy);
   return {copy, items.size()};

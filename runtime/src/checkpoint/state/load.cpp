@@ -15,9 +15,9 @@ namespace fs = std::filesystem;
 
 void check_optimizer(const Stored& stored, const detail::OptimizerState& optimizer) {
   if (!stored.training.optimizer.empty() && stored.training.optimizer != optimizer.name()) {
-    throw Error(Errc::config, fmt::format("{} was saved with optimizer {}, this run uses {}",
-                                          stored.path.string(), stored.training.optimizer,
-                                          optimizer.name()));
+    throw Error(Errc::config,
+                fmt::format("{} was saved with optimizer {}, this run uses {}",
+                            stored.path.string(), stored.training.optimizer, optimizer.name()));
   }
 }
 
@@ -39,8 +39,8 @@ void load_training(const Stored& stored, detail::ModelState& model,
 void load_part(const Part& part, const fs::path& folder, int index) {
   StoredModel stored(folder, Want::everything, index);
   check_optimizer(stored.stored(), *part.optimizer);
-  stored.check(*part.model, stored.stored().manifest ? BuffersMay::not_be_missing
-                                                     : BuffersMay::be_missing);
+  stored.check(*part.model,
+               stored.stored().manifest ? BuffersMay::not_be_missing : BuffersMay::be_missing);
   const auto moments = moment_arrays(*part.model, *part.optimizer);
   for (const FlatArray& array : moments) {
     stored.check(array);

@@ -30,6 +30,15 @@ bool is_plain(const plugins::RuntimeSettings& settings) {
   return settings.origin == "none" && settings.sharding.strategy == plugins::Strategy::no_shard;
 }
 
+std::string words_of(StateDictType form) {
+  switch (form) {
+    case StateDictType::full: return "FULL_STATE_DICT";
+    case StateDictType::local: return "LOCAL_STATE_DICT";
+    case StateDictType::sharded: break;
+  }
+  return "SHARDED_STATE_DICT";
+}
+
 std::string numbered(const std::string& stem, int index, const std::string& ending) {
   return stem + (index == 0 ? "" : "_" + std::to_string(index)) + ending;
 }
@@ -165,8 +174,7 @@ class Save {
     expected_.push_back({.path = name});
   }
 
-  void write_model(detail::ModelState& model, const std::string& name,
-                   std::optional<DType> dtype) {
+  void write_model(detail::ModelState& model, const std::string& name, std::optional<DType> dtype) {
     write_full_model(model, folder_ ? in_folder(name) : fs::path(name), dtype, attempt_);
     expected_.push_back({.path = name});
   }
@@ -213,8 +221,8 @@ class Save {
       file.close();
       folder_->commit();
     } catch (const std::exception& error) {
-      engine_.groups.abort(fmt::format("rank 0 could not complete {}: {}", directory_,
-                                       error.what()));
+      engine_.groups.abort(
+          fmt::format("rank 0 could not complete {}: {}", directory_, error.what()));
       throw;
     }
   }
@@ -243,18 +251,24 @@ class Save {
     return crc32(0, bytes);
   }
 
+  static Manifest::Training training_of(detail::OptimizerState& optimizer) {
+    return {optimizer.steps, optimizer.skipped_steps, optimizer.name(),
+            optimizer.scaler() ? optimizer.scaler()->state() : std::map<std::string, double>()};
+  }
+
   [[nodiscard]] Manifest manifest_of() const {
-    detail::OptimizerState& optimizer = *parts_.front().optimizer;
+    const Manifest::Training first = training_of(*parts_.front().optimizer);
     Manifest manifest;
     manifest.writer = "acclaunch " ACC_VERSION;
-    manifest.state_dict = plugins::to_string(form());
+    manifest.state_dict = words_of(form());
     manifest.strategy = to_string(engine_.settings.sharding.strategy);
     manifest.world_size = ranks_;
-    manifest.step = optimizer.steps;
-    manifest.skipped_steps = optimizer.skipped_steps;
-    manifest.optimizer = optimizer.name();
-    if (optimizer.scaler()) {
-      manifest.loss_scaler = optimizer.scaler()->state();
+    manifest.step = first.step;
+    manifest.skipped_steps = first.skipped_steps;
+    manifest.optimizer = first.optimizer;
+    manifest.loss_scaler = first.loss_scaler;
+    for (const Part& part : parts_.subspan(1)) {
+      manifest.others.push_back(training_of(*part.optimizer));
     }
     for (const Part& part : parts_) {
       for (const sharding::FlatParameter* flat : part.model->flats()) {

@@ -10,8 +10,7 @@ std::vector<FlatArray> weight_arrays(detail::ModelState& model) {
   return arrays;
 }
 
-std::vector<FlatArray> moment_arrays(detail::ModelState& model,
-                                     detail::OptimizerState& optimizer) {
+std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::OptimizerState& optimizer) {
   std::vector<FlatArray> arrays;
   for (auto& state : optimizer.flats()) {
     for (const auto& moment : state.moments) {

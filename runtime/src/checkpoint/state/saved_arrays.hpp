@@ -21,8 +21,8 @@ struct FlatArray {
 std::vector<FlatArray> weight_arrays(detail::ModelState& model);
 std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::OptimizerState& optimizer);
 
-/// Into how many shards a flat parameter is cut: rank r holds shard r % shards (or all of them), and
-/// ranks 0 to shards - 1 hold it once. 1: it is whole everywhere.
+/// Into how many shards a flat parameter is cut: rank r holds shard r % shards (or all of them),
+/// and ranks 0 to shards - 1 hold it once. 1: it is whole everywhere.
 int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat);
 
 /// In which dtype values of a parameter are stored; those of buffers are f32.

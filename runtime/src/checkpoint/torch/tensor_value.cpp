@@ -37,15 +37,17 @@ Call unwrapped(const Call& call) {
 
 /// The _rebuild_tensor call that the value is or wraps; without a callable where it is none.
 Call tensor_call(const Value& value) {
-  if (!value.is(Kind::object))
+  if (!value.is(Kind::object)) {
     return {};
+  }
   Call call{value.items[0], value.items[1]->items};
   while (call.callable != nullptr) {
     const auto is = [&](std::string_view name) {
       return call.callable->is_global("torch._utils", name);
     };
-    if (is("_rebuild_tensor") || is("_rebuild_tensor_v2") || is("_rebuild_tensor_v3"))
+    if (is("_rebuild_tensor") || is("_rebuild_tensor_v2") || is("_rebuild_tensor_v3")) {
       return call;
+    }
     call = unwrapped(call);
   }
   return {};
@@ -72,12 +74,14 @@ Shape Decoder::integers(const Value& value, const char* what) const {
   // torch.Size((…)) is as good as the tuple.
   const bool sized = value.is_object_of("torch", "Size") && value.items[1]->items.size() == 1;
   const Value& tuple = sized ? *value.items[1]->items[0] : value;
-  if (!tuple.is(Kind::tuple))
+  if (!tuple.is(Kind::tuple)) {
     fail(std::string("a tensor's ") + what + " is " + value.describe());
+  }
   Shape found;
   for (const Value* item : tuple.items) {
-    if (!item->is(Kind::integer))
+    if (!item->is(Kind::integer)) {
       fail(std::string("a tensor's ") + what + " has " + item->describe());
+    }
     found.push_back(item->integer);
   }
   return found;
@@ -89,22 +93,25 @@ Dtype Decoder::dtype(const Call& call, const Value& storage_class) const {
     const auto known = storage_class.is(Kind::global) && storage_class.text == "torch"
                            ? dtype_of_torch_storage(storage_class.name)
                            : std::nullopt;
-    if (!known)
+    if (!known) {
       fail("a tensor in a storage of class " + storage_class.describe());
+    }
     return *known;
   }
   const Value* named = call.arguments.size() > 6 ? call.arguments[6] : nullptr;
   const auto known = named != nullptr && named->is(Kind::global) && named->text == "torch"
                          ? dtype_of_torch(named->name)
                          : std::nullopt;
-  if (!known)
+  if (!known) {
     fail("a tensor of dtype " + (named != nullptr ? named->describe() : "that is missing"));
+  }
   return *known;
 }
 
 void Decoder::check_strides(const Shape& shape, const Shape& strides) const {
-  if (numel_of(shape) == 0)
+  if (numel_of(shape) == 0) {
     return;
+  }
   std::int64_t expected = 1;
   for (std::size_t d = shape.size(); d-- > 0;) {
     if (shape[d] != 1 && (d >= strides.size() || strides[d] != expected)) {
@@ -117,8 +124,9 @@ void Decoder::check_strides(const Shape& shape, const Shape& strides) const {
 
 TensorValue Decoder::decode(const Value& value) const {
   const Call call = tensor_call(value);
-  if (call.callable == nullptr)
+  if (call.callable == nullptr) {
     fail("expected a tensor, found " + value.describe());
+  }
   // storage, offset, shape, strides, …
   if (call.arguments.size() < 4 || !call.arguments[0]->is(Kind::persistent) ||
       !call.arguments[1]->is(Kind::integer)) {

@@ -36,8 +36,9 @@ class Windows {
 
   void from(std::vector<std::byte>& window, std::uint64_t begin, std::uint64_t at,
             std::span<std::byte> out) {
-    if (at < begin || at + out.size() > begin + kWindow)
+    if (at < begin || at + out.size() > begin + kWindow) {
       return file_.read(offset_ + at, out);
+    }
     if (window.empty()) {
       window.resize(std::min<std::uint64_t>(kWindow, nbytes_ - begin));
       file_.read(offset_ + begin, window);
@@ -54,8 +55,9 @@ class Windows {
 bool is_unzipped(const InputFile& file, std::uint64_t offset, std::uint64_t nbytes) {
   constexpr std::string_view kMagic = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
   std::array<char, 2 + kMagic.size()> begin{};
-  if (nbytes < begin.size())
+  if (nbytes < begin.size()) {
     return false;
+  }
   file.read(offset, std::as_writable_bytes(std::span(begin)));
   return begin[0] == '\x80' && std::string_view(begin.data() + 2, kMagic.size()) == kMagic;
 }
@@ -85,8 +87,9 @@ TorchFile::TorchFile(std::shared_ptr<const InputFile> file, std::uint64_t offset
     windows.read(at, out);
   };
   records_ = archive::read_records(read, nbytes_, where());
-  for (std::size_t i = 0; i < records_.size(); ++i)
+  for (std::size_t i = 0; i < records_.size(); ++i) {
     by_name_.emplace(records_[i].name, i);
+  }
   if (const archive::Record* order = record("byteorder")) {
     const std::vector<std::byte> name = payload(*order, read);
     if (std::string_view(reinterpret_cast<const char*>(name.data()), name.size()) != "little") {
@@ -94,8 +97,9 @@ TorchFile::TorchFile(std::shared_ptr<const InputFile> file, std::uint64_t offset
     }
   }
   const archive::Record* data = record("data.pkl");
-  if (data == nullptr)
+  if (data == nullptr) {
     fail("no record data.pkl, which torch.save writes");
+  }
   document_ = pickle::read(payload(*data, read), where());
 }
 
@@ -125,8 +129,9 @@ std::vector<std::byte> TorchFile::payload(const archive::Record& record,
 std::vector<std::uint32_t> TorchFile::block_checksums(const archive::Record& storage,
                                                       std::string_view key) const {
   const archive::Record* sums = record(".acc/crc32/" + std::string(key));
-  if (sums == nullptr)
+  if (sums == nullptr) {
     return {};
+  }
   const std::uint64_t blocks = storage.nbytes / kBlock + (storage.nbytes % kBlock != 0 ? 1 : 0);
   if (sums->nbytes != blocks * sizeof(std::uint32_t)) {
     fail("record " + sums->name + " has " + std::to_string(sums->nbytes) +
@@ -147,8 +152,9 @@ bool TorchFile::is_tensor(const pickle::Value& value) noexcept {
 TensorRef TorchFile::tensor(const pickle::Value& value) const {
   const TensorValue tensor = tensor_value(value, where());
   const archive::Record* storage = record("data/" + std::string(tensor.storage));
-  if (storage == nullptr)
+  if (storage == nullptr) {
     fail("no record data/" + std::string(tensor.storage));
+  }
   if (tensor.offset > storage->nbytes || tensor.nbytes > storage->nbytes - tensor.offset) {
     fail("a tensor of shape " + to_string(tensor.shape) + " needs " +
          std::to_string(tensor.nbytes) + " bytes from byte " + std::to_string(tensor.offset) +

@@ -39,8 +39,9 @@ std::string serialization_id(const std::vector<archive::Record>& records) {
   };
   std::uint64_t names = 0, sums = 0;
   for (const archive::Record& record : records) {
-    for (const char c : record.name)
+    for (const char c : record.name) {
       names = fold(names, static_cast<unsigned char>(c));
+    }
     sums = fold(fold(sums, record.crc32), record.nbytes);
   }
   std::array<char, kSerializationIdNbytes + 1> digits{};
@@ -53,8 +54,9 @@ std::string serialization_id(const std::vector<archive::Record>& records) {
 
 TorchFileWriter::TorchFileWriter(OutputFile& out, std::string data_pkl) : writer_(out) {
   writer_.add("data.pkl", data_pkl);
-  for (const Constant& record : kHead)
+  for (const Constant& record : kHead) {
     writer_.add(record.name, record.payload);
+  }
 }
 
 void TorchFileWriter::storage(std::uint64_t nbytes, const Fill& fill) {
@@ -62,12 +64,14 @@ void TorchFileWriter::storage(std::uint64_t nbytes, const Fill& fill) {
   writer_.begin(storage_name(storages_), nbytes);
   fill([this](std::span<const std::byte> bytes) { append(bytes); });
   writer_.end();
-  if (block_nbytes_ != 0)
+  if (block_nbytes_ != 0) {
     blocks_.push_back(block_crc_);
+  }
   block_nbytes_ = 0;
   block_crc_ = 0;
-  if (nbytes > kBlock)
+  if (nbytes > kBlock) {
     writer_.add(sums_name(storages_), std::as_bytes(std::span(blocks_)));
+  }
   ++storages_;
 }
 
@@ -97,8 +101,9 @@ void TorchFileWriter::finish() {
 archive::Layout archive_layout(std::uint64_t data_pkl_nbytes,
                                std::span<const std::uint64_t> storage_nbytes) {
   std::vector<archive::RecordSize> records{{"data.pkl", data_pkl_nbytes}};
-  for (const Constant& record : kHead)
+  for (const Constant& record : kHead) {
     records.push_back({record.name, record.payload.size()});
+  }
   std::vector<std::size_t> storages;
   for (std::size_t i = 0; i < storage_nbytes.size(); ++i) {
     storages.push_back(records.size());
@@ -111,8 +116,9 @@ archive::Layout archive_layout(std::uint64_t data_pkl_nbytes,
   records.push_back({kSerializationId, kSerializationIdNbytes});
   const archive::Layout all = archive::lay_out(records);
   archive::Layout layout{.offsets = {}, .nbytes = all.nbytes};
-  for (const std::size_t i : storages)
+  for (const std::size_t i : storages) {
     layout.offsets.push_back(all.offsets[i]);
+  }
   return layout;
 }
 
@@ -129,18 +135,21 @@ void push_tensor(pickle::Writer& writer, const TensorSpec& tensor, int storage) 
   writer.text(std::to_string(storage)).text("cpu");
   writer.integer(storage_class ? numel : numel * static_cast<std::int64_t>(size_of(tensor.dtype)));
   writer.end_tuple().persistent().integer(0).begin_tuple();
-  for (const std::int64_t extent : tensor.shape)
+  for (const std::int64_t extent : tensor.shape) {
     writer.integer(extent);
+  }
   writer.end_tuple().begin_tuple();
   Shape strides(tensor.shape.size(), 1);
   for (std::size_t d = strides.size(); d-- > 1;) {
     strides[d - 1] = strides[d] * std::max<std::int64_t>(tensor.shape[d], 1);
   }
-  for (const std::int64_t stride : strides)
+  for (const std::int64_t stride : strides) {
     writer.integer(stride);
+  }
   writer.end_tuple().boolean(false).begin_ordered_dict().end_ordered_dict();
-  if (!storage_class)
+  if (!storage_class) {
     writer.global("torch", torch_name(tensor.dtype));
+  }
   writer.end_tuple().reduce();
 }
 

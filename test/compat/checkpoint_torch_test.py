@@ -1,0 +1,111 @@
+"""Training that changes hands: checkpoint_torch_test.py ACCLAUNCH TRAIN_GPT. train_gpt saves, and
+torch goes on from its folders, alone and sharded by FSDP 2; torch's FSDP 2 saves, and train_gpt goes
+on. The losses are those of the run that went on by itself. Exit 77: torch is missing here."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+try:
+    import numpy
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from safetensors.torch import load_file
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+ACCLAUNCH, TRAIN_GPT = sys.argv[1:]
+WORKER = str(pathlib.Path(__file__).resolve().parent / "workers" / "torch_gpt.py")
+LAYERS, DIM, HEADS, VOCAB, POSITIONS, ROWS = 2, 32, 4, 50, 17, 12
+SIZES = f"{LAYERS},{DIM},{HEADS},{VOCAB}"
+SAVED, LAST = 3, 6
+TOLERANCE = 2e-5  # of a loss: as the parity tests
+
+
+def run(command, ranks, *flags):
+    environment = {name: value for name, value in os.environ.items()
+                   if name not in ("RANK", "WORLD_SIZE")}
+    environment |= {"OMP_NUM_THREADS": "1"}
+    launched = [ACCLAUNCH, "--cpu", "--num_processes", str(ranks), *flags, *command]
+    done = subprocess.run(launched, env=environment, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 0, f"{launched}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def fsdp(strategy, form="SHARDED_STATE_DICT"):
+    return ["--use_fsdp", "--fsdp_sharding_strategy", strategy, "--fsdp_state_dict_type", form,
+            "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
+            "--fsdp_transformer_layer_cls_to_wrap", "Block"]
+
+
+def train(folder, ranks, flags, last, *more):
+    """train_gpt's losses."""
+    metrics = folder / f"metrics_{len(list(folder.iterdir()))}.jsonl"
+    run([TRAIN_GPT, "--batches", str(folder / "batches.npy"), "--layers", str(LAYERS), "--heads",
+         str(HEADS), "--dim", str(DIM), "--vocab", str(VOCAB), "--steps", str(last), "--metrics",
+         str(metrics), *map(str, more)], ranks, *flags)
+    return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
+
+
+def torch_train(folder, ranks, first, last, *more):
+    output = run([sys.executable, WORKER, str(folder / "batches.npy"), str(first), str(last), SIZES,
+                  *map(str, more)], ranks, "--no_python")
+    return json.loads(re.search(r"\{.*\}", output)[0])["losses"]  # behind its rank's prefix
+
+
+def expect_near(found, expected, what):
+    assert len(found) == len(expected), (what, found, expected)
+    for a, b in zip(found, expected):
+        assert abs(a - b) < TOLERANCE, (what, found, expected)
+
+
+def make_batches(folder):
+    generator = numpy.random.default_rng(5)
+    shape = (LAST, ROWS, POSITIONS + 1)
+    numpy.save(folder / "batches.npy", generator.integers(0, VOCAB, shape, dtype=numpy.int32))
+
+
+def expect_weights(saved, exported):
+    """The model's folder into plain tensors, as torch reads it, is what was exported."""
+    expected = load_file(exported)
+    found = {"model": {name: torch.full_like(value, -1.0) for name, value in expected.items()}}
+    dcp.load(found, checkpoint_id=str(saved / "pytorch_model_fsdp_0"), no_dist=True)
+    assert "lm_head.weight" in expected
+    for name, value in expected.items():
+        assert torch.equal(found["model"][name], value), name
+
+
+def test_torch_goes_on(folder):
+    two_by_two = ["--use_parallelism_config", "--parallelism_config_dp_replicate_size", "2",
+                  "--parallelism_config_dp_shard_size", "2"]
+    for ranks, strategy, groups, readers in ((2, "FULL_SHARD", [], (1, 3)),
+                                             (4, "HYBRID_SHARD", two_by_two, (2,))):
+        flags = fsdp(strategy) + groups
+        saved = folder / f"ours_{ranks}"
+        unbroken = train(folder, ranks, flags, LAST)
+        train(folder, ranks, flags, SAVED, "--save", saved, "--export", f"{saved}.safetensors")
+        expect_weights(saved, f"{saved}.safetensors")
+        for reader in readers:
+            losses = torch_train(folder, reader, SAVED, LAST, "--load", saved)
+            expect_near(losses, unbroken[SAVED:], f"torch on {reader} after {strategy}")
+
+
+def test_train_gpt_goes_on(folder):
+    saved = folder / "torch"
+    torch_train(folder, 2, 0, SAVED, "--save", saved)
+    unbroken = torch_train(folder, 2, SAVED, LAST, "--load", saved)
+    for ranks, strategy in ((1, "NO_SHARD"), (4, "FULL_SHARD")):
+        losses = train(folder, ranks, fsdp(strategy), LAST, "--resume", saved)
+        expect_near(losses, unbroken, f"{strategy} on {ranks} after torch")
+
+
+with tempfile.TemporaryDirectory() as name:
+    make_batches(pathlib.Path(name))
+    test_torch_goes_on(pathlib.Path(name))
+    test_train_gpt_goes_on(pathlib.Path(name))
