@@ -38,6 +38,7 @@ Manifest sample() {
       .skipped_steps = 3,
       .optimizer = "adamw",
       .loss_scaler = {{"scale", 0.1}, {"a", std::numeric_limits<double>::infinity()}},
+      .others = {{7, 1, "sgd", {{"scale", 2.0}}}, {8, 0, "adamw", {}}},
       .aliases = {{"lm_head.weight", "wte.weight \"é\""}},
       .local_layout = R"({"cut": [1, 2]})",
       .files = {{"optimizer_0/.metadata", 5, crc_of("bytes")}, {"__0_0.distcp", 3, std::nullopt}},
@@ -85,6 +86,7 @@ TEST_CASE("a manifest is read as it was written") {
   CHECK(read.skipped_steps == written.skipped_steps);
   CHECK(read.optimizer == written.optimizer);
   CHECK(read.loss_scaler == written.loss_scaler);
+  CHECK(read.others == written.others);
   CHECK(read.aliases == written.aliases);
   CHECK(read.local_layout == written.local_layout);
   REQUIRE(read.files.size() == 2);
@@ -123,6 +125,8 @@ TEST_CASE("a manifest that is wrong in a value says which") {
       {"/step", std::numeric_limits<std::uint64_t>::max(), "found 18446744073709551615"},
       {"/step", 1e300, "found 1e+300"},
       {"/skipped_steps", 1.5, "m: 'skipped_steps': an integer"},
+      {"/others/1/step", -1,
+       "m: 'others[1].step': an integer from 0 to 9223372036854775807 expected, found -1"},
       {"/loss_scaler", json::array(), "m: 'loss_scaler': an object expected, found []"},
       {"/loss_scaler/scale", "large", "m: 'loss_scaler.scale': a number expected, found \"large\""},
       {"/aliases/lm_head.weight", 4, "m: 'aliases.lm_head.weight': a string expected"},
