@@ -9,6 +9,7 @@
 #include "checkpoint/torch/torch_file.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -113,9 +114,14 @@ void verify_values(const fs::path& folder, ArchiveCheck& check, Verification& fo
   }
 }
 
-/// What of a checkpoint is no tensor of the catalog: `with_tensors` are files that it lists.
-void verify_others(const fs::path& path, const std::optional<Manifest>& manifest,
-                   const std::set<fs::path>& with_tensors, Verification& found) {
+/// What was seen of a checkpoint.
+struct Opened {
+  std::set<fs::path> files;  ///< with tensors
+  std::optional<Manifest> manifest;
+};
+
+/// What of a checkpoint is no tensor of its catalogs.
+void verify_others(const fs::path& path, const Opened& opened, Verification& found) {
   ArchiveCheck check(found);
   if (!fs::is_directory(path)) {
     return;
@@ -124,10 +130,11 @@ void verify_others(const fs::path& path, const std::optional<Manifest>& manifest
     if (entry.path().filename() == dcp::kMetadataFile) {
       verify_values(entry.path().parent_path(), check, found);
     } else if (entry.is_regular_file() && is_archive(entry.path()) &&
-               !with_tensors.contains(entry.path())) {
+               !opened.files.contains(entry.path())) {
       check.file(entry.path());
     }
   }
+  const std::optional<Manifest>& manifest = opened.manifest;
   for (const Manifest::File& file : manifest ? manifest->files : std::vector<Manifest::File>{}) {
     if (file.crc32) {
       try {
@@ -139,15 +146,13 @@ void verify_others(const fs::path& path, const std::optional<Manifest>& manifest
   }
 }
 
-/// The same file is not told twice for the same reason.
+/// By file; the same reason is not told twice.
 void sort_damage(std::vector<Damage>& damaged) {
+  std::set<std::string> seen;
+  std::erase_if(damaged, [&](const Damage& damage) { return !seen.insert(damage.reason).second; });
   std::stable_sort(damaged.begin(), damaged.end(), [](const Damage& a, const Damage& b) {
     return std::tie(a.file, a.tensor) < std::tie(b.file, b.tensor);
   });
-  const auto same = [](const Damage& a, const Damage& b) {
-    return a.file == b.file && a.tensor == b.tensor && a.reason == b.reason;
-  };
-  damaged.erase(std::unique(damaged.begin(), damaged.end(), same), damaged.end());
 }
 
 }  // namespace
@@ -199,24 +204,47 @@ void verify_tensors(const Stored& stored, int num_threads, const Progress& progr
   found.unchecked_tensors += unchecked.size();
 }
 
+namespace {
+
+/// Opens and checks what is there; gives whether it could be opened.
+bool verify_opened(const std::function<Stored()>& open, const fs::path& path, int num_threads,
+                   const Progress& progress, Opened& opened, Verification& found) {
+  try {
+    const Stored stored = open();
+    opened.manifest = stored.manifest;
+    opened.files.insert(stored.catalog.files.begin(), stored.catalog.files.end());
+    verify_tensors(stored, num_threads, progress, found);
+    return true;
+  } catch (const Error& error) {
+    found.damaged.push_back({path, "", error.what()});
+    return false;
+  }
+}
+
+}  // namespace
+
 Verification verify(const fs::path& path, int num_threads, const Progress& progress) {
   const Format format = format_of(path);
   Verification found;
-  std::set<fs::path> with_tensors;
-  std::optional<Manifest> manifest;
+  Opened opened;
   for (int index = 0; index == 0 || (format == Format::save_folder &&
                                      accelerate::find_model(path, index).has_value());
        ++index) {
-    try {
-      const Stored stored = open_checkpoint(path, Want::everything, index);
-      manifest = stored.manifest;
-      with_tensors.insert(stored.catalog.files.begin(), stored.catalog.files.end());
-      verify_tensors(stored, num_threads, progress, found);
-    } catch (const Error& error) {
-      found.damaged.push_back({path, "", error.what()});
+    const auto all = [&] { return open_checkpoint(path, Want::everything, index); };
+    if (verify_opened(all, path, num_threads, progress, opened, found) ||
+        format != Format::save_folder) {
+      continue;
+    }
+    // What is not hurt is still checked.
+    for (const auto& part :
+         {accelerate::find_model(path, index), accelerate::find_optimizer(path, index)}) {
+      if (part) {
+        verify_opened([&] { return open_checkpoint(*part); }, *part, num_threads, progress, opened,
+                      found);
+      }
     }
   }
-  verify_others(path, manifest, with_tensors, found);
+  verify_others(path, opened, found);
   sort_damage(found.damaged);
   return found;
 }
