@@ -95,6 +95,9 @@ Result write_dcp(const Stored& stored, const fs::path& out, const Options& optio
     folder.cut(options.num_processes);
     result.add(name, std::move(folder), reader);
   }
+  if (folders.size() > 1 && stored.format == Format::save_folder) {
+    result.add_other_state(stored.path);
+  }
   return result.write(folders.size() == 1 ? std::optional<Manifest>() : manifest_of(stored));
 }
 
