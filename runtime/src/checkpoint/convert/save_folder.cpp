@@ -156,7 +156,7 @@ Manifest manifest_of(const Stored& stored) {
   manifest.local_layout.clear();
   manifest.step = stored.training.step.value_or(manifest.step);
   manifest.skipped_steps = stored.training.skipped_steps;
-  manifest.optimizer = has_optimizer(stored) ? optimizer_of(stored) : manifest.optimizer;
+  manifest.optimizer = known_optimizer(stored);
   manifest.loss_scaler = stored.training.loss_scaler;
   return manifest;
 }

@@ -40,7 +40,7 @@ class SaveFolder {
   std::vector<std::filesystem::path> copies_;
 };
 
-/// Of a SHARDED_STATE_DICT with this state.
+/// Of a SHARDED_STATE_DICT with this state; what is said of other models stays.
 Manifest manifest_of(const Stored& stored);
 
 }  // namespace acc::checkpoint::conversion
