@@ -311,6 +311,25 @@ TEST_CASE("reshard and convert: there and back, weights and optimizer") {
   }
 }
 
+TEST_CASE("reshard and convert: a save folder's other files come along") {
+  const TemporaryFolder folder;
+  const fs::path copy = copy_of(kFsdp, folder);
+  for (const char* name :
+       {"scheduler.bin", "random_states_0.pkl", "random_states_3.pkl", "x.txt"}) {
+    std::ofstream(copy / name) << name;
+  }
+  for (const Words& words : {Words{"reshard"}, Words{"convert", "--to", "dcp"}}) {
+    const fs::path out = folder.path() / words.front();
+    Words all = words;
+    all.insert(all.end(), {copy, out, "--num_processes", "2"});
+    REQUIRE(acclaunch(all).status == 0);
+    CHECK(names_in(out) == std::set<std::string>{"acc_checkpoint.json", "optimizer_0",
+                                                 "pytorch_model_fsdp_0", "random_states_0.pkl",
+                                                 "scheduler.bin"});
+    CHECK(file_text(out / "scheduler.bin") == "scheduler.bin");
+  }
+}
+
 TEST_CASE("reshard and convert: another folder is not replaced unasked, other files never") {
   const TemporaryFolder folder;
   const std::string out = folder.path() / "out";
