@@ -435,6 +435,51 @@ TEST_CASE("checkpoints of every form come from a GPU, and into one, offloaded or
   }
 }
 
+TEST_CASE("the state dict of a GPU, in its memory or the host's, is there when it is handed out") {
+  for (const Strategy strategy : {Strategy::no_shard, Strategy::full_shard}) {
+    for (const Offload& offload : kOffloads) {
+      if (offload.param != OffloadDevice::none && strategy == Strategy::no_shard) {
+        continue;
+      }
+      CAPTURE(to_string(strategy));
+      CAPTURE(offload.name);
+      Job job = job_of(2, {strategy}, MixedPrecision::no, 1);
+      job.device = Device::cuda;
+      job.device_collectives = DeviceCollectives::staged;
+      job.sharding.offload_optimizer = offload.optimizer;
+      job.sharding.offload_param = offload.param;
+      acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+        auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+        auto model = runtime.model(7);
+        Net net(model);
+        auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05});
+        net.micro_step(Access(runtime.device(), model.compute_dtype()), 1);
+        optimizer.step();
+        // Of a stream that is not ordered with the program's.
+        const auto taken = [&](bool to_cpu) {
+          Weights all;
+          model.state_dict({.rank0_only = false, .offload_to_cpu = to_cpu},
+                           [&](const acc::FullTensor& tensor) {
+                             auto& values = all[std::string(tensor.name)];
+                             std::size_t numel = 1;
+                             for (const std::int64_t size : tensor.shape) {
+                               numel *= static_cast<std::size_t>(size);
+                             }
+                             values.resize(numel);
+                             REQUIRE(cudaMemcpy(values.data(), tensor.data, numel * sizeof(float),
+                                                cudaMemcpyDefault) == cudaSuccess);
+                           });
+          return all;
+        };
+        const Weights on_device = taken(false);
+        CHECK(on_device == taken(true));
+        CHECK(on_device.size() > 4);
+        runtime.barrier();
+      });
+    }
+  }
+}
+
 TEST_CASE("loading waits until the GPU has read the weights in host memory that it overwrites") {
   const acc::test::TemporaryFolder folder;
   const std::string path = (folder.path() / "weights.safetensors").string();

@@ -107,10 +107,12 @@ void GatheredTensors::gather(std::size_t array) {
   }
 }
 
-/// Holds what was gathered, on the host where it is wanted there.
+/// Holds what was gathered, on the host where it is wanted there. It is there on return: the
+/// program may read it from any stream.
 void GatheredTensors::keep(const device::MemoryPtr& full, std::size_t nbytes) {
   device::Device& device = *model_.engine().device;
   if (!where_.on_host || device.kind() == plugins::Device::cpu) {
+    device.record(device.compute())->synchronize();
     device_memory_ = full;
     return;
   }
