@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -602,6 +603,20 @@ TEST_CASE("a 16-bit model beside any form is not what a run goes on from") {
       expected = found;
     }
   }
+}
+
+TEST_CASE("the files of more local shards than may be open at once are told apart") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "saved").string();
+  save_trained(job_of(6, Strategy::full_shard, StateDictType::local), path);
+  rlimit unlimited{};
+  ::getrlimit(RLIMIT_NOFILE, &unlimited);
+  const int next = ::dup(0);
+  ::close(next);
+  const rlimit few{static_cast<rlim_t>(next) + 4, unlimited.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  CHECK_NOTHROW(acc::checkpoint::open_checkpoint(path, acc::checkpoint::Want::weights));
+  ::setrlimit(RLIMIT_NOFILE, &unlimited);
 }
 
 TEST_CASE("names that would not come back are refused, on every rank, and nothing is left") {

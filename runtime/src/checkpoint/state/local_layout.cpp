@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <memory>
+#include <iterator>
 
 namespace acc::checkpoint {
 namespace {
@@ -60,61 +60,41 @@ LocalFlat decode(const json& value, const fs::path& path) {
   return flat;
 }
 
-/// The files of the ranks, opened when they are first asked for.
-class RankFiles {
+/// A rank's file.
+class RankFile {
  public:
-  RankFiles(fs::path folder, int index, Catalog& catalog)
-      : folder_(std::move(folder)), index_(index), catalog_(catalog) {}
+  RankFile(const fs::path& path, Catalog& catalog)
+      : opened_(path), number_(catalog.file(path)), catalog_(catalog) {}
 
-  /// The tensor of that key in a rank's file, and the place of its bytes.
+  /// The tensor of that key, and the place of its bytes.
   struct Found {
     torch::TensorRef tensor;
     std::uint32_t file;
     std::int32_t record;
   };
-  Found find(int rank, const std::string& key) {
-    Opened& opened = open(rank);
-    const pickle::Value* value = opened.file->root().find(key);
+  Found find(const std::string& key) {
+    const pickle::Value* value = opened_.root().find(key);
     if (value == nullptr || !torch::TorchFile::is_tensor(*value)) {
-      fail(opened.file->file().path(), "has no tensor '" + key + "'");
+      fail(path(), "has no tensor '" + key + "'");
     }
-    Found found{opened.file->tensor(*value), opened.number, -1};
+    Found found{opened_.tensor(*value), number_, -1};
     const torch::StoredBytes& bytes = found.tensor.bytes;
     found.record = static_cast<std::int32_t>(catalog_.records.size());
-    catalog_.records.push_back({key, opened.number, bytes.record_offset, bytes.record_nbytes,
-                                bytes.record_crc32, bytes.blocks});
+    catalog_.records.push_back(
+        {key, number_, bytes.record_offset, bytes.record_nbytes, bytes.record_crc32, bytes.blocks});
     return found;
   }
-  [[nodiscard]] fs::path path_of(int rank) const {
-    return folder_ / accelerate::local_model_file(index_, rank);
-  }
+  [[nodiscard]] const fs::path& path() const { return opened_.file().path(); }
 
  private:
-  struct Opened {
-    std::unique_ptr<torch::TorchFile> file;
-    std::uint32_t number = 0;
-  };
-  Opened& open(int rank) {
-    if (static_cast<std::size_t>(rank) >= files_.size()) {
-      files_.resize(static_cast<std::size_t>(rank) + 1);
-    }
-    Opened& opened = files_[static_cast<std::size_t>(rank)];
-    if (!opened.file) {
-      opened.file = std::make_unique<torch::TorchFile>(path_of(rank));
-      opened.number = catalog_.file(path_of(rank));
-    }
-    return opened;
-  }
-
-  fs::path folder_;
-  int index_;
+  torch::TorchFile opened_;
+  std::uint32_t number_;
   Catalog& catalog_;
-  std::vector<Opened> files_;
 };
 
 /// The boxes of a member that lie in a shard, which is stored as `found`.
 void add_pieces(const LocalFlat::Member& member, std::int64_t shard_begin, std::int64_t shard_numel,
-                const RankFiles::Found& found, std::vector<StoredPiece>& pieces) {
+                const RankFile::Found& found, std::vector<StoredPiece>& pieces) {
   const std::int64_t begin = std::max(member.offset, shard_begin);
   const std::int64_t end =
       std::min(member.offset + numel_of(member.shape), shard_begin + shard_numel);
@@ -131,27 +111,37 @@ void add_pieces(const LocalFlat::Member& member, std::int64_t shard_begin, std::
   }
 }
 
-void read_flat(const LocalFlat& flat, RankFiles& files, Catalog& catalog) {
-  std::vector<StoredTensor> tensors;
-  for (const LocalFlat::Member& member : flat.members) {
-    tensors.push_back({member.name, "param", flat.key, Dtype::f32, member.shape, {}});
-  }
+using Tensors = std::vector<StoredTensor>;
+
+/// What a rank holds of a flat parameter. tensors: of its members.
+void read_shard(const LocalFlat& flat, int rank, RankFile& file, Tensors& tensors) {
   const std::int64_t shard_numel = flat.padded_numel / flat.shards;
-  for (int rank = 0; rank < flat.shards; ++rank) {
-    const RankFiles::Found found = files.find(rank, flat.key);
-    if (found.tensor.shape != Shape{shard_numel}) {
-      fail(files.path_of(rank), "'" + flat.key + "': expected shape " +
-                                    to_string(Shape{shard_numel}) + ", found " +
-                                    to_string(found.tensor.shape));
-    }
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (rank > 0 && tensors[i].dtype != found.tensor.dtype) {
-        fail(files.path_of(rank), "'" + flat.key + "' has another dtype than that of rank 0");
-      }
-      tensors[i].dtype = found.tensor.dtype;
-      add_pieces(flat.members[i], rank * shard_numel, shard_numel, found, tensors[i].pieces);
-    }
+  const RankFile::Found found = file.find(flat.key);
+  if (found.tensor.shape != Shape{shard_numel}) {
+    fail(file.path(), "'" + flat.key + "': expected shape " + to_string(Shape{shard_numel}) +
+                          ", found " + to_string(found.tensor.shape));
   }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (rank > 0 && tensors[i].dtype != found.tensor.dtype) {
+      fail(file.path(), "'" + flat.key + "' has another dtype than that of rank 0");
+    }
+    tensors[i].dtype = found.tensor.dtype;
+    add_pieces(flat.members[i], rank * shard_numel, shard_numel, found, tensors[i].pieces);
+  }
+}
+
+StoredTensor read_buffer(const std::string& name, RankFile& file) {
+  const RankFile::Found found = file.find(name);
+  StoredTensor tensor{name, "param", name, found.tensor.dtype, found.tensor.shape, {}};
+  if (numel_of(found.tensor.shape) > 0) {
+    tensor.pieces.push_back({whole(found.tensor.shape), found.file, found.tensor.bytes.offset,
+                             found.tensor.bytes.nbytes, Packing::raw, found.record});
+  }
+  return tensor;
+}
+
+/// Under all of their names.
+void add_members(const LocalFlat& flat, Tensors tensors, Catalog& catalog) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     for (const std::string& alias : flat.members[i].aliases) {
       catalog.tensors.push_back(tensors[i]);
@@ -193,19 +183,33 @@ std::vector<LocalModel> parse_local_layout(const std::string& text, const fs::pa
 
 void read_local_model(const fs::path& folder, int index, const LocalModel& model,
                       Catalog& catalog) {
-  RankFiles files(folder, index, catalog);
+  int ranks = 1;
+  std::vector<Tensors> members;  // of each flat parameter
   for (const LocalFlat& flat : model.flats) {
-    read_flat(flat, files, catalog);
-  }
-  for (const std::string& name : model.buffers) {
-    const RankFiles::Found found = files.find(0, name);
-    catalog.tensors.push_back({name, "param", name, found.tensor.dtype, found.tensor.shape, {}});
-    if (numel_of(found.tensor.shape) > 0) {
-      catalog.tensors.back().pieces.push_back({whole(found.tensor.shape), found.file,
-                                               found.tensor.bytes.offset, found.tensor.bytes.nbytes,
-                                               Packing::raw, found.record});
+    ranks = std::max(ranks, flat.shards);
+    members.emplace_back();
+    for (const LocalFlat::Member& member : flat.members) {
+      members.back().push_back({member.name, "param", flat.key, Dtype::f32, member.shape, {}});
     }
   }
+  Tensors buffers;
+  for (int rank = 0; rank < ranks; ++rank) {  // one file is open at a time: there may be thousands
+    RankFile file(folder / accelerate::local_model_file(index, rank), catalog);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (rank < model.flats[i].shards) {
+        read_shard(model.flats[i], rank, file, members[i]);
+      }
+    }
+    if (rank == 0) {
+      for (const std::string& name : model.buffers) {
+        buffers.push_back(read_buffer(name, file));
+      }
+    }
+  }
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    add_members(model.flats[i], std::move(members[i]), catalog);
+  }
+  std::ranges::move(buffers, std::back_inserter(catalog.tensors));
 }
 
 }  // namespace acc::checkpoint
