@@ -218,6 +218,43 @@ TEST_CASE("a run goes on from its newest checkpoint, whatever ranks it has") {
   check_losses(steps);
 }
 
+TEST_CASE("a run goes on from what torch's FSDP saved in Accelerate's layout") {
+  const TemporaryFolder folder;
+  const fs::path saved = fs::path(ACC_TEST_DATA) / "checkpoints" / "fsdp2_w4";
+  const std::string tokens = folder.path() / "tokens.bin";
+  std::ofstream(tokens, std::ios::binary) << std::string(1000, '\0');
+  const std::string exported = folder.path() / "out.safetensors";
+  const std::string bin = ACC_BIN_DIR;
+  Program launcher({bin + "/acclaunch",
+                    "--config_file",
+                    std::string(ACC_SOURCE_DIR) + "/configs/zero2.yaml",
+                    "--cpu",
+                    "--num_processes",
+                    "3",
+                    bin + "/train_gpt",
+                    "--tokens",
+                    tokens,
+                    "--layers",
+                    "2",
+                    "--heads",
+                    "4",
+                    "--dim",
+                    "32",
+                    "--vocab",
+                    "64",
+                    "--seq_len",
+                    "30",
+                    "--steps",
+                    "3",
+                    "--resume",
+                    saved.string(),
+                    "--export",
+                    exported});
+  REQUIRE_MESSAGE(launcher.wait() == 0, launcher.err());
+  CHECK(launcher.out().find("going on after step 3") != std::string::npos);
+  CHECK(distance(saved / "model_full.safetensors", exported) == 0.0);
+}
+
 TEST_CASE("bf16 follows fp32 closely, in every strategy alike") {
   for (const char* config : {"fsdp_full_shard", "fsdp_no_shard", "zero1", "zero3_hpz"}) {
     CAPTURE(config);

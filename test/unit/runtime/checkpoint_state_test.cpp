@@ -11,10 +11,12 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -523,6 +525,26 @@ TEST_CASE("a damaged, missing or foreign part is refused by name on every rank")
     });
     CHECK(failures == 2);
   }
+}
+
+TEST_CASE("what is rounded by chance goes on as if nothing had been broken") {
+  const TemporaryFolder folder;
+  const auto path = [&](const char* name) { return (folder.path() / name).string(); };
+  Job job = job_of(4, Strategy::hybrid_shard, StateDictType::sharded, 2);
+  job.sharding.stochastic_rounding = true;
+  const acc::ModelOptions options{.dtype = acc::DType::bfloat16};
+  save_trained(job, path("begin"), options);
+  for (const std::uint64_t seed : {1, 2}) {  // the first run's, and another
+    on_ranks(
+        job, seed,
+        [&](auto& runtime, auto& model, auto& net, auto& optimizer) {
+          runtime.load(path("begin"), model, optimizer);
+          net.step(optimizer, 3);
+          runtime.save(path(seed == 1 ? "same" : "other"), model, optimizer);
+        },
+        options);
+  }
+  check_same(content_of(path("other")), content_of(path("same")));
 }
 
 TEST_CASE("a series keeps its limit and tells the newest alike on all ranks") {

@@ -242,7 +242,12 @@ void AtomicFolder::commit() {
 // `current` and `begin` know to look for.
 void AtomicFolder::replace_in_two_steps() const {
   rename_folder(target_, old_);
-  rename_folder(temporary_, target_);
+  try {
+    rename_folder(temporary_, target_);
+  } catch (const Error&) {
+    ::rename(old_.c_str(), target_.c_str());
+    throw;
+  }
 }
 
 fs::path AtomicFolder::current() const {

@@ -35,8 +35,10 @@ struct Manifest {
     std::int64_t skipped_steps = 0;
     std::string optimizer;
     std::map<std::string, double> loss_scaler;
+
+    bool operator==(const Training&) const = default;
   };
-  std::vector<Training> others;
+  std::vector<Training> others = {};
   std::map<std::string, std::string> aliases;  ///< second name of a tied tensor -> its name
   /// How LOCAL_STATE_DICT's flat parameters are cut, so that other worlds can read them: JSON.
   std::string local_layout;

@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -182,7 +183,7 @@ class Save {
   void write_small_files() {
     const std::int64_t step = parts_.front().optimizer->steps;
     accelerate::write_random_states(in_folder(accelerate::random_states_file(rank_)), step,
-                                    state_.of_rank);
+                                    random_states());
     for (int rank = 0; rank < ranks_; ++rank) {
       expected_.push_back({.path = accelerate::random_states_file(rank), .rank = rank});
     }
@@ -206,6 +207,15 @@ class Save {
       accelerate::write_custom(in_folder(name), state_.program);
       expected_.push_back({.path = name, .is_small = true});
     }
+  }
+
+  /// The program's of this rank, and the seeds of what the runtime rounds by chance.
+  [[nodiscard]] ProgramState random_states() const {
+    ProgramState values = state_.of_rank;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      values[seed_name(static_cast<int>(i))] = std::bit_cast<std::int64_t>(parts_[i].model->seed());
+    }
+    return values;
   }
 
   /// Rank 0, when all have written. Peers are on their way: a failure ends the groups, so that they

@@ -47,6 +47,10 @@ std::vector<StoredGroup> stored_groups(const detail::OptimizerState& optimizer) 
   return groups;
 }
 
+std::string seed_name(int index) {
+  return kSeedPrefix + std::to_string(index);
+}
+
 bool is_rank_zero(detail::ModelState& model) {
   return model.engine().groups.world->rank() == 0;
 }

@@ -30,6 +30,11 @@ Dtype stored_dtype(DType dtype);
 /// The optimizer's parameter groups, as its torch twin has them.
 std::vector<StoredGroup> stored_groups(const detail::OptimizerState& optimizer);
 
+/// The runtime's own among the random states of rank 0: the seed of model number `index`. Names
+/// that begin so are not the program's.
+inline constexpr const char* kSeedPrefix = "acc.seed.";
+std::string seed_name(int index);
+
 bool is_rank_zero(detail::ModelState& model);
 
 }  // namespace acc::checkpoint
