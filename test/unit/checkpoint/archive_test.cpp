@@ -1,7 +1,6 @@
 #include "checkpoint/archive/archive.hpp"
 
 #include "acc/base/error.hpp"
-#include "checkpoint/archive/crc32_combine.hpp"
 #include "checkpoint/archive/zip_format.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "support/temporary_folder.hpp"
