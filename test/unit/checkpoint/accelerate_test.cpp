@@ -1,4 +1,5 @@
 #include "acc/base/error.hpp"
+#include "checkpoint/accelerate/group_values.hpp"
 #include "checkpoint/accelerate/save_folder.hpp"
 #include "checkpoint/accelerate/state_files.hpp"
 #include "checkpoint/catalog/tensor_reader.hpp"
@@ -223,7 +224,7 @@ TEST_CASE("parameter groups have torch's keys and come back") {
     for (const accelerate::GroupValue& value : accelerate::group_values(optimizer, group)) {
       const pickle::Document document =
           pickle::read(std::as_bytes(std::span(value.pickle)), value.key);
-      accelerate::read_group_value(value.key, document.root(), read);
+      accelerate::read_group_key(value.key, pickle::Node(document.root(), value.key), read);
     }
     CHECK(read.parameters == group.parameters);
     for (const char* key : {"lr", "weight_decay", "initial_lr", "momentum"}) {
