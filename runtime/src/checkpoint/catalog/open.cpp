@@ -5,7 +5,6 @@
 #include "checkpoint/accelerate/state_files.hpp"
 #include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/deepspeed/deepspeed.hpp"
-#include "checkpoint/files/atomic_folder.hpp"
 #include "checkpoint/safetensors/tensor_set.hpp"
 #include "checkpoint/state/local_layout.hpp"
 
@@ -175,12 +174,9 @@ void index(Stored& stored) {
   }
 }
 
-}  // namespace
-
-Stored open_checkpoint(const fs::path& path, Want want, int model_index) {
+Stored open(const fs::path& path, Want want, int model_index) {
   Stored stored;
-  // A save that was killed may have left the complete folder under its other name.
-  stored.path = fs::exists(path) ? path : AtomicFolder(path, accelerate::is_ours).current();
+  stored.path = find_checkpoint(path);
   stored.format = format_of(stored.path);
   if (stored.format != Format::save_folder) {
     read_part(stored.path, stored.format, stored);
@@ -203,6 +199,16 @@ Stored open_checkpoint(const fs::path& path, Want want, int model_index) {
   }
   index(stored);
   return stored;
+}
+
+}  // namespace
+
+Stored open_checkpoint(const fs::path& path, Want want, int model_index) {
+  try {
+    return open(path, want, model_index);
+  } catch (const fs::filesystem_error& error) {  // a folder that may not be read, a name too long
+    throw Error(Errc::config, error.path1().string() + ": " + error.code().message());
+  }
 }
 
 }  // namespace acc::checkpoint
