@@ -332,7 +332,7 @@ class ACC_API Optimizer {
 };
 
 /// Small named values of the program itself that travel with a checkpoint (its step, its place in
-/// the data, …). Texts may hold any bytes.
+/// the data, …). Texts may hold any bytes; names are UTF-8 and do not begin with "acc.seed.".
 using ProgramValue = std::variant<std::int64_t, double, std::string>;
 using ProgramState = std::map<std::string, ProgramValue>;
 

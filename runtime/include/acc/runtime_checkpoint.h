@@ -67,9 +67,9 @@ typedef enum acc_value_kind {
 /* A small named value of the program's own that travels with a checkpoint. */
 typedef struct acc_program_value {
   size_t size;
-  const char* name;
-  int32_t kind;    /* acc_value_kind */
-  int32_t of_rank; /* 1: each rank's own; 0: rank 0's is saved, and all ranks get it */
+  const char* name; /* UTF-8, not beginning with "acc.seed." */
+  int32_t kind;     /* acc_value_kind */
+  int32_t of_rank;  /* 1: each rank's own; 0: rank 0's is saved, and all ranks get it */
   int64_t integer;
   double real;
   const void* bytes;

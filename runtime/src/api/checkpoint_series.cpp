@@ -26,7 +26,7 @@ double number_of(const fs::path& path) {
 /// What rank 0 finds, on every rank: what the others see of a network file system may be older. A
 /// failure there is one on all.
 template <typename Look>
-double by_rank_zero(Runtime& runtime, const Look& look) {
+double by_rank_zero(Runtime& runtime, const std::string& folder, const Look& look) {
   std::optional<Error> failure;
   std::array<double, 2> found = {0.0, 0.0};
   if (runtime.rank() == 0) {
@@ -44,7 +44,9 @@ double by_rank_zero(Runtime& runtime, const Look& look) {
     throw *failure;
   }
   if (all[1] != 0.0) {
-    throw Error(Errc::config, "rank 0 could not use the folder of checkpoints; see its message", 0);
+    throw Error(Errc::config,
+                "rank 0 could not use the folder of checkpoints " + folder + "; see its message",
+                0);
   }
   return all[0];
 }
@@ -60,7 +62,7 @@ CheckpointSeries::CheckpointSeries(Runtime& runtime, std::string folder, Options
 }
 
 std::optional<std::string> CheckpointSeries::newest() const {
-  const double number = by_rank_zero(runtime_, [this] {
+  const double number = by_rank_zero(runtime_, folder_, [this] {
     const auto path = checkpoint::SeriesFolder(folder_).newest();
     return path ? number_of(*path) : -1.0;
   });
@@ -73,7 +75,7 @@ std::optional<std::string> CheckpointSeries::newest() const {
 std::string CheckpointSeries::save(const Model& model, const Optimizer& optimizer,
                                    const SavedState& state) const {
   const double number = by_rank_zero(
-      runtime_, [this] { return number_of(checkpoint::SeriesFolder(folder_).next()); });
+      runtime_, folder_, [this] { return number_of(checkpoint::SeriesFolder(folder_).next()); });
   const std::string path = path_of(static_cast<std::int64_t>(number));
   runtime_.save(path, model, optimizer, state);
   if (runtime_.rank() == 0) {
