@@ -81,6 +81,13 @@ std::string optimizer_file(int index) {
   return "optimizer" + suffix(index) + ".bin";
 }
 
+std::string plain_model_file(int index) {
+  return "model" + suffix(index) + ".safetensors";
+}
+std::string plain_bin_file(int index) {
+  return "pytorch_model" + suffix(index) + ".bin";
+}
+
 std::string local_model_file(int index, int rank) {
   return "pytorch_model_fsdp" + suffix(index) + "_rank" + std::to_string(rank) + ".bin";
 }
@@ -103,9 +110,8 @@ std::optional<fs::path> find_model(const fs::path& folder, int index) {
     }
   }
   // Last what we write in 16 bits beside any other form.
-  for (const std::string& name :
-       {model_file(index), "model" + suffix(index) + ".safetensors", local_model_file(index, 0),
-        "pytorch_model" + suffix(index) + ".bin"}) {
+  for (const std::string& name : {model_file(index), plain_model_file(index),
+                                  local_model_file(index, 0), plain_bin_file(index)}) {
     if (is_file(folder / name)) {
       return folder / name;
     }

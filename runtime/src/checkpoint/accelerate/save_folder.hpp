@@ -13,6 +13,11 @@ std::string optimizer_folder(int index);
 /// "pytorch_model_fsdp.bin", "pytorch_model_fsdp_1.bin"; "optimizer.bin": FULL_STATE_DICT.
 std::string model_file(int index);
 std::string optimizer_file(int index);
+/// "model.safetensors", "model_1.safetensors": whole, of training without FSDP.
+std::string plain_model_file(int index);
+/// "pytorch_model.bin", "pytorch_model_1.bin": Accelerate's older name of the same; ours: the model
+/// in 16 bits, beside any other form.
+std::string plain_bin_file(int index);
 /// "pytorch_model_fsdp_rank3.bin", "pytorch_model_fsdp_1_rank3.bin": LOCAL_STATE_DICT.
 std::string local_model_file(int index, int rank);
 /// "scheduler.bin", "scheduler_1.bin"

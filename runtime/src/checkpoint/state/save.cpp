@@ -41,10 +41,6 @@ std::string words_of(StateDictType form) {
   return "SHARDED_STATE_DICT";
 }
 
-std::string numbered(const std::string& stem, int index, const std::string& ending) {
-  return stem + (index == 0 ? "" : "_" + std::to_string(index)) + ending;
-}
-
 accelerate::SchedulerState scheduler_state(const detail::OptimizerState& optimizer) {
   accelerate::SchedulerState state{.steps = optimizer.steps, .base_lrs = {}, .last_lrs = {}};
   for (const auto& group : optimizer.group_records()) {
@@ -153,7 +149,7 @@ class Save {
       case StateDictType::full: write_full(part, index); break;
     }
     if (engine_.settings.sharding.save_16bit_model) {
-      write_model(*part.model, numbered("pytorch_model", index, ".bin"),
+      write_model(*part.model, accelerate::plain_bin_file(index),
                   part.model->engine().precision.gathered);
     }
   }
@@ -186,7 +182,7 @@ class Save {
   /// Collective, whatever has failed before.
   void write_full(const Part& part, int index) {
     write_model(*part.model,
-                is_plain(engine_.settings) ? numbered("model", index, ".safetensors")
+                is_plain(engine_.settings) ? accelerate::plain_model_file(index)
                                            : accelerate::model_file(index),
                 std::nullopt);
     const std::string name = accelerate::optimizer_file(index);
