@@ -193,7 +193,8 @@ TEST_CASE("a folder is checked against its manifest") {
     row.damage(folder.path());
     std::string expected = row.message;
     expected.replace(expected.find('%'), 1, (folder.path() / row.file).string());
-    CHECK(error_of([&] { read_manifest(folder.path()); }) == expected);
+    CHECK(error_of([&] { check_sizes(read_manifest(folder.path()).value(), folder.path()); }) ==
+          expected);
   }
 }
 

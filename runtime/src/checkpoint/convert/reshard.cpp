@@ -100,7 +100,11 @@ Result reshard_folders(const std::vector<std::pair<std::string, fs::path>>& fold
       result.add_copy(name, entry.path());
     }
   }
-  return result.write(read_manifest(from));
+  auto manifest = read_manifest(from);
+  if (manifest) {
+    check_sizes(*manifest, from);
+  }
+  return result.write(std::move(manifest));
 }
 
 Result reshard_save_folder(const fs::path& from, const fs::path& out, const Options& options) {

@@ -20,27 +20,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A part of a tensor that is checked at once: so every damaged file is found, not the first alone.
+/// A piece that is checked at once: so every damaged file is found, not the first alone.
 struct Part {
-  std::size_t tensor = 0;
-  StoredTensor of_piece;
+  const StoredTensor* tensor = nullptr;
+  StoredPiece piece;
 };
 
-std::vector<Part> parts_of(const Catalog& catalog) {
-  std::vector<Part> parts;
-  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
-    StoredTensor part = catalog.tensors[i];
-    const std::vector<StoredPiece> pieces = std::exchange(part.pieces, {});
-    for (const StoredPiece& piece : pieces) {
-      part.pieces = {piece};
-      parts.push_back({i, part});
-    }
-  }
-  return parts;
-}
-
-std::uint64_t elements_nbytes(const StoredTensor& tensor) {
-  return static_cast<std::uint64_t>(tensor.pieces.front().box.numel()) * size_of(tensor.dtype);
+std::uint64_t elements_nbytes(const StoredTensor& tensor, const Shape& shape) {
+  return static_cast<std::uint64_t>(numel_of(shape)) * size_of(tensor.dtype);
 }
 
 /// All records of archives in files, each by its CRC; damage goes to `found`.
@@ -137,12 +124,11 @@ void verify_others(const fs::path& path, const std::optional<Manifest>& manifest
     }
   }
   for (const Manifest::File& file : manifest ? manifest->files : std::vector<Manifest::File>{}) {
-    if (file.crc32) {
-      try {
-        check_file(*manifest, path, file.path);
-      } catch (const Error& error) {
-        found.damaged.push_back({path / file.path, "", error.what()});
-      }
+    try {
+      check_size(file, path);
+      check_file(*manifest, path, file.path);
+    } catch (const Error& error) {
+      found.damaged.push_back({path / file.path, "", error.what()});
     }
   }
 }
@@ -162,31 +148,42 @@ void sort_damage(std::vector<Damage>& damaged) {
 
 void verify_tensors(const Stored& stored, int num_threads, const Progress& progress,
                     Verification& found) {
-  const std::vector<Part> parts = parts_of(stored.catalog);
+  // So many at a time: a checkpoint of thousands of ranks has millions.
+  constexpr std::size_t kAtOnce = 16'384;
   std::uint64_t total = 0;
-  for (const Part& part : parts) {
-    total += elements_nbytes(part.of_piece);
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    total += elements_nbytes(tensor, tensor.shape);
   }
   ProgressMeter meter(progress, "checking", total);
   TensorReader reader(stored.catalog);
   std::mutex finding;
-  std::set<std::size_t> unchecked;
-  for_each_parallel(parts.size(), num_threads, [&](std::size_t i, std::size_t) {
-    const Part& part = parts[i];
-    const std::uint64_t nbytes = elements_nbytes(part.of_piece);
+  std::set<const StoredTensor*> unchecked;
+  std::vector<Part> parts;
+  const auto check = [&](std::size_t i, std::size_t) {
+    const auto& [tensor, piece] = parts[i];
+    const std::uint64_t nbytes = elements_nbytes(*tensor, piece.box.sizes);
     try {
-      if (!reader.verify(part.of_piece)) {
+      if (!reader.verify(*tensor, piece)) {
         const std::scoped_lock lock(finding);
         found.unchecked_nbytes += nbytes;
-        unchecked.insert(part.tensor);
+        unchecked.insert(tensor);
       }
     } catch (const Error& error) {
       const std::scoped_lock lock(finding);
-      found.damaged.push_back({stored.catalog.files[part.of_piece.pieces.front().file],
-                               part.of_piece.stored_name, error.what()});
+      found.damaged.push_back(
+          {stored.catalog.files[piece.file], tensor->stored_name, error.what()});
     }
     meter.add(nbytes);
-  });
+  };
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    tensor.for_each_piece(0, numel_of(tensor.shape), [&](const StoredPiece& piece) {
+      parts.push_back({&tensor, piece});
+    });
+    if (parts.size() >= kAtOnce || &tensor == &stored.catalog.tensors.back()) {
+      for_each_parallel(parts.size(), num_threads, check);
+      parts.clear();
+    }
+  }
   found.tensors += stored.catalog.tensors.size();
   found.nbytes += total;
   found.unchecked_tensors += unchecked.size();

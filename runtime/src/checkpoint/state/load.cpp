@@ -66,11 +66,13 @@ SavedState load_own_values(const fs::path& folder, int rank) {
     return state;
   }
   const std::string custom = accelerate::custom_file(0);
+  check_sizes(*manifest, folder, custom);
   if (fs::exists(folder / custom)) {
     check_file(*manifest, folder, custom);
     state.program = accelerate::read_custom(folder / custom);
   }
   const std::string own = accelerate::random_states_file(rank);
+  check_sizes(*manifest, folder, own);
   if (fs::exists(folder / own)) {
     state.of_rank = accelerate::read_random_states(folder / own);
   }
