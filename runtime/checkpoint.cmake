@@ -98,3 +98,5 @@ acc_add_library(checkpoint
 target_include_directories(acc_checkpoint
   PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/src>
   PRIVATE ${ACC_ISAL_INCLUDE})
+set_source_files_properties(src/checkpoint/deepspeed/writer.cpp PROPERTIES
+  COMPILE_DEFINITIONS "ACC_VERSION=\"${PROJECT_VERSION}\"")

@@ -1,14 +1,16 @@
 /* mlp: a network with one hidden layer, in plain C, that learns sin(x). Each rank has its own
  * points; which of the parameters it holds is the launcher's affair:
  *
- *   acclaunch --cpu --num_processes 2 --use_fsdp mlp
+ *   acclaunch --cpu --num_processes 2 --use_fsdp mlp [FOLDER]
+ *
+ * With a folder it keeps checkpoints there and, started again, goes on from the newest.
  */
-#include <acc/runtime.h>
+#include <acc/runtime_checkpoint.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { kPoints = 64, kHidden = 32, kSteps = 1500 };
+enum { kPoints = 64, kHidden = 32, kSteps = 1500, kSaveEvery = 500 };
 
 /* Ends the program with what went wrong and the status that the launcher understands. */
 static void check(acc_status status) {
@@ -113,7 +115,21 @@ static double train(const Layer* first, const Layer* second, const float* x) {
   return loss;
 }
 
-int main(void) {
+/* Steps that were made before. */
+static int64_t resume(acc_runtime* runtime, acc_checkpoint_series* series, acc_model* model,
+                      acc_optimizer* optimizer) {
+  char path[4096];
+  int64_t steps = 0;
+  const acc_status found = acc_checkpoint_series_newest(series, path, sizeof path);
+  if (found != ACC_NOT_FOUND) {
+    check(found);
+    check(acc_runtime_load(runtime, path, model, optimizer, NULL));
+    check(acc_optimizer_steps(optimizer, &steps));
+  }
+  return steps;
+}
+
+int main(int argc, char** argv) {
   acc_runtime* runtime = NULL;
   acc_model* model = NULL;
   check(acc_runtime_from_environment(&runtime));
@@ -138,17 +154,29 @@ int main(void) {
   for (int i = 0; i < kPoints; ++i) { /* of [-3, 3], each rank its part */
     x[i] = 6.0F * ((float)(rank * kPoints + i) + 0.5F) / (float)points - 3.0F;
   }
+  acc_checkpoint_series* series = NULL;
+  int64_t step = 0;
+  if (argc > 1) {
+    acc_checkpoint_series_config config = ACC_CHECKPOINT_SERIES_CONFIG_INITIALIZER;
+    config.total_limit = 2;
+    check(acc_checkpoint_series_create(runtime, argv[1], &config, &series));
+    step = resume(runtime, series, model, optimizer);
+  }
   double loss = 0.0;
-  for (int step = 0; step < kSteps; ++step) {
+  while (step < kSteps) {
     for (int micro_step = 0; micro_step < micro_steps; ++micro_step) {
       loss = train(&first, &second, x);
     }
     check(acc_optimizer_step(optimizer, NULL));
+    if (++step % kSaveEvery == 0 && series != NULL) {
+      check(acc_checkpoint_series_save(series, model, optimizer, NULL, 0));
+    }
   }
   check(acc_runtime_mean(runtime, loss, &loss));
   if (rank == 0) {
     printf("mean squared error %.6f\n", loss);
   }
+  acc_checkpoint_series_free(series);
   acc_optimizer_free(optimizer);
   acc_model_free(model);
   acc_runtime_free(runtime);

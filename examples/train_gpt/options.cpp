@@ -94,7 +94,8 @@ void add_training_options(CLI::App& app, Raw& raw) {
 void add_output_options(CLI::App& app, Raw& raw) {
   Options& options = raw.options;
   app.add_option("--metrics", options.metrics, "one JSON line a step")->type_name("FILE.jsonl");
-  app.add_option("--save", options.save, "checkpoint after the last step, as fsdp_state_dict_type says")
+  app.add_option("--save", options.save,
+                 "checkpoint after the last step, as fsdp_state_dict_type says")
       ->type_name("DIR");
   app.add_option("--resume", options.resume,
                  "go on from such a checkpoint, or from one of torch, Accelerate or DeepSpeed")

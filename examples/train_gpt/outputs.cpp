@@ -60,7 +60,8 @@ void check_export(const fs::path& path) {
   }
   if (!is_file && fs::exists(path, error)) {
     if (!fs::is_directory(path, error)) {
-      refuse("--export", path, "it is no folder, and its name ends in neither .safetensors nor .bin");
+      refuse("--export", path,
+             "it is no folder, and its name ends in neither .safetensors nor .bin");
     }
     if (!fs::is_empty(path, error) && !fs::exists(path / kWeightsMark, error) &&
         !fs::exists(path / "model.safetensors", error)) {

@@ -1,7 +1,7 @@
 /* capi_test FOLDER: trains y = x W through the C ABI, saves to FOLDER/checkpoint and resumes; in
  * any number of ranks. Exits with 0 when all is as expected, else tells what is not. */
 
-#include "acc/runtime.h"
+#include "acc/runtime_checkpoint.h"
 #include "capi_expect.h"
 
 #include <math.h>
@@ -207,10 +207,103 @@ static void expect_plugins(int is_alone) {
   acc_deepspeed_plugin_free(deepspeed);
 }
 
+static void save(const Program* p, const char* folder) {
+  acc_program_value values[] = {ACC_PROGRAM_VALUE_INITIALIZER, ACC_PROGRAM_VALUE_INITIALIZER,
+                                ACC_PROGRAM_VALUE_INITIALIZER};
+  values[0].name = "seen";
+  values[0].integer = (int64_t)1 << 40;
+  values[1].name = "rate";
+  values[1].kind = ACC_VALUE_REAL;
+  values[1].real = 0.1;
+  values[2].name = "noise";
+  values[2].kind = ACC_VALUE_BYTES;
+  values[2].of_rank = 1;
+  const char noise[] = {'\xff', '\0', (char)('a' + acc_runtime_rank(p->runtime))};
+  values[2].bytes = noise;
+  values[2].num_bytes = sizeof noise;
+  EXPECT_OK(acc_runtime_save(p->runtime, folder, p->model, p->optimizer, values, 3));
+}
+
+static void load(const Program* p, const char* folder) {
+  acc_program_state* state = NULL;
+  const acc_trained part = {p->model, p->optimizer};
+  EXPECT_OK(acc_runtime_load_all(p->runtime, folder, &part, 1, &state));
+  acc_program_value value = ACC_PROGRAM_VALUE_INITIALIZER;
+  EXPECT_OK(acc_program_state_get(state, "seen", &value));
+  EXPECT(value.kind == ACC_VALUE_INTEGER && value.integer == (int64_t)1 << 40);
+  EXPECT_OK(acc_program_state_get(state, "rate", &value));
+  EXPECT(value.kind == ACC_VALUE_REAL && value.real == 0.1);
+  EXPECT_OK(acc_program_state_get_of_rank(state, "noise", &value));
+  EXPECT(value.of_rank == 1 && value.num_bytes == 3);
+  EXPECT(((const char*)value.bytes)[2] == 'a' + acc_runtime_rank(p->runtime));
+  EXPECT(acc_program_state_get(state, "noise", &value) == ACC_NOT_FOUND);
+  acc_program_state_free(state);
+  int64_t steps = 0;
+  EXPECT_OK(acc_optimizer_steps(p->optimizer, &steps));
+  EXPECT(steps == kSteps);
+}
+
+typedef struct Seen {
+  int tensors;
+  double sum;
+} Seen;
+
+static void see(const acc_full_tensor* tensor, void* context) {
+  Seen* const seen = (Seen*)context;
+  EXPECT(tensor->dtype == ACC_FLOAT32);
+  int64_t numel = 1;
+  for (size_t d = 0; d < tensor->num_dims; ++d) {
+    numel *= tensor->shape[d];
+  }
+  ++seen->tensors;
+  for (int64_t i = 0; i < numel; ++i) {
+    seen->sum += ((const float*)tensor->data)[i];
+  }
+}
+
+/* What is exported comes in again, and is what the state dict hands out. */
+static void expect_files(const Program* p, const char* parent) {
+  Seen before = {0, 0.0};
+  Seen after = {0, 0.0};
+  acc_state_dict_config everywhere = ACC_STATE_DICT_CONFIG_INITIALIZER;
+  everywhere.rank0_only = 0;
+  EXPECT_OK(acc_model_state_dict(p->model, &everywhere, see, &before));
+  EXPECT(before.tensors > 0);
+  const char* const names[] = {"weights.safetensors", "weights.bin", "weights"};
+  for (int i = 0; i < 3; ++i) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", parent, names[i]);
+    EXPECT_OK(acc_model_export_weights(p->model, path, NULL));
+    EXPECT_OK(acc_model_load_weights(p->model, path));
+  }
+  EXPECT_OK(acc_model_state_dict(p->model, NULL, see, &after));
+  EXPECT(acc_runtime_rank(p->runtime) == 0
+             ? after.tensors == before.tensors && after.sum == before.sum
+             : after.tensors == 0);
+}
+
+static void expect_series(const Program* p, const char* parent) {
+  char folder[4096];
+  char path[4096];
+  snprintf(folder, sizeof folder, "%s/series", parent);
+  acc_checkpoint_series_config config = ACC_CHECKPOINT_SERIES_CONFIG_INITIALIZER;
+  config.total_limit = 1;
+  acc_checkpoint_series* series = NULL;
+  EXPECT_OK(acc_checkpoint_series_create(p->runtime, folder, &config, &series));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_OK(acc_checkpoint_series_save(series, p->model, p->optimizer, NULL, 0));
+  }
+  EXPECT_OK(acc_checkpoint_series_newest(series, path, sizeof path));
+  EXPECT(strstr(path, "series/checkpoint_") != NULL);
+  EXPECT(acc_checkpoint_series_newest(series, path, 3) == ACC_INVALID_ARGUMENT);
+  EXPECT_OK(acc_runtime_load(p->runtime, path, p->model, p->optimizer, NULL));
+  acc_checkpoint_series_free(series);
+}
+
 int main(int argc, char** argv) {
   EXPECT(argc == 2);
   char folder[4096];
-  snprintf(folder, sizeof folder, "%s/checkpoint", argv[1]);
+  snprintf(folder, sizeof folder, "%s/saved", argv[1]);
 
   Program p = create();
   expect_helpers(&p);
@@ -219,22 +312,17 @@ int main(int argc, char** argv) {
     train_step(&p);
   }
   expect_errors(&p);
-  const acc_program_value values[] = {{"step", kSteps}, {"seen", (int64_t)1 << 40}};
-  EXPECT_OK(acc_runtime_save(p.runtime, folder, p.model, p.optimizer, values, 2));
+  save(&p, folder);
   const double last = train_step(&p);
   EXPECT(first > 0.1 && last < 1e-6 * first);
   const double next = train_step(&p);
 
   /* Resumed in the same process: the same two losses, bit for bit. */
-  acc_program_state* state = NULL;
-  EXPECT_OK(acc_runtime_load(p.runtime, folder, p.model, p.optimizer, &state));
-  int64_t seen = 0;
-  EXPECT_OK(acc_program_state_get(state, "seen", &seen));
-  EXPECT(seen == (int64_t)1 << 40);
-  EXPECT(acc_program_state_get(state, "unknown", &seen) == ACC_NOT_FOUND);
-  acc_program_state_free(state);
+  load(&p, folder);
   EXPECT(train_step(&p) == last);
   EXPECT(train_step(&p) == next);
+  expect_files(&p, argv[1]);
+  expect_series(&p, argv[1]);
   const int is_alone = acc_runtime_world_size(p.runtime) == 1;
   destroy(&p);
   expect_plugins(is_alone);

@@ -1,3 +1,4 @@
+#include "support/file_faults.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
@@ -8,7 +9,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -16,37 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using acc::test::contains;
+using acc::test::FileFault;
 using acc::test::Program;
 using acc::test::TemporaryFolder;
 using Words = std::vector<std::string>;
-
-/// What file_faults.c shall do, and where it says that it did.
-struct Fault {
-  std::string what;
-  int at = 1;
-  fs::path under;
-  fs::path hit;
-  std::string rank = {};
-  std::string log = {};  ///< every call, a line each
-
-  [[nodiscard]] std::map<std::string, std::string> variables() const {
-    std::map<std::string, std::string> all = {
-        {"LD_PRELOAD", ACC_FILE_FAULTS},
-        {"ASAN_OPTIONS", "verify_asan_link_order=0"},
-        {"ACC_FAULT", what},
-        {"ACC_FAULT_AT", std::to_string(at)},
-        {"ACC_FAULT_UNDER", fs::canonical(under).string()},
-        {"ACC_FAULT_HIT", hit.string()},
-    };
-    if (!rank.empty()) {
-      all["ACC_FAULT_RANK"] = rank;
-    }
-    if (!log.empty()) {
-      all["ACC_FAULT_LOG"] = log;
-    }
-    return all;
-  }
-};
 
 Words names_in(const fs::path& folder) {
   Words names;
@@ -63,9 +36,10 @@ struct Saver {
     fs::create_directory(folder);
   }
 
+  [[nodiscard]] std::string saver_mode() const { return mode.substr(0, mode.find(' ')); }
   [[nodiscard]] Words save_command(int value) const {
     const fs::path target = mode == "series" ? folder : folder / "c";
-    return {ACC_CHECKPOINT_SAVER, mode, target.string(), std::to_string(value), "2"};
+    return {ACC_CHECKPOINT_SAVER, saver_mode(), target.string(), std::to_string(value), "2"};
   }
   void save(int value) const {
     Program program(save_command(value));
@@ -74,7 +48,7 @@ struct Saver {
   /// The newest checkpoint's value; 0 where there is none. All its bytes are right.
   [[nodiscard]] int value() const {
     const fs::path target = mode == "series" ? folder : folder / "c";
-    Program program({ACC_CHECKPOINT_SAVER, "show", mode, target.string()});
+    Program program({ACC_CHECKPOINT_SAVER, "show", saver_mode(), target.string()});
     REQUIRE_MESSAGE(program.wait() == 0, program.err());
     return program.out() == "none\n" ? 0 : std::stoi(program.out());
   }
@@ -94,16 +68,16 @@ struct Saver {
   fs::path folder;
 };
 
-std::string reason_of(const std::string& fault) {
-  return fault == "ENOSPC" ? "No space left on device" : "Input/output error";
-}
-
 /// One save that is struck at call `fault.at`. Tells whether it was.
-bool struck(const Saver& saver, Fault fault, int& value) {
+bool struck(const Saver& saver, FileFault fault, int& value) {
   const int older = saver.value();
   const Words before = names_in(saver.folder);
   fs::remove(fault.hit);
-  Program program(saver.save_command(++value), fault.variables());
+  auto variables = fault.variables();
+  if (saver.mode == "replace in two steps") {
+    variables["ACC_NO_EXCHANGE"] = "1";
+  }
+  Program program(saver.save_command(++value), variables);
   const int status = program.wait();
   const bool hit = fs::exists(fault.hit);
   CAPTURE(acc::test::file_text(fault.hit.string()));
@@ -118,11 +92,13 @@ bool struck(const Saver& saver, Fault fault, int& value) {
     CHECK(status == 128 + SIGKILL);
   } else if (status != 0) {  // it may take place where nothing is lost by it: fallocate
     CHECK(status == 2);
-    CHECK(contains(program.err(), reason_of(fault.what)));
+    CHECK(contains(program.err(), fault.reason()));
     CHECK(contains(program.err(), saver.folder.string()));
     const Words after = names_in(saver.folder);
-    CHECK(std::ranges::none_of(after, [](const std::string& name) {
-      return contains(name, "tmp") || contains(name, "acc-old");
+    // Whole, where it is: the older one, which readers look for.
+    const bool may_have_old = saver.mode == "replace in two steps";
+    CHECK(std::ranges::none_of(after, [&](const std::string& name) {
+      return contains(name, "tmp") || (contains(name, "acc-old") && !may_have_old);
     }));
   }
   return hit;
@@ -131,7 +107,7 @@ bool struck(const Saver& saver, Fault fault, int& value) {
 /// Strikes at every call, until a save makes no more calls. After each, the next save succeeds.
 int strike_everywhere(const std::string& mode, const std::string& what) {
   const Saver saver(mode);
-  Fault fault{.what = what, .under = saver.folder, .hit = saver.top.path() / "hit"};
+  FileFault fault{.what = what, .under = saver.folder, .hit = saver.top.path() / "hit"};
   int value = 0;
   while (struck(saver, fault, value)) {
     saver.save(++value);
@@ -151,7 +127,7 @@ int strike_everywhere(const std::string& mode, const std::string& what) {
 }  // namespace
 
 TEST_CASE("killed or out of room at any call, a save leaves the older checkpoint or the new one") {
-  for (const std::string mode : {"series", "replace"}) {
+  for (const std::string mode : {"series", "replace", "replace in two steps"}) {
     for (const std::string what : {"kill", "ENOSPC", "EIO"}) {
       CAPTURE(mode);
       CAPTURE(what);
@@ -195,11 +171,11 @@ TEST_CASE("all that a checkpoint consists of is on the disk before its name is")
     CAPTURE(mode);
     const Saver saver(mode);
     saver.save(1);
-    const Fault none{.what = "kill",
-                     .at = 1 << 20,
-                     .under = saver.folder,
-                     .hit = saver.top.path() / "hit",
-                     .log = (saver.top.path() / "log").string()};
+    const FileFault none{.what = "kill",
+                         .at = 1 << 20,
+                         .under = saver.folder,
+                         .hit = saver.top.path() / "hit",
+                         .log = saver.top.path() / "log"};
     Program program(saver.save_command(2), none.variables());
     REQUIRE_MESSAGE(program.wait() == 0, program.err());
     const std::vector<Call> calls = calls_of(saver.top.path() / "log");
@@ -246,6 +222,9 @@ TEST_CASE("a disk that is too small for the new checkpoint keeps the old one") {
     MESSAGE("skipped: this machine lets nobody mount a tmpfs");
     return;
   }
+  // Its folder beside it would lie on another disk.
+  CHECK(contains(on_disk_of("1m", std::string(ACC_CHECKPOINT_SAVER) + " replace . 1; echo $?"),
+                 "2\ncannot replace "));
   struct Row {
     const char* size;
     const char* mode;

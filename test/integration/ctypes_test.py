@@ -5,6 +5,7 @@ import ctypes as c
 import os
 import subprocess
 import sys
+import tempfile
 
 POINTS, INPUTS, STEPS, LR = 8, 3, 5, 0.1
 OK, INVALID_ARGUMENT, CONFIG = 0, 1, 2
@@ -19,6 +20,20 @@ class ParameterConfig(c.Structure):
     _fields_ = [("size", c.c_size_t), ("trainable", c.c_int32), ("weight_decay", c.c_int32),
                 ("initializer", c.c_int32), ("a", c.c_float), ("b", c.c_float),
                 ("fill", c.c_void_p), ("context", c.c_void_p)]
+
+
+class ProgramValue(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("kind", c.c_int32),
+                ("of_rank", c.c_int32), ("integer", c.c_int64), ("real", c.c_double),
+                ("bytes", c.c_char_p), ("num_bytes", c.c_size_t)]
+
+
+class FullTensor(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("shape", c.POINTER(c.c_int64)),
+                ("num_dims", c.c_size_t), ("dtype", c.c_int32), ("data", c.POINTER(c.c_float))]
+
+
+VisitFunction = c.CFUNCTYPE(None, c.POINTER(FullTensor), c.c_void_p)
 
 
 class Parameter(c.Structure):
@@ -98,6 +113,30 @@ def parameters(library, unit, weight, kind):
     return data[:INPUTS], use
 
 
+def expect_checkpoint(library, runtime, model, optimizer, rank):
+    """Values of the program and of the rank come back; the state dict has the full weight."""
+    folder = os.path.join(os.environ["CHECKPOINTS"], "saved").encode()
+    values = (ProgramValue * 2)(
+        ProgramValue(c.sizeof(ProgramValue), b"seen", 0, 0, 7, 0.0, None, 0),
+        ProgramValue(c.sizeof(ProgramValue), b"noise", 2, 1, 0, 0.0, b"rank %d" % rank, 6))
+    library.call("acc_runtime_save", runtime, folder, model, optimizer, values, c.c_size_t(2))
+    state = library.make("acc_runtime_load", runtime, folder, model, optimizer)
+    value = ProgramValue(c.sizeof(ProgramValue))
+    library.call("acc_program_state_get", state, b"seen", c.byref(value))
+    assert value.integer == 7
+    library.call("acc_program_state_get_of_rank", state, b"noise", c.byref(value))
+    assert c.string_at(value.bytes, value.num_bytes) == b"rank %d" % rank
+    library.c.acc_program_state_free(state)
+    seen = {}
+
+    def visit(tensor, _):
+        full = tensor.contents
+        seen[full.name.decode()] = full.data[:full.shape[0]]
+
+    library.call("acc_model_state_dict", model, None, VisitFunction(visit), None)
+    assert list(seen) == (["linear.weight"] if rank == 0 else []), seen
+
+
 def worker(path):
     library = Library(path)
     runtime = library.make("acc_runtime_from_environment")
@@ -132,6 +171,7 @@ def worker(path):
     assert mean.value == 0.5
     for a, b in zip(found, closed_form()):
         assert abs(a - b) < 1e-6, (found, closed_form())
+    expect_checkpoint(library, runtime, model, optimizer, rank)
     expect_errors(library, model, rank)
     for name, handle in (("optimizer", optimizer), ("model", model), ("runtime", runtime)):
         getattr(library.c, f"acc_{name}_free")(handle)
@@ -141,9 +181,11 @@ def worker(path):
 def main():
     path, acclaunch = sys.argv[1:]
     for flags in (["--use_fsdp"], ["--use_deepspeed", "--zero_stage", "1"]):
-        run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", *flags, sys.executable,
-                              os.path.abspath(__file__), path], capture_output=True, text=True,
-                             timeout=60)
+        with tempfile.TemporaryDirectory() as folder:
+            run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", *flags,
+                                  sys.executable, os.path.abspath(__file__), path],
+                                 env=os.environ | {"CHECKPOINTS": folder}, capture_output=True,
+                                 text=True, timeout=60)
         assert run.returncode == 0, run.stderr
         assert run.stdout.count("trained") == 2, run.stdout
 

@@ -194,10 +194,10 @@ TEST_CASE("a run goes on from its newest checkpoint, whatever ranks it has") {
   };
   // Three ranks have 2, 3 and 3 of the 8 sequences.
   for (const Part& each :
-       {Part{"fsdp_full_shard", {3, 1}, "7", {"step_00000006", "step_00000007"}},
-        Part{"zero2", {3, 2, 1}, "9", {"step_00000007", "step_00000009"}},
-        Part{"fsdp_hybrid_shard", {4, 2}, "14", {"step_00000012", "step_00000014"}},
-        Part{"fsdp_full_shard", {2, 2}, "20", {"step_00000018", "step_00000020"}}}) {
+       {Part{"fsdp_full_shard", {3, 1}, "7", {"checkpoint_1", "checkpoint_2"}},
+        Part{"zero2", {3, 2, 1}, "9", {"checkpoint_2", "checkpoint_3"}},
+        Part{"fsdp_hybrid_shard", {4, 2}, "14", {"checkpoint_4", "checkpoint_5"}},
+        Part{"fsdp_full_shard", {2, 2}, "20", {"checkpoint_7", "checkpoint_8"}}}) {
     CAPTURE(each.until);
     train(each.config, each.layout,
           {"--steps", each.until, "--checkpoint", path("run"), "--checkpoint_every", "3",
@@ -207,13 +207,52 @@ TEST_CASE("a run goes on from its newest checkpoint, whatever ranks it has") {
       names.push_back(entry.path().filename().string());
     }
     std::sort(names.begin(), names.end());
-    CHECK(names == each.kept);
-    // As a kill while the folder was being removed leaves it: no checkpoint.
-    fs::create_directory(folder.path() / "run" / "step_00000019");
+    std::vector<std::string> expected = each.kept;
+    expected.push_back("latest");
+    CHECK(names == expected);
+    // As a kill while a folder was being removed leaves it: no checkpoint.
+    fs::create_directory(folder.path() / "run" / "checkpoint_0.acc-tmp.removed");
   }
   const auto steps = read_metrics(path("metrics.jsonl"));
   REQUIRE(steps.size() == 20);
   check_losses(steps);
+}
+
+TEST_CASE("a run goes on from what torch's FSDP saved in Accelerate's layout") {
+  const TemporaryFolder folder;
+  const fs::path saved = fs::path(ACC_TEST_DATA) / "checkpoints" / "fsdp2_w4";
+  const std::string tokens = folder.path() / "tokens.bin";
+  std::ofstream(tokens, std::ios::binary) << std::string(1000, '\0');
+  const std::string exported = folder.path() / "out.safetensors";
+  const std::string bin = ACC_BIN_DIR;
+  Program launcher({bin + "/acclaunch",
+                    "--config_file",
+                    std::string(ACC_SOURCE_DIR) + "/configs/zero2.yaml",
+                    "--cpu",
+                    "--num_processes",
+                    "3",
+                    bin + "/train_gpt",
+                    "--tokens",
+                    tokens,
+                    "--layers",
+                    "2",
+                    "--heads",
+                    "4",
+                    "--dim",
+                    "32",
+                    "--vocab",
+                    "64",
+                    "--seq_len",
+                    "30",
+                    "--steps",
+                    "3",
+                    "--resume",
+                    saved.string(),
+                    "--export",
+                    exported});
+  REQUIRE_MESSAGE(launcher.wait() == 0, launcher.err());
+  CHECK(launcher.out().find("going on after step 3") != std::string::npos);
+  CHECK(distance(saved / "model_full.safetensors", exported) == 0.0);
 }
 
 TEST_CASE("bf16 follows fp32 closely, in every strategy alike") {

@@ -8,6 +8,7 @@
 //                    are counted then.
 //   ACC_FAULT_HIT    a file to make when it happens; it gets the call's name and path
 //   ACC_FAULT_LOG    a file that gets all such calls, a line each
+//   ACC_NO_EXCHANGE  where set, folders cannot be exchanged, as on some file systems
 //   ACC_FAULT_RANK   only in the process whose RANK it is, where given
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -211,6 +212,13 @@ DEFINE_ON_PATH(rename, kTakesRoom, AT_FDCWD, to, (const char* from, const char* 
 DEFINE_ON_PATH(renameat, kTakesRoom, to_at, to,
                (int from_at, const char* from, int to_at, const char* to),
                (from_at, from, to_at, to))
-DEFINE_ON_PATH(renameat2, kTakesRoom, to_at, to,
-               (int from_at, const char* from, int to_at, const char* to, unsigned flags),
-               (from_at, from, to_at, to, flags))
+
+int renameat2(int from_at, const char* from, int to_at, const char* to, unsigned flags) {
+  if (getenv("ACC_NO_EXCHANGE") != NULL && flags != 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  return turn_in("renameat2", to_at, to, kTakesRoom) == kFail
+             ? failed()
+             : ORIGINAL(renameat2)(from_at, from, to_at, to, flags);
+}

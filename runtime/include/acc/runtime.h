@@ -405,8 +405,7 @@ ACC_API acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* i
 ACC_API acc_status acc_optimizer_loss_scale(const acc_optimizer* optimizer,
                                             double* loss_scale) ACC_NOEXCEPT;
 /* Steps made, those before a checkpoint that was loaded included. */
-ACC_API acc_status acc_optimizer_steps(const acc_optimizer* optimizer,
-                                       int64_t* steps) ACC_NOEXCEPT;
+ACC_API acc_status acc_optimizer_steps(const acc_optimizer* optimizer, int64_t* steps) ACC_NOEXCEPT;
 
 /* Learning rate of the parameters that no group names. set_lr ends their schedule. */
 ACC_API acc_status acc_optimizer_set_lr(acc_optimizer* optimizer, double lr) ACC_NOEXCEPT;

@@ -99,8 +99,7 @@ typedef struct acc_trained {
 /* The same for several models. parts: [num_parts], in one order in `save` and `load`. */
 ACC_API acc_status acc_runtime_save_all(acc_runtime* runtime, const char* directory,
                                         const acc_trained* parts, size_t num_parts,
-                                        const acc_program_value* values,
-                                        size_t count) ACC_NOEXCEPT;
+                                        const acc_program_value* values, size_t count) ACC_NOEXCEPT;
 ACC_API acc_status acc_runtime_load_all(acc_runtime* runtime, const char* directory,
                                         const acc_trained* parts, size_t num_parts,
                                         acc_program_state** state) ACC_NOEXCEPT;

@@ -50,8 +50,8 @@ double by_rank_zero(Runtime& runtime, const Look& look) {
 CheckpointSeries::CheckpointSeries(Runtime& runtime, std::string folder, Options options)
     : runtime_(runtime), folder_(std::move(folder)), options_(options) {
   if (options_.total_limit && *options_.total_limit < 1) {
-    throw Error(Errc::config, "total_limit must be at least 1, found " +
-                                  std::to_string(*options_.total_limit));
+    throw Error(Errc::config,
+                "total_limit must be at least 1, found " + std::to_string(*options_.total_limit));
   }
 }
 

@@ -138,9 +138,9 @@ void for_each_of(const T* first, std::size_t count, const std::string& name, con
   for (std::size_t i = 0; i < count; ++i, at += first->size) {
     const T& each = required(reinterpret_cast<const T*>(at), name.c_str());
     if (each.size != first->size) {
-      throw Error(Errc::invalid_argument,
-                  name + "[" + std::to_string(i) + "]: size is " + std::to_string(each.size) +
-                      ", that of the first " + std::to_string(first->size));
+      throw Error(Errc::invalid_argument, name + "[" + std::to_string(i) + "]: size is " +
+                                              std::to_string(each.size) + ", that of the first " +
+                                              std::to_string(first->size));
     }
     visit(each);
   }

@@ -27,8 +27,7 @@ acc::ProgramValue value_of(const acc_program_value& value) {
 acc::SavedState state_of(const acc_program_value* values, std::size_t count) {
   acc::SavedState state;
   for_each_of(values, count, "values", [&](const acc_program_value& each) {
-    const auto v =
-        config_of<acc_program_value>(&each, ACC_PROGRAM_VALUE_INITIALIZER, "values[]");
+    const auto v = config_of<acc_program_value>(&each, ACC_PROGRAM_VALUE_INITIALIZER, "values[]");
     acc::ProgramState& to = v.of_rank != 0 ? state.of_rank : state.program;
     to[string_of(v.name, "values[].name")] = value_of(v);
   });
@@ -83,8 +82,11 @@ void give_state(acc_program_state** to, acc::SavedState state) {
 
 void give_tensor(const acc::FullTensor& tensor, acc_visit_function visit, void* context) {
   const std::string name(tensor.name);
-  const acc_full_tensor given{sizeof(acc_full_tensor), name.c_str(), tensor.shape.data(),
-                              tensor.shape.size(), static_cast<std::int32_t>(tensor.dtype),
+  const acc_full_tensor given{sizeof(acc_full_tensor),
+                              name.c_str(),
+                              tensor.shape.data(),
+                              tensor.shape.size(),
+                              static_cast<std::int32_t>(tensor.dtype),
                               tensor.data};
   visit(&given, context);
 }
@@ -114,8 +116,9 @@ acc_status acc_model_state_dict(acc_model* model, const acc_state_dict_config* c
         config_of<acc_state_dict_config>(config, ACC_STATE_DICT_CONFIG_INITIALIZER, "config");
     const acc_visit_function call = &required(visit, "visit");
     required(model, "model")
-        .value.state_dict({.rank0_only = c.rank0_only != 0, .offload_to_cpu = c.offload_to_cpu != 0},
-                          [&](const acc::FullTensor& tensor) { give_tensor(tensor, call, context); });
+        .value.state_dict(
+            {.rank0_only = c.rank0_only != 0, .offload_to_cpu = c.offload_to_cpu != 0},
+            [&](const acc::FullTensor& tensor) { give_tensor(tensor, call, context); });
   });
 }
 
@@ -153,16 +156,15 @@ acc_status acc_runtime_load_all(acc_runtime* runtime, const char* directory,
                                 const acc_trained* parts, size_t num_parts,
                                 acc_program_state** state) noexcept {
   return guarded([&] {
-    give_state(state, required(runtime, "runtime")
-                          .value.load(string_of(directory, "directory"),
-                                      trained_of(parts, num_parts)));
+    give_state(state,
+               required(runtime, "runtime")
+                   .value.load(string_of(directory, "directory"), trained_of(parts, num_parts)));
   });
 }
 
 acc_status acc_program_state_get(const acc_program_state* state, const char* name,
                                  acc_program_value* value) noexcept {
-  return guarded(
-      [&] { get_value(required(state, "state").value.program, name, false, value); });
+  return guarded([&] { get_value(required(state, "state").value.program, name, false, value); });
 }
 
 acc_status acc_program_state_get_of_rank(const acc_program_state* state, const char* name,
@@ -185,8 +187,8 @@ acc_status acc_checkpoint_series_create(acc_runtime* runtime, const char* folder
     if (c.total_limit != 0) {
       options.total_limit = c.total_limit;
     }
-    result = new acc_checkpoint_series{acc::CheckpointSeries(
-        required(runtime, "runtime").value, string_of(folder, "folder"), options)};
+    result = new acc_checkpoint_series{acc::CheckpointSeries(required(runtime, "runtime").value,
+                                                             string_of(folder, "folder"), options)};
   });
 }
 

@@ -328,6 +328,13 @@ std::vector<sharding::FlatParameter*> ModelState::flats() const {
   return all;
 }
 
+void ModelState::seed_noise(std::uint64_t seed) {
+  seed_ = seed;
+  for (sharding::FlatParameter* flat : flats()) {
+    flat->seed_noise(sharding::stream_of(flat->parameters().front().name, seed));
+  }
+}
+
 std::vector<model::BufferRecord*> ModelState::buffers() {
   std::vector<model::BufferRecord*> all;
   for (const auto& unit : unit_states_) {

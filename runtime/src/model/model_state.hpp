@@ -37,6 +37,10 @@ class ModelState {
   /// All flat parameters, in a fixed order that is the same on every rank.
   [[nodiscard]] std::vector<sharding::FlatParameter*> flats() const;
   [[nodiscard]] sharding::Engine& engine() noexcept { return engine_; }
+  /// Of the initial values and of what is rounded by chance.
+  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+  /// What is rounded by chance goes on as in a run of that seed.
+  void seed_noise(std::uint64_t seed);
   /// All buffers, unit by unit.
   [[nodiscard]] std::vector<model::BufferRecord*> buffers();
   [[nodiscard]] bool last_micro_step() const;

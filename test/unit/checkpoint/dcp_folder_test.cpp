@@ -11,8 +11,12 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <memory>
 #include <set>
+#include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 using namespace acc::checkpoint;

@@ -299,6 +299,14 @@ TEST_CASE("what is wrong is named") {
            w.begin_dict().text("t").begin_tuple().none().end_tuple().end_dict();
          };
        }},
+      {"'t': its path in planner_data has 300 keys",
+       [](Parts& p) {
+         p.more_metadata["planner_data"] = [](Writer& w) {
+           w.begin_dict().text("t");
+           tuple_of(w, Shape(300, 1));
+           w.end_dict();
+         };
+       }},
       {"expected planner_data to be a dict",
        [](Parts& p) { p.more_metadata["planner_data"] = number(1); }},
   };

@@ -159,6 +159,7 @@ TEST_CASE("DeepSpeed: what is written is read back bit for bit, for other stages
       CHECK(copy.training.step == source.training.step);
       CHECK(copy.training.skipped_steps == 1);
       CHECK(copy.training.optimizer == "adamw");
+      CHECK(copy.training.buffers == std::set<std::string>{"scale", "seen"});
       CHECK(copy.training.loss_scaler.at("scale") == 1024.0);
       CHECK(copy.training.loss_scaler.at("last_overflow") == 2.0);
       REQUIRE(copy.training.groups.size() == 2);
@@ -168,6 +169,7 @@ TEST_CASE("DeepSpeed: what is written is read back bit for bit, for other stages
               source.training.groups[i].hyper_parameters);
       }
       CHECK(copy.provenance.world_size == world_size);
+      CHECK(copy.provenance.writer.starts_with("acclaunch "));
     }
   }
 }

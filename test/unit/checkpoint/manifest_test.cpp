@@ -38,6 +38,7 @@ Manifest sample() {
       .skipped_steps = 3,
       .optimizer = "adamw",
       .loss_scaler = {{"scale", 0.1}, {"a", std::numeric_limits<double>::infinity()}},
+      .others = {{.step = 7, .skipped_steps = 1, .optimizer = "sgd", .loss_scaler = {{"a", 2.0}}}},
       .aliases = {{"lm_head.weight", "wte.weight \"é\""}},
       .local_layout = R"({"cut": [1, 2]})",
       .files = {{"optimizer_0/.metadata", 5, crc_of("bytes")}, {"__0_0.distcp", 3, std::nullopt}},
@@ -85,6 +86,11 @@ TEST_CASE("a manifest is read as it was written") {
   CHECK(read.skipped_steps == written.skipped_steps);
   CHECK(read.optimizer == written.optimizer);
   CHECK(read.loss_scaler == written.loss_scaler);
+  REQUIRE(read.others.size() == 1);
+  CHECK(read.others[0].step == 7);
+  CHECK(read.others[0].skipped_steps == 1);
+  CHECK(read.others[0].optimizer == "sgd");
+  CHECK(read.others[0].loss_scaler == written.others[0].loss_scaler);
   CHECK(read.aliases == written.aliases);
   CHECK(read.local_layout == written.local_layout);
   REQUIRE(read.files.size() == 2);
@@ -125,6 +131,7 @@ TEST_CASE("a manifest that is wrong in a value says which") {
       {"/skipped_steps", 1.5, "m: 'skipped_steps': an integer"},
       {"/loss_scaler", json::array(), "m: 'loss_scaler': an object expected, found []"},
       {"/loss_scaler/scale", "large", "m: 'loss_scaler.scale': a number expected, found \"large\""},
+      {"/others/0/step", -1, "m: 'others[0].step': an integer from 0"},
       {"/aliases/lm_head.weight", 4, "m: 'aliases.lm_head.weight': a string expected"},
       {"/files", json::object(), "m: 'files': a list expected, found {}"},
       {"/files/1", "x", "m: 'files[1]': an object expected"},

@@ -26,6 +26,7 @@ using acc::plugins::Device;
 using acc::plugins::DeviceCollectives;
 using acc::plugins::MixedPrecision;
 using acc::plugins::OffloadDevice;
+using acc::plugins::StateDictType;
 using acc::plugins::Strategy;
 using acc::test::distance;
 using acc::test::Job;
@@ -381,6 +382,56 @@ TEST_CASE("weights loaded while the first gathers are under way are what every r
       seen.push_back(std::move(mine));
     });
     CHECK(seen == std::vector<Weights>{saved, saved});
+  }
+}
+
+TEST_CASE("checkpoints of every form come from a GPU, and into one, offloaded or not") {
+  const acc::test::TemporaryFolder folder;
+  const std::string path = (folder.path() / "saved").string();
+  /// Step number `step` after what `from` holds, if it is given; saved to `to`, if that is.
+  const auto step_once = [](const Job& job, int step, const std::string& from,
+                            const std::string& to) {
+    Weights result;
+    std::mutex mutex;
+    acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto model = runtime.model(from.empty() ? 7 : 8);
+      Net net(model);
+      auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05});
+      if (!from.empty()) {
+        runtime.load(from, model, optimizer);
+      }
+      const Access access(runtime.device(), model.compute_dtype());
+      net.micro_step(access, step);  // alike on all ranks
+      optimizer.step();
+      if (!to.empty()) {
+        runtime.save(to, model, optimizer);
+      }
+      Weights mine = net.read(model, access);
+      runtime.barrier();
+      const std::lock_guard lock(mutex);
+      result = std::move(mine);
+    });
+    return result;
+  };
+  Job on_cpu = job_of(1, {Strategy::no_shard}, MixedPrecision::no, 1);
+  step_once(on_cpu, 1, "", path);
+  const Weights expected = step_once(on_cpu, 2, path, "");
+  for (const auto type : {StateDictType::sharded, StateDictType::full, StateDictType::local}) {
+    for (const Offload& offload : kOffloads) {
+      CAPTURE(to_string(type));
+      CAPTURE(offload.name);
+      Job job = job_of(2, {Strategy::full_shard}, MixedPrecision::no, 1);
+      job.device = Device::cuda;
+      job.device_collectives = DeviceCollectives::staged;
+      job.sharding.state_dict_type = type;
+      job.sharding.offload_optimizer = offload.optimizer;
+      job.sharding.offload_param = offload.param;
+      const std::string other = path + "_gpu";
+      step_once(job, 1, "", other);
+      CHECK(distance(expected, step_once(on_cpu, 2, other, "")) <= 2e-6);
+      CHECK(distance(expected, step_once(job, 2, path, "")) <= 2e-6);
+    }
   }
 }
 

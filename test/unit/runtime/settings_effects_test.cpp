@@ -1,9 +1,11 @@
 #include "acc/plugins/environment.hpp"
 #include "acc/runtime.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -64,11 +66,6 @@ Trajectory train(const Environment& environment, const MakeOptimizer& make_optim
 
 acc::Optimizer from_settings(acc::Model& model) {
   return model.optimizer_from_settings();
-}
-
-std::string described(const Environment& environment) {
-  return acc::Runtime::from_settings(acc::plugins::settings_from_environment(environment))
-      .describe();
 }
 
 }  // namespace
@@ -192,24 +189,35 @@ TEST_CASE("each value of a file's fp16 block moves the loss scale") {
   }
 }
 
-TEST_CASE(
-    "the start-up line tells of checkpoints that are asked for otherwise than they are made") {
+TEST_CASE("fsdp_state_dict_type and zero3_save_16bit_model name the files of a checkpoint") {
   struct Case {
     Environment environment;
-    const char* said;
+    std::set<std::string> files;
   };
+  const std::set<std::string> others = {"acc_checkpoint.json", "random_states_0.pkl"};
   for (const Case& each : {
+           Case{{{"ACC_MODE", "fsdp"}, {"FSDP_STATE_DICT_TYPE", "SHARDED_STATE_DICT"}},
+                {"pytorch_model_fsdp_0", "optimizer_0"}},
            Case{{{"ACC_MODE", "fsdp"}, {"FSDP_STATE_DICT_TYPE", "FULL_STATE_DICT"}},
-                ", checkpoints sharded (state dict type full is not in this version)"},
+                {"pytorch_model_fsdp.bin", "optimizer.bin"}},
            Case{{{"ACC_MODE", "fsdp"}, {"FSDP_STATE_DICT_TYPE", "LOCAL_STATE_DICT"}},
-                ", checkpoints sharded (state dict type local is not in this version)"},
+                {"pytorch_model_fsdp_rank0.bin", "optimizer_0"}},
            Case{{{"ACC_MODE", "deepspeed"}, {"ACC_ZERO3_SAVE_16BIT_MODEL", "true"}},
-                ", no 16-bit model beside checkpoints (zero3_save_16bit_model is not in this "
-                "version)"},
+                {"pytorch_model_fsdp_0", "optimizer_0", "pytorch_model.bin"}},
        }) {
-    CHECK(described(each.environment).find(each.said) != std::string::npos);
+    const acc::test::TemporaryFolder folder;
+    auto runtime =
+        acc::Runtime::from_settings(acc::plugins::settings_from_environment(each.environment));
+    auto model = runtime.model();
+    model.unit("layer", "Layer").parameter("weight", {kNumel}, acc::ones());
+    auto optimizer = model.optimizer(acc::AdamW{});
+    runtime.save((folder.path() / "saved").string(), model, optimizer);
+    std::set<std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "saved")) {
+      files.insert(entry.path().filename().string());
+    }
+    std::set<std::string> expected = each.files;
+    expected.insert(others.begin(), others.end());
+    CHECK(files == expected);
   }
-  const std::string plain =
-      described({{"ACC_MODE", "fsdp"}, {"FSDP_STATE_DICT_TYPE", "SHARDED_STATE_DICT"}});
-  CHECK(plain.find("checkpoints") == std::string::npos);
 }

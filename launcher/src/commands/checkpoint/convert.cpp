@@ -16,6 +16,7 @@ using conversion::Target;
 struct ConvertFlags {
   std::string path, out, to;
   int zero_stage = 2;
+  int index = 0;
   WorkFlags work;
 };
 
@@ -40,6 +41,8 @@ bool read(std::span<const std::string> arguments, ConvertFlags& flags) {
       ->check(CLI::IsMember({"safetensors", "bin", "dcp", "deepspeed"}));
   app.add_option("--zero_stage", flags.zero_stage, "of a deepspeed checkpoint; default 2")
       ->check(CLI::Range(1, 3));
+  app.add_option("--index", flags.index, "which of several models of a save folder; default 0")
+      ->check(CLI::Range(0, 1'000'000));
   flags.work.add_num_processes(app, false);
   flags.work.add_dtype(app);
   flags.work.add_max_shard_size(app);
@@ -77,7 +80,9 @@ int convert_command(std::span<const std::string> arguments) {
     throw Error(Errc::invalid_argument, "--max_shard_size is for --to safetensors");
   }
   print_result("converted",
-               conversion::convert(checkpoint::open_checkpoint(flags.path), flags.out, options),
+               conversion::convert(checkpoint::open_checkpoint(
+                                       flags.path, checkpoint::Want::everything, flags.index),
+                                   flags.out, options),
                flags.work.quiet());
   return 0;
 }

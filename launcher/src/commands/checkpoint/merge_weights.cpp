@@ -74,7 +74,7 @@ int merge_weights_command(std::span<const std::string> arguments) {
   conversion::Options options = flags.work.options();
   options.to =
       flags.unsafe_serialization ? conversion::Target::bin : conversion::Target::safetensors;
-  options.optimizer_file = conversion::kBinFile;
+  options.merge = true;
   if (flags.unsafe_serialization && options.max_shard_nbytes != 0) {
     throw Error(Errc::invalid_argument,
                 "--max_shard_size is for safetensors; leave out --unsafe_serialization");

@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "checkpoint/pickle/node.hpp"
+#include "checkpoint/pickle/source.hpp"
 #include "checkpoint/pickle/writer.hpp"
 
 namespace acc::checkpoint::accelerate {
@@ -44,8 +45,10 @@ void push_program(pickle::Writer& writer, const ProgramState& values) {
       writer.integer(*integer);
     } else if (const auto* real = std::get_if<double>(&value)) {
       writer.real(*real);
+    } else if (const auto& text = std::get<std::string>(value); pickle::is_utf8(text)) {
+      writer.text(text);
     } else {
-      writer.text(std::get<std::string>(value));
+      writer.bytes(text);
     }
   }
   writer.end_dict();
@@ -60,10 +63,10 @@ ProgramState read_program(const pickle::Node& node) {
       result[name] = value.integer;
     } else if (value.is(Kind::real)) {
       result[name] = value.real;
-    } else if (value.is(Kind::text)) {
+    } else if (value.is(Kind::text) || value.is(Kind::bytes)) {
       result[name] = std::string(value.text);
     } else {
-      entry.fail("a number or a text");
+      entry.fail("a number, a text or bytes");
     }
   }
   return result;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -114,6 +115,7 @@ struct TrainingState {
   std::string optimizer;  ///< "adamw", "sgd", or empty where the format does not say
   std::vector<StoredGroup> groups;
   std::map<std::string, double> loss_scaler;  ///< LossScaler::state(); empty: there was none
+  std::set<std::string> buffers = {};         ///< what is known to be no parameter, frozen or not
 };
 
 /// Who wrote a checkpoint, for `inspect` and for messages.

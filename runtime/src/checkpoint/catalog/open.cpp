@@ -93,8 +93,8 @@ class SaveFolder {
       check(folder_ / accelerate::optimizer_file(index_));
       return;
     }
-    if (stored_.manifest && index_ == 0) {
-      stored_.training.step = stored_.manifest->step;
+    if (stored_.manifest) {  // so that nobody looks for the step in as many files
+      take_training(*stored_.manifest, stored_.training);
     }
     if (read_planned(*optimizer)) {
       return;
@@ -110,11 +110,8 @@ class SaveFolder {
 
   void read_training() {
     TrainingState& training = stored_.training;
-    if (stored_.manifest && index_ == 0) {
-      training.step = stored_.manifest->step;
-      training.skipped_steps = stored_.manifest->skipped_steps;
-      training.optimizer = stored_.manifest->optimizer;
-      training.loss_scaler = stored_.manifest->loss_scaler;
+    if (stored_.manifest) {
+      take_training(*stored_.manifest, training);
     }
     const fs::path scaler = folder_ / accelerate::kScalerFile;
     if (training.loss_scaler.empty() && fs::exists(scaler)) {
@@ -129,6 +126,20 @@ class SaveFolder {
   }
 
  private:
+  void take_training(const Manifest& manifest, TrainingState& training) const {
+    const auto take = [&training](const auto& from) {
+      training.step = from.step;
+      training.skipped_steps = from.skipped_steps;
+      training.optimizer = from.optimizer;
+      training.loss_scaler = from.loss_scaler;
+    };
+    if (index_ == 0) {
+      take(manifest);
+    } else if (static_cast<std::size_t>(index_) <= manifest.others.size()) {
+      take(manifest.others[static_cast<std::size_t>(index_) - 1]);
+    }
+  }
+
   // What lies below `path`: that it is there, and by their checksums the files that have none of
   // their own.
   void check(const fs::path& path) const {

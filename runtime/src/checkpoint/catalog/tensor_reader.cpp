@@ -3,6 +3,7 @@
 #include "acc/base/error.hpp"
 #include "checkpoint/catalog/piece_reader.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <set>
@@ -80,6 +81,11 @@ class TensorReader::State {
     return done;
   }
 
+  bool checks_parts(const StoredTensor& tensor, const StoredPiece& piece) {
+    const PieceSource source = sources_.find(tensor, piece);
+    return !source.has_record || !source.blocks.empty() || source.record_nbytes <= torch::kBlock;
+  }
+
   bool verify_piece(const StoredTensor& tensor, const StoredPiece& piece) {
     PieceSource source = sources_.find(tensor, piece);
     const bool in_parts =
@@ -148,6 +154,12 @@ void TensorReader::read(const StoredTensor& tensor, const Box& box, Dtype dtype,
     }
   });
   check_complete(tensor, &box, box.numel(), done);
+}
+
+bool TensorReader::checks_parts(const StoredTensor& tensor) {
+  return std::ranges::all_of(tensor.pieces, [&](const StoredPiece& piece) {
+    return piece.box.numel() == 0 || state_->checks_parts(tensor, piece);
+  });
 }
 
 bool TensorReader::verify(const StoredTensor& tensor) {

@@ -28,6 +28,10 @@ class TensorReader {
             void* out);
   /// The same for a box of it, row-major; out: [box.numel()].
   void read(const StoredTensor& tensor, const Box& box, Dtype dtype, void* out);
+  /// Whether reading a part of the tensor checks that part, or there is nothing to check it by.
+  /// False for records of others than us that have one checksum and are longer than a block: only
+  /// `verify` and reading all of it at once check those.
+  bool checks_parts(const StoredTensor& tensor);
   /// Reads and checks all that is stored of the tensor, as far as there is anything to check it by;
   /// nothing is kept. True where all of it could be checked.
   bool verify(const StoredTensor& tensor);

@@ -80,16 +80,21 @@ void write_moments(const fs::path& path, const Stored& stored,
 
 Result write_bin(const Stored& stored, const fs::path& folder, const Options& options) {
   const std::vector<OutputTensor> weights = weights_of(stored, options.dtype);
-  const std::vector<OutputTensor> moments = without_steps(moments_of(stored));
+  const bool with_moments = !options.merge || weights.empty();
+  const std::vector<OutputTensor> moments =
+      with_moments ? without_steps(moments_of(stored)) : std::vector<OutputTensor>{};
   std::error_code error;
   fs::create_directory(folder, error);
   if (!fs::is_directory(folder)) {
     throw file_error("create the folder", folder, error ? error.value() : ENOTDIR);
   }
   TensorReader reader(stored.catalog);
+  check_sources(sources_of(weights), reader, options);
+  check_sources(sources_of(moments), reader, options);
   Result result{{}, 0, nbytes_of(weights) + nbytes_of(moments), {}};
   ProgressMeter meter(options.progress, "writing", result.nbytes);
-  const NewFile of_weights(folder, kBinFile), of_moments(folder, options.optimizer_file);
+  const NewFile of_weights(folder, kBinFile),
+      of_moments(folder, options.merge ? kBinFile : "optimizer.bin");
   if (!weights.empty()) {
     write_weights(of_weights.temporary(), weights, reader, meter);
     result.tensors += check(of_weights.temporary(), weights, options);

@@ -35,9 +35,9 @@ struct Options {
   int num_threads = 1;
   /// Whether the folder of a dcp or deepspeed output may replace a checkpoint that is there.
   bool overwrite = false;
-  /// Name of the file of an optimizer's state that `bin` writes; kBinFile where there are no
-  /// weights (Accelerate's merge-weights).
-  std::string optimizer_file = "optimizer.bin";
+  /// Weights alone, where there are any, else the optimizer's state as `bin`'s pytorch_model.bin:
+  /// as Accelerate's merge-weights.
+  bool merge = false;
   std::string writer;  ///< "acclaunch 0.1.0"
   Progress progress;
 };

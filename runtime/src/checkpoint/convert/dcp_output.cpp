@@ -95,7 +95,15 @@ Result write_dcp(const Stored& stored, const fs::path& out, const Options& optio
     folder.cut(options.num_processes);
     result.add(name, std::move(folder), reader);
   }
-  return result.write(folders.size() == 1 ? std::optional<Manifest>() : manifest_of(stored));
+  if (folders.size() == 1) {
+    return result.write(std::nullopt);
+  }
+  if (stored.format == Format::save_folder) {
+    result.add_other_state(stored.path);
+  }
+  Manifest manifest = manifest_of(stored);
+  manifest.others.clear();
+  return result.write(std::move(manifest));
 }
 
 }  // namespace acc::checkpoint::conversion

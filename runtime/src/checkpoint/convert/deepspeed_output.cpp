@@ -2,6 +2,9 @@
 #include "checkpoint/convert/outputs.hpp"
 #include "checkpoint/deepspeed/deepspeed.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 namespace acc::checkpoint::conversion {
 
 namespace fs = std::filesystem;
@@ -29,12 +32,16 @@ Result write_deepspeed(const Stored& stored, const fs::path& out, const Options&
     throw Error(Errc::config, "--dtype " + std::string(torch_name(*options.dtype)) +
                                   ": a DeepSpeed checkpoint holds fp32 masters; leave it out");
   }
-  const std::vector<OutputTensor> weights = in_fp32(weights_of(stored, std::nullopt));
+  std::vector<OutputTensor> tensors = weights_of(stored, std::nullopt);
+  std::ranges::move(moments_of(stored), std::back_inserter(tensors));
+  std::erase_if(tensors, [](const OutputTensor& each) { return each.from->kind == "step"; });
+  tensors = in_fp32(std::move(tensors));
   NewFolder folder(out, is_deepspeed_file, options.overwrite);
-  Result result{{}, 0, nbytes_of(weights) + nbytes_of(moments_of(stored)), {}};
+  Result result{{}, 0, nbytes_of(tensors), {}};
   {
-    ProgressMeter meter(options.progress, "writing", result.nbytes);
     TensorReader reader(stored.catalog);
+    check_sources(sources_of(tensors), reader, options);
+    ProgressMeter meter(options.progress, "writing", result.nbytes);
     deepspeed::write_checkpoint(folder.path(), stored.catalog, reader, stored.training,
                                 {options.zero_stage, options.num_processes, {}});
     meter.add(result.nbytes);
@@ -43,7 +50,7 @@ Result write_deepspeed(const Stored& stored, const fs::path& out, const Options&
   written.path = folder.path();
   written.format = Format::deepspeed;
   deepspeed::read_checkpoint(folder.path(), written.catalog, written.training, written.provenance);
-  result.tensors = check_written(written, weights, options);
+  result.tensors = check_written(written, tensors, options);
   result.files = {folder.commit()};
   return result;
 }

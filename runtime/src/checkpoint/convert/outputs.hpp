@@ -24,6 +24,11 @@ Result write_deepspeed(const Stored& stored, const std::filesystem::path& folder
 void stream(TensorReader& reader, const StoredTensor& tensor, Range range, Dtype dtype,
             ProgressMeter& meter, const torch::Sink& sink);
 
+/// Before tensors are read in tiles: checks those that reading in tiles does not. Throws
+/// Error(config) for damage.
+void check_sources(const std::vector<const StoredTensor*>& tensors, TensorReader& reader,
+                   const Options& options);
+
 /// Reads a checkpoint that was just written and compares it with what was meant: every tensor there
 /// in its dtype and shape, every checksum, made of what was on its way, right. Gives their number.
 std::size_t check_written(const Stored& written, const std::vector<OutputTensor>& tensors,

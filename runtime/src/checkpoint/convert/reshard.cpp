@@ -74,12 +74,6 @@ void set_dtype(DcpFolder& folder, std::optional<Dtype> dtype) {
   }
 }
 
-/// Of each rank: what a larger world has no file for is left out, as Accelerate does without it.
-bool is_of_rank_beyond(const std::string& name, int num_processes) {
-  const std::string start = "random_states_";
-  return name.starts_with(start) && std::atoi(name.c_str() + start.size()) >= num_processes;
-}
-
 Result reshard_folders(const std::vector<std::pair<std::string, fs::path>>& folders,
                        const fs::path& from, const fs::path& out, const Options& options) {
   std::deque<SourceFolder> sources;
@@ -93,18 +87,12 @@ Result reshard_folders(const std::vector<std::pair<std::string, fs::path>>& fold
   if (folders.size() == 1 && folders.front().first.empty()) {
     return result.write(std::nullopt);
   }
-  for (const auto& entry : fs::directory_iterator(from)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_regular_file() && name != kManifestFile &&
-        !is_of_rank_beyond(name, options.num_processes)) {
-      result.add_copy(name, entry.path());
-    }
+  result.add_other_state(from);
+  const Stored stored = open_checkpoint(from);
+  if (stored.manifest) {
+    check_sizes(*stored.manifest, from);
   }
-  auto manifest = read_manifest(from);
-  if (manifest) {
-    check_sizes(*manifest, from);
-  }
-  return result.write(std::move(manifest));
+  return result.write(manifest_of(stored));
 }
 
 Result reshard_save_folder(const fs::path& from, const fs::path& out, const Options& options) {

@@ -47,6 +47,7 @@ class SafetensorsJob {
   }
 
   Result run() {
+    check_sources(sources_of(tensors_), reader_, options_);
     tiles_ = cut_tiles(tensors_);
     crcs_.resize(tiles_.size());
     for_each_tile("writing", [this](std::size_t i, std::span<std::byte> bytes) {
@@ -128,8 +129,14 @@ class SafetensorsJob {
 }  // namespace
 
 Result write_safetensors(const Stored& stored, const fs::path& folder, const Options& options) {
+  if (weights_of(stored, {}).empty()) {
+    throw Error(Errc::config, stored.path.string() +
+                                  " holds an optimizer's state and no weights, and safetensors has "
+                                  "no place for that; write it as a .bin file "
+                                  "(--unsafe_serialization, or convert --to bin)");
+  }
   Result result = SafetensorsJob(stored, folder, options).run();
-  if (has_optimizer(stored)) {
+  if (has_optimizer(stored) && !options.merge) {
     result.left_out.emplace_back("the optimizer's state, for which safetensors has no place");
   }
   return result;

@@ -11,6 +11,8 @@
 #include "checkpoint/files/output_file.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 
 namespace acc::checkpoint::conversion {
 
@@ -30,6 +32,19 @@ void read_file(const fs::path& path, const Take& take) {
     take(piece);
     done += piece.size();
   }
+}
+
+/// A world that is smaller has no rank for some of the random states; one that is larger has ranks
+/// without, which Accelerate passes over.
+bool is_other_state(const std::string& name, int num_processes) {
+  constexpr std::string_view kOfRank = "random_states_";
+  if (name.starts_with(kOfRank)) {
+    return std::atoi(name.c_str() + kOfRank.size()) < num_processes;
+  }
+  return std::ranges::any_of(
+      std::array<std::string_view, 5>{"scheduler", "scaler", "custom_checkpoint_", "sampler",
+                                      "dl_state_dict"},
+      [&](std::string_view start) { return name.starts_with(start); });
 }
 
 void take_over(const fs::path& from, const fs::path& to) {
@@ -75,8 +90,13 @@ void SaveFolder::add(const std::string& name, DcpFolder folder, TensorReader& re
   parts_.push_back({name, std::move(folder), &reader});
 }
 
-void SaveFolder::add_copy(const std::string& name, fs::path from) {
-  copies_.emplace_back(name, std::move(from));
+void SaveFolder::add_other_state(const fs::path& from) {
+  for (const auto& entry : fs::directory_iterator(from)) {
+    if (entry.is_regular_file() &&
+        is_other_state(entry.path().filename().string(), options_.num_processes)) {
+      copies_.push_back(entry.path());
+    }
+  }
 }
 
 Result SaveFolder::write(std::optional<Manifest> manifest) {
@@ -84,6 +104,7 @@ Result SaveFolder::write(std::optional<Manifest> manifest) {
   std::vector<std::string> names;
   Result result;
   for (const Part& part : parts_) {
+    check_sources(part.folder.sources, *part.reader, options_);
     result.nbytes += part.folder.nbytes();
     if (!part.name.empty()) {
       names.push_back(part.name);
@@ -97,8 +118,8 @@ Result SaveFolder::write(std::optional<Manifest> manifest) {
                        meter);
     }
   }
-  for (const auto& [name, from] : copies_) {
-    take_over(from, folder.path() / name);
+  for (const fs::path& from : copies_) {
+    take_over(from, folder.path() / from.filename());
   }
   for (const Part& part : parts_) {
     result.tensors += check_part(folder.path() / part.name, part.folder, options_);
@@ -140,7 +161,7 @@ Manifest manifest_of(const Stored& stored) {
   manifest.local_layout.clear();
   manifest.step = stored.training.step.value_or(manifest.step);
   manifest.skipped_steps = stored.training.skipped_steps;
-  manifest.optimizer = has_optimizer(stored) ? optimizer_of(stored) : manifest.optimizer;
+  manifest.optimizer = known_optimizer(stored);
   manifest.loss_scaler = stored.training.loss_scaler;
   return manifest;
 }

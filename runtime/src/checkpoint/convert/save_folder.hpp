@@ -20,8 +20,9 @@ class SaveFolder {
 
   /// `name`: "optimizer_0"; empty where it is the output itself. `reader` outlives `write`.
   void add(const std::string& name, DcpFolder folder, TensorReader& reader);
-  /// A file that is taken over as it is.
-  void add_copy(const std::string& name, std::filesystem::path from);
+  /// Of another save folder, what is the same in any form of it: scheduler, scaler, the program's
+  /// values, random states of ranks that there will be.
+  void add_other_state(const std::filesystem::path& from);
   /// Writes, checks and commits. `manifest`: files and world are filled in.
   Result write(std::optional<Manifest> manifest);
 
@@ -36,10 +37,10 @@ class SaveFolder {
   std::filesystem::path out_;
   const Options& options_;
   std::vector<Part> parts_;
-  std::vector<std::pair<std::string, std::filesystem::path>> copies_;
+  std::vector<std::filesystem::path> copies_;
 };
 
-/// Of a SHARDED_STATE_DICT with this state.
+/// Of a SHARDED_STATE_DICT with this state; what is said of other models stays.
 Manifest manifest_of(const Stored& stored);
 
 }  // namespace acc::checkpoint::conversion

@@ -3,7 +3,6 @@
 #include "acc/base/error.hpp"
 
 #include <algorithm>
-#include <set>
 
 namespace acc::checkpoint::conversion {
 namespace {
@@ -40,20 +39,24 @@ bool has_optimizer(const Stored& stored) {
                      [](const StoredTensor& tensor) { return !is_weight(tensor); });
 }
 
+std::string known_optimizer(const Stored& stored) {
+  std::string known = stored.training.optimizer;
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    if (known.empty() && (tensor.kind == "exp_avg" || tensor.kind == "momentum_buffer")) {
+      known = tensor.kind == "exp_avg" ? "adamw" : "sgd";
+    }
+  }
+  return known;
+}
+
 std::string optimizer_of(const Stored& stored) {
-  if (!stored.training.optimizer.empty()) {
-    return stored.training.optimizer;
+  std::string known = known_optimizer(stored);
+  if (known.empty()) {
+    throw Error(Errc::config, stored.path.string() +
+                                  ": an optimizer's state of kinds other than AdamW's (exp_avg, "
+                                  "exp_avg_sq) and SGD's (momentum_buffer) cannot be written");
   }
-  std::set<std::string> kinds;
-  for (const OutputTensor& tensor : moments_of(stored)) {
-    kinds.insert(tensor.from->kind);
-  }
-  if (kinds.contains("exp_avg") || kinds.contains("momentum_buffer")) {
-    return kinds.contains("exp_avg") ? "adamw" : "sgd";
-  }
-  throw Error(Errc::config, stored.path.string() +
-                                ": an optimizer's state of kinds other than AdamW's (exp_avg, "
-                                "exp_avg_sq) and SGD's (momentum_buffer) cannot be written");
+  return known;
 }
 
 }  // namespace acc::checkpoint::conversion

@@ -14,8 +14,10 @@ std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> 
 /// The optimizer's state, in the order of the checkpoint, as it is stored.
 std::vector<OutputTensor> moments_of(const Stored& stored);
 bool has_optimizer(const Stored& stored);
-/// "adamw" or "sgd": as the checkpoint says, else as its kinds of state show. Throws Error(config)
-/// where they do not.
+/// "adamw" or "sgd": as the checkpoint says, else as its kinds of state show; empty where they do
+/// not.
+std::string known_optimizer(const Stored& stored);
+/// The same; throws Error(config) where it is empty.
 std::string optimizer_of(const Stored& stored);
 
 }  // namespace acc::checkpoint::conversion

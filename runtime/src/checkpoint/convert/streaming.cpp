@@ -1,5 +1,9 @@
 #include "checkpoint/convert/outputs.hpp"
+#include "checkpoint/convert/parallel.hpp"
 #include "checkpoint/convert/tiles.hpp"
+#include "checkpoint/convert/verify.hpp"
+
+#include <algorithm>
 
 namespace acc::checkpoint::conversion {
 
@@ -15,6 +19,30 @@ void stream(TensorReader& reader, const StoredTensor& tensor, Range range, Dtype
     sink(std::span(buffer).first(nbytes));
     meter.add(nbytes);
   }
+}
+
+void check_sources(const std::vector<const StoredTensor*>& tensors, TensorReader& reader,
+                   const Options& options) {
+  std::vector<Part> parts;
+  std::uint64_t total = 0;
+  for (const StoredTensor* const tensor : tensors) {
+    if (tensor == nullptr || tensor->rule) {  // what has a rule we wrote, with checksums of blocks
+      continue;
+    }
+    const bool is_long = std::ranges::any_of(tensor->pieces, [&](const StoredPiece& piece) {
+      return Part{tensor, piece}.nbytes() > kTileBytes;
+    });
+    if (is_long && !reader.checks_parts(*tensor)) {
+      for (const StoredPiece& piece : tensor->pieces) {
+        total += parts.emplace_back(Part{tensor, piece}).nbytes();
+      }
+    }
+  }
+  ProgressMeter meter(options.progress, "checking what is read,", total);
+  for_each_parallel(parts.size(), options.num_threads, [&](std::size_t i, std::size_t) {
+    reader.verify(*parts[i].tensor, parts[i].piece);
+    meter.add(parts[i].nbytes());
+  });
 }
 
 Error not_as_written(const std::filesystem::path& path, const std::string& tensor) {

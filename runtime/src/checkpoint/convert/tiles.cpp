@@ -4,6 +4,14 @@
 
 namespace acc::checkpoint::conversion {
 
+std::vector<const StoredTensor*> sources_of(std::span<const OutputTensor> tensors) {
+  std::vector<const StoredTensor*> sources;
+  for (const OutputTensor& tensor : tensors) {
+    sources.push_back(tensor.from);
+  }
+  return sources;
+}
+
 std::uint64_t nbytes_of(std::span<const OutputTensor> tensors) {
   std::uint64_t sum = 0;
   for (const OutputTensor& tensor : tensors) {

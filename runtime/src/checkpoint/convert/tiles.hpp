@@ -24,6 +24,7 @@ struct OutputTensor {
   }
 };
 
+std::vector<const StoredTensor*> sources_of(std::span<const OutputTensor> tensors);
 std::uint64_t nbytes_of(std::span<const OutputTensor> tensors);
 
 /// Elements [begin, begin + numel) of a tensor, row-major.

@@ -9,6 +9,7 @@
 #include "checkpoint/torch/torch_file.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,16 +20,6 @@ namespace acc::checkpoint::conversion {
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A piece that is checked at once: so every damaged file is found, not the first alone.
-struct Part {
-  const StoredTensor* tensor = nullptr;
-  StoredPiece piece;
-};
-
-std::uint64_t elements_nbytes(const StoredTensor& tensor, const Shape& shape) {
-  return static_cast<std::uint64_t>(numel_of(shape)) * size_of(tensor.dtype);
-}
 
 /// All records of archives in files, each by its CRC; damage goes to `found`.
 class ArchiveCheck {
@@ -108,9 +99,14 @@ void verify_values(const fs::path& folder, ArchiveCheck& check, Verification& fo
   }
 }
 
-/// What of a checkpoint is no tensor of the catalog: `with_tensors` are files that it lists.
-void verify_others(const fs::path& path, const std::optional<Manifest>& manifest,
-                   const std::set<fs::path>& with_tensors, Verification& found) {
+/// What was seen of a checkpoint.
+struct Opened {
+  std::set<fs::path> files;  ///< with tensors
+  std::optional<Manifest> manifest;
+};
+
+/// What of a checkpoint is no tensor of its catalogs.
+void verify_others(const fs::path& path, const Opened& opened, Verification& found) {
   ArchiveCheck check(found);
   if (!fs::is_directory(path)) {
     return;
@@ -119,10 +115,11 @@ void verify_others(const fs::path& path, const std::optional<Manifest>& manifest
     if (entry.path().filename() == dcp::kMetadataFile) {
       verify_values(entry.path().parent_path(), check, found);
     } else if (entry.is_regular_file() && is_archive(entry.path()) &&
-               !with_tensors.contains(entry.path())) {
+               !opened.files.contains(entry.path())) {
       check.file(entry.path());
     }
   }
+  const std::optional<Manifest>& manifest = opened.manifest;
   for (const Manifest::File& file : manifest ? manifest->files : std::vector<Manifest::File>{}) {
     try {
       check_size(file, path);
@@ -133,15 +130,13 @@ void verify_others(const fs::path& path, const std::optional<Manifest>& manifest
   }
 }
 
-/// The same file is not told twice for the same reason.
+/// By file; the same reason is not told twice.
 void sort_damage(std::vector<Damage>& damaged) {
+  std::set<std::string> seen;
+  std::erase_if(damaged, [&](const Damage& damage) { return !seen.insert(damage.reason).second; });
   std::stable_sort(damaged.begin(), damaged.end(), [](const Damage& a, const Damage& b) {
     return std::tie(a.file, a.tensor) < std::tie(b.file, b.tensor);
   });
-  const auto same = [](const Damage& a, const Damage& b) {
-    return a.file == b.file && a.tensor == b.tensor && a.reason == b.reason;
-  };
-  damaged.erase(std::unique(damaged.begin(), damaged.end(), same), damaged.end());
 }
 
 }  // namespace
@@ -152,7 +147,7 @@ void verify_tensors(const Stored& stored, int num_threads, const Progress& progr
   constexpr std::size_t kAtOnce = 16'384;
   std::uint64_t total = 0;
   for (const StoredTensor& tensor : stored.catalog.tensors) {
-    total += elements_nbytes(tensor, tensor.shape);
+    total += static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
   }
   ProgressMeter meter(progress, "checking", total);
   TensorReader reader(stored.catalog);
@@ -161,7 +156,7 @@ void verify_tensors(const Stored& stored, int num_threads, const Progress& progr
   std::vector<Part> parts;
   const auto check = [&](std::size_t i, std::size_t) {
     const auto& [tensor, piece] = parts[i];
-    const std::uint64_t nbytes = elements_nbytes(*tensor, piece.box.sizes);
+    const std::uint64_t nbytes = parts[i].nbytes();
     try {
       if (!reader.verify(*tensor, piece)) {
         const std::scoped_lock lock(finding);
@@ -189,24 +184,47 @@ void verify_tensors(const Stored& stored, int num_threads, const Progress& progr
   found.unchecked_tensors += unchecked.size();
 }
 
+namespace {
+
+/// Opens and checks what is there; gives whether it could be opened.
+bool verify_opened(const std::function<Stored()>& open, const fs::path& path, int num_threads,
+                   const Progress& progress, Opened& opened, Verification& found) {
+  try {
+    const Stored stored = open();
+    opened.manifest = stored.manifest;
+    opened.files.insert(stored.catalog.files.begin(), stored.catalog.files.end());
+    verify_tensors(stored, num_threads, progress, found);
+    return true;
+  } catch (const Error& error) {
+    found.damaged.push_back({path, "", error.what()});
+    return false;
+  }
+}
+
+}  // namespace
+
 Verification verify(const fs::path& path, int num_threads, const Progress& progress) {
   const Format format = format_of(path);
   Verification found;
-  std::set<fs::path> with_tensors;
-  std::optional<Manifest> manifest;
+  Opened opened;
   for (int index = 0; index == 0 || (format == Format::save_folder &&
                                      accelerate::find_model(path, index).has_value());
        ++index) {
-    try {
-      const Stored stored = open_checkpoint(path, Want::everything, index);
-      manifest = stored.manifest;
-      with_tensors.insert(stored.catalog.files.begin(), stored.catalog.files.end());
-      verify_tensors(stored, num_threads, progress, found);
-    } catch (const Error& error) {
-      found.damaged.push_back({path, "", error.what()});
+    const auto all = [&] { return open_checkpoint(path, Want::everything, index); };
+    if (verify_opened(all, path, num_threads, progress, opened, found) ||
+        format != Format::save_folder) {
+      continue;
+    }
+    // What is not hurt is still checked.
+    for (const auto& part :
+         {accelerate::find_model(path, index), accelerate::find_optimizer(path, index)}) {
+      if (part) {
+        verify_opened([&] { return open_checkpoint(*part); }, *part, num_threads, progress, opened,
+                      found);
+      }
     }
   }
-  verify_others(path, manifest, with_tensors, found);
+  verify_others(path, opened, found);
   sort_damage(found.damaged);
   return found;
 }

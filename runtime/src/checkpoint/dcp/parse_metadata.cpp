@@ -208,6 +208,10 @@ Path Parser::path_of(const Value& value, const std::string& what) const {
   if (!value.is(Kind::tuple) && !value.is(Kind::list)) {
     fail(what, "expected its path in planner_data to be a tuple, found " + value.describe());
   }
+  constexpr std::size_t kMaxKeys = 256;
+  if (value.items.size() > kMaxKeys) {
+    fail(what, "its path in planner_data has " + std::to_string(value.items.size()) + " keys");
+  }
   Path path;
   for (const Value* part : value.items) {
     if (part->is(Kind::text)) {

@@ -6,11 +6,13 @@
 #include "checkpoint/files/input_file.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 
 namespace acc::checkpoint::dcp {

@@ -61,10 +61,10 @@ void add_group(ExportPlan& plan, const StoredGroup& stored, const Catalog& catal
 }
 
 /// All weights as one group, where it is not known what was trained.
-StoredGroup all_weights(const Catalog& catalog) {
+StoredGroup all_weights(const Catalog& catalog, const std::set<std::string>& buffers) {
   StoredGroup group;
   for (const StoredTensor& tensor : catalog.tensors) {
-    if (tensor.kind == "param" && is_real(tensor.dtype)) {
+    if (tensor.kind == "param" && is_real(tensor.dtype) && !buffers.contains(tensor.name)) {
       group.parameters.push_back(tensor.name);
     }
   }
@@ -90,7 +90,7 @@ ExportPlan plan_export(const Catalog& catalog, const TrainingState& training,
       add_group(plan, group, catalog, where, distinct, placed);
     }
   } else {
-    add_group(plan, all_weights(catalog), catalog, where, distinct, placed);
+    add_group(plan, all_weights(catalog, training.buffers), catalog, where, distinct, placed);
   }
   std::set<std::string> kinds;
   for (const StoredTensor& tensor : catalog.tensors) {
@@ -103,7 +103,8 @@ ExportPlan plan_export(const Catalog& catalog, const TrainingState& training,
       if (const StoredTensor* const other = distinct.other(tensor)) {
         plan.shared.emplace_back(tensor.name, other->name);
       } else {
-        (is_real(tensor.dtype) ? plan.frozen : plan.buffers).push_back(&tensor);
+        const bool is_buffer = !is_real(tensor.dtype) || training.buffers.contains(tensor.name);
+        (is_buffer ? plan.buffers : plan.frozen).push_back(&tensor);
       }
     }
   }

@@ -28,7 +28,7 @@ struct ExportGroup {
 struct ExportPlan {
   std::vector<ExportGroup> groups;
   std::vector<const StoredTensor*> frozen;                  ///< parameters of no group
-  std::vector<const StoredTensor*> buffers;                 ///< what is not real
+  std::vector<const StoredTensor*> buffers;                 ///< what is known as one, or not real
   std::vector<std::pair<std::string, std::string>> shared;  ///< second name, name
   std::vector<std::string> kinds;                           ///< of moments
 };

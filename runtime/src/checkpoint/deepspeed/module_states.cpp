@@ -74,9 +74,11 @@ ModuleStates read_module_states(const std::filesystem::path& path) {
   result.module = read_tensors(file, root.at("module"));
   result.global_steps = read_count(file, root, "global_steps");
   result.skipped_steps = read_count(file, root, "skipped_steps");
-  if (const auto version = root.find("ds_version"); version && version->is_text()) {
-    result.version = version->text();
-  }
+  const auto writer = root.find(kWriterKey);
+  const auto version = root.find("ds_version");
+  result.writer = writer ? writer->text()
+                         : "DeepSpeed" + (version && version->is_text() ? " " + version->text()
+                                                                        : std::string());
   return result;
 }
 

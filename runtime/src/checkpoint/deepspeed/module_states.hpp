@@ -16,6 +16,9 @@ namespace acc::checkpoint::deepspeed {
 using NamedShapes = std::vector<std::pair<std::string, Shape>>;
 using NamedTensors = std::vector<std::pair<std::string, torch::TensorRef>>;
 
+/// Our key beside DeepSpeed's: who wrote the file, where it was not DeepSpeed.
+inline constexpr const char* kWriterKey = "acc_writer";
+
 /// A *_model_states.pt.
 struct ModuleStates {
   std::filesystem::path path;
@@ -28,7 +31,7 @@ struct ModuleStates {
   NamedTensors module;  ///< 16-bit weights and buffers; stage 3: placeholders and buffers
   std::int64_t global_steps = 0;
   std::int64_t skipped_steps = 0;
-  std::string version;  ///< of DeepSpeed
+  std::string writer;  ///< "DeepSpeed 0.19.8", or ours
 };
 
 /// Throws Error(config) that names file and key.

@@ -321,9 +321,10 @@ void read_checkpoint(const fs::path& path, Catalog& catalog, TrainingState& trai
   }
   const ModuleStates module =
       read_module_states(files.module ? *files.module : files.rank_modules.front());
-  provenance.writer = module.version.empty() ? "DeepSpeed" : "DeepSpeed " + module.version;
+  provenance.writer = module.writer;
   training.step = std::max<std::int64_t>(module.global_steps - module.skipped_steps, 0);
   training.skipped_steps = module.skipped_steps;
+  training.buffers = module.buffers;
   CatalogBuilder builder(files, module, catalog);
   if (!files.optimizers.empty()) {
     if (!module.has_zero) {

@@ -4,6 +4,7 @@
 #include "checkpoint/deepspeed/deepspeed.hpp"
 #include "checkpoint/deepspeed/export_plan.hpp"
 #include "checkpoint/deepspeed/flat_layout.hpp"
+#include "checkpoint/deepspeed/module_states.hpp"
 
 #include <algorithm>
 #include <map>
@@ -331,7 +332,8 @@ void TagWriter::write_module(int rank) const {
   }
   push_counts(pickle);
   pickle.text("ds_config").begin_dict().end_dict();
-  pickle.text("ds_version").text(kVersion).end_dict();
+  pickle.text("ds_version").text(kVersion);
+  pickle.text(kWriterKey).text("acclaunch " ACC_VERSION).end_dict();
   out.write(folder_ / (is_stage_3_
                            ? "zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00_model_states.pt"
                            : std::string("mp_rank_00_model_states.pt")));

@@ -100,6 +100,19 @@ void make_parents(const fs::path& folder) {
   }
 }
 
+// What is mounted there cannot be exchanged for a folder beside it.
+void check_not_mounted(const fs::path& folder) {
+  struct stat own {};
+  struct stat parent {};
+  if (::stat(folder.c_str(), &own) != 0 || ::stat(folder_of(folder).c_str(), &parent) != 0) {
+    throw file_error("look at", folder, errno);
+  }
+  if (own.st_dev != parent.st_dev) {
+    throw Error(Errc::config, "cannot replace " + folder.string() +
+                                  ": a file system is mounted there; choose a folder in it");
+  }
+}
+
 void sync_folders(const fs::path& top) {
   for (const auto& entry : entries_of<fs::recursive_directory_iterator>(top)) {
     if (is_real_folder(entry)) {
@@ -201,6 +214,7 @@ void AtomicFolder::begin() {
   remove_predecessors();
   if (is_there(target_)) {
     check_ours(target_);
+    check_not_mounted(target_);
   }
 }
 
@@ -228,7 +242,12 @@ void AtomicFolder::commit() {
 // `current` and `begin` know to look for.
 void AtomicFolder::replace_in_two_steps() const {
   rename_folder(target_, old_);
-  rename_folder(temporary_, target_);
+  try {
+    rename_folder(temporary_, target_);
+  } catch (const Error&) {
+    ::rename(old_.c_str(), target_.c_str());
+    throw;
+  }
 }
 
 fs::path AtomicFolder::current() const {

@@ -30,7 +30,7 @@ class AtomicFolder {
   void make(const std::vector<std::string>& folders = {});
   /// The process that will commit, at any time before that: brings back an older folder that a
   /// predecessor was killed over, removes what other predecessors left. Throws Error(config) where
-  /// the target holds files that are not ours.
+  /// the target holds files that are not ours, or is where a file system is mounted.
   void begin();
   /// After all have filled it: flushes its folders, exchanges, removes the older folder.
   void commit();

@@ -60,10 +60,21 @@ json file_entry(const Manifest::File& file) {
   return entry;
 }
 
-json body_of(const Manifest& manifest) {
+json scaler_entry(const std::map<std::string, double>& state) {
   json scaler = json::object();
-  for (const auto& [name, value] : manifest.loss_scaler) {
+  for (const auto& [name, value] : state) {
     scaler[name] = number(value);
+  }
+  return scaler;
+}
+
+json body_of(const Manifest& manifest) {
+  json others = json::array();
+  for (const Manifest::Training& each : manifest.others) {
+    others.push_back({{"step", each.step},
+                      {"skipped_steps", each.skipped_steps},
+                      {"optimizer", each.optimizer},
+                      {"loss_scaler", scaler_entry(each.loss_scaler)}});
   }
   json files = json::array();
   for (const Manifest::File& file : manifest.files) {
@@ -78,7 +89,8 @@ json body_of(const Manifest& manifest) {
       {"step", manifest.step},
       {"skipped_steps", manifest.skipped_steps},
       {"optimizer", manifest.optimizer},
-      {"loss_scaler", std::move(scaler)},
+      {"loss_scaler", scaler_entry(manifest.loss_scaler)},
+      {"others", std::move(others)},
       {"aliases", manifest.aliases},
       {"local_layout", manifest.local_layout},
       {"files", std::move(files)},
@@ -119,6 +131,14 @@ std::vector<Manifest::File> parse_files(const JsonValue& list) {
   return files;
 }
 
+std::map<std::string, double> parse_scaler(const JsonValue& scaler) {
+  std::map<std::string, double> state;
+  for (const auto& [name, value] : scaler.members()) {
+    state[name] = value.real();
+  }
+  return state;
+}
+
 Manifest parse_body(const JsonValue& root) {
   Manifest manifest;
   manifest.writer = root["writer"].text();
@@ -129,8 +149,10 @@ Manifest parse_body(const JsonValue& root) {
   manifest.step = root["step"].integer(0);
   manifest.skipped_steps = root["skipped_steps"].integer(0);
   manifest.optimizer = root["optimizer"].text();
-  for (const auto& [name, value] : root["loss_scaler"].members()) {
-    manifest.loss_scaler[name] = value.real();
+  manifest.loss_scaler = parse_scaler(root["loss_scaler"]);
+  for (const JsonValue& each : root["others"].elements()) {
+    manifest.others.push_back({each["step"].integer(0), each["skipped_steps"].integer(0),
+                               each["optimizer"].text(), parse_scaler(each["loss_scaler"])});
   }
   for (const auto& [name, value] : root["aliases"].members()) {
     manifest.aliases[name] = value.text();

@@ -25,10 +25,20 @@ struct Manifest {
   std::string state_dict;  ///< "SHARDED_STATE_DICT", …
   std::string strategy;    ///< of the saving run, for messages
   int world_size = 1;
-  std::int64_t step = 0;
+  std::int64_t step = 0;  ///< of model 0, as what follows
   std::int64_t skipped_steps = 0;
-  std::string optimizer;  ///< of model 0: "adamw" or "sgd"
+  std::string optimizer;  ///< "adamw" or "sgd"
   std::map<std::string, double> loss_scaler;
+  /// The same of models 1, 2, ….
+  struct Training {
+    std::int64_t step = 0;
+    std::int64_t skipped_steps = 0;
+    std::string optimizer;
+    std::map<std::string, double> loss_scaler;
+
+    bool operator==(const Training&) const = default;
+  };
+  std::vector<Training> others = {};
   std::map<std::string, std::string> aliases;  ///< second name of a tied tensor -> its name
   /// How LOCAL_STATE_DICT's flat parameters are cut, so that other worlds can read them: JSON.
   std::string local_layout;

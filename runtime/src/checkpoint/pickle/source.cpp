@@ -52,6 +52,8 @@ std::size_t utf8_length(std::string_view text) {
   return overlong || too_large ? 0 : length;
 }
 
+}  // namespace
+
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);
@@ -62,6 +64,8 @@ bool is_utf8(std::string_view text) {
   }
   return true;
 }
+
+namespace {
 
 bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(),

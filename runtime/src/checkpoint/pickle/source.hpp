@@ -8,6 +8,8 @@
 
 namespace acc::checkpoint::pickle {
 
+bool is_utf8(std::string_view text);
+
 /// Takes a pickle's bytes apart: what follows an opcode. Everything throws Error(config) with place
 /// and cause where the bytes end too early or say nothing sensible.
 class Source {

@@ -5,9 +5,53 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
 #include <filesystem>
+#include <string>
 
 namespace acc::checkpoint {
+
+namespace {
+
+// Figures are what every group has in host memory: 8 at a time, of 6 bytes each without rounding.
+constexpr std::size_t kFigures = 8;
+constexpr std::size_t kFigureBytes = 6;
+constexpr std::size_t kRounds = 10;
+
+std::string words_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "see its message";
+  }
+}
+
+// A text of one rank's, at most 480 bytes of it, on every rank. `text`: "" on the others.
+std::string share(collectives::ProcessGroup& world, std::string text) {
+  text.resize(kRounds * kFigures * kFigureBytes);
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    char* const part = text.data() + round * kFigures * kFigureBytes;
+    std::array<double, kFigures> figures{};
+    for (std::size_t i = 0; i < kFigures; ++i) {
+      std::uint64_t bits = 0;
+      std::memcpy(&bits, part + i * kFigureBytes, kFigureBytes);
+      figures[i] = static_cast<double>(bits);
+    }
+    world.all_reduce(figures, ReduceOp::max)->wait_released();
+    for (std::size_t i = 0; i < kFigures; ++i) {
+      const auto bits = static_cast<std::uint64_t>(figures[i]);
+      std::memcpy(part + i * kFigureBytes, &bits, kFigureBytes);
+    }
+  }
+  return text.c_str();
+}
+
+}  // namespace
 
 void Attempt::settle(const sharding::Groups& groups, const std::string& what) const {
   auto& world = *groups.world;
@@ -15,14 +59,17 @@ void Attempt::settle(const sharding::Groups& groups, const std::string& what) co
                                            : 0.0};
   // Released: nobody may end its groups over a failure before all have heard of it.
   world.all_reduce(failed, ReduceOp::max)->wait_released();
+  if (failed[0] == 0.0) {
+    return;
+  }
+  // The reason goes to all: a launcher ends the rank that has it as soon as another has gone.
+  const int rank = world.size() - static_cast<int>(failed[0]);
+  const std::string reason =
+      share(world, world.rank() == rank ? words_of(failure_) : std::string());
   if (failure_) {
     rethrow();
   }
-  if (failed[0] != 0.0) {
-    const int rank = world.size() - static_cast<int>(failed[0]);
-    throw Error(Errc::config, fmt::format("rank {} failed in {}; see its message", rank, what),
-                rank);
-  }
+  throw Error(Errc::config, fmt::format("rank {} failed in {}: {}", rank, what, reason), rank);
 }
 
 void Attempt::rethrow() const {

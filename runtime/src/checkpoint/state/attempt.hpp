@@ -24,8 +24,9 @@ class Attempt {
     }
   }
 
-  /// Tells every rank whether all went well everywhere: one all_reduce. Throws the own failure, or
-  /// Error(config) that names a rank that failed. `what`: the attempt, in what the others say.
+  /// Tells every rank whether all went well everywhere: one all_reduce, and where it did not,
+  /// the reason too. Throws the own failure, or Error(config) that names a rank that failed
+  /// and its reason. `what`: the attempt, in what the others say.
   void settle(const sharding::Groups& groups, const std::string& what) const;
 
  private:

@@ -8,6 +8,9 @@
 
 #include <fmt/format.h>
 
+#include <bit>
+#include <optional>
+
 namespace acc::checkpoint {
 namespace {
 
@@ -15,9 +18,9 @@ namespace fs = std::filesystem;
 
 void check_optimizer(const Stored& stored, const detail::OptimizerState& optimizer) {
   if (!stored.training.optimizer.empty() && stored.training.optimizer != optimizer.name()) {
-    throw Error(Errc::config, fmt::format("{} was saved with optimizer {}, this run uses {}",
-                                          stored.path.string(), stored.training.optimizer,
-                                          optimizer.name()));
+    throw Error(Errc::config,
+                fmt::format("{} was saved with optimizer {}, this run uses {}",
+                            stored.path.string(), stored.training.optimizer, optimizer.name()));
   }
 }
 
@@ -35,12 +38,13 @@ void load_training(const Stored& stored, detail::ModelState& model,
   }
 }
 
-/// Everything is checked before anything is overwritten.
-void load_part(const Part& part, const fs::path& folder, int index) {
+/// Everything is checked before anything is overwritten. Gives what we added to the folder, if we
+/// wrote it.
+std::optional<Manifest> load_part(const Part& part, const fs::path& folder, int index) {
   StoredModel stored(folder, Want::everything, index);
   check_optimizer(stored.stored(), *part.optimizer);
-  stored.check(*part.model, stored.stored().manifest ? BuffersMay::not_be_missing
-                                                     : BuffersMay::be_missing);
+  stored.check(*part.model,
+               stored.stored().manifest ? BuffersMay::not_be_missing : BuffersMay::be_missing);
   const auto moments = moment_arrays(*part.model, *part.optimizer);
   for (const FlatArray& array : moments) {
     stored.check(array);
@@ -56,26 +60,44 @@ void load_part(const Part& part, const fs::path& folder, int index) {
     stored.read_buffer(*part.model, *buffer);
   }
   load_training(stored.stored(), *part.model, *part.optimizer);
+  return stored.stored().manifest;
+}
+
+/// From one file on all ranks: those that hold the same shard must round alike.
+void load_seeds(std::span<const Part> parts, const fs::path& folder) {
+  const fs::path path = folder / accelerate::random_states_file(0);
+  if (!fs::exists(path)) {
+    return;
+  }
+  const ProgramState values = accelerate::read_random_states(path);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto found = values.find(seed_name(static_cast<int>(i)));
+    const auto* seed = found == values.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
+    if (seed != nullptr) {
+      parts[i].model->seed_noise(std::bit_cast<std::uint64_t>(*seed));
+    }
+  }
 }
 
 /// What we wrote beside the tensors; others' files of those names may hold anything.
-SavedState load_own_values(const fs::path& folder, int rank) {
+SavedState load_own_values(std::span<const Part> parts, const fs::path& folder,
+                           const Manifest& manifest, int rank) {
   SavedState state;
-  const auto manifest = fs::is_directory(folder) ? read_manifest(folder) : std::nullopt;
-  if (!manifest) {
-    return state;
-  }
   const std::string custom = accelerate::custom_file(0);
-  check_sizes(*manifest, folder, custom);
+  const std::string own = accelerate::random_states_file(rank);
+  for (const std::string& name : {custom, own, accelerate::random_states_file(0)}) {
+    check_sizes(manifest, folder, name);
+  }
   if (fs::exists(folder / custom)) {
-    check_file(*manifest, folder, custom);
+    check_file(manifest, folder, custom);
     state.program = accelerate::read_custom(folder / custom);
   }
-  const std::string own = accelerate::random_states_file(rank);
-  check_sizes(*manifest, folder, own);
   if (fs::exists(folder / own)) {
     state.of_rank = accelerate::read_random_states(folder / own);
+    std::erase_if(state.of_rank,
+                  [](const auto& each) { return each.first.starts_with(kSeedPrefix); });
   }
+  load_seeds(parts, folder);
   return state;
 }
 
@@ -102,10 +124,13 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
   Attempt attempt;
   attempt([&] {
     const fs::path folder = AtomicFolder(directory, accelerate::is_ours).current();
+    std::optional<Manifest> manifest;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      load_part(parts[i], folder, static_cast<int>(i));
+      manifest = load_part(parts[i], folder, static_cast<int>(i));
     }
-    state = load_own_values(folder, groups.world->rank());
+    if (manifest) {
+      state = load_own_values(parts, folder, *manifest, groups.world->rank());
+    }
   });
   attempt.settle(groups, "loading " + directory);
   for (const Part& part : parts) {

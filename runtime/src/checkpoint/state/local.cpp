@@ -30,8 +30,7 @@ LocalModel local_layout_of(detail::ModelState& model) {
                   .members = {}};
     for (std::size_t i = 0; i < flat->parameters().size(); ++i) {
       const auto& record = flat->parameters()[i];
-      cut.members.push_back(
-          {record.name, record.aliases, record.shape, flat->layout().offsets[i]});
+      cut.members.push_back({record.name, record.aliases, record.shape, flat->layout().offsets[i]});
     }
     layout.flats.push_back(std::move(cut));
   }
@@ -47,18 +46,18 @@ void write_local_model(detail::ModelState& model, const LocalModel& layout,
   const auto buffers = model.buffers();
   std::vector<accelerate::FullTensor> list;
   for (std::size_t i = 0; i < arrays.size(); ++i) {
-    list.push_back({layout.flats[i].key, stored_dtype(arrays[i].dtype),
-                    Shape{arrays[i].flat->owned().numel}});
+    list.push_back(
+        {layout.flats[i].key, stored_dtype(arrays[i].dtype), Shape{arrays[i].flat->owned().numel}});
   }
   for (const auto* buffer : buffers) {
     list.push_back({buffer->name, Dtype::f32, buffer->shape});
   }
   accelerate::write_model_file(path, list, [&](std::size_t i, const torch::Sink& sink) {
     if (i < arrays.size()) {
-      read_bytes(*model.engine().updater, arrays[i].values,
-                 static_cast<std::size_t>(arrays[i].flat->owned().numel) *
-                     nbytes_of(arrays[i].dtype),
-                 sink);
+      read_bytes(
+          *model.engine().updater, arrays[i].values,
+          static_cast<std::size_t>(arrays[i].flat->owned().numel) * nbytes_of(arrays[i].dtype),
+          sink);
     } else {
       const auto values = acc::model::read_buffer(model.engine(), *buffers[i - arrays.size()]);
       sink(std::as_bytes(std::span(values)));

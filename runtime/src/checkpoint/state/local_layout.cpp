@@ -41,8 +41,7 @@ void check_flat(const LocalFlat& flat, const fs::path& path) {
   for (const LocalFlat::Member& each : flat.members) {
     check_shape(each.shape, path.string() + ": '" + each.name + "'");
     const std::int64_t numel = numel_of(each.shape);
-    if (each.offset < 0 || numel > flat.padded_numel ||
-        each.offset > flat.padded_numel - numel) {
+    if (each.offset < 0 || numel > flat.padded_numel || each.offset > flat.padded_numel - numel) {
       fail(path, "parameter '" + each.name + "' reaches beyond flat parameter '" + flat.key + "'");
     }
   }
@@ -203,9 +202,8 @@ void read_local_model(const fs::path& folder, int index, const LocalModel& model
     catalog.tensors.push_back({name, "param", name, found.tensor.dtype, found.tensor.shape, {}});
     if (numel_of(found.tensor.shape) > 0) {
       catalog.tensors.back().pieces.push_back({whole(found.tensor.shape), found.file,
-                                               found.tensor.bytes.offset,
-                                               found.tensor.bytes.nbytes, Packing::raw,
-                                               found.record});
+                                               found.tensor.bytes.offset, found.tensor.bytes.nbytes,
+                                               Packing::raw, found.record});
     }
   }
 }

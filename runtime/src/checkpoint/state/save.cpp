@@ -16,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <map>
 #include <optional>
 #include <utility>
@@ -177,8 +178,7 @@ class Save {
     expected_.push_back({.path = name});
   }
 
-  void write_model(detail::ModelState& model, const std::string& name,
-                   std::optional<DType> dtype) {
+  void write_model(detail::ModelState& model, const std::string& name, std::optional<DType> dtype) {
     write_full_model(model, folder_ ? in_folder(name) : fs::path(name), dtype, attempt_);
     expected_.push_back({.path = name});
   }
@@ -186,7 +186,7 @@ class Save {
   void write_small_files() {
     const std::int64_t step = parts_.front().optimizer->steps;
     accelerate::write_random_states(in_folder(accelerate::random_states_file(rank_)), step,
-                                    state_.of_rank);
+                                    random_states());
     for (int rank = 0; rank < ranks_; ++rank) {
       expected_.push_back({.path = accelerate::random_states_file(rank), .rank = rank});
     }
@@ -212,6 +212,15 @@ class Save {
     }
   }
 
+  /// The program's of this rank, and the seeds of what the runtime rounds by chance.
+  [[nodiscard]] ProgramState random_states() const {
+    ProgramState values = state_.of_rank;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      values[seed_name(static_cast<int>(i))] = std::bit_cast<std::int64_t>(parts_[i].model->seed());
+    }
+    return values;
+  }
+
   /// Rank 0, when all have written. Peers are on their way: a failure ends the groups, so that they
   /// hear of it.
   void commit() {
@@ -225,8 +234,8 @@ class Save {
       file.close();
       folder_->commit();
     } catch (const std::exception& error) {
-      engine_.groups.abort(fmt::format("rank 0 could not complete {}: {}", directory_,
-                                       error.what()));
+      engine_.groups.abort(
+          fmt::format("rank 0 could not complete {}: {}", directory_, error.what()));
       throw;
     }
   }
@@ -255,18 +264,24 @@ class Save {
     return crc32(0, bytes);
   }
 
+  static Manifest::Training training_of(detail::OptimizerState& optimizer) {
+    return {optimizer.steps, optimizer.skipped_steps, optimizer.name(),
+            optimizer.scaler() ? optimizer.scaler()->state() : std::map<std::string, double>()};
+  }
+
   [[nodiscard]] Manifest manifest_of() const {
-    detail::OptimizerState& optimizer = *parts_.front().optimizer;
+    const Manifest::Training first = training_of(*parts_.front().optimizer);
     Manifest manifest;
     manifest.writer = "acclaunch " ACC_VERSION;
     manifest.state_dict = words_of(form());
     manifest.strategy = to_string(engine_.settings.sharding.strategy);
     manifest.world_size = ranks_;
-    manifest.step = optimizer.steps;
-    manifest.skipped_steps = optimizer.skipped_steps;
-    manifest.optimizer = optimizer.name();
-    if (optimizer.scaler()) {
-      manifest.loss_scaler = optimizer.scaler()->state();
+    manifest.step = first.step;
+    manifest.skipped_steps = first.skipped_steps;
+    manifest.optimizer = first.optimizer;
+    manifest.loss_scaler = first.loss_scaler;
+    for (const Part& part : parts_.subspan(1)) {
+      manifest.others.push_back(training_of(*part.optimizer));
     }
     for (const Part& part : parts_) {
       for (const sharding::FlatParameter* flat : part.model->flats()) {

@@ -10,8 +10,7 @@ std::vector<FlatArray> weight_arrays(detail::ModelState& model) {
   return arrays;
 }
 
-std::vector<FlatArray> moment_arrays(detail::ModelState& model,
-                                     detail::OptimizerState& optimizer) {
+std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::OptimizerState& optimizer) {
   std::vector<FlatArray> arrays;
   for (auto& state : optimizer.flats()) {
     for (const auto& moment : state.moments) {
@@ -46,6 +45,10 @@ std::vector<StoredGroup> stored_groups(const detail::OptimizerState& optimizer) 
     groups.push_back({record.hyper_parameters, record.parameters});
   }
   return groups;
+}
+
+std::string seed_name(int index) {
+  return kSeedPrefix + std::to_string(index);
 }
 
 bool is_rank_zero(detail::ModelState& model) {

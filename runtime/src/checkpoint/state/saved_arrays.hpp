@@ -21,14 +21,19 @@ struct FlatArray {
 std::vector<FlatArray> weight_arrays(detail::ModelState& model);
 std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::OptimizerState& optimizer);
 
-/// Into how many shards a flat parameter is cut: rank r holds shard r % shards (or all of them), and
-/// ranks 0 to shards - 1 hold it once. 1: it is whole everywhere.
+/// Into how many shards a flat parameter is cut: rank r holds shard r % shards (or all of them),
+/// and ranks 0 to shards - 1 hold it once. 1: it is whole everywhere.
 int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat);
 
 /// In which dtype values of a parameter are stored; those of buffers are f32.
 Dtype stored_dtype(DType dtype);
 /// The optimizer's parameter groups, as its torch twin has them.
 std::vector<StoredGroup> stored_groups(const detail::OptimizerState& optimizer);
+
+/// The runtime's own among the random states of rank 0: the seed of model number `index`. Names
+/// that begin so are not the program's.
+inline constexpr const char* kSeedPrefix = "acc.seed.";
+std::string seed_name(int index);
 
 bool is_rank_zero(detail::ModelState& model);
 

@@ -50,12 +50,12 @@ class FolderBuilder {
                        .shards = 1,
                        .rank_zero_only = true});
     add_tensor({buffer.name}, Dtype::f32, buffer.shape);
-    sources_.push_back([this_model = &model_, &buffer](std::int64_t begin, std::int64_t numel,
-                                                       const Sink& sink) {
-      const auto values = acc::model::read_buffer(this_model->engine(), buffer);
-      sink(std::as_bytes(std::span(values).subspan(static_cast<std::size_t>(begin),
-                                                   static_cast<std::size_t>(numel))));
-    });
+    sources_.push_back(
+        [this_model = &model_, &buffer](std::int64_t begin, std::int64_t numel, const Sink& sink) {
+          const auto values = acc::model::read_buffer(this_model->engine(), buffer);
+          sink(std::as_bytes(std::span(values).subspan(static_cast<std::size_t>(begin),
+                                                       static_cast<std::size_t>(numel))));
+        });
   }
 
   /// A scalar for each of `paths`, all of them `value`, which every rank knows.

@@ -30,10 +30,9 @@ const StoredTensor& StoredModel::at(const ParameterRecord& record, const std::st
 
 void StoredModel::check_shape(const StoredTensor& tensor, const Shape& expected) const {
   if (tensor.shape != expected) {
-    throw Error(Errc::config,
-                fmt::format("{}: tensor {} has shape {}, this model expects {}",
-                            stored_.path.string(), tensor.name, to_string(tensor.shape),
-                            to_string(expected)));
+    throw Error(Errc::config, fmt::format("{}: tensor {} has shape {}, this model expects {}",
+                                          stored_.path.string(), tensor.name,
+                                          to_string(tensor.shape), to_string(expected)));
   }
   if (!is_real(tensor.dtype)) {
     throw Error(Errc::config,
@@ -76,7 +75,7 @@ void StoredModel::read(device::Device& device, const FlatArray& array) {
   const auto fill = [&](std::size_t at, std::span<std::byte> to) {
     const sharding::Shard part{owned.offset + static_cast<std::int64_t>(at) / size,
                                std::ssize(to) / size};
-    std::int64_t end = 0;  // of what is filled, in the part
+    std::int64_t end = 0;                         // of what is filled, in the part
     const auto clear = [&](std::int64_t until) {  // the gaps between parameters
       std::fill(to.begin() + end * size, to.begin() + until * size, std::byte{0});
     };

@@ -100,9 +100,9 @@ SafetensorsPlan plan_folder(const std::vector<FullItem>& items, const ExportOpti
   for (const FullItem& item : items) {
     tensors.push_back({item.name, written_dtype(item, options.dtype), item.shape});
   }
-  return plan_safetensors(
-      std::move(tensors),
-      options.max_shard_nbytes == 0 ? kMaxShardNbytes : options.max_shard_nbytes);
+  return plan_safetensors(std::move(tensors), options.max_shard_nbytes == 0
+                                                  ? kMaxShardNbytes
+                                                  : options.max_shard_nbytes);
 }
 
 /// Items in the order in which the plan's files have them.
@@ -178,9 +178,8 @@ void export_weights(ModelState& model, const std::string& path, const ExportOpti
 
 void state_dict(ModelState& model, const StateDictOptions& options, const VisitTensor& visit) {
   const auto arrays = weight_arrays(model);
-  GatheredTensors tensors(
-      model, arrays, weight_items(model, arrays),
-      {.every_rank = !options.rank0_only, .on_host = options.offload_to_cpu});
+  GatheredTensors tensors(model, arrays, weight_items(model, arrays),
+                          {.every_rank = !options.rank0_only, .on_host = options.offload_to_cpu});
   Attempt attempt;
   attempt([&] {
     if (options.rank0_only && !is_rank_zero(model)) {

@@ -4,6 +4,7 @@
 #include "checkpoint/convert/output_set.hpp"
 #include "checkpoint/convert/parallel.hpp"
 #include "checkpoint/convert/tiles.hpp"
+#include "checkpoint/files/crc32.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
@@ -154,4 +155,43 @@ TEST_CASE("files of an output get their names together, or never") {
 
   CHECK_THROWS_WITH_AS(OutputSet(folder.path() / "no" / "where"), doctest::Contains("no/where"),
                        acc::Error);
+}
+
+TEST_CASE("what has one checksum for more than a tile is checked before it is read") {
+  const TemporaryFolder folder;
+  const std::vector<float> values(3 << 18, 1.5F);  // three tiles
+  const auto bytes = std::as_bytes(std::span(values));
+  const fs::path path = folder.path() / "stored";
+  for (const bool damaged : {false, true}) {
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(bytes.size()));
+    Stored stored;
+    stored.path = path;
+    StoredTensor tensor = tensor_of({3 << 18}, {whole({3 << 18})});
+    tensor.pieces.front().file = stored.catalog.file(path);
+    tensor.pieces.front().nbytes = bytes.size();
+    tensor.pieces.front().record = 0;
+    StoredRecord record;
+    record.name = "data/0";
+    record.nbytes = bytes.size();
+    record.crc32 = crc32(0, bytes);
+    stored.catalog.records.push_back(record);
+    stored.catalog.tensors.push_back(tensor);
+    stored.catalog.index();
+    Options options;
+    options.num_threads = 2;
+    if (!damaged) {
+      const Result result = convert(stored, folder.path() / "whole", options);
+      CHECK(result.tensors == 1);
+      CHECK(result.nbytes == bytes.size());
+      CHECK(content_of(folder.path() / "whole" / "model.safetensors")
+                .ends_with(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
+      continue;
+    }
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(2 << 20).put('x');
+    CHECK_THROWS_WITH_AS(convert(stored, folder.path() / "out", options),
+                         doctest::Contains("damaged"), acc::Error);
+    CHECK_FALSE(fs::exists(folder.path() / "out"));
+  }
 }

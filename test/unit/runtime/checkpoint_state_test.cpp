@@ -1,0 +1,566 @@
+#include "acc/base/flight_record.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "acc/runtime.hpp"
+#include "acc/runtime/checkpoint_series.hpp"
+#include "checkpoint/catalog/open.hpp"
+#include "checkpoint/catalog/tensor_reader.hpp"
+#include "support/run_ranks.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+// What is saved, by any form and layout, is what any other loads; what others wrote too.
+namespace {
+
+namespace fs = std::filesystem;
+using acc::plugins::MixedPrecision;
+using acc::plugins::StateDictType;
+using acc::plugins::Strategy;
+using acc::test::Job;
+using acc::test::TemporaryFolder;
+
+/// Everything that a checkpoint holds of tensors, as float, by name and kind.
+using Content = std::map<std::pair<std::string, std::string>, std::vector<float>>;
+
+Content content_of(const fs::path& path, int index = 0) {
+  const auto stored =
+      acc::checkpoint::open_checkpoint(path, acc::checkpoint::Want::everything, index);
+  acc::checkpoint::TensorReader reader(stored.catalog);
+  Content content;
+  for (const auto& tensor : stored.catalog.tensors) {
+    if (tensor.kind == "step" || !is_real(tensor.dtype)) {
+      continue;  // SHARDED tells steps of each parameter, FULL of those with moments
+    }
+    const std::int64_t numel = acc::checkpoint::numel_of(tensor.shape);
+    auto& values = content[{tensor.name, tensor.kind}];
+    values.resize(static_cast<std::size_t>(numel));
+    reader.read(tensor, 0, numel, acc::checkpoint::Dtype::f32, values.data());
+  }
+  return content;
+}
+
+void check_same(const Content& found, const Content& expected) {
+  for (const auto& [key, values] : expected) {
+    CAPTURE(key.first);
+    CAPTURE(key.second);
+    REQUIRE(found.contains(key));
+    CHECK(found.at(key) == values);
+  }
+  CHECK(found.size() == expected.size());
+}
+
+/// Sizes that divide by nothing; tied, frozen, ignored and undecayed parameters, a scalar, a
+/// buffer.
+struct Net {
+  explicit Net(acc::Model& model)
+      : root(model.root("", "Net")), block(model.unit("block", "Block")) {
+    embedding = root.parameter("embedding", {13, 3}, acc::normal(0.5F));
+    root.tie("head.weight", embedding);
+    root.parameter("scale", {}, acc::normal(1.0F), {.trainable = false});
+    buffer = root.buffer("mean", {3, 2}, acc::normal(1.0F));
+    weight = block.parameter("weight", {7, 2, 5}, acc::normal(0.3F));
+    bias = block.parameter("own.bias", {17}, acc::normal(0.3F), {.weight_decay = false});
+  }
+
+  void step(acc::Optimizer& optimizer, int step) {
+    root.forward().end();
+    block.forward().end();
+    {
+      auto use = block.backward();
+      push(use, weight, 70, step);
+      push(use, bias, 17, step);
+    }
+    auto use = root.backward();
+    push(use, embedding, 39, step);
+    use.end();
+    optimizer.step();
+  }
+
+  static void push(acc::BackwardUse& use, acc::Parameter parameter, int numel, int step) {
+    float* const to = use.grad_to_add(parameter);
+    for (int i = 0; i < numel; ++i) {
+      to[i] += std::sin(static_cast<float>(i + 5 * step));
+    }
+  }
+
+  acc::Unit& root;
+  acc::Unit& block;
+  acc::Parameter embedding, weight, bias;
+  acc::Buffer buffer;
+};
+
+struct Form {
+  const char* name;
+  Job job;
+};
+
+Job job_of(int ranks, Strategy strategy, StateDictType type, int shard_size = 0) {
+  Job job{.world_size = ranks};
+  job.sharding.strategy = strategy;
+  job.sharding.state_dict_type = type;
+  job.sharding.shard_size = shard_size;
+  job.sharding.ignored_modules = "own";
+  return job;
+}
+
+std::vector<Form> forms() {
+  std::vector<Form> all;
+  for (const auto type : {StateDictType::sharded, StateDictType::full, StateDictType::local}) {
+    all.push_back({"alone", job_of(1, Strategy::no_shard, type)});
+    all.push_back({"no_shard on 2", job_of(2, Strategy::no_shard, type)});
+    all.push_back({"full_shard on 3", job_of(3, Strategy::full_shard, type)});
+    all.push_back({"hybrid_shard on 2 x 2", job_of(4, Strategy::hybrid_shard, type, 2)});
+  }
+  all.push_back({"zero1 on 2", job_of(2, Strategy::shard_optimizer, StateDictType::sharded)});
+  return all;
+}
+
+/// Runs `body(runtime, model, net, optimizer)` on every rank.
+template <typename Body>
+void on_ranks(const Job& job, std::uint64_t seed, const Body& body,
+              const acc::ModelOptions& options = {}) {
+  acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    auto model = runtime.model(seed, options);
+    Net net(model);
+    auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
+    body(runtime, model, net, optimizer);
+    runtime.barrier();
+  });
+}
+
+void save_trained(const Job& job, const std::string& path, const acc::ModelOptions& options = {}) {
+  on_ranks(
+      job, 1,
+      [&](auto& runtime, auto& model, auto& net, auto& optimizer) {
+        auto* const buffer = static_cast<float*>(net.root.data(net.buffer));
+        if (model.buffer_dtype() == acc::DType::float32) {
+          buffer[4] = 42.0F;  // as a program does
+        }
+        net.step(optimizer, 1);
+        net.step(optimizer, 2);
+        runtime.save(path, model, optimizer);
+      },
+      options);
+}
+
+void load_and_save(const Job& job, const std::string& from, const std::string& to) {
+  on_ranks(job, 2, [&](auto& runtime, auto& model, auto&, auto& optimizer) {
+    runtime.load(from, model, optimizer);
+    CHECK(optimizer.steps() == 2);
+    runtime.save(to, model, optimizer);
+  });
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("what any form and layout saved, any other loads, bit for bit") {
+  const TemporaryFolder folder;
+  const auto path = [&](const std::string& name) { return (folder.path() / name).string(); };
+  const std::vector<Form> all = forms();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    CAPTURE(all[i].name);
+    CAPTURE(to_string(all[i].job.sharding.state_dict_type));
+    const std::string from = path(fmt::format("from_{}", i));
+    save_trained(all[i].job, from);
+    const Content expected = content_of(from);
+    CHECK(expected.contains({"head.weight", "param"}));
+    CHECK(expected.contains({"mean", "param"}));
+    CHECK(expected.at({"mean", "param"})[4] == 42.0F);
+    CHECK(expected.at({"embedding", "exp_avg"})[0] != 0.0F);
+    CHECK(!expected.contains({"scale", "exp_avg"}));
+    // Each layout once, by a form that changes.
+    for (std::size_t k = 0; k < 5; ++k) {
+      const Form& reader = all[(i + 3 * k + 1) % all.size()];
+      CAPTURE(reader.name);
+      CAPTURE(to_string(reader.job.sharding.state_dict_type));
+      load_and_save(reader.job, from, path("to"));
+      check_same(content_of(path("to")), expected);
+    }
+  }
+}
+
+TEST_CASE("masters and moments are saved in the dtype in which they are kept") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "saved").string();
+  struct Case {
+    acc::DType loaded;
+    MixedPrecision mixed;
+    acc::checkpoint::Dtype expected;
+  };
+  for (const Case& each :
+       {Case{acc::DType::bfloat16, MixedPrecision::no, acc::checkpoint::Dtype::bf16},
+        Case{acc::DType::bfloat16, MixedPrecision::bf16, acc::checkpoint::Dtype::f32},
+        Case{acc::DType::float32, MixedPrecision::bf16, acc::checkpoint::Dtype::f32}}) {
+    for (const auto type : {StateDictType::sharded, StateDictType::full, StateDictType::local}) {
+      CAPTURE(to_string(type));
+      Job job = job_of(2, Strategy::full_shard, type);
+      job.sharding.mixed_precision = each.mixed;
+      save_trained(job, path, {.dtype = each.loaded});
+      const auto stored = acc::checkpoint::open_checkpoint(path);
+      for (const char* kind : {"param", "exp_avg", "exp_avg_sq"}) {
+        CHECK(stored.catalog.at("block.weight", kind, path).dtype == each.expected);
+      }
+      // Into float32, and back.
+      const Content expected = content_of(path);
+      load_and_save(job_of(3, Strategy::full_shard, StateDictType::sharded), path, path + "_f32");
+      check_same(content_of(path + "_f32"), expected);
+    }
+  }
+}
+
+TEST_CASE("several models, the program's values and the ranks' own") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "saved").string();
+  const acc::ProgramState program = {{"step", std::int64_t{7}},
+                                     {"rate", 0.1},
+                                     {"bytes", std::string("\xff\0x", 3)},
+                                     {"text", std::string("für")}};
+  const auto run = [&](const Job& job, const auto& body) {
+    acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto first = runtime.model(3);
+      Net net(first);
+      auto second = runtime.model(4);
+      second.unit("critic", "Critic").parameter("weight", {5, 5}, acc::normal(1.0F));
+      const std::vector<acc::Trained> parts = {{first, first.optimizer(acc::AdamW{})},
+                                               {second, second.optimizer(acc::Sgd{})}};
+      body(runtime, net, parts);
+      runtime.barrier();
+    });
+  };
+  for (const auto type : {StateDictType::sharded, StateDictType::full, StateDictType::local}) {
+    CAPTURE(to_string(type));
+    run(job_of(2, Strategy::full_shard, type), [&](auto& runtime, auto& net, const auto& parts) {
+      auto optimizer = parts[0].optimizer;
+      net.step(optimizer, 1);
+      const acc::ProgramState own = {{"noise", std::int64_t{100 + runtime.rank()}}};
+      runtime.save(path, parts, {.program = program, .of_rank = own});
+    });
+    const Content critic = content_of(path, 1);
+    CHECK(critic.at({"critic.weight", "param"}).size() == 25);
+    run(job_of(3, Strategy::shard_grad_op, StateDictType::sharded), [&](auto& runtime, auto&,
+                                                                        const auto& parts) {
+      const acc::SavedState state = runtime.load(path, parts);
+      CHECK(state.program == program);
+      CHECK(state.of_rank == (runtime.rank() < 2
+                                  ? acc::ProgramState{{"noise", std::int64_t{100 + runtime.rank()}}}
+                                  : acc::ProgramState{}));
+      CHECK(parts[0].optimizer.steps() == 1);
+      CHECK(parts[1].optimizer.steps() == 0);
+      runtime.save(path + "_again", parts);
+    });
+    check_same(content_of(path + "_again", 0), content_of(path, 0));
+    check_same(content_of(path + "_again", 1), critic);
+  }
+}
+
+TEST_CASE("ranks meet once in a save: one all_reduce") {
+  const TemporaryFolder folder;
+  std::vector<std::string> records(4);
+  for (const auto type : {StateDictType::sharded, StateDictType::local}) {
+    acc::test::run_ranks(
+        job_of(4, Strategy::hybrid_shard, type, 2), [&](auto settings, auto store) {
+          const std::string record =
+              (folder.path() / fmt::format("record_{}", settings.identity.rank)).string();
+          settings.flight_record = record;
+          auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+          auto model = runtime.model(1);
+          Net net(model);
+          auto optimizer = model.optimizer(acc::AdamW{});
+          net.step(optimizer, 1);
+          runtime.save((folder.path() / "saved").string(), model, optimizer);
+          const auto recorded = acc::flight::read_record(record);
+          REQUIRE(recorded);
+          std::vector<std::string> kinds;
+          for (const auto& call : recorded->last) {
+            if (call.place.phase == "save") {
+              kinds.push_back(call.kind);
+            }
+          }
+          CHECK(kinds == std::vector<std::string>{"all_reduce"});
+          runtime.barrier();
+        });
+  }
+}
+
+TEST_CASE("a save that fails fails on every rank and leaves what was there, and nothing else") {
+  const TemporaryFolder folder;
+  const std::string target = (folder.path() / "saved").string();
+  std::ofstream(folder.path() / "file") << "x";
+  for (const auto type : {StateDictType::sharded, StateDictType::full, StateDictType::local}) {
+    CAPTURE(to_string(type));
+    const Job job = job_of(3, Strategy::full_shard, type);
+    save_trained(job, target);
+    const Content before = content_of(target);
+    struct Case {
+      std::string path;
+      const char* said;
+      rlim_t largest_file;  ///< as a full disk, but for the errno
+    };
+    std::ofstream(folder.path() / "notes.txt") << "x";
+    fs::create_directory(folder.path() / "others");
+    std::ofstream(folder.path() / "others" / "notes.txt") << "x";
+    for (const Case& each :
+         {Case{(folder.path() / "file" / "saved").string(), "file", 0},
+          Case{(folder.path() / "others").string(), "notes.txt", 0}, Case{target, "saved", 600}}) {
+      CAPTURE(each.path);
+      const auto names = names_in(folder.path());
+      rlimit unlimited{};
+      ::getrlimit(RLIMIT_FSIZE, &unlimited);
+      auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
+      std::mutex mutex;
+      int failures = 0;
+      on_ranks(job, 1, [&](auto& runtime, auto& model, auto&, auto& optimizer) {
+        runtime.barrier();
+        if (each.largest_file != 0 && runtime.rank() == 0) {
+          const rlimit small{each.largest_file, unlimited.rlim_max};
+          ::setrlimit(RLIMIT_FSIZE, &small);
+        }
+        runtime.barrier();
+        try {
+          runtime.save(each.path, model, optimizer);
+        } catch (const acc::Error& error) {
+          const std::lock_guard lock(mutex);
+          CHECK(error.code() == acc::Errc::config);
+          CHECK_MESSAGE((std::string(error.what()).find(each.said) != std::string::npos ||
+                         std::string(error.what()).find("failed in saving") != std::string::npos),
+                        std::string(error.what()));
+          ++failures;
+        }
+        runtime.barrier();
+        ::setrlimit(RLIMIT_FSIZE, &unlimited);
+      });
+      std::signal(SIGXFSZ, handler);
+      CHECK(failures == 3);
+      CHECK(names_in(folder.path()) == names);
+      check_same(content_of(target), before);
+    }
+  }
+}
+
+namespace {
+
+/// A model of the shape that a checkpoint has: blocks are units.
+struct Likeness {
+  Likeness(acc::Model& model, const acc::checkpoint::Stored& stored) {
+    std::map<std::string, acc::Unit*> units = {{"", &model.root("", "Net")}};
+    for (const auto& tensor : stored.catalog.tensors) {
+      if (tensor.kind != "param" || tensor.name == "lm_head.weight" || !is_real(tensor.dtype)) {
+        continue;
+      }
+      std::string unit;
+      if (tensor.name.starts_with("transformer.h.")) {
+        unit = tensor.name.substr(0, tensor.name.find('.', std::string("transformer.h.").size()));
+      }
+      if (!units.contains(unit)) {
+        units[unit] = &model.unit(unit, "Block");
+      }
+      const auto handle = units[unit]->parameter(
+          unit.empty() ? tensor.name : tensor.name.substr(unit.size() + 1), tensor.shape,
+          acc::normal(1.0F), {.trainable = stored.catalog.find(tensor.name, "exp_avg") != nullptr});
+      if (tensor.name == "transformer.wte.weight") {
+        units[unit]->tie("lm_head.weight", handle);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("torch's and DeepSpeed's checkpoints come into every strategy") {
+  const fs::path data = fs::path(ACC_TEST_DATA) / "checkpoints";
+  const TemporaryFolder folder;
+  const std::string to = (folder.path() / "to").string();
+  for (const char* name : {"fsdp2_w4", "fsdp1_w4", "ds_zero1_w2", "ds_zero2_w3", "ds_zero3_w3"}) {
+    CAPTURE(name);
+    const auto stored = acc::checkpoint::open_checkpoint(data / name);
+    const Content expected = content_of(data / name);
+    for (const Job& job : {job_of(1, Strategy::no_shard, StateDictType::full),
+                           job_of(3, Strategy::full_shard, StateDictType::sharded),
+                           job_of(2, Strategy::shard_grad_op, StateDictType::local),
+                           job_of(4, Strategy::hybrid_shard, StateDictType::sharded, 2)}) {
+      CAPTURE(to_string(job.sharding.strategy));
+      acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+        auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+        auto model = runtime.model(9);
+        const Likeness likeness(model, stored);
+        auto optimizer = model.optimizer(acc::AdamW{});
+        runtime.load((data / name).string(), model, optimizer);
+        CHECK(optimizer.steps() == 3);
+        runtime.save(to, model, optimizer);
+        runtime.barrier();
+      });
+      const Content found = content_of(to);
+      for (const auto& [key, values] : expected) {
+        if (key.second == "param" || key.second.starts_with("exp_avg")) {
+          CAPTURE(key.first);
+          CAPTURE(key.second);
+          CHECK((found.contains(key) && found.at(key) == values));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("weights go out in every form and come in again, and the state dict has them") {
+  const TemporaryFolder folder;
+  const auto path = [&](const char* name) { return (folder.path() / name).string(); };
+  Job job = job_of(3, Strategy::full_shard, StateDictType::sharded);
+  job.sharding.save_16bit_model = true;
+  job.sharding.mixed_precision = MixedPrecision::bf16;
+  on_ranks(job, 1, [&](auto& runtime, auto& model, auto& net, auto& optimizer) {
+    net.step(optimizer, 1);
+    runtime.save(path("saved"), model, optimizer);
+    model.export_weights(path("one.safetensors"));
+    model.export_weights(path("one.bin"));
+    model.export_weights(path("folder"), {.dtype = {}, .max_shard_nbytes = 300});
+    model.export_weights(path("half.safetensors"), {.dtype = acc::DType::float16});
+    for (const bool rank0_only : {true, false}) {
+      std::map<std::string, std::vector<float>> seen;
+      model.state_dict({.rank0_only = rank0_only}, [&](const acc::FullTensor& tensor) {
+        CHECK(tensor.dtype == acc::DType::float32);
+        const auto* const values = static_cast<const float*>(tensor.data);
+        seen[std::string(tensor.name)].assign(values,
+                                              values + acc::checkpoint::numel_of(tensor.shape));
+      });
+      if (rank0_only && runtime.rank() != 0) {
+        CHECK(seen.empty());
+        continue;
+      }
+      for (const auto& [key, values] : content_of(path("one.safetensors"))) {
+        CHECK(seen.at(key.first) == values);
+      }
+      CHECK(seen.size() == 6);
+    }
+  });
+  CHECK(fs::exists(folder.path() / "folder" / "model.safetensors.index.json"));
+  const Content expected = content_of(path("one.safetensors"));
+  CHECK(expected.size() == 6);
+  check_same(content_of(path("one.bin")), expected);
+  check_same(content_of(path("folder")), expected);
+  const auto half = acc::checkpoint::open_checkpoint(path("half.safetensors"));
+  CHECK(half.catalog.at("block.weight", "param", "").dtype == acc::checkpoint::Dtype::f16);
+  const auto sixteen = acc::checkpoint::open_checkpoint(path("saved") + "/pytorch_model.bin");
+  CHECK(sixteen.catalog.at("block.weight", "param", "").dtype == acc::checkpoint::Dtype::bf16);
+  for (const char* name : {"one.safetensors", "one.bin", "folder", "saved"}) {
+    for (const bool rank_zero_reads : {true, false}) {
+      CAPTURE(name);
+      Job other = job_of(2, Strategy::shard_grad_op, StateDictType::sharded);
+      other.sharding.cpu_ram_efficient_loading = rank_zero_reads;
+      on_ranks(other, 2, [&](auto&, auto& model, auto&, auto&) {
+        model.load_weights(path(name));
+        model.export_weights(path("again.safetensors"));
+      });
+      check_same(content_of(path("again.safetensors")), expected);
+    }
+  }
+}
+
+TEST_CASE("what the program throws while it is handed the state dict reaches it") {
+  on_ranks(job_of(2, Strategy::full_shard, StateDictType::sharded), 1,
+           [&](auto& runtime, auto& model, auto&, auto&) {
+             const auto visit = [](const acc::FullTensor&) { throw 7; };
+             if (runtime.rank() == 0) {
+               CHECK_THROWS_AS(model.state_dict({}, visit), int);
+             } else {
+               CHECK_THROWS_WITH_AS(model.state_dict({}, visit), doctest::Contains("rank 0 failed"),
+                                    acc::Error);
+             }
+             runtime.barrier();
+           });
+}
+
+TEST_CASE("a damaged, missing or foreign part is refused by name on every rank") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "saved").string();
+  const Job job = job_of(2, Strategy::full_shard, StateDictType::sharded);
+  struct Case {
+    std::function<void()> harm;
+    const char* said;
+  };
+  for (const Case& each :
+       {Case{[&] { fs::remove(path + "/optimizer_0/__1_0.distcp"); }, "__1_0.distcp"},
+        Case{[&] { fs::resize_file(path + "/pytorch_model_fsdp_0/__0_0.distcp", 100); },
+             "__0_0.distcp"},
+        Case{[&] { fs::remove(path + "/pytorch_model_fsdp_0/.metadata"); }, ".metadata"},
+        Case{[&] { fs::remove_all(path); }, "saved"}}) {
+    save_trained(job, path);
+    each.harm();
+    std::mutex mutex;
+    int failures = 0;
+    on_ranks(job, 2, [&](auto& runtime, auto& model, auto&, auto& optimizer) {
+      try {
+        runtime.load(path, model, optimizer);
+      } catch (const acc::Error& error) {
+        const std::lock_guard lock(mutex);
+        CHECK(error.code() == acc::Errc::config);
+        CHECK_MESSAGE((std::string(error.what()).find(each.said) != std::string::npos ||
+                       std::string(error.what()).find("failed in loading") != std::string::npos),
+                      std::string(error.what()));
+        ++failures;
+      }
+    });
+    CHECK(failures == 2);
+  }
+}
+
+TEST_CASE("what is rounded by chance goes on as if nothing had been broken") {
+  const TemporaryFolder folder;
+  const auto path = [&](const char* name) { return (folder.path() / name).string(); };
+  Job job = job_of(4, Strategy::hybrid_shard, StateDictType::sharded, 2);
+  job.sharding.stochastic_rounding = true;
+  const acc::ModelOptions options{.dtype = acc::DType::bfloat16};
+  save_trained(job, path("begin"), options);
+  for (const std::uint64_t seed : {1, 2}) {  // the first run's, and another
+    on_ranks(
+        job, seed,
+        [&](auto& runtime, auto& model, auto& net, auto& optimizer) {
+          runtime.load(path("begin"), model, optimizer);
+          net.step(optimizer, 3);
+          runtime.save(path(seed == 1 ? "same" : "other"), model, optimizer);
+        },
+        options);
+  }
+  check_same(content_of(path("other")), content_of(path("same")));
+}
+
+TEST_CASE("a series keeps its limit and tells the newest alike on all ranks") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "series").string();
+  on_ranks(job_of(2, Strategy::full_shard, StateDictType::sharded), 1,
+           [&](auto& runtime, auto& model, auto& net, auto& optimizer) {
+             const acc::CheckpointSeries series(runtime, path, {.total_limit = 2});
+             CHECK(!series.newest());
+             for (int i = 0; i < 3; ++i) {
+               net.step(optimizer, i);
+               CHECK(series.save(model, optimizer, {}) == path + fmt::format("/checkpoint_{}", i));
+             }
+             CHECK(series.newest() == path + "/checkpoint_2");
+             runtime.load(*series.newest(), model, optimizer);
+             CHECK(optimizer.steps() == 3);
+           });
+  CHECK(names_in(path) == std::vector<std::string>{"checkpoint_1", "checkpoint_2", "latest"});
+}
