@@ -1,8 +1,9 @@
 // checkpoint_plan [RANKS [SHARDS [LAYERS]]]: what a rank has to do before it can write its file of
 // a torch DCP folder, and rank 0 for all, with the parameters of Llama 2 70B, a unit a layer: the
 // plan of a file, and .metadata, written to nowhere; and what reading costs: .metadata, or the plan
-// in the manifest and by it all pieces that rank 123 of 512 loads. RANKS / SHARDS ranks hold the same. A line of JSON each for the model's and the optimizer's folder, which
-// are measured by processes of their own, so that neither's memory shows in the other's.
+// in the manifest and by it all pieces that rank 123 of 512 loads. RANKS / SHARDS ranks hold the
+// same. A line of JSON each for the model's and the optimizer's folder, which are measured by
+// processes of their own, so that neither's memory shows in the other's.
 
 #include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/dcp/folder_plan.hpp"

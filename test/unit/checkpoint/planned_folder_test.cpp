@@ -118,8 +118,7 @@ std::vector<std::vector<std::byte>> contents_of(const Stored& stored) {
   std::vector<std::vector<std::byte>> contents;
   for (const StoredTensor& tensor : stored.catalog.tensors) {
     const std::int64_t numel = numel_of(tensor.shape);
-    auto& bytes =
-        contents.emplace_back(static_cast<std::size_t>(numel) * size_of(tensor.dtype));
+    auto& bytes = contents.emplace_back(static_cast<std::size_t>(numel) * size_of(tensor.dtype));
     reader.read(tensor, 0, numel, tensor.dtype, bytes.data());
   }
   return contents;
@@ -165,13 +164,14 @@ TEST_CASE("pieces by a plan that was written and read are those of .metadata, by
             const std::int64_t first =
                 chunk.box.numel() == 0 ? end : element_in_tensor(shape, chunk.box, 0);
             if (first < end && first + chunk.box.numel() > begin && begin < end) {
-              expected.push_back(words_of(chunk.box, chunk.place.file, chunk.place.offset,
-                                          chunk.place.nbytes));
+              expected.push_back(
+                  words_of(chunk.box, chunk.place.file, chunk.place.offset, chunk.place.nbytes));
             }
           }
           pieces.for_each_piece(i, begin, end, [&](const StoredPiece& piece) {
             CHECK(piece.packing == Packing::archive);
-            found.push_back(words_of(piece.box, file_name(static_cast<int>(piece.file - kFirstFile)),
+            found.push_back(words_of(piece.box,
+                                     file_name(static_cast<int>(piece.file - kFirstFile)),
                                      piece.offset, piece.nbytes));
           });
           CHECK(found == expected);
@@ -245,7 +245,7 @@ TEST_CASE("values are found by the plan, and steps are not looked for where the 
                    .shape = {}}};
   const auto value = [&](const char* key, double number) {
     plan.values.push_back({.name = std::string("optimizer.param_groups.0.") + key,
-                           .path = {"optimizer", "param_groups", 0, key},
+                           .path = {"optimizer", "param_groups", std::int64_t{0}, key},
                            .pickle = pickle::Writer().real(number).finish(),
                            .rank = 0});
   };
@@ -290,9 +290,10 @@ TEST_CASE("a plan of another version is left alone") {
 
 TEST_CASE("a file in another size is refused when it is first opened") {
   const Saved saved(some_plan());
-  const fs::path file = saved.path() / kFolder / file_name(2);
-  const std::uintmax_t nbytes = fs::file_size(file);
   const Stored stored = open_checkpoint(saved.path());
+  const fs::path file =
+      stored.catalog.files[stored.catalog.at("t1", "param", "").all_pieces().back().file];
+  const std::uintmax_t nbytes = fs::file_size(file);
   fs::resize_file(file, nbytes - 1);
   CHECK(error_of([&] { contents_of(stored); })
             .starts_with(file.string() + ": has " + std::to_string(nbytes - 1) + " bytes, " +
@@ -320,9 +321,13 @@ TEST_CASE("a damaged plan is refused by name") {
       {".tensors[0].shape[0]': an integer from 0 to ",
        [](json& p) { p["tensors"][0]["shape"] = {-1}; }},
       {".tensors[0].shape': ",
-       [](json& p) { p["tensors"][0]["shape"] = {1 << 30, 1 << 30, 1 << 30}; }},
+       [](json& p) {
+         p["tensors"][0]["shape"] = {1 << 30, 1 << 30, 1 << 30};
+       }},
       {".tensors[0]': less than 2^56 elements in all expected",
-       [](json& p) { p["tensors"][0]["shape"] = {1 << 30, 1 << 30}; }},
+       [](json& p) {
+         p["tensors"][0]["shape"] = {1 << 30, 1 << 30};
+       }},
       {".tensors[0].path[0]': an integer from 0 to ",
        [](json& p) { p["tensors"][0]["path"][0] = 1.5; }},
       {".values[0].rank': an integer from 0 to 3 expected, found 4",

@@ -164,9 +164,8 @@ bool TensorReader::checks_parts(const StoredTensor& tensor) {
 
 bool TensorReader::verify(const StoredTensor& tensor) {
   bool all = true;
-  tensor.for_each_piece(0, numel_of(tensor.shape), [&](const StoredPiece& piece) {
-    all = verify(tensor, piece) && all;
-  });
+  tensor.for_each_piece(0, numel_of(tensor.shape),
+                        [&](const StoredPiece& piece) { all = verify(tensor, piece) && all; });
   return all;
 }
 

@@ -351,8 +351,7 @@ void ArrayRule::for_each_chunk(std::size_t tensor, std::int64_t begin, std::int6
     return;
   }
   const auto visit_part = [&](std::int64_t rank, Range part) {
-    visit_range(tensor, part,
-                [&](PlannedChunk&& chunk) { visit(static_cast<int>(rank), chunk); });
+    visit_range(tensor, part, [&](PlannedChunk&& chunk) { visit(static_cast<int>(rank), chunk); });
   };
   const auto lines = lines_.find(home.shards);
   const std::int64_t last = (home.offset + end - 1) / home.shard_numel;

@@ -54,10 +54,8 @@ Path parse_path(const JsonValue& value) {
 }
 
 PlannedTensor parse_tensor(const JsonValue& value) {
-  PlannedTensor tensor{.name = value["name"].text(),
-                       .path = parse_path(value["path"]),
-                       .dtype = {},
-                       .shape = {}};
+  PlannedTensor tensor{
+      .name = value["name"].text(), .path = parse_path(value["path"]), .dtype = {}, .shape = {}};
   const auto dtype = dtype_of_torch(value["dtype"].text());
   value["dtype"].expect(dtype.has_value(), "a dtype of torch's");
   tensor.dtype = *dtype;
@@ -69,18 +67,17 @@ PlannedTensor parse_tensor(const JsonValue& value) {
 }
 
 CutArray parse_array(const JsonValue& value, std::size_t tensors, int ranks) {
-  CutArray array{.members = {},
-                 .padded_numel = value["padded_numel"].integer(0, kMaxNumel),
-                 .shards = static_cast<int>(value["shards"].integer(1, ranks)),
-                 .rank_zero_only = value.contains("rank_zero_only") &&
-                                   value["rank_zero_only"].boolean()};
+  CutArray array{
+      .members = {},
+      .padded_numel = value["padded_numel"].integer(0, kMaxNumel),
+      .shards = static_cast<int>(value["shards"].integer(1, ranks)),
+      .rank_zero_only = value.contains("rank_zero_only") && value["rank_zero_only"].boolean()};
   for (const JsonValue& member : value["members"].elements()) {
     const std::vector<JsonValue> pair = member.elements();
     member.expect(pair.size() == 2, "a tensor's number and its offset");
-    array.members.push_back(
-        {.tensor = static_cast<std::size_t>(
-             pair[0].integer(0, static_cast<std::int64_t>(tensors) - 1)),
-         .offset = pair[1].integer(0, kMaxNumel)});
+    array.members.push_back({.tensor = static_cast<std::size_t>(
+                                 pair[0].integer(0, static_cast<std::int64_t>(tensors) - 1)),
+                             .offset = pair[1].integer(0, kMaxNumel)});
   }
   return array;
 }

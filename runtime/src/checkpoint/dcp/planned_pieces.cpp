@@ -41,8 +41,8 @@ std::uint64_t PlannedPieces::start(int rank, std::size_t tensor) const {
   }
   const auto at = std::ranges::lower_bound(found->second, tensor, {}, &Start::tensor);
   if (at == found->second.end() || at->tensor != tensor) {
-    throw Error(Errc::internal, "the plan disagrees with itself on what rank " +
-                                    std::to_string(rank) + " writes");
+    throw Error(Errc::internal,
+                "the plan disagrees with itself on what rank " + std::to_string(rank) + " writes");
   }
   return at->offset;
 }
