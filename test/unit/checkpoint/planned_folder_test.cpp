@@ -76,8 +76,8 @@ std::string words_of(const Box& box, const std::string& file, std::uint64_t offs
 /// A folder that we wrote, with its manifest. Element i of array a has the bytes (a, i) mixed.
 struct Saved {
   explicit Saved(const FolderPlan& plan) {
-    const fs::path folder = path() / kFolder;
-    fs::create_directories(folder);
+    const fs::path inner = path() / kFolder;
+    fs::create_directories(inner);
     const auto fill = [&](const PlannedChunk& chunk, const torch::Sink& sink) {
       for (std::int64_t i = 0; i < chunk.box.numel(); ++i) {
         const std::uint64_t value =
@@ -89,10 +89,10 @@ struct Saved {
     manifest.world_size = plan.world_size;
     manifest.plans[kFolder] = format_plan(plan);
     for (int rank = 0; rank < plan.world_size; ++rank) {
-      const auto nbytes = write_rank_file(folder, plan, rank, fill);
+      const auto nbytes = write_rank_file(inner, plan, rank, fill);
       manifest.files.push_back({std::string(kFolder) + "/" + file_name(rank), nbytes, {}});
     }
-    const WrittenMetadata written = write_metadata_file(folder, plan);
+    const WrittenMetadata written = write_metadata_file(inner, plan);
     manifest.files.push_back({std::string(kFolder) + "/.metadata", written.nbytes, written.crc32});
     write_manifest();
   }
@@ -206,7 +206,7 @@ TEST_CASE("the layout that version 1 of a plan means") {
     const std::string text = metadata_of(plan);
     crc = crc32(crc, std::as_bytes(std::span(text)));
   }
-  CHECK(crc == 0);
+  CHECK(crc == 2'814'295'597U);
 }
 
 TEST_CASE("a folder of ours is read by its plan, without .metadata") {
@@ -302,7 +302,7 @@ TEST_CASE("a file in another size is refused when it is first opened") {
   CHECK(error_of([&] { contents_of(stored); }).starts_with("cannot open " + file.string()));
   const auto damaged = conversion::verify(saved.path(), 1).damaged;
   CHECK(std::ranges::any_of(damaged, [&](const conversion::Damage& each) {
-    return each.file == file && each.tensor.empty();
+    return contains(each.reason, file.string());
   }));
 }
 
