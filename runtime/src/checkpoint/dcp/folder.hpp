@@ -4,8 +4,8 @@
 #include "checkpoint/dcp/folder_plan.hpp"
 #include "checkpoint/torch/torch_file.hpp"
 
-#include <filesystem>
 #include <cstdint>
+#include <filesystem>
 #include <vector>
 
 namespace acc::checkpoint::dcp {

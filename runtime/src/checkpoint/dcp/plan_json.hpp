@@ -11,8 +11,8 @@
 /// that its size does not grow with the world.
 namespace acc::checkpoint::dcp {
 
-/// To be raised with every change of the cut rules, of what an archive's size is, or of the order in
-/// a rank's file: of folders that were written by another one, readers use `.metadata`.
+/// To be raised with every change of the cut rules, of what an archive's size is, or of the order
+/// in a rank's file: of folders that were written by another one, readers use `.metadata`.
 inline constexpr int kPlanVersion = 1;
 
 /// Of values without their pickles. Throws Error(config) for names that are not UTF-8.

@@ -11,8 +11,8 @@
 
 namespace acc::checkpoint::dcp {
 
-/// Pieces of a folder's tensors by the plan that it was written by. Remembers where tensors begin in
-/// the files of ranks that it met, in at most 64 MiB.
+/// Pieces of a folder's tensors by the plan that it was written by. Remembers where tensors begin
+/// in the files of ranks that it met, in at most 64 MiB.
 class PlannedPieces final : public PieceRule {
  public:
   /// `first_file`: the number of rank 0's file in the catalog; the others' follow.
