@@ -6,7 +6,8 @@
 For each DIR (a tmpfs and a folder on a disk tell different things) and each size, over two processes:
 what the machine writes, rewrites and reads with plain calls, in the page cache and past it; what
 checkpoint_bench (ours, checksums and fsync included) and torch.distributed.checkpoint save and load,
-interleaved, medians of the rounds; then `acclaunch merge-weights` and `accelerate merge-weights` on
+interleaved, medians of the rounds, with the processor's seconds, which a busy
+machine changes less; then `acclaunch merge-weights` and `accelerate merge-weights` on
 the same folder, which torch saved: time from start to end of the process, and its peak resident
 memory. Lines of JSON, then tables with the ratios. PYTHON needs torch and accelerate.
 """
@@ -60,32 +61,32 @@ def save_and_load(args, folder, nbytes):
                 rows[line["impl"], line["what"]].append(line)
     rates = {}
     for (impl, what), lines in rows.items():
-        median = statistics.median(line["seconds"] for line in lines)
-        rates[impl, what] = lines[0]["bytes"] / median / 1e9
+        median, cpu = (statistics.median(line[key] for line in lines) for key in ("seconds", "cpu_s"))
+        rates[impl, what] = (lines[0]["bytes"] / median / 1e9, cpu)
         extra = [line["extra_mib"] for line in lines if "extra_mib" in line]
         show({"dir": folder, "impl": impl, "what": what, "bytes": lines[0]["bytes"], "seconds": round(median, 4),
-              "gb_per_s": round(rates[impl, what], 3)}, **({"extra_mib": statistics.median(extra)} if extra else {}))
+              "cpu_s": round(cpu, 4), "gb_per_s": round(rates[impl, what][0], 3)}, **({"extra_mib": statistics.median(extra)} if extra else {}))
     return rates
 
 
 def table(rates):
-    ours = {what: rates["acclaunch", what] for what in ("save", "load")}
-    print(f"{'':<28} {'GB/s':>7}  {'ours to it':>10}")
-    for (impl, what), rate in sorted(rates.items()):
-        mine = ours["save" if what == "save" or "write" in what else "load"]
-        print(f"{impl + ', ' + what:<28} {rate:7.2f}  {mine / rate:9.2f}x")
+    """Ratios above 1: ours is faster, or takes less of the processor."""
+    print(f"{'':<30} {'GB/s':>7} {'ours to it':>11} {'CPU s a process':>16} {'its to ours':>12}")
+    for (impl, what), (rate, cpu) in sorted(rates.items()):
+        mine, my_cpu = rates["acclaunch", "save" if what == "save" or "write" in what else "load"]
+        print(f"{impl + ', ' + what:<30} {rate:7.2f} {mine / rate:10.2f}x {cpu:16.3f} {cpu / max(my_cpu, 1e-4):11.2f}x")
     print(flush=True)
 
 
 def run_measured(command):
-    """Seconds and the peak of resident memory in MiB of the largest of the command's processes."""
+    """Seconds, the peak of resident memory in MiB of the largest of the command's processes, CPU seconds."""
     begin = time.perf_counter()
     child = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode != 0:
         raise SystemExit(f"{command} ended with {child.returncode}")
-    return time.perf_counter() - begin, usage.ru_maxrss / 1024
+    return time.perf_counter() - begin, usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime
 
 
 def merge(args, folder, nbytes):
@@ -104,9 +105,10 @@ def merge(args, folder, nbytes):
     shutil.rmtree(source)
     result = {}
     for impl, values in samples.items():
-        result[impl] = [statistics.median(value[i] for value in values) for i in (0, 1)]
+        result[impl] = [statistics.median(value[i] for value in values) for i in (0, 1, 2)]
         show({"dir": folder, "impl": impl, "what": "merge-weights", "bytes": nbytes,
-              "seconds": round(result[impl][0], 4), "peak_mib": round(result[impl][1], 1)})
+              "seconds": round(result[impl][0], 4), "peak_mib": round(result[impl][1], 1),
+              "cpu_s": round(result[impl][2], 4)})
     return result
 
 
@@ -127,9 +129,10 @@ def main():
                     table(save_and_load(args, folder, nbytes))
                 if args.part != "save_load":
                     merged = merge(args, folder, nbytes)
-                    seconds, peaks = zip(merged["accelerate"], merged["acclaunch"])
+                    seconds, peaks, cpu = zip(merged["accelerate"], merged["acclaunch"])
                     print(f"merge-weights: {seconds[0] / seconds[1]:.1f}x accelerate's speed, its memory "
-                          f"{peaks[0] / peaks[1]:.1f}x ours ({peaks[1]:.0f} MiB)", flush=True)
+                          f"{peaks[0] / peaks[1]:.1f}x ours ({peaks[1]:.0f} MiB), its processor time {cpu[0] / cpu[1]:.1f}x",
+                          flush=True)
 
 
 if __name__ == "__main__":

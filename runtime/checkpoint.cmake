@@ -1,6 +1,7 @@
 # acc_checkpoint: the files of every format, without models, devices or ranks. Position independent:
 # linked whole into libacc_runtime.so, and into the launcher, whose sub-commands convert them.
 find_package(nlohmann_json REQUIRED)
+find_package(ZLIB REQUIRED)
 find_library(ACC_ISAL isal REQUIRED)
 find_path(ACC_ISAL_INCLUDE isa-l/crc.h REQUIRED)
 
@@ -25,7 +26,6 @@ acc_add_library(checkpoint
     src/checkpoint/pickle/source.cpp
     src/checkpoint/pickle/value.cpp
     src/checkpoint/pickle/writer.cpp
-    src/checkpoint/archive/crc32_combine.cpp
     src/checkpoint/archive/read_records.cpp
     src/checkpoint/archive/writer.cpp
     src/checkpoint/archive/zip_format.cpp
@@ -94,7 +94,7 @@ acc_add_library(checkpoint
     # state
     src/checkpoint/state/local_layout.cpp
   PUBLIC acc::runtime_parts
-  PRIVATE nlohmann_json::nlohmann_json ${ACC_ISAL})
+  PRIVATE nlohmann_json::nlohmann_json ZLIB::ZLIB ${ACC_ISAL})
 target_include_directories(acc_checkpoint
   PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/src>
   PRIVATE ${ACC_ISAL_INCLUDE})

@@ -105,16 +105,21 @@ void load(State& state, const fs::path& target) {
 }
 
 struct Samples {
-  std::vector<double> seconds, extra;
+  std::vector<double> seconds, cpu, extra;
+
+  void add(acc::bench::Team::Time time) {
+    seconds.push_back(time.wall);
+    cpu.push_back(time.cpu);
+  }
 };
 
 void report(const char* what, const State& state, const Samples& samples) {
   const double seconds = acc::bench::median(samples.seconds);
   std::printf(
       "{\"impl\": \"acclaunch\", \"what\": \"%s\", \"bytes\": %llu, \"seconds\": %.4f, "
-      "\"gb_per_s\": %.3f, \"extra_mib\": %.1f}\n",
+      "\"cpu_s\": %.4f, \"gb_per_s\": %.3f, \"extra_mib\": %.1f}\n",
       what, static_cast<unsigned long long>(state.nbytes()), seconds,
-      static_cast<double>(state.nbytes()) / seconds / 1e9,
+      acc::bench::median(samples.cpu), static_cast<double>(state.nbytes()) / seconds / 1e9,
       acc::bench::median(samples.extra) / 1048576);
 }
 
@@ -138,14 +143,14 @@ void measure(const acc::bench::Team& team, int rank, const fs::path& folder, std
       fs::remove_all(target);
     }
     saves.extra.push_back(extra_memory([&] {
-      saves.seconds.push_back(
+      saves.add(
           team.timed([&] { save(team, state, rank, target, static_cast<std::uint32_t>(i)); }));
     }));
     for (std::vector<float>& values : state.values) {
       std::fill(values.begin(), values.end(), 0.0F);
     }
     loads.extra.push_back(
-        extra_memory([&] { loads.seconds.push_back(team.timed([&] { load(state, target); })); }));
+        extra_memory([&] { loads.add(team.timed([&] { load(state, target); })); }));
     check(state);
   }
   if (rank == 0) {

@@ -31,10 +31,11 @@ def measured(work, samples):
         refs.write("5")
     before = status_of("VmRSS:")
     dist.barrier()
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     work()
+    cpu = time.process_time() - cpu
     dist.barrier()
-    samples.append((time.perf_counter() - begin, status_of("VmHWM:") - before))
+    samples.append((time.perf_counter() - begin, status_of("VmHWM:") - before, cpu))
 
 
 def state_of(nbytes, mesh, value):
@@ -71,7 +72,8 @@ def main():
             extra = statistics.median(sample[1] for sample in samples)
             print(json.dumps({
                 "impl": "torch DCP" + (" without fsync" if args.no_sync else ""), "what": what,
-                "bytes": nbytes, "seconds": round(seconds, 4), "gb_per_s": round(nbytes / seconds / 1e9, 3),
+                "bytes": nbytes, "seconds": round(seconds, 4),
+                "cpu_s": round(statistics.median(sample[2] for sample in samples), 4), "gb_per_s": round(nbytes / seconds / 1e9, 3),
                 "extra_mib": round(extra / 2**20, 1)}), flush=True)
         if not args.keep:
             shutil.rmtree(path)

@@ -410,6 +410,7 @@ class ACC_API Runtime {
   SavedState load(const std::string& directory, std::span<const Trained> parts);
 
  private:
+  friend class CheckpointSeries;
   explicit Runtime(std::shared_ptr<detail::RuntimeState> state) : state_(std::move(state)) {}
   std::shared_ptr<detail::RuntimeState> state_;
 };

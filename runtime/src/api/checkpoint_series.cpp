@@ -1,8 +1,12 @@
 #include "acc/runtime/checkpoint_series.hpp"
 
+#include "api/runtime_state.hpp"
 #include "checkpoint/files/series_folder.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
+#include <exception>
 #include <filesystem>
 #include <utility>
 
@@ -20,7 +24,7 @@ double number_of(const fs::path& path) {
 }
 
 /// What rank 0 finds, on every rank: what the others see of a network file system may be older. A
-/// failure there ends the groups with its reason.
+/// failure there is one on all.
 template <typename Look>
 double by_rank_zero(Runtime& runtime, const Look& look) {
   std::optional<Error> failure;
@@ -73,7 +77,13 @@ std::string CheckpointSeries::save(const Model& model, const Optimizer& optimize
   const std::string path = path_of(static_cast<std::int64_t>(number));
   runtime_.save(path, model, optimizer, state);
   if (runtime_.rank() == 0) {
-    checkpoint::SeriesFolder(folder_).committed(path, options_.total_limit);
+    try {
+      checkpoint::SeriesFolder(folder_).committed(path, options_.total_limit);
+    } catch (const std::exception& error) {  // peers are on their way, as after a save's commit
+      runtime_.state_->groups.abort(
+          fmt::format("rank 0 could not put {} at the end of its series: {}", path, error.what()));
+      throw;
+    }
   }
   return path;
 }

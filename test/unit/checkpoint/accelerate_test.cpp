@@ -1,4 +1,5 @@
 #include "acc/base/error.hpp"
+#include "checkpoint/accelerate/group_values.hpp"
 #include "checkpoint/accelerate/save_folder.hpp"
 #include "checkpoint/accelerate/state_files.hpp"
 #include "checkpoint/catalog/tensor_reader.hpp"
@@ -195,7 +196,7 @@ TEST_CASE("state files that are not understood are refused by file and key") {
       {scaler, PythonValue::dict(), {}},
       {random, PythonValue::dict({{"step", 3}}), {}},
       {random, PythonValue::list({}), {"a dict"}},
-      {custom, PythonValue::dict({{"x", PythonValue::list({})}}), {"'x'", "a number or a text"}},
+      {custom, PythonValue::dict({{"x", PythonValue::list({})}}), {"'x'", "a number, a text or bytes"}},
       {custom, PythonValue::dict({{"x", PythonValue::tensor({2})}}), {"'x'"}},
       {custom, PythonValue("x"), {"a dict"}},
   };
@@ -223,7 +224,7 @@ TEST_CASE("parameter groups have torch's keys and come back") {
     for (const accelerate::GroupValue& value : accelerate::group_values(optimizer, group)) {
       const pickle::Document document =
           pickle::read(std::as_bytes(std::span(value.pickle)), value.key);
-      accelerate::read_group_value(value.key, document.root(), read);
+      accelerate::read_group_key(value.key, pickle::Node(document.root(), value.key), read);
     }
     CHECK(read.parameters == group.parameters);
     for (const char* key : {"lr", "weight_decay", "initial_lr", "momentum"}) {

@@ -1,7 +1,6 @@
 #include "checkpoint/archive/archive.hpp"
 
 #include "acc/base/error.hpp"
-#include "checkpoint/archive/crc32_combine.hpp"
 #include "checkpoint/archive/zip_format.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "support/temporary_folder.hpp"
@@ -91,7 +90,7 @@ TEST_CASE("crc32_combine: of any two pieces is that of both") {
   const auto all = std::as_bytes(std::span(bytes));
   for (const std::size_t cut : {0, 1, 7, 255, 256, 2048, 4999, 5000}) {
     const std::uint32_t first = crc32(0, all.first(cut)), second = crc32(0, all.subspan(cut));
-    CHECK(archive::crc32_combine(first, second, all.size() - cut) == crc32(0, all));
+    CHECK(crc32_combine(first, second, all.size() - cut) == crc32(0, all));
   }
 }
 

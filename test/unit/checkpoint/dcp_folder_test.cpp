@@ -268,6 +268,27 @@ TEST_CASE("a fill that brings too little or too much is an error of the program,
   CHECK(!fs::exists(folder.path() / file_name(0)));
 }
 
+TEST_CASE("a damaged count of steps is not believed") {
+  const acc::test::TemporaryFolder temporary;
+  const fs::path folder = temporary.path() / "dcp";
+  fs::copy(kGolden / "fsdp2_w4/optimizer_0", folder);
+  Read read;
+  read_folder(folder, read.catalog, read.training, read.provenance);
+  const auto step = std::ranges::find(read.catalog.tensors, "step", &StoredTensor::kind);
+  REQUIRE(step != read.catalog.tensors.end());
+  const StoredPiece& piece = step->pieces.at(0);
+  const fs::path path = read.catalog.files[piece.file];
+  const torch::TorchFile archive(std::make_shared<InputFile>(path), piece.offset, piece.nbytes);
+  const std::uint64_t at = archive.tensor(archive.root()).bytes.offset;
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(at + 2));
+  file.put('\x80');  // 3.0F becomes 4.0F
+  file.close();
+  const std::string error = error_of(folder);
+  CAPTURE(error);
+  CHECK(error.starts_with(path.string() + ": key '" + step->stored_name + "': damaged"));
+}
+
 TEST_CASE("what is missing or cut short in a folder is named") {
   const acc::test::TemporaryFolder temporary;
   const fs::path folder = temporary.path() / "dcp";
@@ -348,6 +369,8 @@ TEST_CASE("safetensors shards of HuggingFaceStorageWriter make up whole tensors"
     Dtype dtype;
     const char* message;
   };
+  const std::string deep =
+      R"({"a": {"saved_offsets": )" + std::string(300'000, '[') + std::string(300'000, ']') + "}}";
   const Case cases[] = {
       {R"({"a": {"saved_offsets": [3, 0]}})", Dtype::f32, "rows 2:3 are in no piece"},
       {R"({"a": {"saved_offsets": [1, 0]}})", Dtype::f32, "overlap"},
@@ -357,10 +380,11 @@ TEST_CASE("safetensors shards of HuggingFaceStorageWriter make up whole tensors"
        "has saved_offsets [-1,0] of tensor 'a'"},
       {R"({"a": {"saved_offsets": [9223372036854775807, 0]}})", Dtype::f32, "has saved_offsets"},
       {R"([)", Dtype::f32, "is no JSON object"},
+      {deep.c_str(), Dtype::f32, "has saved_offsets [["},
       {R"({"a": {"saved_offsets": [2, 0]}})", Dtype::bf16, "does not go with another shard's"},
   };
   for (const Case& c : cases) {
-    CAPTURE(c.info);
+    CAPTURE(std::string(c.info).substr(0, 80));
     write_shard(shard(2), c.info, {{"a", c.dtype, {1, 3}}}, 7.0F);
     std::string error;
     try {

@@ -178,6 +178,30 @@ TEST_CASE("what is no checkpoint is refused with what was looked for and what is
                  "no model number 1: looked for pytorch_model_fsdp_1, pytorch_model_fsdp_1.bin"));
 }
 
+TEST_CASE("of a series the newest complete checkpoint is opened") {
+  const TemporaryFolder folder;
+  const fs::path series = folder.path() / "run";
+  fs::create_directory(series);
+  for (const char* name : {"checkpoint_2", "checkpoint_10"}) {
+    copy_of(kGolden / "fsdp2_w4", series / name);
+  }
+  fs::create_directories(series / "checkpoint_11/optimizer_0");
+  write_text(series / "checkpoint_11/optimizer_0/.metadata", "half");
+  write_text(series / "log.txt", "");
+  CHECK(find_checkpoint(series) == series / "checkpoint_10");  // Accelerate writes no `latest`
+  CHECK(open_checkpoint(series, Want::weights).path == series / "checkpoint_10");
+  write_text(series / "latest", "checkpoint_2");
+  const Stored stored = open_checkpoint(series);
+  CHECK(stored.path == series / "checkpoint_2");
+  CHECK(distance(stored, kGolden / "fsdp2_w4/model_full.safetensors") == 0.0);
+  // What is a checkpoint itself, or nothing, is not looked into.
+  CHECK(find_checkpoint(series / "checkpoint_2") == series / "checkpoint_2");
+  fs::remove_all(series / "checkpoint_2");
+  fs::remove_all(series / "checkpoint_10");
+  CHECK(find_checkpoint(series) == series);
+  CHECK(contains(error_of([&] { open_checkpoint(series); }), "complete checkpoint_<n>"));
+}
+
 TEST_CASE("FSDP's golden sets: parameters and moments, whole or in parts") {
   const fs::path model_full = kGolden / "fsdp2_w4/model_full.safetensors";
   const fs::path optimizer_full = kGolden / "fsdp2_w4/optimizer_full.safetensors";

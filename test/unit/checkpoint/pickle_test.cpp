@@ -318,6 +318,34 @@ TEST_CASE("pickle: size and nesting are bounded without recursion") {
   CHECK(fault_of(many + "e.").empty());
 }
 
+TEST_CASE("pickle: long texts that are used again and again are bounded") {
+  // 64 KiB of text in hand, some 10 bytes for each use of it.
+  const std::string text = "X\0\0\1\0"_s + std::string(65536, 'a') + "q\0"_s;
+  std::string bytes = "c_codecs\nencode\nq\1" + text + "0(";
+  std::string dicts = text + "0(";
+  for (int i = 0; i < 10'000; ++i) {
+    bytes += "h\1h\0\x8c\6latin1\x86R"_s;
+    dicts += "}h\0Ns"_s;
+  }
+  CHECK(fault_of(bytes + "t.").find("more bytes made of texts") != std::string::npos);
+  CHECK(fault_of(dicts + "t.").find("used again and again") != std::string::npos);
+}
+
+TEST_CASE("pickle: values that are made of one list do not share what is added to them") {
+  // Room for four, three are there.
+  const std::string list = "]K\1aK\2aK\3aq\0"_s;
+  const auto with = [](char item) { return "cbuiltins\nset\nh\0\x85R(K"_s + item + "\x90"; };
+  const std::string bytes = list + "0" + with(10) + with(20) + "\x86.";
+  const Document document = read(std::as_bytes(std::span(bytes)), "file");
+  const Value::Items sets = document.root().items;
+  REQUIRE(sets.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    REQUIRE(sets[i]->items.size() == 4);
+    CHECK(sets[i]->items[2]->integer == 3);
+    CHECK(sets[i]->items[3]->integer == (i == 0 ? 10 : 20));
+  }
+}
+
 TEST_CASE("pickle: a reader may allow its own globals") {
   const std::string bytes = "cmine\nThing\n(K\1tR}X\1\0\0\0aK\2sb."_s;
   CHECK(fault_of(bytes).find("mine.Thing is not allowed") != std::string::npos);

@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -541,6 +542,99 @@ TEST_CASE("a damaged, missing or foreign part is refused by name on every rank")
   }
 }
 
+namespace {
+
+/// Another bit in a value that a file holds as float32.
+void damage(const fs::path& path, float value) {
+  std::ifstream in(path, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  const std::size_t at = bytes.find({reinterpret_cast<const char*>(&value), sizeof value});
+  REQUIRE(at != std::string::npos);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+}  // namespace
+
+TEST_CASE("weights that are damaged for one rank are refused by all") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "saved").string();
+  const std::string files = path + "/pytorch_model_fsdp_0/";
+  struct Case {
+    std::function<void()> harm;
+    const char* said;
+  };
+  for (const Case& each :
+       {Case{[&] {
+               const Content content = content_of(path);
+               damage(files + "__1_0.distcp", content.at({"block.weight", "param"}).back());
+             },
+             "block.weight"},  // that part is rank 1's
+        Case{[&] { damage(files + "__0_0.distcp", 42.0F); }, "mean"}}) {
+    for (const bool rank_zero_reads : {true, false}) {
+      CAPTURE(each.said);
+      CAPTURE(rank_zero_reads);
+      Job job = job_of(2, Strategy::full_shard, StateDictType::sharded);
+      save_trained(job, path);
+      each.harm();
+      job.sharding.cpu_ram_efficient_loading = rank_zero_reads;
+      std::mutex mutex;
+      int failures = 0;
+      acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+        auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+        auto model = runtime.model(2);
+        const Net net(model);
+        try {
+          model.load_weights(path);
+        } catch (const acc::Error& error) {
+          const std::lock_guard lock(mutex);
+          CHECK_MESSAGE(std::string(error.what()).find(each.said) != std::string::npos,
+                        std::string(error.what()));
+          ++failures;
+        }
+      });
+      CHECK(failures == 2);
+    }
+  }
+}
+
+TEST_CASE("a 16-bit model beside any form is not what a run goes on from") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "saved").string();
+  std::optional<Content> expected;
+  for (const auto type : {StateDictType::sharded, StateDictType::full, StateDictType::local}) {
+    CAPTURE(to_string(type));
+    Job job = job_of(2, Strategy::full_shard, type);
+    job.sharding.mixed_precision = MixedPrecision::bf16;
+    job.sharding.save_16bit_model = true;
+    save_trained(job, path);
+    CHECK(fs::exists(path + "/pytorch_model.bin"));
+    const Content found = content_of(path);
+    if (expected) {
+      check_same(found, *expected);
+    } else {
+      expected = found;
+    }
+  }
+}
+
+TEST_CASE("names that would not come back are refused, on every rank, and nothing is left") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "saved").string();
+  for (const char* name : {"\xff", "acc.seed.0"}) {
+    on_ranks(job_of(2, Strategy::full_shard, StateDictType::sharded), 1,
+             [&](auto& runtime, auto& model, auto&, auto& optimizer) {
+               acc::SavedState state;
+               if (runtime.rank() == 0) {
+                 state.of_rank[name] = std::int64_t{1};
+               }
+               CHECK_THROWS_WITH_AS(runtime.save(path, model, optimizer, state),
+                                    doctest::Contains("value"), acc::Error);
+             });
+    CHECK(fs::is_empty(folder.path()));
+  }
+}
+
 TEST_CASE("what is rounded by chance goes on as if nothing had been broken") {
   const TemporaryFolder folder;
   const auto path = [&](const char* name) { return (folder.path() / name).string(); };
@@ -577,4 +671,22 @@ TEST_CASE("a series keeps its limit and tells the newest alike on all ranks") {
              CHECK(optimizer.steps() == 3);
            });
   CHECK(names_in(path) == std::vector<std::string>{"checkpoint_1", "checkpoint_2", "latest"});
+}
+
+TEST_CASE("a series that cannot name its newest fails on every rank") {
+  const TemporaryFolder folder;
+  fs::create_directories(folder.path() / "latest" / "in the way");
+  acc::test::run_ranks(job_of(2, Strategy::full_shard, StateDictType::sharded),
+                       [&](const auto& settings, auto store) {
+                         auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+                         auto model = runtime.model(1);
+                         const Net net(model);
+                         const acc::CheckpointSeries series(runtime, folder.path().string(), {});
+                         const auto optimizer = model.optimizer(acc::AdamW{});
+                         const auto save = [&] {
+                           series.save(model, optimizer, {});
+                           runtime.barrier();
+                         };
+                         CHECK_THROWS_WITH_AS(save(), doctest::Contains("latest"), acc::Error);
+                       });
 }

@@ -55,6 +55,7 @@ void check_removable(const MergeFlags& flags, const checkpoint::Stored& stored) 
                                   " too, which lies in " + flags.checkpoint_directory);
   }
   const bool has_more = stored.format == Format::save_folder ||
+                        stored.path != flags.checkpoint_directory ||  // one of a series
                         fs::exists(fs::path(flags.checkpoint_directory) / "latest");
   if (has_more || !fs::is_directory(flags.checkpoint_directory)) {
     throw Error(Errc::config,

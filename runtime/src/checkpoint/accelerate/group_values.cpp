@@ -141,10 +141,6 @@ std::vector<GroupValue> group_values(const std::string& optimizer, const StoredG
   return result;
 }
 
-void read_group_value(const std::string& key, const pickle::Value& value, StoredGroup& group) {
-  read_group_key(key, pickle::Node(value, "parameter group", key), group);
-}
-
 void read_group_key(const std::string& key, const pickle::Node& node, StoredGroup& group) {
   if (node.is_none()) {
     return;

@@ -17,7 +17,8 @@ void for_each_group_value(
     const std::string& optimizer, const StoredGroup& group,
     const std::function<void(const std::string& key, const PushValue& push)>& visit);
 
-/// read_group_value, of a key in a file.
+/// A key of a parameter group, from a pickled dict or from a value of its own. Throws Error(config)
+/// that names the key.
 void read_group_key(const std::string& key, const pickle::Node& node, StoredGroup& group);
 
 }  // namespace acc::checkpoint::accelerate

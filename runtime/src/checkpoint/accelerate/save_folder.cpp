@@ -102,9 +102,10 @@ std::optional<fs::path> find_model(const fs::path& folder, int index) {
       return folder / name;
     }
   }
+  // Last what we write in 16 bits beside any other form.
   for (const std::string& name :
-       {model_file(index), "model" + suffix(index) + ".safetensors",
-        "pytorch_model" + suffix(index) + ".bin", local_model_file(index, 0)}) {
+       {model_file(index), "model" + suffix(index) + ".safetensors", local_model_file(index, 0),
+        "pytorch_model" + suffix(index) + ".bin"}) {
     if (is_file(folder / name)) {
       return folder / name;
     }

@@ -47,8 +47,6 @@ struct GroupValue {
   std::string pickle;  ///< data.pkl of the value alone (a DCP byte entry)
 };
 std::vector<GroupValue> group_values(const std::string& optimizer, const StoredGroup& group);
-/// Keys of a parameter group from a pickled dict or from values read one by one.
-void read_group_value(const std::string& key, const pickle::Value& value, StoredGroup& group);
 
 /// FULL_STATE_DICT of a model as torch.save writes it: an OrderedDict of tensors, streamed in the
 /// order of the list; `fill(i)` brings tensor i.

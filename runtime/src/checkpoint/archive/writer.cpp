@@ -1,6 +1,5 @@
 #include "acc/base/error.hpp"
 #include "checkpoint/archive/archive.hpp"
-#include "checkpoint/archive/crc32_combine.hpp"
 #include "checkpoint/archive/zip_format.hpp"
 #include "checkpoint/files/crc32.hpp"
 

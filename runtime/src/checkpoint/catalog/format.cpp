@@ -3,9 +3,12 @@
 #include "checkpoint/catalog/open.hpp"
 #include "checkpoint/dcp/metadata.hpp"
 #include "checkpoint/deepspeed/deepspeed.hpp"
+#include "checkpoint/files/atomic_folder.hpp"
+#include "checkpoint/files/series_folder.hpp"
 #include "checkpoint/safetensors/tensor_set.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -63,32 +66,12 @@ bool is_part_of_state(std::string_view name) {
          name == accelerate::scheduler_file(0) || name == accelerate::random_states_file(0);
 }
 
-}  // namespace
-
-std::string to_string(Format format) {
-  switch (format) {
-    case Format::safetensors: return "safetensors file";
-    case Format::safetensors_set: return "folder of safetensors files";
-    case Format::torch_file: return "torch.save file";
-    case Format::dcp: return "torch DCP folder";
-    case Format::dcp_hugging_face: return "folder of torch DCP's safetensors shards";
-    case Format::deepspeed: return "DeepSpeed checkpoint";
-    case Format::save_folder: break;
-  }
-  return "folder of a saved training state";
+bool any_ends(const std::set<std::string>& names, std::string_view end) {
+  return std::ranges::any_of(names, [&](const auto& name) { return name.ends_with(end); });
 }
 
-Format format_of(const fs::path& path) {
-  if (!fs::exists(path)) {
-    throw Error(Errc::config, path.string() + ": no such file or folder");
-  }
-  if (!fs::is_directory(path)) {
-    return format_of_file(path);
-  }
-  const std::set<std::string> names = names_in(path);
-  const auto ending = [&](std::string_view end) {
-    return std::ranges::any_of(names, [&](const auto& name) { return name.ends_with(end); });
-  };
+// Nothing where the folder, which holds these names, is no checkpoint.
+std::optional<Format> format_of_folder(const fs::path& path, const std::set<std::string>& names) {
   if (names.contains(dcp::kMetadataFile)) {
     return Format::dcp;
   }
@@ -105,18 +88,56 @@ Format format_of(const fs::path& path) {
   if (std::ranges::any_of(names, is_rank_shard)) {
     return Format::dcp_hugging_face;
   }
-  if (ending(".safetensors") || ending(kSafetensorsIndex)) {
+  if (any_ends(names, ".safetensors") || any_ends(names, kSafetensorsIndex)) {
     return Format::safetensors_set;
   }
-  if (model) {
-    return Format::save_folder;
+  return model ? std::optional(Format::save_folder) : std::nullopt;
+}
+
+}  // namespace
+
+std::string to_string(Format format) {
+  switch (format) {
+    case Format::safetensors: return "safetensors file";
+    case Format::safetensors_set: return "folder of safetensors files";
+    case Format::torch_file: return "torch.save file";
+    case Format::dcp: return "torch DCP folder";
+    case Format::dcp_hugging_face: return "folder of torch DCP's safetensors shards";
+    case Format::deepspeed: return "DeepSpeed checkpoint";
+    case Format::save_folder: break;
+  }
+  return "folder of a saved training state";
+}
+
+fs::path find_checkpoint(const fs::path& path) {
+  if (!fs::exists(path)) {
+    return AtomicFolder(path, accelerate::is_ours).current();
+  }
+  if (fs::is_directory(path) && !format_of_folder(path, names_in(path))) {
+    return SeriesFolder(path).newest().value_or(path);
+  }
+  return path;
+}
+
+Format format_of(const fs::path& path) {
+  if (!fs::exists(path)) {
+    throw Error(Errc::config, path.string() + ": no such file or folder");
+  }
+  if (!fs::is_directory(path)) {
+    return format_of_file(path);
+  }
+  const std::set<std::string> names = names_in(path);
+  if (const auto format = format_of_folder(path, names)) {
+    return *format;
   }
   throw Error(Errc::config,
               path.string() +
                   ": no checkpoint: looked for .metadata (torch DCP), latest or "
                   "*_model_states.pt (DeepSpeed), pytorch_model_fsdp_0, optimizer_0 and the "
-                  "like (a saved training state), *.safetensors and pytorch_model.bin; there is " +
-                  listed(names) + (ending(".distcp") ? " (a save that was not completed)" : ""));
+                  "like (a saved training state), *.safetensors, pytorch_model.bin and complete "
+                  "checkpoint_<n> (a series); there is " +
+                  listed(names) +
+                  (any_ends(names, ".distcp") ? " (a save that was not completed)" : ""));
 }
 
 }  // namespace acc::checkpoint

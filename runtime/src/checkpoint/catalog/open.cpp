@@ -6,7 +6,6 @@
 #include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/dcp/plan_json.hpp"
 #include "checkpoint/deepspeed/deepspeed.hpp"
-#include "checkpoint/files/atomic_folder.hpp"
 #include "checkpoint/safetensors/tensor_set.hpp"
 #include "checkpoint/state/local_layout.hpp"
 
@@ -219,12 +218,9 @@ void index(Stored& stored) {
   }
 }
 
-}  // namespace
-
-Stored open_checkpoint(const fs::path& path, Want want, int model_index) {
+Stored open(const fs::path& path, Want want, int model_index) {
   Stored stored;
-  // A save that was killed may have left the complete folder under its other name.
-  stored.path = fs::exists(path) ? path : AtomicFolder(path, accelerate::is_ours).current();
+  stored.path = find_checkpoint(path);
   stored.format = format_of(stored.path);
   if (stored.format != Format::save_folder) {
     read_part(stored.path, stored.format, stored);
@@ -247,6 +243,16 @@ Stored open_checkpoint(const fs::path& path, Want want, int model_index) {
   }
   index(stored);
   return stored;
+}
+
+}  // namespace
+
+Stored open_checkpoint(const fs::path& path, Want want, int model_index) {
+  try {
+    return open(path, want, model_index);
+  } catch (const fs::filesystem_error& error) {  // a folder that may not be read, a name too long
+    throw Error(Errc::config, error.path1().string() + ": " + error.code().message());
+  }
 }
 
 }  // namespace acc::checkpoint

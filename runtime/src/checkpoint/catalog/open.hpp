@@ -31,10 +31,15 @@ std::string to_string(Format format);
 /// new). Throws Error(config): the path, what was looked for and what is there.
 Format format_of(const std::filesystem::path& path);
 
+/// Where the checkpoint is that a path names: there, or, where a save was killed over it, under its
+/// older name; of a folder that is no checkpoint and holds a series of them, the newest complete.
+/// A path that is none of these comes back as it is.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+
 /// Tensors and state of a checkpoint of any format. In a save folder: those of model and optimizer
 /// number `index`.
 struct Stored {
-  std::filesystem::path path;
+  std::filesystem::path path;  ///< as find_checkpoint gives it
   Format format = Format::safetensors;
   Provenance provenance;
   Catalog catalog;  ///< parameters, and the optimizer's kinds where it has them
@@ -45,8 +50,8 @@ struct Stored {
 /// Which part of a checkpoint is wanted; the other's files are not touched.
 enum class Want { weights, everything };
 
-/// Reads the metadata, no tensor. Throws Error(config) that names the file for whatever is wrong:
-/// damaged, incomplete (tensors not covered), not a checkpoint.
+/// Of what find_checkpoint gives. Reads the metadata, no tensor. Throws Error(config) that names
+/// the file for whatever is wrong: damaged, incomplete (tensors not covered), not a checkpoint.
 Stored open_checkpoint(const std::filesystem::path& path, Want want = Want::everything,
                        int index = 0);
 

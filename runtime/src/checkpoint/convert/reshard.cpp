@@ -132,7 +132,8 @@ Result reshard_deepspeed(const fs::path& from, const fs::path& out, const Option
 
 }  // namespace
 
-Result reshard(const fs::path& from, const fs::path& out, const Options& options) {
+Result reshard(const fs::path& path, const fs::path& out, const Options& options) {
+  const fs::path from = find_checkpoint(path);
   const Format format = format_of(from);
   switch (format) {
     case Format::dcp: return reshard_folders({{"", from}}, from, out, options);

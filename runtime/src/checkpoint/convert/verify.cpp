@@ -203,7 +203,8 @@ bool verify_opened(const std::function<Stored()>& open, const fs::path& path, in
 
 }  // namespace
 
-Verification verify(const fs::path& path, int num_threads, const Progress& progress) {
+Verification verify(const fs::path& named, int num_threads, const Progress& progress) {
+  const fs::path path = find_checkpoint(named);
   const Format format = format_of(path);
   Verification found;
   Opened opened;

@@ -36,7 +36,11 @@ class ShardOffsets {
  public:
   ShardOffsets(const SafetensorsHeader& header, const fs::path& path) : path_(path) {
     if (const auto info = header.metadata.find(kShardingInfo); info != header.metadata.end()) {
-      info_ = nlohmann::json::parse(info->second, nullptr, false);
+      // Deeper than tensor, saved_offsets, number: what prints it would recurse as deep.
+      const auto is_flat = [](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+        return depth <= 3;
+      };
+      info_ = nlohmann::json::parse(info->second, is_flat, false);
       if (!info_.is_object()) {
         fail("is no JSON object");
       }

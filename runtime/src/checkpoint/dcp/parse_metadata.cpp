@@ -25,8 +25,13 @@ bool is_path_class(std::string_view module, std::string_view name) {
           name == "PureWindowsPath");
 }
 
-// A dtype that we do not know is let through here, so that the message can name its tensor.
+// A dtype that we do not know is let through here, so that the message can name its tensor. Each
+// name that is let through is kept: they are short.
 bool is_metadata_global(std::string_view module, std::string_view name) {
+  constexpr std::size_t kLongest = 64;
+  if (name.size() > kLongest) {
+    return false;
+  }
   static constexpr std::string_view kOfClasses[] = {
       "Metadata",         "TensorStorageMetadata", "BytesStorageMetadata",
       "TensorProperties", "ChunkStorageMetadata",  "MetadataIndex",

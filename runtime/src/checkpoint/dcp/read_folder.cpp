@@ -1,18 +1,15 @@
 #include "acc/base/error.hpp"
-#include "checkpoint/accelerate/state_files.hpp"
+#include "checkpoint/accelerate/group_values.hpp"
 #include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/dcp/planned_pieces.hpp"
 #include "checkpoint/dcp/state_names.hpp"
 #include "checkpoint/files/input_file.hpp"
+#include "checkpoint/torch/scalar.hpp"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cmath>
-#include <cstring>
 #include <map>
 #include <memory>
-#include <span>
 #include <utility>
 
 namespace acc::checkpoint::dcp {
@@ -130,31 +127,11 @@ StoredTensor stored_tensor(const Entry& entry, StateName name, Files& files) {
   return tensor;
 }
 
-// How often the optimizer has updated a parameter: a tensor of one number.
+// How often the optimizer has updated a parameter.
 std::int64_t read_step(const Entry& entry, const Place& place, Files& files) {
-  const auto fail = [&](const torch::TorchFile& file, const std::string& found) {
-    throw Error(Errc::config, file.file().path().string() + ": '" + entry.name +
-                                  "': expected a whole number of steps, found " + found);
-  };
   files.holding(place, entry.name);
   const torch::TorchFile file = files.open(place, entry.name);
-  const torch::TensorRef tensor = file.tensor(file.root());
-  if (numel_of(tensor.shape) != 1) {
-    fail(file, "shape " + to_string(tensor.shape));
-  }
-  std::array<std::byte, 8> bytes{};
-  file.file().read(tensor.bytes.offset, std::span(bytes).first(size_of(tensor.dtype)));
-  if (tensor.dtype == Dtype::i64 || tensor.dtype == Dtype::i32) {
-    std::int64_t step = 0;
-    std::memcpy(&step, bytes.data(), size_of(tensor.dtype));
-    return step;
-  }
-  double step = 0.0;
-  convert(bytes.data(), tensor.dtype, &step, Dtype::f64, 1);
-  if (!(step >= 0.0 && step < 9e15 && step == std::floor(step))) {
-    fail(file, std::to_string(step));
-  }
-  return static_cast<std::int64_t>(step);
+  return torch::count(file, pickle::Node(file.root(), file.file().path().string(), entry.name));
 }
 
 void read_value(const Entry& entry, const StateName& name, Files& files, TrainingState& training) {
@@ -167,7 +144,8 @@ void read_value(const Entry& entry, const StateName& name, Files& files, Trainin
     training.groups.resize(name.group + 1);
   }
   const torch::TorchFile file = files.open(entry.value, entry.name);
-  accelerate::read_group_value(name.key, file.root(), training.groups[name.group]);
+  const pickle::Node node(file.root(), file.file().path().string(), entry.name);
+  accelerate::read_group_key(name.key, node, training.groups[name.group]);
 }
 
 // Without the chunks of its tensors.

@@ -22,6 +22,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kVersion = 1;
+constexpr int kMaxDepth = 16;
 
 // The first line of the file, which is that of the checksum of the others.
 constexpr std::string_view kCrcBegin = "{\"crc32\": \"";
@@ -208,7 +209,13 @@ Manifest parse_manifest(std::string_view text, const fs::path& path) {
   check_crc(text, path);
   json root;
   try {
-    root = json::parse(text);
+    // Deeper than any of ours: what prints a value for a message would recurse as deep.
+    root = json::parse(text, [&](int depth, json::parse_event_t, const json&) {
+      if (depth > kMaxDepth) {
+        fail(path, "nested deeper than a manifest can be");
+      }
+      return true;
+    });
   } catch (const json::exception& error) {
     fail(path, std::string("damaged: ") + error.what());
   }

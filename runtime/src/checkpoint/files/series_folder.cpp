@@ -80,7 +80,7 @@ std::map<std::int64_t, fs::path> checkpoints_in(const fs::path& folder) {
 std::string named_by_latest(const fs::path& folder) {
   const fs::path path = folder / kLatest;
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) {
+  if (!fs::is_regular_file(path, ignored)) {  // some keep a link to a folder under that name
     return "";
   }
   constexpr std::uint64_t kLongest = 64;  // more than the longest name, and a line's end

@@ -71,9 +71,22 @@ void Machine::integer(std::int64_t value) {
 void Machine::text(std::string_view value) {
   Value*& last = texts_[std::hash<std::string_view>()(value) % texts_.size()];
   if (last == nullptr || last->text != value) {
-    last = &document_.add({.kind = Kind::text, .text = document_.keep(value)});
+    last = &kept(Kind::text, value);
   }
   push(last);
+}
+
+Value& Machine::kept(Kind kind, std::string_view value) {
+  Value& result = document_.add({.kind = kind, .text = document_.keep(value)});
+  result.expanded += static_cast<std::uint32_t>(std::min<std::size_t>(
+      value.size() / sizeof(Value*), std::numeric_limits<std::uint32_t>::max() / 2));
+  return result;
+}
+
+Value::Items Machine::shared(Value& value) {
+  value.fetched = true;
+  capacities_.erase(value.items.data());
+  return value.items;
 }
 
 void Machine::account(Value& to, std::span<Value* const> items) const {

@@ -48,9 +48,11 @@ class Machine {
   void real(double value) { push(&document_.add({.kind = Kind::real, .real = value})); }
   void text(std::string_view value);
   void text_of(std::uint64_t nbytes) { text(source_.utf8(source_.take(nbytes))); }
-  void bytes(std::string_view value) {
-    push(&document_.add({.kind = Kind::bytes, .text = document_.keep(value)}));
-  }
+  void bytes(std::string_view value) { push(&kept(Kind::bytes, value)); }
+  /// A value of these bytes, copied; long ones count for as many values as they take memory.
+  Value& kept(Kind kind, std::string_view value);
+  /// The items, for another value to have too: whoever adds to them gets memory of its own.
+  Value::Items shared(Value& value);
   Value* composite(Kind kind, std::span<Value* const> items);
   void push_object(Value* callable, Value* arguments, std::string_view name);
   void push_marked(Kind kind);
@@ -104,6 +106,7 @@ class Machine {
   /// The last values of their kind: keys, offsets and sizes come again and again.
   std::array<Value*, 1024> integers_{}, texts_{}, globals_{};
   Value *none_, *true_, *false_, *empty_tuple_;
+  std::uint64_t decoded_ = 0;  ///< bytes of texts that calls made bytes of
   unsigned char opcode_ = 0;
 };
 

@@ -37,11 +37,16 @@ Value* Machine::plain_data(const Value& callable, Value::Items arguments) {
   const bool from_text = arguments.size() == 2 && first->is(Kind::text);
   if ((callable.is_global("_codecs", "encode") || (builtin && callable.name == "bytearray")) &&
       from_text) {
+    // A text that is announced once may be used again and again.
+    decoded_ += first->text.size();
+    if (decoded_ > source_.nbytes()) {
+      fail("more bytes made of texts than the file has");
+    }
     std::string latin1;
     if (!latin1_of_utf8(first->text, latin1)) {
       fail("bytes from text that is not latin1");
     }
-    return &document_.add({.kind = Kind::bytes, .text = document_.keep(latin1)});
+    return &kept(Kind::bytes, latin1);
   }
   if (!builtin) {
     return nullptr;
@@ -51,7 +56,7 @@ Value* Machine::plain_data(const Value& callable, Value::Items arguments) {
     return &document_.add({.kind = Kind::bytes});
   }
   if (callable.name == "bytearray" && arguments.size() == 1 && first->is(Kind::bytes)) {
-    return &document_.add({.kind = Kind::bytes, .text = first->text});
+    return &document_.add({.kind = Kind::bytes, .expanded = first->expanded, .text = first->text});
   }
   const bool is_set = callable.name == "set" || callable.name == "frozenset";
   if (!is_set || (first != nullptr && !first->is(Kind::list))) {
@@ -60,12 +65,10 @@ Value* Machine::plain_data(const Value& callable, Value::Items arguments) {
   if (first == nullptr) {
     return &document_.add({.kind = Kind::set});
   }
-  // It shares the list's items, which must therefore stay as they are.
-  const_cast<Value*>(first)->fetched = true;
   return &document_.add({.kind = Kind::set,
                          .depth = first->depth,
                          .expanded = first->expanded,
-                         .items = first->items});
+                         .items = shared(const_cast<Value&>(*first))});
 }
 
 void Machine::op_reduce() {
@@ -102,8 +105,7 @@ void Machine::op_new_object_ex() {
   }
   op_new_object();
   Value* object = top();
-  keywords->fetched = true;
-  object->entries = keywords->items;
+  object->entries = shared(*keywords);
   account(*object, std::array{keywords});
 }
 

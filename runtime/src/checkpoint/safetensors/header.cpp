@@ -190,6 +190,19 @@ SafetensorsHeader read_header(const InputFile& file) {
   return parse_header(bytes, file.nbytes(), file.path());
 }
 
+namespace {
+
+std::string quoted(const std::string& name) {
+  try {
+    return nlohmann::json(name).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw Error(Errc::config,
+                "cannot write tensor '" + name + "' to a safetensors file: its name is not UTF-8");
+  }
+}
+
+}  // namespace
+
 SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
                                       const std::map<std::string, std::string>& metadata) {
   // Joined by hand: an ordered JSON object would search all names so far for each new one.
@@ -211,7 +224,7 @@ SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
     const nlohmann::ordered_json entry = {{"dtype", safetensors_name(tensor.dtype)},
                                           {"shape", tensor.shape},
                                           {"data_offsets", {position, end}}};
-    text += (text.size() > 1 ? "," : "") + nlohmann::json(tensor.name).dump() + ":" + entry.dump();
+    text += (text.size() > 1 ? "," : "") + quoted(tensor.name) + ":" + entry.dump();
     position = end;
   }
   text += "}";

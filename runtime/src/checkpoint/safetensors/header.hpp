@@ -56,7 +56,7 @@ struct SafetensorsLayout {
 };
 /// Tensors lie in the order of the list; readers that map want those with the largest elements
 /// first (plan_safetensors gives that order). Throws Error(internal) for a name that is there
-/// twice.
+/// twice, Error(config) for one that is not UTF-8.
 SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
                                       const std::map<std::string, std::string>& metadata = {});
 

@@ -175,7 +175,8 @@ std::string format_index(const std::vector<SafetensorsPlan::File>& files) {
   }
   const nlohmann::json index = {{"metadata", {{"total_size", total}}},
                                 {"weight_map", std::move(weight_map)}};
-  return index.dump(2) + "\n";
+  // A name that is not UTF-8 is refused where its file is laid out.
+  return index.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace

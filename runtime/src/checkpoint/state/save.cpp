@@ -7,6 +7,7 @@
 #include "checkpoint/files/input_file.hpp"
 #include "checkpoint/files/manifest.hpp"
 #include "checkpoint/files/output_file.hpp"
+#include "checkpoint/pickle/source.hpp"
 #include "checkpoint/state/attempt.hpp"
 #include "checkpoint/state/full.hpp"
 #include "checkpoint/state/local.hpp"
@@ -55,6 +56,22 @@ accelerate::SchedulerState scheduler_state(const detail::OptimizerState& optimiz
   return state;
 }
 
+/// Of what no reader would give back.
+void check_names(const ProgramState& values) {
+  for (const auto& [name, value] : values) {
+    if (!pickle::is_utf8(name)) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("the name of a program's value is no UTF-8: '{}'", name));
+    }
+    if (name.starts_with(kSeedPrefix)) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("a program's value may not be named '{}': names that begin with {} "
+                              "are the runtime's",
+                              name, kSeedPrefix));
+    }
+  }
+}
+
 /// One save of one rank.
 class Save {
  public:
@@ -69,12 +86,12 @@ class Save {
         ranks_(engine_.groups.world->size()) {}
 
   void run() {
-    attempt_([this] { begin(); });
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      write_part(parts_[i], static_cast<int>(i));
-    }
-    attempt_([this] { write_small_files(); });
     try {
+      attempt_([this] { begin(); });
+      for (std::size_t i = 0; i < parts_.size(); ++i) {
+        write_part(parts_[i], static_cast<int>(i));
+      }
+      attempt_([this] { write_small_files(); });
       attempt_.settle(engine_.groups, "saving " + directory_);
       if (rank_ == 0) {
         commit();
@@ -104,6 +121,8 @@ class Save {
 
   void begin() {
     folder_.emplace(directory_, accelerate::is_ours, id_);
+    check_names(state_.program);
+    check_names(state_.of_rank);
     if (rank_ == 0) {
       folder_->begin();
     }

@@ -28,11 +28,14 @@ namespace {
 /// save_model's default of Accelerate and transformers.
 constexpr std::uint64_t kMaxShardNbytes = 10'000'000'000;
 
-void load_buffers(ModelState& model, std::optional<StoredModel>& stored) {
+/// Collective, whatever has failed before.
+void load_buffers(ModelState& model, std::optional<StoredModel>& stored, Attempt& attempt) {
   for (BufferRecord* buffer : model.buffers()) {
-    if (stored) {
-      stored->read_buffer(model, *buffer);
-    }
+    attempt([&] {
+      if (stored) {
+        stored->read_buffer(model, *buffer);
+      }
+    });
     if (model.engine().settings.sharding.cpu_ram_efficient_loading) {
       acc::model::share_buffer(model.engine(), *buffer);
     }
@@ -60,11 +63,15 @@ void load_weights(ModelState& model, const std::string& path) {
       stored->read(flat->parameters()[index], "param", offset, std::ssize(out), Dtype::f32,
                    out.data());
     };
-    const auto fill = rank_zero_reads ? sharding::fill_by_rank_zero : sharding::fill_by_each_rank;
-    fill(model.engine(), *flat, source);
+    if (rank_zero_reads) {
+      sharding::fill_by_rank_zero(model.engine(), *flat, source);
+    } else {
+      attempt([&] { sharding::fill_by_each_rank(model.engine(), *flat, source); });
+    }
     flat->publish();
   }
-  load_buffers(model, stored);
+  load_buffers(model, stored, attempt);
+  attempt.settle(model.engine().groups, "loading " + path);
 }
 
 namespace {

@@ -8,7 +8,8 @@
 namespace acc::checkpoint::torch {
 
 /// A number of a file, as itself or as a tensor of one element, as optimizers keep their steps and
-/// at times their rates. Throws Error(config) that names its key.
+/// at times their rates; such a tensor's checksum is checked. Throws Error(config) that names its
+/// key.
 double scalar(const TorchFile& file, const pickle::Node& node);
 
 /// The same, of what is counted: an integer from 0 to 2^53.

@@ -1,4 +1,3 @@
-#include "checkpoint/archive/crc32_combine.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "checkpoint/torch/torch_file.hpp"
 
@@ -81,7 +80,7 @@ void TorchFileWriter::append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto tile = bytes.first(std::min(bytes.size(), kBlock - block_nbytes_));
     const std::uint32_t crc = crc32(0, tile);
-    block_crc_ = block_nbytes_ == 0 ? crc : archive::crc32_combine(block_crc_, crc, tile.size());
+    block_crc_ = block_nbytes_ == 0 ? crc : crc32_combine(block_crc_, crc, tile.size());
     block_nbytes_ += tile.size();
     writer_.append(tile, crc);
     if (block_nbytes_ == kBlock) {
