@@ -1,16 +1,21 @@
 // checkpoint_plan [RANKS [SHARDS [LAYERS]]]: what a rank has to do before it can write its file of
 // a torch DCP folder, and rank 0 for all, with the parameters of Llama 2 70B, a unit a layer: the
-// plan of a file, and .metadata, written to nowhere; and what reading .metadata costs. RANKS /
-// SHARDS ranks hold the same. A line of JSON each for the model's and the optimizer's folder, which
-// are measured by processes of their own, so that neither's memory shows in the other's.
+// plan of a file, and .metadata, written to nowhere; and what reading costs: .metadata, or the plan
+// in the manifest and by it all pieces that rank 123 of 512 loads. RANKS / SHARDS ranks hold the
+// same. A line of JSON each for the model's and the optimizer's folder, which are measured by
+// processes of their own, so that neither's memory shows in the other's.
 
+#include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/dcp/folder_plan.hpp"
+#include "checkpoint/dcp/plan_json.hpp"
+#include "checkpoint/files/manifest.hpp"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -102,7 +107,104 @@ double peak_mib() {
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
 }
 
+/// In a process of its own, whose memory is the work's.
+template <typename Work>
+void apart(const Work& work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    work();
+    std::fflush(nullptr);
+    _exit(0);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) != child || status != 0) {
+    std::exit(1);
+  }
+}
+
+std::string manifest_of(Builder builder, int ranks) {
+  FolderPlan& plan = builder.plan;
+  plan.world_size = ranks;
+  plan.rule = cut_arrays(builder.arrays, plan.tensors, ranks);
+  Manifest manifest;
+  manifest.world_size = ranks;
+  manifest.plans["folder"] = format_plan(plan);
+  for (int rank = 0; rank < ranks; ++rank) {
+    manifest.files.push_back({"folder/" + file_name(rank), plan_file(plan, rank).nbytes, {}});
+  }
+  return format_manifest(manifest);
+}
+
+/// What a rank does that loads by the plan, but for reading bytes.
+void read_by_plan(const std::string& text, const std::vector<CutArray>& arrays) {
+  constexpr std::int64_t kRank = 123, kRanks = 512;
+  const double before = peak_mib();
+  Catalog catalog;
+  const double open = seconds_of([&] {
+    const Manifest manifest = parse_manifest(text, "manifest");
+    auto plan = parse_plan(manifest.plans.at("folder"), manifest.world_size, "manifest", "plans");
+    std::vector<std::uint64_t> nbytes;
+    for (const Manifest::File& file : manifest.files) {
+      nbytes.push_back(file.nbytes);
+    }
+    TrainingState training;
+    training.step = 1;
+    Provenance provenance;
+    read_planned_folder("/checkpoint/folder", std::move(*plan), nbytes, catalog, training,
+                        provenance);
+    catalog.index();
+  });
+  std::size_t pieces = 0;
+  const double find = seconds_of([&] {
+    for (const CutArray& array : arrays) {
+      const std::int64_t shard = (array.padded_numel + kRanks - 1) / kRanks;
+      for (const CutArray::Member& member : array.members) {
+        const StoredTensor& tensor = catalog.tensors[member.tensor];
+        const std::int64_t first = kRank * shard - member.offset, numel = numel_of(tensor.shape);
+        const std::int64_t begin = std::clamp<std::int64_t>(first, 0, numel);
+        const std::int64_t end = std::clamp<std::int64_t>(first + shard, 0, numel);
+        tensor.for_each_piece(begin, end, [&](const StoredPiece&) { ++pieces; });
+      }
+    }
+  });
+  const double found = peak_mib();
+  std::size_t all_pieces = 0;
+  const double all = seconds_of([&] {
+    for (const StoredTensor& tensor : catalog.tensors) {
+      all_pieces += tensor.all_pieces().size();
+    }
+  });
+  std::printf(
+      "\"plan_kb\": %.1f, \"manifest_kb\": %.1f, \"by_plan_open_ms\": %.1f, "
+      "\"by_plan_pieces\": %zu, \"by_plan_find_ms\": %.2f, \"by_plan_mib\": %.1f, "
+      "\"by_plan_all_s\": %.2f, \"by_plan_all_mib\": %.1f, ",
+      static_cast<double>(parse_manifest(text, "").plans.at("folder").size()) / 1e3,
+      static_cast<double>(text.size()) / 1e3, open * 1e3, pieces, find * 1e3, found - before, all,
+      peak_mib() - before);
+}
+
+void report_reading(const Builder& builder, int ranks) {
+  std::FILE* const file = std::tmpfile();
+  apart([&] {
+    const std::string text = manifest_of(builder, ranks);
+    std::fwrite(text.data(), 1, text.size(), file);
+  });
+  std::rewind(file);
+  apart([&] {
+    std::string text;
+    std::array<char, 65'536> part{};
+    while (const std::size_t got = std::fread(part.data(), 1, part.size(), file)) {
+      text.append(part.data(), got);
+    }
+    read_by_plan(text, builder.arrays);
+  });
+  std::fclose(file);
+}
+
 void report(const char* folder, Builder builder, int ranks, int shards) {
+  std::printf("{");
+  std::fflush(stdout);
+  report_reading(builder, ranks);
   FolderPlan& plan = builder.plan;
   plan.world_size = ranks;
   const double rule =
@@ -130,7 +232,7 @@ void report(const char* folder, Builder builder, int ranks, int shards) {
   const double parse =
       seconds_of([&] { (void)parse_metadata(std::as_bytes(std::span(text)), "metadata"); });
   std::printf(
-      "{\"folder\": \"%s\", \"ranks\": %d, \"shards\": %d, \"tensors\": %zu, \"chunks\": %llu, "
+      "\"folder\": \"%s\", \"ranks\": %d, \"shards\": %d, \"tensors\": %zu, \"chunks\": %llu, "
       "\"cut_rule_ms\": %.2f, \"plan_of_a_file_ms\": %.3f, \"chunks_of_a_file\": %zu, "
       "\"file_mb\": [%.1f, %.1f], \"metadata_s\": %.3f, \"metadata_mb\": %.2f, "
       "\"bytes_a_chunk\": %.1f, \"ns_a_chunk\": %.0f, \"peak_rss_mib\": %.1f, \"parse_s\": %.2f, "
@@ -150,8 +252,7 @@ int main(int argc, char** argv) {
   const int shards = argc > 2 ? std::atoi(argv[2]) : ranks;
   const auto units = llama_70b(argc > 3 ? std::atoi(argv[3]) : 80);
   for (const bool is_model : {true, false}) {
-    const pid_t child = fork();
-    if (child == 0) {
+    apart([&] {
       Builder builder;
       if (is_model) {
         builder.add(units, "param", shards);
@@ -161,11 +262,6 @@ int main(int argc, char** argv) {
         builder.add_steps(units);
       }
       report(is_model ? "model" : "optimizer", std::move(builder), ranks, shards);
-      _exit(0);
-    }
-    int status = 0;
-    if (waitpid(child, &status, 0) != child || status != 0) {
-      return 1;
-    }
+    });
   }
 }

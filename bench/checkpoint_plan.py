@@ -2,7 +2,8 @@
 
     python bench/checkpoint_plan.py [--bin build/release/bin/checkpoint_plan] [--python PYTHON]
 
-Ours for 10,000 ranks, as FULL_SHARD and as HYBRID_SHARD in groups of 8, then both for 64 ranks and 8
+Ours (and reading it: all of .metadata, or by the manifest's plan what rank 123 of 512 loads) for 10,000
+ranks, as FULL_SHARD and as HYBRID_SHARD in groups of 8, then both for 64 ranks and 8
 layers, as PYTHON's torch bears it: the time of the coordinator alone (to remove what is there twice, to
 make the global plan, to pickle .metadata), without sending anything. Per chunk, since torch cuts rows
 and we cut flat parameters. Seconds are the processor's.
@@ -70,13 +71,15 @@ def main():
         print(json.dumps(torch_planner(64, 8)))
         return
     print(f"{'ranks':>6} {'shards':>6} {'folder':>9} {'chunks':>8} {'file plan ms':>12} {'.metadata s':>11} "
-          f"{'MB':>7} {'B/chunk':>7} {'RSS MiB':>7} {'read s':>6} {'RSS MiB':>7}")
+          f"{'MB':>7} {'B/chunk':>7} {'RSS MiB':>7} {'read s':>6} {'RSS MiB':>7} "
+          f"{'by plan ms':>10} {'RSS MiB':>7} {'plan KB':>7}")
     for shards in (10_000, 8):
         for row in ours(args.bin, 10_000, shards):
             print(f"{row['ranks']:6} {row['shards']:6} {row['folder']:>9} {row['chunks']:8} "
                   f"{row['plan_of_a_file_ms']:12.3f} {row['metadata_s']:11.3f} {row['metadata_mb']:7.1f} "
                   f"{row['bytes_a_chunk']:7.1f} {row['peak_rss_mib']:7.1f} {row['parse_s']:6.2f} "
-                  f"{row['parse_peak_rss_mib']:7.0f}", flush=True)
+                  f"{row['parse_peak_rss_mib']:7.0f} {row['by_plan_open_ms'] + row['by_plan_find_ms']:10.1f} "
+                  f"{row['by_plan_mib']:7.1f} {row['plan_kb']:7.0f}", flush=True)
     mine = ours(args.bin, 64, 64, 8)[0]
     peer = subprocess.run([args.python, __file__, "--torch"], check=True, capture_output=True, text=True).stdout
     peer = json.loads(peer.splitlines()[-1])

@@ -11,6 +11,7 @@ acc_add_library(checkpoint
     src/checkpoint/files/atomic_folder.cpp
     src/checkpoint/files/crc32.cpp
     src/checkpoint/files/input_file.cpp
+    src/checkpoint/files/json_value.cpp
     src/checkpoint/files/manifest.cpp
     src/checkpoint/files/mapped_file.cpp
     src/checkpoint/files/series_folder.cpp
@@ -43,11 +44,14 @@ acc_add_library(checkpoint
     src/checkpoint/safetensors/header.cpp
     src/checkpoint/safetensors/tensor_set.cpp
     # dcp
+    src/checkpoint/dcp/archive_sizes.cpp
     src/checkpoint/dcp/cut_rules.cpp
     src/checkpoint/dcp/folder_plan.cpp
     src/checkpoint/dcp/format_metadata.cpp
     src/checkpoint/dcp/hugging_face.cpp
     src/checkpoint/dcp/parse_metadata.cpp
+    src/checkpoint/dcp/plan_json.cpp
+    src/checkpoint/dcp/planned_pieces.cpp
     src/checkpoint/dcp/read_folder.cpp
     src/checkpoint/dcp/state_names.cpp
     src/checkpoint/dcp/write_folder.cpp

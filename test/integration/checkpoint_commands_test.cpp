@@ -78,7 +78,7 @@ fs::path copy_of(const fs::path& source, const TemporaryFolder& folder) {
 /// Turns a bit in the middle of a piece of a tensor. Gives the file.
 fs::path damage(const fs::path& checkpoint, const std::string& tensor, std::size_t piece) {
   const Stored stored = open_checkpoint(checkpoint);
-  const StoredPiece& hit = stored.catalog.at(tensor, "param", "test").pieces.at(piece);
+  const StoredPiece hit = stored.catalog.at(tensor, "param", "test").all_pieces().at(piece);
   const fs::path path = stored.catalog.files[hit.file];
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(hit.offset + hit.nbytes / 2));

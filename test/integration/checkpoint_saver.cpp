@@ -87,6 +87,7 @@ void show(const std::string& mode, const fs::path& path) {
     std::printf("none\n");
     return;
   }
+  check_sizes(*manifest, *newest);
   for (const Manifest::File& listed : manifest->files) {
     check_file(*manifest, *newest, listed.path);
     const InputFile file(*newest / listed.path);

@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "checkpoint/dcp/folder_plan.hpp"
+#include "random_table.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,48 +13,13 @@
 
 using namespace acc::checkpoint;
 using namespace acc::checkpoint::dcp;
+using acc::test::random_table;
+using acc::test::Table;
 
 namespace {
 
-struct Table {
-  std::vector<PlannedTensor> tensors;
-  std::vector<CutArray> arrays;
-};
-
 PlannedTensor tensor(Shape shape, Dtype dtype = Dtype::f32) {
   return {.name = "t", .path = {}, .dtype = dtype, .shape = std::move(shape)};
-}
-
-std::int64_t padded(std::int64_t numel, int shards) {
-  return (numel + shards - 1) / shards * shards;
-}
-
-/// Units of a few tensors of any shapes, their moments, a tied name, a buffer that rank 0 writes.
-Table random_table(std::mt19937& generator, int shards) {
-  static constexpr Dtype kDtypes[] = {Dtype::f32, Dtype::bf16, Dtype::f64, Dtype::u8};
-  Table table;
-  for (std::uint32_t unit = 0; unit < 1 + generator() % 3; ++unit) {
-    CutArray array{.members = {}, .shards = shards};
-    const Dtype dtype = kDtypes[generator() % 4];
-    std::int64_t numel = 0;
-    for (std::uint32_t i = 0; i < 1 + generator() % 4; ++i) {
-      Shape shape(generator() % 4);
-      std::ranges::generate(shape, [&] { return static_cast<std::int64_t>(generator() % 9); });
-      array.members.push_back({.tensor = table.tensors.size(), .offset = numel});
-      numel += numel_of(shape) + generator() % 3;  // holes, as alignment makes them
-      table.tensors.push_back(tensor(shape, dtype));
-    }
-    array.members.push_back({.tensor = table.tensors.size(), .offset = 0});
-    table.tensors.push_back(tensor(table.tensors[array.members[0].tensor].shape, dtype));
-    array.padded_numel = padded(numel, shards);
-    table.arrays.push_back(array);
-  }
-  table.arrays.push_back({.members = {{.tensor = table.tensors.size(), .offset = 2}},
-                          .padded_numel = 12,
-                          .rank_zero_only = true});
-  table.tensors.push_back(tensor({5, 2}));
-  std::ranges::reverse(table.arrays);
-  return table;
 }
 
 /// What all ranks write, by tensor; and that both ways of asking agree.

@@ -494,6 +494,18 @@ TEST_CASE("what the program throws while it is handed the state dict reaches it"
            });
 }
 
+TEST_CASE("what we saved loads in another world without .metadata, which is torch's") {
+  const TemporaryFolder folder;
+  const auto path = [&](const std::string& name) { return (folder.path() / name).string(); };
+  save_trained(job_of(4, Strategy::hybrid_shard, StateDictType::sharded, 2), path("saved"));
+  const Content expected = content_of(path("saved"));
+  fs::remove(path("saved/pytorch_model_fsdp_0/.metadata"));
+  fs::remove(path("saved/optimizer_0/.metadata"));
+  load_and_save(job_of(3, Strategy::full_shard, StateDictType::sharded), path("saved"),
+                path("again"));
+  check_same(content_of(path("again")), expected);
+}
+
 TEST_CASE("a damaged, missing or foreign part is refused by name on every rank") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();
@@ -506,7 +518,9 @@ TEST_CASE("a damaged, missing or foreign part is refused by name on every rank")
        {Case{[&] { fs::remove(path + "/optimizer_0/__1_0.distcp"); }, "__1_0.distcp"},
         Case{[&] { fs::resize_file(path + "/pytorch_model_fsdp_0/__0_0.distcp", 100); },
              "__0_0.distcp"},
-        Case{[&] { fs::remove(path + "/pytorch_model_fsdp_0/.metadata"); }, ".metadata"},
+        Case{[&] { fs::resize_file(path + "/acc_checkpoint.json", 100); }, "acc_checkpoint.json"},
+        Case{[&] { fs::remove(path + "/random_states_0.pkl"); }, "random_states_0.pkl"},
+        Case{[&] { fs::remove_all(path + "/optimizer_0"); }, "optimizer_0"},
         Case{[&] { fs::remove_all(path); }, "saved"}}) {
     save_trained(job, path);
     each.harm();

@@ -28,7 +28,8 @@ std::uint64_t elements_nbytes(const StoredTensor& tensor) {
 
 /// Every archive has its own.
 bool has_checksums(const StoredTensor& tensor) {
-  return std::all_of(tensor.pieces.begin(), tensor.pieces.end(), [](const StoredPiece& piece) {
+  const auto pieces = tensor.all_pieces();
+  return std::all_of(pieces.begin(), pieces.end(), [](const StoredPiece& piece) {
     return piece.packing == checkpoint::Packing::archive || piece.record >= 0;
   });
 }
@@ -85,7 +86,7 @@ std::string tensors_in_words(const Stored& stored) {
   std::vector<Row> rows = {{"kind", "dtype", "shape", "pieces", "bytes", "name"}};
   for (const StoredTensor& tensor : stored.catalog.tensors) {
     rows.push_back({tensor.kind, std::string(torch_name(tensor.dtype)),
-                    checkpoint::to_string(tensor.shape), std::to_string(tensor.pieces.size()),
+                    checkpoint::to_string(tensor.shape), std::to_string(tensor.all_pieces().size()),
                     std::to_string(elements_nbytes(tensor)), tensor.name});
   }
   return table(rows);
@@ -142,7 +143,7 @@ Json known_if(bool known, const T& value) {
 
 Json pieces_in_json(const Stored& stored, const StoredTensor& tensor) {
   Json pieces = Json::array();
-  for (const StoredPiece& piece : tensor.pieces) {
+  for (const StoredPiece& piece : tensor.all_pieces()) {
     const auto path = stored.catalog.files[piece.file].lexically_proximate(stored.path);
     pieces.push_back({{"offsets", piece.box.offsets},
                       {"sizes", piece.box.sizes},

@@ -2,14 +2,48 @@
 
 #include "acc/base/error.hpp"
 
+#include <algorithm>
+
 namespace acc::checkpoint {
 
-std::uint32_t Catalog::file(const std::filesystem::path& path) {
+void StoredTensor::for_each_piece(std::int64_t begin, std::int64_t end,
+                                  const VisitPiece& visit) const {
+  if (rule) {
+    rule->for_each_piece(number, begin, end, visit);
+    return;
+  }
+  for (const StoredPiece& piece : pieces) {
+    const std::int64_t numel = piece.box.numel();
+    if (numel > 0 && element_in_tensor(shape, piece.box, 0) < end &&
+        element_in_tensor(shape, piece.box, numel - 1) >= begin) {
+      visit(piece);
+    }
+  }
+}
+
+std::vector<StoredPiece> StoredTensor::all_pieces() const {
+  std::vector<StoredPiece> all = pieces;
+  if (rule) {
+    for_each_piece(0, numel_of(shape), [&](const StoredPiece& piece) { all.push_back(piece); });
+  }
+  return all;
+}
+
+std::uint32_t Catalog::file(const std::filesystem::path& path,
+                            std::optional<std::uint64_t> nbytes) {
   const auto [found, is_new] = by_path_.emplace(path, static_cast<std::uint32_t>(files.size()));
   if (is_new) {
     files.push_back(path);
   }
+  if (nbytes) {
+    expected_nbytes_.resize(std::max<std::size_t>(expected_nbytes_.size(), found->second + 1));
+    expected_nbytes_[found->second] = nbytes;
+  }
   return found->second;
+}
+
+std::optional<std::uint64_t> Catalog::expected_nbytes(std::uint32_t file) const {
+  return file < expected_nbytes_.size() ? expected_nbytes_[file] : std::nullopt;
 }
 
 void Catalog::index() {

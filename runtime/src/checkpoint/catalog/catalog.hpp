@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -43,6 +45,20 @@ struct StoredRecord {
   std::vector<std::uint32_t> blocks = {};  ///< of each torch::kBlock bytes; may be empty
 };
 
+using VisitPiece = std::function<void(const StoredPiece& piece)>;
+
+/// Pieces of tensors that are computed where they are asked for: of a checkpoint that thousands of
+/// ranks wrote, nobody needs a list of all. Any thread.
+class PieceRule {
+ public:
+  virtual ~PieceRule() = default;
+  /// Those of tensor number `tensor` that hold any of its elements [begin, end), in their order.
+  virtual void for_each_piece(std::size_t tensor, std::int64_t begin, std::int64_t end,
+                              const VisitPiece& visit) const = 0;
+};
+
+/// Its pieces cover the shape once; whoever fills it in checks that, or has a rule for it. Readers
+/// ask for them by the functions.
 struct StoredTensor {
   /// The parameter's (or buffer's) full name, as exported: without DCP's top key.
   std::string name;
@@ -52,7 +68,13 @@ struct StoredTensor {
   std::string stored_name;  ///< as the format has it: "optimizer.state.h.0.weight.exp_avg"
   Dtype dtype = Dtype::f32;
   Shape shape;
-  std::vector<StoredPiece> pieces;  ///< cover the shape once; checked by whoever fills it in
+  std::vector<StoredPiece> pieces;  ///< empty where `rule` tells them
+  std::shared_ptr<const PieceRule> rule = nullptr;
+  std::size_t number = 0;  ///< for the rule
+
+  /// Those that hold any of elements [begin, end).
+  void for_each_piece(std::int64_t begin, std::int64_t end, const VisitPiece& visit) const;
+  [[nodiscard]] std::vector<StoredPiece> all_pieces() const;
 };
 
 struct Catalog {
@@ -62,8 +84,10 @@ struct Catalog {
   std::vector<StoredTensor> tensors;  ///< in the order of the format
   std::vector<StoredRecord> records;
 
-  /// Adds a file or finds it.
-  std::uint32_t file(const std::filesystem::path& path);
+  /// Adds a file or finds it. `nbytes`: its size, where a file of any other is a damaged one.
+  std::uint32_t file(const std::filesystem::path& path,
+                     std::optional<std::uint64_t> nbytes = std::nullopt);
+  [[nodiscard]] std::optional<std::uint64_t> expected_nbytes(std::uint32_t file) const;
   /// Call `index` after the last tensor; throws Error(config) for a name and kind that is there
   /// twice.
   void index();
@@ -75,6 +99,7 @@ struct Catalog {
  private:
   std::map<Key, std::size_t> by_name_;
   std::map<std::filesystem::path, std::uint32_t> by_path_;
+  std::vector<std::optional<std::uint64_t>> expected_nbytes_;  ///< of the first files
 };
 
 /// What an optimizer's parameter group had of its own.

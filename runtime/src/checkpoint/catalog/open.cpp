@@ -4,11 +4,13 @@
 #include "checkpoint/accelerate/save_folder.hpp"
 #include "checkpoint/accelerate/state_files.hpp"
 #include "checkpoint/dcp/folder.hpp"
+#include "checkpoint/dcp/plan_json.hpp"
 #include "checkpoint/deepspeed/deepspeed.hpp"
 #include "checkpoint/safetensors/tensor_set.hpp"
 #include "checkpoint/state/local_layout.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -77,7 +79,7 @@ class SaveFolder {
     }
     if (*model == folder_ / accelerate::local_model_file(index_, 0)) {
       read_local(*model);
-    } else {
+    } else if (!read_planned(*model)) {
       check(*model);
       read_part(*model, format_of(*model), stored_);
     }
@@ -85,8 +87,16 @@ class SaveFolder {
 
   void read_optimizer() {
     const auto optimizer = accelerate::find_optimizer(folder_, index_);
-    if (!optimizer) {
-      return;  // only the weights were saved, or DeepSpeed keeps both together
+    if (!optimizer) {  // only the weights were saved, or DeepSpeed keeps both together
+      check(folder_ / accelerate::optimizer_folder(index_));
+      check(folder_ / accelerate::optimizer_file(index_));
+      return;
+    }
+    if (stored_.manifest) {  // so that nobody looks for the step in as many files
+      take_training(*stored_.manifest, stored_.training);
+    }
+    if (read_planned(*optimizer)) {
+      return;
     }
     check(*optimizer);
     if (fs::is_directory(*optimizer)) {
@@ -129,18 +139,52 @@ class SaveFolder {
     }
   }
 
-  // Of what lies below `path`, the files that have a checksum in the manifest and none of their
-  // own.
+  // What lies below `path`: that it is there, and by their checksums the files that have none of
+  // their own.
   void check(const fs::path& path) const {
     if (!stored_.manifest) {
       return;
     }
-    const std::string name = path.lexically_relative(folder_).generic_string();
+    const std::string part = path.lexically_relative(folder_).generic_string();
+    check_sizes(*stored_.manifest, folder_, part);
     for (const Manifest::File& file : stored_.manifest->files) {
-      if (file.crc32 && (file.path == name || file.path.starts_with(name + "/"))) {
+      if (file.crc32 && is_in(file, part)) {
         check_file(*stored_.manifest, folder_, file.path);
       }
     }
+  }
+
+  // Whether the manifest has the plan that the folder was written by, so that it was read by that.
+  bool read_planned(const fs::path& path) {
+    const std::string name = path.lexically_relative(folder_).generic_string();
+    if (!stored_.manifest || !stored_.manifest->plans.contains(name)) {
+      return false;
+    }
+    std::map<std::string_view, std::uint64_t> listed;
+    for (const Manifest::File& file : stored_.manifest->files) {
+      if (is_in(file, name) && file.path.ends_with(".distcp")) {
+        listed.emplace(std::string_view(file.path).substr(name.size() + 1), file.nbytes);
+      }
+    }
+    const fs::path where = folder_ / kManifestFile;
+    auto plan = dcp::parse_plan(stored_.manifest->plans.at(name), static_cast<int>(listed.size()),
+                                where, "plans." + name);
+    if (!plan) {
+      return false;
+    }
+    std::vector<std::uint64_t> nbytes;
+    for (int rank = 0; rank < plan->world_size; ++rank) {
+      const auto found = listed.find(dcp::file_name(rank));
+      if (found == listed.end()) {
+        throw Error(Errc::config, where.string() + ": 'files' has no " + name + "/" +
+                                      dcp::file_name(rank) + ", which the plan of " + name +
+                                      " has");
+      }
+      nbytes.push_back(found->second);
+    }
+    dcp::read_planned_folder(path, std::move(*plan), nbytes, stored_.catalog, stored_.training,
+                             stored_.provenance);
+    return true;
   }
 
   void read_local(const fs::path& first) {

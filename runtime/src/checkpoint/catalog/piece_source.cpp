@@ -54,6 +54,12 @@ std::shared_ptr<const InputFile> PieceSources::file(std::uint32_t index) {
     }
   }
   auto opened = std::make_shared<const InputFile>(catalog_.files[index]);
+  if (const auto expected = catalog_.expected_nbytes(index);
+      expected && opened->nbytes() != *expected) {
+    throw Error(Errc::config, opened->path().string() + ": has " +
+                                  std::to_string(opened->nbytes()) + " bytes, " +
+                                  std::to_string(*expected) + " expected");
+  }
   const std::lock_guard lock(mutex_);
   if (!files_[index]) {
     if (opened_.size() == kMaxOpenFiles) {

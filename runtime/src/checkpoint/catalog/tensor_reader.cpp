@@ -126,17 +126,12 @@ void TensorReader::read(const StoredTensor& tensor, std::int64_t begin, std::int
   check_dtype(tensor, dtype);
   const std::int64_t end = begin + numel;
   std::int64_t done = 0;
-  for (const StoredPiece& piece : tensor.pieces) {
-    if (piece.box.numel() == 0) {
-      continue;
-    }
+  tensor.for_each_piece(begin, end, [&](const StoredPiece& piece) {
     const auto [first, last] = ends_of(tensor.shape, piece.box);
-    if (first < end && last >= begin) {
-      done += state_->read_piece(
-          tensor, piece, first >= begin && last < end, dtype, static_cast<std::byte*>(out),
-          [&](const VisitRun& visit) { for_each_run(tensor.shape, piece.box, begin, end, visit); });
-    }
-  }
+    done += state_->read_piece(
+        tensor, piece, first >= begin && last < end, dtype, static_cast<std::byte*>(out),
+        [&](const VisitRun& visit) { for_each_run(tensor.shape, piece.box, begin, end, visit); });
+  });
   check_complete(tensor, nullptr, numel, done);
 }
 
@@ -146,14 +141,18 @@ void TensorReader::read(const StoredTensor& tensor, const Box& box, Dtype dtype,
                                     "' of shape " + to_string(tensor.shape));
   }
   check_dtype(tensor, dtype);
+  if (box.numel() == 0) {
+    return;
+  }
   std::int64_t done = 0;
-  for (const StoredPiece& piece : tensor.pieces) {
+  const auto [begin, last] = ends_of(tensor.shape, box);
+  tensor.for_each_piece(begin, last + 1, [&](const StoredPiece& piece) {
     if (overlap(piece.box, box)) {
       done += state_->read_piece(
           tensor, piece, contains(box, piece.box), dtype, static_cast<std::byte*>(out),
           [&](const VisitRun& visit) { for_each_run(piece.box, box, visit); });
     }
-  }
+  });
   check_complete(tensor, &box, box.numel(), done);
 }
 
@@ -165,10 +164,13 @@ bool TensorReader::checks_parts(const StoredTensor& tensor) {
 
 bool TensorReader::verify(const StoredTensor& tensor) {
   bool all = true;
-  for (const StoredPiece& piece : tensor.pieces) {
-    all = (piece.box.numel() == 0 || state_->verify_piece(tensor, piece)) && all;
-  }
+  tensor.for_each_piece(0, numel_of(tensor.shape),
+                        [&](const StoredPiece& piece) { all = verify(tensor, piece) && all; });
   return all;
+}
+
+bool TensorReader::verify(const StoredTensor& tensor, const StoredPiece& piece) {
+  return piece.box.numel() == 0 || state_->verify_piece(tensor, piece);
 }
 
 }  // namespace acc::checkpoint

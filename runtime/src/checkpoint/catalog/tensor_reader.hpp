@@ -35,6 +35,8 @@ class TensorReader {
   /// Reads and checks all that is stored of the tensor, as far as there is anything to check it by;
   /// nothing is kept. True where all of it could be checked.
   bool verify(const StoredTensor& tensor);
+  /// The same of one of its pieces.
+  bool verify(const StoredTensor& tensor, const StoredPiece& piece);
 
  private:
   class State;

@@ -88,7 +88,11 @@ Result reshard_folders(const std::vector<std::pair<std::string, fs::path>>& fold
     return result.write(std::nullopt);
   }
   result.add_other_state(from);
-  return result.write(manifest_of(open_checkpoint(from)));
+  const Stored stored = open_checkpoint(from);
+  if (stored.manifest) {
+    check_sizes(*stored.manifest, from);
+  }
+  return result.write(manifest_of(stored));
 }
 
 Result reshard_save_folder(const fs::path& from, const fs::path& out, const Options& options) {

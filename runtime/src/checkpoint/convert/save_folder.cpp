@@ -5,6 +5,7 @@
 #include "checkpoint/convert/folder_output.hpp"
 #include "checkpoint/convert/outputs.hpp"
 #include "checkpoint/convert/verify.hpp"
+#include "checkpoint/dcp/plan_json.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "checkpoint/files/input_file.hpp"
 #include "checkpoint/files/output_file.hpp"
@@ -133,6 +134,10 @@ Result SaveFolder::write(std::optional<Manifest> manifest) {
 void SaveFolder::write_manifest(const fs::path& folder, Manifest manifest) const {
   manifest.writer = options_.writer;
   manifest.world_size = options_.num_processes;
+  manifest.plans.clear();
+  for (const Part& part : parts_) {
+    manifest.plans[part.name] = dcp::format_plan(part.folder.plan);
+  }
   manifest.files.clear();
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) {

@@ -21,32 +21,27 @@ void stream(TensorReader& reader, const StoredTensor& tensor, Range range, Dtype
   }
 }
 
-namespace {
-
-bool is_longer_than_a_tile(const StoredTensor& tensor) {
-  return std::ranges::any_of(tensor.pieces, [&](const StoredPiece& piece) {
-    return static_cast<std::uint64_t>(piece.box.numel()) * size_of(tensor.dtype) > kTileBytes;
-  });
-}
-
-}  // namespace
-
 void check_sources(const std::vector<const StoredTensor*>& tensors, TensorReader& reader,
                    const Options& options) {
-  std::vector<StoredTensor> parts;
+  std::vector<Part> parts;
   std::uint64_t total = 0;
   for (const StoredTensor* const tensor : tensors) {
-    if (tensor != nullptr && is_longer_than_a_tile(*tensor) && !reader.checks_parts(*tensor)) {
-      for (StoredTensor& part : pieces_of(*tensor)) {
-        total += elements_nbytes(part);
-        parts.push_back(std::move(part));
+    if (tensor == nullptr || tensor->rule) {  // what has a rule we wrote, with checksums of blocks
+      continue;
+    }
+    const bool is_long = std::ranges::any_of(tensor->pieces, [&](const StoredPiece& piece) {
+      return Part{tensor, piece}.nbytes() > kTileBytes;
+    });
+    if (is_long && !reader.checks_parts(*tensor)) {
+      for (const StoredPiece& piece : tensor->pieces) {
+        total += parts.emplace_back(Part{tensor, piece}).nbytes();
       }
     }
   }
   ProgressMeter meter(options.progress, "checking what is read,", total);
   for_each_parallel(parts.size(), options.num_threads, [&](std::size_t i, std::size_t) {
-    reader.verify(parts[i]);
-    meter.add(elements_nbytes(parts[i]));
+    reader.verify(*parts[i].tensor, parts[i].piece);
+    meter.add(parts[i].nbytes());
   });
 }
 

@@ -40,12 +40,12 @@ std::optional<Range> range_of(const Shape& shape, const Box& box) {
 void cut_tiles(const StoredTensor& tensor, std::size_t number, Range range,
                std::uint64_t tile_nbytes, std::vector<Tile>& tiles) {
   std::vector<std::int64_t> starts = {range.begin};
-  for (const StoredPiece& piece : tensor.pieces) {
+  tensor.for_each_piece(range.begin, range.end, [&](const StoredPiece& piece) {
     const auto stored = range_of(tensor.shape, piece.box);
     if (stored && stored->begin > range.begin && stored->begin < range.end) {
       starts.push_back(stored->begin);
     }
-  }
+  });
   std::sort(starts.begin(), starts.end());
   starts.push_back(range.end);
   const auto step =

@@ -21,21 +21,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Part {
-  std::size_t tensor = 0;
-  StoredTensor of_piece;
-};
-
-std::vector<Part> parts_of(const Catalog& catalog) {
-  std::vector<Part> parts;
-  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
-    for (StoredTensor& piece : pieces_of(catalog.tensors[i])) {
-      parts.push_back({i, std::move(piece)});
-    }
-  }
-  return parts;
-}
-
 /// All records of archives in files, each by its CRC; damage goes to `found`.
 class ArchiveCheck {
  public:
@@ -136,12 +121,11 @@ void verify_others(const fs::path& path, const Opened& opened, Verification& fou
   }
   const std::optional<Manifest>& manifest = opened.manifest;
   for (const Manifest::File& file : manifest ? manifest->files : std::vector<Manifest::File>{}) {
-    if (file.crc32) {
-      try {
-        check_file(*manifest, path, file.path);
-      } catch (const Error& error) {
-        found.damaged.push_back({path / file.path, "", error.what()});
-      }
+    try {
+      check_size(file, path);
+      check_file(*manifest, path, file.path);
+    } catch (const Error& error) {
+      found.damaged.push_back({path / file.path, "", error.what()});
     }
   }
 }
@@ -157,48 +141,44 @@ void sort_damage(std::vector<Damage>& damaged) {
 
 }  // namespace
 
-std::vector<StoredTensor> pieces_of(const StoredTensor& tensor) {
-  std::vector<StoredTensor> parts;
-  StoredTensor without = tensor;
-  without.pieces.clear();
-  for (const StoredPiece& piece : tensor.pieces) {
-    parts.push_back(without);
-    parts.back().pieces = {piece};
-  }
-  return parts;
-}
-
-std::uint64_t elements_nbytes(const StoredTensor& piece) {
-  return static_cast<std::uint64_t>(piece.pieces.front().box.numel()) * size_of(piece.dtype);
-}
-
 void verify_tensors(const Stored& stored, int num_threads, const Progress& progress,
                     Verification& found) {
-  const std::vector<Part> parts = parts_of(stored.catalog);
+  // So many at a time: a checkpoint of thousands of ranks has millions.
+  constexpr std::size_t kAtOnce = 16'384;
   std::uint64_t total = 0;
-  for (const Part& part : parts) {
-    total += elements_nbytes(part.of_piece);
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    total += static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
   }
   ProgressMeter meter(progress, "checking", total);
   TensorReader reader(stored.catalog);
   std::mutex finding;
-  std::set<std::size_t> unchecked;
-  for_each_parallel(parts.size(), num_threads, [&](std::size_t i, std::size_t) {
-    const Part& part = parts[i];
-    const std::uint64_t nbytes = elements_nbytes(part.of_piece);
+  std::set<const StoredTensor*> unchecked;
+  std::vector<Part> parts;
+  const auto check = [&](std::size_t i, std::size_t) {
+    const auto& [tensor, piece] = parts[i];
+    const std::uint64_t nbytes = parts[i].nbytes();
     try {
-      if (!reader.verify(part.of_piece)) {
+      if (!reader.verify(*tensor, piece)) {
         const std::scoped_lock lock(finding);
         found.unchecked_nbytes += nbytes;
-        unchecked.insert(part.tensor);
+        unchecked.insert(tensor);
       }
     } catch (const Error& error) {
       const std::scoped_lock lock(finding);
-      found.damaged.push_back({stored.catalog.files[part.of_piece.pieces.front().file],
-                               part.of_piece.stored_name, error.what()});
+      found.damaged.push_back(
+          {stored.catalog.files[piece.file], tensor->stored_name, error.what()});
     }
     meter.add(nbytes);
-  });
+  };
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    tensor.for_each_piece(0, numel_of(tensor.shape), [&](const StoredPiece& piece) {
+      parts.push_back({&tensor, piece});
+    });
+    if (parts.size() >= kAtOnce || &tensor == &stored.catalog.tensors.back()) {
+      for_each_parallel(parts.size(), num_threads, check);
+      parts.clear();
+    }
+  }
   found.tensors += stored.catalog.tensors.size();
   found.nbytes += total;
   found.unchecked_tensors += unchecked.size();

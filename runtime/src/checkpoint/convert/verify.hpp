@@ -34,9 +34,15 @@ Verification verify(const std::filesystem::path& path, int num_threads,
 void verify_tensors(const Stored& stored, int num_threads, const Progress& progress,
                     Verification& found);
 
-/// A tensor of each piece alone: so every damaged file is found, and threads share the work.
-std::vector<StoredTensor> pieces_of(const StoredTensor& tensor);
-/// Of one of these.
-std::uint64_t elements_nbytes(const StoredTensor& piece);
+/// A piece of a tensor, checked alone: so every damaged file is found, and threads share the work.
+struct Part {
+  const StoredTensor* tensor = nullptr;
+  StoredPiece piece;
+
+  /// Of its elements.
+  [[nodiscard]] std::uint64_t nbytes() const {
+    return static_cast<std::uint64_t>(piece.box.numel()) * size_of(tensor->dtype);
+  }
+};
 
 }  // namespace acc::checkpoint::conversion

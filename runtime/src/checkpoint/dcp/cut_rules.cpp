@@ -38,6 +38,19 @@ class RowRule final : public CutRule {
     }
   }
 
+  void for_each_chunk(std::size_t tensor, std::int64_t begin, std::int64_t end,
+                      const Visit& visit) const override {
+    const Shape& shape = shapes_[tensor];
+    const std::int64_t numel = numel_of(shape);
+    if (begin >= end || numel == 0) {
+      return;
+    }
+    const std::int64_t of_a_rank = row_box(shape, 0, world_size_)->numel();
+    for (std::int64_t rank = begin / of_a_rank; rank <= (end - 1) / of_a_rank; ++rank) {
+      visit(static_cast<int>(rank), *chunk_of(tensor, static_cast<int>(rank)));
+    }
+  }
+
  private:
   // Nothing after the first that is empty: its offsets, by which entries are told apart, are those
   // of all that follow.
@@ -155,6 +168,9 @@ class ArrayRule final : public CutRule {
 
   std::vector<PlannedChunk> chunks(int rank) const override;
   void for_each_chunk(std::size_t tensor, const Visit& visit) const override;
+  void for_each_chunk(std::size_t tensor, std::int64_t begin, std::int64_t end,
+                      const Visit& visit) const override;
+  [[nodiscard]] const std::vector<CutArray>* arrays() const override { return &arrays_; }
 
  private:
   /// A tensor and where in which array it lies.
@@ -179,6 +195,7 @@ class ArrayRule final : public CutRule {
   template <typename VisitChunk>
   void visit_range(std::size_t tensor, Range range, const VisitChunk& visit) const;
 
+  std::vector<CutArray> arrays_;
   std::vector<PlannedTensor> tensors_;      // without names
   std::vector<Home> homes_;                 // of the tensors
   std::map<int, std::vector<Line>> lines_;  // by number of shards, for each shard
@@ -261,7 +278,7 @@ void ArrayRule::cut_lines(int world_size) {
 
 ArrayRule::ArrayRule(const std::vector<CutArray>& arrays, const std::vector<PlannedTensor>& tensors,
                      int world_size)
-    : homes_(tensors.size()) {
+    : arrays_(arrays), homes_(tensors.size()) {
   for (const PlannedTensor& tensor : tensors) {
     tensors_.push_back({.name = {}, .path = {}, .dtype = tensor.dtype, .shape = tensor.shape});
   }
@@ -318,25 +335,42 @@ void ArrayRule::for_each_chunk(std::size_t tensor, const Visit& visit) const {
               .box = whole(tensors_[tensor].shape),
               .source = home.array,
               .source_begin = home.offset});
+  } else {
+    for_each_chunk(tensor, 0, home.numel, visit);
+  }
+}
+
+void ArrayRule::for_each_chunk(std::size_t tensor, std::int64_t begin, std::int64_t end,
+                               const Visit& visit) const {
+  const Home& home = homes_[tensor];
+  if (begin >= end) {
     return;
   }
+  if (home.shards == 0) {
+    for_each_chunk(tensor, visit);
+    return;
+  }
+  const auto visit_part = [&](std::int64_t rank, Range part) {
+    visit_range(tensor, part, [&](PlannedChunk&& chunk) { visit(static_cast<int>(rank), chunk); });
+  };
   const auto lines = lines_.find(home.shards);
-  for_each_shard(home, [&](std::size_t shard, Range range) {
+  const std::int64_t last = (home.offset + end - 1) / home.shard_numel;
+  for (std::int64_t shard = (home.offset + begin) / home.shard_numel; shard <= last; ++shard) {
+    const Range range = in_shard(home, shard);
     if (lines == lines_.end()) {
-      visit_range(tensor, range,
-                  [&](PlannedChunk&& chunk) { visit(static_cast<int>(shard), chunk); });
-      return;
+      visit_part(shard, range);
+      continue;
     }
-    const Line& line = lines->second[shard];
-    std::size_t replica = line.replica_of(tensor, range.begin);
-    for (std::int64_t begin = range.begin; begin < range.end; ++replica) {
-      const std::int64_t end = line.before(replica + 1, tensor, range.begin, range.end);
-      const int rank = static_cast<int>(shard) + static_cast<int>(replica) * home.shards;
-      visit_range(tensor, {.begin = begin, .end = end},
-                  [&](PlannedChunk&& chunk) { visit(rank, chunk); });
-      begin = end;
+    const Line& line = lines->second[static_cast<std::size_t>(shard)];
+    std::size_t replica = line.replica_of(tensor, std::max(begin, range.begin));
+    std::int64_t at = line.before(replica, tensor, range.begin, range.end);
+    for (; at < std::min(end, range.end); ++replica) {
+      const Range part{.begin = at,
+                       .end = line.before(replica + 1, tensor, range.begin, range.end)};
+      visit_part(shard + static_cast<std::int64_t>(replica) * home.shards, part);
+      at = part.end;
     }
-  });
+  }
 }
 
 }  // namespace

@@ -24,8 +24,9 @@ struct PlannedTensor {
 struct PlannedValue {
   std::string name;
   Path path;
-  std::string pickle;  ///< all of its data.pkl
+  std::string pickle;  ///< all of its data.pkl; empty in a plan that was read
   int rank = 0;        ///< who writes it
+  std::uint64_t pickle_nbytes = pickle.size();
 };
 
 /// A box of a tensor that a rank writes. `source`: what the rule made it from, for who brings the
@@ -40,6 +41,8 @@ struct PlannedChunk {
   bool operator==(const PlannedChunk&) const = default;
 };
 
+struct CutArray;
+
 /// Who writes what. A rank's file has its chunks in the order of the tensors, in one tensor in the
 /// order of their elements. Pure; any thread.
 class CutRule {
@@ -50,6 +53,12 @@ class CutRule {
   /// The same, asked the other way: what all ranks write of a tensor, in the order of its elements.
   using Visit = std::function<void(int rank, const PlannedChunk& chunk)>;
   virtual void for_each_chunk(std::size_t tensor, const Visit& visit) const = 0;
+  /// Of those ranks whose chunks hold any of the tensor's elements [begin, end), which lie in it.
+  /// Time: O(what it visits), but for a search.
+  virtual void for_each_chunk(std::size_t tensor, std::int64_t begin, std::int64_t end,
+                              const Visit& visit) const = 0;
+  /// What cut_arrays was given; null: of cut_by_rows.
+  [[nodiscard]] virtual const std::vector<CutArray>* arrays() const { return nullptr; }
 };
 
 /// Tensor number i in rows, as FSDP cuts (row_box); source = tensor, source_begin = its first

@@ -1,6 +1,7 @@
 #include "acc/base/error.hpp"
 #include "checkpoint/accelerate/group_values.hpp"
 #include "checkpoint/dcp/folder.hpp"
+#include "checkpoint/dcp/planned_pieces.hpp"
 #include "checkpoint/dcp/state_names.hpp"
 #include "checkpoint/files/input_file.hpp"
 #include "checkpoint/torch/scalar.hpp"
@@ -127,8 +128,9 @@ StoredTensor stored_tensor(const Entry& entry, StateName name, Files& files) {
 }
 
 // How often the optimizer has updated a parameter.
-std::int64_t read_step(const Entry& entry, Files& files) {
-  const torch::TorchFile file = files.open(entry.chunks.front().place, entry.name);
+std::int64_t read_step(const Entry& entry, const Place& place, Files& files) {
+  files.holding(place, entry.name);
+  const torch::TorchFile file = files.open(place, entry.name);
   return torch::count(file, pickle::Node(file.root(), file.file().path().string(), entry.name));
 }
 
@@ -146,6 +148,63 @@ void read_value(const Entry& entry, const StateName& name, Files& files, Trainin
   accelerate::read_group_key(name.key, node, training.groups[name.group]);
 }
 
+// Without the chunks of its tensors.
+std::vector<Entry> entries_of(const FolderPlan& plan) {
+  std::vector<Entry> entries;
+  for (const PlannedTensor& tensor : plan.tensors) {
+    entries.push_back({.name = tensor.name,
+                       .path = tensor.path,
+                       .is_tensor = true,
+                       .dtype = tensor.dtype,
+                       .shape = tensor.shape,
+                       .chunks = {},
+                       .value = {}});
+  }
+  std::map<int, std::uint64_t> ends;
+  for (const PlannedValue& value : plan.values) {
+    const std::uint64_t nbytes = archive_nbytes(value);
+    entries.push_back({.name = value.name,
+                       .path = value.path,
+                       .is_tensor = false,
+                       .dtype = {},
+                       .shape = {},
+                       .chunks = {},
+                       .value = {file_name(value.rank), ends[value.rank], nbytes}});
+    ends[value.rank] += nbytes;
+  }
+  return entries;
+}
+
+Place place_of(const StoredPiece& piece, const Catalog& catalog) {
+  return {catalog.files[piece.file].filename().string(), piece.offset, piece.nbytes};
+}
+
+/// `rule`: of a plan whose tensors are the first entries; null: the entries have all chunks.
+void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const PieceRule>& rule,
+                  Files& files, Catalog& catalog, TrainingState& training) {
+  const bool has_step = training.step.has_value();
+  std::vector<StateName> names = state_names(entries);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const Entry& entry = entries[i];
+    if (!entry.is_tensor) {
+      read_value(entry, names[i], files, training);
+      continue;
+    }
+    const bool is_step = names[i].kind == "step" && !has_step;
+    StoredTensor& tensor =
+        catalog.tensors.emplace_back(stored_tensor(entry, std::move(names[i]), files));
+    tensor.rule = rule;
+    tensor.number = i;
+    const std::vector<StoredPiece> pieces =
+        is_step ? tensor.all_pieces() : std::vector<StoredPiece>{};
+    if (!pieces.empty()) {
+      // A parameter that got no gradient for a while has seen fewer.
+      const Place place = place_of(pieces.front(), catalog);
+      training.step = std::max(training.step.value_or(0), read_step(entry, place, files));
+    }
+  }
+}
+
 }  // namespace
 
 void read_folder(const fs::path& folder, Catalog& catalog, TrainingState& training,
@@ -153,25 +212,26 @@ void read_folder(const fs::path& folder, Catalog& catalog, TrainingState& traini
   if (!fs::is_directory(folder)) {
     throw Error(Errc::config, folder.string() + ": is no folder");
   }
-  const Metadata metadata = read_metadata(folder);
-  std::vector<StateName> names = state_names(metadata.entries);
   Files files(folder, catalog);
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const Entry& entry = metadata.entries[i];
-    if (!entry.is_tensor) {
-      read_value(entry, names[i], files, training);
-      continue;
-    }
-    const bool is_step = names[i].kind == "step" && !entry.chunks.empty();
-    catalog.tensors.push_back(stored_tensor(entry, std::move(names[i]), files));
-    if (is_step) {
-      // A parameter that got no gradient for a while has seen fewer.
-      training.step = std::max(training.step.value_or(0), read_step(entry, files));
-    }
-  }
+  read_entries(read_metadata(folder).entries, nullptr, files, catalog, training);
   provenance.format = "torch DCP";
   provenance.writer = "torch";
   provenance.world_size = files.ranks();
+}
+
+void read_planned_folder(const fs::path& folder, FolderPlan plan,
+                         const std::vector<std::uint64_t>& file_nbytes, Catalog& catalog,
+                         TrainingState& training, Provenance& provenance) {
+  const std::uint32_t first_file = static_cast<std::uint32_t>(catalog.files.size());
+  for (int rank = 0; rank < plan.world_size; ++rank) {
+    catalog.file(folder / file_name(rank), file_nbytes.at(static_cast<std::size_t>(rank)));
+  }
+  provenance.format = "torch DCP";
+  provenance.world_size = plan.world_size;
+  const std::vector<Entry> entries = entries_of(plan);
+  Files files(folder, catalog);
+  read_entries(entries, std::make_shared<PlannedPieces>(std::move(plan), first_file), files,
+               catalog, training);
 }
 
 }  // namespace acc::checkpoint::dcp

@@ -24,7 +24,7 @@ class Distinct {
  public:
   /// The tensor that has these bytes already, or null: then this one has from now on.
   const StoredTensor* other(const StoredTensor& tensor) {
-    if (tensor.pieces.empty()) {
+    if (tensor.pieces.empty()) {  // also where a rule tells them: no two tensors share any
       return nullptr;
     }
     const StoredPiece& first = tensor.pieces.front();

@@ -3,11 +3,11 @@
 #include "acc/base/atomic_file.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "checkpoint/files/input_file.hpp"
+#include "checkpoint/files/json_value.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -42,24 +42,9 @@ std::string hex(std::uint32_t value) {
   return digits;
 }
 
-std::optional<std::uint32_t> parse_hex(std::string_view digits) {
-  std::uint32_t value = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-  const bool whole = error == std::errc() && end == digits.data() + digits.size();
-  return whole && digits.size() == kCrcDigits ? std::optional(value) : std::nullopt;
-}
-
 std::uint32_t crc_of(std::string_view text) {
   return crc32(0, std::as_bytes(std::span(text)));
 }
-
-// JSON has no words for these.
-const std::map<std::string, double> kNotFinite = {
-    {"inf", std::numeric_limits<double>::infinity()},
-    {"-inf", -std::numeric_limits<double>::infinity()},
-    {"nan", std::numeric_limits<double>::quiet_NaN()},
-};
 
 json number(double value) {
   return std::isfinite(value) ? json(value)
@@ -113,88 +98,14 @@ json body_of(const Manifest& manifest) {
   };
 }
 
-// A value in the file, and how a message calls it: "files[3].nbytes".
-class Value {
- public:
-  Value(const json& value, const fs::path& path, std::string name)
-      : value_(value), path_(path), name_(std::move(name)) {}
-
-  [[nodiscard]] Value operator[](const char* key) const {
-    const json& object = expect(value_.is_object(), "an object");
-    const std::string name = name_.empty() ? key : name_ + "." + key;
-    const auto found = object.find(key);
-    if (found == object.end()) {
-      checkpoint::fail(path_, "'" + name + "' is missing");
-    }
-    return {*found, path_, name};
+// Each in a line of its own, however long, or a list of lists would be as long as it has numbers.
+std::string lines_of(const std::map<std::string, std::string>& plans) {
+  std::string text;
+  for (const auto& [folder, plan] : plans) {
+    text += (text.empty() ? "" : ",") + ("\n  " + json(folder).dump()) + ": " + plan;
   }
-
-  [[nodiscard]] bool contains(const char* key) const { return value_.contains(key); }
-
-  [[nodiscard]] std::string text() const {
-    return expect(value_.is_string(), "a string").get<std::string>();
-  }
-
-  [[nodiscard]] std::int64_t integer(
-      std::int64_t least, std::int64_t most = std::numeric_limits<std::int64_t>::max()) const {
-    // The parser's integers below 2^63 are signed or not; what has no 64 bits it takes for a float.
-    const bool fits = value_.is_number_integer() &&
-                      (!value_.is_number_unsigned() ||
-                       value_.get<std::uint64_t>() <= static_cast<std::uint64_t>(most));
-    const std::int64_t result = fits ? value_.get<std::int64_t>() : 0;
-    expect(fits && least <= result && result <= most,
-           "an integer from " + std::to_string(least) + " to " + std::to_string(most));
-    return result;
-  }
-
-  [[nodiscard]] double real() const {
-    if (value_.is_number()) {
-      return value_.get<double>();
-    }
-    const auto found =
-        kNotFinite.find(value_.is_string() ? value_.get_ref<const std::string&>() : "");
-    expect(found != kNotFinite.end(), "a number");
-    return found->second;
-  }
-
-  [[nodiscard]] std::uint32_t crc() const {
-    const std::optional<std::uint32_t> value = parse_hex(text());
-    expect(value.has_value(), "8 hexadecimal digits");
-    return *value;
-  }
-
-  [[nodiscard]] std::map<std::string, Value> members() const {
-    std::map<std::string, Value> result;
-    for (const auto& [key, value] : expect(value_.is_object(), "an object").items()) {
-      result.try_emplace(key, value, path_, name_ + "." + key);
-    }
-    return result;
-  }
-
-  [[nodiscard]] std::vector<Value> elements() const {
-    std::vector<Value> result;
-    for (const json& value : expect(value_.is_array(), "a list")) {
-      result.emplace_back(value, path_, name_ + "[" + std::to_string(result.size()) + "]");
-    }
-    return result;
-  }
-
-  const json& expect(bool right, const std::string& expected) const {
-    if (!right) {
-      constexpr std::size_t kShown = 60;
-      const std::string found =
-          value_.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, kShown);
-      checkpoint::fail(path_, (name_.empty() ? "" : "'" + name_ + "': ") + expected +
-                                  " expected, found " + found);
-    }
-    return value_;
-  }
-
- private:
-  const json& value_;
-  const fs::path& path_;
-  std::string name_;
-};
+  return "{" + text + "\n }";
+}
 
 // It must not lead out of the folder.
 bool stays_inside(const std::string& text) {
@@ -205,10 +116,10 @@ bool stays_inside(const std::string& text) {
          });
 }
 
-std::vector<Manifest::File> parse_files(const Value& list) {
+std::vector<Manifest::File> parse_files(const JsonValue& list) {
   std::vector<Manifest::File> files;
   std::set<std::string> paths;
-  for (const Value& entry : list.elements()) {
+  for (const JsonValue& entry : list.elements()) {
     Manifest::File& file = files.emplace_back();
     file.path = entry["path"].text();
     entry["path"].expect(stays_inside(file.path), "a path in the folder");
@@ -221,7 +132,7 @@ std::vector<Manifest::File> parse_files(const Value& list) {
   return files;
 }
 
-std::map<std::string, double> parse_scaler(const Value& scaler) {
+std::map<std::string, double> parse_scaler(const JsonValue& scaler) {
   std::map<std::string, double> state;
   for (const auto& [name, value] : scaler.members()) {
     state[name] = value.real();
@@ -229,7 +140,7 @@ std::map<std::string, double> parse_scaler(const Value& scaler) {
   return state;
 }
 
-Manifest parse_body(const Value& root) {
+Manifest parse_body(const JsonValue& root) {
   Manifest manifest;
   manifest.writer = root["writer"].text();
   manifest.state_dict = root["state_dict"].text();
@@ -240,7 +151,7 @@ Manifest parse_body(const Value& root) {
   manifest.skipped_steps = root["skipped_steps"].integer(0);
   manifest.optimizer = root["optimizer"].text();
   manifest.loss_scaler = parse_scaler(root["loss_scaler"]);
-  for (const Value& each : root["others"].elements()) {
+  for (const JsonValue& each : root["others"].elements()) {
     manifest.others.push_back({each["step"].integer(0), each["skipped_steps"].integer(0),
                                each["optimizer"].text(), parse_scaler(each["loss_scaler"])});
   }
@@ -249,6 +160,11 @@ Manifest parse_body(const Value& root) {
   }
   manifest.local_layout = root["local_layout"].text();
   manifest.files = parse_files(root["files"]);
+  if (root.contains("plans")) {
+    for (const auto& [folder, plan] : root["plans"].members()) {
+      manifest.plans[folder] = plan.object();
+    }
+  }
   return manifest;
 }
 
@@ -277,7 +193,11 @@ std::string text_of(const fs::path& path) {
 
 std::string format_manifest(const Manifest& manifest) {
   try {
-    const std::string body = body_of(manifest).dump(1).substr(2) + "\n";  // without "{\n"
+    std::string body = body_of(manifest).dump(1).substr(2);  // without "{\n"
+    if (!manifest.plans.empty()) {
+      body.replace(body.size() - 2, 2, ",\n \"plans\": " + lines_of(manifest.plans) + "\n}");
+    }
+    body += "\n";
     return std::string(kCrcBegin) + hex(crc_of(body)) + std::string(kCrcEnd) + body;
   } catch (const json::exception&) {
     throw Error(Errc::config,
@@ -299,7 +219,7 @@ Manifest parse_manifest(std::string_view text, const fs::path& path) {
   } catch (const json::exception& error) {
     fail(path, std::string("damaged: ") + error.what());
   }
-  const Value value(root, path, "");
+  const JsonValue value(root, path, "");
   const std::int64_t version = value["version"].integer(0);
   if (version != kVersion) {
     fail(path, "is of version " + std::to_string(version) + ", this build reads version " +
@@ -314,19 +234,32 @@ std::optional<Manifest> read_manifest(const fs::path& folder) {
   if (fs::symlink_status(path, error).type() == fs::file_type::not_found) {
     return std::nullopt;
   }
-  Manifest manifest = parse_manifest(text_of(path), path);
+  return parse_manifest(text_of(path), path);
+}
+
+void check_size(const Manifest::File& file, const fs::path& folder) {
+  const fs::path path = folder / file.path;
+  std::error_code error;
+  const std::uintmax_t nbytes = fs::file_size(path, error);
+  if (error) {
+    throw file_error("read", path, error.value());
+  }
+  if (nbytes != file.nbytes) {
+    fail(path, "has " + std::to_string(nbytes) + " bytes, " + std::to_string(file.nbytes) +
+                   " expected by " + kManifestFile);
+  }
+}
+
+bool is_in(const Manifest::File& file, const std::string& part) {
+  return file.path == part || file.path.starts_with(part + "/");
+}
+
+void check_sizes(const Manifest& manifest, const fs::path& folder, const std::string& part) {
   for (const Manifest::File& file : manifest.files) {
-    const fs::path listed = folder / file.path;
-    const std::uintmax_t nbytes = fs::file_size(listed, error);
-    if (error) {
-      throw file_error("read", listed, error.value());
-    }
-    if (nbytes != file.nbytes) {
-      fail(listed, "has " + std::to_string(nbytes) + " bytes, " + std::to_string(file.nbytes) +
-                       " expected by " + kManifestFile);
+    if (part.empty() || is_in(file, part)) {
+      check_size(file, folder);
     }
   }
-  return manifest;
 }
 
 void check_file(const Manifest& manifest, const fs::path& folder, const std::string& path) {

@@ -42,6 +42,9 @@ struct Manifest {
   std::map<std::string, std::string> aliases;  ///< second name of a tied tensor -> its name
   /// How LOCAL_STATE_DICT's flat parameters are cut, so that other worlds can read them: JSON.
   std::string local_layout;
+  /// By which plan a DCP folder was written ("optimizer_0"), so that nobody needs its `.metadata`:
+  /// JSON, as dcp::format_plan gives it.
+  std::map<std::string, std::string> plans;
   std::vector<File> files;
 };
 
@@ -52,9 +55,17 @@ std::string format_manifest(const Manifest& manifest);
 /// Throws Error(config) that begins with `path`: damaged, another version.
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& path);
 
-/// Of a folder; nothing where it has none. Checks that every file listed is there in its size;
-/// throws Error(config) that names the first that is not.
+/// Of a folder; nothing where it has none. Looks at no other file: of a save folder of 10,000 ranks
+/// nobody reads all.
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
+
+/// Whether a file is `part` ("optimizer_0", "scheduler.bin") or lies below it.
+bool is_in(const Manifest::File& file, const std::string& part);
+/// Throws Error(config) that names the file unless it is there in its size.
+void check_size(const Manifest::File& file, const std::filesystem::path& folder);
+/// The same of all files listed that are in `part`; empty: of all.
+void check_sizes(const Manifest& manifest, const std::filesystem::path& folder,
+                 const std::string& part = {});
 
 /// Throws Error(config) that names the file unless its bytes have the checksum that the manifest
 /// lists.

@@ -84,11 +84,14 @@ SavedState load_own_values(std::span<const Part> parts, const fs::path& folder,
                            const Manifest& manifest, int rank) {
   SavedState state;
   const std::string custom = accelerate::custom_file(0);
+  const std::string own = accelerate::random_states_file(rank);
+  for (const std::string& name : {custom, own, accelerate::random_states_file(0)}) {
+    check_sizes(manifest, folder, name);
+  }
   if (fs::exists(folder / custom)) {
     check_file(manifest, folder, custom);
     state.program = accelerate::read_custom(folder / custom);
   }
-  const std::string own = accelerate::random_states_file(rank);
   if (fs::exists(folder / own)) {
     state.of_rank = accelerate::read_random_states(folder / own);
     std::erase_if(state.of_rank,

@@ -1,6 +1,7 @@
 #include "acc/base/error.hpp"
 #include "checkpoint/accelerate/save_folder.hpp"
 #include "checkpoint/accelerate/state_files.hpp"
+#include "checkpoint/dcp/plan_json.hpp"
 #include "checkpoint/files/atomic_folder.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "checkpoint/files/input_file.hpp"
@@ -17,6 +18,7 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -164,6 +166,7 @@ class Save {
       return;
     }
     const auto written = dcp::write_metadata_file(in_folder(planned.name), planned.plan);
+    plans_[planned.name] = dcp::format_plan(planned.plan);
     for (int rank = 0; rank < ranks_; ++rank) {
       expected_.push_back({.path = planned.name + "/" + dcp::file_name(rank),
                            .rank = rank,
@@ -308,6 +311,7 @@ class Save {
         }
       }
     }
+    manifest.plans = plans_;
     if (!local_.empty()) {
       manifest.local_layout = format_local_layout(local_);
     }
@@ -323,7 +327,8 @@ class Save {
   Attempt attempt_;
   std::optional<AtomicFolder> folder_;
   std::vector<LocalModel> local_;
-  std::vector<Expected> expected_;  ///< rank 0's counts
+  std::vector<Expected> expected_;            ///< rank 0's counts
+  std::map<std::string, std::string> plans_;  ///< rank 0's, of the DCP folders
 };
 
 }  // namespace
