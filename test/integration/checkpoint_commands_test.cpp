@@ -217,6 +217,25 @@ TEST_CASE("merge-weights: the checkpoint is removed after the check, and only th
         tensors_of(kFsdp / "model_full.safetensors", Want::weights));
 }
 
+TEST_CASE("a series' folder stands for its newest checkpoint, and is never removed") {
+  const TemporaryFolder folder;
+  const fs::path series = folder.path() / "series";
+  for (const char* name : {"checkpoint_0", "checkpoint_1"}) {
+    fs::create_directories(series / name);
+    fs::copy(kFsdp / "model_full.safetensors", series / name / "model.safetensors");
+  }
+  const std::string newest = (series / "checkpoint_1").string() + ": ";
+  CHECK(acclaunch({"inspect", series}).out.starts_with(newest));
+  CHECK(acclaunch({"verify", series}).out.starts_with(newest));
+  const std::string out = folder.path() / "out";
+  const Ended refused = acclaunch({"merge-weights", series, out, "--remove_checkpoint_dir"});
+  CHECK(refused.status == 2);
+  CHECK(contains(refused.err, "more than the weights"));
+  CHECK(fs::exists(series / "checkpoint_0/model.safetensors"));
+  CHECK(acclaunch({"merge-weights", series, out}).status == 0);
+  CHECK(tensors_of(out, Want::weights) == tensors_of(series / "checkpoint_1", Want::weights));
+}
+
 TEST_CASE("inspect: what is there, for people and for programs") {
   const Ended told = acclaunch({"inspect", kFsdp});
   REQUIRE(told.status == 0);

@@ -1,5 +1,6 @@
 #include "checkpoint/convert/verify.hpp"
 
+#include "checkpoint/catalog/open.hpp"
 #include "commands/checkpoint/shared.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
@@ -43,6 +44,7 @@ int verify_command(std::span<const std::string> arguments) {
   if (!read_options(app, arguments)) {
     return 0;
   }
+  path = checkpoint::find_checkpoint(path);
   const conversion::Options options = work.options();
   const conversion::Verification found =
       conversion::verify(path, options.num_threads, options.progress);

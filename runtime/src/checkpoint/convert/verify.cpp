@@ -203,8 +203,7 @@ bool verify_opened(const std::function<Stored()>& open, const fs::path& path, in
 
 }  // namespace
 
-Verification verify(const fs::path& named, int num_threads, const Progress& progress) {
-  const fs::path path = find_checkpoint(named);
+Verification verify(const fs::path& path, int num_threads, const Progress& progress) {
   const Format format = format_of(path);
   Verification found;
   Opened opened;
