@@ -14,6 +14,7 @@
 namespace {
 
 using namespace acc::checkpoint;
+using acc::OutputFile;
 
 struct Named {
   std::string name;

@@ -3,11 +3,11 @@
 //   checkpoint_saver replace FOLDER VALUE                FOLDER itself
 //   checkpoint_saver show series|replace FOLDER          the value of the newest, and its name
 #include "acc/base/error.hpp"
+#include "acc/base/output_file.hpp"
 #include "checkpoint/files/atomic_folder.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "checkpoint/files/input_file.hpp"
 #include "checkpoint/files/manifest.hpp"
-#include "checkpoint/files/output_file.hpp"
 #include "checkpoint/files/series_folder.hpp"
 
 #include <unistd.h>
@@ -25,6 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace acc::checkpoint;
+using acc::OutputFile;
 
 const char* const kLarge = "pytorch_model_fsdp_0/weights";
 const char* const kSmall = "scheduler.bin";

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "checkpoint/files/output_file.hpp"
+#include "acc/base/output_file.hpp"
 #include "checkpoint/pickle/writer.hpp"
 #include "checkpoint/torch/torch_file.hpp"
 
@@ -155,7 +155,7 @@ inline void PythonValue::save(const std::filesystem::path& path) const {
   std::vector<const PythonValue*> tensors;
   push(writer, tensors);
   std::filesystem::create_directories(path.parent_path());
-  checkpoint::OutputFile out(path);
+  OutputFile out(path);
   checkpoint::torch::TorchFileWriter file(out, writer.finish());
   for (const PythonValue* tensor : tensors) {
     std::vector<float> values(static_cast<std::size_t>(checkpoint::numel_of(tensor->shape)));

@@ -196,7 +196,9 @@ TEST_CASE("state files that are not understood are refused by file and key") {
       {scaler, PythonValue::dict(), {}},
       {random, PythonValue::dict({{"step", 3}}), {}},
       {random, PythonValue::list({}), {"a dict"}},
-      {custom, PythonValue::dict({{"x", PythonValue::list({})}}), {"'x'", "a number, a text or bytes"}},
+      {custom,
+       PythonValue::dict({{"x", PythonValue::list({})}}),
+       {"'x'", "a number, a text or bytes"}},
       {custom, PythonValue::dict({{"x", PythonValue::tensor({2})}}), {"'x'"}},
       {custom, PythonValue("x"), {"a dict"}},
   };

@@ -1,7 +1,7 @@
 #include "checkpoint/files/atomic_folder.hpp"
 
 #include "acc/base/error.hpp"
-#include "checkpoint/files/output_file.hpp"
+#include "acc/base/output_file.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace acc::checkpoint;
+using acc::OutputFile;
 using acc::test::TemporaryFolder;
 
 bool is_ours(const std::string& path) {

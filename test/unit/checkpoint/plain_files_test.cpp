@@ -1,7 +1,7 @@
 #include "acc/base/error.hpp"
+#include "acc/base/output_file.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "checkpoint/files/input_file.hpp"
-#include "checkpoint/files/output_file.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace acc::checkpoint;
+using acc::OutputFile;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));

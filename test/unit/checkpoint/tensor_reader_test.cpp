@@ -17,6 +17,7 @@
 #include <vector>
 
 using namespace acc::checkpoint;
+using acc::OutputFile;
 using acc::test::TemporaryFolder;
 
 namespace {

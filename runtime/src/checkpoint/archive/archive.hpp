@@ -1,6 +1,6 @@
 #pragma once
 
-#include "checkpoint/files/output_file.hpp"
+#include "acc/base/output_file.hpp"
 
 #include <cstddef>
 #include <cstdint>

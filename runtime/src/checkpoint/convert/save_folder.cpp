@@ -1,6 +1,7 @@
 #include "checkpoint/convert/save_folder.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/output_file.hpp"
 #include "checkpoint/accelerate/save_folder.hpp"
 #include "checkpoint/convert/folder_output.hpp"
 #include "checkpoint/convert/outputs.hpp"
@@ -8,7 +9,6 @@
 #include "checkpoint/dcp/plan_json.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "checkpoint/files/input_file.hpp"
-#include "checkpoint/files/output_file.hpp"
 
 #include <algorithm>
 #include <array>

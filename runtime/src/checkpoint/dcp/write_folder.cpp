@@ -1,7 +1,7 @@
 #include "acc/base/error.hpp"
+#include "acc/base/output_file.hpp"
 #include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/files/crc32.hpp"
-#include "checkpoint/files/output_file.hpp"
 
 #include <array>
 #include <cstdio>

@@ -1,4 +1,5 @@
 #include "acc/base/error.hpp"
+#include "acc/base/output_file.hpp"
 #include "checkpoint/accelerate/save_folder.hpp"
 #include "checkpoint/accelerate/state_files.hpp"
 #include "checkpoint/dcp/plan_json.hpp"
@@ -6,7 +7,6 @@
 #include "checkpoint/files/crc32.hpp"
 #include "checkpoint/files/input_file.hpp"
 #include "checkpoint/files/manifest.hpp"
-#include "checkpoint/files/output_file.hpp"
 #include "checkpoint/pickle/source.hpp"
 #include "checkpoint/state/attempt.hpp"
 #include "checkpoint/state/full.hpp"

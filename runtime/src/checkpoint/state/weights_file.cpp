@@ -1,7 +1,7 @@
 #include "checkpoint/state/weights_file.hpp"
 
+#include "acc/base/output_file.hpp"
 #include "checkpoint/accelerate/state_files.hpp"
-#include "checkpoint/files/output_file.hpp"
 #include "checkpoint/safetensors/header.hpp"
 
 #include <algorithm>
