@@ -125,7 +125,7 @@ def cancelled(site):
     job.wait("CANCELLED")
     site.expect_nothing_left("scancel")
     check("ending, asked by SIGTERM" in job.text(), job.text())
-    check(any((site.folder / "cancelled").glob("step_*")), "no checkpoint")
+    check(any((site.folder / "cancelled").glob("checkpoint_*")), "no checkpoint")
     report("scancel of four machines, with a checkpoint", begin)
 
 

@@ -1,5 +1,6 @@
-// How much host memory loading weights takes:  loading_probe write FILE
-//                                              loading_probe read FILE_OF_RANK_0 FILE_OF_THE_OTHERS
+// What loading weights reads, and how much host memory it takes:
+//   loading_probe write FILE
+//   loading_probe read FILE_OF_RANK_0 FILE_OF_THE_OTHERS
 #include "acc/runtime.hpp"
 
 #include <cstdio>
@@ -8,17 +9,27 @@
 
 namespace {
 
-/// The most memory that this process had so far, files that it mapped included.
-long peak_kib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    if (word == "VmHWM:") {
-      long kib = 0;
-      status >> kib;
-      return kib;
+/// A figure of /proc/self/<file>, under its name there.
+long figure(const char* file, const std::string& name) {
+  std::ifstream lines(std::string("/proc/self/") + file);
+  for (std::string word; lines >> word;) {
+    if (word == name) {
+      long value = 0;
+      lines >> value;
+      return value;
     }
   }
   return -1;
+}
+
+/// The most memory that this process had so far, files that it mapped included.
+long peak_kib() {
+  return figure("status", "VmHWM:");
+}
+
+/// What it has read by calls so far.
+long read_kib() {
+  return figure("io", "rchar:") / 1024;
 }
 
 }  // namespace
@@ -38,12 +49,14 @@ int main(int argc, char** argv) {
     if (argc != 4) {
       return 2;
     }
-    const long before = peak_kib();
+    const long peak_before = peak_kib();
+    const long read_before = read_kib();
     model.load_weights(argv[runtime.rank() == 0 ? 2 : 3]);
-    const long grown = peak_kib() - before;
+    const long grown = peak_kib() - peak_before;
+    const long read = read_kib() - read_before;
     const auto evaluation = model.no_grad();
     const auto use = unit.forward();
-    std::printf("rank %d: %ld KiB, %g\n", runtime.rank(), grown,
+    std::printf("rank %d: read %ld KiB, grew %ld KiB, %g\n", runtime.rank(), read, grown,
                 static_cast<double>(use[weight][(16 << 20) - 1]));
     return 0;
   } catch (const std::exception& error) {

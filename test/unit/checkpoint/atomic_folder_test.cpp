@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/output_file.hpp"
+#include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -19,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace acc::checkpoint;
 using acc::OutputFile;
+using acc::test::error_of;
 using acc::test::TemporaryFolder;
 
 bool is_ours(const std::string& path) {
@@ -58,16 +60,6 @@ std::vector<std::string> names_in(const fs::path& folder) {
   }
   std::sort(names.begin(), names.end());
   return names;
-}
-
-std::string error_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::config);
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace

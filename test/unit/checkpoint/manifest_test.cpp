@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "checkpoint/files/crc32.hpp"
+#include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -22,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace acc::checkpoint;
 using acc::test::contains;
+using acc::test::error_of;
 using nlohmann::json;
 
 std::uint32_t crc_of(std::string_view text) {
@@ -50,16 +52,6 @@ Manifest sample() {
 std::string with_crc(const std::string& json_text) {
   const std::string body = "\n" + json_text.substr(1);
   return fmt::format("{{\"crc32\": \"{:08x}\",\n{}", crc_of(body), body);
-}
-
-std::string error_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::config);
-    return error.what();
-  }
-  return "no error";
 }
 
 void write(const fs::path& path, const std::string& text) {

@@ -5,7 +5,9 @@
 #include "checkpoint/catalog/tensor_reader.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "checkpoint/safetensors/file.hpp"
+#include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
@@ -18,6 +20,8 @@
 #include <vector>
 
 using namespace acc::checkpoint;
+using acc::test::contains;
+using acc::test::error_of;
 using acc::test::TemporaryFolder;
 
 namespace {
@@ -25,20 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kGolden = ACC_TEST_DATA "/checkpoints";
-
-std::string error_of(const auto& call) {
-  try {
-    call();
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::config);
-    return error.what();
-  }
-  return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

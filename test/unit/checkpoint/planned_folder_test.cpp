@@ -7,7 +7,9 @@
 #include "checkpoint/dcp/planned_pieces.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "random_table.hpp"
+#include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -20,6 +22,8 @@
 #include <vector>
 
 using namespace acc::checkpoint;
+using acc::test::contains;
+using acc::test::error_of;
 using namespace acc::checkpoint::dcp;
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -27,20 +31,6 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kFolder = "pytorch_model_fsdp_0";
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::config);
-    return error.what();
-  }
-  return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// `shards` 0: in rows.
 FolderPlan random_plan(std::mt19937& generator, int shards, int world_size) {

@@ -1,4 +1,5 @@
 #include "checkpoint/safetensors/file.hpp"
+#include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
@@ -36,13 +37,7 @@ std::string read_file(const fs::path& path) {
 }
 
 std::string error_of(const fs::path& path) {
-  try {
-    const SafetensorsFile file(path);
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::config);
-    return error.what();
-  }
-  return "no error";
+  return acc::test::error_of([&] { const SafetensorsFile file(path); });
 }
 
 std::vector<float> counting(std::size_t numel) {

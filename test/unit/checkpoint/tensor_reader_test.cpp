@@ -3,7 +3,9 @@
 #include "acc/base/error.hpp"
 #include "checkpoint/files/crc32.hpp"
 #include "checkpoint/torch/torch_file.hpp"
+#include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
@@ -18,6 +20,8 @@
 
 using namespace acc::checkpoint;
 using acc::OutputFile;
+using acc::test::contains;
+using acc::test::error_of;
 using acc::test::TemporaryFolder;
 
 namespace {
@@ -147,20 +151,6 @@ std::vector<Box> cut(const Shape& shape, std::mt19937& generator) {
   }
   std::ranges::shuffle(boxes, generator);
   return boxes;
-}
-
-std::string error_of(const auto& call) {
-  try {
-    call();
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::config);
-    return error.what();
-  }
-  return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 void flip(const fs::path& path, std::size_t at) {

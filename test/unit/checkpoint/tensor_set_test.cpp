@@ -3,6 +3,7 @@
 #include "acc/base/error.hpp"
 #include "checkpoint/catalog/tensor_reader.hpp"
 #include "checkpoint/safetensors/file.hpp"
+#include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
@@ -42,13 +43,7 @@ void write_set(const fs::path& folder, const SafetensorsPlan& plan) {
 }
 
 std::string error_of(const fs::path& path) {
-  try {
-    read_safetensors(path);
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::config);
-    return error.what();
-  }
-  return "no error";
+  return acc::test::error_of([&] { read_safetensors(path); });
 }
 
 std::vector<NamedTensor> four() {

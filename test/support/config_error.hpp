@@ -1,0 +1,22 @@
+#pragma once
+
+#include "acc/base/error.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace acc::test {
+
+/// The message of the Error(config) that a call throws; "no error" where it throws none.
+std::string error_of(const auto& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    CHECK(error.code() == Errc::config);
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace acc::test
