@@ -61,14 +61,6 @@ std::map<std::string, std::vector<std::byte>> tensors_of(const fs::path& path, W
   return tensors;
 }
 
-std::set<std::string> names_in(const fs::path& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.insert(entry.path().filename().string());
-  }
-  return names;
-}
-
 fs::path copy_of(const fs::path& source, const TemporaryFolder& folder) {
   const fs::path copy = folder.path() / source.filename();
   fs::copy(source, copy, fs::copy_options::recursive);

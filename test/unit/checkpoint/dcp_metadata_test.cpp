@@ -347,7 +347,7 @@ TEST_CASE("no truncation and no flipped bit of torch's own file does harm") {
 }
 
 TEST_CASE("what is formatted is parsed the same, in about 100 bytes a chunk") {
-  std::vector<EntryHead> heads;
+  std::vector<Entry> heads;
   std::vector<std::vector<Chunk>> chunks;
   for (int i = 0; i < 300; ++i) {
     const std::string name = "model.h." + std::to_string(i) + ".weight";
@@ -356,6 +356,7 @@ TEST_CASE("what is formatted is parsed the same, in about 100 bytes a chunk") {
                      .is_tensor = true,
                      .dtype = i % 2 == 0 ? Dtype::bf16 : Dtype::f32,
                      .shape = {400, 8192},
+                     .chunks = {},
                      .value = {}});
     for (int rank = 0; rank < 40; ++rank) {
       chunks.emplace_back().push_back(
@@ -369,8 +370,10 @@ TEST_CASE("what is formatted is parsed the same, in about 100 bytes a chunk") {
                    .is_tensor = false,
                    .dtype = {},
                    .shape = {},
+                   .chunks = {},
                    .value = {"__3_0.distcp", 17, 23}});
-  heads.push_back({.name = "scalar", .path = {}, .is_tensor = true, .shape = {}, .value = {}});
+  heads.push_back(
+      {.name = "scalar", .path = {}, .is_tensor = true, .shape = {}, .chunks = {}, .value = {}});
   const VisitChunks visit = [&](std::size_t entry, const auto& each) {
     if (entry == 301) {
       each({.box = {}, .place = {"__0_0.distcp", std::uint64_t{1} << 40U, 1 << 20}});

@@ -19,15 +19,11 @@ struct SourceFolder {
     TrainingState training;
     Provenance provenance;
     dcp::read_folder(path, catalog, training, provenance);
-    const fs::path file = path / dcp::kMetadataFile;
-    const InputFile input(file);
-    std::vector<std::byte> bytes(input.nbytes());
-    input.read(0, bytes);
     std::map<std::string_view, const StoredTensor*> by_name;
     for (const StoredTensor& tensor : catalog.tensors) {
       by_name[tensor.stored_name] = &tensor;
     }
-    for (dcp::Entry& entry : dcp::parse_metadata(bytes, file).entries) {
+    for (dcp::Entry& entry : dcp::read_metadata(path).entries) {
       if (entry.path.empty()) {
         entry.path = {entry.name};
       }

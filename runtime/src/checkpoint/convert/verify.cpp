@@ -4,8 +4,8 @@
 #include "checkpoint/accelerate/save_folder.hpp"
 #include "checkpoint/catalog/tensor_reader.hpp"
 #include "checkpoint/convert/parallel.hpp"
-#include "checkpoint/dcp/metadata.hpp"
-#include "checkpoint/files/crc32.hpp"
+#include "checkpoint/dcp/folder.hpp"
+#include "checkpoint/files/input_file.hpp"
 #include "checkpoint/torch/torch_file.hpp"
 
 #include <algorithm>
@@ -53,14 +53,8 @@ class ArchiveCheck {
 
   void records(const torch::TorchFile& archive) {
     for (const archive::Record& record : archive.records()) {
-      buffer_.resize(std::min<std::size_t>(record.nbytes, 1 << 20));
-      std::uint32_t crc = 0;
-      for (std::uint64_t done = 0; done < record.nbytes; done += buffer_.size()) {
-        const auto piece =
-            std::span(buffer_).first(std::min<std::size_t>(buffer_.size(), record.nbytes - done));
-        archive.file().read(archive.offset() + record.offset + done, piece);
-        crc = crc32(crc, piece);
-      }
+      const std::uint32_t crc =
+          crc32_of(archive.file(), archive.offset() + record.offset, record.nbytes);
       if (crc != record.crc32) {
         throw Error(Errc::config, archive.file().path().string() + ": record " + record.name +
                                       " is damaged: its checksum is not the stored one");
@@ -70,7 +64,6 @@ class ArchiveCheck {
 
   Verification& found_;
   std::map<fs::path, std::shared_ptr<const InputFile>> files_;
-  std::vector<std::byte> buffer_;
 };
 
 bool is_archive(const fs::path& path) {
@@ -78,24 +71,16 @@ bool is_archive(const fs::path& path) {
   return kEndings.contains(path.extension().string());
 }
 
-std::vector<std::byte> bytes_of(const fs::path& path) {
-  const InputFile file(path);
-  std::vector<std::byte> bytes(file.nbytes());
-  file.read(0, bytes);
-  return bytes;
-}
-
 /// The values of a DCP folder, which no catalog lists.
 void verify_values(const fs::path& folder, ArchiveCheck& check, Verification& found) {
-  const fs::path path = folder / dcp::kMetadataFile;
   try {
-    for (const dcp::Entry& entry : dcp::parse_metadata(bytes_of(path), path).entries) {
+    for (const dcp::Entry& entry : dcp::read_metadata(folder).entries) {
       if (!entry.is_tensor) {
         check.entry(folder / entry.value.file, entry);
       }
     }
   } catch (const Error& error) {
-    found.damaged.push_back({path, "", error.what()});
+    found.damaged.push_back({folder / dcp::kMetadataFile, "", error.what()});
   }
 }
 

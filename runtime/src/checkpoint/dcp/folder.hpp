@@ -24,6 +24,9 @@ struct WrittenMetadata {
 };
 WrittenMetadata write_metadata_file(const std::filesystem::path& folder, const FolderPlan& plan);
 
+/// Its `.metadata`. Throws Error(config) where it has none, and what `parse_metadata` throws.
+Metadata read_metadata(const std::filesystem::path& folder);
+
 /// A DCP folder that anyone wrote, into `catalog`: "model.X" (or X under any single top key but
 /// "optimizer") is parameter X, "optimizer.state.X.KIND" its kind; other tensors keep their name
 /// with kind "value". `training` gets step and groups from an optimizer's values, as far as they

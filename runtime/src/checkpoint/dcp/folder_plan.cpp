@@ -34,29 +34,47 @@ FilePlan plan_file(const FolderPlan& plan, int rank) {
   return file;
 }
 
-void write_metadata(const FolderPlan& plan, const std::function<void(std::string_view)>& write,
-                    const std::string& save_id) {
-  std::vector<EntryHead> entries;
+std::map<int, std::uint64_t> values_nbytes(const FolderPlan& plan) {
+  std::map<int, std::uint64_t> nbytes;
+  for (const PlannedValue& value : plan.values) {
+    nbytes[value.rank] += archive_nbytes(value);
+  }
+  return nbytes;
+}
+
+std::vector<Entry> entries_of(const FolderPlan& plan) {
+  std::vector<Entry> entries;
   for (const PlannedTensor& tensor : plan.tensors) {
     entries.push_back({.name = tensor.name,
                        .path = tensor.path,
                        .is_tensor = true,
                        .dtype = tensor.dtype,
                        .shape = tensor.shape,
+                       .chunks = {},
                        .value = {}});
   }
-  // Where each rank's file has got to.
-  std::vector<std::uint64_t> ends(static_cast<std::size_t>(plan.world_size));
+  std::map<int, std::uint64_t> ends;
   for (const PlannedValue& value : plan.values) {
-    std::uint64_t& end = ends[static_cast<std::size_t>(value.rank)];
     const std::uint64_t nbytes = archive_nbytes(value);
     entries.push_back({.name = value.name,
                        .path = value.path,
                        .is_tensor = false,
                        .dtype = {},
                        .shape = {},
-                       .value = {file_name(value.rank), end, nbytes}});
-    end += nbytes;
+                       .chunks = {},
+                       .value = {file_name(value.rank), ends[value.rank], nbytes}});
+    ends[value.rank] += nbytes;
+  }
+  return entries;
+}
+
+void write_metadata(const FolderPlan& plan, const std::function<void(std::string_view)>& write,
+                    const std::string& save_id) {
+  const std::vector<Entry> entries = entries_of(plan);
+  // Where each rank's file has got to.
+  std::vector<std::uint64_t> ends(static_cast<std::size_t>(plan.world_size));
+  for (const auto& [rank, nbytes] : values_nbytes(plan)) {
+    ends[static_cast<std::size_t>(rank)] = nbytes;
   }
   ArchiveSizes sizes;
   const VisitBoxes boxes = [&](std::size_t entry, const auto& visit) {

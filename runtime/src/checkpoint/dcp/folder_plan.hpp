@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -109,6 +110,10 @@ struct FilePlan {
 FilePlan plan_file(const FolderPlan& plan, int rank);
 std::string file_name(int rank);
 
+/// Bytes of the values of each rank that has some: its first chunk comes behind them.
+std::map<int, std::uint64_t> values_nbytes(const FolderPlan& plan);
+/// The entries of `.metadata`, tensors first, without the chunks of these.
+std::vector<Entry> entries_of(const FolderPlan& plan);
 /// `.metadata` of the whole folder, handed out in pieces. Time: O(chunks); memory: O(tensors +
 /// ranks). `save_id`: of format_metadata.
 void write_metadata(const FolderPlan& plan, const std::function<void(std::string_view)>& write,

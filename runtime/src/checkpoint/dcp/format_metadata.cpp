@@ -59,8 +59,8 @@ constexpr std::array<Spelling, static_cast<std::size_t>(Word::count)> kSpellings
 
 class Formatter {
  public:
-  Formatter(const std::vector<EntryHead>& entries, const VisitBoxes& boxes,
-            const VisitChunks& chunks, const std::function<void(std::string_view)>& write)
+  Formatter(const std::vector<Entry>& entries, const VisitBoxes& boxes, const VisitChunks& chunks,
+            const std::function<void(std::string_view)>& write)
       : entries_(entries), boxes_(boxes), chunks_(chunks), write_(write) {}
 
   void format(const std::string& save_id);
@@ -80,7 +80,7 @@ class Formatter {
   void places_of(std::size_t entry);
   void storage_meta(const std::string& save_id);
 
-  const std::vector<EntryHead>& entries_;
+  const std::vector<Entry>& entries_;
   const VisitBoxes& boxes_;
   const VisitChunks& chunks_;
   const std::function<void(std::string_view)>& write_;
@@ -277,7 +277,7 @@ void Formatter::format(const std::string& save_id) {
 
 }  // namespace
 
-void format_metadata(const std::vector<EntryHead>& entries, const VisitBoxes& boxes,
+void format_metadata(const std::vector<Entry>& entries, const VisitBoxes& boxes,
                      const VisitChunks& chunks, const std::function<void(std::string_view)>& write,
                      const std::string& save_id) {
   Formatter(entries, boxes, chunks, write).format(save_id);

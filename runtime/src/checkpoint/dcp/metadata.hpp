@@ -52,24 +52,16 @@ struct Metadata {
 /// are refused by name. `path`: for messages. Throws Error(config).
 Metadata parse_metadata(std::span<const std::byte> bytes, const std::filesystem::path& path);
 
-struct EntryHead {
-  std::string name;
-  Path path;
-  bool is_tensor = true;
-  Dtype dtype = Dtype::f32;
-  Shape shape;
-  Place value;
-};
 /// Calls `visit` with the boxes of a tensor's chunks, or with the chunks, in the same order.
 using VisitBoxes =
     std::function<void(std::size_t entry, const std::function<void(const Box&)>& visit)>;
 using VisitChunks =
     std::function<void(std::size_t entry, const std::function<void(const Chunk&)>& visit)>;
 
-/// Hands the pickle out in pieces, so that one of gigabytes takes no memory. Asks for all entries'
-/// boxes, in the order of the entries, then for their chunks. `save_id`: a UUID, as torch has it,
-/// or empty. About 100 bytes a chunk.
-void format_metadata(const std::vector<EntryHead>& entries, const VisitBoxes& boxes,
+/// Hands the pickle out in pieces, so that one of gigabytes takes no memory: the entries come
+/// without their chunks. Asks for all entries' boxes, in the order of the entries, then for their
+/// chunks. `save_id`: a UUID, as torch has it, or empty. About 100 bytes a chunk.
+void format_metadata(const std::vector<Entry>& entries, const VisitBoxes& boxes,
                      const VisitChunks& chunks, const std::function<void(std::string_view)>& write,
                      const std::string& save_id = {});
 

@@ -8,11 +8,7 @@
 namespace acc::checkpoint::dcp {
 
 PlannedPieces::PlannedPieces(FolderPlan plan, std::uint32_t first_file)
-    : plan_(std::move(plan)), first_file_(first_file) {
-  for (const PlannedValue& value : plan_.values) {
-    values_nbytes_[value.rank] += archive_nbytes(value);
-  }
-}
+    : plan_(std::move(plan)), first_file_(first_file), values_nbytes_(values_nbytes(plan_)) {}
 
 std::vector<PlannedPieces::Start> PlannedPieces::starts_of(int rank) const {
   const auto values = values_nbytes_.find(rank);

@@ -5,6 +5,7 @@
 #include "checkpoint/dcp/folder_plan.hpp"
 
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -31,8 +32,8 @@ class PlannedPieces final : public PieceRule {
 
   FolderPlan plan_;
   std::uint32_t first_file_;
-  std::unordered_map<int, std::uint64_t> values_nbytes_;  ///< of the ranks that have some
-  mutable std::mutex mutex_;                              // of what follows
+  std::map<int, std::uint64_t> values_nbytes_;  ///< of the ranks that have some
+  mutable std::mutex mutex_;                    // of what follows
   mutable ArchiveSizes sizes_;
   mutable std::unordered_map<int, std::vector<Start>> starts_;
   mutable std::size_t remembered_ = 0;  ///< in `starts_`

@@ -34,17 +34,6 @@ void refuse_unfinished(const fs::path& folder) {
                                 "completed, or this is no torch DCP folder");
 }
 
-Metadata read_metadata(const fs::path& folder) {
-  const fs::path path = folder / kMetadataFile;
-  if (!fs::is_regular_file(path)) {
-    refuse_unfinished(folder);
-  }
-  const InputFile file(path);
-  std::vector<std::byte> bytes(file.nbytes());
-  file.read(0, bytes);
-  return parse_metadata(bytes, path);
-}
-
 /// Files of the folder, each opened when first named.
 class Files {
  public:
@@ -148,33 +137,6 @@ void read_value(const Entry& entry, const StateName& name, Files& files, Trainin
   accelerate::read_group_key(name.key, node, training.groups[name.group]);
 }
 
-// Without the chunks of its tensors.
-std::vector<Entry> entries_of(const FolderPlan& plan) {
-  std::vector<Entry> entries;
-  for (const PlannedTensor& tensor : plan.tensors) {
-    entries.push_back({.name = tensor.name,
-                       .path = tensor.path,
-                       .is_tensor = true,
-                       .dtype = tensor.dtype,
-                       .shape = tensor.shape,
-                       .chunks = {},
-                       .value = {}});
-  }
-  std::map<int, std::uint64_t> ends;
-  for (const PlannedValue& value : plan.values) {
-    const std::uint64_t nbytes = archive_nbytes(value);
-    entries.push_back({.name = value.name,
-                       .path = value.path,
-                       .is_tensor = false,
-                       .dtype = {},
-                       .shape = {},
-                       .chunks = {},
-                       .value = {file_name(value.rank), ends[value.rank], nbytes}});
-    ends[value.rank] += nbytes;
-  }
-  return entries;
-}
-
 Place place_of(const StoredPiece& piece, const Catalog& catalog) {
   return {catalog.files[piece.file].filename().string(), piece.offset, piece.nbytes};
 }
@@ -206,6 +168,17 @@ void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const
 }
 
 }  // namespace
+
+Metadata read_metadata(const fs::path& folder) {
+  const fs::path path = folder / kMetadataFile;
+  if (!fs::is_regular_file(path)) {
+    refuse_unfinished(folder);
+  }
+  const InputFile file(path);
+  std::vector<std::byte> bytes(file.nbytes());
+  file.read(0, bytes);
+  return parse_metadata(bytes, path);
+}
 
 void read_folder(const fs::path& folder, Catalog& catalog, TrainingState& training,
                  Provenance& provenance) {

@@ -1,15 +1,18 @@
 #include "checkpoint/files/input_file.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "checkpoint/files/crc32.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace acc::checkpoint {
 
@@ -51,6 +54,18 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
     }
     out = out.subspan(count > 0 ? static_cast<std::size_t>(count) : 0);
   }
+}
+
+std::uint32_t crc32_of(const InputFile& file, std::uint64_t offset, std::uint64_t nbytes) {
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(nbytes, 1 << 20));
+  std::uint32_t crc = 0;
+  for (std::uint64_t done = 0; done < nbytes; done += buffer.size()) {
+    const auto piece =
+        std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), nbytes - done));
+    file.read(offset + done, piece);
+    crc = crc32(crc, piece);
+  }
+  return crc;
 }
 
 }  // namespace acc::checkpoint

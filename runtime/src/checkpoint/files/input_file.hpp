@@ -27,4 +27,7 @@ class InputFile {
   std::uint64_t nbytes_ = 0;
 };
 
+/// CRC-32 of [offset, offset + nbytes) of a file, read a megabyte at a time.
+std::uint32_t crc32_of(const InputFile& file, std::uint64_t offset, std::uint64_t nbytes);
+
 }  // namespace acc::checkpoint

@@ -272,14 +272,7 @@ void check_file(const Manifest& manifest, const fs::path& folder, const std::str
     return;
   }
   const InputFile file(whole_path);
-  std::vector<std::byte> block(std::min<std::uint64_t>(file.nbytes(), 1 << 20));
-  std::uint32_t crc = 0;
-  for (std::uint64_t at = 0; at < file.nbytes(); at += block.size()) {
-    const auto part = std::span(block).first(
-        static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), file.nbytes() - at)));
-    file.read(at, part);
-    crc = crc32(crc, part);
-  }
+  const std::uint32_t crc = crc32_of(file, 0, file.nbytes());
   if (crc != *listed->crc32) {
     fail(whole_path, "damaged: its checksum is " + hex(crc) + ", " + hex(*listed->crc32) +
                          " expected by " + kManifestFile);

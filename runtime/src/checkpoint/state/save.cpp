@@ -4,7 +4,6 @@
 #include "checkpoint/accelerate/state_files.hpp"
 #include "checkpoint/dcp/plan_json.hpp"
 #include "checkpoint/files/atomic_folder.hpp"
-#include "checkpoint/files/crc32.hpp"
 #include "checkpoint/files/input_file.hpp"
 #include "checkpoint/files/manifest.hpp"
 #include "checkpoint/pickle/source.hpp"
@@ -269,14 +268,7 @@ class Save {
                             : fmt::format("expected {} bytes, found {}", *each.nbytes, nbytes)),
           each.rank);
     }
-    return {each.path, nbytes, each.is_small ? checksum_of(path) : each.crc32};
-  }
-
-  static std::uint32_t checksum_of(const fs::path& path) {
-    const InputFile file(path);
-    std::vector<std::byte> bytes(file.nbytes());
-    file.read(0, bytes);
-    return crc32(0, bytes);
+    return {each.path, nbytes, each.is_small ? crc32_of(InputFile(path), 0, nbytes) : each.crc32};
   }
 
   static Manifest::Training training_of(detail::OptimizerState& optimizer) {

@@ -17,6 +17,7 @@
 
 using namespace acc::checkpoint;
 using namespace acc::checkpoint::conversion;
+using acc::test::names_in;
 using acc::test::TemporaryFolder;
 
 namespace fs = std::filesystem;
@@ -26,14 +27,6 @@ namespace {
 std::string content_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::set<std::string> names_in(const fs::path& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.insert(entry.path().filename().string());
-  }
-  return names;
 }
 
 StoredTensor tensor_of(Shape shape, const std::vector<Box>& boxes) {
