@@ -1,12 +1,8 @@
 #include "acc/plugins/document.hpp"
 
-#include "acc/base/error.hpp"
+#include "acc/base/input_file.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
 
 namespace acc::plugins {
 
@@ -68,17 +64,8 @@ bool Node::is_empty() const {
 }
 
 Document load_document(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    throw Error(Errc::config, "cannot read " + path.string() + ": it is a folder, not a file");
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    throw Error(Errc::not_found, "cannot read " + path.string() + ": " + std::strerror(errno));
-  }
-  std::ostringstream text;
-  text << file.rdbuf();
-  return path.extension() == ".json" ? parse_json(text.str(), path) : parse_yaml(text.str(), path);
+  const std::string text = read_input_file(path);
+  return path.extension() == ".json" ? parse_json(text, path) : parse_yaml(text, path);
 }
 
 }  // namespace acc::plugins

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <iterator>
+#include <unordered_map>
 
 namespace acc::plugins {
 namespace {
@@ -67,10 +68,10 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return close(); }
 
   bool key(string_t& text) override {
-    const Node* twice = open_.back().node.find(text);
-    if (twice != nullptr) {
+    const auto [first, is_new] = open_.back().places.try_emplace(text, place());
+    if (!is_new) {
       throw Error(Errc::config,
-                  place() + ": key \"" + text + "\" is given twice, first at " + twice->where);
+                  place() + ": key \"" + text + "\" is given twice, first at " + first->second);
     }
     open_.back().key = text;
     open_.back().key_place = place();
@@ -92,6 +93,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     Node node;
     std::string key;
     std::string key_place;
+    std::unordered_map<std::string, std::string> places;  ///< of the keys so far
   };
 
   [[nodiscard]] std::string place() const { return file_ + ":" + std::to_string(*line_); }

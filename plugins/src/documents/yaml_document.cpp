@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace acc::plugins {
@@ -34,8 +36,13 @@ class Reader {
   explicit Reader(std::string file) : file_(std::move(file)) {}
 
   [[nodiscard]] Node read(const YAML::Node& yaml, const std::string& where) {
-    if (++depth_ > kMaxDepth || ++count_ > kMaxValues) {
-      throw Error(Errc::config, where + ": too many values, or an alias inside its own anchor");
+    if (++count_ > kMaxValues) {
+      throw Error(Errc::config, where + ": more than " + std::to_string(kMaxValues) +
+                                    " values, the limit of a file with its aliases");
+    }
+    if (++depth_ > kMaxDepth) {
+      throw Error(Errc::config, where + ": more than " + std::to_string(kMaxDepth) +
+                                    " levels of values, or an alias inside its own anchor");
     }
     Node node;
     node.where = where;
@@ -74,6 +81,7 @@ class Reader {
   void read_map(const YAML::Node& yaml, Node& node) {
     node.kind = Node::Kind::map;
     Node merged = Node::map();
+    std::unordered_map<std::string, std::string> places;  // of the keys
     for (const auto& entry : yaml) {
       const std::string where = place(entry.first.Mark());
       if (!entry.first.IsScalar()) {
@@ -84,9 +92,10 @@ class Reader {
         merge(read(entry.second, where), merged);
         continue;
       }
-      if (node.find(key) != nullptr) {
-        throw Error(Errc::config, where + ": key \"" + key + "\" is given twice, first at " +
-                                      node.find(key)->where);
+      const auto [first, is_new] = places.try_emplace(key, where);
+      if (!is_new) {
+        throw Error(Errc::config,
+                    where + ": key \"" + key + "\" is given twice, first at " + first->second);
       }
       node.entries.emplace_back(key, read(entry.second, where));
     }
@@ -104,8 +113,12 @@ class Reader {
     if (from.kind != Node::Kind::map) {
       throw Error(Errc::config, from.where + ": << must name a block, or a list of blocks");
     }
+    std::unordered_set<std::string> keys;
+    for (const auto& [key, value] : into.entries) {
+      keys.insert(key);
+    }
     for (auto& [key, value] : from.entries) {
-      if (into.find(key) == nullptr) {
+      if (keys.insert(key).second) {
         into.entries.emplace_back(std::move(key), std::move(value));
       }
     }

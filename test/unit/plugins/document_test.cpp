@@ -1,8 +1,16 @@
 #include "acc/plugins/document.hpp"
 
 #include "acc/base/error.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
 
 namespace acc::plugins {
 namespace {
@@ -104,20 +112,60 @@ TEST_CASE("broken files are named with the line") {
         "f:3: a second document begins here; a configuration is one");
   CHECK(message(parse_yaml, "a: 1\n<<: 2\n") == "f:2: << must name a block, or a list of blocks");
   CHECK(message(parse_yaml, "a: &a\n  b: *a\n") ==
-        "f:2: too many values, or an alias inside its own anchor");
+        "f:2: more than 64 levels of values, or an alias inside its own anchor");
   std::string bomb = "a0: &a0 [x]\n";
   for (int i = 1; i < 12; ++i) {
     const std::string last = "*a" + std::to_string(i - 1);
     bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + last + ", " + last +
             ", " + last + ", " + last + "]\n";
   }
-  CHECK(message(parse_yaml, bomb).ends_with("too many values, or an alias inside its own anchor"));
+  CHECK(message(parse_yaml, bomb)
+            .ends_with("more than 100000 values, the limit of a file with its aliases"));
   CHECK(message(parse_json, "{\"a\": 1,\n\"a\": 2}") ==
         "f:2: key \"a\" is given twice, first at f:1");
   CHECK(message(parse_json, "{\"a\": 1,\n}").starts_with("f:2: not valid JSON"));
   CHECK(message(parse_json, "").starts_with("f:1: not valid JSON"));
   CHECK_THROWS_AS(static_cast<void>(load_document("/no/such/file.yaml")), Error);
   CHECK_THROWS_AS(static_cast<void>(load_document("/tmp")), Error);
+}
+
+TEST_CASE("a file of 90,000 keys is read, YAML and JSON") {
+  constexpr int kKeys = 90'000;
+  std::string yaml;
+  std::string json;
+  for (int i = 0; i < kKeys; ++i) {
+    const std::string key = "key" + std::to_string(i);
+    yaml += key + ": 1\n";
+    json += (i == 0 ? "{\"" : ",\n\"") + key + "\": 1";
+  }
+  yaml = "base: &base\n  key1: 2\n<<: *base\n" + yaml;
+  const Document document = parse_yaml(yaml, "f");
+  CHECK(document.root.entries.size() == kKeys + 1);
+  CHECK(document.root.find("key1")->text == "1");
+  CHECK(parse_json(json + "}", "f").root.entries.size() == kKeys);
+}
+
+std::string refusal_of(const std::filesystem::path& path) {
+  try {
+    static_cast<void>(load_document(path));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("a file without end is refused, and so is a FIFO without a writer") {
+  const test::TemporaryFolder folder;
+  CHECK(refusal_of("/dev/zero") == "cannot read /dev/zero: it is larger than 16 MiB, the limit");
+  CHECK(load_document("/dev/null").root.entries.empty());
+  const std::filesystem::path fifo = folder.path() / "c.yaml";
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK(refusal_of(fifo) == "cannot read " + fifo.string() +
+                                ": it is a FIFO, and nobody has opened it for writing");
+  std::thread writer(
+      [&] { std::ofstream(fifo) << "a: " << std::string(100'000, 'x') << "\n"; });
+  CHECK(load_document(fifo).root.find("a")->text.size() == 100'000);
+  writer.join();
 }
 
 }  // namespace

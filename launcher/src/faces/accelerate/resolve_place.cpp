@@ -1,3 +1,4 @@
+#include "acc/base/input_file.hpp"
 #include "cluster/job_variables.hpp"
 #include "cluster/part.hpp"
 #include "faces/accelerate/stages.hpp"
@@ -5,9 +6,7 @@
 #include "plan/starting.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
-#include <sstream>
 
 namespace acc::launcher {
 namespace {
@@ -147,13 +146,14 @@ void start_machines_of_job(AccelerateDraft& draft, const ClusterPlace& place, in
 
 std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
   const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile");
-  std::ostringstream text;
-  std::ifstream file(path);
-  text << file.rdbuf();
-  if (!file) {
-    throw Error(Errc::config, draft.place("hostfile") + ": cannot read " + path.string());
-  }
-  return parse_hostfile(text.str(), path.string(), HostfileForm::any);
+  const std::string text = [&] {
+    try {
+      return read_input_file(path);
+    } catch (const Error& error) {
+      throw Error(Errc::config, draft.place("hostfile") + ": " + error.what());
+    }
+  }();
+  return parse_hostfile(text, path.string(), HostfileForm::any);
 }
 
 void check_first_host(const Host& first, std::size_t count) {

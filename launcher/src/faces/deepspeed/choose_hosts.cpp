@@ -1,5 +1,6 @@
 #include "faces/deepspeed/choose_hosts.hpp"
 
+#include "acc/base/input_file.hpp"
 #include "acc/base/text.hpp"
 #include "acc/plugins/faults.hpp"
 #include "host/own_variables.hpp"
@@ -9,9 +10,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
-#include <sstream>
 
 namespace acc::launcher {
 namespace {
@@ -22,12 +21,6 @@ using plugins::Faults;
 bool is_file(const fs::path& path) {
   std::error_code error;
   return fs::is_regular_file(path, error);
-}
-
-std::string whole_file(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
 }
 
 /// `node1` of `node1.example`.
@@ -152,7 +145,7 @@ void choose_hosts(DeepSpeedDraft& draft) {
   }
   draft.file_names_hosts = is_file(path);
   if (draft.file_names_hosts) {
-    draft.hosts = parse_hostfile(whole_file(path), draft.settings.text("hostfile"));
+    draft.hosts = parse_hostfile(read_input_file(path), draft.settings.text("hostfile"));
   } else {
     if (draft.settings.has("hostfile") && draft.settings.given("hostfile")) {
       draft.notice("there is no hostfile " + draft.settings.text("hostfile") +

@@ -47,8 +47,8 @@ struct Document {
 Document parse_yaml(const std::string& text, const std::filesystem::path& path);
 Document parse_json(const std::string& text, const std::filesystem::path& path);
 
-/// Reads a file: `.json` as JSON, everything else as YAML. Throws Error(not_found) or
-/// Error(config).
+/// Reads a file or a pipe (see `read_input_file`): `.json` as JSON, everything else as YAML. Throws
+/// Error(not_found) or Error(config).
 Document load_document(const std::filesystem::path& path);
 
 }  // namespace acc::plugins
