@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 WORKERS = pathlib.Path(__file__).resolve().parent / "workers"
+DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 DEADLINE = 150
 
 
@@ -23,15 +24,15 @@ def launch(home, command, fail_rank=None):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def run(*commands, fail_rank=None):
-    """Starts the commands together; all their output, once all have succeeded."""
+def run(*commands, fail_rank=None, succeeds=True):
+    """Starts the commands together; all their output, once all have succeeded, or failed."""
     with tempfile.TemporaryDirectory() as home, contextlib.ExitStack() as stack:
         jobs = [stack.enter_context(launch(home, command, fail_rank)) for command in commands]
         stack.callback(lambda: [job.kill() for job in jobs])
         outputs = [job.communicate(timeout=DEADLINE)[0] for job in jobs]
         print("\n".join(outputs))
         for job in jobs:
-            assert job.returncode == 0, f"{job.args} ended with {job.returncode}"
+            assert (job.returncode == 0) == succeeds, f"{job.args} ended with {job.returncode}"
     return "\n".join(outputs)
 
 
@@ -73,6 +74,27 @@ def with_script(commands, script):
 def accelerator():
     one = [ACCLAUNCH, "--cpu", "--num_processes", "2"]
     check_ranks(run(*with_script([one], "accelerate_train.py")), 2)
+
+
+def accelerator_without_gpu():
+    """Where there is no GPU, whatever the mode: all ranks train together, or the program is refused
+    with the reason."""
+    guide = ["--config_file", str(DATA / "configs" / "fsdp_guide.yaml")]
+    table = [
+        (["--num_processes", "2"], "MULTI_CPU"),
+        ([*guide, "--fsdp_version", "2"], "MULTI_CPU"),
+        (guide, None),
+    ]
+    os.environ["ACC_SIMULATE_GPUS"] = "0"
+    for flags, kind in table:
+        command = with_script([[ACCLAUNCH, *flags]], "accelerate_train.py")
+        output = run(*command, succeeds=kind is not None)
+        if kind is None:
+            assert "Accelerate has no FSDP on the CPU: a program that uses it is refused" in output
+            assert "There are currently no available devices found" in output  # by Accelerate
+        else:
+            check_ranks(output, 2, rf" \(DistributedType.{kind} on cpu\)")
+        assert "FSDP runs on the CPU" not in output
 
 
 def accelerator_two_machines():

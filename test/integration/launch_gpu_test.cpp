@@ -115,7 +115,7 @@ TEST_CASE("GPUs: without NVML the driver itself is asked, whatever is visible") 
 TEST_CASE("GPUs: without any, several ranks run on the CPU, and acclaunch says why") {
   const Machine machine;
   const std::map<std::string, std::string> reasons = {
-      {"no_driver", "no GPU on this machine: MULTI_GPU runs on the CPU"},
+      {"no_driver", "no GPU on this machine: the workers run on the CPU"},
       {"no_device", "no GPU on this machine, though NVIDIA's driver 580.65.06 is installed"}};
   for (const auto& [trouble, reason] : reasons) {
     CAPTURE(trouble);

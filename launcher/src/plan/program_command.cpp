@@ -84,13 +84,6 @@ bool is_binary(const fs::path& path) {
          "ELF";
 }
 
-bool is_for_python(const std::string& program, ProgramKind kind, const HostFacts& facts) {
-  const fs::path path = facts.working_directory / program;
-  return kind.module ||
-         (!kind.no_python && (program.ends_with(".py") || (kind.only_binaries_without_python &&
-                                                           is_file(path) && !is_binary(path))));
-}
-
 std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
   const std::string name = value_of(environment, variables::python, "python3");
   try {
@@ -102,6 +95,13 @@ std::string find_python(const plugins::Environment& environment, const HostFacts
 }
 
 }  // namespace
+
+bool is_for_python(const std::string& program, ProgramKind kind, const HostFacts& facts) {
+  const fs::path path = facts.working_directory / program;
+  return kind.module ||
+         (!kind.no_python && (program.ends_with(".py") || (kind.only_binaries_without_python &&
+                                                           is_file(path) && !is_binary(path))));
+}
 
 std::optional<fs::path> find_in_path(const std::string& name,
                                      const plugins::Environment& environment,

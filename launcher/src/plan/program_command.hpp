@@ -22,6 +22,9 @@ struct ProgramKind {
 /// Throws Error(invalid_argument) where there is no program, or the kind contradicts itself.
 void check_program(const Flags& flags, ProgramKind kind);
 
+/// Whether PROGRAM runs under Python.
+bool is_for_python(const std::string& program, ProgramKind kind, const HostFacts& facts);
+
 /// Where an executable of that name lies in PATH; its folders count from the working directory.
 std::optional<std::filesystem::path> find_in_path(const std::string& name,
                                                   const plugins::Environment& environment,

@@ -98,17 +98,11 @@ TEST_CASE("1: FSDP and DeepSpeed stay what they are, and the default file counts
 
 TEST_CASE("2: without GPUs, modes run on the CPU") {
   const PlanFixture fixture;
-  struct Case {
-    std::string flag;
-    std::string says;
-  };
-  for (const auto& [flag, says] :
-       {Case{"--use_fsdp", "FSDP runs on the CPU"}, Case{"--use_deepspeed", "ZeRO runs on the CPU"},
-        Case{"--multi_gpu", "runs on the CPU"}}) {
+  for (const std::string flag : {"--use_fsdp", "--use_deepspeed", "--multi_gpu"}) {
     const LaunchPlan plan = fixture.plan({flag, "./train"});
     CHECK(plan.num_processes == 1);
     CHECK(plan.device == Device::cpu);
-    CHECK(contains(notices(plan), says));
+    CHECK(contains(notices(plan), "the worker runs on the CPU"));
     CHECK(contains(fixture.refusal(compat({flag, "./train"})), "--num_processes"));
   }
   CHECK(contains(notices(fixture.plan({"--gpu_ids", "3", "./train"})), "no GPU on this machine"));
@@ -303,6 +297,73 @@ TEST_CASE("14: ZeRO on several machines does not need the deepspeed command") {
     named.insert(named.begin(), {flag, "h"});
     CHECK(fixture.plan(named).identity == Identity::none);
   }
+}
+
+TEST_CASE("16: workers on the CPU are told so, however that was decided") {
+  PlanFixture fixture;
+  fixture.write("train.py", "");
+  const std::string mpi = "mpirun";
+  fixture.write(mpi, "#!/bin/sh\necho Open MPI\n", true);
+  fixture.environment["PATH"] = fixture.folder().string() + ":/usr/bin:/bin";
+  struct Case {
+    Words words;
+    std::string ours;
+    std::string theirs;
+  };
+  for (const auto& [words, ours, theirs] : {
+           Case{{"--num_processes", "2"}, "True", "False"},
+           Case{{"--multi_gpu", "--num_processes", "2"}, "True", ""},
+           Case{{"--use_fsdp", "--num_processes", "1"}, "True", ""},
+           Case{{"--use_deepspeed", "--num_processes", "2"}, "True", ""},
+           Case{{"--mpirun_hostfile", "hosts", "--num_processes", "2"}, "True", "False"},
+           Case{{"--num_processes", "1"}, "False", "False"},
+       }) {
+    CAPTURE(words);
+    Words command = words;
+    command.emplace_back("train.py");
+    const auto variable = [&](const Words& whole) {
+      const auto environment = fixture.worker(fixture.plan(whole), 0);
+      const auto found = environment.find("ACCELERATE_USE_CPU");
+      return found == environment.end() ? "" : found->second;
+    };
+    CHECK(variable(command) == ours);
+    CHECK(variable(compat(command)) == theirs);
+  }
+  fixture.set_gpus(2, 2);
+  for (const std::string mode : {"--multi_gpu", "--use_fsdp", "--use_deepspeed"}) {
+    CHECK_FALSE(fixture.worker(fixture.plan({mode, "--num_processes", "2", "train.py"}), 0)
+                    .contains("ACCELERATE_USE_CPU"));
+  }
+}
+
+TEST_CASE("16: what Accelerate cannot do on the CPU is said to its programs alone") {
+  PlanFixture fixture;
+  fixture.write("train.py", "");
+  const std::string stops = "is refused by its FSDP 1 plugin";
+  const std::string replicas = "trains whole replicas (MULTI_CPU)";
+  struct Case {
+    Words words;
+    std::string says;  ///< empty: nothing about Accelerate
+  };
+  for (const auto& [words, says] : {
+           Case{{"--use_fsdp", "train.py"}, stops},
+           Case{{"--cpu", "--use_fsdp", "train.py"}, stops},
+           Case{{"--use_fsdp", "--fsdp_version", "2", "train.py"}, replicas},
+           Case{{"--use_fsdp", "--fsdp_sync_module_states", "false",
+                 "--fsdp_cpu_ram_efficient_loading", "false", "train.py"},
+                replicas},
+           Case{{"--use_deepspeed", "train.py"}, replicas},
+           Case{{"--use_fsdp", "./train"}, ""},
+           Case{{"--num_processes", "2", "train.py"}, ""},
+           Case{compat({"--use_fsdp", "--num_processes", "2", "train.py"}), ""},
+       }) {
+    CAPTURE(words);
+    const std::string said = fixture.notices(words);
+    CHECK(contains(said, "Accelerate has no") != says.empty());
+    CHECK(contains(said, says));
+  }
+  CHECK(contains(fixture.notices(compat({"--use_fsdp", "--num_processes", "2", "train.py"})),
+                 "Accelerate does not connect them there"));
 }
 
 TEST_CASE("flags of another mode are a line, not an error, in either mode") {

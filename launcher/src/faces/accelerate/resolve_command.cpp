@@ -86,9 +86,30 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft) {
   return command;
 }
 
+/// Accelerate 1.15 has FSDP and ZeRO on accelerators only (state.py: AcceleratorState). On the CPU
+/// its programs train replicas, and its FSDP 1 plugin stops where weights are to be synchronised
+/// (utils/dataclasses.py). Other Python programs may shard on the CPU, so this is not a fault.
+void notice_replicas_on_cpu(AccelerateDraft& draft) {
+  const bool shards = draft.plan.mode == Mode::fsdp || draft.plan.mode == Mode::deepspeed;
+  if (!shards || draft.plan.device != plugins::Device::cpu || !draft.conduct.cpu_is_a_device ||
+      !is_for_python(draft.flags.program, program_kind(draft), draft.facts)) {
+    return;
+  }
+  const bool stops = draft.plan.mode == Mode::fsdp &&
+                     draft.settings.integer("fsdp_version") == 1 &&
+                     (draft.settings.boolean("fsdp_sync_module_states") ||
+                      draft.settings.boolean("fsdp_cpu_ram_efficient_loading"));
+  const std::string mode = draft.plan.mode == Mode::fsdp ? "FSDP" : "ZeRO";
+  draft.notice("Accelerate has no " + mode + " on the CPU: a program that uses it " +
+               (stops ? "is refused by its FSDP 1 plugin, which needs a GPU for "
+                        "fsdp_sync_module_states; with --fsdp_version 2 it trains whole replicas"
+                      : "trains whole replicas (MULTI_CPU)"));
+}
+
 }  // namespace
 
 void choose_command(AccelerateDraft& draft) {
+  notice_replicas_on_cpu(draft);
   switch (draft.starter) {
     case Starter::ranks:
     case Starter::one_process: draft.plan.command = program(draft); break;

@@ -112,11 +112,12 @@ void notice_cpu(AccelerateDraft& draft) {
   if (draft.plan.mode == Mode::plain && draft.plan.gpu_ids.empty()) {
     return;
   }
-  const std::string what = draft.plan.mode == Mode::fsdp        ? "FSDP runs"
-                           : draft.plan.mode == Mode::deepspeed ? "ZeRO runs"
-                           : draft.plan.local_world_size == 1   ? "the program runs"
-                                                                : "MULTI_GPU runs";
-  draft.notice(no_gpu(draft) + ": " + what + " on the CPU");
+  const bool several = draft.plan.num_processes > 1 && draft.starter == Starter::ranks;
+  draft.notice(no_gpu(draft) + ": the " +
+               (draft.plan.local_world_size == 1 ? "worker runs" : "workers run") + " on the CPU" +
+               (several && !draft.conduct.cpu_is_a_device
+                    ? "; as under accelerate launch, Accelerate does not connect them there"
+                    : ""));
 }
 
 NumaBinding binding(const AccelerateDraft& draft) {

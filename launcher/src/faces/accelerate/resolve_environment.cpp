@@ -62,6 +62,15 @@ bool lacks_peer_access(const GpuModels& models) {
          !models.driver_version.empty() && version_numbers(models.driver_version) < kFirstGood;
 }
 
+/// Accelerate connects workers on the CPU only if this variable is set; without it each of them
+/// trains alone. It does not matter whether the CPU was asked for or is all that there is.
+bool is_connected_on_cpu(const AccelerateDraft& draft) {
+  const bool ranks = draft.starter == Starter::ranks;
+  const bool of_mpi = draft.starter == Starter::mpirun && draft.num_processes > 1;
+  return draft.conduct.cpu_is_a_device && draft.plan.device == plugins::Device::cpu &&
+         (ranks || of_mpi);
+}
+
 /// Those of Accelerate's simple launcher.
 void add_simple_variables(const AccelerateDraft& draft, Environment& environment) {
   const bool use_cpu = draft.settings.boolean("use_cpu");
@@ -141,7 +150,8 @@ void build_environment(AccelerateDraft& draft) {
   }
   if (draft.plan.mode == Mode::plain && draft.starter != Starter::ranks) {
     add_simple_variables(draft, result);
-  } else if (asked_for_cpu(draft) && draft.conduct.cpu_is_a_device) {
+  }
+  if (is_connected_on_cpu(draft)) {
     result["ACCELERATE_USE_CPU"] = "True";
   }
   add_gpu_variables(draft, result);
