@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <random>
 #include <span>
 #include <string_view>
@@ -140,7 +141,17 @@ std::uint32_t agree_on_number(const plugins::WorkerIdentity& identity,
     store->set(key, std::to_string(own));
     return own;
   }
-  return static_cast<std::uint32_t>(std::stoul(store->get(key, timeout)));
+  const std::string text = store->get(key, timeout);
+  std::uint32_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || rest != end) {
+    throw Error(Errc::protocol, fmt::format("the rendezvous store's key {} is to hold a number of "
+                                            "32 bits that rank 0 wrote, found '{}'; another "
+                                            "program writes to the store of this job",
+                                            key, text.substr(0, 64)));
+  }
+  return number;
 }
 
 }  // namespace acc::detail

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -51,6 +52,46 @@ TEST_CASE("ranks that were not started alike are told which rank has what") {
     CHECK(said.size() == 3);
     CHECK(said.count(std::string("the ranks of this job were not started alike: ") + row.message) ==
           3);
+  }
+}
+
+namespace {
+
+/// A store in which another program has overwritten the number of the job's saves.
+class ForgedStore : public rendezvous::HashStore {
+ public:
+  ForgedStore(const HashStore& store, std::string number)
+      : HashStore(store), number_(std::move(number)) {}
+  std::string get(std::string_view key, Milliseconds timeout) override {
+    return key.ends_with("agreement/number") ? number_ : HashStore::get(key, timeout);
+  }
+
+ private:
+  std::string number_;
+};
+
+}  // namespace
+
+TEST_CASE("a number in the store that is none is refused by key and value") {
+  for (const std::string number : {"", "x", "-1", "4294967296", "7 ", "7x"}) {
+    CAPTURE(number);
+    std::string said;
+    test::run_ranks({.world_size = 2, .num_machines = 1, .timeout = std::chrono::seconds(1)},
+                    [&](RuntimeSettings settings, auto store) {
+                      try {
+                        if (settings.identity.rank == 1) {
+                          store = std::make_unique<ForgedStore>(
+                              dynamic_cast<rendezvous::HashStore&>(*store), number);
+                        }
+                        Runtime::from_settings(settings, std::move(store));
+                      } catch (const Error& error) {
+                        if (settings.identity.rank == 1) {
+                          said = error.what();
+                        }
+                      }
+                    });
+    CHECK(said.find("agreement/number") != std::string::npos);
+    CHECK(said.find("found '" + number + "'") != std::string::npos);
   }
 }
 
