@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <poll.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <csignal>
@@ -287,6 +288,57 @@ TEST_CASE("verify: names every damaged file and tensor") {
   CHECK(without.status == 1);
   CHECK(contains(without.err, "__2_0.distcp"));
   CHECK(contains(without.err, "damaged: " + files[2].string() + ", model.transformer.wte.weight"));
+}
+
+TEST_CASE("a pipe in the place of any file is refused by name, and nobody waits for its writer") {
+  const TemporaryFolder folder;
+  const auto replace_by_pipe = [](const fs::path& path) {
+    fs::remove(path);
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  };
+  const fs::path zero = copy_of(kData / "ds_zero2_w3", folder);
+  replace_by_pipe(zero / "latest");
+  const std::string out = folder.path() / "out";
+  for (const Words& command : {Words{"inspect", zero}, Words{"verify", zero},
+                               Words{"merge-weights", zero, out},
+                               Words{"convert", zero, out, "--to", "safetensors"},
+                               Words{"reshard", zero, out, "--num_processes", "2"}}) {
+    CAPTURE(command[0]);
+    const Ended refused = acclaunch(command);
+    CAPTURE(refused.err);
+    CHECK(refused.status == 2);
+    CHECK(contains(refused.err, (zero / "latest").string() + ": not a regular file"));
+  }
+
+  for (const char* name : {"fsdp2_w4", "ds_zero2_w3"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kData / name)) {
+      const fs::path path = entry.path().lexically_relative(kData);
+      if (!entry.is_regular_file()) {
+        continue;
+      }
+      CAPTURE(path.string());
+      const fs::path copy = folder.path() / "copies" / path.begin()->string();
+      fs::remove_all(folder.path() / "copies");
+      fs::create_directory(folder.path() / "copies");
+      fs::copy(kData / name, copy, fs::copy_options::recursive);
+      replace_by_pipe(folder.path() / "copies" / path);
+      const Ended verified = acclaunch({"verify", copy});
+      CAPTURE(verified.err);
+      // Nothing reads the reference values beside a checkpoint.
+      const bool is_read = path.extension() != ".safetensors";
+      CHECK((verified.status == 0) == !is_read);
+      CHECK(contains(verified.err, path.filename().string()) == is_read);
+    }
+  }
+  const fs::path weights = folder.path() / "model.safetensors";
+  replace_by_pipe(weights);
+  for (const char* command : {"inspect", "verify", "estimate-memory"}) {
+    const Ended refused = acclaunch({command, weights});
+    CAPTURE(command);
+    CAPTURE(refused.err);
+    CHECK(refused.status == (std::string(command) == "verify" ? 1 : 2));
+    CHECK(contains(refused.err, weights.string() + ": not a regular file"));
+  }
 }
 
 TEST_CASE("reshard and convert: there and back, weights and optimizer") {

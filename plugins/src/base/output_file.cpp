@@ -21,7 +21,8 @@ constexpr std::size_t kBufferBytes = 64 << 10;
 
 OutputFile::OutputFile(std::filesystem::path path)
     : path_(std::move(path)),
-      fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+      // Non-blocking: opening a pipe of that name would otherwise wait for its reader.
+      fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666)) {
   if (!fd_) {
     throw file_error("create", path_, errno);
   }

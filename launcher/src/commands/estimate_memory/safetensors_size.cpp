@@ -23,6 +23,11 @@ constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference reader's lim
 }
 
 std::ifstream open(const fs::path& path) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {  // a pipe may wait forever
+    fail(path, "not a regular file");
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     throw Error(Errc::not_found, "cannot read " + path.string() + ": " + std::strerror(errno));

@@ -37,7 +37,7 @@ std::size_t OutputSet::add(const std::string& name, std::uint64_t nbytes) {
   const std::size_t number = files_.size();
   files_.push_back({folder_ / name, {}});
   const fs::path path = temporary(number);
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
   if (!fd) {
     const int reason = errno;
     files_.pop_back();

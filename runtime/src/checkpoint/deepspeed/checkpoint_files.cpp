@@ -2,10 +2,13 @@
 
 #include "acc/base/error.hpp"
 #include "checkpoint/deepspeed/deepspeed.hpp"
+#include "checkpoint/files/input_file.hpp"
 #include "checkpoint/files/name_parser.hpp"
 
-#include <fstream>
+#include <algorithm>
+#include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 
 namespace acc::checkpoint::deepspeed {
@@ -60,12 +63,19 @@ FileName parse(const std::string& name) {
   return {};
 }
 
-/// The tag that `latest` names; empty where there is no such file.
+/// The tag that `latest` names; empty where there is no such file. Throws Error(config) where it is
+/// a pipe or a device, from which a read may never return.
 std::string latest_tag(const fs::path& folder) {
-  std::ifstream in(folder / "latest", std::ios::binary);
-  std::string tag(4096, '\0');
-  in.read(tag.data(), static_cast<std::streamsize>(tag.size()));
-  tag.resize(static_cast<std::size_t>(in.gcount()));
+  const fs::path path = folder / "latest";
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (!fs::exists(status) || fs::is_directory(status)) {  // some keep a link to a folder there
+    return "";
+  }
+  constexpr std::uint64_t kLongest = 4096;
+  const InputFile file(path);
+  std::string tag(std::min(file.nbytes(), kLongest), '\0');
+  file.read(0, std::as_writable_bytes(std::span(tag)));
   const auto end = tag.find_last_not_of(" \n\r\t");
   tag.resize(end == std::string::npos ? 0 : end + 1);
   // A tag is a folder here, not a way out of it.

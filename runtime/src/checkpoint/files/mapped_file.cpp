@@ -15,7 +15,8 @@ namespace acc::checkpoint {
 namespace fs = std::filesystem;
 
 MappedFile::MappedFile(const fs::path& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Non-blocking: opening a pipe would otherwise wait for its writer.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) {
     throw file_error("open", path, errno);
