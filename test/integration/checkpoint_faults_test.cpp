@@ -30,6 +30,8 @@ Words names_in(const fs::path& folder) {
   return names;
 }
 
+constexpr const char* kSmall = "scheduler.bin";  // a file of checkpoint_saver's
+
 /// Saves and shows by checkpoint_saver, in a folder of its own.
 struct Saver {
   explicit Saver(std::string how) : mode(std::move(how)), folder(top.path() / "all") {
@@ -74,8 +76,10 @@ bool struck(const Saver& saver, FileFault fault, int& value) {
   const Words before = names_in(saver.folder);
   fs::remove(fault.hit);
   auto variables = fault.variables();
-  if (saver.mode == "replace in two steps") {
-    variables["ACC_NO_EXCHANGE"] = "1";
+  if (saver.mode == "replace in steps") {
+    variables["ACC_NO_EXCHANGE"] = "EINVAL";
+  } else if (saver.mode == "replace in place") {
+    variables["ACC_NO_EXCHANGE"] = "EXDEV";
   }
   Program program(saver.save_command(++value), variables);
   const int status = program.wait();
@@ -95,10 +99,11 @@ bool struck(const Saver& saver, FileFault fault, int& value) {
     CHECK(contains(program.err(), fault.reason()));
     CHECK(contains(program.err(), saver.folder.string()));
     const Words after = names_in(saver.folder);
-    // Whole, where it is: the older one, which readers look for.
-    const bool may_have_old = saver.mode == "replace in two steps";
+    // Where folders cannot be exchanged: the newer one, which readers look for, and the older one.
+    const bool has_steps = saver.mode.starts_with("replace in ");
     CHECK(std::ranges::none_of(after, [&](const std::string& name) {
-      return contains(name, "tmp") || (contains(name, "acc-old") && !may_have_old);
+      return !(has_steps && contains(name, "acc-tmp.removed")) &&
+             (contains(name, "tmp") || (contains(name, "acc-new") && !has_steps));
     }));
   }
   return hit;
@@ -127,7 +132,7 @@ int strike_everywhere(const std::string& mode, const std::string& what) {
 }  // namespace
 
 TEST_CASE("killed or out of room at any call, a save leaves the older checkpoint or the new one") {
-  for (const std::string mode : {"series", "replace", "replace in two steps"}) {
+  for (const std::string mode : {"series", "replace", "replace in steps", "replace in place"}) {
     for (const std::string what : {"kill", "ENOSPC", "EIO"}) {
       CAPTURE(mode);
       CAPTURE(what);
@@ -207,17 +212,110 @@ TEST_CASE("all that a checkpoint consists of is on the disk before its name is")
   }
 }
 
-TEST_CASE("a disk that is too small for the new checkpoint keeps the old one") {
-  const Words mounting = {"/usr/bin/unshare", "-m", "/bin/sh", "-c"};
-  const auto on_disk_of = [&](const std::string& size, const std::string& script) {
-    const TemporaryFolder folder;
-    Words command = mounting;
-    command.push_back("cd " + folder.path().string() + " && mount -t tmpfs -o size=" + size +
-                      " none . && cd " + folder.path().string() + " && " + script);
-    Program program(command);
-    program.wait();
-    return program.out() + program.err();
+TEST_CASE("an older checkpoint that cannot be removed stays, the save succeeds, the next retries") {
+  struct Row {
+    const char* mode;
+    const char* target;  // what cannot be removed
+    const char* what;
   };
+  const Row rows[] = {
+      {"series", "checkpoint_0", "EXDEV"},     {"series", "checkpoint_0", "EPERM"},
+      {"series", "checkpoint_0", "EBUSY"},     {"series", "checkpoint_0", "ENOTEMPTY"},
+      {"replace", "c.acc-tmp.", "EPERM"},      {"replace", "c.acc-tmp.", "EBUSY"},
+      {"replace", "c.acc-tmp.", "ENOTEMPTY"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.mode);
+    CAPTURE(row.what);
+    const Saver saver(row.mode);
+    const bool is_series = saver.mode == "series";
+    auto command = [&](int value) {
+      Words words = saver.save_command(value);
+      words.back() = "1";  // of a series
+      return words;
+    };
+    REQUIRE(Program(command(1)).wait() == 0);
+    const FileFault fault{
+        .what = row.what, .under = saver.folder / row.target, .hit = saver.top.path() / "hit"};
+    for (const int value : {2, 3}) {
+      Program program(command(value), fault.variables());
+      const int status = program.wait();
+      CAPTURE(program.err());
+      CHECK(status == 0);
+      CHECK(contains(program.err(), row.target));
+      CHECK(contains(program.err(), ": " + fault.reason()));
+      CHECK(saver.value() == value);
+      CHECK(saver.latest_is_true());
+    }
+    REQUIRE(Program(command(4)).wait() == 0);
+    CHECK(saver.value() == 4);
+    CHECK(saver.top_names() == (is_series ? Words{"checkpoint_3", "latest"} : Words{"c"}));
+  }
+}
+
+namespace {
+
+/// Output of a shell script in a folder on which a tmpfs of that size is mounted.
+std::string on_disk_of(const std::string& size, const std::string& script) {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string();
+  Program program({"/usr/bin/unshare", "-m", "/bin/sh", "-c",
+                   "cd " + at + " && mount -t tmpfs -o size=" + size + " none . && cd " + at +
+                       " && " + script});
+  program.wait();
+  return program.out() + program.err();
+}
+
+}  // namespace
+
+TEST_CASE("checkpoints of the lower layer of an overlayfs are replaced, and stay in their series") {
+  const std::string mount =
+      "mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work all";
+  const std::string folders = "mkdir lower upper work all; ";
+  if (on_disk_of("10m", folders + mount + " && echo mounted") != "mounted\n") {
+    MESSAGE("skipped: this machine lets nobody mount an overlayfs");
+    return;
+  }
+  const std::string saver = std::string(ACC_CHECKPOINT_SAVER) + " ";
+  const std::string out = on_disk_of(
+      "10m", folders + saver + "series lower/s 1 1; " + saver + "replace lower/c 1; " + mount +
+                 "; " + saver + "series all/s 2 1 2>err; echo $?; cat err; " + saver +
+                 "show series all/s; " + saver + "replace all/c 2; echo $?; " + saver +
+                 "show replace all/c; ls -A all all/s");
+  CAPTURE(out);
+  CHECK(contains(out, "checkpoint_0.acc-tmp.removed: Invalid cross-device link\n"
+                      "2 checkpoint_1\n0\n2 c\nall:\nc\ns\n\n"
+                      "all/s:\ncheckpoint_0\ncheckpoint_1\nlatest\n"));
+  CHECK(out.starts_with("0\ncannot rename all/s/checkpoint_0 to "));
+}
+
+TEST_CASE("a checkpoint with an immutable file is out of the way of a series") {
+  const Saver saver("series");
+  saver.save(1);
+  const std::string file = (saver.folder / "checkpoint_0" / kSmall).string();
+  if (Program({"/usr/bin/chattr", "+i", file}).wait() != 0) {
+    MESSAGE("skipped: this file system has no immutable files, or nobody may make one");
+    return;
+  }
+  Words command = saver.save_command(2);
+  command.back() = "1";
+  Program program(command);
+  const int status = program.wait();
+  const Words names = names_in(saver.folder);
+  const std::string left = "checkpoint_0.acc-tmp.removed/";
+  REQUIRE(Program({"/usr/bin/chattr", "-i", saver.folder / (left + kSmall)}).wait() == 0);
+  CAPTURE(program.err());
+  CHECK(status == 0);
+  CHECK(contains(program.err(), left + kSmall + ": Operation not permitted"));
+  // All that can be removed is: the large file takes no room.
+  CHECK(std::ranges::count_if(names, [&](const std::string& name) {
+          return name.starts_with(left);
+        }) == 1);
+  saver.save(3);
+  CHECK(saver.top_names() == Words{"checkpoint_1", "checkpoint_2", "latest"});
+}
+
+TEST_CASE("a disk that is too small for the new checkpoint keeps the old one") {
   if (on_disk_of("1m", "echo mounted") != "mounted\n") {
     MESSAGE("skipped: this machine lets nobody mount a tmpfs");
     return;

@@ -67,12 +67,16 @@ void save(AtomicFolder& folder, const std::string& value) {
 void save(const std::string& mode, const fs::path& path, const std::string& value,
           std::optional<int> total_limit) {
   const SeriesFolder series(path);
-  AtomicFolder folder(mode == "series" ? series.next() : path, is_ours,
-                      static_cast<std::uint32_t>(::getpid()));
+  const bool is_new = mode == "series";
+  AtomicFolder folder(is_new ? series.next() : path, is_ours,
+                      static_cast<std::uint32_t>(::getpid()),
+                      is_new ? Existing::refuse : Existing::replace);
   try {
     save(folder, value);
     if (mode == "series") {
-      series.committed(folder.target(), total_limit);
+      for (const std::string& failure : series.committed(folder.target(), total_limit)) {
+        std::fprintf(stderr, "%s\n", failure.c_str());
+      }
     }
   } catch (const acc::Error&) {
     folder.abandon();

@@ -5,10 +5,14 @@
 //   ACC_FAULT        "kill": the process is killed before that call, or half way through a write;
 //                    "ENOSPC", "EDQUOT", "EIO": that call and all later ones that take room (for
 //                    EIO: that write or flush) fail so, a write after half of it. Only such calls
-//                    are counted then.
+//                    are counted then. "EXDEV", "EPERM", "EBUSY", "ENOTEMPTY": that call and all
+//                    later ones that move away what lies there (EXDEV, EPERM), or remove it (all
+//                    but EXDEV), fail so.
 //   ACC_FAULT_HIT    a file to make when it happens; it gets the call's name and path
 //   ACC_FAULT_LOG    a file that gets all such calls, a line each
-//   ACC_NO_EXCHANGE  where set, folders cannot be exchanged, as on some file systems
+//   ACC_NO_EXCHANGE  folders cannot be exchanged, as on some file systems: the errno, EINVAL or
+//                    EXDEV. With EXDEV, as on an overlayfs, no folder loses its name either that
+//                    is no temporary one (".acc-")
 //   ACC_FAULT_RANK   only in the process whose RANK it is, where given
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,16 +30,35 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum Kind { kOther = 0, kTakesRoom = 1, kFlushes = 2, kWrites = kTakesRoom | kFlushes };
+enum Kind {
+  kOther = 0,
+  kTakesRoom = 1,
+  kFlushes = 2,
+  kWrites = kTakesRoom | kFlushes,
+  kRemoves = 4,
+  kMovesAway = 8,
+};
 
 static atomic_int calls;
 
+static int number_of(const char* name) {
+  static const struct {
+    const char* name;
+    int number;
+  } kErrors[] = {{"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EXDEV", EXDEV},
+                 {"EPERM", EPERM},   {"EBUSY", EBUSY},   {"ENOTEMPTY", ENOTEMPTY},
+                 {"EINVAL", EINVAL}};
+  for (size_t i = 0; i < sizeof kErrors / sizeof kErrors[0]; ++i) {
+    if (strcmp(name, kErrors[i].name) == 0) {
+      return kErrors[i].number;
+    }
+  }
+  return EIO;
+}
+
 static int fault_error(void) {
   const char* fault = getenv("ACC_FAULT");
-  if (fault == NULL || strcmp(fault, "kill") == 0) {
-    return 0;
-  }
-  return strcmp(fault, "ENOSPC") == 0 ? ENOSPC : strcmp(fault, "EDQUOT") == 0 ? EDQUOT : EIO;
+  return fault == NULL || strcmp(fault, "kill") == 0 ? 0 : number_of(fault);
 }
 
 static int is_chosen_rank(void) {
@@ -46,8 +69,12 @@ static int is_chosen_rank(void) {
 
 static int is_counted(enum Kind kind) {
   switch (fault_error()) {
-    case 0: return 1;
+    case 0: return kind != kMovesAway;  // its other name is counted
     case EIO: return (kind & kFlushes) != 0;
+    case EXDEV: return kind == kMovesAway;
+    case EPERM: return kind == kMovesAway || kind == kRemoves;
+    case EBUSY:
+    case ENOTEMPTY: return kind == kRemoves;
     default: return (kind & kTakesRoom) != 0;
   }
 }
@@ -205,17 +232,39 @@ DEFINE_ON_FD(close, kOther, (int fd), (fd))
 DEFINE_ON_PATH(mkdir, kTakesRoom, AT_FDCWD, path, (const char* path, mode_t mode), (path, mode))
 DEFINE_ON_PATH(mkdirat, kTakesRoom, at, path, (int at, const char* path, mode_t mode),
                (at, path, mode))
-DEFINE_ON_PATH(unlink, kOther, AT_FDCWD, path, (const char* path), (path))
-DEFINE_ON_PATH(unlinkat, kOther, at, path, (int at, const char* path, int flags), (at, path, flags))
-DEFINE_ON_PATH(rmdir, kOther, AT_FDCWD, path, (const char* path), (path))
-DEFINE_ON_PATH(rename, kTakesRoom, AT_FDCWD, to, (const char* from, const char* to), (from, to))
+DEFINE_ON_PATH(unlink, kRemoves, AT_FDCWD, path, (const char* path), (path))
+DEFINE_ON_PATH(unlinkat, kRemoves, at, path, (int at, const char* path, int flags), (at, path, flags))
+DEFINE_ON_PATH(rmdir, kRemoves, AT_FDCWD, path, (const char* path), (path))
+
+static int no_exchange_error(void) {
+  const char* name = getenv("ACC_NO_EXCHANGE");
+  return name == NULL ? 0 : number_of(name);
+}
+
+static int is_lower_folder(const char* path) {
+  struct stat status;
+  return no_exchange_error() == EXDEV && strstr(path, ".acc-") == NULL &&
+         lstat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+int rename(const char* from, const char* to) {
+  if (is_lower_folder(from)) {
+    errno = EXDEV;
+    return -1;
+  }
+  if (turn_in("rename", AT_FDCWD, to, kTakesRoom) == kFail ||
+      turn_in("rename", AT_FDCWD, from, kMovesAway) == kFail) {
+    return failed();
+  }
+  return ORIGINAL(rename)(from, to);
+}
 DEFINE_ON_PATH(renameat, kTakesRoom, to_at, to,
                (int from_at, const char* from, int to_at, const char* to),
                (from_at, from, to_at, to))
 
 int renameat2(int from_at, const char* from, int to_at, const char* to, unsigned flags) {
-  if (getenv("ACC_NO_EXCHANGE") != NULL && flags != 0) {
-    errno = EINVAL;
+  if (no_exchange_error() != 0 && flags != 0) {
+    errno = no_exchange_error();
     return -1;
   }
   return turn_in("renameat2", to_at, to, kTakesRoom) == kFail

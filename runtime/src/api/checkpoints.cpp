@@ -36,12 +36,17 @@ void Runtime::save(const std::string& directory, const Model& model, const Optim
 
 void Runtime::save(const std::string& directory, std::span<const Trained> parts,
                    const SavedState& state) {
-  const flight::Scope scope(state_->groups.recorder.get(), "save", "");
+  state_->save(directory, parts, state, checkpoint::Existing::replace);
+}
+
+void detail::RuntimeState::save(const std::string& directory, std::span<const Trained> parts,
+                                const SavedState& state, checkpoint::Existing existing) {
+  const flight::Scope scope(groups.recorder.get(), "save", "");
   std::vector<checkpoint::Part> all;
   for (const Trained& each : parts) {
     all.push_back(checkpoint::part_of(*each.model.state_, *each.optimizer.state_));
   }
-  guarded(state_->groups, [&] { checkpoint::save(all, directory, state, state_->save_id++); });
+  guarded(groups, [&] { checkpoint::save(all, directory, state, save_id++, existing); });
 }
 
 SavedState Runtime::load(const std::string& directory, Model& model, Optimizer& optimizer) {

@@ -2,17 +2,27 @@
 
 #include "acc/runtime.hpp"
 #include "api/activation_store.hpp"
+#include "checkpoint/files/atomic_folder.hpp"
 #include "device/open_device.hpp"
 #include "sharding/groups.hpp"
 #include "trace/tracer.hpp"
 
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 
 namespace acc::rendezvous {
 class Store;
 }
 
 namespace acc::detail {
+
+/// A folder of checkpoints, as this job last saw it.
+struct KnownSeries {
+  std::optional<std::int64_t> last;  ///< highest number; -1 in an empty folder
+  std::string warned;                ///< what could not be removed, as it was last reported
+};
 
 /// What one process has of the job: settings, the device, the store, the groups.
 class RuntimeState {
@@ -29,6 +39,11 @@ class RuntimeState {
   std::shared_ptr<ActivationStore> activations;  ///< null until something is kept
   /// Of the next save: the same on all ranks, and another one than that of any save before.
   std::uint32_t save_id = 0;
+  std::map<std::string, KnownSeries> series;  ///< rank 0's, by the folder's absolute path
+
+  /// `Runtime::save`; `existing`: the action where the directory is already there.
+  void save(const std::string& directory, std::span<const Trained> parts, const SavedState& state,
+            checkpoint::Existing existing);
 
  private:
   void start_trace();

@@ -142,7 +142,7 @@ TEST_CASE("what killed predecessors left is removed, but not what this attempt's
   const TemporaryFolder top;
   const fs::path target = top.path() / "c";
   save(target, "first");
-  for (const char* left : {"c.acc-tmp.5", "c.acc-tmp.removed", "c.acc-old"}) {
+  for (const char* left : {"c.acc-tmp.5", "c.acc-tmp.removed", "c.acc-tmp.removed.1"}) {
     fs::create_directories(top.path() / left / "inner/deep");
     std::ofstream(top.path() / left / "inner/deep/file") << "half";
   }
@@ -157,15 +157,44 @@ TEST_CASE("what killed predecessors left is removed, but not what this attempt's
   CHECK(names_in(top.path()) == std::set<std::string>{"c", "cc.acc-tmp.5"});
 }
 
-TEST_CASE("without an exchange, the older folder is found between the two renames") {
+TEST_CASE("without an exchange, the newer folder is found wherever the replacement was killed") {
+  for (const bool has_half_of_older : {false, true}) {
+    CAPTURE(has_half_of_older);
+    const TemporaryFolder top;
+    const fs::path target = top.path() / "c";
+    save(target, "first");
+    fs::copy(target, top.path() / "c.acc-new", fs::copy_options::recursive);
+    fs::remove(target / "top");
+    if (!has_half_of_older) {
+      fs::remove_all(target);
+    }
+    CHECK(content(folder_at(target).current()) == "first");
+    folder_at(target, 2).begin();
+    CHECK(content(target) == "first");
+    CHECK(names_in(top.path()) == std::set<std::string>{"c"});
+    CHECK(folder_at(target).current() == folder_at(target).target());
+  }
+}
+
+TEST_CASE("of two jobs that save to one folder, one is told of the other") {
   const TemporaryFolder top;
   const fs::path target = top.path() / "c";
-  save(target, "first");
-  fs::rename(target, top.path() / "c.acc-old");
-  CHECK(content(folder_at(target).current()) == "first");
-  save(target, "second", 2);
-  CHECK(content(folder_at(target).current()) == "second");
-  CHECK(names_in(top.path()) == std::set<std::string>{"c"});
+  AtomicFolder loser = folder_at(target, 1);
+  loser.make({"inner/deep"});
+  CHECK_NOTHROW(loser.check_there());
+  save(target, "winner's", 2);
+  const std::string message = error_of([&] { loser.check_there(); });
+  CHECK(message == error_of([&] { loser.commit(); }));
+  CHECK(acc::test::contains(message, "/c: "));
+  CHECK(acc::test::contains(message, "/c.acc-tmp.1 is gone: another job saves to the same folder"));
+
+  // Neither has begun over the other: the later one finds the name taken.
+  AtomicFolder later(top.path() / "c", is_ours, 3, Existing::refuse);
+  later.make({"inner/deep"});
+  fill(later, "later");
+  CHECK(acc::test::contains(error_of([&] { later.commit(); }),
+                            "/c has appeared while it was saved here: another job saves"));
+  CHECK(content(target) == "winner's");
 }
 
 TEST_CASE("a save that sleeps while another is made fails when it wakes, wherever it was") {
@@ -204,5 +233,7 @@ TEST_CASE("a folder that is removed is gone at once") {
   fs::create_directories(top.path() / "c.acc-tmp.removed" / "of a killed one");
   remove_at_once(top.path() / "c");
   remove_at_once(top.path() / "c");
+  CHECK(names_in(top.path()) == std::set<std::string>{"c.acc-tmp.removed"});
+  remove_at_once(top.path() / "c.acc-tmp.removed");
   CHECK(names_in(top.path()).empty());
 }

@@ -681,6 +681,45 @@ TEST_CASE("a series keeps its limit and tells the newest alike on all ranks") {
   CHECK(names_in(path) == std::set<std::string>{"checkpoint_1", "checkpoint_2", "latest"});
 }
 
+TEST_CASE("of two jobs in one series, the one that another's save overtakes is told so") {
+  const TemporaryFolder folder;
+  const auto path = [&](const char* name) { return (folder.path() / name).string(); };
+  const Job job = job_of(2, Strategy::full_shard, StateDictType::sharded);
+  for (const bool has_saved : {false, true}) {
+    CAPTURE(has_saved);
+    on_ranks(job, 1, [&](auto& runtime, auto& model, auto&, auto& optimizer) {
+      const acc::CheckpointSeries series(runtime, folder.path().string(), {});
+      CHECK(series.newest().has_value() == has_saved);
+      // A second series of the same job in the same folder is no other job.
+      const acc::CheckpointSeries same(runtime, folder.path().string() + "/", {.total_limit = 2});
+      if (has_saved) {
+        series.save(model, optimizer, {});
+        same.save(model, optimizer, {});
+        series.save(model, optimizer, {});
+      }
+      if (runtime.rank() == 0) {
+        fs::create_directory(path(has_saved ? "checkpoint_8" : "checkpoint_4"));
+      }
+      try {
+        series.save(model, optimizer, {});
+        FAIL("saved");
+      } catch (const acc::Error& error) {
+        const std::string expected =
+            runtime.rank() != 0 ? "rank 0 could not use the folder of checkpoints "
+            : has_saved         ? "found checkpoint_8, which this job did not save (it knows of "
+                                  "checkpoint_7 as the newest): another job saves to the same series"
+                                : "found checkpoint_4, which this job did not save (it knows of no "
+                                  "checkpoint as the newest): another job saves to the same series";
+        const std::string message = error.what();
+        CAPTURE(message);
+        CHECK(message.find(expected) != std::string::npos);
+        CHECK(message.find(folder.path().string()) != std::string::npos);
+      }
+    });
+    fs::create_directories(path("checkpoint_4/pytorch_model_fsdp_0"));  // is one from now on
+  }
+}
+
 TEST_CASE("a series that cannot name its newest fails on every rank") {
   const TemporaryFolder folder;
   fs::create_directories(folder.path() / "latest" / "in the way");

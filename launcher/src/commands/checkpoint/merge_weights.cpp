@@ -88,7 +88,13 @@ int merge_weights_command(std::span<const std::string> arguments) {
   const conversion::Result result = conversion::convert(stored, flags.output_path, options);
   print_result("merged", result, flags.work.quiet());
   if (flags.remove_checkpoint_dir) {
-    fs::remove_all(flags.checkpoint_directory);
+    std::error_code error;
+    fs::remove_all(flags.checkpoint_directory, error);
+    if (error) {
+      throw Error(Errc::config, "--remove_checkpoint_dir: the weights are merged, but " +
+                                    flags.checkpoint_directory +
+                                    " cannot be removed: " + error.message());
+    }
     if (!flags.work.quiet()) {
       std::printf("removed %s\n", flags.checkpoint_directory.c_str());
     }

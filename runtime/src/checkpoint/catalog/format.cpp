@@ -110,8 +110,9 @@ std::string to_string(Format format) {
 }
 
 fs::path find_checkpoint(const fs::path& path) {
-  if (!fs::exists(path)) {
-    return AtomicFolder(path, accelerate::is_ours).current();
+  const AtomicFolder folder(path, accelerate::is_ours);
+  if (const fs::path current = folder.current(); current != folder.target()) {
+    return current;
   }
   if (fs::is_directory(path) && !format_of_folder(path, names_in(path))) {
     return SeriesFolder(path).newest().value_or(path);

@@ -1,12 +1,18 @@
 #include "checkpoint/files/atomic_folder.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/log.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <iterator>
+#include <ranges>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -69,12 +75,39 @@ void rename_folder(const fs::path& from, const fs::path& to) {
   }
 }
 
+// Goes on after a file that cannot be removed: a checkpoint is large, and its rest takes room.
 void clear_away(const fs::path& folder) {
-  std::error_code error;
-  fs::remove_all(folder, error);
-  if (error) {
-    throw file_error("remove", folder, error.value());
+  std::vector<fs::directory_entry> entries = {fs::directory_entry(folder)};
+  if (is_real_folder(entries[0])) {
+    std::ranges::copy(entries_of<fs::recursive_directory_iterator>(folder),
+                      std::back_inserter(entries));
   }
+  fs::path failed;
+  int reason = 0;
+  for (const auto& entry : entries | std::views::reverse) {
+    const char* const path = entry.path().c_str();
+    const int result = is_real_folder(entry) ? ::rmdir(path) : ::unlink(path);
+    if (result != 0 && errno != ENOENT && reason == 0) {
+      reason = errno;
+      failed = entry.path();
+    }
+  }
+  if (reason != 0) {
+    throw file_error("remove", failed, reason);
+  }
+}
+
+// A free name for what is to be removed, beside the target that `folder` is or was a temporary form
+// of. Another removal may have left the first such name.
+fs::path name_for_removal(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  const fs::path removed =
+      folder_of(folder) / (name.substr(0, name.rfind(kTemporary)) + std::string(kRemoved));
+  fs::path result = removed;
+  for (int number = 1; is_there(result); ++number) {
+    result = removed.string() + "." + std::to_string(number);
+  }
+  return result;
 }
 
 // Of several processes that make the same folder at once, all succeed. Tells which made it.
@@ -128,21 +161,28 @@ void remove_at_once(const fs::path& folder) {
   if (!is_there(folder)) {
     return;
   }
-  fs::path removed = folder;
-  if (!folder.string().ends_with(kRemoved)) {
-    removed += kRemoved;
-    clear_away(removed);
-    rename_folder(folder, removed);
+  const std::string name = folder.filename().string();
+  if (name.find(kRemoved) != std::string::npos) {
+    return clear_away(folder);
   }
-  clear_away(removed);
+  const fs::path removed = name_for_removal(folder);
+  if (::rename(folder.c_str(), removed.c_str()) == 0) {
+    return clear_away(removed);
+  }
+  const int reason = errno;
+  if (name.find(kTemporary) == std::string::npos) {
+    throw file_error("rename " + folder.string() + " to", removed, reason);
+  }
+  clear_away(folder);
 }
 
 AtomicFolder::AtomicFolder(const fs::path& target, std::function<bool(const std::string&)> is_ours,
-                           std::uint32_t id)
+                           std::uint32_t id, Existing existing)
     : target_(resolved(target)),
       temporary_(target_.string() + kTemporary + std::to_string(id)),
-      old_(target_.string() + ".acc-old"),
-      is_ours_(std::move(is_ours)) {}
+      new_(target_.string() + ".acc-new"),
+      is_ours_(std::move(is_ours)),
+      existing_(existing) {}
 
 void AtomicFolder::check_ours(const fs::path& folder) const {
   if (!is_folder(folder)) {
@@ -160,17 +200,16 @@ void AtomicFolder::check_ours(const fs::path& folder) const {
 
 // Away from its name first: of a process that wakes up over it, the commit must fail rather than
 // exchange the target for half a folder.
-void AtomicFolder::remove_ours(const fs::path& folder) const {
-  if (!is_there(folder)) {
-    return;
+void AtomicFolder::discard(const fs::path& folder) const {
+  try {
+    if (is_there(folder)) {
+      check_ours(folder);
+      remove_at_once(folder);
+    }
+  } catch (const Error& error) {
+    logger("runtime")->warn("{}; it stays, and the next save to {} tries again", error.what(),
+                            target_.string());
   }
-  check_ours(folder);
-  const fs::path removed = target_.string() + kRemoved;
-  if (folder != removed) {
-    remove_ours(removed);
-    rename_folder(folder, removed);
-  }
-  clear_away(removed);
 }
 
 void AtomicFolder::remove_predecessors() const {
@@ -181,7 +220,8 @@ void AtomicFolder::remove_predecessors() const {
   const std::string prefix = target_.filename().string() + kTemporary;
   for (const auto& entry : entries_of<fs::directory_iterator>(parent)) {
     if (entry.path().filename().string().starts_with(prefix) && entry.path() != temporary_) {
-      remove_ours(entry.path());
+      check_ours(entry.path());
+      discard(entry.path());
     }
   }
 }
@@ -202,15 +242,17 @@ void AtomicFolder::make(const std::vector<std::string>& folders) {
 }
 
 void AtomicFolder::abandon() noexcept {
-  std::error_code ignored;
-  fs::remove_all(temporary_, ignored);
+  try {
+    clear_away(temporary_);
+  } catch (const std::exception&) {  // the next save tries again
+  }
 }
 
 void AtomicFolder::begin() {
-  if (is_there(old_) && !is_there(target_)) {
-    rename_folder(old_, target_);
+  if (is_there(new_)) {
+    check_ours(new_);
+    put_new_in_place();
   }
-  remove_ours(old_);
   remove_predecessors();
   if (is_there(target_)) {
     check_ours(target_);
@@ -218,40 +260,83 @@ void AtomicFolder::begin() {
   }
 }
 
+Error AtomicFolder::taken_over() const {
+  return {Errc::config,
+          "cannot write the folder " + target_.string() + ": " + temporary_.string() +
+              " is gone: another job saves to the same folder, or a later attempt of this job; "
+              "give each job a folder of its own"};
+}
+
+void AtomicFolder::check_there() const {
+  if (made_ && !is_folder(temporary_)) {
+    throw taken_over();
+  }
+}
+
 void AtomicFolder::commit() {
   if (!is_folder(temporary_)) {
-    throw Error(Errc::config, "cannot write the folder " + target_.string() + ": " +
-                                  temporary_.string() + " is gone; another save has taken over");
+    throw taken_over();
   }
   sync_folders(temporary_);
-  if (!is_there(target_)) {
+  if (existing_ == Existing::refuse) {
+    name_new();
+  } else if (!is_there(target_)) {
     rename_folder(temporary_, target_);
   } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(),
                          RENAME_EXCHANGE) != 0) {
-    if (errno != EINVAL && errno != ENOSYS) {
+    // EXDEV: the target is of the lower layer of an overlayfs.
+    if (errno != EINVAL && errno != ENOSYS && errno != EXDEV) {
       throw file_error("exchange " + temporary_.string() + " with", target_, errno);
     }
-    replace_in_two_steps();
+    replace_in_steps();
   }
   sync_folder(folder_of(target_));
-  remove_ours(old_);
-  remove_ours(temporary_);
+  discard(temporary_);
 }
 
-// For file systems without RENAME_EXCHANGE. Between the two steps only `old_` is there, which
-// `current` and `begin` know to look for.
-void AtomicFolder::replace_in_two_steps() const {
-  rename_folder(target_, old_);
-  try {
-    rename_folder(temporary_, target_);
-  } catch (const Error&) {
-    ::rename(old_.c_str(), target_.c_str());
-    throw;
+void AtomicFolder::name_new() const {
+  if (::rename(temporary_.c_str(), target_.c_str()) == 0) {
+    return;
   }
+  if (errno == ENOTEMPTY || errno == EEXIST) {
+    throw Error(Errc::config, target_.string() +
+                                  " has appeared while it was saved here: another job saves to the "
+                                  "same series; give each job a folder of its own");
+  }
+  throw file_error("rename " + temporary_.string() + " to", target_, errno);
+}
+
+// For file systems that cannot exchange the two. From the first step on `new_` is the checkpoint,
+// which `current` and `begin` know to look for; the target may be half removed.
+void AtomicFolder::replace_in_steps() const {
+  rename_folder(temporary_, new_);
+  sync_folder(folder_of(target_));
+  try {
+    put_new_in_place();
+  } catch (const Error& error) {
+    throw Error(Errc::config, std::string(error.what()) + "; the new checkpoint is complete in " +
+                                  new_.string() + ", which acclaunch reads in place of " +
+                                  target_.string());
+  }
+}
+
+void AtomicFolder::put_new_in_place() const {
+  const fs::path removed = name_for_removal(target_);
+  if (is_there(target_)) {
+    check_ours(target_);
+    if (::rename(target_.c_str(), removed.c_str()) != 0) {
+      if (errno != EXDEV) {
+        throw file_error("rename " + target_.string() + " to", removed, errno);
+      }
+      clear_away(target_);
+    }
+  }
+  rename_folder(new_, target_);
+  discard(removed);
 }
 
 fs::path AtomicFolder::current() const {
-  return !is_there(target_) && is_there(old_) ? old_ : target_;
+  return is_there(new_) ? new_ : target_;
 }
 
 }  // namespace acc::checkpoint

@@ -114,25 +114,35 @@ fs::path SeriesFolder::next() const {
   return folder_ / name_of(checkpoints.empty() ? 0 : checkpoints.rbegin()->first + 1);
 }
 
-void SeriesFolder::committed(const fs::path& path, std::optional<int> total_limit) const {
+std::vector<std::string> SeriesFolder::committed(const fs::path& path,
+                                                 std::optional<int> total_limit) const {
   const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
   write_file(folder_ / kLatest, name, Overwrite::yes);
+  std::vector<std::string> failures;
+  const auto remove = [&failures](const fs::path& old) {
+    try {
+      remove_at_once(old);
+    } catch (const Error& error) {
+      failures.emplace_back(error.what());
+    }
+  };
   for (const std::string& left : names_in(folder_)) {
     if (is_left_behind(left)) {
-      remove_at_once(folder_ / left);
+      remove(folder_ / left);
     }
   }
   if (!total_limit) {
-    return;
+    return failures;
   }
   auto checkpoints = checkpoints_in(folder_);
   std::erase_if(checkpoints, [&](const auto& each) {
     return each.second.filename() == name || !is_complete(each.second);
   });
   while (std::ssize(checkpoints) >= std::max(*total_limit, 1)) {
-    remove_at_once(checkpoints.begin()->second);
+    remove(checkpoints.begin()->second);
     checkpoints.erase(checkpoints.begin());
   }
+  return failures;
 }
 
 }  // namespace acc::checkpoint

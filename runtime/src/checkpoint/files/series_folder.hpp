@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 /// A folder of checkpoints "checkpoint_<n>", as Accelerate names them automatically, with a file
 /// `latest` that holds the name of the newest, as DeepSpeed writes it (no newline). One process at
@@ -22,8 +24,10 @@ class SeriesFolder {
   /// After `path` was committed: `latest` is exchanged for one that names it, then all but the
   /// newest `total_limit` complete ones are removed (nothing where it is absent), and what a
   /// predecessor left half removed. What is being removed is no checkpoint from the first moment
-  /// on.
-  void committed(const std::filesystem::path& path, std::optional<int> total_limit) const;
+  /// on. Returns one line per folder that could not be removed, with the reason; the next call
+  /// tries again.
+  [[nodiscard]] std::vector<std::string> committed(const std::filesystem::path& path,
+                                                   std::optional<int> total_limit) const;
 
  private:
   std::filesystem::path folder_;

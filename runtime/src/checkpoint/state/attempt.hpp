@@ -24,6 +24,18 @@ class Attempt {
     }
   }
 
+  /// Runs `look` where a step has failed: what it throws is a better reason, and takes its place.
+  template <typename Look>
+  void explain(const Look& look) noexcept {
+    if (failure_) {
+      try {
+        look();
+      } catch (...) {
+        failure_ = std::current_exception();
+      }
+    }
+  }
+
   /// Tells every rank whether all went well everywhere: one all_reduce, and where it did not,
   /// the reason too. Throws the own failure, or Error(config) that names a rank that failed
   /// and its reason. `what`: the attempt, in what the others say.

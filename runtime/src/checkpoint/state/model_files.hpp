@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/runtime.hpp"
+#include "checkpoint/files/atomic_folder.hpp"
 
 #include <cstdint>
 #include <span>
@@ -31,7 +32,7 @@ void state_dict(detail::ModelState& model, const StateDictOptions& options,
 
 /// `id`: the same on all ranks, and another one for every save.
 void save(std::span<const Part> parts, const std::string& directory, const SavedState& state,
-          std::uint32_t id);
+          std::uint32_t id, Existing existing);
 SavedState load(std::span<const Part> parts, const std::string& directory);
 
 }  // namespace acc::checkpoint

@@ -71,11 +71,12 @@ void check_names(const ProgramState& values) {
 class Save {
  public:
   Save(std::span<const Part> parts, const std::string& directory, const SavedState& state,
-       std::uint32_t id)
+       std::uint32_t id, Existing existing)
       : parts_(parts),
         directory_(directory),
         state_(state),
         id_(id),
+        existing_(existing),
         engine_(parts.front().model->engine()),
         rank_(engine_.groups.world->rank()),
         ranks_(engine_.groups.world->size()) {}
@@ -87,6 +88,7 @@ class Save {
         write_part(parts_[i], static_cast<int>(i));
       }
       attempt_([this] { write_small_files(); });
+      attempt_.explain([this] { check_there(); });
       attempt_.settle(engine_.groups, "saving " + directory_);
       if (rank_ == 0) {
         commit();
@@ -114,8 +116,15 @@ class Save {
     return folder_->temporary() / path;
   }
 
+  /// Of a file that cannot be written because its folder is gone, the reason is that.
+  void check_there() const {
+    if (folder_) {
+      folder_->check_there();
+    }
+  }
+
   void begin() {
-    folder_.emplace(directory_, accelerate::is_ours, id_);
+    folder_.emplace(directory_, accelerate::is_ours, id_, existing_);
     check_names(state_.program);
     check_names(state_.of_rank);
     if (rank_ == 0) {
@@ -239,6 +248,7 @@ class Save {
   /// hear of it.
   void commit() {
     try {
+      check_there();
       Manifest manifest = manifest_of();
       for (const Expected& each : expected_) {
         manifest.files.push_back(found(each));
@@ -310,6 +320,7 @@ class Save {
   const std::string& directory_;
   const SavedState& state_;
   std::uint32_t id_;
+  Existing existing_;
   const sharding::Engine& engine_;
   int rank_, ranks_;
   Attempt attempt_;
@@ -330,11 +341,11 @@ Part part_of(detail::ModelState& model, detail::OptimizerState& optimizer) {
 }
 
 void save(std::span<const Part> parts, const std::string& directory, const SavedState& state,
-          std::uint32_t id) {
+          std::uint32_t id, Existing existing) {
   if (parts.empty()) {
     throw Error(Errc::invalid_argument, "a checkpoint needs a model at least");
   }
-  Save(parts, directory, state, id).run();
+  Save(parts, directory, state, id, existing).run();
 }
 
 }  // namespace acc::checkpoint
