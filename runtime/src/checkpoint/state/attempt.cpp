@@ -53,7 +53,8 @@ std::string share(collectives::ProcessGroup& world, std::string text) {
 
 }  // namespace
 
-void Attempt::settle(const sharding::Groups& groups, const std::string& what) const {
+void Attempt::settle(const sharding::Groups& groups, const std::string& what,
+                     const std::function<void()>& undo) const {
   auto& world = *groups.world;
   std::array<double, 1> failed = {failure_ ? static_cast<double>(world.size() - world.rank())
                                            : 0.0};
@@ -61,6 +62,9 @@ void Attempt::settle(const sharding::Groups& groups, const std::string& what) co
   world.all_reduce(failed, ReduceOp::max)->wait_released();
   if (failed[0] == 0.0) {
     return;
+  }
+  if (undo) {
+    undo();
   }
   // The reason goes to all: a launcher ends the rank that has it as soon as another has gone.
   const int rank = world.size() - static_cast<int>(failed[0]);

@@ -3,6 +3,7 @@
 #include "sharding/groups.hpp"
 
 #include <exception>
+#include <functional>
 #include <string>
 
 namespace acc::checkpoint {
@@ -38,8 +39,10 @@ class Attempt {
 
   /// Tells every rank whether all went well everywhere: one all_reduce, and where it did not,
   /// the reason too. Throws the own failure, or Error(config) that names a rank that failed
-  /// and its reason. `what`: the attempt, in what the others say.
-  void settle(const sharding::Groups& groups, const std::string& what) const;
+  /// and its reason. `what`: the attempt, in what the others say. `undo` runs on every rank where
+  /// one has failed: after all have stopped, and before any hears of it and may end the job.
+  void settle(const sharding::Groups& groups, const std::string& what,
+              const std::function<void()>& undo = {}) const;
 
  private:
   [[noreturn]] void rethrow() const;

@@ -89,14 +89,12 @@ class Save {
       }
       attempt_([this] { write_small_files(); });
       attempt_.explain([this] { check_there(); });
-      attempt_.settle(engine_.groups, "saving " + directory_);
+      attempt_.settle(engine_.groups, "saving " + directory_, [this] { abandon(); });
       if (rank_ == 0) {
         commit();
       }
     } catch (...) {
-      if (rank_ == 0 && folder_) {
-        folder_->abandon();
-      }
+      abandon();
       throw;
     }
   }
@@ -120,6 +118,12 @@ class Save {
   void check_there() const {
     if (folder_) {
       folder_->check_there();
+    }
+  }
+
+  void abandon() {
+    if (rank_ == 0 && folder_) {
+      folder_->abandon();
     }
   }
 
@@ -258,6 +262,7 @@ class Save {
       file.close();
       folder_->commit();
     } catch (const std::exception& error) {
+      abandon();  // the launcher may end this rank as soon as its peers have heard of it
       engine_.groups.abort(
           fmt::format("rank 0 could not complete {}: {}", directory_, error.what()));
       throw;
