@@ -25,7 +25,7 @@ constexpr std::array kSettings = {
     SettingRow{.key = "max_keys", .type = Type::integer, .fallback = "10000000", .allowed = "1..",
                .help = "keys and queued values; the client that would pass it loses its connection, as with all below"},
     SettingRow{.key = "max_bytes", .type = Type::size, .fallback = "4GiB", .allowed = "1MiB..",
-               .help = "of all keys and values together, with what it takes to keep them"},
+               .help = "of all keys and values, jobs and reports together, with what it takes to keep them"},
     SettingRow{.key = "max_frame_bytes", .type = Type::size, .fallback = "512MiB", .allowed = "16KiB..",
                .help = "of one request, or one reply"},
     SettingRow{.key = "max_buffered_bytes", .type = Type::size, .fallback = "1GiB", .allowed = "1MiB..",

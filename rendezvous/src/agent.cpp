@@ -1,6 +1,9 @@
 #include "acc/rendezvous/agent.hpp"
 
+#include "acc/base/error.hpp"
 #include "agent_impl.hpp"
+
+#include <algorithm>
 
 namespace acc::rendezvous {
 
@@ -22,7 +25,7 @@ void Agent::Impl::hear(rounds::ServerMessage message) {
     said_at_.reset();
     say_what_is_waited_for(waiting->text);  // the server knows whether there is a limit
   } else if (auto* formed = std::get_if<rounds::Formed>(&message)) {
-    round_ = std::move(formed->round);
+    hear_formed(std::move(formed->round));
   } else if (auto* ends = std::get_if<rounds::Ends>(&message)) {
     hear_ends(std::move(ends->end));
   } else if (std::holds_alternative<rounds::Insisted>(message)) {
@@ -37,8 +40,38 @@ void Agent::Impl::hear(rounds::ServerMessage message) {
   news_.open();
 }
 
+/// Throws Error(protocol), which ends the link, for a round that this machine cannot be in.
+void Agent::Impl::hear_formed(Round round) {
+  const Machine& me = enter_.machine;
+  const int size = round.local_world_sizes[static_cast<std::size_t>(round.machine_rank)];
+  if (round_) {
+    throw Error(Errc::protocol, "a round is formed before the last one is over");
+  }
+  if (size != me.local_world_size) {
+    throw Error(Errc::protocol, fmt::format("local_world_size of this machine is {}, expected {}",
+                                            size, me.local_world_size));
+  }
+  if (enter_.terms.ranks_are_given && round.machine_rank != me.machine_rank) {
+    throw Error(Errc::protocol, fmt::format("machine_rank is {}, expected {}", round.machine_rank,
+                                            me.machine_rank.value_or(-1)));
+  }
+  if (round.num_machines() > enter_.terms.num_machines) {
+    throw Error(Errc::protocol, fmt::format("a round has {} machines, expected at most {}",
+                                            round.num_machines(), enter_.terms.num_machines));
+  }
+  round_ = std::move(round);
+}
+
 void Agent::Impl::hear_settled(Settlement settlement) {
   if (round_) {
+    // By machine rank: the last one is the largest.
+    if (!settlement.machines.empty() &&
+        settlement.machines.back().machine_rank >= round_->num_machines()) {
+      throw Error(Errc::protocol, fmt::format("machine_rank of a report is {}, expected less than "
+                                              "{}",
+                                              settlement.machines.back().machine_rank,
+                                              round_->num_machines()));
+    }
     settlement_ = std::move(settlement);
     return;
   }
@@ -99,6 +132,7 @@ void Agent::Impl::end(AttemptEnd end) {
   if (!end_ && link_) {
     end_known_.close();
   }
+  end.reason.resize(std::min(end.reason.size(), rounds::kMaxReasonBytes));
   send(rounds::End{std::move(end)});
 }
 
@@ -120,8 +154,10 @@ void Agent::Impl::remember_round() {
   const auto& end = settlement_->end;
   const bool used_restart = end && end->restarts &&
                             (end->cause == AttemptEnd::Cause::worker || !enter_.terms.is_elastic());
-  enter_.rounds_before = round_->round + 1;
-  enter_.restarts_before = round_->restart_count + (used_restart ? 1 : 0);
+  const std::int64_t restarts = std::int64_t{round_->restart_count} + (used_restart ? 1 : 0);
+  enter_.rounds_before = std::min(round_->round + 1, rounds::kMaxRoundsBefore);
+  enter_.restarts_before =
+      static_cast<int>(std::min<std::int64_t>(restarts, enter_.terms.max_restarts));
   round_.reset();
 }
 

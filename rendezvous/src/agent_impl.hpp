@@ -3,6 +3,7 @@
 #include "acc/rendezvous/agent.hpp"
 #include "acc/rendezvous/gate.hpp"
 #include "agent_link.hpp"
+#include "backoff.hpp"
 
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
@@ -43,12 +44,13 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   void close() noexcept;
 
  private:
-  Awaitable<void> connect();
   Awaitable<std::string> try_to_enter();
+  Awaitable<void> pause_after(const std::string& failure, Backoff& backoff);
   [[nodiscard]] std::string address_from(const boost::asio::ip::tcp::socket& socket) const;
   AgentLink::Events link_events();
   Awaitable<std::optional<Round>> await_round();
   void hear(rounds::ServerMessage message);
+  void hear_formed(Round round);
   void hear_ends(AttemptEnd end);
   void hear_settled(Settlement settlement);
   void hear_dropped(rounds::Dropped dropped);

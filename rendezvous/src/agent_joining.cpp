@@ -1,6 +1,5 @@
 #include "acc/base/error.hpp"
 #include "agent_impl.hpp"
-#include "backoff.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -21,6 +20,15 @@ constexpr Milliseconds kProgressInterval{10'000};
 
 double seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
+}
+
+/// Throws Error(config) for values that a server would refuse without an answer.
+void check_own(const rounds::Enter& enter) {
+  try {
+    rounds::check(rounds::AgentMessage(enter));
+  } catch (const Error& error) {
+    throw Error(Errc::config, error.what());
+  }
 }
 
 }  // namespace
@@ -64,8 +72,10 @@ asio::awaitable<std::optional<Round>> Agent::Impl::rejoin(std::uint16_t store_po
   co_return co_await await_round();
 }
 
-/// A server that goes away while it forms a round may come again.
+/// A server that goes away while it forms a round may come again. Each new connection after the
+/// first one waits for its turn, so that a server that closes them all is not flooded.
 asio::awaitable<std::optional<Round>> Agent::Impl::await_round() {
+  Backoff backoff;
   while (!round_) {
     if (closed_ || over_) {
       co_return std::nullopt;
@@ -73,35 +83,35 @@ asio::awaitable<std::optional<Round>> Agent::Impl::await_round() {
     if (dropped_) {
       refuse(*dropped_);
     }
+    std::string failure;
     if (!link_) {
-      co_await connect();
+      failure = co_await try_to_enter();
     } else {
       news_.close();
       co_await news_.passed();
+    }
+    if (failure.empty() && !link_) {
+      failure = why_lost_;
+    }
+    if (!failure.empty() && !round_ && !closed_ && !over_ && !dropped_) {
+      co_await pause_after(failure, backoff);
     }
   }
   co_return round_;
 }
 
-asio::awaitable<void> Agent::Impl::connect() {
-  Backoff backoff;
-  while (!link_ && !closed_) {
-    const std::string failure = co_await try_to_enter();
-    if (failure.empty()) {
-      co_return;
-    }
-    const auto now = std::chrono::steady_clock::now();
-    if (now >= deadline()) {
-      throw Error(Errc::timeout,
-                  fmt::format("no answer within {:g} s from the rendezvous at {}: {}",
-                              seconds(enter_.times.join), where(), failure));
-    }
-    say_what_is_waited_for("waiting for the rendezvous (" + failure + ")",
-                           fmt::format(" of {:g} s", seconds(enter_.times.join)));
-    pause_.expires_at(
-        std::min<std::chrono::steady_clock::time_point>(now + backoff.next(), deadline()));
-    co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
+asio::awaitable<void> Agent::Impl::pause_after(const std::string& failure, Backoff& backoff) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now >= deadline()) {
+    throw Error(Errc::timeout,
+                fmt::format("no answer within {:g} s from the rendezvous at {}: {}",
+                            seconds(enter_.times.join), where(), failure));
   }
+  say_what_is_waited_for("waiting for the rendezvous (" + failure + ")",
+                         fmt::format(" of {:g} s", seconds(enter_.times.join)));
+  pause_.expires_at(
+      std::min<std::chrono::steady_clock::time_point>(now + backoff.next(), deadline()));
+  co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
 }
 
 /// Returns why it failed, or "".
@@ -119,6 +129,7 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
   }
   rounds::Enter enter = enter_;
   enter.machine.address = address_from(socket);
+  check_own(enter);
   welcome_ = false;
   link_ = std::make_shared<AgentLink>(std::move(socket), limit, link_events());
   why_lost_.clear();

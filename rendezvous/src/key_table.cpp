@@ -33,7 +33,7 @@ void KeyTable::make_room(std::size_t more_bytes, std::size_t more_keys) const {
     throw Error(Errc::out_of_memory,
                 fmt::format("the store is full: it may hold {} keys", limits_.max_keys));
   }
-  if (more_bytes > limits_.max_bytes - bytes()) {
+  if (bytes() > limits_.max_bytes || more_bytes > limits_.max_bytes - bytes()) {
     throw Error(Errc::out_of_memory,
                 fmt::format("the store is full: it may hold {} bytes", limits_.max_bytes));
   }

@@ -48,6 +48,9 @@ class KeyTable {
   explicit KeyTable(Release release) : KeyTable(std::move(release), Limits{}) {}
   KeyTable(Release release, Limits limits) : release_(std::move(release)), limits_(limits) {}
 
+  /// Another limit of bytes from now on: others use the same memory. What is there stays.
+  void limit_bytes(std::size_t max_bytes) noexcept { limits_.max_bytes = max_bytes; }
+
   void set(std::string_view key, std::string_view value);
   /// All of them or, where they do not fit, none. Near the limits each one counts as new.
   void set_all(std::span<const std::string_view> keys, std::span<const std::string_view> values);

@@ -1,5 +1,6 @@
 #include "acc/rendezvous/server.hpp"
 
+#include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acceptor.hpp"
 #include "connection.hpp"
@@ -291,13 +292,31 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     }
     if (first == rounds::kHello.front() && commons_.options.forms_rounds) {
       agents_.insert(id);
-      return std::make_unique<rounds::AgentSession>([this, id](rounds::AgentMessage message) {
-        rounds::Outbox out;
-        jobs_.receive(id, std::move(message), Clock::now(), out);
-        deliver(out);
-      });
+      return std::make_unique<rounds::AgentSession>(
+          [this, id](rounds::AgentMessage message) { hear(id, std::move(message)); });
     }
     return nullptr;
+  }
+
+  void hear(Connection::Id id, rounds::AgentMessage message) {
+    rounds::Outbox out;
+    jobs_.limit_bytes(bytes_besides(table_.bytes()));
+    try {
+      jobs_.receive(id, std::move(message), Clock::now(), out);
+    } catch (const Error& error) {
+      if (error.code() == Errc::out_of_memory) {
+        std::string frame;
+        rounds::encode(rounds::Dropped{rounds::Dropped::Why::lost, error.what()}, frame);
+        connections_.at(id)->send(frame);
+      }
+      throw;
+    }
+    deliver(out);
+  }
+
+  /// Keys and jobs share ServerOptions::max_bytes.
+  [[nodiscard]] std::size_t bytes_besides(std::size_t used) const {
+    return commons_.options.max_bytes - std::min(used, commons_.options.max_bytes);
   }
 
   /// What the agents hear, and when time alone changes something next.
@@ -313,6 +332,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
                                              : Connection::Farewell::patient);
       }
     }
+    table_.limit_bytes(bytes_besides(jobs_.bytes()));
     await_round();
   }
 

@@ -3,13 +3,99 @@
 #include "input.hpp"
 #include "rounds/messages.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <variant>
 
 namespace {
 
 using acc::fuzz::require;
 namespace rounds = acc::rendezvous::rounds;
+
+constexpr std::int64_t kMaxInt = 2'147'483'647;
+
+bool is_name(const std::string& text) {
+  return text.size() <= 1024;
+}
+
+bool is_address(const std::string& text) {
+  return !text.empty() && is_name(text) &&
+         std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) > ' '; });
+}
+
+void check_end(const acc::rendezvous::AttemptEnd& end) {
+  require(end.machine_rank >= -1 && end.machine_rank < 65'536, "an end is on a machine or on none");
+  require(end.exit_status >= 0 && end.exit_status < 256, "an exit status fits a byte");
+  require(is_name(end.host), "a host has a length");
+}
+
+/// Meaning: what users of a decoded message rely on.
+template <typename Message>
+void check_meaning(const Message& /*message*/) {}
+
+void check_meaning(const rounds::Enter& enter) {
+  const auto& terms = enter.terms;
+  require(terms.num_machines >= 1 && terms.num_machines <= 65'536, "machines can be counted");
+  require(terms.min_machines >= 1 && terms.min_machines <= terms.num_machines, "a minimum");
+  require(terms.num_processes >= 0 && terms.max_restarts >= 0, "counts are not negative");
+  require(enter.restarts_before >= 0 && enter.restarts_before <= terms.max_restarts, "restarts");
+  require(enter.rounds_before >= 0 && enter.rounds_before < kMaxInt / 2, "rounds go on");
+  require(enter.times.heartbeat.count() >= 100, "nobody beats more than 50 times a second");
+  for (const auto time : {enter.times.join, enter.times.last_call, enter.times.heartbeat,
+                          enter.times.settle, enter.times.close}) {
+    require(time.count() >= 0 && time < std::chrono::years(11), "a deadline can be computed");
+  }
+  const auto& machine = enter.machine;
+  require(machine.local_world_size >= 1, "a machine brings workers");
+  require(std::int64_t{machine.local_world_size} * terms.num_machines <= kMaxInt, "ranks fit");
+  require(machine.machine_rank.value_or(0) >= 0, "a machine rank is a rank");
+  require(is_address(machine.address) && machine.store_port > 0, "others can reach it");
+  require(is_name(machine.host) && is_name(enter.run_id), "names have a length");
+}
+
+void check_meaning(const rounds::Rejoin& rejoin) {
+  require(rejoin.store_port > 0, "others can reach it");
+}
+
+void check_meaning(const rounds::Welcome& welcome) {
+  require(welcome.beat_interval.count() >= 20, "nobody beats more than 50 times a second");
+  require(welcome.beat_interval < welcome.silence_limit, "a beat comes in time");
+  require(welcome.silence_limit < std::chrono::years(11), "a deadline can be computed");
+}
+
+void check_meaning(const rounds::Formed& formed) {
+  const auto& round = formed.round;
+  const auto num_machines = static_cast<std::int64_t>(round.local_world_sizes.size());
+  require(round.machine_rank >= 0 && round.machine_rank < num_machines, "its own size is there");
+  std::int64_t world_size = 0;
+  for (const int size : round.local_world_sizes) {
+    require(size >= 1, "a machine brings workers");
+    world_size += size;
+  }
+  require(world_size <= kMaxInt, "ranks fit");
+  require(round.round >= 0 && round.round < kMaxInt && round.restart_count >= 0, "counts");
+  require(is_address(round.store_host) && round.store_port > 0, "workers can reach the store");
+}
+
+void check_meaning(const rounds::End& message) {
+  check_end(message.end);
+}
+
+void check_meaning(const rounds::Ends& message) {
+  check_end(message.end);
+}
+
+void check_meaning(const rounds::Settled& settled) {
+  int last = -1;
+  for (const auto& word : settled.settlement.machines) {
+    require(word.machine_rank > last && word.machine_rank < 65'536, "each machine reports once");
+    last = word.machine_rank;
+  }
+  if (settled.settlement.end) {
+    check_end(*settled.settlement.end);
+  }
+}
 
 /// A message survives its encoding, and no beginning of its frame is taken for a whole or for
 /// wrong.
@@ -31,6 +117,7 @@ template <typename Take>
 void check_stream(std::string_view bytes, Take take) {
   try {
     while (const auto message = take(bytes)) {
+      std::visit([](const auto& fields) { check_meaning(fields); }, *message);
       check_message(*message, take);
     }
   } catch (const acc::Error& error) {

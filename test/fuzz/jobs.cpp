@@ -113,6 +113,7 @@ class World {
     pass_to_deadline();
     require(jobs_.size() == 0, "jobs without agents are forgotten");
     require(jobs_.next_deadline() == Time::max(), "and nothing is due any more");
+    require(jobs_.bytes() == 0, "and what was counted as memory goes away with them");
   }
 
  private:
@@ -123,6 +124,7 @@ class World {
       require(agents_.contains(letter.to), "only who is here is told something");
       Agent& agent = agents_[letter.to];
       std::string_view frame = *letter.frame;
+      // Throws where an agent would not take what the server says.
       const auto message = take_server_message(frame).value();
       if (const auto* news = std::get_if<Formed>(&message)) {
         check_formed(agent, news->round);
@@ -200,7 +202,7 @@ Enter enter(Input& input) {
   message.terms.num_processes = std::max(0, input.below(16) - 8);
   message.times.join = some_time(input);
   message.times.last_call = some_time(input);
-  message.times.heartbeat = some_time(input);
+  message.times.heartbeat = std::max(some_time(input), kMinHeartbeat);
   message.times.settle = some_time(input);
   message.times.close = some_time(input);
   const int machine = input.below(16);
@@ -244,7 +246,7 @@ void take_event(Input& input, World& world) {
   const AgentId id = world.pick(input.byte());
   switch (event) {
     case 0: world.connect(enter(input)); break;
-    case 1: world.receive(id, Rejoin{input.byte()}); break;
+    case 1: world.receive(id, Rejoin{static_cast<std::uint16_t>(1 + input.byte())}); break;
     case 2: world.receive(id, Beat{}); break;
     case 3: world.receive(id, end(input)); break;
     case 4: world.receive(id, Insist{}); break;

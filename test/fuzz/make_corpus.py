@@ -43,6 +43,16 @@ def agent_frames():
             frame(5, b"\1", text("a report")), frame(6)]
 
 
+def meaningless_frames():
+    """Right in form: ranks, sizes, times that nobody may act upon."""
+    one_machine = struct.pack("<3I", 1, 1, 2) + text("host") + struct.pack("<H", 29500)
+    return [enter(local_world_size=2**31 - 1), enter(local_world_size=0), enter(-1), enter(heartbeat=4),
+            enter(machines=(1, 65_537)), enter(close=-1), frame(1, b"\0\0"),
+            frame(0, struct.pack("<2q", 0, 5000)), frame(0, struct.pack("<2q", 5000, 5000)),
+            frame(3, i32(0, 0, -1) + one_machine), frame(3, i32(0, 0, 77) + one_machine),
+            frame(3, i32(0, 0, 0) + struct.pack("<I", 0) + text("host") + struct.pack("<H", 29500))]
+
+
 def server_frames():
     sizes = struct.pack("<3I", 2, 1, 2) + struct.pack("<2I", 1, 3)  # runs of equal ones
     formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500)
@@ -68,6 +78,8 @@ def seeds():
         yield "store_replies", f"call_{i}", bytes([2, i, 6]) + answer + number
     for i, sent in enumerate(agent_frames() + server_frames()):
         yield "agent_messages", f"frame_{i}", sent
+    for i, sent in enumerate(meaningless_frames()):
+        yield "agent_messages", f"meaningless_{i}", sent
     for name, cuts in (("whole", WHOLE), ("cut", CUT)):
         yield "agent_session", name, cuts + HELLO + b"".join(agent_frames())
     numbers = ("0", "-12", " \t+7x", "+-3", "9223372036854775807", "-9223372036854775809")

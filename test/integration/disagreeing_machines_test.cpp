@@ -105,10 +105,10 @@ TEST_CASE("disagreeing machines: one rank twice") {
     const std::string why = "--machine_rank " + std::to_string(rank) + " is claimed twice";
     const Words flags = {"--rdzv_conf", "heartbeat_timeout=1"};
     Program machine0(machine(0, port, 3, flags, kProgram));
-    machine0.wait_for_text("waiting for machines");
+    machine0.wait_for_text("waiting for machine rank");
     Program machine1(machine(1, port, 3, flags, kProgram));
     machine0.wait_for_text("acclaunch: ");
-    machine1.wait_for_text("waiting for machines 2 of 3");
+    machine1.wait_for_text("waiting for machine rank 2;");
     Program twin(machine(rank, port, 3, flags, kProgram));
     check_refused(twin, why);
     check_refused(machine1, why);
@@ -122,7 +122,7 @@ TEST_CASE("disagreeing machines: another job has the port") {
   const std::string why = "serves the job 'none' there, not the job 'other'";
   const Words flags = {"--rdzv_conf", "heartbeat_timeout=1"};
   Program job(machine(0, port, 2, flags, kProgram));
-  job.wait_for_text("waiting for machines");
+  job.wait_for_text("waiting for machine rank");
   Program machine1(machine(1, port, 2, {}, kProgram), other);
   Program machine0(machine(0, port, 2, {}, kProgram), other);
   check_refused(machine1, why);

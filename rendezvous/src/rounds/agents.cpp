@@ -1,12 +1,29 @@
 #include "rounds/agents.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace acc::rendezvous::rounds {
+namespace {
 
-Agent& Agents::add(AgentId id) {
+// An agent in all tables of a server, with the nodes of these, besides its texts.
+constexpr std::size_t kAgentBytes = 1024;
+
+}  // namespace
+
+std::size_t Agents::bytes_of(const Machine& machine) {
+  return kAgentBytes + machine.host.size() + machine.address.size();
+}
+
+std::size_t Agents::bytes_of(const Agent& agent) {
+  return bytes_of(agent.machine) + (agent.own_end ? agent.own_end->reason.size() : 0);
+}
+
+Agent& Agents::add(AgentId id, Machine machine) {
   Agent& agent = by_id_[id];
   agent.id = id;
+  agent.machine = std::move(machine);
+  bytes_ += bytes_of(agent);
   agent.arrival = arrivals_++;
   ++counter(agent.state);
   by_due_.emplace(agent.due, id);
@@ -19,6 +36,7 @@ Agent* Agents::find(AgentId id) {
 }
 
 void Agents::erase(const Agent& agent) {
+  bytes_ -= bytes_of(agent);
   --counter(agent.state);
   by_due_.erase({agent.due, agent.id});
   by_id_.erase(agent.id);
@@ -28,6 +46,12 @@ void Agents::move_to(Agent& agent, Agent::State state) {
   --counter(agent.state);
   ++counter(state);
   agent.state = state;
+}
+
+void Agents::keep_own_end(Agent& agent, AttemptEnd end) {
+  bytes_ -= bytes_of(agent);
+  agent.own_end = std::move(end);
+  bytes_ += bytes_of(agent);
 }
 
 std::vector<Agent*> Agents::in(std::initializer_list<Agent::State> states) {

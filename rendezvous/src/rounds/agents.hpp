@@ -48,11 +48,12 @@ struct Agent {
 class Agents {
  public:
   /// References stay valid until the agent is erased.
-  Agent& add(AgentId id);
+  Agent& add(AgentId id, Machine machine);
   [[nodiscard]] Agent* find(AgentId id);
   void erase(const Agent& agent);
 
   void move_to(Agent& agent, Agent::State state);
+  void keep_own_end(Agent& agent, AttemptEnd end);
   [[nodiscard]] int count(Agent::State state) const {
     return counts_[static_cast<std::size_t>(state)];
   }
@@ -69,13 +70,19 @@ class Agents {
 
   [[nodiscard]] bool empty() const noexcept { return by_id_.empty(); }
 
+  /// Memory that one agent takes, about, in bytes; of all agents in `bytes`.
+  static std::size_t bytes_of(const Machine& machine);
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
  private:
+  static std::size_t bytes_of(const Agent& agent);
   int& counter(Agent::State state) { return counts_[static_cast<std::size_t>(state)]; }
 
   std::unordered_map<AgentId, Agent> by_id_;
   std::set<std::pair<Time, AgentId>> by_due_;
   std::array<int, 6> counts_{};
   std::uint64_t arrivals_ = 0;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace acc::rendezvous::rounds

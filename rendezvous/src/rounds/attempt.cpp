@@ -17,8 +17,10 @@ std::size_t bytes_of(const MachineWord& word) {
 Attempt::Attempt(const std::vector<Agent*>& members)
     : num_awaited_(static_cast<int>(members.size())),
       max_bytes_(std::max(kMinWordBytes, kMaxAnswerBytes / members.size())) {
+  members_.reserve(members.size());
   for (const Agent* agent : members) {
     members_.push_back({.host = agent->machine.host, .report = {}});
+    member_bytes_ += sizeof(Member) + agent->machine.host.size();
   }
 }
 
@@ -32,6 +34,13 @@ void Attempt::report(int rank, Report report) {
     member.report = std::move(report.text);
   }
   stop_waiting(member);
+}
+
+void Attempt::forget_reports() {
+  for (Member& member : members_) {
+    std::string().swap(member.report);
+  }
+  failed_bytes_ = other_bytes_ = 0;
 }
 
 void Attempt::lose(int rank) {

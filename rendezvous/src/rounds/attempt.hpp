@@ -30,6 +30,13 @@ class Attempt {
   /// By machine rank, of many machines those that failed before the others, as far as they fit:
   /// every one of them hears it all.
   [[nodiscard]] std::vector<MachineWord> words() const;
+  /// All have heard the words.
+  void forget_reports();
+
+  /// Memory that this takes, about.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return member_bytes_ + failed_bytes_ + other_bytes_;
+  }
 
  private:
   struct Member {
@@ -44,6 +51,7 @@ class Attempt {
   std::vector<Member> members_;
   int num_awaited_ = 0;
   bool has_report_ = false;
+  std::size_t member_bytes_ = 0;
   std::size_t max_bytes_ = 0;     // of what words() says
   std::size_t failed_bytes_ = 0;  // of the reports that are kept
   std::size_t other_bytes_ = 0;

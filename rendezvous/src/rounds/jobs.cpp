@@ -2,6 +2,8 @@
 
 #include "acc/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 #include <variant>
 
@@ -19,10 +21,10 @@ void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
     if (enter == nullptr) {
       throw Error(Errc::protocol, "an agent speaks that has not said who it is");
     }
-    check(*enter);
     found = by_agent_.emplace(agent, job_of(*enter, now)).first;
   }
   const JobRef job = found->second;
+  fit(message);
   const std::size_t first_letter = out.size();
   const bool leaves = std::holds_alternative<Leave>(message);
   job->membership.look_beside(beside(job));
@@ -63,16 +65,37 @@ Time Jobs::next_deadline() const {
 Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
   auto found = by_run_id_.find(enter.run_id);
   if (found != by_run_id_.end() && !found->second->membership.gives_way_to(enter, now)) {
+    make_room(Agents::bytes_of(enter.machine));
     return found->second;
   }
   if (is_closed_) {
     throw Error(Errc::protocol, "this rendezvous is about to end");
   }
+  make_room(Agents::bytes_of(enter.machine) + Membership::bytes_to_found(enter));
   jobs_.push_back({enter.run_id, Membership(enter.run_id, enter.terms, enter.times)});
   const JobRef job = std::prev(jobs_.end());
   by_due_.insert(job);
   by_run_id_.insert_or_assign(enter.run_id, job);
   return job;
+}
+
+void Jobs::make_room(std::size_t more_bytes) const {
+  if (!has_room(more_bytes)) {
+    throw Error(Errc::out_of_memory,
+                fmt::format("the server is full: its jobs may take {} bytes", max_bytes_));
+  }
+}
+
+/// Workers that run are worth more than what is said about them.
+void Jobs::fit(AgentMessage& message) const {
+  auto* const end = std::get_if<End>(&message);
+  auto* const report = std::get_if<Report>(&message);
+  std::string* const text = end != nullptr      ? &end->end.reason
+                            : report != nullptr ? &report->text
+                                                : nullptr;
+  if (text != nullptr && !has_room(text->size())) {
+    text->clear();
+  }
 }
 
 /// The job whose machine serves, and for that one the newest other.
@@ -95,6 +118,7 @@ void Jobs::attended(JobRef job, Time now, const Outbox& out, std::size_t first_l
     }
   }
   by_due_.erase(job);
+  bytes_ += job->membership.bytes() - std::exchange(job->bytes, job->membership.bytes());
   if (job->membership.is_served_by_its_own()) {
     served_ = job;
   } else if (served_ == job) {
@@ -124,6 +148,7 @@ void Jobs::remember(JobRef job) {
 }
 
 void Jobs::forget(JobRef job) {
+  bytes_ -= job->bytes;
   by_due_.erase(job);
   if (job->is_remembered) {
     std::erase(remembered_, job);

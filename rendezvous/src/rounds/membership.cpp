@@ -10,7 +10,12 @@ namespace acc::rendezvous::rounds {
 namespace {
 
 constexpr std::chrono::seconds kProgressInterval{10};
-constexpr JobTimes::Milliseconds kLongestClose = std::chrono::days(1);
+constexpr JobTimes::Milliseconds kLongestClose = std::chrono::hours(1);
+
+// A job with its tables and the nodes that it takes in those of a server, besides its texts.
+constexpr std::size_t kJobBytes = 2048;
+// The node of a table, about.
+constexpr std::size_t kNodeBytes = 64;
 
 Time next_telling(const Agent& agent) {
   return agent.told_at.value_or(agent.waits_since) + kProgressInterval;
@@ -22,10 +27,28 @@ Membership::Membership(std::string run_id, Terms terms, JobTimes times)
     : run_id_(std::move(run_id)), terms_(std::move(terms)), times_(times) {
   times_.close = std::min(times_.close, kLongestClose);
   if (terms_.ranks_are_given) {
-    for (int rank = 0; rank < terms_.num_machines; ++rank) {
-      missing_.insert(missing_.end(), rank);
-    }
+    missing_ = RankSet(terms_.num_machines);
   }
+}
+
+std::size_t Membership::bytes_of(const Agreed& agreed) {
+  std::size_t bytes = 0;
+  for (const auto& [name, value] : agreed) {
+    bytes += sizeof(Agreed::value_type) + name.size() + value.size();
+  }
+  return bytes;
+}
+
+std::size_t Membership::bytes_to_found(const Enter& enter) {
+  // The run id is kept three times, the founder next to its agent.
+  return kJobBytes + 3 * enter.run_id.size() + bytes_of(enter.terms.agreed) +
+         enter.machine.host.size() + enter.machine.address.size();
+}
+
+std::size_t Membership::bytes() const {
+  const std::size_t nodes = claims_.size() + missing_.num_runs() + refused_ranks_.size();
+  return founding_bytes_ + agents_.bytes() + attempt_.bytes() + kNodeBytes * nodes +
+         refused_bytes_ + refusal_.size() + (end_ ? end_->reason.size() : 0);
 }
 
 void Membership::receive(AgentId id, AgentMessage message, Time now, Outbox& out) {
@@ -90,11 +113,21 @@ bool Membership::gives_way(Time now) const {
 
 bool Membership::gives_way_to(const Enter& enter, Time now) const {
   const Machine& newcomer = enter.machine;
-  return gives_way(now) ||
-         (phase_ == Phase::refused && std::ranges::any_of(refused_, [&](const Machine& machine) {
-            return machine.host == newcomer.host && machine.machine_rank == newcomer.machine_rank &&
-                   machine.pid != newcomer.pid;
-          }));
+  return gives_way(now) || (phase_ == Phase::refused && was_refused_as_another(newcomer));
+}
+
+/// True if a machine of that host and rank was refused whose launcher was another process.
+bool Membership::was_refused_as_another(const Machine& newcomer) const {
+  const auto is_its_place = [&](const Refused& refused) {
+    return std::get<0>(refused) == newcomer.host && std::get<1>(refused) == newcomer.machine_rank;
+  };
+  // In the order of the pids; at most one of them is its own.
+  auto refused = refused_.lower_bound({newcomer.host, newcomer.machine_rank, 0});
+  if (refused != refused_.end() && is_its_place(*refused) &&
+      std::get<2>(*refused) == newcomer.pid) {
+    ++refused;
+  }
+  return refused != refused_.end() && is_its_place(*refused);
 }
 
 bool Membership::is_forgotten(Time now) const {
@@ -106,7 +139,7 @@ bool Membership::is_forgotten(Time now) const {
 void Membership::begin(Time now, Outbox& out) {
   out_ = &out;
   const Time due = next_deadline();
-  if (due != Time::max() && now > due + times_.heartbeat / 5) {
+  if (due != Time::max() && now > due + times_.heartbeat / kBeatsPerHeartbeat) {
     stalled_ += now - due;
     alive_since_ = now - stalled_;
   }

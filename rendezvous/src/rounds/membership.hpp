@@ -3,6 +3,7 @@
 #include "rounds/agents.hpp"
 #include "rounds/attempt.hpp"
 #include "rounds/messages.hpp"
+#include "rounds/rank_set.hpp"
 
 #include <cstdint>
 #include <map>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace acc::rendezvous::rounds {
@@ -26,9 +28,6 @@ struct Letter {
 
 /// What the server is to send, in this order.
 using Outbox = std::vector<Letter>;
-
-/// Throws Error(protocol) for what no agent of ours would say of itself.
-void check(const Enter& enter);
 
 /// The agents of one job, and the rounds that they form: a pure state machine. Events and the time
 /// come in, messages go out; it reads no clock and knows no socket, so a test can walk through any
@@ -65,14 +64,20 @@ class Membership {
   [[nodiscard]] bool is_refusing() const { return phase_ == Phase::refused; }
   /// A machine of this job serves the rendezvous, and is here.
   [[nodiscard]] bool is_served_by_its_own() const { return server_.has_value(); }
+  /// Memory that it takes, about, in bytes.
+  [[nodiscard]] std::size_t bytes() const;
+  /// Memory that a job takes which such an agent founds.
+  static std::size_t bytes_to_found(const Enter& enter);
   /// Nothing of it needs to be kept.
   [[nodiscard]] bool is_forgotten(Time now) const;
 
  private:
   using State = Agent::State;
   using Milliseconds = JobTimes::Milliseconds;
+  using Refused = std::tuple<std::string, std::optional<int>, int>;  // host, rank, pid
   enum class Phase : std::uint8_t { gathering, running, ending, over, refused };
 
+  static std::size_t bytes_of(const Agreed& agreed);
   void begin(Time now, Outbox& out);
   void go_on();
 
@@ -84,7 +89,10 @@ class Membership {
   void give_rank_back(const Agent& agent);
   void refuse_all(AgentId newcomer, const Enter& enter, const std::string& reason);
   void refuse(AgentId newcomer, const Machine& machine);
+  void remember_refused(const Machine& machine);
   [[nodiscard]] std::size_t num_places_refused() const;
+  [[nodiscard]] std::vector<int> ranks_here() const;
+  [[nodiscard]] bool was_refused_as_another(const Machine& newcomer) const;
   void make_room_for(const Agent& newcomer);
 
   void hear(Agent& agent, Enter&& message);
@@ -134,6 +142,7 @@ class Membership {
   std::string run_id_;
   Terms terms_;
   JobTimes times_;
+  std::size_t founding_bytes_ = 0;   // of the terms and the founder
   std::optional<Machine> founder_;  // whose terms these are
   std::optional<Machine> server_;   // that the rendezvous goes with
 
@@ -145,7 +154,7 @@ class Membership {
 
   // gathering
   std::map<int, AgentId> claims_;  // of given ranks
-  std::set<int> missing_;          // given ranks whose machines never came
+  RankSet missing_;                // given ranks whose machines never came
   bool is_short_ = false;          // fewer than needed wait
   Time short_since_{};
   int most_waiting_ = 0;  // since then
@@ -163,7 +172,10 @@ class Membership {
 
   // refused
   std::string refusal_;
-  std::vector<Machine> refused_;
+  std::set<Refused> refused_;
+  std::set<int> refused_ranks_;
+  std::size_t num_refused_ = 0;
+  std::size_t refused_bytes_ = 0;
   int fewest_wanted_ = 0;  // machines, by what they say
   Time refuses_until_{};
 

@@ -5,52 +5,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 // Who may take part, and what those hear who wait or may not.
 namespace acc::rendezvous::rounds {
-namespace {
-
-constexpr int kMaxInt = std::numeric_limits<int>::max();
-constexpr JobTimes::Milliseconds kMaxTime = std::chrono::years(10);
-constexpr std::int64_t kMaxNameBytes = 1024;
-
-}  // namespace
-
-void check(const Enter& enter) {
-  const auto expect = [](std::string_view what, std::int64_t value, std::int64_t min,
-                         std::int64_t max) {
-    if (value < min || value > max) {
-      throw Error(Errc::protocol,
-                  fmt::format("an agent says {} {}, expected {} to {}", what, value, min, max));
-    }
-  };
-  const Terms& terms = enter.terms;
-  expect("num_machines", terms.num_machines, 1, kMaxMachines);
-  expect("min_machines", terms.min_machines, 1, terms.num_machines);
-  expect("num_processes", terms.num_processes, 0, kMaxInt);
-  expect("max_restarts", terms.max_restarts, 0, kMaxInt);
-  expect("rounds_before", enter.rounds_before, 0, kMaxInt / 2);
-  expect("restarts_before", enter.restarts_before, 0, kMaxInt / 2);
-  expect("local_world_size", enter.machine.local_world_size, 1, kMaxInt);
-  expect("join", enter.times.join.count(), 1, kMaxTime.count());
-  expect("last_call", enter.times.last_call.count(), 0, kMaxTime.count());
-  expect("heartbeat", enter.times.heartbeat.count(), 1, kMaxTime.count());
-  expect("settle", enter.times.settle.count(), 1, kMaxTime.count());
-  expect("close", enter.times.close.count(), 0, kMaxTime.count());
-  for (const std::string* name : {&enter.run_id, &enter.machine.host, &enter.machine.address}) {
-    expect("a name of bytes", static_cast<std::int64_t>(name->size()), 0, kMaxNameBytes);
-  }
-  for (const auto& [name, value] : terms.agreed) {
-    expect("a name of bytes", static_cast<std::int64_t>(name.size()), 1, kMaxNameBytes);
-    expect("a value of bytes", static_cast<std::int64_t>(value.size()), 0, kMaxAgreedBytes);
-  }
-}
-
 void Membership::enter(AgentId id, Enter enter) {
   if (!founder_) {
     founder_ = enter.machine;
+    founding_bytes_ = bytes_to_found(enter);
   }
   if (!admit(id, enter)) {
     return;
@@ -60,14 +22,13 @@ void Membership::enter(AgentId id, Enter enter) {
   }
   next_round_ = std::max(next_round_, enter.rounds_before);
   restart_count_ = std::max(restart_count_, enter.restarts_before);
-  Agent& agent = agents_.add(id);
-  agent.machine = std::move(enter.machine);
+  Agent& agent = agents_.add(id, std::move(enter.machine));
   if (agent.machine.serves) {
     server_ = agent.machine;
   }
   agent.join = enter.times.join;
   agent.last_heard = agent.waits_since = now_;
-  send(id, Welcome{times_.heartbeat / 5, times_.heartbeat});
+  send(id, Welcome{times_.heartbeat / kBeatsPerHeartbeat, times_.heartbeat});
   make_room_for(agent);
 }
 
@@ -151,7 +112,7 @@ void Membership::refuse_all(AgentId newcomer, const Enter& enter, const std::str
   over_since_ = now_;
   phase_ = Phase::refused;
   for (Agent* agent : agents_.in({State::waiting})) {
-    refused_.push_back(agent->machine);
+    remember_refused(agent->machine);
     drop(*agent, Dropped::Why::config, reason);
   }
   refuse(newcomer, enter.machine);
@@ -161,9 +122,9 @@ void Membership::refuse_all(AgentId newcomer, const Enter& enter, const std::str
 /// were in one place, or say different numbers, a moment is left to who may be missing.
 void Membership::refuse(AgentId newcomer, const Machine& machine) {
   drop_stranger(newcomer, Dropped::Why::config, refusal_);
-  refused_.push_back(machine);
+  remember_refused(machine);
   const auto wanted = static_cast<std::size_t>(needed());
-  const bool all_came = refused_.size() >= static_cast<std::size_t>(fewest_wanted_);
+  const bool all_came = num_refused_ >= static_cast<std::size_t>(fewest_wanted_);
   refuses_until_ =
       over_since_ + (all_came ? std::min(times_.close, times_.heartbeat) : times_.close);
   if (num_places_refused() >= wanted) {
@@ -171,15 +132,16 @@ void Membership::refuse(AgentId newcomer, const Machine& machine) {
   }
 }
 
+void Membership::remember_refused(const Machine& machine) {
+  ++num_refused_;
+  refused_ranks_.insert(machine.machine_rank.value_or(-1));
+  if (refused_.emplace(machine.host, machine.machine_rank, machine.pid).second) {
+    refused_bytes_ += Agents::bytes_of(machine);
+  }
+}
+
 std::size_t Membership::num_places_refused() const {
-  if (!terms_.ranks_are_given) {
-    return refused_.size();
-  }
-  std::set<int> ranks;
-  for (const Machine& machine : refused_) {
-    ranks.insert(machine.machine_rank.value_or(-1));
-  }
-  return ranks.size();
+  return terms_.ranks_are_given ? refused_ranks_.size() : num_refused_;
 }
 
 void Membership::give_rank_back(const Agent& agent) {
@@ -201,11 +163,24 @@ std::string Membership::what_is_waited_for() const {
     return "waiting for the next round: machines are running";
   }
   if (terms_.ranks_are_given && !has_formed_) {
-    return fmt::format("waiting for machines {} of {}{}", list_of(missing_, ","),
-                       terms_.num_machines, what_is_beside());
+    return fmt::format("waiting for {}{}; {} of {} machines are here: {}",
+                       machine_ranks(missing_.lowest(kMaxNamed + 1)), what_is_beside(),
+                       claims_.size(), terms_.num_machines, machine_ranks(ranks_here()));
   }
   return fmt::format("waiting for machines: {} of {} are here{}", agents_.count(State::waiting),
                      wanted(terms_), what_is_beside());
+}
+
+/// Of many the first ones, and one more.
+std::vector<int> Membership::ranks_here() const {
+  std::vector<int> ranks;
+  for (const auto& [rank, agent] : claims_) {
+    ranks.push_back(rank);
+    if (ranks.size() > kMaxNamed) {
+      break;
+    }
+  }
+  return ranks;
 }
 
 /// Two run ids at one rendezvous that is no daemon's are mostly one job's, or two jobs have one
@@ -243,11 +218,12 @@ std::string Membership::timeout_reason(const Agent& agent) const {
     return "it has not joined the next round within " + limit;
   }
   if (terms_.ranks_are_given && !has_formed_) {
+    const std::vector<int> missing = missing_.lowest(kMaxNamed + 1);
     return fmt::format(
-        "machines {} of {} did not come within {}{}: start acclaunch there with the same flags and "
-        "--machine_rank {}",
-        list_of(missing_, ","), terms_.num_machines, limit, what_is_beside(),
-        list_of(missing_, " or "));
+        "{} did not come within {}{}; {} of {} machines are here: start acclaunch there with the "
+        "same flags and --machine_rank {}",
+        machine_ranks(missing), limit, what_is_beside(), claims_.size(), terms_.num_machines,
+        list_of(missing, " or "));
   }
   return fmt::format(
       "{} of {} machines came within {}{}: start acclaunch on the others with the same flags",

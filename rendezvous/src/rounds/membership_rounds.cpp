@@ -14,9 +14,6 @@ namespace {
 
 using Cause = AttemptEnd::Cause;
 
-// Everybody hears it.
-constexpr std::size_t kMaxReasonBytes = 4096;
-
 }  // namespace
 
 int Membership::needed() const {
@@ -158,7 +155,6 @@ void Membership::hear(Agent& agent, End&& message) {
   AttemptEnd end = std::move(message.end);
   end.host = agent.machine.host;
   end.machine_rank = agent.rank.value_or(-1);
-  end.reason.resize(std::min(end.reason.size(), kMaxReasonBytes));
   std::ranges::replace(end.reason, '\n', ' ');
   const bool may_repeat = end.restarts && end.cause == Cause::worker;
   end.restarts = may_repeat && may_restart();
@@ -202,7 +198,7 @@ void Membership::leave_alone(Agent& agent, AttemptEnd end) {
     return dismiss(agent, std::move(end));
   }
   agents_.move_to(agent, State::leaving);
-  agent.own_end = end;
+  agents_.keep_own_end(agent, end);
   send(agent.id, Ends{end});
   if (phase_ == Phase::running) {
     end.restarts = true;
@@ -255,6 +251,7 @@ void Membership::settle() {
   needs_last_call_ = false;
   const auto members = agents_.in({State::reported});
   send_all(members, Settled{{end_, attempt_.words(), Settlement::Next::next_round}});
+  attempt_.forget_reports();
   for (Agent* agent : members) {
     agents_.move_to(*agent, State::settled);
   }
@@ -284,7 +281,10 @@ void Membership::settle_without_the_slow() {
 void Membership::finish(Settlement settlement) {
   phase_ = Phase::over;
   over_since_ = now_;
-  terms_.agreed = {};  // nobody is compared any more
+  // Nobody is compared, and nothing is reported any more.
+  founding_bytes_ -= bytes_of(terms_.agreed);
+  terms_.agreed = {};
+  attempt_ = {};
   for (Agent* agent : agents_.in({State::waiting})) {
     if (!agent->rank) {
       drop(*agent, Dropped::Why::over, fmt::format("the job '{}' has ended", run_id_));

@@ -291,6 +291,7 @@ std::optional<Message> take_frame(std::string_view& bytes, std::size_t limit) {
   auto message = message_of<Message>(type, std::make_index_sequence<kNumTypes>());
   std::visit([&](auto& fields) { reader.take(fields); }, message);
   reader.expect_end();
+  check(message);
   bytes.remove_prefix(sizeof size + size);
   return message;
 }

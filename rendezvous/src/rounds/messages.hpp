@@ -3,6 +3,7 @@
 #include "acc/rendezvous/job.hpp"
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +25,24 @@ inline constexpr std::string_view kHello{
 
 /// Of a job. What a message could claim without bounds is memory.
 inline constexpr std::size_t kMaxMachines = std::size_t{1} << 16;
+/// Workers of one machine: the world size of kMaxMachines machines still fits an int.
+inline constexpr int kMaxLocalWorldSize =
+    std::numeric_limits<int>::max() / static_cast<int>(kMaxMachines);
+/// Limits of rounds and restarts that an agent brings from an earlier server, so that both can go
+/// on being counted.
+inline constexpr int kMaxRoundsBefore = 1'000'000'000;
+
+/// Shortest heartbeat timeout. An agent beats five times in it, so a shorter one makes it flood.
+inline constexpr JobTimes::Milliseconds kMinHeartbeat{100};
+inline constexpr int kBeatsPerHeartbeat = 5;
+inline constexpr JobTimes::Milliseconds kMaxTime = std::chrono::years(10);
+
+/// Bytes of a run id, a host, an address, the name of a value to agree on.
+inline constexpr std::size_t kMaxNameBytes = 1024;
+/// Bytes of a reason that an agent gives.
+inline constexpr std::size_t kMaxReasonBytes = 4096;
+/// Bytes of a reason or a text that the server writes, which may name several machines.
+inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 10;
 
 /// Terms::agreed: how many there are, and the bytes of one value. All must fit the first message.
 inline constexpr std::size_t kMaxAgreed = 256;
@@ -89,7 +108,7 @@ struct Welcome {
   JobTimes::Milliseconds silence_limit{5'000};  ///< of either side
   bool operator==(const Welcome&) const = default;
 };
-/// What this agent waits for: "waiting for machines 1,2 of 3". At once, then every ten seconds.
+/// What this agent waits for: "waiting for machine rank 1; …". At once, then every ten seconds.
 struct Waiting {
   std::string text;
   bool operator==(const Waiting&) const = default;
@@ -129,8 +148,14 @@ using ServerMessage =
 void encode(const AgentMessage& message, std::string& out);
 void encode(const ServerMessage& message, std::string& out);
 
+/// Throws Error(protocol) that names the first field whose value is out of its range, the value and
+/// the range. A message that passes can be used without further checks of single fields.
+void check(const AgentMessage& message);
+void check(const ServerMessage& message);
+
 /// Takes the first complete frame off `bytes`; nothing while it is not there. Throws
-/// Error(protocol) as soon as a length, a type or a field cannot be right.
+/// Error(protocol) as soon as a length, a type or a field cannot be right, and for a message that
+/// does not pass `check`.
 std::optional<AgentMessage> take_agent_message(std::string_view& bytes,
                                                std::size_t limit = kMaxMessageBytes);
 std::optional<ServerMessage> take_server_message(std::string_view& bytes);

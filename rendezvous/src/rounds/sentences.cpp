@@ -7,8 +7,6 @@
 namespace acc::rendezvous::rounds {
 namespace {
 
-// Of ranks or machines in one sentence: everybody hears it.
-constexpr std::size_t kMaxNamed = 16;
 // Of a value that two machines do not have alike.
 constexpr std::size_t kMaxShown = 80;
 constexpr std::size_t kShownBefore = 20;
@@ -142,16 +140,14 @@ std::string wanted(const Terms& terms) {
              : std::to_string(terms.num_machines);
 }
 
-std::string list_of(const std::set<int>& ranks, std::string_view separator) {
-  std::string list;
-  std::size_t named = 0;
-  for (const int rank : ranks) {
-    if (named++ == kMaxNamed) {
-      return list + std::string(separator) + "...";
-    }
-    list += fmt::format("{}{}", list.empty() ? "" : separator, rank);
-  }
-  return list;
+std::string list_of(const std::vector<int>& ranks, std::string_view separator) {
+  const auto named = static_cast<std::ptrdiff_t>(std::min(ranks.size(), kMaxNamed));
+  return fmt::format("{}{}", fmt::join(ranks.begin(), ranks.begin() + named, separator),
+                     ranks.size() > kMaxNamed ? std::string(separator) + "..." : "");
+}
+
+std::string machine_ranks(const std::vector<int>& ranks) {
+  return fmt::format("machine rank{} {}", ranks.size() == 1 ? "" : "s", list_of(ranks, ","));
 }
 
 std::string seconds(JobTimes::Milliseconds time) {

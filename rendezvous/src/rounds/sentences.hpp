@@ -2,7 +2,6 @@
 
 #include "rounds/agents.hpp"
 
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,8 +22,12 @@ std::string wrong_total(const std::vector<Agent*>& machines, const Terms& terms)
 
 /// "2", or "2 to 4"
 std::string wanted(const Terms& terms);
-/// "1,2,5": of many the first ones.
-std::string list_of(const std::set<int>& ranks, std::string_view separator);
+/// Ranks that a sentence names at most.
+inline constexpr std::size_t kMaxNamed = 16;
+/// "1,2,5": of more than kMaxNamed the first ones.
+std::string list_of(const std::vector<int>& ranks, std::string_view separator);
+/// "machine rank 1" or "machine ranks 1,2,5"
+std::string machine_ranks(const std::vector<int>& ranks);
 /// "1.5 s"
 std::string seconds(JobTimes::Milliseconds time);
 

@@ -258,7 +258,7 @@ def silent_agents(victim):
     """They enter and never beat: the server lets go of them."""
     with victim.peers(20) as peers:
         for peer in peers:
-            peer.sendall(HELLO + enter(run_id="silent", machines=(30, 30), heartbeat=20))
+            peer.sendall(HELLO + enter(run_id="silent", machines=(30, 30), heartbeat=100))
         for peer in peers:
             expect_closed(peer)
 

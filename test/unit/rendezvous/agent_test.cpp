@@ -48,6 +48,7 @@ TEST_CASE("an agent may be destroyed in its own event") {
                               JobTimes{}, std::move(events));
   Machine here;
   here.host = "here";
+  here.store_port = 1;
   std::optional<Round> round;
   asio::co_spawn(io, agent->join("127.0.0.1", server.port(), here),
                  [&](const std::exception_ptr& failure, std::optional<Round> joined) {

@@ -101,6 +101,8 @@ TEST_CASE("the status counts the jobs of agents, each by its run id") {
     rounds::Enter enter;
     enter.run_id = run_id;
     enter.terms.num_machines = enter.terms.min_machines = 3;
+    enter.machine.address = "here";
+    enter.machine.store_port = 1;
     rounds::encode(rounds::AgentMessage(enter), bytes);
     agents.push_back(std::make_unique<RawClient>(daemon.port()));
     agents.back()->send(bytes);

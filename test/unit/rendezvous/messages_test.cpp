@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -26,9 +27,9 @@ const std::vector<AgentMessage> kAgentMessages{
           {1s, 2s, 3s, 4s, 5s},
           kMachine,
           5,
-          6,
+          3,
           true},
-    Enter{"", {}, {}, {}},
+    Enter{"", {}, {}, {.machine_rank = {}, .address = "a", .store_port = 1}},
     Rejoin{65535},
     Beat{},
     End{kEnd},
@@ -42,7 +43,6 @@ const std::vector<ServerMessage> kServerMessages{
     Beat{},
     Waiting{"waiting for machines 1,2 of 3"},
     Formed{{7, 1, 2, {8, 8, 8, 4, 8}, "10.0.0.1", 1234}},
-    Formed{},
     Ends{kEnd},
     Insisted{},
     Settled{{kEnd, {{0, "node0", "{}"}, {1, "node1", ""}}, Settlement::Next::next_round}},
@@ -177,6 +177,102 @@ TEST_CASE("no byte of a message can be changed into a crash") {
       CHECK((error == "no error" || contains(error, "protocol: ")));
     }
   }
+}
+
+Enter good_enter() {
+  return std::get<Enter>(kAgentMessages.front());
+}
+
+TEST_CASE("a value that has the right form and no meaning is refused, and named") {
+  const auto enter = [](auto change, const std::string& message) {
+    CAPTURE(message);
+    Enter changed = good_enter();
+    change(changed);
+    check_refused(encoded(AgentMessage{changed}), message, take_agent);
+  };
+  constexpr int kMax = std::numeric_limits<int>::max();
+  enter([](Enter& it) { it.terms.num_machines = 0; }, "num_machines is 0, expected 1 to 65536");
+  enter([](Enter& it) { it.terms.num_machines = 65537; },
+        "num_machines is 65537, expected 1 to 65536");
+  enter([](Enter& it) { it.terms.min_machines = 5; }, "min_machines is 5, expected 1 to 4");
+  enter([](Enter& it) { it.terms.num_processes = -1; }, "num_processes is -1, expected 0 to");
+  enter([](Enter& it) { it.terms.max_restarts = -1; }, "max_restarts is -1, expected 0 to");
+  enter([](Enter& it) { it.machine.local_world_size = kMax; },
+        "local_world_size is 2147483647, expected 1 to 32767");
+  enter([](Enter& it) { it.machine.local_world_size = 0; }, "local_world_size is 0, expected 1 to");
+  enter([](Enter& it) { it.machine.machine_rank = -1; }, "machine_rank is -1, expected 0 to 65535");
+  enter([](Enter& it) { it.machine.pid = -1; }, "pid is -1, expected 0 to");
+  enter([](Enter& it) { it.machine.store_port = 0; }, "store_port is 0, expected 1 to 65535");
+  enter([](Enter& it) { it.machine.address = ""; }, "address is empty, expected a host name");
+  enter([](Enter& it) { it.machine.address = "a b"; }, "address is a text with blanks");
+  enter([](Enter& it) { it.machine.address = std::string("a\0b", 3); },
+        "address is a text with blanks");
+  enter([](Enter& it) { it.machine.host.assign(1025, 'x'); }, "host has 1025 bytes, at most 1024");
+  enter([](Enter& it) { it.run_id.assign(1025, 'x'); }, "run_id has 1025 bytes, at most 1024");
+  enter([](Enter& it) { it.times.heartbeat = 4ms; },
+        "heartbeat is 4 ms, expected 100 to 315569520000 ms");
+  enter([](Enter& it) { it.times.heartbeat = JobTimes::Milliseconds::max(); }, "heartbeat is ");
+  enter([](Enter& it) { it.times.join = 0ms; }, "join is 0 ms, expected 1 to");
+  enter([](Enter& it) { it.times.last_call = -1ms; }, "last_call is -1 ms, expected 0 to");
+  enter([](Enter& it) { it.times.settle = 0ms; }, "settle is 0 ms, expected 1 to");
+  enter([](Enter& it) { it.times.close = -1ms; }, "close is -1 ms, expected 0 to");
+  enter([](Enter& it) { it.rounds_before = kMax; }, "rounds_before is 2147483647, expected 0 to");
+  enter([](Enter& it) { it.restarts_before = 4; }, "restarts_before is 4, expected 0 to 3");
+  enter([](Enter& it) { it.terms.agreed[0].first = ""; }, "the length of a name to agree on is 0");
+  enter([](Enter& it) { it.terms.agreed[0].second.assign(4097, 'x'); },
+        "a value to agree on has 4097 bytes, at most 4096");
+
+  const auto formed = [](auto change, const std::string& message) {
+    CAPTURE(message);
+    Round round{7, 1, 2, {8, 8, 4}, "10.0.0.1", 1234};
+    change(round);
+    check_refused(encoded(ServerMessage{Formed{round}}), message, take_server_message);
+  };
+  formed([](Round& it) { it.machine_rank = -1; }, "machine_rank is -1, expected 0 to 2");
+  formed([](Round& it) { it.machine_rank = 77; }, "machine_rank is 77, expected 0 to 2");
+  formed([](Round& it) { it.local_world_sizes = {}; },
+         "the number of machines is 0, expected 1 to");
+  formed([](Round& it) { it.local_world_sizes[1] = kMax; },
+         "local_world_size is 2147483647, expected 1 to 32767");
+  formed([](Round& it) { it.local_world_sizes[1] = -8; }, "local_world_size is -8, expected 1 to");
+  formed([](Round& it) { it.round = -1; }, "round is -1, expected 0 to");
+  formed([](Round& it) { it.restart_count = -1; }, "restart_count is -1, expected 0 to");
+  formed([](Round& it) { it.store_host = ""; }, "store_host is empty");
+  formed([](Round& it) { it.store_port = 0; }, "store_port is 0, expected 1 to 65535");
+
+  const auto end = [](auto change, const std::string& message) {
+    CAPTURE(message);
+    AttemptEnd changed = kEnd;
+    change(changed);
+    check_refused(encoded(AgentMessage{End{changed}}), message, take_agent);
+    if (changed.reason.size() < kMaxTextBytes) {
+      return;
+    }
+    check_refused(encoded(ServerMessage{Ends{changed}}), "reason has ", take_server_message);
+  };
+  end([](AttemptEnd& it) { it.machine_rank = -2; }, "machine_rank of an end is -2, expected -1 to");
+  end([](AttemptEnd& it) { it.exit_status = 256; }, "exit_status is 256, expected 0 to 255");
+  end([](AttemptEnd& it) { it.exit_status = -1; }, "exit_status is -1, expected 0 to 255");
+  end([](AttemptEnd& it) { it.reason.assign(100'000, 'x'); },
+      "reason has 100000 bytes, at most 4096");
+
+  const auto said = [](const ServerMessage& message, const std::string& why) {
+    check_refused(encoded(message), why, take_server_message);
+  };
+  check_refused(encoded(AgentMessage{Rejoin{0}}), "store_port is 0, expected 1 to", take_agent);
+  said(Welcome{0ms, 5s}, "beat_interval is 0 ms, expected 20 to");
+  said(Welcome{19ms, 5s}, "beat_interval is 19 ms, expected 20 to");
+  said(Welcome{20ms, 99ms}, "silence_limit is 99 ms, expected 100 to");
+  said(Welcome{5s, 5s}, "beat_interval is 5000 ms, expected less than silence_limit, 5000 ms");
+  said(Settled{{kEnd, {{1, "b", ""}, {1, "b", ""}}}}, "machine_rank of a report is 1, expected 2");
+  said(Settled{{kEnd, {{-1, "b", ""}}}}, "machine_rank of a report is -1, expected 0 to 65535");
+  said(Waiting{std::string(kMaxTextBytes + 1, 'x')}, "text has 65537 bytes, at most 65536");
+  said(Dropped{Dropped::Why::over, std::string(kMaxTextBytes + 1, 'x')}, "reason has 65537 bytes");
+}
+
+TEST_CASE("the world size of as many machines and workers as there may be fits an int") {
+  CHECK(static_cast<std::int64_t>(kMaxMachines) * kMaxLocalWorldSize <=
+        std::numeric_limits<int>::max());
 }
 
 TEST_CASE("the limit of a first message is smaller") {

@@ -57,6 +57,7 @@ void Simulation::found_jobs() {
                      {.machine_rank = {},
                       .host = fmt::format("node{}", i),
                       .address = fmt::format("10.0.{}.{}", i / 256, i % 256),
+                      .store_port = 1,
                       .local_world_size = 1 + static_cast<int>(draw(2))}};
     if (terms_[job].ranks_are_given || happens(8)) {
       machine.enter.machine.machine_rank = static_cast<int>(i / num_jobs);

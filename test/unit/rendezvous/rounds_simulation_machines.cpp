@@ -200,7 +200,7 @@ void Simulation::report(Machine& machine) {
 
 void Simulation::rejoin(Machine& machine) {
   change(machine, State::waiting);
-  say(machine, Rejoin{static_cast<std::uint16_t>(draw(65536))});
+  say(machine, Rejoin{static_cast<std::uint16_t>(1 + draw(65535))});
 }
 
 // Faults.

@@ -77,6 +77,8 @@ class World {
   void forget_what_was_heard() { inboxes_.clear(); }
 
   [[nodiscard]] std::size_t num_jobs() const { return jobs_.size(); }
+  [[nodiscard]] std::size_t bytes() const { return jobs_.bytes(); }
+  void limit_bytes(std::size_t max_bytes) { jobs_.limit_bytes(max_bytes); }
   [[nodiscard]] bool has_deadline() const { return jobs_.next_deadline() != Time::max(); }
 
  private:

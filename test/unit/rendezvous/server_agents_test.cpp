@@ -31,7 +31,8 @@ std::string hello(const rounds::Enter& enter) {
 rounds::Enter first(std::chrono::milliseconds heartbeat) {
   rounds::Enter enter;
   enter.run_id = "job";
-  enter.machine.host = "here";
+  enter.machine.host = enter.machine.address = "here";
+  enter.machine.store_port = 1;
   enter.terms.num_machines = enter.terms.min_machines = 2;
   enter.times.heartbeat = heartbeat;
   return enter;

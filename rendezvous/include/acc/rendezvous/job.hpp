@@ -52,9 +52,9 @@ struct JobTimes {
   using Milliseconds = std::chrono::milliseconds;
   Milliseconds join{600'000};      ///< how long this agent waits for a round
   Milliseconds last_call{30'000};  ///< for more machines, once there are enough
-  Milliseconds heartbeat{5'000};   ///< an agent that is silent for so long is out
+  Milliseconds heartbeat{5'000};   ///< an agent that is silent for so long is out; at least 0.1 s
   Milliseconds settle{95'000};     ///< from the end of an attempt to the last report
-  /// An elastic job that is over refuses late comers for so long, at most a day.
+  /// An elastic job that is over refuses late comers for so long, at most an hour.
   Milliseconds close{30'000};
 
   bool operator==(const JobTimes&) const = default;

@@ -30,8 +30,8 @@ struct ServerOptions {
   /// Beyond it, connections are closed as soon as they are accepted.
   std::size_t max_connections = 65'536;
   /// The client that would break one of these limits loses its connection, and nobody else does.
-  /// Bytes are those of keys, values, queues and names that are waited for, with what it takes to
-  /// keep them; a frame is one request, or one reply.
+  /// Bytes are those of keys, values, queues and names that are waited for, and of jobs with their
+  /// machines and reports, with what it takes to keep them; a frame is one request, or one reply.
   std::size_t max_keys = 10'000'000;
   std::size_t max_bytes = std::size_t{4} << 30;
   std::size_t max_frame_bytes = std::size_t{512} << 20;

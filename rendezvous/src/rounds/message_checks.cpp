@@ -1,0 +1,170 @@
+#include "acc/base/error.hpp"
+#include "rounds/messages.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+// The range of each field, the same for the sender and the receiver.
+namespace acc::rendezvous::rounds {
+namespace {
+
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+constexpr int kLastMachine = static_cast<int>(kMaxMachines) - 1;
+constexpr int kMaxExitStatus = 255;
+constexpr JobTimes::Milliseconds kMinBeatInterval = kMinHeartbeat / kBeatsPerHeartbeat;
+
+void expect_number(std::string_view field, std::int64_t value, std::int64_t least,
+                   std::int64_t most) {
+  if (value < least || value > most) {
+    throw Error(Errc::protocol,
+                fmt::format("{} is {}, expected {} to {}", field, value, least, most));
+  }
+}
+
+void expect_time(std::string_view field, JobTimes::Milliseconds value,
+                 JobTimes::Milliseconds least) {
+  if (value < least || value > kMaxTime) {
+    throw Error(Errc::protocol, fmt::format("{} is {} ms, expected {} to {} ms", field,
+                                            value.count(), least.count(), kMaxTime.count()));
+  }
+}
+
+void expect_text(std::string_view field, std::string_view text, std::size_t most) {
+  if (text.size() > most) {
+    throw Error(Errc::protocol,
+                fmt::format("{} has {} bytes, at most {} are expected", field, text.size(), most));
+  }
+}
+
+/// Workers get it in their environment, where a NUL or a blank would make another one of it.
+void expect_address(std::string_view field, std::string_view text) {
+  expect_text(field, text, kMaxNameBytes);
+  const auto fits = [](char c) { return static_cast<unsigned char>(c) > 0x20 && c != 0x7f; };
+  if (text.empty() || !std::ranges::all_of(text, fits)) {
+    throw Error(Errc::protocol,
+                fmt::format("{} is {}, expected a host name or an address", field,
+                            text.empty() ? "empty" : "a text with blanks or control characters"));
+  }
+}
+
+void expect_port(std::string_view field, std::uint16_t port) {
+  expect_number(field, port, 1, std::numeric_limits<std::uint16_t>::max());
+}
+
+void check_terms(const Terms& terms) {
+  expect_number("num_machines", terms.num_machines, 1, kMaxMachines);
+  expect_number("min_machines", terms.min_machines, 1, terms.num_machines);
+  expect_number("num_processes", terms.num_processes, 0, kMaxInt);
+  expect_number("max_restarts", terms.max_restarts, 0, kMaxInt);
+  for (const auto& [name, value] : terms.agreed) {
+    expect_number("the length of a name to agree on", static_cast<std::int64_t>(name.size()), 1,
+                  kMaxNameBytes);
+    expect_text("a value to agree on", value, kMaxAgreedBytes);
+  }
+}
+
+void check_times(const JobTimes& times) {
+  constexpr JobTimes::Milliseconds kOne{1};
+  expect_time("join", times.join, kOne);
+  expect_time("last_call", times.last_call, {});
+  expect_time("heartbeat", times.heartbeat, kMinHeartbeat);
+  expect_time("settle", times.settle, kOne);
+  expect_time("close", times.close, {});
+}
+
+void check_machine(const Machine& machine) {
+  expect_number("machine_rank", machine.machine_rank.value_or(0), 0, kLastMachine);
+  expect_text("host", machine.host, kMaxNameBytes);
+  expect_address("address", machine.address);
+  expect_port("store_port", machine.store_port);
+  expect_number("local_world_size", machine.local_world_size, 1, kMaxLocalWorldSize);
+  expect_number("pid", machine.pid, 0, kMaxInt);
+}
+
+void check_end(const AttemptEnd& end, std::size_t max_reason) {
+  expect_number("machine_rank of an end", end.machine_rank, -1, kLastMachine);
+  expect_text("host of an end", end.host, kMaxNameBytes);
+  expect_number("exit_status", end.exit_status, 0, kMaxExitStatus);
+  expect_text("reason", end.reason, max_reason);
+}
+
+/// Messages without fields; and Report, whose text is limited by its frame alone.
+template <typename Message>
+void check_fields(const Message& /*message*/) {}
+
+void check_fields(const Enter& enter) {
+  expect_text("run_id", enter.run_id, kMaxNameBytes);
+  check_terms(enter.terms);
+  check_times(enter.times);
+  check_machine(enter.machine);
+  expect_number("rounds_before", enter.rounds_before, 0, kMaxRoundsBefore);
+  expect_number("restarts_before", enter.restarts_before, 0, enter.terms.max_restarts);
+}
+
+void check_fields(const Rejoin& rejoin) {
+  expect_port("store_port", rejoin.store_port);
+}
+
+void check_fields(const End& message) {
+  check_end(message.end, kMaxReasonBytes);
+}
+
+void check_fields(const Welcome& welcome) {
+  expect_time("beat_interval", welcome.beat_interval, kMinBeatInterval);
+  expect_time("silence_limit", welcome.silence_limit, kMinHeartbeat);
+  if (welcome.beat_interval >= welcome.silence_limit) {
+    throw Error(Errc::protocol,
+                fmt::format("beat_interval is {} ms, expected less than silence_limit, {} ms",
+                            welcome.beat_interval.count(), welcome.silence_limit.count()));
+  }
+}
+
+void check_fields(const Waiting& waiting) {
+  expect_text("text", waiting.text, kMaxTextBytes);
+}
+
+void check_fields(const Formed& formed) {
+  const Round& round = formed.round;
+  expect_number("round", round.round, 0, kMaxInt - 1);
+  expect_number("restart_count", round.restart_count, 0, kMaxInt);
+  expect_number("the number of machines", round.num_machines(), 1, kMaxMachines);
+  expect_number("machine_rank", round.machine_rank, 0, round.num_machines() - 1);
+  for (const int size : round.local_world_sizes) {
+    expect_number("local_world_size", size, 1, kMaxLocalWorldSize);
+  }
+  expect_address("store_host", round.store_host);
+  expect_port("store_port", round.store_port);
+}
+
+void check_fields(const Ends& message) {
+  check_end(message.end, kMaxTextBytes);
+}
+
+void check_fields(const Settled& settled) {
+  if (settled.settlement.end) {
+    check_end(*settled.settlement.end, kMaxTextBytes);
+  }
+  int next_rank = 0;
+  for (const MachineWord& word : settled.settlement.machines) {
+    expect_number("machine_rank of a report", word.machine_rank, next_rank, kLastMachine);
+    next_rank = word.machine_rank + 1;
+    expect_text("host of a report", word.host, kMaxNameBytes);
+  }
+}
+
+void check_fields(const Dropped& dropped) {
+  expect_text("reason", dropped.reason, kMaxTextBytes);
+}
+
+}  // namespace
+
+void check(const AgentMessage& message) {
+  std::visit([](const auto& fields) { check_fields(fields); }, message);
+}
+
+void check(const ServerMessage& message) {
+  std::visit([](const auto& fields) { check_fields(fields); }, message);
+}
+
+}  // namespace acc::rendezvous::rounds

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""A server and clients of the agent protocol that send values of the right form and no meaning.
+
+    rogue_rendezvous_test.py BIN_FOLDER
+
+A launcher at such a server names the value, sends no flood and ends in its time; a job at a daemon
+that such clients visit goes on as if they were not there.
+"""
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from agent_bytes import HELLO, enter, frame, i32, text
+
+BIN = Path(sys.argv[1]).resolve()
+MAX_INT = 2**31 - 1
+WELCOME = frame(0, struct.pack("<2q", 1_000, 5_000))
+# A second of attempts with pauses that double from 10 ms on; far from what a loop would make.
+MOST_CONNECTIONS = 40
+MOST_BYTES = 100_000
+
+
+def formed(rank=0, sizes=(1, 1), round_number=0, restarts=0, host="127.0.0.1", port=1):
+    runs = struct.pack("<I", len(sizes)) + b"".join(struct.pack("<Ii", 1, size) for size in sizes)
+    return frame(3, i32(round_number, restarts, rank), runs, text(host), struct.pack("<H", port))
+
+
+# What the server sends, and what the launcher says of it.
+SERVERS = {
+    "no beat interval": (frame(0, struct.pack("<2q", 0, 5_000)), "beat_interval is 0 ms, expected 20 to"),
+    "a negative interval": (frame(0, struct.pack("<2q", -5, 5_000)), "beat_interval is -5 ms"),
+    "an interval beyond the limit": (frame(0, struct.pack("<2q", 5_000, 1_000)), "expected less than silence_limit"),
+    "rank -1": (WELCOME + formed(rank=-1), "machine_rank is -1, expected 0 to 1"),
+    "rank 77": (WELCOME + formed(rank=77), "machine_rank is 77, expected 0 to 1"),
+    "no machines": (WELCOME + formed(sizes=()), "the number of machines is 0"),
+    "many workers": (WELCOME + formed(sizes=(1, MAX_INT)), "local_world_size is 2147483647, expected 1 to 32767"),
+    "other workers": (WELCOME + formed(sizes=(2, 1)), "local_world_size of this machine is 2, expected 1"),
+    "too many machines": (WELCOME + formed(sizes=(1, 1, 1)), "a round has 3 machines, expected at most 2"),
+    "round -1": (WELCOME + formed(round_number=-1), "round is -1, expected 0 to"),
+    "no port": (WELCOME + formed(port=0), "store_port is 0, expected 1 to 65535"),
+    "no host": (WELCOME + formed(host=""), "store_host is empty"),
+    "the end only": (WELCOME, "the server closed it"),
+}
+
+# Values that nobody may found or join a job with.
+CLIENTS = [enter(local_world_size=MAX_INT), enter(local_world_size=-1), enter(-1), enter(heartbeat=4),
+           enter(heartbeat=0), enter(machines=(1, 65_537)), enter(machines=(5, 2)), enter(close=-1),
+           enter(pid=-1), enter(run_id="r" * 1_025)]
+
+
+class RogueServer(threading.Thread):
+    """Answers each hello with the same bytes, and closes where these are not refused."""
+
+    def __init__(self, answer):
+        super().__init__(daemon=True)
+        self.answer = answer
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.num_connections = self.num_bytes = 0
+
+    def run(self):
+        while True:
+            peer, _ = self.socket.accept()
+            self.num_connections += 1
+            with peer:
+                try:
+                    self.num_bytes += len(peer.recv(1 << 16))
+                    peer.sendall(self.answer)
+                    peer.shutdown(socket.SHUT_WR)
+                    while received := peer.recv(1 << 16):
+                        self.num_bytes += len(received)
+                except OSError:
+                    pass
+
+
+def launcher(port, conf="join_timeout=1,is_host=0", run_id="job"):
+    return subprocess.Popen(
+        [BIN / "acclaunch", "torchrun", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d",
+         "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", conf, "--rdzv-id", run_id, "--no-python",
+         "/bin/sh", "-c", "echo rank $RANK of $WORLD_SIZE"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def check_rogue_servers():
+    runs = []
+    for name, (answer, expected) in SERVERS.items():
+        server = RogueServer(answer)
+        server.start()
+        runs.append((name, expected, server, launcher(server.socket.getsockname()[1])))
+    for name, expected, server, job in runs:
+        out, err = job.communicate(timeout=60)
+        print(f"{name}: status {job.returncode}, {server.num_connections} connections, {server.num_bytes} bytes")
+        assert job.returncode == 124 and out == "", (name, job.returncode, out, err)
+        assert expected in err, (name, expected, err)
+        assert 1 < server.num_connections <= MOST_CONNECTIONS, (name, server.num_connections)
+        assert server.num_bytes <= MOST_BYTES, (name, server.num_bytes)
+
+
+def check_rogue_clients():
+    daemon = subprocess.Popen([BIN / "acc-rendezvous", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        port = int(daemon.stdout.readline().rsplit(":", 1)[1])
+        first = launcher(port, "join_timeout=60")
+        line = ""
+        while "1 of 2 are here" not in line:
+            line = first.stderr.readline()
+            assert line, "the first machine has ended"
+        for content in CLIENTS:
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as rogue:
+                rogue.sendall(HELLO + content)
+                assert rogue.recv(1) == b"", "the server answers a client without meaning"
+        second = launcher(port, "join_timeout=60")
+        outs = [job.communicate(timeout=60)[0] for job in (first, second)]
+        ranks = {out.split("] ")[-1] for out in outs}
+        assert ranks == {"rank 0 of 2\n", "rank 1 of 2\n"}, outs
+        assert first.returncode == second.returncode == 0
+    finally:
+        daemon.terminate()
+        assert daemon.wait() == 0
+
+
+check_rogue_servers()
+check_rogue_clients()

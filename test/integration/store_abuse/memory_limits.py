@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Agents that make an acc-rendezvous keep as much as it will, against its limits of memory.
+
+    memory_limits.py ACC_RENDEZVOUS
+
+Its memory never grows by more than the limits, and two agents that came before finish their job.
+"""
+import os
+import resource
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+from agent_bytes import HELLO, enter, frame
+from attacks import Victim
+from good_agents import DROPPED, ENDS, FORMED, REPORT, SETTLED, WAITING, WELCOME, Agent
+from own_network import own_network
+
+MIB = 1 << 20
+LIMIT = 64  # MiB, of what is kept and of what is on its way
+MOST = 2 * LIMIT + 32  # and what connections and the allocator take
+YEAR = 365 * 24 * 3600 * 1000
+REPORT_BYTES = 8 * MIB
+
+
+def memory(process):
+    """MiB: the most there was."""
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+
+
+def expect_answer(peer):
+    """The server has dealt with what this one sent."""
+    size, = struct.unpack("<I", peer.recv(4, 0x100).ljust(4, b"\0"))  # MSG_WAITALL
+    body = peer.recv(size, 0x100)
+    assert body and body[0] in (WELCOME, WAITING, DROPPED), body[:100]
+    return body
+
+
+def huge_jobs(victim):
+    """Each a job of its own, of as many machines as there may be. A set of all ranks took 3 MiB."""
+    with victim.peers(500) as peers:
+        for i, peer in enumerate(peers):
+            peer.sendall(HELLO + enter(0, run_id=f"huge{i}", machines=(65_536, 65_536), static=True))
+        for peer in peers:
+            assert expect_answer(peer)[0] == WELCOME
+
+
+def large_terms(victim):
+    """Each a job of its own, with as much to agree on as fits: together more than the limit."""
+    agreed = tuple((f"{i}", "v" * 4_000) for i in range(15))
+    refused = 0
+    with victim.peers(1_500) as peers:
+        for i, peer in enumerate(peers):
+            peer.sendall(HELLO + enter(run_id=f"large{i}", machines=(2, 2), agreed=agreed))
+        for peer in peers:
+            body = expect_answer(peer)
+            refused += body[0] == DROPPED
+            assert body[0] != DROPPED or b"the server is full" in body, body
+    assert 100 < refused < 1_400, refused
+
+
+def finished_jobs(victim):
+    """Jobs that are over, of agents that are gone, to be remembered as long as may be."""
+    report = frame(REPORT, b"\1", struct.pack("<I", REPORT_BYTES), b"r" * REPORT_BYTES)
+    for i in range(40):
+        agent = Agent(victim.port)
+        agent.send(enter(run_id=f"over{i}", machines=(1, 2), last_call=0, close=YEAR))
+        agent.read_until(FORMED)
+        agent.send(report)
+        agent.read_until(ENDS)
+        agent.read_until(SETTLED)
+        agent.socket.close()
+
+
+def refused_machines(victim):
+    """One job whose machines disagree, each from a host with a long name."""
+    with victim.peers(1_500) as peers:
+        for i, peer in enumerate(peers):
+            peer.sendall(HELLO + enter(0, run_id="refused", machines=(60_000 - i % 2, 60_000), static=True,
+                                       host=f"{i}".ljust(1_000, "h"), close=YEAR))
+        for peer in peers:
+            expect_answer(peer)
+
+
+def main():
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    daemon = subprocess.Popen([sys.argv[1], "--port", "0", "--max_bytes", f"{LIMIT}MiB", "--max_buffered_bytes",
+                               f"{LIMIT}MiB"], stdout=subprocess.PIPE, text=True)
+    port = int(daemon.stdout.readline().rsplit(":", 1)[1])
+    victim = Victim(port, 1)
+    good = [Agent(port) for _ in range(2)]
+    for rank, agent in enumerate(good):
+        agent.send(enter(rank, run_id="good", machines=(2, 2), heartbeat=600_000))
+    for agent in good:
+        agent.read_until(FORMED)
+    before = memory(daemon)
+    failures = []
+    for attack in (huge_jobs, large_terms, finished_jobs, refused_machines):
+        attack(victim)
+        grown = memory(daemon) - before
+        print(f"{attack.__name__}: {grown:.0f} MiB more than before")
+        if grown > MOST:
+            failures.append(f"{attack.__name__}: the server has taken {grown:.0f} MiB, its limits are {MOST}")
+    for agent in good:
+        agent.send(frame(REPORT, b"\0", struct.pack("<I", 0)))
+    for agent in good:
+        agent.read_until(SETTLED)
+    daemon.terminate()
+    if daemon.wait() != 0:
+        failures.append(f"the server ended with {daemon.returncode}")
+    for failure in failures:
+        print("broken:", failure)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    network = own_network()
+    if network and "ACC_OWN_NETWORK" not in os.environ:
+        os.environ["ACC_OWN_NETWORK"] = "1"
+        os.execvp(network[0], [*network, sys.executable, *sys.argv])
+    main()
