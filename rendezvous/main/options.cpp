@@ -1,5 +1,6 @@
 #include "options.hpp"
 
+#include "acc/base/text.hpp"
 #include "acc/plugins/document.hpp"
 #include "acc/rendezvous/unix_address.hpp"
 #include "settings.hpp"
@@ -91,11 +92,6 @@ std::string fault_of(const std::string& host) {
   return host.find(':') == std::string::npos || !error
              ? ""
              : "expected a name, an address, unix:/path or *; the port is a setting of its own";
-}
-
-/// `[::1]` is how a URL spells ::1.
-std::string without_brackets(const std::string& host) {
-  return host.starts_with('[') && host.ends_with(']') ? host.substr(1, host.size() - 2) : host;
 }
 
 std::vector<std::string> hosts_of(const Settings& settings) {

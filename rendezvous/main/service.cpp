@@ -77,11 +77,7 @@ std::vector<std::string> addresses_of(const std::vector<Listener>& listeners) {
 void warn_of_open(const std::vector<Listener>& listeners) {
   for (const Listener& listener : listeners) {
     if (listener.is_open) {
-      logger("rendezvous")
-          ->warn(
-              "{} is open: whoever reaches it can read and write every key and join every job. "
-              "Keep others out with a firewall, or listen on an address of a closed network",
-              listener.address);
+      logger("rendezvous")->warn(warning_of_open(listener.address));
     }
   }
 }

@@ -129,6 +129,9 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
   }
   rounds::Enter enter = enter_;
   enter.machine.address = address_from(socket);
+  if (events_.before_entering) {
+    enter.machine.store_port = events_.before_entering(enter.machine.address);
+  }
   check_own(enter);
   welcome_ = false;
   link_ = std::make_shared<AgentLink>(std::move(socket), limit, link_events());

@@ -72,7 +72,8 @@ asio::awaitable<std::string> dial(tcp::socket& socket, std::string host, std::ui
 std::string own_address(const tcp::socket& socket) {
   error_code error;
   const auto own = socket.local_endpoint(error);
-  if (error) {
+  // The server may be at 127.0.1.1, and this end is at 127.0.0.1 all the same.
+  if (error || own.address().is_loopback()) {
     return "";
   }
   const auto other = socket.remote_endpoint(error);

@@ -169,6 +169,12 @@ std::vector<Listener> listen_on_tcp(const std::vector<std::string>& names, std::
 
 }  // namespace
 
+std::string warning_of_open(const std::string& address) {
+  return address +
+         " is open: whoever reaches it can read and write every key and join every job. Keep "
+         "others out with a firewall, or listen on an address of a closed network";
+}
+
 std::vector<Listener> listen_on(const std::vector<std::string>& hosts, std::uint16_t port) {
   std::vector<std::string> names;
   std::ranges::remove_copy_if(hosts, std::back_inserter(names), is_unix);

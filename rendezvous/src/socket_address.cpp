@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <netdb.h>
+#include <netinet/in.h>
 
 #include <condition_variable>
 #include <cstring>
@@ -31,6 +32,25 @@ struct Lookup {
   Answer answer;
 };
 
+/// An IPv4 address that is written as IPv6, as IPv4: a machine may have no IPv6.
+void unmap(SocketAddress& address) {
+  if (address.family() != AF_INET6) {
+    return;
+  }
+  sockaddr_in6 mapped{};
+  std::memcpy(&mapped, &address.bytes, sizeof mapped);
+  if (!IN6_IS_ADDR_V4MAPPED(&mapped.sin6_addr)) {
+    return;
+  }
+  sockaddr_in plain{};
+  plain.sin_family = AF_INET;
+  plain.sin_port = mapped.sin6_port;
+  std::memcpy(&plain.sin_addr, mapped.sin6_addr.s6_addr + 12, sizeof plain.sin_addr);
+  address = {};
+  address.size = sizeof plain;
+  std::memcpy(&address.bytes, &plain, sizeof plain);
+}
+
 Answer look_up(const std::string& host, const std::string& port, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -46,6 +66,7 @@ Answer look_up(const std::string& host, const std::string& port, int flags) {
     SocketAddress& address = answer.addresses.emplace_back();
     address.size = found->ai_addrlen;
     std::memcpy(&address.bytes, found->ai_addr, found->ai_addrlen);
+    unmap(address);
   }
   return answer;
 }
@@ -55,6 +76,9 @@ std::shared_ptr<Lookup> start_lookup(const std::string& host, const std::string&
   try {
     std::thread([lookup, host, port] {
       Answer answer = look_up(host, port, 0);
+      if (answer.error != 0 && host == "localhost") {  // RFC 6761: always loopback
+        answer = look_up("127.0.0.1", port, AI_NUMERICHOST);
+      }
       const std::lock_guard lock(lookup->mutex);
       lookup->answer = std::move(answer);
       lookup->is_finished = true;

@@ -50,6 +50,9 @@ asio::awaitable<void> RoundsAlone::serve_store() {
   for (const auto& address : found.addresses) {
     addresses.push_back(address.to_string());
   }
+  if (found.is_assumed) {
+    round_->store_host = addresses.front();  // workers could not look the name up
+  }
   listen(addresses, meets_at_address ? std::uint16_t{0} : plan_.rendezvous.port);
   round_->store_port = store_->port();
 }

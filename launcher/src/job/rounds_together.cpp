@@ -1,7 +1,7 @@
 #include "job/rounds_together.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/rendezvous/host_addresses.hpp"
+#include "acc/rendezvous/main_process.hpp"
 #include "plan/agreed_terms.hpp"
 #include "supervision/supervisor.hpp"
 
@@ -63,8 +63,13 @@ RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std
              {.on_end = std::move(events.on_end),
               .on_insist = std::move(events.on_insist),
               .on_progress = events.say,
-              .before_connecting = [this] { return serves_if_nobody_does(); }}),
+              .before_connecting = [this] { return serves_if_nobody_does(); },
+              .before_entering =
+                  [this](const std::string& address) {
+                    return serve_store_at(address);
+                  }}),
       say_(std::move(events.say)),
+      address_(plan.rendezvous.address),
       pause_(io) {}
 
 bool RoundsTogether::ranks_are_given() const {
@@ -77,14 +82,12 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next() {
     renew_store();
     co_return co_await agent_.rejoin(store_ ? store_->port() : plan_.rendezvous.port);
   }
-  should_serve_ = co_await is_to_serve();
-  if (!ranks_are_given()) {
-    renew_store();
-  }
-  if (ranks_are_given() && should_serve_) {
+  co_await look_up_addresses();
+  should_serve_ = is_to_serve();
+  is_joining_ = true;
+  if (ranks_are_given() && should_serve_ && !is_own_address_) {
     asio::co_spawn(io_, look_for_another_machine_0(), asio::detached);
   }
-  is_joining_ = true;
   std::optional<Round> round;
   std::exception_ptr fault;
   try {
@@ -95,7 +98,7 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next() {
   is_joining_ = false;
   pause_.cancel();
   if (fault && ranks_are_given() && should_serve_ && !rendezvous_) {
-    co_await ask("localhost");  // who has the port may be of this job
+    co_await ask(own_server());  // who has the port may be of this job
   }
   fault = refusal_ ? refusal_ : fault;
   if (fault) {
@@ -105,13 +108,9 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next() {
 }
 
 asio::awaitable<std::optional<Round>> RoundsTogether::join() {
-  std::string server = plan_.rendezvous.address;
-  if (ranks_are_given() && should_serve_) {
-    server = "localhost";  // from inside, the address may lead somewhere else
-  }
+  const std::string server = ranks_are_given() && should_serve_ ? own_server() : address_;
   try {
-    const auto round =
-        co_await agent_.join(std::move(server), plan_.rendezvous.port, this_machine());
+    const auto round = co_await agent_.join(server, plan_.rendezvous.port, this_machine());
     has_joined_ = true;
     co_return round;
   } catch (const Error& error) {
@@ -128,13 +127,8 @@ asio::awaitable<std::optional<Round>> RoundsTogether::join() {
 /// wait for the others, and one in vain. It may also lead back to here, through a gateway.
 asio::awaitable<void> RoundsTogether::look_for_another_machine_0() {
   constexpr std::chrono::seconds kInterval{1};
-  const auto found =
-      co_await rendezvous::addresses_of(io_.get_executor(), plan_.rendezvous.address);
-  if (std::ranges::any_of(found.addresses, rendezvous::is_own_address)) {
-    co_return;
-  }
   while (is_joining_) {
-    co_await ask(plan_.rendezvous.address);
+    co_await ask(address_);
     if (!is_joining_) {  // meanwhile there is a round, whose machine 0 this is
       co_return;
     }
@@ -162,22 +156,79 @@ asio::awaitable<void> RoundsTogether::ask(std::string host) {
 /// Nothing that a worker of the last round left, or still sends, is seen by the next one's.
 void RoundsTogether::renew_store() {
   if (!ranks_are_given()) {
-    store_.emplace(io_, "", std::uint16_t{0}, rendezvous::ServerOptions{.forms_rounds = false});
+    store_.emplace(io_, listen(store_hosts_, 0), rendezvous::ServerOptions{.forms_rounds = false});
   } else if (rendezvous_) {
     rendezvous_->renew_store();
   }
 }
 
-asio::awaitable<bool> RoundsTogether::is_to_serve() {
+/// c10d: the store that is ready in case that this becomes machine 0, at the address that the
+/// others are told next.
+std::uint16_t RoundsTogether::serve_store_at(const std::string& address) {
   if (ranks_are_given()) {
-    co_return plan_.machine_rank == 0;
+    return plan_.rendezvous.port;
   }
-  if (plan_.rendezvous.is_host) {
-    co_return *plan_.rendezvous.is_host;
+  const bool is_given = address == plan_.rendezvous.local_address;
+  store_hosts_ = is_given               ? local_hosts_
+                 : address == address_ ? server_hosts_
+                                       : std::vector<std::string>{address};
+  renew_store();
+  return store_->port();
+}
+
+std::vector<rendezvous::Listener> RoundsTogether::listen(const std::vector<std::string>& hosts,
+                                                         std::uint16_t port) {
+  std::vector<rendezvous::Listener> listeners = rendezvous::listen_on(hosts, port);
+  if (hosts.front() == "*" && !std::exchange(has_warned_, true)) {
+    say_("listening on all interfaces, because " + address_ +
+         " does not tell which one the other machines reach: " +
+         rendezvous::warning_of_open(listeners.front().address));
   }
-  const auto found =
-      co_await rendezvous::addresses_of(io_.get_executor(), plan_.rendezvous.address);
-  co_return std::ranges::any_of(found.addresses, rendezvous::is_own_address);
+  return listeners;
+}
+
+asio::awaitable<void> RoundsTogether::look_up_addresses() {
+  const RendezvousPlan& plan = plan_.rendezvous;
+  const auto found = co_await rendezvous::addresses_of(io_.get_executor(), plan.address);
+  is_own_address_ = std::ranges::any_of(found.addresses, rendezvous::is_own_address);
+  server_hosts_ = rendezvous::hosts_to_listen_on(plan.address, found);
+  address_ = found.is_assumed ? found.addresses.front().to_string() : plan.address;
+  if (!plan.local_address.empty()) {
+    local_hosts_ = rendezvous::hosts_to_listen_on(
+        plan.local_address,
+        co_await rendezvous::addresses_of(io_.get_executor(), plan.local_address));
+  }
+  if (ranks_are_given() && is_to_serve() && !is_own_address_) {
+    warn_of_another_machine(found);
+  }
+}
+
+/// Machine 0 whose address is not its own: mostly the wrong machine rank or address, sometimes a
+/// gateway.
+void RoundsTogether::warn_of_another_machine(const rendezvous::HostAddresses& found) const {
+  std::vector<std::string> addresses;
+  for (const auto& address : found.addresses) {
+    addresses.push_back(address.to_string());
+  }
+  const bool is_known = !addresses.empty();
+  const rendezvous::Advice advice =
+      is_known ? rendezvous::main_process_elsewhere(address_, addresses)
+               : rendezvous::main_process_unknown(address_, found.failure);
+  say_("warning: " + advice.what + ". " + advice.what_to_do +
+       (is_known ? " Nothing is wrong where a gateway or a service leads from there to here" : ""));
+}
+
+bool RoundsTogether::is_to_serve() const {
+  if (ranks_are_given()) {
+    return plan_.machine_rank == 0;
+  }
+  return plan_.rendezvous.is_host.value_or(is_own_address_);
+}
+
+/// Where this machine finds the server that it is itself: from inside, the address may lead
+/// somewhere else.
+std::string RoundsTogether::own_server() const {
+  return server_hosts_.front() == "*" ? "localhost" : server_hosts_.front();
 }
 
 /// c10d: a daemon may have the port, or another launcher of this machine; when that ends, and is
@@ -192,7 +243,7 @@ bool RoundsTogether::serves_if_nobody_does() {
                                   ":0; name a port that all of them know");
   }
   try {
-    rendezvous_.emplace(io_, "", plan.port);
+    rendezvous_.emplace(io_, listen(server_hosts_, plan.port));
   } catch (const Error& error) {
     if (ranks_are_given() || plan.is_host) {
       throw Error(Errc::config, error.what());
@@ -223,7 +274,7 @@ Machine RoundsTogether::this_machine() const {
     machine.machine_rank = plan_.machine_rank;
   }
   if (ranks_are_given()) {
-    machine.address = plan.address;
+    machine.address = address_;
   }
   return machine;
 }

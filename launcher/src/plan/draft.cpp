@@ -1,5 +1,6 @@
 #include "plan/draft.hpp"
 
+#include "acc/base/text.hpp"
 #include "host/own_variables.hpp"
 #include "plan/rendezvous_values.hpp"
 
@@ -99,6 +100,10 @@ void place_on_cores(Draft& draft, const std::vector<int>& gpus, const HostFacts&
 }
 
 LaunchPlan finished(Draft&& draft) {
+  RendezvousPlan& rendezvous = draft.plan.rendezvous;
+  for (std::string* address : {&rendezvous.address, &rendezvous.local_address}) {
+    *address = without_brackets(*address);
+  }
   draft.plan.settings = std::move(draft.settings);
   return std::move(draft.plan);
 }

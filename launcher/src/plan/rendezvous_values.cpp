@@ -1,7 +1,10 @@
 #include "plan/rendezvous_values.hpp"
 
+#include "acc/base/text.hpp"
 #include "acc/plugins/faults.hpp"
 #include "acc/plugins/settings.hpp"
+
+#include <arpa/inet.h>
 
 #include <algorithm>
 #include <array>
@@ -56,6 +59,12 @@ std::string expected_conf_value(const ConfKey& key, const std::string& value) {
     case ConfKey::store: return value == "tcp" ? "" : name + "=tcp: machines meet over the network";
   }
   return {};
+}
+
+/// Maybe with a zone, as in fe80::1%eth0.
+bool is_ipv6(const std::string& host) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &address) == 1;
 }
 
 std::string unknown_conf_key(const std::string& where, std::string_view key) {
@@ -145,18 +154,10 @@ std::vector<std::string> read_rendezvous_conf(const Given& given, RendezvousPlan
 Endpoint read_endpoint(const Given& given) {
   const auto bad = [&] { return bad_value(given, "HOST, HOST:PORT or [IPv6 address]:PORT"); };
   const std::string text(plugins::trimmed(given.text));
-  const bool bracketed = text.starts_with('[');
-  const auto closing = bracketed ? text.find(']') : 0;
-  const auto colon = closing == std::string::npos ? closing : text.find(':', closing);
+  const bool is_bracketed_host = text.starts_with('[') && text.ends_with(']');
+  const auto colon = is_bracketed_host ? std::string::npos : text.rfind(':');
   Endpoint endpoint;
-  if (bracketed) {
-    if (closing == std::string::npos || std::min(colon, text.size()) != closing + 1) {
-      throw bad();
-    }
-    endpoint.host = text.substr(1, closing - 1);
-  } else {
-    endpoint.host = text.substr(0, colon);
-  }
+  endpoint.host = without_brackets(text.substr(0, colon));
   if (colon != std::string::npos) {
     const auto port = read_number(std::string_view(text).substr(colon + 1));
     if (!port || *port > std::numeric_limits<std::uint16_t>::max()) {
@@ -164,7 +165,9 @@ Endpoint read_endpoint(const Given& given) {
     }
     endpoint.port = static_cast<std::uint16_t>(*port);
   }
-  if (endpoint.host.empty() || endpoint.host.find_first_of(" \t/[]") != std::string::npos) {
+  const bool has_colon = endpoint.host.find(':') != std::string::npos;
+  if (endpoint.host.empty() || (has_colon && !is_ipv6(endpoint.host)) ||
+      endpoint.host.find_first_of(" \t/[]") != std::string::npos) {
     throw bad();
   }
   return endpoint;

@@ -20,7 +20,7 @@ struct Endpoint {
   std::optional<std::uint16_t> port;
 };
 
-/// `HOST[:PORT]`; an IPv6 address stands in brackets.
+/// `HOST[:PORT]`; an IPv6 address stands in brackets, which it may lack before a port.
 Endpoint read_endpoint(const Given& given);
 
 struct MachineRange {

@@ -1,5 +1,7 @@
 #include "doctor/alone.hpp"
 
+#include "acc/rendezvous/main_process.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -72,26 +74,19 @@ std::vector<Finding> meeting_findings(const MeetingPlace& place, const MachineFa
   std::vector<Finding> found;
   const std::vector<std::string>& addresses = place.name.addresses;
   if (addresses.empty()) {
-    return {{Severity::error,
-             "main_process_unknown",
-             {0},
-             fmt::format("cannot look up --main_process_ip {}: {}", place.host, place.name.failure),
-             "Put the name into the name server or /etc/hosts of this machine, or give an "
-             "address."}};
+    const auto unknown = rendezvous::main_process_unknown(place.host, place.name.failure);
+    return {{Severity::error, "main_process_unknown", {0}, unknown.what, unknown.what_to_do}};
   }
   const bool leads_here =
       std::ranges::all_of(addresses, [&](const std::string& each) { return is_own(each, own); });
   if (place.serves &&
       std::ranges::none_of(addresses, [&](const auto& each) { return is_own(each, own); })) {
-    found.push_back(
-        {Severity::error,
-         "main_process_elsewhere",
-         {0},
-         fmt::format("this is machine 0, but --main_process_ip {} leads to {}, which is "
-                     "not here",
-                     place.host, fmt::join(addresses, ", ")),
-         "Give --machine_rank 0 to the machine with that address, or its own address "
-         "as --main_process_ip on all machines."});
+    const auto elsewhere = rendezvous::main_process_elsewhere(place.host, addresses);
+    found.push_back({Severity::error,
+                     "main_process_elsewhere",
+                     {0},
+                     elsewhere.what,
+                     elsewhere.what_to_do});
   } else if (!place.serves && leads_here) {
     found.push_back(
         {Severity::error,

@@ -99,6 +99,8 @@ TEST_CASE("endpoints") {
            Case{" 10.0.0.1:0 ", "10.0.0.1", 0},
            Case{"[::1]:65535", "::1", 65535},
            Case{"[fe80::1%eth0]", "fe80::1%eth0", {}},
+           Case{"[fe80::1%eth0]:7", "fe80::1%eth0", 7},
+           Case{"fd00::1:29500", "fd00::1", 29500},
        }) {
     CAPTURE(text);
     const Endpoint endpoint = read_endpoint({"--rdzv-endpoint", text});
@@ -107,7 +109,8 @@ TEST_CASE("endpoints") {
     CHECK(endpoint.port.value_or(0) == port.value_or(0));
   }
   for (const std::string text : {"", ":29400", "node0:", "node0:x", "node0:65536", "::1", "[::1",
-                                 "[::1]x", "[]:1", "a b", "tcp://node0:1", "node0:1:2"}) {
+                                 "[::1]x", "[]:1", "a b", "tcp://node0:1", "node0:1:2", "fd00::1",
+                                 "1:2:3:4:5:6:7:8"}) {
     CAPTURE(text);
     CHECK(refusal([&] {
             return read_endpoint({"--rdzv-endpoint", text});

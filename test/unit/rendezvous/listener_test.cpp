@@ -1,3 +1,4 @@
+#include "acc/rendezvous/host_addresses.hpp"
 #include "support.hpp"
 
 #include <sys/socket.h>
@@ -58,6 +59,41 @@ TEST_CASE("a host that is not this machine is an error") {
   // 192.0.2.0/24 is for documentation (RFC 5737): no machine has it.
   CHECK(contains(error_of([&] { Server(io, "192.0.2.1", 0); }),
                  "connection: cannot listen on 192.0.2.1:0"));
+}
+
+TEST_CASE("an IPv4 address that is written as IPv6 is listened on as IPv4") {
+  const std::vector<Listener> listeners = listen_on({"::ffff:127.0.0.1", "127.0.0.1"}, 0);
+  REQUIRE(listeners.size() == 1);
+  CHECK(listeners.front().address == "127.0.0.1:" + std::to_string(listeners.front().port));
+}
+
+TEST_CASE("a server listens on the addresses of its machine among those that others are told") {
+  using Words = std::vector<std::string>;
+  const Words all = {"*"};
+  struct Case {
+    std::string host;
+    Words found;
+    Words expected;
+  };
+  // 192.0.2.0/24 is for documentation (RFC 5737): no machine has it.
+  for (const auto& [host, found, expected] : {
+           Case{"127.0.0.1", {"127.0.0.1"}, {"127.0.0.1"}},
+           Case{"127.0.1.1", {"127.0.1.1"}, {"127.0.1.1"}},
+           Case{"localhost", {"127.0.0.1"}, {"127.0.0.1"}},
+           Case{"0.0.0.0", {"0.0.0.0"}, {"0.0.0.0"}},
+           Case{"192.0.2.1", {"192.0.2.1"}, all},
+           Case{"node0", {"127.0.1.1"}, all},
+           Case{"node0", {"192.0.2.1", "127.0.1.1"}, all},
+           Case{"node0", {"192.0.2.1"}, all},
+           Case{"node0", {}, all},
+       }) {
+    CAPTURE(host);
+    HostAddresses addresses;
+    for (const std::string& each : found) {
+      addresses.addresses.push_back(boost::asio::ip::make_address(each));
+    }
+    CHECK(hosts_to_listen_on(host, addresses) == expected);
+  }
 }
 
 TEST_CASE("port_owner knows who listens") {

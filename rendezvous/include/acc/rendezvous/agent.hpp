@@ -39,6 +39,10 @@ class Agent {
     /// Before each attempt to connect: the moment to become the server where nobody is. Says
     /// whether this process serves. What it throws ends the join.
     std::function<bool()> before_connecting;
+    /// On each connection, before this machine introduces itself as the one at `address`: the
+    /// moment to serve the workers' store there. Returns its port, which takes the place of
+    /// Machine::store_port. What it throws ends the join.
+    std::function<std::uint16_t(const std::string& address)> before_entering;
   };
 
   Agent(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,

@@ -35,6 +35,9 @@ struct Listener {
   SocketFile file = {};
 };
 
+/// What an operator must know about a listener at `address` that is_open: one sentence.
+std::string warning_of_open(const std::string& address);
+
 /// Listens on every address of every host, all on one TCP port; 0 takes a free one. A host is an
 /// address or name of this machine, "*" or "" for all interfaces (IPv4 and IPv6), or `unix:/path`,
 /// whose file only this user may open; one that a dead process left there is replaced. Throws
