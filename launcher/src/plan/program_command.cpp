@@ -84,16 +84,6 @@ bool is_binary(const fs::path& path) {
          "ELF";
 }
 
-std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
-  const std::string name = value_of(environment, variables::python, "python3");
-  try {
-    return find_executable(name, environment, facts);
-  } catch (const Error& error) {
-    throw Error(error.code(), std::string(error.what()) +
-                                  "; a Python program needs it (set PYTHON_EXEC to another one)");
-  }
-}
-
 }  // namespace
 
 bool is_for_python(const std::string& program, ProgramKind kind, const HostFacts& facts) {
@@ -124,6 +114,16 @@ void check_program(const Flags& flags, ProgramKind kind) {
   if (kind.module && kind.no_python) {
     throw Error(Errc::invalid_argument,
                 "--module and --no_python exclude each other; a module needs Python");
+  }
+}
+
+std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
+  const std::string name = value_of(environment, variables::python, "python3");
+  try {
+    return find_executable(name, environment, facts);
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string(error.what()) +
+                                  "; a Python program needs it (set PYTHON_EXEC to another one)");
   }
 }
 

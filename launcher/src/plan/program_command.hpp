@@ -30,6 +30,9 @@ std::optional<std::filesystem::path> find_in_path(const std::string& name,
                                                   const plugins::Environment& environment,
                                                   const std::filesystem::path& working_directory);
 
+/// `$PYTHON_EXEC` or python3, found in PATH or beside acclaunch. Throws as `program_command`.
+std::string find_python(const plugins::Environment& environment, const HostFacts& facts);
+
 /// The command of every worker: `*.py` and modules under `$PYTHON_EXEC` or python3, anything else
 /// itself. A bare name is looked up in PATH, then beside acclaunch. Throws Error(no_program) or
 /// Error(not_executable) when it could not be started.

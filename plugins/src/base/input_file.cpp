@@ -67,8 +67,9 @@ std::string read_input_file(const fs::path& path) {
       }
     } else if (count == 0 && may_lack_writer) {
       if (waited) {
-        throw Error(Errc::config, cannot_read(path, "it is a FIFO, and nobody has opened it for "
-                                                    "writing"));
+        throw Error(Errc::config, cannot_read(path,
+                                              "it is a FIFO, and nobody has opened it for "
+                                              "writing"));
       }
       waited = !wait_for(file.get(), kWaitForWriter);
       may_lack_writer = waited;

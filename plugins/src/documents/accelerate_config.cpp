@@ -23,12 +23,13 @@ constexpr std::array kBlocks = {"fsdp_config"sv,        "deepspeed_config"sv, "d
 struct NotOurs {
   std::string_view key;
   std::string_view what;
+  bool is_accelerates = false;  ///< Accelerate 1.15 takes it in a file for LOCAL_MACHINE
 };
 constexpr std::array kNotOurs = {
-    NotOurs{"tpu_*", "TPUs are"},
-    NotOurs{"command_file", "TPUs are"},
-    NotOurs{"commands", "TPUs are"},
-    NotOurs{"megatron_lm_*", "Megatron-LM is"},
+    NotOurs{"tpu_*", "TPUs are", true},
+    NotOurs{"command_file", "TPUs are", true},
+    NotOurs{"commands", "TPUs are", true},
+    NotOurs{"megatron_lm_*", "Megatron-LM is", true},
     NotOurs{"ipex_config", "Intel's extension is"},
     NotOurs{"ec2_instance_type", "SageMaker is"},
     NotOurs{"iam_role_name", "SageMaker is"},
@@ -117,7 +118,8 @@ class Importer {
                key == "main_training_function" ||
                (contains(kHidden, key) && !rules_.reads_hidden_keys)) {
       return;  // read by others, or not at all
-    } else if (const NotOurs* other = find_not_ours(key)) {
+    } else if (const NotOurs* other = find_not_ours(key);
+               other != nullptr && (rules_.checks_values || other->is_accelerates)) {
       refuse_unless_empty(key, node, *other);
     } else if (contains(kBlocks, key)) {
       read_block(key, node);
@@ -130,7 +132,8 @@ class Importer {
   }
 
   void read_compute_environment(const Node& node) {
-    if (!node.is_empty() && node.text != "LOCAL_MACHINE") {
+    const bool says_nothing = node.is_empty() && rules_.checks_values;
+    if (!says_nothing && node.text != "LOCAL_MACHINE") {
       faults_.add(node.where + ": compute_environment " + node.text +
                   " is not supported; acclaunch runs on LOCAL_MACHINE");
     }
@@ -144,8 +147,11 @@ class Importer {
                   "DEEPSPEED");
       return;
     }
-    const bool bare_no = node->kind == Node::Kind::boolean && node->text == "false";
-    const std::string name = bare_no ? "NO" : upper(node->text);
+    // To Accelerate a bare NO is False, and other values that are no text are no mode either.
+    const bool bare_no = rules_.checks_values
+                             ? node->kind == Node::Kind::boolean && node->text == "false"
+                             : node->kind != Node::Kind::string;
+    const std::string name = bare_no ? "NO" : rules_.checks_values ? upper(node->text) : node->text;
     if (contains(kModes, name)) {
       result_.distributed_type = name;
       result_.distributed_type_where = node->where;
@@ -298,20 +304,25 @@ class Importer {
     }
     const bool is_list = node.kind == Node::Kind::list;
     if (node.kind == Node::Kind::map || (is_list && !takes_list(row))) {
-      faults_.add(node.where + ": " + std::string(row.key) + " must be " + expected_value(row) +
-                  ", got a " + (is_list ? "list" : "block"));
-      result_.faulty_keys.emplace(row.key);
+      fault(row, node.where + ": " + std::string(row.key) + " must be " + expected_value(row) +
+                     ", got a " + (is_list ? "list" : "block"));
       return;
     }
     const std::string text = value_text(node, row);
-    const bool open = (row.key == "num_processes" && text == "-1") || text == "auto";
+    const bool open = (row.key == "num_processes" && text == "-1") || lower(text) == "auto";
     if (open) {  // what the questionnaire writes for "decide at the launch"
       return;
     }
     try {
       settings_.set(row.key, text, {Source::Kind::file, node.where});
     } catch (const Error& error) {
-      faults_.add(error.what());
+      fault(row, error.what());
+    }
+  }
+
+  void fault(const SettingRow& row, const std::string& sentence) {
+    if (rules_.checks_values) {
+      faults_.add(sentence);
       result_.faulty_keys.emplace(row.key);
     }
   }

@@ -366,6 +366,91 @@ TEST_CASE("16: what Accelerate cannot do on the CPU is said to its programs alon
                  "Accelerate does not connect them there"));
 }
 
+TEST_CASE("17: Accelerate hands on what Python makes of a value, and stops at few") {
+  const PlanFixture fixture;
+  struct Case {
+    std::string yaml;  ///< inside fsdp_config
+    std::string variable;
+    std::string theirs;  ///< empty: they refuse, or leave it unset
+    std::string ours;    ///< empty: we refuse
+  };
+  for (const auto& [yaml, variable, theirs, ours] : {
+           Case{"sharding_strategy: Half", "FSDP_SHARDING_STRATEGY", "Half", ""},
+           Case{"sharding_strategy: null", "FSDP_SHARDING_STRATEGY", "None", "FULL_SHARD"},
+           Case{"offload_params: null", "FSDP_OFFLOAD_PARAMS", "none", "false"},
+           Case{"offload_params: 1.50", "FSDP_OFFLOAD_PARAMS", "1.5", ""},
+           Case{"min_num_params: 1e8", "FSDP_MIN_NUM_PARAMS", "1e8", ""},
+           Case{"transformer_layer_cls_to_wrap: [A, B's]", "FSDP_TRANSFORMER_CLS_TO_WRAP",
+                "['A', \"B's\"]", "A,B's"},
+           Case{"sync_module_states: null", "FSDP_SYNC_MODULE_STATES", "", "true"},
+           Case{"sync_module_states: 'no'", "FSDP_SYNC_MODULE_STATES", "no", "no"},
+       }) {
+    CAPTURE(yaml);
+    const std::string config =
+        fixture.write("c.yaml", kFsdp + "fsdp_config:\n  " + yaml + "\n").string();
+    const Words words = {"--config_file", config, "./train"};
+    const auto value = [&](const Words& whole) {
+      const auto environment = fixture.worker(fixture.plan(whole), 0);
+      const auto found = environment.find(variable);
+      return found == environment.end() ? "" : found->second;
+    };
+    if (theirs.empty()) {
+      CHECK(contains(fixture.refusal(compat(words)), "fsdp_sync_module_states"));
+    } else {
+      CHECK(value(compat(words)) == theirs);
+    }
+    if (ours.empty()) {
+      CHECK(contains(fixture.refusal(words), "c.yaml:4"));
+    } else {
+      CHECK(value(words) == ours);
+    }
+  }
+}
+
+TEST_CASE("17: of flags Accelerate checks the types and some words") {
+  const PlanFixture fixture;
+  struct Case {
+    Words flags;
+    std::string theirs;  ///< of the refusal; empty: they accept
+    std::string ours;
+  };
+  for (const auto& [flags, theirs, ours] : {
+           Case{{"--fsdp_sharding_strategy", "Half"}, "", "--fsdp_sharding_strategy must be"},
+           Case{{"--fsdp_version", "3"}, "--fsdp_version must be", "--fsdp_version must be"},
+           Case{{"--use_parallelism_config", "--parallelism_config_tp_size", "3"},
+                "",
+                "does not divide the 2 processes"},
+           Case{{"--parallelism_config_tp_size", "x"},
+                "--parallelism_config_tp_size must be",
+                "--parallelism_config_tp_size must be"},
+           Case{{"--parallelism_config_cp_backend", "deepspeed"},
+                "--parallelism_config_cp_backend must be torch",
+                "--parallelism_config_cp_backend must be torch"},
+       }) {
+    CAPTURE(flags);
+    Words words = {"--use_fsdp", "--num_processes", "2"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.emplace_back("./train");
+    const std::string refusal = fixture.refusal(compat(words));
+    CHECK(refusal.empty() == theirs.empty());
+    CHECK(contains(refusal, theirs));
+    CHECK(contains(fixture.refusal(words), ours));
+  }
+  CHECK(contains(fixture.refusal({"--use_parallelism_config", "./train"}), "--fsdp_version 2"));
+}
+
+TEST_CASE("17: fp8 needs a library of the program's Python for Accelerate alone") {
+  PlanFixture fixture;
+  const Words words = {"--mixed_precision", "fp8", "--num_processes", "1", "./train"};
+  for (const std::string answer : {"False", "True"}) {
+    fixture.environment["PYTHON_EXEC"] =
+        fixture.write("python", "#!/bin/sh\necho " + answer + "\n", true).string();
+    CAPTURE(answer);
+    CHECK(contains(fixture.refusal(compat(words)), "torchao") == (answer == "False"));
+    CHECK(fixture.refusal(words).empty());
+  }
+}
+
 TEST_CASE("flags of another mode are a line, not an error, in either mode") {
   const PlanFixture fixture;
   const Words words = {"--zero_stage", "3",    "--fsdp_version", "2",

@@ -101,8 +101,8 @@ TEST_CASE("the device: --cpu chooses it alone, FSDP and ZeRO take GPUs where the
   PlanFixture fixture;
   const Words fsdp = {"--use_fsdp", "--num_processes", "2", "./train"};
   CHECK(fixture.plan(fsdp).device == Device::cpu);
-  CHECK(
-      contains(all_notices(fixture.plan(fsdp)), "no GPU on this machine: the workers run on the CPU"));
+  CHECK(contains(all_notices(fixture.plan(fsdp)),
+                 "no GPU on this machine: the workers run on the CPU"));
   const LaunchPlan cpu = fixture.plan({"--cpu", "--use_fsdp", "--num_processes", "2", "./train"});
   CHECK(cpu.mode == Mode::fsdp);
   CHECK_FALSE(contains(all_notices(cpu), "no GPU"));

@@ -23,6 +23,7 @@ struct Conduct {
   bool starts_executables = true;            ///< 13: a program that is no *.py is executed
   bool needs_no_deepspeed = true;            ///< 14: for several machines, unless it is asked for
   bool asks_manager = true;                  ///< 15: Slurm, mpirun, Kubernetes ...: who this is
+  bool checks_values = true;                 ///< 17: that Accelerate leaves to the program
 };
 
 constexpr Conduct kAcclaunchConduct{};
@@ -40,7 +41,8 @@ constexpr Conduct kAccelerateConduct{.cpu_is_a_device = false,
                                      .checks_contradictions = false,
                                      .starts_executables = false,
                                      .needs_no_deepspeed = false,
-                                     .asks_manager = false};
+                                     .asks_manager = false,
+                                     .checks_values = false};
 
 /// As `--compat` says, else ACC_COMPAT. A wrong word counts as the default here; the resolver
 /// refuses it.

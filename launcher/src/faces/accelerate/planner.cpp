@@ -47,6 +47,9 @@ void find_faults(AccelerateDraft& draft) {
   if (has_mode && draft.settings.has("num_processes")) {
     draft.faults.collect([&] { read_sharding(draft); });
   }
+  if (has_mode && placed) {
+    check_as_accelerate(draft);
+  }
   if (!draft.flags.faults.any() && runs_here) {  // else who knows what the program is
     draft.faults.collect([&] { choose_command(draft); });
   }

@@ -95,8 +95,7 @@ void notice_replicas_on_cpu(AccelerateDraft& draft) {
       !is_for_python(draft.flags.program, program_kind(draft), draft.facts)) {
     return;
   }
-  const bool stops = draft.plan.mode == Mode::fsdp &&
-                     draft.settings.integer("fsdp_version") == 1 &&
+  const bool stops = draft.plan.mode == Mode::fsdp && draft.settings.integer("fsdp_version") == 1 &&
                      (draft.settings.boolean("fsdp_sync_module_states") ||
                       draft.settings.boolean("fsdp_cpu_ram_efficient_loading"));
   const std::string mode = draft.plan.mode == Mode::fsdp ? "FSDP" : "ZeRO";
@@ -106,7 +105,31 @@ void notice_replicas_on_cpu(AccelerateDraft& draft) {
                       : "trains whole replicas (MULTI_CPU)"));
 }
 
+/// As Accelerate finds it (utils/imports.py: is_fp8_available).
+bool has_fp8_library(const AccelerateDraft& draft) {
+  constexpr std::string_view kProbe =
+      "import importlib.metadata as m, importlib.util as u\n"
+      "names = {d.metadata['Name'].lower() for d in m.distributions() if d.metadata['Name']}\n"
+      "pairs = [('msamp', 'msamp'), ('transformer_engine', 'transformer-engine'),"
+      " ('torchao', 'torchao')]\n"
+      "print(any(u.find_spec(a) and b in names for a, b in pairs))";
+  const std::string python = find_python(draft.environment, draft.facts);
+  return command_output({python, "-c", std::string(kProbe)}).value_or("").starts_with("True");
+}
+
 }  // namespace
+
+void check_as_accelerate(AccelerateDraft& draft) {
+  if (!draft.arguments) {
+    return;
+  }
+  check_arguments(*draft.arguments,
+                  {.mode = draft.plan.mode,
+                   .has_config = draft.config.has_value(),
+                   .threads_are_given = draft.flags.find("num_cpu_threads_per_process") != nullptr,
+                   .has_fp8_library = [&] { return has_fp8_library(draft); }},
+                  draft.faults);
+}
 
 void choose_command(AccelerateDraft& draft) {
   notice_replicas_on_cpu(draft);

@@ -70,8 +70,8 @@ void read_gpu_ids(AccelerateDraft& draft) {
 
 /// Accelerate does not take one GPU for several, but where nothing but flags says so.
 void check_several_gpus(const AccelerateDraft& draft) {
-  if (draft.config && draft.plan.mode == Mode::multi_gpu && draft.num_machines == 1 &&
-      draft.plan.gpu_ids.size() == 1) {
+  if (!draft.arguments && draft.config && draft.plan.mode == Mode::multi_gpu &&
+      draft.num_machines == 1 && draft.plan.gpu_ids.size() == 1) {
     throw Error(Errc::config, draft.place("gpu_ids") + " " + draft.plan.gpu_ids.front() +
                                   " is one GPU, but MULTI_GPU is for several; name more with "
                                   "--gpu_ids, or take MULTI_GPU out" +

@@ -73,9 +73,8 @@ bool is_connected_on_cpu(const AccelerateDraft& draft) {
 
 /// Those of Accelerate's simple launcher.
 void add_simple_variables(const AccelerateDraft& draft, Environment& environment) {
-  const bool use_cpu = draft.settings.boolean("use_cpu");
-  environment["ACCELERATE_USE_CPU"] = use_cpu ? "True" : "False";
-  if (use_cpu) {
+  environment.emplace("ACCELERATE_USE_CPU", draft.settings.boolean("use_cpu") ? "True" : "False");
+  if (plugins::parse_boolean(environment.at("ACCELERATE_USE_CPU")) == true) {
     environment["KMP_AFFINITY"] = "granularity=fine,compact,1,0";
     environment["KMP_BLOCKTIME"] = "1";
   }
@@ -93,7 +92,7 @@ void add_gpu_variables(const AccelerateDraft& draft, Environment& environment) {
     list += (list.empty() ? "" : ",") + id;
   }
   if (!list.empty()) {
-    environment["CUDA_VISIBLE_DEVICES"] = list;
+    environment.emplace("CUDA_VISIBLE_DEVICES", list);
   }
   if (draft.plan.mode == Mode::plain) {
     return;
@@ -138,12 +137,30 @@ std::string python_path(const AccelerateDraft& draft) {
   return path + draft.facts.working_directory.string();
 }
 
+/// What Accelerate writes, in place of all variables but our own. Its launchers of several workers
+/// also repeat every variable under its name in capitals (utils/environment.py: patch_environment).
+void replace_by_arguments(const AccelerateDraft& draft, Environment& environment) {
+  std::erase_if(environment, [](const auto& entry) { return !entry.first.starts_with("ACC_"); });
+  environment.merge(argument_variables(*draft.arguments, draft.plan.mode));
+  if (draft.plan.mode == Mode::plain) {
+    return;
+  }
+  for (const auto& [name, value] : draft.environment) {
+    if (std::string capitals = plugins::upper(name); capitals != name) {
+      environment.emplace(std::move(capitals), value);
+    }
+  }
+}
+
 }  // namespace
 
 void build_environment(AccelerateDraft& draft) {
   remove_outer_settings(draft.plan);
   Environment& result = draft.plan.environment;
   result = plugins::settings_to_environment(draft.settings, draft.origin(), draft.plan.device);
+  if (draft.arguments) {
+    replace_by_arguments(draft, result);
+  }
   if (draft.plan.mode == Mode::deepspeed) {
     result["ACCELERATE_CONFIG_DS_FIELDS"] = deepspeed_fields(draft);
     result["PYTHONPATH"] = python_path(draft);

@@ -64,8 +64,10 @@ void notice_flags_of_other_modes(AccelerateDraft& draft) {
       draft.notice(value.written + " has no effect without --mixed_precision fp8");
     }
   }
-  if (draft.settings.boolean("use_parallelism_config") && draft.plan.mode != Mode::fsdp) {
-    throw Error(Errc::config, "--use_parallelism_config needs --use_fsdp");
+  const bool fits = draft.conduct.checks_values ? draft.plan.mode == Mode::fsdp
+                                                : draft.settings.boolean("use_fsdp");
+  if (draft.settings.boolean("use_parallelism_config") && !fits) {
+    throw Error(Errc::config, "--use_parallelism_config needs --use_fsdp and --fsdp_version 2");
   }
 }
 

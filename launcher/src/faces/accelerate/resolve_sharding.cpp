@@ -29,11 +29,16 @@ void inherit_variables(AccelerateDraft& draft) {
   faults.raise();
 }
 
+void leave_to_program(AccelerateDraft& draft, const Error& error) {
+  draft.notice("the program will decide: " + std::string(error.what()));
+}
+
 void read_fsdp(AccelerateDraft& draft) {
   const auto from_file = [&](std::string_view key) {
     return draft.settings.source(key).kind == Source::Kind::file;
   };
-  if (from_file("fsdp_cpu_ram_efficient_loading") && from_file("fsdp_sync_module_states") &&
+  if (draft.conduct.checks_values && from_file("fsdp_cpu_ram_efficient_loading") &&
+      from_file("fsdp_sync_module_states") &&
       draft.settings.boolean("fsdp_cpu_ram_efficient_loading") &&
       !draft.settings.boolean("fsdp_sync_module_states")) {
     throw Error(Errc::config,
@@ -109,7 +114,7 @@ void read_deepspeed(AccelerateDraft& draft) {
     if (draft.conduct.checks_deepspeed_file) {
       throw;
     }
-    draft.notice("the program will decide: " + std::string(error.what()));
+    leave_to_program(draft, error);
   }
 }
 
@@ -131,14 +136,7 @@ void explain_groups(AccelerateDraft& draft, const plugins::ShardingSettings& sha
   }
 }
 
-}  // namespace
-
-void read_sharding(AccelerateDraft& draft) {
-  if (draft.file.has_parallelism_config && draft.plan.mode == Mode::fsdp &&
-      !draft.settings.boolean("use_fsdp")) {
-    draft.settings.set("use_parallelism_config", "true",
-                       {Source::Kind::derived, "parallelism_config in the file"});
-  }
+void resolve_sharding(AccelerateDraft& draft) {
   inherit_variables(draft);
   if (draft.plan.mode == Mode::fsdp) {
     read_fsdp(draft);
@@ -148,6 +146,24 @@ void read_sharding(AccelerateDraft& draft) {
   draft.plan.sharding =
       plugins::sharding_settings(draft.settings, draft.origin(), draft.num_processes);
   explain_groups(draft, draft.plan.sharding);
+}
+
+}  // namespace
+
+void read_sharding(AccelerateDraft& draft) {
+  if (draft.file.has_parallelism_config && draft.plan.mode == Mode::fsdp &&
+      !draft.settings.boolean("use_fsdp")) {
+    draft.settings.set("use_parallelism_config", "true",
+                       {Source::Kind::derived, "parallelism_config in the file"});
+  }
+  try {
+    resolve_sharding(draft);
+  } catch (const Error& error) {
+    if (draft.conduct.checks_values) {
+      throw;
+    }
+    leave_to_program(draft, error);
+  }
 }
 
 }  // namespace acc::launcher

@@ -1,3 +1,4 @@
+#include "faces/accelerate/python_values.hpp"
 #include "faces/accelerate/stages.hpp"
 #include "host/own_variables.hpp"
 #include "host/topology.hpp"
@@ -37,7 +38,7 @@ bool counts_as_use_cpu(const AccelerateDraft& draft) {
     return draft.settings.boolean("use_cpu");
   }
   const plugins::Node* key = draft.config->root.find("use_cpu");
-  return key != nullptr && key->text == "true";
+  return key != nullptr && python::is_true(*key);
 }
 
 }  // namespace
@@ -66,8 +67,16 @@ int omp_threads(const AccelerateDraft& draft) {
   if (value_of(draft.environment, variables::omp_num_threads, "0") != "0") {
     return 0;
   }
+  const bool keeps_0 = !draft.conduct.shares_out_cores &&
+                       draft.environment.contains(std::string(variables::omp_num_threads.name));
   if (divides_cores(draft)) {
-    return std::max(1, cores_of_one(draft));
+    const int share = cores_of_one(draft);
+    if (share > 1 || !keeps_0) {
+      return std::max(1, share);
+    }
+  }
+  if (keeps_0) {
+    return 0;
   }
   return leaves_it_to_torchrun && draft.plan.local_world_size == 1 ? 0 : 1;
 }

@@ -1,12 +1,11 @@
+#include "faces/accelerate/python_values.hpp"
 #include "faces/accelerate/stages.hpp"
 #include "host/own_variables.hpp"
-
-#include <array>
-#include <charconv>
 
 namespace acc::launcher {
 namespace {
 
+using plugins::Faults;
 using plugins::Section;
 using plugins::SettingRow;
 using plugins::Source;
@@ -14,13 +13,7 @@ using plugins::Source;
 /// A float as Python prints it: Accelerate's flags pass through one.
 std::string float_text(const std::string& text) {
   const auto number = plugins::parse_real(text);
-  if (!number) {
-    return text;
-  }
-  std::array<char, 40> buffer{};
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), *number).ptr;
-  std::string printed(buffer.data(), end);
-  return printed.find_first_of(".e") == std::string::npos ? printed + ".0" : printed;
+  return number ? python::float_text(*number) : text;
 }
 
 /// Flags of which Accelerate takes the very words of its list; in a file any letter case will do.
@@ -29,8 +22,38 @@ bool has_exact_words(const SettingRow& row) {
          (row.section == Section::launch || row.section == Section::dynamo);
 }
 
+/// Accelerate's launcher looks at the type of these at most, and hands them on.
+bool is_left_to_program(const SettingRow& row) {
+  switch (row.section) {
+    case Section::launch:
+    case Section::zero:
+    case Section::dynamo: return false;
+    case Section::training: return !row.environment.empty();
+    case Section::fsdp:
+    case Section::deepspeed:
+    case Section::parallelism:
+    case Section::fp8: return true;
+  }
+  return false;
+}
+
+void read_unchecked_flag(AccelerateDraft& draft, const SettingRow& row, const Flags::Value& value) {
+  if (const auto expected = argparse_expectation(row, value.text)) {
+    throw Error(Errc::config,
+                value.written + " must be " + *expected + ", got \"" + value.text + "\"");
+  }
+  Faults left_to_program;
+  left_to_program.collect([&] {
+    draft.settings.set(value.key, value.text, {Source::Kind::flag, value.written});
+  });
+}
+
 void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
   const SettingRow& row = *plugins::find_setting(value.key, draft.settings.table());
+  if (!draft.conduct.checks_values && is_left_to_program(row)) {
+    read_unchecked_flag(draft, row, value);
+    return;
+  }
   draft.settings.set(value.key,
                      row.type == plugins::Type::real ? float_text(value.text) : value.text,
                      {Source::Kind::flag, value.written});
@@ -55,7 +78,8 @@ void read_values(AccelerateDraft& draft) {
     draft.file =
         plugins::read_accelerate_config(*draft.config, draft.settings,
                                         {.checks_inner_keys = draft.conduct.checks_inner_keys,
-                                         .reads_hidden_keys = draft.conduct.reads_hidden_keys},
+                                         .reads_hidden_keys = draft.conduct.reads_hidden_keys,
+                                         .checks_values = draft.conduct.checks_values},
                                         draft.faults);
     draft.plan.notices = draft.file.notices;
   }
@@ -65,6 +89,10 @@ void read_values(AccelerateDraft& draft) {
     if (!draft.faults.collect([&] { read_flag(draft, value); })) {
       draft.file.faulty_keys.insert(value.key);
     }
+  }
+  if (!draft.conduct.checks_values) {
+    draft.arguments = merged_arguments(draft.flags, draft.config,
+                                       static_cast<int>(draft.facts.visible_gpus.size()));
   }
 }
 

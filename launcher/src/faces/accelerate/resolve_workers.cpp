@@ -64,7 +64,10 @@ void read_num_processes(AccelerateDraft& draft) {
                        {Source::Kind::derived, "GPUs of this machine, else 1"});
   }
   const bool alone = draft.settings.boolean("multi_gpu") && draft.num_processes < 2;
-  if (alone && (given || !draft.conduct.modes_run_without_gpus)) {
+  const bool counts = draft.conduct.checks_values ? given
+                                                  : draft.flags.find("num_processes") !=
+                                                        nullptr;  // else the file may say 1
+  if (alone && counts) {
     throw Error(Errc::config, "--multi_gpu needs --num_processes of at least 2, got " +
                                   std::to_string(draft.num_processes));
   }

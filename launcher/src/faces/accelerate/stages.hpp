@@ -3,6 +3,7 @@
 #include "acc/plugins/accelerate_config.hpp"
 #include "acc/plugins/document.hpp"
 #include "acc/plugins/faults.hpp"
+#include "faces/accelerate/arguments.hpp"
 #include "faces/accelerate/conduct.hpp"
 #include "plan/draft.hpp"
 
@@ -23,6 +24,9 @@ struct AccelerateDraft : Draft {
   const Conduct& conduct;
   std::optional<plugins::Document> config;
   plugins::AccelerateConfig file;  ///< what `config` says besides settings
+  /// As Accelerate has them, where the conduct leaves the checks of values to the program; then it
+  /// is these that the workers get.
+  std::optional<Arguments> arguments;
   plugins::Faults faults;
   int num_processes = 1;  ///< as asked for; the plan has those that acclaunch itself starts
   int num_machines = 1;
@@ -55,6 +59,8 @@ void bind_workers(AccelerateDraft& draft);
 void read_rendezvous(AccelerateDraft& draft);
 void read_sharding(AccelerateDraft& draft);
 void choose_command(AccelerateDraft& draft);
+/// Where Accelerate's launcher would stop, if values are left to the program.
+void check_as_accelerate(AccelerateDraft& draft);
 /// Variables of the workers.
 void build_environment(AccelerateDraft& draft);
 /// The deepspeed command hands its other machines what this file says.

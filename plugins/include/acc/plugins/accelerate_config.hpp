@@ -31,6 +31,10 @@ struct AccelerateConfigRules {
   /// rdzv_backend, same_network and enable_cpu_affinity count; else they have no effect, since in
   /// Accelerate the defaults of their flags hide them.
   bool reads_hidden_keys = true;
+  /// A value that a setting cannot have is a fault; else it is not taken, and whoever hands it on
+  /// as Accelerate does looks at the document. The words of `distributed_type` are exact then, and
+  /// keys that Accelerate does not know are unknown even where they are empty.
+  bool checks_values = true;
 };
 
 /// Reads a file as Accelerate 1.15 writes it into `settings`. Adds all that is wrong to `faults`:
