@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import importlib.util
 import io
+import json
 import os
 import random
 import re
@@ -38,7 +39,7 @@ FSDP = {
     "fsdp_sharding_strategy": STRATEGIES,
     "fsdp_reshard_after_forward": [True, False, "true", "FULL_SHARD", "shard_grad_op", 2, None],
     "fsdp_offload_params": WORDS,
-    "fsdp_min_num_params": [1000, "2000", 1e8, "1e8", None, 0, -1],
+    "fsdp_min_num_params": [1000, "2000", 1e8, "1e8", None, 0, -1, 4096],
     "fsdp_auto_wrap_policy": ["TRANSFORMER_BASED_WRAP", "size_based_wrap", "NO_WRAP", "WRAP", None],
     "fsdp_transformer_layer_cls_to_wrap": CLASSES,
     "fsdp_backward_prefetch": ["BACKWARD_PRE", "backward_post", "NO_PREFETCH", 1, "AHEAD", None],
@@ -131,7 +132,7 @@ GOOD_FLAGS = {
 }
 RUINOUS = ("ipex_config", "no_such_key", "num_machines", "compute_environment", "gpu_ids")
 SPELLINGS = {"null": ["null", "~", ""], "true": ["true", "True", "yes", "ON"],
-             "false": ["false", "FALSE", "no", "off"]}
+             "false": ["false", "FALSE", "no", "off"], "4096": ["4_096", "0x1000", "010000", "+4096"]}
 BLOCKS = {"fsdp_config": (FSDP, "fsdp_"), "deepspeed_config": (DEEPSPEED, ""),
           "parallelism_config": (PARALLELISM, ""), "dynamo_config": (DYNAMO, "dynamo_"),
           "fp8_config": (FP8, "fp8_")}
@@ -219,8 +220,10 @@ def random_case(seed, number):
     variables = some(rng, VARIABLES, 4) if rng.random() < 0.5 else {}
     if "fp8" in words and rng.random() < 0.8:
         variables["PYTHONPATH"] = FP8_LIBRARY
-    if config is not None:
-        config = re.sub(r"(?<=: )(null|true|false)$", lambda found: rng.choice(SPELLINGS[found[0]]),
+    if config is not None and rng.random() < 0.1:
+        config = json.dumps(config)
+    elif config is not None:
+        config = re.sub(r"(?<=: )(null|true|false|4096)$", lambda found: rng.choice(SPELLINGS[found[0]]),
                         yaml.safe_dump(config, sort_keys=False), flags=re.MULTILINE)
     return words, config, variables
 
@@ -329,8 +332,9 @@ def compare(real, acclaunch, case):
     with tempfile.TemporaryDirectory() as folder:
         folder = os.path.realpath(folder)
         if config is not None:
-            Path(folder, "c.yaml").write_text(config)
-            words = ["--config_file", "c.yaml", *words]
+            name = "c.json" if config.startswith("{") else "c.yaml"
+            Path(folder, name).write_text(config)
+            words = ["--config_file", name, *words]
         words = [*words, "/bin/sh", "-c", 'exec env -0 > "$NOTES/${RANK:-0}"']
         install_fp8_library(folder)
         environment = {"PATH": os.environ["PATH"], "HOME": folder, "HF_HOME": folder, "LANG": "C.UTF-8",

@@ -213,7 +213,9 @@ class Importer {
       return;
     }
     if (block.kind != Node::Kind::map) {
-      faults_.add(block.where + ": " + name + " must hold lines of \"key: value\"");
+      if (rules_.checks_values) {
+        faults_.add(block.where + ": " + name + " must hold lines of \"key: value\"");
+      }
       return;
     }
     result_.has_parallelism_config |= name == "parallelism_config";

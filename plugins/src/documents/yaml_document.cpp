@@ -31,6 +31,20 @@ bool is_word(std::string_view text, const auto& words) {
   return text == small || text == title || text == upper(text);
 }
 
+/// YAML 1.1's `1_000` and `0x10`: numbers that no setting takes, but to be told from text.
+bool is_grouped_or_based(std::string_view text) {
+  text.remove_prefix(text.starts_with('-') || text.starts_with('+') ? 1 : 0);
+  const bool based = text.starts_with("0x") || text.starts_with("0b");
+  const std::string_view digits = text.substr(based ? 2 : 0);
+  constexpr std::string_view kHexadecimal = "0123456789abcdefABCDEF_";
+  const std::string_view allowed = text.starts_with("0x")   ? kHexadecimal
+                                   : text.starts_with("0b") ? std::string_view("01_")
+                                                            : std::string_view("0123456789_.");
+  return !digits.empty() && digits.front() != '_' && digits.front() != '.' &&
+         digits.find_first_not_of(allowed) == std::string_view::npos &&
+         std::ranges::count(digits, '.') <= 1;
+}
+
 class Reader {
  public:
   explicit Reader(std::string file) : file_(std::move(file)) {}
@@ -73,7 +87,7 @@ class Reader {
     if (is_word(node.text, kTrue) || is_word(node.text, kFalse)) {
       node.kind = Node::Kind::boolean;
       node.text = is_word(node.text, kTrue) ? "true" : "false";
-    } else if (parse_real(node.text)) {
+    } else if (parse_real(node.text) || is_grouped_or_based(node.text)) {
       node.kind = Node::Kind::number;
     }
   }

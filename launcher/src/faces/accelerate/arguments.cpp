@@ -65,6 +65,8 @@ constexpr std::array kBlocks = {
     Block{"fp8_config", "fp8_", "fp8"},    Block{"deepspeed_config", "", ""},
     Block{"fsdp_config", "fsdp_", "fsdp"}, Block{"parallelism_config", "", ""},
     Block{"mpirun_config", "", ""},        Block{"dynamo_config", "dynamo_", "dynamo_"}};
+/// The flag's list misspells it, so that no word is right.
+constexpr std::string_view kMisspelled = "torchxla_trace_once";
 /// Of the file alone; the flag's list lacks them.
 constexpr std::array kMoreDynamoBackends = {"hpu_backend"sv, "neuron"sv};
 
@@ -323,7 +325,8 @@ class Checker {
     const Node& count = at("num_processes");
     const bool as_word = !several && plugins::parse_integer(python::str(count)).has_value() &&
                          count.kind != Node::Kind::boolean;
-    expect(as_word || python::is_integer(count), "num_processes", "an integer");
+    expect((as_word || python::is_integer(count)) && at_least_1(python::str(count)),
+           "num_processes", "an integer of at least 1");
     constexpr double kLastPort = std::numeric_limits<std::uint16_t>::max();
     const Node& port = at("main_process_port");
     const bool is_port = python::is_integer(port) && *python::number(port) >= 0.0 &&
@@ -337,6 +340,10 @@ class Checker {
       check_number("parallelism_config_cp_size");
       check_number("parallelism_config_sp_size");
     }
+  }
+
+  static bool at_least_1(const std::string& count) {
+    return plugins::parse_integer(count).value_or(0) >= 1;
   }
 
   void check_loading() {
@@ -413,7 +420,7 @@ std::optional<std::string> argparse_expectation(const SettingRow& row, const std
   if (contains(kChoices, row.key)) {
     constexpr std::string_view kVersions = "1|2";
     const auto words = plugins::split(row.key == "fsdp_version" ? kVersions : row.allowed, '|');
-    fits = contains(words, text);
+    fits = contains(words, text) && text != kMisspelled;
   } else if (contains(kTruthValues, row.key)) {
     fits = plugins::parse_boolean(text).has_value();
   } else if (row.key == kOverrides) {

@@ -21,13 +21,25 @@ std::string_view without_sign(std::string_view text) {
   return text.starts_with('-') || text.starts_with('+') ? text.substr(1) : text;
 }
 
-/// Base 10, or 8 with a leading zero; 0 where PyYAML takes the word for no integer.
+/// Base 2, 8, 10 or 16 of digits that may be parted by underscores; 0 where PyYAML takes the word
+/// for no integer.
 int integer_base(std::string_view text) {
   const std::string_view digits = without_sign(text);
-  if (digits.size() > 1 && digits.front() == '0') {
-    return all_of(digits, "01234567") ? 8 : 0;
+  if (digits.starts_with("0x")) {
+    return all_of(digits.substr(2), "0123456789abcdefABCDEF_") ? 16 : 0;
   }
-  return all_of(digits, "0123456789") ? 10 : 0;
+  if (digits.starts_with("0b")) {
+    return all_of(digits.substr(2), "01_") ? 2 : 0;
+  }
+  if (digits.size() > 1 && digits.front() == '0') {
+    return all_of(digits, "01234567_") ? 8 : 0;
+  }
+  return !digits.starts_with('_') && all_of(digits, "0123456789_") ? 10 : 0;
+}
+
+std::string without_underscores(std::string text) {
+  std::erase(text, '_');
+  return text;
 }
 
 /// PyYAML wants a point in a float, and a sign in its exponent.
@@ -47,7 +59,12 @@ bool is_float(const Node& value) {
 }
 
 std::int64_t integer_of(const Node& value) {
-  return std::strtoll(value.text.c_str(), nullptr, integer_base(value.text));
+  std::string digits = without_underscores(value.text);
+  const int base = integer_base(value.text);
+  if (base == 2) {
+    digits.erase(digits.find("0b"), 2);
+  }
+  return std::strtoll(digits.c_str(), nullptr, base);
 }
 
 /// repr of a string.
@@ -98,7 +115,7 @@ std::optional<double> number(const Node& value) {
   if (is_integer(value)) {
     return static_cast<double>(integer_of(value));
   }
-  return is_float(value) ? plugins::parse_real(value.text) : std::nullopt;
+  return is_float(value) ? plugins::parse_real(without_underscores(value.text)) : std::nullopt;
 }
 
 std::string str(const Node& value) {

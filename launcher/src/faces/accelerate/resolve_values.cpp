@@ -25,7 +25,7 @@ bool has_exact_words(const SettingRow& row) {
 /// Accelerate's launcher looks at the type of these at most, and hands them on.
 bool is_left_to_program(const SettingRow& row) {
   switch (row.section) {
-    case Section::launch:
+    case Section::launch: return row.key == "num_processes";  // 0 does for one plain process
     case Section::zero:
     case Section::dynamo: return false;
     case Section::training: return !row.environment.empty();
@@ -37,26 +37,22 @@ bool is_left_to_program(const SettingRow& row) {
   return false;
 }
 
-void read_unchecked_flag(AccelerateDraft& draft, const SettingRow& row, const Flags::Value& value) {
-  if (const auto expected = argparse_expectation(row, value.text)) {
-    throw Error(Errc::config,
-                value.written + " must be " + *expected + ", got \"" + value.text + "\"");
-  }
-  Faults left_to_program;
-  left_to_program.collect([&] {
-    draft.settings.set(value.key, value.text, {Source::Kind::flag, value.written});
-  });
-}
-
 void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
   const SettingRow& row = *plugins::find_setting(value.key, draft.settings.table());
-  if (!draft.conduct.checks_values && is_left_to_program(row)) {
-    read_unchecked_flag(draft, row, value);
-    return;
+  const Source source{Source::Kind::flag, value.written};
+  if (!draft.conduct.checks_values) {
+    if (const auto expected = argparse_expectation(row, value.text)) {
+      throw Error(Errc::config,
+                  value.written + " must be " + *expected + ", got \"" + value.text + "\"");
+    }
+    if (is_left_to_program(row)) {
+      Faults of_program;
+      of_program.collect([&] { draft.settings.set(value.key, value.text, source); });
+      return;
+    }
   }
   draft.settings.set(value.key,
-                     row.type == plugins::Type::real ? float_text(value.text) : value.text,
-                     {Source::Kind::flag, value.written});
+                     row.type == plugins::Type::real ? float_text(value.text) : value.text, source);
   if (has_exact_words(row) && draft.settings.choice(value.key) != value.text) {
     throw Error(Errc::config, value.written + " must be " + plugins::expected_value(row) +
                                   ", got \"" + value.text + "\"; did you mean \"" +
