@@ -104,8 +104,11 @@ tcp::endpoint tcp_endpoint(const UniqueFd& socket) {
 }
 
 Listener described(UniqueFd socket, const tcp::endpoint& bound) {
-  return {std::move(socket), socket_name(bound.data(), static_cast<socklen_t>(bound.size())),
-          bound.port(), !bound.address().is_loopback()};
+  return {.socket = std::move(socket),
+          .address = socket_name(bound.data(), static_cast<socklen_t>(bound.size())),
+          .port = bound.port(),
+          .is_open = !bound.address().is_loopback(),
+          .is_everywhere = bound.address().is_unspecified()};
 }
 
 /// Every endpoint of every host on `port`, and where that is 0 on the one that the first got.

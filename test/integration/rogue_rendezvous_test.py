@@ -46,6 +46,15 @@ SERVERS = {
     "the end only": (WELCOME, "the server closed it"),
 }
 
+# The same from a server whose round has begun: the job ends, with its workers.
+ENDS = frame(4, i32(0), text("host"), i32(300), b"\0\0", text("over"))
+SETTLED = frame(6, b"\0", struct.pack("<I", 1), i32(7), text("host"), text(""), b"\0")
+ROUNDS = {
+    "a second round": (WELCOME + formed() + formed(round_number=1), "a round is formed before the last one is over"),
+    "an exit status of 300": (WELCOME + formed() + ENDS, "exit_status is 300, expected 0 to 255"),
+    "a report of machine 7": (WELCOME + formed() + SETTLED, "machine_rank of a report is 7, expected less than 2"),
+}
+
 # Values that nobody may found or join a job with.
 CLIENTS = [enter(local_world_size=MAX_INT), enter(local_world_size=-1), enter(-1), enter(heartbeat=4),
            enter(heartbeat=0), enter(machines=(1, 65_537)), enter(machines=(5, 2)), enter(close=-1),
@@ -82,6 +91,23 @@ def launcher(port, conf="join_timeout=1,is_host=0", run_id="job"):
          "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", conf, "--rdzv-id", run_id, "--no-python",
          "/bin/sh", "-c", "echo rank $RANK of $WORLD_SIZE"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def check_rogue_rounds():
+    for name, (answer, expected) in ROUNDS.items():
+        server = RogueServer(answer)
+        server.start()
+        job = launcher(server.socket.getsockname()[1])
+        out, err = job.communicate(timeout=60)
+        print(f"{name}: status {job.returncode}")
+        assert job.returncode == 1 and expected in err, (name, job.returncode, out, err)
+
+
+def check_own_values():
+    """The user of a launcher whose own values are out of range reads which one it is."""
+    job = subprocess.run([BIN / "acclaunch", "torchrun", "--nnodes", "65537", "--node-rank", "0", "--master-addr",
+                          "127.0.0.1", "--no-python", "/bin/true"], capture_output=True, text=True, timeout=60)
+    assert job.returncode == 2 and "num_machines is 65537, expected 1 to 65536" in job.stderr, job
 
 
 def check_rogue_servers():
@@ -123,4 +149,6 @@ def check_rogue_clients():
 
 
 check_rogue_servers()
+check_rogue_rounds()
+check_own_values()
 check_rogue_clients()

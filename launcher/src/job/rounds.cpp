@@ -3,6 +3,7 @@
 #include "job/rounds_alone.hpp"
 #include "job/rounds_together.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -14,6 +15,16 @@ std::unique_ptr<Rounds> make_rounds(boost::asio::io_context& io, const LaunchPla
     return std::make_unique<RoundsAlone>(io, plan, std::move(host), std::move(events));
   }
   return std::make_unique<RoundsTogether>(io, plan, std::move(host), std::move(events));
+}
+
+std::string warning_of_all_interfaces(const std::vector<rendezvous::Listener>& listeners,
+                                      const std::string& address) {
+  const auto everywhere = std::ranges::find(listeners, true, &rendezvous::Listener::is_everywhere);
+  return everywhere == listeners.end()
+             ? ""
+             : "listening on all interfaces, because " + address +
+                   " does not tell which one the other machines reach: " +
+                   rendezvous::warning_of_open(everywhere->address);
 }
 
 Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round) {

@@ -2,6 +2,7 @@
 
 #include "acc/launcher/launch_plan.hpp"
 #include "acc/rendezvous/job.hpp"
+#include "acc/rendezvous/listener.hpp"
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace acc::launcher {
 
@@ -63,6 +65,11 @@ class Rounds {
 
 std::unique_ptr<Rounds> make_rounds(boost::asio::io_context& io, const LaunchPlan& plan,
                                     std::string host, Rounds::Events events);
+
+/// What the user must know of listeners at `address`, as it was given: a sentence where they are on
+/// all interfaces, else "".
+std::string warning_of_all_interfaces(const std::vector<rendezvous::Listener>& listeners,
+                                      const std::string& address);
 
 /// Who the workers of this machine are.
 Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round);

@@ -60,7 +60,12 @@ asio::awaitable<void> RoundsAlone::serve_store() {
 void RoundsAlone::listen(const std::vector<std::string>& addresses, std::uint16_t port) {
   constexpr rendezvous::ServerOptions kStoreOnly{.forms_rounds = false};
   try {
-    store_.emplace(io_, rendezvous::listen_on(addresses, port), kStoreOnly);
+    auto listeners = rendezvous::listen_on(addresses, port);
+    const std::string warning = warning_of_all_interfaces(listeners, round_->store_host);
+    store_.emplace(io_, std::move(listeners), kStoreOnly);
+    if (!warning.empty()) {
+      events_.say(warning);
+    }
   } catch (const Error& error) {
     if (plan_.rendezvous.port_was_given || port == 0) {
       throw Error(Errc::config, error.what());

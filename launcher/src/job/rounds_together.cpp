@@ -179,10 +179,9 @@ std::uint16_t RoundsTogether::serve_store_at(const std::string& address) {
 std::vector<rendezvous::Listener> RoundsTogether::listen(const std::vector<std::string>& hosts,
                                                          std::uint16_t port) {
   std::vector<rendezvous::Listener> listeners = rendezvous::listen_on(hosts, port);
-  if (hosts.front() == "*" && !std::exchange(has_warned_, true)) {
-    say_("listening on all interfaces, because " + address_ +
-         " does not tell which one the other machines reach: " +
-         rendezvous::warning_of_open(listeners.front().address));
+  const std::string warning = warning_of_all_interfaces(listeners, address_);
+  if (!warning.empty() && !std::exchange(has_warned_, true)) {
+    say_(warning);
   }
   return listeners;
 }

@@ -29,9 +29,10 @@ class SocketFile {
 /// A socket that listens, which a Server takes its clients from.
 struct Listener {
   UniqueFd socket;
-  std::string address;     ///< `127.0.0.1:29500`, `[::1]:29500` or `unix:/path`
-  std::uint16_t port = 0;  ///< of TCP
-  bool is_open = false;    ///< other machines may reach it
+  std::string address;         ///< `127.0.0.1:29500`, `[::1]:29500` or `unix:/path`
+  std::uint16_t port = 0;      ///< of TCP
+  bool is_open = false;        ///< other machines may reach it
+  bool is_everywhere = false;  ///< on all interfaces
   SocketFile file = {};
 };
 
