@@ -33,7 +33,7 @@ struct Session {
     int wait_status = 0;
     ::waitpid(shell, &wait_status, 0);
     ::close(terminal);
-    status = WEXITSTATUS(wait_status);
+    status = WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
   }
 
   std::string bytes;

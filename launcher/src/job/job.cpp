@@ -31,7 +31,8 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
              (plan.num_machines == 1 || plan.identity == Identity::none)),
       remains_(std::move(guard.remains)),
       alive_(io_, guard.alive.release()),
-      signals_(io_.get_executor(), [this](int signal) { on_signal(signal); }),
+      job_control_(guard.job_control),
+      signals_(io_.get_executor(), [this](PassedSignal signal) { on_signal(signal); }),
       output_(io_.get_executor(), output_options(guard.process_group)),
       logs_(plan.output, first_local_rank(plan),
             plan.identity == Identity::none ? 0 : plan.local_world_size),
@@ -67,6 +68,10 @@ int Job::run() {
 void Job::leave_at_once() {
   output_.hide_status();
   logs_.remove();
+  constexpr int kInterrupted = 128 + SIGINT;
+  if (stop_ && stop_->exit_status == kInterrupted && status_ == kInterrupted) {
+    die_of_interrupt();
+  }
   std::_Exit(exit_status());
 }
 
@@ -175,6 +180,8 @@ asio::awaitable<AttemptOutcome> Job::run_workers() {
   options.other_descriptors = rounds_->num_clients(*round_);
   options.on_running = [this](int running) { show_status(running); };
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
+  options.job_control = &job_control_;
+  options.before_stop = [this] { output_.hide_status(); };
   supervisor_.emplace(io_.get_executor(), output_, std::move(options));
   phase_ = Phase::running;
   logs_.keep();
@@ -210,7 +217,8 @@ std::vector<WorkerSpec> Job::worker_specs() const {
     spec.command = worker_command(plan_, local_rank);
     spec.environment = worker_environment(plan_, assignment, environment_, local_rank);
     spec.working_directory = plan_.working_directory;
-    spec.inherits_stdin = alone_;
+    spec.inherits_stdin = alone_ ? plan_.stdin_rank.has_value() : plan_.stdin_rank == spec.rank;
+    spec.process_group = spec.inherits_stdin ? job_control_.group() : 0;
     spec.inherits_output = plan_.identity == Identity::none;
     spec.targets = logs_.targets(round_->round, local_rank);
     if (!alone_ || !plan_.output.line_prefix.empty()) {

@@ -22,9 +22,10 @@ using Cause = AttemptEnd::Cause;
 
 namespace {
 
-/// Whether a manager that signals every process may have ended it: then this one is signalled too.
-bool may_be_managers_signal(const LaunchPlan& plan, const WorkerRecord& worker) {
-  if (!plan.manager.signals_everybody || !worker.end) {
+/// True if a signal may have ended it that this process gets too: from a manager that signals every
+/// process, or to the launcher's process group, which `is_leader` is in.
+bool may_be_everybodys_signal(const LaunchPlan& plan, const WorkerRecord& worker, bool is_leader) {
+  if ((!plan.manager.signals_everybody && !is_leader) || !worker.end) {
     return false;
   }
   const int signal = worker.end->shell_status() - 128;
@@ -42,7 +43,7 @@ asio::awaitable<void> Job::watch_guard() {
   asio::co_spawn(io_, rounds_->leave(), asio::detached);
   say("the guardian or the keeper of this job was killed: ending the workers");
   if (phase_ == Phase::running) {  // whatever they end with is not their fault
-    supervisor_->stop(SIGKILL);
+    supervisor_->stop({SIGKILL});
   }
   end_descendants(&remains_.cgroup());
   if (plan_.num_machines > 1) {  // time for that one message
@@ -54,16 +55,24 @@ asio::awaitable<void> Job::watch_guard() {
   ::_exit(128 + SIGKILL);
 }
 
-void Job::on_signal(int signal, bool is_said) {
+void Job::on_signal(PassedSignal passed, bool is_said) {
+  const int signal = passed.number;
   if (signal == SIGTSTP) {
     output_.hide_status();  // the shell's prompt is next
+  }
+  if (passed.from_terminal && (signal == SIGINT || signal == SIGQUIT)) {
+    // A single worker has it, and decides what comes of it.
+    const bool is_leaders = phase_ == Phase::running && alone_ && supervisor_->is_led_alone();
+    if (is_leaders || std::exchange(expects_interrupt_, false)) {
+      return;
+    }
   }
   if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
     const bool insists = !plan_.manager.signals_everybody;
     stop(
-        {128 + signal, signal, "stopped by " + signal_name(signal), insists, Cause::stop, is_said});
+        {128 + signal, passed, "stopped by " + signal_name(signal), insists, Cause::stop, is_said});
   } else if (phase_ == Phase::running && (signal == SIGCHLD || !is_own_signal(signal))) {
-    supervisor_->on_signal(signal);
+    supervisor_->on_signal(passed);
   }
 }
 
@@ -75,7 +84,7 @@ void Job::stop_in_time() {
   time_limit_.expires_after(plan_.time_limit);
   time_limit_.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
-      stop({kTimedOut, SIGTERM,
+      stop({kTimedOut, {SIGTERM},
             "the time limit of " + std::to_string(plan_.time_limit.count()) + " s is over", false,
             Cause::other});
     }
@@ -117,7 +126,7 @@ void Job::stop(const StopRequest& request) {
 
 /// The other machines hear of the end before their workers see these ones go: what they then end
 /// with is no failure.
-void Job::stop_workers_when_known(int signal) {
+void Job::stop_workers_when_known(PassedSignal signal) {
   constexpr std::chrono::milliseconds kLimit{200};
   signal_to_workers_ = signal;
   if (round_->num_machines() == 1) {
@@ -164,9 +173,9 @@ void Job::stop_outside_of_attempt(const StopRequest& request, bool insists) {
   status_ = request.exit_status;
 }
 
-/// A single worker has the terminal to itself, and what is typed there.
+/// A worker in the launcher's process group gets what is typed at the terminal by itself.
 bool Job::was_ended_by_terminal(const WorkerRecord& worker) const {
-  return alone_ && ::isatty(STDIN_FILENO) == 1 && worker.end &&
+  return supervisor_->is_leader(worker) && worker.end &&
          worker.end->kind == ProcessEnd::Kind::killed &&
          (worker.end->value == SIGINT || worker.end->value == SIGQUIT);
 }
@@ -174,10 +183,11 @@ bool Job::was_ended_by_terminal(const WorkerRecord& worker) const {
 void Job::on_first_failure(const WorkerRecord& worker) {
   if (was_ended_by_terminal(worker)) {
     const int signal = worker.end->value;
-    stop({128 + signal, signal, "stopped by " + signal_name(signal), false});
+    expects_interrupt_ = true;
+    stop({128 + signal, {signal}, "stopped by " + signal_name(signal), false});
     return;
   }
-  if (may_be_managers_signal(plan_, worker)) {
+  if (may_be_everybodys_signal(plan_, worker, supervisor_->is_leader(worker))) {
     wait_for_own_signal(worker);
   } else {
     announce_failure(worker);
@@ -230,7 +240,7 @@ void Job::on_insist() {
     if (!stop_ || !stop_->is_said) {
       announce("asked twice to end: killing the workers");
     }
-    supervisor_->stop(SIGKILL);
+    supervisor_->stop({SIGKILL});
   }
 }
 
@@ -245,14 +255,14 @@ void Job::listen_to_starter() {
 void Job::on_starter(const control::Message& message) {
   const bool is_said = plan_.manager.merges_output;
   if (const auto* signal = std::get_if<control::Signal>(&message)) {
-    on_signal(signal->number, is_said);
+    on_signal({signal->number}, is_said);
   } else if (const auto* end = std::get_if<control::End>(&message)) {
     if (phase_ != Phase::running && !is_said) {
       say(end->reason);
     }
-    stop({end->exit_status, SIGTERM, end->reason, false, Cause::other, is_said});
+    stop({end->exit_status, {SIGTERM}, end->reason, false, Cause::other, is_said});
   } else if (std::holds_alternative<control::Insist>(message)) {
-    stop({128 + SIGTERM, SIGTERM, "asked twice to end", true, Cause::stop, is_said});
+    stop({128 + SIGTERM, {SIGTERM}, "asked twice to end", true, Cause::stop, is_said});
   }
 }
 
@@ -262,7 +272,7 @@ void Job::on_starter_lost(const std::string& reason) {
   if (phase_ != Phase::running) {
     say(reason);
   }
-  stop({kFailed, SIGTERM, reason, false, Cause::other});
+  stop({kFailed, {SIGTERM}, reason, false, Cause::other});
 }
 
 /// As for any program, the end of who reads its output is its own.
@@ -271,7 +281,7 @@ void Job::on_lost(const Lost& lost) {
     on_starter_lost(control_->broken_connection());
   } else if (lost.error == EPIPE && phase_ != Phase::idle) {
     const std::string stream = lost.is_stderr ? "stderr" : "stdout";
-    stop({128 + SIGPIPE, SIGTERM, "the reader of " + stream + " has gone", false});
+    stop({128 + SIGPIPE, {SIGTERM}, "the reader of " + stream + " has gone", false});
   }
 }
 

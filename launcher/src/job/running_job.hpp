@@ -30,7 +30,7 @@ namespace acc::launcher {
 /// Somebody wants the end of the job.
 struct StopRequest {
   int exit_status;
-  int signal;  ///< that the workers get
+  PassedSignal signal;  ///< that the workers get
   std::string reason;
   bool insists;  ///< a second one of these kills
   rendezvous::AttemptEnd::Cause cause = rendezvous::AttemptEnd::Cause::stop;
@@ -62,7 +62,7 @@ class Job {
 
   // What may happen on it.
   boost::asio::awaitable<void> watch_guard();
-  void on_signal(int signal, bool is_said = false);
+  void on_signal(PassedSignal signal, bool is_said = false);
   void listen_to_starter();
   void on_starter(const control::Message& message);
   void on_starter_lost(const std::string& reason);
@@ -77,7 +77,7 @@ class Job {
   void on_fault(const std::exception& error);
   void on_attempt_end(const rendezvous::AttemptEnd& end);
   void stop(const StopRequest& request);
-  void stop_workers_when_known(int signal);
+  void stop_workers_when_known(PassedSignal signal);
   void stop_workers();
   void stop_outside_of_attempt(const StopRequest& request, bool insists);
   bool ends_by_a_fault() const;
@@ -113,6 +113,7 @@ class Job {
   boost::asio::io_context io_{1};
   Remains remains_;
   boost::asio::posix::stream_descriptor alive_;
+  const JobControl job_control_;
   SignalWatch signals_;
   std::optional<Control> control_;  ///< where this launcher was started by another one
   OutputMux output_;
@@ -130,9 +131,10 @@ class Job {
   boost::asio::steady_timer explanation_;    ///< the time for that signal to come
   std::chrono::steady_clock::time_point learned_at_;  ///< of the end of the attempt
   Phase phase_ = Phase::idle;
-  std::optional<int> signal_to_workers_;  ///< that they get when the end is known everywhere
+  std::optional<PassedSignal> signal_to_workers_;  ///< that they get when the end is known everywhere
   boost::asio::steady_timer end_spreads_;
-  bool stopping_ = false;  ///< the attempt's workers are being ended
+  bool expects_interrupt_ = false;  ///< by which the leader has ended: the launcher gets it as well
+  bool stopping_ = false;           ///< the attempt's workers are being ended
   bool gave_up_ = false;
   std::exception_ptr fault_;         ///< this launcher cannot go on
   std::optional<StopRequest> stop_;  ///< the first one

@@ -22,6 +22,9 @@ class LineAssembler {
   template <typename Take>
   void finish(const Take& take);
 
+  /// The line that has no end yet.
+  [[nodiscard]] std::string_view unfinished() const noexcept { return partial_; }
+
  private:
   class Scanner;
 

@@ -28,6 +28,9 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
+/// A line that stays unfinished for so long is a prompt.
+constexpr std::chrono::milliseconds kPromptPause{50};
+
 constexpr std::size_t kChunk = std::size_t{64} << 10;  // what a pipe holds by default
 
 bool same_file(int a, int b) {
@@ -69,6 +72,8 @@ struct OutputMux::Stream {
   std::string filter_prefix;
   bool is_whole = false;  ///< lines pass whole though there is no prefix
   std::function<std::string_view(std::string_view)> edit = {};
+  std::optional<asio::steady_timer> prompt_clock = {};  ///< of a worker that asks the user
+  std::size_t prompted = 0;  ///< bytes of the unfinished line that have been shown
   LineAssembler lines = {};
   LastLines last = {};
 
@@ -109,6 +114,7 @@ std::array<std::unique_ptr<OutputMux::Console>, 2> OutputMux::open_consoles() {
 }
 
 OutputMux::WorkerEnds OutputMux::add_worker(const WorkerOutput& worker) {
+  prompting_ = nullptr;
   std::erase_if(streams_, [&worker](const auto& stream) {  // of its earlier attempt
     return stream->rank == worker.rank && !stream->pipe.is_open();
   });
@@ -146,6 +152,9 @@ UniqueFd OutputMux::add_pipe(const WorkerOutput& worker, Console& console,
   stream->pipe.non_blocking(true);
   stream->is_whole = !worker.prefix.empty() || worker.edit;
   stream->edit = worker.edit;
+  if (worker.prompts && !worker.prefix.empty()) {
+    stream->prompt_clock.emplace(executor_);
+  }
   if (!worker.prefix.empty() && console.sink->is_terminal() && std::getenv("NO_COLOR") == nullptr) {
     stream->prefix = coloured(worker.prefix, worker.rank);
   }
@@ -207,19 +216,63 @@ void OutputMux::pass_on(Stream& stream, std::string_view bytes) {
     write_file(*stream.file, bytes);
   }
   if (!stream.is_whole) {
-    stream.console.sink->write(bytes);
+    show(*stream.console.sink, bytes);
   }
   if (stream.is_whole || stream.filter_file) {
     stream.lines.feed(bytes, [&](std::string_view line) { add_line(stream, line); });
     write_blocks(stream);
   }
+  if (stream.prompt_clock) {
+    await_prompt(stream);
+  }
+}
+
+void OutputMux::await_prompt(Stream& stream) {
+  stream.prompt_clock->cancel();
+  if (stream.lines.unfinished().size() > stream.prompted) {
+    stream.prompt_clock->expires_after(kPromptPause);
+    stream.prompt_clock->async_wait([this, &stream, lives = std::weak_ptr(lives_)](auto error) {
+      if (!error && !lives.expired()) {
+        show_prompt(stream);
+      }
+    });
+  }
+}
+
+void OutputMux::show_prompt(Stream& stream) {
+  if (stream.lines.unfinished().size() <= stream.prompted) {
+    return;  // it has ended meanwhile
+  }
+  if (prompting_ != &stream) {
+    block_ = stream.prefix;
+  }
+  block_.append(stream.lines.unfinished().substr(stream.prompted));
+  stream.prompted = stream.lines.unfinished().size();
+  if (prompting_ == &stream) {
+    prompting_ = nullptr;  // it goes on
+  }
+  show(*stream.console.sink, std::exchange(block_, {}));
+  prompting_ = &stream;
+}
+
+/// Ends the line of a prompt first, if that is the last one there.
+void OutputMux::show(OutputSink& sink, std::string_view block) {
+  if (prompting_ != nullptr && prompting_->console.sink.get() == &sink && !block.empty()) {
+    prompting_ = nullptr;
+    sink.write("\n");
+  }
+  sink.write(block);
 }
 
 void OutputMux::add_line(Stream& stream, std::string_view line) {
   if (stream.edit) {
     line = stream.edit(line);
   }
-  if (options_.folds_lines && !stream.prefix.empty()) {
+  if (stream.prompted != 0) {
+    block_.append(prompting_ == &stream ? "" : stream.prefix).append(line.substr(stream.prompted));
+    prompting_ = prompting_ == &stream ? nullptr : prompting_;
+    stream.prompted = 0;
+  } else if (options_.folds_lines && !stream.prefix.empty()) {
     stream.console.folder.add(stream.rank, line, Clock::now());
   } else if (stream.is_whole && !line.empty()) {
     block_.append(stream.prefix).append(line);
@@ -232,7 +285,7 @@ void OutputMux::add_line(Stream& stream, std::string_view line) {
 }
 
 void OutputMux::write_blocks(Stream& stream) {
-  stream.console.sink->write(block_);
+  show(*stream.console.sink, block_);
   block_.clear();
   if (!filtered_.empty()) {
     write_file(*stream.filter_file, filtered_);
@@ -251,7 +304,7 @@ void OutputMux::write_folded(Console& console) {
                       : prefix_of_ranks({line->ranks.begin(), line->ranks.end()}));
     block_.append(line->text);
   }
-  console.sink->write(block_);
+  show(*console.sink, block_);
   block_.clear();
   if (const auto due = console.folder.due(); due && !std::exchange(console.clock_runs, true)) {
     console.fold_clock.expires_at(*due);
@@ -265,6 +318,7 @@ void OutputMux::write_folded(Console& console) {
 }
 
 void OutputMux::end(Stream& stream) {
+  stream.prompt_clock.reset();
   stream.lines.finish([&](std::string_view line) { add_line(stream, line); });
   stream.console.folder.leave(stream.rank);
   write_blocks(stream);
@@ -339,7 +393,7 @@ asio::awaitable<void> OutputMux::flushed() {
 }
 
 void OutputMux::write_stderr(std::string_view text) {
-  consoles_[1]->sink->write(text);
+  show(*consoles_[1]->sink, text);
 }
 
 std::vector<std::string> OutputMux::last_stderr_lines(int rank) const {

@@ -26,6 +26,7 @@ struct WorkerOutput {
   int rank = 0;
   std::string prefix = {};  ///< as it stands before each line; empty: bytes pass as they come
   WorkerTargets targets = {};
+  bool prompts = false;  ///< it asks the user: a line that stays unfinished is shown as far as it is
   /// Lines go to the console whole, and as this makes them: it gets each with its end and returns
   /// what of it is to be shown. Empty: none such.
   std::function<std::string_view(std::string_view line)> edit = {};
@@ -105,6 +106,9 @@ class OutputMux {
   void pass_on(Stream& stream, std::string_view bytes);
   void add_line(Stream& stream, std::string_view line);
   void end(Stream& stream);
+  void await_prompt(Stream& stream);
+  void show_prompt(Stream& stream);
+  void show(OutputSink& sink, std::string_view block);
   void write_blocks(Stream& stream);
   void write_folded(Console& console);
   void write_file(LogFile& file, std::string_view bytes);
@@ -115,6 +119,7 @@ class OutputMux {
   std::array<std::unique_ptr<Console>, 2> consoles_;  ///< stdout, stderr
   StatusClock status_;
   std::vector<std::shared_ptr<Stream>> streams_;
+  const Stream* prompting_ = nullptr;  ///< whose unfinished line is the last on its console
   std::map<int, std::string> stderr_files_;                     ///< by rank, if on no console
   std::map<std::string, std::weak_ptr<LogFile>> shared_files_;  ///< by path
   std::string chunk_;     ///< what was just read; of all streams, since the loop is one thread

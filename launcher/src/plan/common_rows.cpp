@@ -25,6 +25,9 @@ constexpr std::array kRows = {
     SettingRow{.key = "stuck_timeout", .flag = Flag::value, .in_file = false,
                .type = Type::integer, .fallback = "0", .allowed = "0..1000000", .unit = "s",
                .help = "a worker that long in uninterruptible sleep has failed; 0: never"},
+    SettingRow{.key = "stdin", .flag = Flag::value, .in_file = false, .fallback = "0",
+               .help = "rank that gets the launcher's standard input, or none; the others read from "
+                       "/dev/null"},
     SettingRow{.key = "log_dir", .flag = Flag::value, .in_file = false,
                .help = "folder for the workers' files; default: a temporary one"},
     SettingRow{.key = "redirects", .alias = "r", .flag = Flag::value, .in_file = false,

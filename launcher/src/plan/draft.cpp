@@ -32,6 +32,18 @@ void read_variable(Draft& draft, std::string_view key, const std::string& name) 
   }
 }
 
+namespace {
+
+std::optional<int> stdin_rank(const Given& given) {
+  const auto rank = read_number(given.text);
+  if (given.text != "none" && (given.text.empty() || !rank)) {
+    throw bad_value(given, "a rank, from 0, or none");
+  }
+  return rank;
+}
+
+}  // namespace
+
 void read_supervision(Draft& draft) {
   read_variable(draft, "shutdown_timeout", std::string(variables::shutdown_timeout.name));
   read_variable(draft, "stuck_timeout", std::string(variables::stuck_timeout.name));
@@ -42,6 +54,7 @@ void read_supervision(Draft& draft) {
   draft.plan.stuck_timeout = seconds("stuck_timeout");
   draft.plan.time_limit = seconds("timeout");
   draft.plan.restart_backoff = seconds("restart_backoff");
+  draft.plan.stdin_rank = stdin_rank(draft.given("stdin"));
 }
 
 void read_rendezvous_conf(Draft& draft) {
@@ -103,6 +116,11 @@ LaunchPlan finished(Draft&& draft) {
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
   for (std::string* address : {&rendezvous.address, &rendezvous.local_address}) {
     *address = without_brackets(*address);
+  }
+  const LaunchPlan& plan = draft.plan;
+  if (plan.num_processes > 0 && plan.stdin_rank.value_or(0) >= plan.num_processes) {
+    throw bad_value(draft.given("stdin"), "below the number of processes, " +
+                                              std::to_string(plan.num_processes));
   }
   draft.plan.settings = std::move(draft.settings);
   return std::move(draft.plan);

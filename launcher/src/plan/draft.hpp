@@ -44,7 +44,8 @@ void read_variable(Draft& draft, std::string_view key, const std::string& name);
 /// torchrun's own for the shutdown timeout, read before torch's where torchrun would start workers.
 inline constexpr const char* kTorchrunShutdownTimeout = "PET_SHUTDOWN_TIMEOUT";
 
-/// How workers are ended, watched and restarted: from the settings, else torch's variables.
+/// How workers are ended, watched and restarted, and which one reads standard input: from the
+/// settings, else torch's variables.
 void read_supervision(Draft& draft);
 
 /// From the setting rdzv_conf; the backend and the number of machines are known.

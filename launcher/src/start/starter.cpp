@@ -69,7 +69,7 @@ StartingJob::StartingJob(const LaunchPlan& plan, const plugins::Environment& env
       environment_(environment),
       remains_(std::move(guard.remains)),
       alive_(io_, guard.alive.release()),
-      signals_(io_.get_executor(), [this](int signal) { on_signal(signal); }),
+      signals_(io_.get_executor(), [this](PassedSignal signal) { on_signal(signal.number); }),
       output_(io_.get_executor(), {.on_lost = [this](const Lost& lost) { on_lost(lost); }}),
       beat_(io_),
       patience_(io_),
@@ -94,6 +94,9 @@ int StartingJob::run() {
   remains_.clean_up();  // what a client has left too, such as a proxy's command
   if (fault_) {
     std::rethrow_exception(fault_);
+  }
+  if (stop_ == SIGINT && exit_status() == 128 + SIGINT) {
+    die_of_interrupt();
   }
   return exit_status();
 }

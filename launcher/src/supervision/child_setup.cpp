@@ -38,19 +38,18 @@ std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
 
 ChildSetup::ChildSetup(const WorkerSpec& spec, const std::optional<rlimit>& descriptors)
     : parent_(::getpid()),
-      takes_terminal_(spec.inherits_stdin && ::isatty(STDIN_FILENO) == 1),
+      process_group_(spec.process_group),
       numa_node_(spec.numa_node),
       descriptors_(descriptors),
       core_mask_(mask_of(spec.cores)) {}
 
 void ChildSetup::become_worker() const noexcept {
-  ::setpgid(0, 0);
+  if (::setpgid(0, process_group_) != 0) {
+    ::setpgid(0, 0);  // nobody is left in that group
+  }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent_) {
     ::_exit(128 + SIGKILL);  // the launcher died before the line above took effect
-  }
-  if (takes_terminal_) {
-    ::tcsetpgrp(STDIN_FILENO, ::getpid());  // SIGTTOU is still blocked
   }
   bind();
   close_on_exec_from(STDERR_FILENO + 1);

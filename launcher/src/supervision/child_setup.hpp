@@ -29,7 +29,7 @@ class ChildSetup {
   void bind() const noexcept;
 
   pid_t parent_;
-  bool takes_terminal_;
+  pid_t process_group_;
   int numa_node_;
   std::optional<rlimit> descriptors_;
   std::vector<unsigned long> core_mask_;  ///< a bit a core; empty: not bound

@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -105,23 +107,57 @@ bool has_ended(pid_t child, int& wait_status) {
   return ended;
 }
 
-/// Waits for the end of `child`, and passes signals on to it. `on_passed` is called with each.
-template <typename OnPassed>
-ProcessEnd await(pid_t child, const sigset_t& signals, OnPassed on_passed) {
+/// Waits for the end of `child`, and passes signals on to it. `on_signal` is called with each, and
+/// with SIGCHLD while it has not ended.
+template <typename OnSignal>
+ProcessEnd await(pid_t child, const sigset_t& signals, OnSignal on_signal) {
   for (int wait_status = 0;;) {
-    const int signal = ::sigwaitinfo(&signals, nullptr);
+    siginfo_t info{};
+    const int signal = ::sigwaitinfo(&signals, &info);
     if (signal == SIGCHLD) {
       if (has_ended(child, wait_status)) {
         return ProcessEnd::from_wait_status(wait_status);
       }
+      on_signal(signal);
     } else if (signal > 0 && !is_own_signal(signal)) {
-      ::kill(child, signal);
+      PassedSignal::received(signal, info.si_code, info.si_value.sival_int).pass_on(child);
       if (is_stop_signal(signal)) {
         ::kill(child, SIGCONT);  // a stopped one would not see it
       }
-      on_passed(signal);
+      on_signal(signal);
     }
   }
+}
+
+/// The mode of the terminal as the guardian found it, if its process group had the terminal.
+class TerminalMode {
+ public:
+  TerminalMode() : terminal_(::open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC)) {
+    if (termios mode{}; is_foreground() && ::tcgetattr(terminal_.get(), &mode) == 0) {
+      mode_ = mode;
+    }
+  }
+
+  /// Sets it again, if the group still has the terminal.
+  void restore() const noexcept {
+    if (mode_ && is_foreground()) {
+      ::tcsetattr(terminal_.get(), TCSANOW, &*mode_);
+    }
+  }
+
+ private:
+  [[nodiscard]] bool is_foreground() const noexcept {
+    return terminal_ && ::tcgetpgrp(terminal_.get()) == ::getpgrp();
+  }
+
+  UniqueFd terminal_;
+  std::optional<termios> mode_;
+};
+
+/// By itself: in what the user reads before something runs, or at the end of a job that was
+/// interrupted. SIGINT from outside is passed on.
+bool died_of_interrupt(const ProcessEnd& end) {
+  return end.kind == ProcessEnd::Kind::killed && end.value == SIGINT;
 }
 
 /// All that is left of the job is that of a child which could not end by itself.
@@ -129,7 +165,7 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
   if (!remains.clean_up()) {
     std::fprintf(stderr, "acclaunch: some processes of the job could not be killed\n");
   }
-  if (end.kind == ProcessEnd::Kind::killed) {
+  if (end.kind == ProcessEnd::Kind::killed && !died_of_interrupt(end)) {
     std::fprintf(stderr, "acclaunch: its %s (pid %d) was %s; the workers were ended\n", name,
                  static_cast<int>(pid), end.describe().c_str());
   }
@@ -146,7 +182,8 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
 }
 
 [[noreturn]] void become_keeper(const Title& title, pid_t guardian, const sigset_t& signals,
-                                Remains remains, const Body& body) {
+                                Remains remains, const JobControl& job_control,
+                                const Body& body) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_PDEATHSIG, SIGCONT);  // a stopped keeper sees it too, and passes it on
   std::array<int, 2> ends{};
@@ -158,7 +195,7 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
   const pid_t supervisor = forked();
   if (supervisor == 0) {
     held.reset();
-    become_supervisor(title, {std::move(watched), std::move(remains), 0}, body);
+    become_supervisor(title, {std::move(watched), std::move(remains), job_control, 0}, body);
   }
   watched.reset();
   ::setsid();  // not before: the workers stay in the terminal's session
@@ -170,7 +207,11 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
   };
   look_after_guardian(SIGCONT);
   const ProcessEnd end = await(supervisor, signals, look_after_guardian);
-  ::_exit(clean_up_after("supervisor", supervisor, end, remains));
+  const int status = clean_up_after("supervisor", supervisor, end, remains);
+  if (died_of_interrupt(end)) {
+    die_of_interrupt();
+  }
+  ::_exit(status);
 }
 
 }  // namespace
@@ -183,20 +224,35 @@ int run_guarded(int argc, char** argv, const Body& body) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t guardian = ::getpid();
   Remains remains(control_group_name(guardian));
+  const JobControl job_control;
   const pid_t keeper = forked();
   if (keeper == 0) {
-    become_keeper(Title(argc, argv), guardian, signals, std::move(remains), body);
+    become_keeper(Title(argc, argv), guardian, signals, std::move(remains),
+                  job_control, body);
   }
+  const TerminalMode terminal;
   give_back_text();
-  const ProcessEnd end = await(keeper, signals, [](int signal) {
-    if (signal == SIGTSTP) {
+  const ProcessEnd end = await(keeper, signals, [&](int signal) {
+    if (job_control.is_led()) {  // when it goes on, the worker may have ended
+      job_control.follow_worker();
+    } else if (signal == SIGTSTP) {
       const timespec moment{0, 10'000'000};  // the status line goes before the shell's prompt
       ::nanosleep(&moment, nullptr);
-      ::raise(SIGSTOP);  // the shell looks at this process; SIGCONT is passed on too
+      if (!JobControl::stop_self(SIGTSTP)) {  // else SIGCONT is passed on like any other
+        ::kill(keeper, SIGCONT);
+      }
     }
   });
-  return end.kind == ProcessEnd::Kind::killed ? clean_up_after("keeper", keeper, end, remains)
-                                              : end.shell_status();
+  const int status = end.kind == ProcessEnd::Kind::killed
+                         ? clean_up_after("keeper", keeper, end, remains)
+                         : end.shell_status();
+  if (status != 0) {
+    terminal.restore();
+  }
+  if (died_of_interrupt(end)) {
+    die_of_interrupt();
+  }
+  return status;
 }
 
 }  // namespace acc::launcher

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/base/unique_fd.hpp"
+#include "supervision/job_control.hpp"
 #include "supervision/remains.hpp"
 
 #include <sys/types.h>
@@ -13,6 +14,7 @@ namespace acc::launcher {
 struct Guard {
   UniqueFd alive;   ///< readable when the guardian or the keeper is gone
   Remains remains;  ///< of the job: the supervisor's to fill, and to clean up when they are gone
+  JobControl job_control;
   pid_t process_group = 0;  ///< the guardian's: what a shell calls the job
 };
 
@@ -20,7 +22,9 @@ struct Guard {
 /// two of them leaves nothing behind.
 ///
 /// The guardian is this process, which the user started: it passes signals on and returns the
-/// supervisor's exit status, or 128 + n when signal n killed it. The keeper, in a session of its
+/// supervisor's exit status, or 128 + n when signal n killed it; it dies of SIGINT as the
+/// supervisor did. It stops with the worker that has joined its process group (JobControl), else
+/// by SIGTSTP, and leaves the terminal in the mode in which it was before a job that failed. The keeper, in a session of its
 /// own, does nothing but to wait: orphans come to it when the supervisor is gone. The supervisor
 /// runs `body`, in its own process group, with all of `handled_signals()` blocked. All three are
 /// subreapers and have different names and titles, so that `pkill acclaunch` hits the first only.

@@ -1,7 +1,5 @@
 #include "supervision/signal_watch.hpp"
 
-#include "supervision/signals.hpp"
-
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -13,7 +11,8 @@
 namespace acc::launcher {
 namespace asio = boost::asio;
 
-SignalWatch::SignalWatch(const asio::any_io_executor& executor, std::function<void(int)> on_signal)
+SignalWatch::SignalWatch(const asio::any_io_executor& executor,
+                         std::function<void(PassedSignal)> on_signal)
     : signals_(executor), on_signal_(std::move(on_signal)) {
   const sigset_t signals = handled_signals();
   signals_.assign(::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC));
@@ -27,7 +26,8 @@ asio::awaitable<void> SignalWatch::watch() {
     signalfd_siginfo info{};
     while (signals_.is_open() &&
            ::read(signals_.native_handle(), &info, sizeof info) == sizeof info) {
-      on_signal_(static_cast<int>(info.ssi_signo));
+      on_signal_(PassedSignal::received(static_cast<int>(info.ssi_signo), info.ssi_code,
+                                        info.ssi_int));
     }
     if (!signals_.is_open()) {
       co_return;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "supervision/signals.hpp"
+
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -12,7 +14,8 @@ namespace acc::launcher {
 class SignalWatch {
  public:
   /// `on_signal` is called until `close`.
-  SignalWatch(const boost::asio::any_io_executor& executor, std::function<void(int)> on_signal);
+  SignalWatch(const boost::asio::any_io_executor& executor,
+              std::function<void(PassedSignal)> on_signal);
 
   void close() { signals_.close(); }
 
@@ -20,7 +23,7 @@ class SignalWatch {
   boost::asio::awaitable<void> watch();
 
   boost::asio::posix::stream_descriptor signals_;
-  std::function<void(int)> on_signal_;
+  std::function<void(PassedSignal)> on_signal_;
 };
 
 }  // namespace acc::launcher

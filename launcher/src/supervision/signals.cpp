@@ -7,6 +7,37 @@
 #include <initializer_list>
 
 namespace acc::launcher {
+namespace {
+
+/// The value of a signal that is passed on and came from the terminal.
+constexpr int kFromTerminal = 0x747479;
+
+/// Signals that the kernel sends to the terminal's foreground process group.
+constexpr bool is_terminals(int signal) noexcept {
+  return signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP || signal == SIGHUP ||
+         signal == SIGCONT || signal == SIGWINCH;
+}
+
+}  // namespace
+
+PassedSignal PassedSignal::received(int number, int code, int value) noexcept {
+  return {number, (code == SI_KERNEL && is_terminals(number)) ||
+                      (code == SI_QUEUE && value == kFromTerminal)};
+}
+
+void PassedSignal::pass_on(pid_t process) const noexcept {
+  ::sigqueue(process, number, {.sival_int = from_terminal ? kFromTerminal : 0});
+}
+
+void die_of_interrupt() noexcept {
+  std::signal(SIGINT, SIG_DFL);
+  sigset_t interrupt;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  ::raise(SIGINT);
+  ::sigprocmask(SIG_UNBLOCK, &interrupt, nullptr);
+  ::_exit(128 + SIGINT);  // the first process of a container does not die of it
+}
 
 sigset_t handled_signals() noexcept {
   sigset_t signals;

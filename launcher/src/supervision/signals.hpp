@@ -1,8 +1,27 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <csignal>
 
 namespace acc::launcher {
+
+/// A signal on its way from the guardian to the supervisor.
+struct PassedSignal {
+  int number = 0;
+  /// The kernel sent it to the launcher's whole process group: typed at the terminal, or the
+  /// terminal has hung up. A worker of that group has it already.
+  bool from_terminal = false;
+
+  /// As sigwaitinfo() and signalfd give it.
+  static PassedSignal received(int number, int code, int value) noexcept;
+  /// Sends it to another process of this launcher.
+  void pass_on(pid_t process) const noexcept;
+};
+
+/// Ends this process by SIGINT, as a shell expects of a program that was interrupted: only then
+/// does it end its loop as well.
+[[noreturn]] void die_of_interrupt() noexcept;
 
 /// The signals that guardian, keeper and supervisor take over: all that can be caught, but for
 /// those that tell of a fault in the process itself and those that were ignored when it was started

@@ -4,6 +4,7 @@
 #include "supervision/descriptors.hpp"
 
 #include <boost/asio/co_spawn.hpp>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,7 +79,8 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
     if (spec.inherits_output) {
       processes_.emplace_back(executor_, spec, STDOUT_FILENO, STDERR_FILENO, options_.surroundings);
     } else {
-      const OutputMux::WorkerEnds ends = output_.add_worker({spec.rank, spec.prefix, spec.targets});
+      const OutputMux::WorkerEnds ends = output_.add_worker(
+          {spec.rank, spec.prefix, spec.targets, spec.process_group != 0});
       processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get(),
                               options_.surroundings);
     }
@@ -86,6 +88,10 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
     worker.rank = spec.rank;
     worker.local_rank = spec.local_rank;
     worker.pid = processes_.back().pid();
+    if (processes_.back().has_joined()) {
+      leader_ = processes_.size() - 1;
+      options_.job_control->set_leading(true);
+    }
   }
   remaining_ = specs.size();
   tell_running();
@@ -107,6 +113,9 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   worker.peak_memory = processes_[index].peak_memory();
   worker.got_passed_signal = end.kind == ProcessEnd::Kind::killed && passed_on_.contains(end.value);
   --remaining_;
+  if (leader_ == index) {
+    options_.job_control->set_leading(false);
+  }
   tell_running();
   if (worker.stuck.empty()) {
     worker.ended_at = std::chrono::system_clock::now();
@@ -152,8 +161,9 @@ void Supervisor::look_for_stuck() {
   }
 }
 
-void Supervisor::on_signal(int signal) {
-  if (signal == SIGCHLD) {
+void Supervisor::on_signal(PassedSignal signal) {
+  if (signal.number == SIGCHLD) {
+    follow_leader();
     std::vector<pid_t> workers;
     for (const WorkerProcess& process : processes_) {
       workers.push_back(process.pid());
@@ -161,11 +171,59 @@ void Supervisor::on_signal(int signal) {
     reap_orphans(workers);
     return;
   }
-  passed_on_.insert(signal);
+  if (signal.number == SIGTSTP && signal.from_terminal && leader_runs()) {
+    return;  // it is the leader's to stop, and the others follow
+  }
+  if (signal.number == SIGCONT && leader_runs()) {
+    follow_leader();
+    if (leader_is_stopped_ && !options_.job_control->is_continued()) {
+      return;  // it has stopped once more since
+    }
+    signal.from_terminal = !leader_is_stopped_;  // it would undo a stop that is on its way
+  }
+  passed_on_.insert(signal.number);
   signal_running(signal);
 }
 
-void Supervisor::stop(int signal) {
+bool Supervisor::is_leader(const WorkerRecord& worker) const {
+  return leader_ && outcome_.workers[*leader_].rank == worker.rank;
+}
+
+bool Supervisor::is_led_alone() const {
+  return leader_runs() && processes_.size() == 1;
+}
+
+bool Supervisor::leader_runs() const {
+  return leader_ && !outcome_.workers[*leader_].end;
+}
+
+/// Stops the job with the worker in the launcher's process group, and continues it.
+void Supervisor::follow_leader() {
+  siginfo_t info{};
+  while (leader_runs() &&
+         ::waitid(P_PID, static_cast<id_t>(outcome_.workers[*leader_].pid), &info,
+                  WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
+         info.si_pid != 0) {
+    const bool stops = info.si_code == CLD_STOPPED;
+    leader_is_stopped_ = stops;
+    for (std::size_t index = 0; index < processes_.size(); ++index) {
+      if (index != *leader_ && !outcome_.workers[index].end) {
+        processes_[index].signal(stops ? SIGTSTP : SIGCONT);
+      }
+    }
+    if (!stops) {
+      options_.job_control->go_on();
+    } else {
+      if (options_.before_stop) {
+        options_.before_stop();
+      }
+      options_.job_control->stop(info.si_status);
+    }
+    info = {};
+  }
+}
+
+void Supervisor::stop(PassedSignal signal) {
   if (state_ == JobState::running) {
     signal_for_stop_ = signal;
   }
@@ -211,10 +269,11 @@ void Supervisor::tell_to_end() {
   }
 }
 
-void Supervisor::signal_running(int signal) {
+void Supervisor::signal_running(PassedSignal signal) {
   for (std::size_t index = 0; index < processes_.size(); ++index) {
-    if (!outcome_.workers[index].end) {
-      processes_[index].signal(signal);
+    const bool has_it = signal.from_terminal && processes_[index].has_joined();
+    if (!outcome_.workers[index].end && !has_it) {
+      processes_[index].signal(signal.number);
     }
   }
 }
@@ -222,14 +281,14 @@ void Supervisor::signal_running(int signal) {
 void Supervisor::stop_workers() {
   tell_to_end();
   // As torchrun does: the user's signal as it came; SIGTERM when a failure is the reason.
-  signal_running(signal_for_stop_ != 0 ? signal_for_stop_ : SIGTERM);
-  signal_running(SIGCONT);  // a stopped worker would not see it
+  signal_running(signal_for_stop_);
+  signal_running({SIGCONT});  // a stopped worker would not see it
   start_clock(options_.shutdown_timeout);
 }
 
 void Supervisor::kill_workers() {
   tell_to_end();
-  signal_running(SIGKILL);
+  signal_running({SIGKILL});
   kill_descendants(options_.surroundings.cgroup);
   start_clock(std::max(options_.shutdown_timeout, kTimeToDie));
 }

@@ -2,7 +2,9 @@
 
 #include "acc/rendezvous/gate.hpp"
 #include "output/output_mux.hpp"
+#include "supervision/job_control.hpp"
 #include "supervision/process_state.hpp"
+#include "supervision/signals.hpp"
 #include "supervision/supervisor_table.hpp"
 #include "supervision/worker_process.hpp"
 #include "supervision/worker_record.hpp"
@@ -39,11 +41,14 @@ class Supervisor {
     std::chrono::milliseconds shutdown_timeout{30'000};
     std::chrono::milliseconds stuck_timeout{0};  ///< of uninterruptible sleep; 0: no limit
     WorkerSurroundings surroundings;
+    const JobControl* job_control = nullptr;  ///< for a worker with `process_group`
     std::size_t other_descriptors = 0;  ///< that the job will need here: clients of its store
     /// Called when all have started, and whenever one has ended.
     std::function<void(int running)> on_running;
     /// Called at the moment of the first failure, before the others have ended.
     std::function<void(const WorkerRecord&)> on_first_failure;
+    /// Called before the launcher stops because the worker in its process group has.
+    std::function<void()> before_stop;
   };
 
   Supervisor(boost::asio::any_io_executor executor, OutputMux& output, Options options);
@@ -53,12 +58,17 @@ class Supervisor {
   /// Error(process) when a process cannot be had, and the others are then killed.
   boost::asio::awaitable<AttemptOutcome> run(std::vector<WorkerSpec> specs);
 
-  /// Hands a signal on to the workers. SIGCHLD reaps orphans that came to this process, their
-  /// subreaper.
-  void on_signal(int signal);
+  /// Hands a signal on to the workers that do not have it. SIGCHLD reaps orphans that came to this
+  /// process, their subreaper, and tells of stopped workers.
+  void on_signal(PassedSignal signal);
 
   /// Ends the job with a signal that asked for it; a second one kills.
-  void stop(int signal);
+  void stop(PassedSignal signal);
+
+  /// True if `worker` is in the launcher's process group: the leader, of which there is one at most.
+  [[nodiscard]] bool is_leader(const WorkerRecord& worker) const;
+  /// True while the leader runs and is the only worker.
+  [[nodiscard]] bool is_led_alone() const;
 
   /// Another machine of the job failed.
   void on_peer_failure();
@@ -73,7 +83,9 @@ class Supervisor {
   void tell_running() const;
   void handle(JobEvent event);
   void tell_to_end();
-  void signal_running(int signal);
+  void signal_running(PassedSignal signal);
+  void follow_leader();
+  [[nodiscard]] bool leader_runs() const;
   void stop_workers();
   void kill_workers();
   void start_clock(std::chrono::milliseconds limit);
@@ -85,7 +97,9 @@ class Supervisor {
   std::vector<WorkerProcess> processes_;
   AttemptOutcome outcome_;
   std::size_t remaining_ = 0;
-  int signal_for_stop_ = 0;
+  PassedSignal signal_for_stop_{SIGTERM};
+  std::optional<std::size_t> leader_;  ///< index of the worker in the launcher's process group
+  bool leader_is_stopped_ = false;
   std::set<int> passed_on_;  ///< signals that the workers got as they came
   boost::asio::steady_timer clock_;
   boost::asio::steady_timer next_look_;

@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "supervision/child_setup.hpp"
+#include "supervision/descendants.hpp"
 #include "supervision/process_watch.hpp"
 #include "supervision/worker_launcher.hpp"
 
@@ -80,6 +81,7 @@ struct WorkerProcess::Process {
   }
 
   pid_t pid = -1;
+  pid_t joined = 0;  ///< a process group
   ExecError exec_error;
   asio::posix::stream_descriptor end;
   bool reaped = false;
@@ -103,8 +105,9 @@ WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const Worker
                     std::strerror(errno),
                 spec.rank);
   }
-  ::setpgid(child, child);  // the child does it too; whoever needs it first
+  ::setpgid(child, spec.process_group);  // the child does it too; whoever needs it first
   process_->pid = child;
+  process_->joined = ::getpgid(child) == spec.process_group ? spec.process_group : 0;
   process_->end.assign(watch_end_of(child).release());
 }
 
@@ -147,9 +150,23 @@ bool WorkerProcess::has_ended() const noexcept {
          info.si_pid != 0;
 }
 
+bool WorkerProcess::has_joined() const noexcept {
+  return process_->joined != 0;
+}
+
 void WorkerProcess::signal(int signal) const noexcept {
-  if (process_ && !process_->reaped) {
+  if (!process_ || process_->reaped) {
+    return;
+  }
+  if (!has_joined()) {
     ::kill(-pid(), signal);
+    return;
+  }
+  ::kill(pid(), signal);
+  for (const pid_t descendant : descendants(pid())) {
+    if (::getpgid(descendant) == process_->joined) {
+      ::kill(descendant, signal);
+    }
   }
 }
 

@@ -28,6 +28,7 @@ struct WorkerSpec {
   std::string working_directory;  ///< empty: the launcher's
   bool inherits_stdin = false;    ///< else it reads from `input`
   int input = -1;                 ///< the caller's; -1: /dev/null
+  pid_t process_group = 0;        ///< that it joins; 0: it leads one of its own
   bool inherits_output = false;   ///< stdout and stderr are the launcher's own
   std::string prefix;             ///< else: of its lines on the console
   WorkerTargets targets;          ///< and where they go
@@ -41,8 +42,8 @@ struct WorkerSurroundings {
   std::optional<rlimit> descriptors;  ///< their limit on them; empty: the launcher's
 };
 
-/// One running worker: leader of its own process group, which dies with the thread that started it
-/// (PDEATHSIG), has an empty signal mask and no descriptor besides 0, 1 and 2.
+/// One running worker, usually the leader of its own process group. It dies with the thread that
+/// started it (PDEATHSIG), has an empty signal mask and no descriptor besides 0, 1 and 2.
 class WorkerProcess {
  public:
   /// Starts it with the given descriptors as stdout and stderr. A program that cannot be executed
@@ -65,7 +66,11 @@ class WorkerProcess {
   /// Whether it has ended by now; `wait` still has to tell how.
   [[nodiscard]] bool has_ended() const noexcept;
 
-  /// To the process group; nothing happens when it has ended.
+  /// Whether it is in the process group that it was to join.
+  [[nodiscard]] bool has_joined() const noexcept;
+
+  /// To its process group, or to what it started in the one that it has joined; nothing happens
+  /// when it has ended.
   void signal(int signal) const noexcept;
 
  private:

@@ -230,3 +230,34 @@ TEST_CASE("console: a line that nobody else writes comes while the workers go on
   f.drain();
   CHECK(read_all(f.out.read.get()) == "[0] alone\n");
 }
+
+TEST_CASE("console: a question is shown before its line ends") {
+  Pipe console;
+  ::fcntl(console.read.get(), F_SETFL, O_NONBLOCK);
+  OutputMux::Options options;
+  options.out = console.write.get();
+  Fixture f(options);
+  std::string seen;
+  const auto run_until = [&](const std::string& text) {
+    while (!contains(seen, text)) {
+      f.io.run_one();
+      seen += read_all(console.read.get());
+    }
+  };
+  WorkerOutput asking = worker(0);
+  asking.prompts = true;
+  const OutputMux::WorkerEnds first = f.mux->add_worker(asking);
+  const OutputMux::WorkerEnds second = f.mux->add_worker(worker(1));
+  write_all(first.out.get(), "line\nname? ");
+  run_until("name? ");
+  write_all(first.out.get(), "hello\n");
+  run_until("hello\n");
+  write_all(first.out.get(), "age? ");
+  run_until("age? ");
+  write_all(second.out.get(), "half");  // is no question
+  write_all(second.out.get(), " a line\n");
+  run_until("a line\n");
+  write_all(first.out.get(), "old\n");
+  run_until("old\n");
+  CHECK(seen == "[0] line\n[0] name? hello\n[0] age? \n[1] half a line\n[0] old\n");
+}

@@ -138,6 +138,7 @@ struct LaunchPlan {
   /// Standard input is a starter's: start/control_message.hpp. Workers do not get it.
   bool is_controlled = false;
 
+  std::optional<int> stdin_rank = 0;  ///< the worker that gets standard input; empty: none
   std::string role = "default";
   bool virtual_local_rank = false;  ///< each worker is local rank 0 and sees its own GPU alone
   int max_restarts = 0;

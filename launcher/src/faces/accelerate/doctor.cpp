@@ -55,6 +55,7 @@ std::vector<std::string> program_arguments(const Flags& flags, const HostFacts& 
 void start_one_a_machine(LaunchPlan& plan) {
   plan.max_restarts = 0;
   plan.output.folds_lines = false;
+  plan.stdin_rank.reset();
   plan.role.clear();
   plan.output.line_prefix = "${role_name}";  // none: a table, of machine 0 alone
   if (plan.seat) {
