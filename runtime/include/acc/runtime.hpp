@@ -5,6 +5,7 @@
 #include "acc/plugins/deepspeed_plugin.hpp"
 #include "acc/plugins/fsdp_plugin.hpp"
 #include "acc/plugins/sharding_settings.hpp"
+#include "acc/rendezvous/store.hpp"
 #include "acc/runtime/initializer.hpp"
 #include "acc/runtime/lr_schedule.hpp"
 #include "acc/runtime/optimizers.hpp"
@@ -26,10 +27,6 @@
 /// with a scope, and the runtime gathers, frees, reduces, accumulates, clips and updates as the
 /// launcher's settings say. One thread of the program uses a Runtime and what it made; all ranks
 /// make the same calls in the same order. Every function throws acc::Error.
-namespace acc::rendezvous {
-class Store;
-}
-
 namespace acc {
 
 class Model;
