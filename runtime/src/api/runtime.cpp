@@ -99,14 +99,26 @@ ComputeDevice Runtime::device() const {
 std::string Runtime::describe() const {
   const auto& plan = state_->groups.plan;
   const plugins::RuntimeSettings& settings = state_->settings;
-  std::string text = fmt::format(
-      "{} (from {}), {} on {}, {}, shard group {} x replicate group {}, precision {}, {}",
-      to_string(settings.sharding.strategy), settings.origin,
-      world_size() == 1 ? "one rank" : fmt::format("{} ranks", world_size()),
-      settings.identity.num_nodes == 1 ? "one machine"
-                                       : fmt::format("{} machines", settings.identity.num_nodes),
-      state_->compute.device->describe(), plan.shard_size(), plan.replicate_size(),
-      precision_in_words(settings.sharding), state_->groups.shard->describe());
+  const bool alone = world_size() == 1;
+  const std::string strategy{to_string(settings.sharding.strategy)};
+  const std::string device = state_->compute.device->describe();
+  const std::string precision = precision_in_words(settings.sharding);
+  std::string text;
+  if (settings.origin != "none") {
+    text = fmt::format("{} (from {}), ", strategy, settings.origin);
+  } else if (!alone) {
+    text = strategy + ", ";
+  }
+  if (alone) {
+    text += fmt::format("one process, {}, precision {}", device, precision);
+  } else {
+    text += fmt::format(
+        "{} ranks on {}, {}, shard group {} x replicate group {}, precision {}, {}", world_size(),
+        settings.identity.num_nodes == 1 ? "one machine"
+                                         : fmt::format("{} machines", settings.identity.num_nodes),
+        device, plan.shard_size(), plan.replicate_size(), precision,
+        state_->groups.shard->describe());
+  }
   if (state_->groups.secondary) {
     text += fmt::format(
         ", {} over {}",
