@@ -18,21 +18,6 @@ using detail::guarded;
 
 namespace {
 
-/// All ranks' `values` through the memory of a GPU.
-std::vector<double> gather_figures(const detail::RuntimeState& state,
-                                   std::span<const double> values) {
-  device::Device& device = *state.compute.device;
-  std::vector<double> all(values.size() * static_cast<std::size_t>(state.groups.world->size()));
-  const auto memory = device.allocate(all.size() * sizeof(double), "figures of the program");
-  auto* const own =
-      memory->as<double>() + values.size() * static_cast<std::size_t>(state.groups.world->rank());
-  device.copy(own, values.data(), values.size_bytes(), device.compute());
-  state.groups.world->all_gather(own, memory->data(), values.size_bytes())->wait_released();
-  device.copy(all.data(), memory->data(), memory->nbytes(), device.compute());
-  device.record(device.compute())->synchronize();
-  return all;
-}
-
 std::string precision_in_words(const plugins::ShardingSettings& sharding) {
   using plugins::MixedPrecision;
   std::string text = sharding.mixed_precision == MixedPrecision::no
@@ -155,7 +140,9 @@ double Runtime::mean(double value) {
 }
 
 std::vector<double> Runtime::all_gather(std::span<const double> values) {
-  return guarded(state_->groups, [&] { return gather_figures(*state_, values); });
+  return guarded(state_->groups, [&] {
+    return sharding::all_gather(state_->groups, *state_->compute.device, values);
+  });
 }
 
 void Runtime::barrier() {

@@ -9,6 +9,7 @@
 #include "sharding/persistence.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ int updater_threads(const plugins::WorkerIdentity& identity) {
 ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
                        device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer,
                        std::uint64_t seed, const ModelOptions& options)
-    : seed_(seed) {
+    : seed_(seed), options_(options) {
   const plugins::ShardingSettings& asked = settings.sharding;
   const bool on_gpu = device->kind() == plugins::Device::cuda;
   engine_.settings = settings;
@@ -114,18 +115,42 @@ void ModelState::finalize() {
   if (finalized_) {
     throw Error(Errc::invalid_argument, "the model cannot be used: making it ready has failed");
   }
+  const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
+  model::check_declared_alike(engine_, declaration());
   check_names();
   const model::Assembly plan = plan_units();
   for (const model::UnitPlan& unit : plan.units) {
     model::check_trained_alike(engine_.settings.sharding, unit.name, records_of(unit));
   }
-  const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   finalized_ = true;
   mark_persistent();
   make_units(plan);
   make_pools();
   initialize();
   ready_ = true;
+}
+
+model::Declaration ModelState::declaration() const {
+  const auto sizes = [](const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); };
+  model::Declaration all = {{"the model's dtype", std::string(to_string(options_.dtype))},
+                            {"the model's seed", std::to_string(seed_)}};
+  for (const auto& unit : unit_states_) {
+    all.emplace_back(
+        fmt::format("unit '{}'", unit->name),
+        fmt::format("{} of class {}", unit->is_root ? "the root" : "a unit", unit->class_name));
+    for (const ParameterRecord& each : unit->parameters) {
+      std::string value = sizes(each.shape);
+      value += each.trainable ? "" : ", frozen";
+      value += each.weight_decay ? "" : ", without weight decay";
+      value +=
+          each.aliases.empty() ? "" : fmt::format(", tied to {}", fmt::join(each.aliases, ", "));
+      all.emplace_back(each.name, std::move(value));
+    }
+    for (const model::BufferRecord& each : unit->buffers) {
+      all.emplace_back(each.name, "a buffer of " + sizes(each.shape));
+    }
+  }
+  return all;
 }
 
 void ModelState::check_names() const {

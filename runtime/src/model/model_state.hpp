@@ -2,6 +2,7 @@
 
 #include "acc/runtime.hpp"
 #include "model/assembly.hpp"
+#include "model/declaration.hpp"
 #include "model/unit_state.hpp"
 #include "sharding/shard_unit.hpp"
 
@@ -51,6 +52,8 @@ class ModelState {
   bool has_optimizer = false;  ///< there is one at a time
 
  private:
+  /// All that the ranks must declare alike.
+  [[nodiscard]] model::Declaration declaration() const;
   /// Which sharded units the declared ones become; checks that names are unique.
   [[nodiscard]] model::Assembly plan_units();
   void check_names() const;
@@ -68,6 +71,7 @@ class ModelState {
 
   sharding::Engine engine_;
   std::uint64_t seed_;
+  ModelOptions options_;
   bool finalized_ = false;
   bool ready_ = false;  ///< all of it is made; false once finalized: that failed
   std::vector<std::unique_ptr<UnitState>> unit_states_;
