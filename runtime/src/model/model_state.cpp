@@ -285,6 +285,7 @@ void ModelState::before_forward(UnitState& unit) {
   for (const int number : unit.owners) {
     sharded(number).check_forward();
   }
+  unit.uses.forwards += engine_.no_grad_depth == 0 ? 1 : 0;
   for (const int number : unit.owners) {
     sharded(number).before_forward();
     if (engine_.no_grad_depth == 0) {
@@ -324,17 +325,73 @@ void ModelState::before_backward(UnitState& unit) {
   for (const int number : unit.owners) {
     sharded(number).check_backward("backward");
   }
+  ++unit.uses.backwards;
   for (const int number : unit.owners) {
     sharded(number).before_backward();
     prefetch(engine_.schedule->before_backward(number));
   }
 }
 
-void ModelState::after_backward(UnitState& unit) {
+void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
+  unit.uses.backwards_without_gradient += asked_gradient ? 0 : 1;
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
     sharded(*number).after_backward();
     prefetch(engine_.schedule->after_backward(*number));
   }
+}
+
+std::vector<std::string> ModelState::mistakes() const {
+  std::vector<std::string> found;
+  for (const auto& unit : shard_units_) {
+    if (unit->is_open()) {
+      found.push_back(fmt::format("it is called inside an open scope of unit '{}'", unit->name()));
+    }
+  }
+  if (!found.empty() || options_.unused_units) {
+    return found;
+  }
+  for (const auto& unit : unit_states_) {
+    const UnitState::Uses& uses = unit->uses;
+    if (!unit->trains()) {
+      continue;
+    }
+    if (uses.forwards > uses.backwards) {
+      found.push_back(fmt::format(
+          "unit '{}' had {} forward scope(s) outside no_grad() and {} backward scope(s) since the "
+          "last step; a gradient that is zero on purpose needs the model's option unused_units",
+          unit->name, uses.forwards, uses.backwards));
+    } else if (uses.backwards_without_gradient > 0) {
+      found.push_back(fmt::format(
+          "{} of {} backward scope(s) of unit '{}' asked for no gradient to write; a gradient that "
+          "is zero on purpose needs the model's option unused_units",
+          uses.backwards_without_gradient, uses.backwards, unit->name));
+    }
+  }
+  return found;
+}
+
+void ModelState::check_step() const {
+  const std::vector<std::string> found = mistakes();
+  if (found.empty()) {
+    return;
+  }
+  const int rank = engine_.settings.identity.rank;
+  const std::string more =
+      found.size() > 1 ? fmt::format(" (and {} more like it)", found.size() - 1) : "";
+  const std::string reason =
+      fmt::format("rank {}: Optimizer::step() refused: {}{}", rank, found.front(), more);
+  engine_.groups.abort(reason);
+  throw Error(Errc::invalid_argument, reason, rank);
+}
+
+void ModelState::after_step() {
+  for (const auto& unit : shard_units_) {
+    unit->after_step();
+  }
+  for (const auto& unit : unit_states_) {
+    unit->uses = {};
+  }
+  engine_.schedule->after_step();
 }
 
 void ModelState::prefetch(const std::vector<int>& units) {

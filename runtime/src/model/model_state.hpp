@@ -30,7 +30,14 @@ class ModelState {
   void before_recompute(UnitState& unit);
   void after_recompute(UnitState& unit);
   void before_backward(UnitState& unit);
-  void after_backward(UnitState& unit);
+  /// asked_gradient: the scope asked for the gradient of a trained parameter.
+  void after_backward(UnitState& unit, bool asked_gradient);
+  /// Refuses a step inside a scope, and one for which this rank forgot a backward or its gradients:
+  /// ends the groups with the reason, so that no rank makes the step, and throws
+  /// Error(invalid_argument).
+  void check_step() const;
+  /// After a step: forgets gradients and scopes.
+  void after_step();
 
   [[nodiscard]] const std::vector<std::unique_ptr<sharding::ShardUnit>>& shard_units() const {
     return shard_units_;
@@ -52,6 +59,8 @@ class ModelState {
   bool has_optimizer = false;  ///< there is one at a time
 
  private:
+  /// Each mistake that `check_step` refuses, in words.
+  [[nodiscard]] std::vector<std::string> mistakes() const;
   /// All that the ranks must declare alike.
   [[nodiscard]] model::Declaration declaration() const;
   /// Which sharded units the declared ones become; checks that names are unique.
