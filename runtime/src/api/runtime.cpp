@@ -113,6 +113,9 @@ std::string Runtime::describe() const {
   if (settings.deterministic) {
     text += ", deterministic";
   }
+  if (settings.check) {
+    text += ", accesses checked";
+  }
   if (!settings.program_values.empty()) {
     text += fmt::format("; the program's {} sets {}", settings.program_plugin,
                         fmt::join(settings.program_values, ", "));

@@ -46,8 +46,10 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
   engine_.device = std::move(device);
   engine_.updater = engine_.device;
   engine_.tracer = std::move(tracer);
-  engine_.scratch = std::make_unique<sharding::ScratchPool>(*engine_.device);
-  engine_.sums = std::make_unique<sharding::ScratchPool>(*engine_.device);
+  engine_.guard =
+      std::make_unique<sharding::ViewGuard>(settings.check && !on_gpu, settings.identity.rank);
+  engine_.scratch = std::make_unique<sharding::ScratchPool>(*engine_.device, *engine_.guard);
+  engine_.sums = std::make_unique<sharding::ScratchPool>(*engine_.device, *engine_.guard);
   if (on_gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu) {
     engine_.updater = device::open_cpu_device(updater_threads(settings.identity));
     engine_.gradient_offload = std::make_shared<sharding::GradientOffload>(engine_);
@@ -67,6 +69,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
 }
 
 ModelState::~ModelState() {
+  engine_.guard->release();
   // Collectives under way use this model's memory: wait for them, or end them where an error is
   // what ends the model.
   try {
@@ -244,7 +247,7 @@ void ModelState::make_pools() {
   }
   const auto pool = [&](collectives::ProcessGroup& group) {
     return std::make_unique<sharding::GatherPool>(group, *engine_.device, usual,
-                                                  engine_.gather_limiter.get());
+                                                  engine_.gather_limiter.get(), *engine_.guard);
   };
   engine_.gathers = pool(*engine_.groups.shard);
   engine_.secondary_gathers = engine_.groups.secondary ? pool(*engine_.groups.secondary) : nullptr;

@@ -63,6 +63,8 @@ class ShardUnit {
   void begin_unshard();
   void unshard();
   void reshard(NextUse next);
+  /// The last open scope has ended, and the weights stay.
+  void hide();
   void check_closed(const char* what) const;
   void complete_micro_step();
   void for_each_gradient(const std::function<void(FlatGradient&)>& visit);

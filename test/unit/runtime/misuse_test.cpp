@@ -387,3 +387,54 @@ TEST_CASE("ranks that declare different models are told by name how they differ"
     }
   }
 }
+
+TEST_CASE("checked accesses change no result") {
+  struct Layout {
+    int ranks, machines;
+    bool copies;
+  };
+  for (const Strategy strategy :
+       {Strategy::no_shard, Strategy::shard_optimizer, Strategy::shard_grad_op,
+        Strategy::full_shard, Strategy::hybrid_shard}) {
+    for (const Layout layout :
+         {Layout{1, 1, false}, Layout{4, 1, false}, Layout{4, 1, true}, Layout{4, 2, false}}) {
+      for (const auto precision :
+           {acc::plugins::MixedPrecision::no, acc::plugins::MixedPrecision::bf16}) {
+        CAPTURE(to_string(strategy));
+        CAPTURE(layout.ranks);
+        CAPTURE(layout.machines);
+        CAPTURE(layout.copies);
+        CAPTURE(to_string(precision));
+        const auto train = [&](bool check) {
+          Job job = job_of(layout.ranks, layout.machines, strategy, 2);
+          job.sharding.mixed_precision = precision;
+          job.copy_gathers = layout.copies;
+          if (strategy == Strategy::hybrid_shard) {
+            job.sharding.shard_size = layout.ranks == 1 ? 1 : 2;
+          }
+          std::vector<float> weights;
+          std::mutex mutex;
+          acc::test::run_ranks(job, [&](acc::plugins::RuntimeSettings settings, auto store) {
+            settings.check = check;
+            auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+            Net net(runtime.model());
+            auto optimizer = net.model.optimizer(acc::AdamW{.lr = 0.1});
+            for (int step = 0; step < 3; ++step) {
+              net.micro_step();
+              net.micro_step();
+              optimizer.step();
+            }
+            const auto guard = net.model.no_grad();
+            const auto use = net.fc1.forward();
+            if (runtime.rank() == 0) {
+              const std::lock_guard lock(mutex);
+              weights.assign(use[net.w1], use[net.w1] + kNumel);
+            }
+          });
+          return weights;
+        };
+        CHECK(train(true) == train(false));
+      }
+    }
+  }
+}
