@@ -19,6 +19,8 @@ install(FILES plugins/include/acc/plugins/deepspeed_plugin.hpp
               plugins/include/acc/plugins/sharding_settings.hpp
               plugins/include/acc/plugins/training_settings.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc/plugins)
+install(FILES rendezvous/include/acc/rendezvous/store.hpp
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc/rendezvous)
 install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/acclaunch)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/acc)

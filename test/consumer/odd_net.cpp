@@ -1,6 +1,7 @@
 // A net that shares nothing with the example: odd sizes, a unit used twice in one forward, a frozen
 // parameter beside trained ones, a tied output weight. It learns to predict (3 * id + 1) mod 13.
 //
+//   odd_net            describe a runtime that is made of settings in hand
 //   odd_net OUT        train and write every weight as text
 //   odd_net A B BOUND  compare two such files
 
@@ -192,11 +193,19 @@ int compare(const char* a_path, const char* b_path, double bound) {
   return count == kIds * kDim + kDim * kDim + 2 * kDim && most <= bound ? 0 : 1;
 }
 
+int describe() {
+  const acc::plugins::RuntimeSettings settings;
+  std::cout << acc::Runtime::from_settings(settings, nullptr).describe() << '\n';
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return argc == 4 ? compare(argv[1], argv[2], std::atof(argv[3])) : train(argv[1]);
+    return argc == 1   ? describe()
+           : argc == 4 ? compare(argv[1], argv[2], std::atof(argv[3]))
+                       : train(argv[1]);
   } catch (const acc::Error& error) {
     std::cerr << "odd_net: " << error.what() << '\n';
     return acc::exit_status(error);

@@ -11,6 +11,7 @@ cmake -S "$source/test/consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/pre
 cmake --build "$work/build" >"$work/build.log"
 net=$work/build/odd_net
 launch=$work/prefix/bin/acclaunch
+"$net"
 
 # The pkg-config file names the same prefix.
 flags=$(PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name acc_runtime.pc)") \

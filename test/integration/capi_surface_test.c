@@ -1,6 +1,6 @@
 /* What capi_test does not use of the C ABI: groups, schedules, clipping by value, no_sync, buffers,
- * kept activations, recomputation, callers of older headers. In any number of ranks, with any
- * gradient_accumulation_steps. Exits with 0 when all is as expected, else tells what is not. */
+ * kept activations, recomputation, callers of older headers, misuse. In any number of ranks, with
+ * any gradient_accumulation_steps. Exits with 0 when all is as expected, else tells what is not. */
 
 #include "acc/runtime.h"
 #include "capi_expect.h"
@@ -258,7 +258,7 @@ static void expect_buffers_and_kept(acc_runtime* runtime) {
   acc_memory_report report = ACC_MEMORY_REPORT_INITIALIZER;
   EXPECT_OK(acc_model_memory(p.model, &report));
   EXPECT(report.buffer_bytes > 0 && report.parameter_bytes > 0);
-  const acc_buffer unknown = {99};
+  const acc_buffer unknown = {99, p.mask.unit};
   EXPECT(acc_unit_buffer_data(p.unit, unknown, &data) == ACC_INVALID_ARGUMENT);
 
   EXPECT(acc_runtime_activation_checkpointing(runtime) == 0);
@@ -326,6 +326,70 @@ static void expect_initializers(acc_runtime* runtime) {
   }
 }
 
+/* Micro-steps without gradients, which the option allows. */
+static void empty_micro_steps(const Program* p) {
+  for (int i = 0; i < acc_runtime_gradient_accumulation_steps(p->runtime); ++i) {
+    acc_forward_use* forward = NULL;
+    EXPECT_OK(acc_forward_begin(p->unit, &forward));
+    EXPECT_OK(acc_forward_end(forward));
+    acc_backward_use* backward = NULL;
+    EXPECT_OK(acc_backward_begin(p->unit, &backward));
+    EXPECT_OK(acc_backward_end(backward));
+  }
+}
+
+/* Handles of another model and of a use that has ended, and a step without gradients, which ends
+ * the groups: comes last. */
+static void expect_misuse(acc_runtime* runtime) {
+  Program p = create(runtime);
+  Program other = create(runtime);
+  EXPECT_OK(acc_optimizer_sgd(p.model, NULL, &p.optimizer));
+  acc_forward_use* use = NULL;
+  EXPECT_OK(acc_forward_begin(p.unit, &use));
+  const float* data = NULL;
+  EXPECT(acc_forward_parameter(use, other.weight, &data) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "'linear.weight' is of unit 'linear' of another model") != NULL);
+  EXPECT(data == NULL);
+  EXPECT_OK(acc_forward_end(use));
+  EXPECT(acc_forward_parameter(use, p.weight, &data) == ACC_INVALID_ARGUMENT && data == NULL);
+  EXPECT(strstr(acc_last_error(), "has ended") != NULL);
+  EXPECT(acc_forward_end(use) == ACC_INVALID_ARGUMENT);
+  acc_backward_use* backward = NULL;
+  EXPECT_OK(acc_backward_begin(p.unit, &backward));
+  float* gradient = NULL;
+  EXPECT(acc_backward_grad_to_add(backward, other.bias, &gradient) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "'linear.bias'") != NULL && gradient == NULL);
+  add(backward, p.weight, kWeights, 1.0F);
+  EXPECT_OK(acc_backward_end(backward));
+  void* values = NULL;
+  EXPECT(acc_unit_buffer_data(p.unit, other.mask, &values) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "'linear.mask'") != NULL);
+  EXPECT_OK(acc_optimizer_step(p.optimizer, NULL));
+  destroy(&other);
+  destroy(&p);
+
+  acc_model_config config = ACC_MODEL_CONFIG_INITIALIZER;
+  for (int allowed = 1; allowed >= 0; --allowed) {
+    p = (Program){.runtime = runtime};
+    config.unused_units = allowed;
+    EXPECT_OK(acc_model_create_with(runtime, &config, &p.model));
+    EXPECT_OK(acc_model_unit(p.model, "linear", "Linear", &p.unit));
+    const int64_t shape[] = {kWeights};
+    EXPECT_OK(acc_unit_parameter(p.unit, "weight", shape, 1, NULL, &p.weight));
+    EXPECT_OK(acc_optimizer_sgd(p.model, NULL, &p.optimizer));
+    empty_micro_steps(&p);
+    EXPECT_OK(acc_runtime_barrier(runtime)); /* else a rank may be told before its own step */
+    if (allowed) {
+      EXPECT_OK(acc_optimizer_step(p.optimizer, NULL));
+    } else {
+      EXPECT(acc_optimizer_step(p.optimizer, NULL) == ACC_INVALID_ARGUMENT);
+      EXPECT(strstr(acc_last_error(), "backward scope(s) of unit 'linear' asked for no gradient"));
+      EXPECT(acc_last_error_rank() == acc_runtime_rank(runtime));
+    }
+    destroy(&p);
+  }
+}
+
 int main(void) {
   acc_runtime* runtime = NULL;
   EXPECT_OK(acc_runtime_from_environment(&runtime));
@@ -336,6 +400,7 @@ int main(void) {
   expect_old_groups(runtime);
   expect_schedules(runtime);
   expect_buffers_and_kept(runtime);
+  expect_misuse(runtime);
   acc_runtime_free(runtime);
   return 0;
 }

@@ -37,7 +37,7 @@ VisitFunction = c.CFUNCTYPE(None, c.POINTER(FullTensor), c.c_void_p)
 
 
 class Parameter(c.Structure):
-    _fields_ = [("index", c.c_int32)]
+    _fields_ = [("index", c.c_int32), ("unit", c.c_int32)]
 
 
 class Library:

@@ -10,6 +10,7 @@ constexpr std::string_view kTimeoutVariable = "ACC_COLLECTIVE_TIMEOUT";
 constexpr std::string_view kShmGatherVariable = "ACC_SHM_GATHER";
 constexpr std::string_view kCollectivesVariable = "ACC_COLLECTIVES";
 constexpr std::string_view kShareGpusVariable = "ACC_SHARE_GPUS";
+constexpr std::string_view kCheckVariable = "ACC_CHECK";
 constexpr std::string_view kTraceVariable = "ACC_TRACE";
 
 bool is_on(const Environment& environment, std::string_view name) {
@@ -103,11 +104,11 @@ DeviceCollectives read_device_collectives(const Environment& environment) {
   throw bad_variable(kCollectivesVariable, *name, "auto, nccl or staged");
 }
 
-bool read_share_gpus(const Environment& environment) {
-  const std::string* text = value_of(environment, kShareGpusVariable);
-  const auto value = text == nullptr ? std::optional(false) : parse_boolean(*text);
+bool read_boolean(const Environment& environment, std::string_view name, bool fallback) {
+  const std::string* text = value_of(environment, name);
+  const auto value = text == nullptr ? std::optional(fallback) : parse_boolean(*text);
   if (!value) {
-    throw bad_variable(kShareGpusVariable, *text, "true or false");
+    throw bad_variable(name, *text, "true or false");
   }
   return *value;
 }
@@ -188,13 +189,15 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   faults.collect([&] { result.collective_timeout = read_collective_timeout(environment); });
   faults.collect([&] { result.copy_gathers = read_copy_gathers(environment); });
   faults.collect([&] { result.device_collectives = read_device_collectives(environment); });
-  faults.collect([&] { result.share_gpus = read_share_gpus(environment); });
+  faults.collect([&] { result.share_gpus = read_boolean(environment, kShareGpusVariable, false); });
   result.trace = variable(environment, std::string(kTraceVariable), "");
   result.flight_record = variable(environment, flight::kRecordVariable, "");
   result.identity = read_identity(environment, faults);
   Settings settings = read_settings(environment, result.origin, faults);
   result.program_plugin = program.plugin;
   result.program_values = apply_program_settings(program, settings, faults);
+  faults.collect(
+      [&] { result.check = read_boolean(environment, kCheckVariable, settings.boolean("debug")); });
   faults.collect([&] { check_parallelism(settings); });
   faults.collect([&] { check_contradictions(settings, result.origin); });
   faults.raise();

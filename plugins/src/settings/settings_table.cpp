@@ -81,7 +81,8 @@ constexpr std::array kTable = {
     SettingRow{.section = launch, .key = "debug", .flag = Flag::toggle, .type = Type::boolean,
                .fallback = "false", .environment = "ACCELERATE_DEBUG_MODE",
                .exported = Export::when_true, .format = TextFormat::lower,
-               .help = "ask the program to check its collectives"},
+               .help = "ask the program to check its collectives; our runtime also protects "
+                       "gathered weights"},
     SettingRow{.section = launch, .key = "role", .flag = Flag::value, .in_file = false,
                .fallback = "default", .help = "ROLE_NAME of the workers"},
     SettingRow{.section = launch, .key = "rdzv_backend", .flag = Flag::value,

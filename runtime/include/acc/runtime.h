@@ -165,10 +165,13 @@ typedef struct acc_model_config {
                     everything is then kept in it, with it master weights are fp32 */
   int32_t bfloat16_on_cpu; /* 1: the program takes bfloat16 weights on a CPU as they are and gives
                               such gradients; 0: there both are fp32 for it */
+  int32_t unused_units; /* 0: acc_optimizer_step refuses a unit with trained parameters of which a
+                           forward use had no backward use since the last step, or a backward use
+                           asked for no gradient; 1: such gradients count as zero */
 } acc_model_config;
 /* Seed 0, fp32. */
 #define ACC_MODEL_CONFIG_INITIALIZER \
-  { sizeof(acc_model_config), 0, ACC_FLOAT32, 0 }
+  { sizeof(acc_model_config), 0, ACC_FLOAT32, 0, 0 }
 
 /* A model in fp32. */
 ACC_API acc_status acc_model_create(acc_runtime* runtime, uint64_t seed,
@@ -217,8 +220,10 @@ typedef struct acc_parameter_config {
 #define ACC_PARAMETER_CONFIG_INITIALIZER \
   { sizeof(acc_parameter_config), 1, 1, ACC_INITIALIZER_CONSTANT, 0.0F, 0.0F, NULL, NULL }
 
+/* Every unit except the one that it was registered in refuses it. */
 typedef struct acc_parameter {
   int32_t index;
+  int32_t unit; /* number of its unit, unique in the process */
 } acc_parameter;
 
 /* The full name is "<unit>.<name>" ("<name>" where the unit's is empty). shape: [num_dims],
@@ -232,8 +237,10 @@ ACC_API acc_status acc_unit_parameter(acc_unit* unit, const char* name, const in
 ACC_API acc_status acc_unit_tie(acc_unit* unit, const char* alias_full_name,
                                 acc_parameter parameter) ACC_NOEXCEPT;
 
+/* As acc_parameter. */
 typedef struct acc_buffer {
   int32_t index;
+  int32_t unit;
 } acc_buffer;
 
 /* Values that are neither trained nor sharded: whole on every rank, rank 0's at first where
@@ -289,7 +296,9 @@ ACC_API acc_status acc_model_reset_traffic(acc_model* model) ACC_NOEXCEPT;
 /* ---- uses ------------------------------------------------------------------------------------*/
 
 /* A use brackets a forward or backward: in it the unit's parameters are full. It must be ended;
- * `end` frees the handle, also where it fails. Begin and end are collective.
+ * `end` takes the handle back, also where it fails. A call that is given one of the last 64 handles
+ * that this thread ended returns ACC_INVALID_ARGUMENT; older ones are freed. Begin and end are
+ * collective.
  *
  * Begin gives ACC_INVALID_ARGUMENT for a micro-step beyond the accumulation's and for a backward
  * without its forward. */
@@ -398,7 +407,9 @@ typedef struct acc_step_info {
 #define ACC_STEP_INFO_INITIALIZER \
   { sizeof(acc_step_info), 0, 0.0, 1.0, 0.0, 1.0, 0, 0, 0 }
 /* Finishes the reductions, takes the mean over ranks and micro-steps, clips, updates, forgets the
- * gradients. Collective. info: may be NULL. */
+ * gradients. Collective. info: may be NULL. ACC_INVALID_ARGUMENT, with unit and rank, where a rank
+ * forgot a backward or its gradients (acc_model_config.unused_units), and ACC_COLLECTIVE with the
+ * same text on the other ranks. */
 ACC_API acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* info) ACC_NOEXCEPT;
 /* With fp16, by what the program multiplies the gradient of its loss before the backward; else 1.
  */

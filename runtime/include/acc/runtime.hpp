@@ -5,6 +5,7 @@
 #include "acc/plugins/deepspeed_plugin.hpp"
 #include "acc/plugins/fsdp_plugin.hpp"
 #include "acc/plugins/sharding_settings.hpp"
+#include "acc/rendezvous/store.hpp"
 #include "acc/runtime/initializer.hpp"
 #include "acc/runtime/lr_schedule.hpp"
 #include "acc/runtime/optimizers.hpp"
@@ -26,10 +27,6 @@
 /// with a scope, and the runtime gathers, frees, reduces, accumulates, clips and updates as the
 /// launcher's settings say. One thread of the program uses a Runtime and what it made; all ranks
 /// make the same calls in the same order. Every function throws acc::Error.
-namespace acc::rendezvous {
-class Store;
-}
-
 namespace acc {
 
 class Model;
@@ -56,6 +53,10 @@ struct ModelOptions {
   /// On a CPU 16-bit weights are widened to float32 for the program, and its gradients are float32.
   /// True: bfloat16 ones are handed out, and gradients taken, as they are.
   bool bfloat16_on_cpu = false;
+  /// False: `Optimizer::step` refuses a unit with trained parameters of which a forward scope had
+  /// no backward scope since the last step, or a backward scope asked for no gradient. True: such
+  /// gradients count as zero.
+  bool unused_units = false;
 };
 
 struct ParameterOptions {
@@ -63,29 +64,30 @@ struct ParameterOptions {
   bool weight_decay = true;  ///< whether the optimizer's weight decay applies
 };
 
-/// A registered parameter: a small handle, valid as long as its Model.
+/// A registered parameter: a small handle, valid as long as its Model. Every unit except the one
+/// that registered it refuses it with Error(invalid_argument), which names both.
 class Parameter {
  public:
   Parameter() = default;
 
  private:
   friend class detail::UnitState;
-  friend class ForwardUse;
-  friend class BackwardUse;
-  explicit Parameter(int index) : index_(index) {}
-  int index_ = -1;
+  Parameter(std::int32_t index, std::int32_t unit) : index_(index), unit_(unit) {}
+  std::int32_t index_ = -1;
+  std::int32_t unit_ = -1;  ///< number of its unit, unique in the process
 };
 
-/// A registered buffer (`Unit::buffer`): a small handle, valid as long as its Model.
+/// A registered buffer (`Unit::buffer`): a small handle, valid as long as its Model. Other units
+/// refuse it, as they do a parameter.
 class Buffer {
  public:
   Buffer() = default;
 
  private:
   friend class detail::UnitState;
-  friend class Unit;
-  explicit Buffer(int index) : index_(index) {}
-  int index_ = -1;
+  Buffer(std::int32_t index, std::int32_t unit) : index_(index), unit_(unit) {}
+  std::int32_t index_ = -1;
+  std::int32_t unit_ = -1;  ///< number of its unit, unique in the process
 };
 
 /// Where a program computes, and so where its parameters and gradients lie.
@@ -162,7 +164,8 @@ class ACC_API BackwardUse {
 
  private:
   detail::UnitState* unit_;
-  int exceptions_;  ///< in flight when the scope was opened
+  int exceptions_;               ///< in flight when the scope was opened
+  bool asked_gradient_ = false;  ///< of a trained parameter
 };
 
 /// What is gathered and freed together: the runtime stores its parameters as one flat parameter,
@@ -298,7 +301,9 @@ class ACC_API Optimizer {
  public:
   /// Finishes the reductions, scales (mean over ranks and micro-steps), clips to `clip_norm`,
   /// updates, and forgets the gradients. Collective. Without `set_clip_norm` the launcher's
-  /// gradient_clipping holds; 0 is no clipping.
+  /// gradient_clipping holds; 0 is no clipping. Throws Error(invalid_argument) that names unit and
+  /// rank where this rank forgot a backward or its gradients (`ModelOptions::unused_units`), and
+  /// Error(collective) with the same text on the other ranks.
   StepInfo step();
   /// With fp16, by what the program multiplies the gradient of its loss before the backward, so
   /// that small gradients survive; `step` divides by it. 1 otherwise.

@@ -18,21 +18,6 @@ using detail::guarded;
 
 namespace {
 
-/// All ranks' `values` through the memory of a GPU.
-std::vector<double> gather_figures(const detail::RuntimeState& state,
-                                   std::span<const double> values) {
-  device::Device& device = *state.compute.device;
-  std::vector<double> all(values.size() * static_cast<std::size_t>(state.groups.world->size()));
-  const auto memory = device.allocate(all.size() * sizeof(double), "figures of the program");
-  auto* const own =
-      memory->as<double>() + values.size() * static_cast<std::size_t>(state.groups.world->rank());
-  device.copy(own, values.data(), values.size_bytes(), device.compute());
-  state.groups.world->all_gather(own, memory->data(), values.size_bytes())->wait_released();
-  device.copy(all.data(), memory->data(), memory->nbytes(), device.compute());
-  device.record(device.compute())->synchronize();
-  return all;
-}
-
 std::string precision_in_words(const plugins::ShardingSettings& sharding) {
   using plugins::MixedPrecision;
   std::string text = sharding.mixed_precision == MixedPrecision::no
@@ -99,14 +84,26 @@ ComputeDevice Runtime::device() const {
 std::string Runtime::describe() const {
   const auto& plan = state_->groups.plan;
   const plugins::RuntimeSettings& settings = state_->settings;
-  std::string text = fmt::format(
-      "{} (from {}), {} on {}, {}, shard group {} x replicate group {}, precision {}, {}",
-      to_string(settings.sharding.strategy), settings.origin,
-      world_size() == 1 ? "one rank" : fmt::format("{} ranks", world_size()),
-      settings.identity.num_nodes == 1 ? "one machine"
-                                       : fmt::format("{} machines", settings.identity.num_nodes),
-      state_->compute.device->describe(), plan.shard_size(), plan.replicate_size(),
-      precision_in_words(settings.sharding), state_->groups.shard->describe());
+  const bool alone = world_size() == 1;
+  const std::string strategy{to_string(settings.sharding.strategy)};
+  const std::string device = state_->compute.device->describe();
+  const std::string precision = precision_in_words(settings.sharding);
+  std::string text;
+  if (settings.origin != "none") {
+    text = fmt::format("{} (from {}), ", strategy, settings.origin);
+  } else if (!alone) {
+    text = strategy + ", ";
+  }
+  if (alone) {
+    text += fmt::format("one process, {}, precision {}", device, precision);
+  } else {
+    text += fmt::format(
+        "{} ranks on {}, {}, shard group {} x replicate group {}, precision {}, {}", world_size(),
+        settings.identity.num_nodes == 1 ? "one machine"
+                                         : fmt::format("{} machines", settings.identity.num_nodes),
+        device, plan.shard_size(), plan.replicate_size(), precision,
+        state_->groups.shard->describe());
+  }
   if (state_->groups.secondary) {
     text += fmt::format(
         ", {} over {}",
@@ -115,6 +112,9 @@ std::string Runtime::describe() const {
   }
   if (settings.deterministic) {
     text += ", deterministic";
+  }
+  if (settings.check) {
+    text += ", accesses checked";
   }
   if (!settings.program_values.empty()) {
     text += fmt::format("; the program's {} sets {}", settings.program_plugin,
@@ -143,7 +143,9 @@ double Runtime::mean(double value) {
 }
 
 std::vector<double> Runtime::all_gather(std::span<const double> values) {
-  return guarded(state_->groups, [&] { return gather_figures(*state_, values); });
+  return guarded(state_->groups, [&] {
+    return sharding::all_gather(state_->groups, *state_->compute.device, values);
+  });
 }
 
 void Runtime::barrier() {

@@ -91,7 +91,9 @@ BackwardUse::BackwardUse(detail::UnitState* unit)
 }
 
 BackwardUse::BackwardUse(BackwardUse&& other) noexcept
-    : unit_(std::exchange(other.unit_, nullptr)), exceptions_(other.exceptions_) {}
+    : unit_(std::exchange(other.unit_, nullptr)),
+      exceptions_(other.exceptions_),
+      asked_gradient_(other.asked_gradient_) {}
 
 BackwardUse::~BackwardUse() {
   close_scope(*this, unit_, exceptions_);
@@ -99,7 +101,8 @@ BackwardUse::~BackwardUse() {
 
 void BackwardUse::end() {
   if (auto* unit = std::exchange(unit_, nullptr)) {
-    guarded(unit->model->engine().groups, [&] { unit->model->after_backward(*unit); });
+    guarded(unit->model->engine().groups,
+            [&] { unit->model->after_backward(*unit, asked_gradient_); });
   }
 }
 
@@ -128,6 +131,7 @@ RawGradient BackwardUse::raw_grad(Parameter parameter) {
   const auto& place = opened(unit_).place(parameter);
   const auto target =
       guarded(unit_->model->engine().groups, [&] { return place.owner->gradient(place.index); });
+  asked_gradient_ = asked_gradient_ || target.data != nullptr;
   return {.data = target.data, .beta = target.written ? 1.0F : 0.0F};
 }
 
@@ -135,6 +139,7 @@ void* BackwardUse::raw_grad_to_add(Parameter parameter) {
   const auto& place = opened(unit_).place(parameter);
   const auto target =
       guarded(unit_->model->engine().groups, [&] { return place.owner->gradient(place.index); });
+  asked_gradient_ = asked_gradient_ || target.data != nullptr;
   if (target.data != nullptr && !target.written) {
     const auto& engine = unit_->model->engine();
     const auto numel = static_cast<std::size_t>(unit_->record(parameter).numel);

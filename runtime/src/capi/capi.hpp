@@ -26,9 +26,11 @@ struct acc_optimizer {
 };
 struct acc_forward_use {
   acc::ForwardUse value;
+  bool ended = false;
 };
 struct acc_backward_use {
   acc::BackwardUse value;
+  bool ended = false;
 };
 struct acc_no_grad {
   std::shared_ptr<void> scope;

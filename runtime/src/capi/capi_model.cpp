@@ -50,7 +50,8 @@ acc_status acc_model_create_with(acc_runtime* runtime, const acc_model_config* c
     acc_model*& result = required(model, "model");
     const auto c = config_of<acc_model_config>(config, ACC_MODEL_CONFIG_INITIALIZER, "config");
     const acc::ModelOptions options{.dtype = dtype_of(c.dtype, "config.dtype"),
-                                    .bfloat16_on_cpu = c.bfloat16_on_cpu != 0};
+                                    .bfloat16_on_cpu = c.bfloat16_on_cpu != 0,
+                                    .unused_units = c.unused_units != 0};
     result = new acc_model{required(runtime, "runtime").value.model(c.seed, options)};
   });
 }

@@ -1,6 +1,30 @@
 #include "capi/capi.hpp"
 
+#include <deque>
+
 using namespace acc::capi;
+
+namespace {
+
+/// Ended handles that each thread keeps, so that a program that goes on with one is refused instead
+/// of reading memory that was freed.
+constexpr std::size_t kKeptHandles = 64;
+
+template <typename Use>
+void end_use(Use& use) {
+  if (use.ended) {
+    throw acc::Error(acc::Errc::invalid_argument, "this scope of a unit has ended already");
+  }
+  use.ended = true;
+  thread_local std::deque<std::unique_ptr<Use>> kept;
+  kept.emplace_back(&use);
+  if (kept.size() > kKeptHandles) {
+    kept.pop_front();
+  }
+  use.value.end();
+}
+
+}  // namespace
 
 acc_status acc_forward_begin(acc_unit* unit, acc_forward_use** use) noexcept {
   return guarded([&] {
@@ -29,10 +53,7 @@ acc_status acc_forward_raw(const acc_forward_use* use, acc_parameter parameter,
 }
 
 acc_status acc_forward_end(acc_forward_use* use) noexcept {
-  return guarded([&] {
-    const std::unique_ptr<acc_forward_use> owned(&required(use, "use"));
-    owned->value.end();
-  });
+  return guarded([&] { end_use(required(use, "use")); });
 }
 
 acc_status acc_backward_begin(acc_unit* unit, acc_backward_use** use) noexcept {
@@ -93,10 +114,7 @@ acc_status acc_backward_raw_grad_to_add(acc_backward_use* use, acc_parameter par
 }
 
 acc_status acc_backward_end(acc_backward_use* use) noexcept {
-  return guarded([&] {
-    const std::unique_ptr<acc_backward_use> owned(&required(use, "use"));
-    owned->value.end();
-  });
+  return guarded([&] { end_use(required(use, "use")); });
 }
 
 acc_status acc_no_grad_begin(acc_model* model, acc_no_grad** scope) noexcept {

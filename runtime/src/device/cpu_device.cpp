@@ -15,7 +15,8 @@
 namespace acc::device {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+/// Whole pages, so that each piece of memory can be protected by itself.
+constexpr std::size_t kAlignment = 4096;
 
 Error no_memory(std::size_t nbytes, std::string_view what) {
   return {Errc::out_of_memory, fmt::format("cpu: no memory for {} bytes of {}", nbytes, what)};

@@ -9,6 +9,7 @@
 #include "sharding/persistence.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ int updater_threads(const plugins::WorkerIdentity& identity) {
 ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
                        device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer,
                        std::uint64_t seed, const ModelOptions& options)
-    : seed_(seed) {
+    : seed_(seed), options_(options) {
   const plugins::ShardingSettings& asked = settings.sharding;
   const bool on_gpu = device->kind() == plugins::Device::cuda;
   engine_.settings = settings;
@@ -45,8 +46,10 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
   engine_.device = std::move(device);
   engine_.updater = engine_.device;
   engine_.tracer = std::move(tracer);
-  engine_.scratch = std::make_unique<sharding::ScratchPool>(*engine_.device);
-  engine_.sums = std::make_unique<sharding::ScratchPool>(*engine_.device);
+  engine_.guard =
+      std::make_unique<sharding::ViewGuard>(settings.check && !on_gpu, settings.identity.rank);
+  engine_.scratch = std::make_unique<sharding::ScratchPool>(*engine_.device, *engine_.guard);
+  engine_.sums = std::make_unique<sharding::ScratchPool>(*engine_.device, *engine_.guard);
   if (on_gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu) {
     engine_.updater = device::open_cpu_device(updater_threads(settings.identity));
     engine_.gradient_offload = std::make_shared<sharding::GradientOffload>(engine_);
@@ -66,6 +69,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
 }
 
 ModelState::~ModelState() {
+  engine_.guard->release();
   // Collectives under way use this model's memory: wait for them, or end them where an error is
   // what ends the model.
   try {
@@ -114,18 +118,42 @@ void ModelState::finalize() {
   if (finalized_) {
     throw Error(Errc::invalid_argument, "the model cannot be used: making it ready has failed");
   }
+  const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
+  model::check_declared_alike(engine_, declaration());
   check_names();
   const model::Assembly plan = plan_units();
   for (const model::UnitPlan& unit : plan.units) {
     model::check_trained_alike(engine_.settings.sharding, unit.name, records_of(unit));
   }
-  const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   finalized_ = true;
   mark_persistent();
   make_units(plan);
   make_pools();
   initialize();
   ready_ = true;
+}
+
+model::Declaration ModelState::declaration() const {
+  const auto sizes = [](const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); };
+  model::Declaration all = {{"the model's dtype", std::string(to_string(options_.dtype))},
+                            {"the model's seed", std::to_string(seed_)}};
+  for (const auto& unit : unit_states_) {
+    all.emplace_back(
+        fmt::format("unit '{}'", unit->name),
+        fmt::format("{} of class {}", unit->is_root ? "the root" : "a unit", unit->class_name));
+    for (const ParameterRecord& each : unit->parameters) {
+      std::string value = sizes(each.shape);
+      value += each.trainable ? "" : ", frozen";
+      value += each.weight_decay ? "" : ", without weight decay";
+      value +=
+          each.aliases.empty() ? "" : fmt::format(", tied to {}", fmt::join(each.aliases, ", "));
+      all.emplace_back(each.name, std::move(value));
+    }
+    for (const model::BufferRecord& each : unit->buffers) {
+      all.emplace_back(each.name, "a buffer of " + sizes(each.shape));
+    }
+  }
+  return all;
 }
 
 void ModelState::check_names() const {
@@ -219,7 +247,7 @@ void ModelState::make_pools() {
   }
   const auto pool = [&](collectives::ProcessGroup& group) {
     return std::make_unique<sharding::GatherPool>(group, *engine_.device, usual,
-                                                  engine_.gather_limiter.get());
+                                                  engine_.gather_limiter.get(), *engine_.guard);
   };
   engine_.gathers = pool(*engine_.groups.shard);
   engine_.secondary_gathers = engine_.groups.secondary ? pool(*engine_.groups.secondary) : nullptr;
@@ -260,6 +288,7 @@ void ModelState::before_forward(UnitState& unit) {
   for (const int number : unit.owners) {
     sharded(number).check_forward();
   }
+  unit.uses.forwards += engine_.no_grad_depth == 0 ? 1 : 0;
   for (const int number : unit.owners) {
     sharded(number).before_forward();
     if (engine_.no_grad_depth == 0) {
@@ -299,17 +328,73 @@ void ModelState::before_backward(UnitState& unit) {
   for (const int number : unit.owners) {
     sharded(number).check_backward("backward");
   }
+  ++unit.uses.backwards;
   for (const int number : unit.owners) {
     sharded(number).before_backward();
     prefetch(engine_.schedule->before_backward(number));
   }
 }
 
-void ModelState::after_backward(UnitState& unit) {
+void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
+  unit.uses.backwards_without_gradient += asked_gradient ? 0 : 1;
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
     sharded(*number).after_backward();
     prefetch(engine_.schedule->after_backward(*number));
   }
+}
+
+std::vector<std::string> ModelState::mistakes() const {
+  std::vector<std::string> found;
+  for (const auto& unit : shard_units_) {
+    if (unit->is_open()) {
+      found.push_back(fmt::format("it is called inside an open scope of unit '{}'", unit->name()));
+    }
+  }
+  if (!found.empty() || options_.unused_units) {
+    return found;
+  }
+  for (const auto& unit : unit_states_) {
+    const UnitState::Uses& uses = unit->uses;
+    if (!unit->trains()) {
+      continue;
+    }
+    if (uses.forwards > uses.backwards) {
+      found.push_back(fmt::format(
+          "unit '{}' had {} forward scope(s) outside no_grad() and {} backward scope(s) since the "
+          "last step; a gradient that is zero on purpose needs the model's option unused_units",
+          unit->name, uses.forwards, uses.backwards));
+    } else if (uses.backwards_without_gradient > 0) {
+      found.push_back(fmt::format(
+          "{} of {} backward scope(s) of unit '{}' asked for no gradient to write; a gradient that "
+          "is zero on purpose needs the model's option unused_units",
+          uses.backwards_without_gradient, uses.backwards, unit->name));
+    }
+  }
+  return found;
+}
+
+void ModelState::check_step() const {
+  const std::vector<std::string> found = mistakes();
+  if (found.empty()) {
+    return;
+  }
+  const int rank = engine_.settings.identity.rank;
+  const std::string more =
+      found.size() > 1 ? fmt::format(" (and {} more like it)", found.size() - 1) : "";
+  const std::string reason =
+      fmt::format("rank {}: Optimizer::step() refused: {}{}", rank, found.front(), more);
+  engine_.groups.abort(reason);
+  throw Error(Errc::invalid_argument, reason, rank);
+}
+
+void ModelState::after_step() {
+  for (const auto& unit : shard_units_) {
+    unit->after_step();
+  }
+  for (const auto& unit : unit_states_) {
+    unit->uses = {};
+  }
+  engine_.schedule->after_step();
 }
 
 void ModelState::prefetch(const std::vector<int>& units) {

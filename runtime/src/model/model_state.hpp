@@ -2,6 +2,7 @@
 
 #include "acc/runtime.hpp"
 #include "model/assembly.hpp"
+#include "model/declaration.hpp"
 #include "model/unit_state.hpp"
 #include "sharding/shard_unit.hpp"
 
@@ -29,7 +30,14 @@ class ModelState {
   void before_recompute(UnitState& unit);
   void after_recompute(UnitState& unit);
   void before_backward(UnitState& unit);
-  void after_backward(UnitState& unit);
+  /// asked_gradient: the scope asked for the gradient of a trained parameter.
+  void after_backward(UnitState& unit, bool asked_gradient);
+  /// Refuses a step inside a scope, and one for which this rank forgot a backward or its gradients:
+  /// ends the groups with the reason, so that no rank makes the step, and throws
+  /// Error(invalid_argument).
+  void check_step() const;
+  /// After a step: forgets gradients and scopes.
+  void after_step();
 
   [[nodiscard]] const std::vector<std::unique_ptr<sharding::ShardUnit>>& shard_units() const {
     return shard_units_;
@@ -51,6 +59,10 @@ class ModelState {
   bool has_optimizer = false;  ///< there is one at a time
 
  private:
+  /// Each mistake that `check_step` refuses, in words.
+  [[nodiscard]] std::vector<std::string> mistakes() const;
+  /// All that the ranks must declare alike.
+  [[nodiscard]] model::Declaration declaration() const;
   /// Which sharded units the declared ones become; checks that names are unique.
   [[nodiscard]] model::Assembly plan_units();
   void check_names() const;
@@ -68,6 +80,7 @@ class ModelState {
 
   sharding::Engine engine_;
   std::uint64_t seed_;
+  ModelOptions options_;
   bool finalized_ = false;
   bool ready_ = false;  ///< all of it is made; false once finalized: that failed
   std::vector<std::unique_ptr<UnitState>> unit_states_;

@@ -7,13 +7,52 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <numeric>
+#include <string_view>
 
 namespace acc::detail {
 
 using sharding::ParameterRecord;
 
 namespace {
+
+/// The units that live in this process, by number. A handle comes from the program, which may have
+/// taken it from another model: only this tells to whom it belongs.
+struct LivingUnits {
+  std::mutex mutex;
+  std::map<std::int32_t, const UnitState*> by_number;  ///< guarded by `mutex`
+  std::int32_t next = 0;                               ///< guarded by `mutex`
+};
+
+LivingUnits& living_units() {
+  static LivingUnits units;
+  return units;
+}
+
+/// The error for a handle that came to the wrong unit. `records`: where its own unit keeps what it
+/// stands for.
+template <typename Record>
+Error foreign_handle(const UnitState& asked, const char* kind, std::int32_t unit, std::size_t index,
+                     std::vector<Record> UnitState::*records) {
+  LivingUnits& living = living_units();
+  const std::lock_guard lock(living.mutex);
+  const auto found = living.by_number.find(unit);
+  std::string whose =
+      unit < 0 ? "the handle was never given a value" : "the handle is of a model that has ended";
+  if (found != living.by_number.end()) {
+    const UnitState& owner = *found->second;
+    const std::vector<Record>& all = owner.*records;
+    whose = index >= all.size()
+                ? fmt::format("the handle is none of unit '{}'", owner.name)
+                : fmt::format("'{}' is of unit '{}'{}", all[index].name, owner.name,
+                              owner.model == asked.model ? "" : " of another model");
+  }
+  return {Errc::invalid_argument,
+          fmt::format("unit '{}' was asked for a {} that it does not have: {}", asked.name, kind,
+                      whose)};
+}
 
 std::int64_t numel_of(const char* kind, const std::string& name, const Shape& shape) {
   if (std::any_of(shape.begin(), shape.end(), [](auto d) { return d <= 0; })) {
@@ -24,6 +63,23 @@ std::int64_t numel_of(const char* kind, const std::string& name, const Shape& sh
 }
 
 }  // namespace
+
+UnitState::UnitState(ModelState* in_model, std::string unit_name, std::string unit_class, bool root)
+    : model(in_model),
+      name(std::move(unit_name)),
+      class_name(std::move(unit_class)),
+      is_root(root) {
+  LivingUnits& living = living_units();
+  const std::lock_guard lock(living.mutex);
+  number_ = living.next++;
+  living.by_number[number_] = this;
+}
+
+UnitState::~UnitState() {
+  LivingUnits& living = living_units();
+  const std::lock_guard lock(living.mutex);
+  living.by_number.erase(number_);
+}
 
 std::string UnitState::full_name(const std::string& in_unit) const {
   return name.empty() ? in_unit : name + "." + in_unit;
@@ -40,7 +96,7 @@ Parameter UnitState::add(std::string parameter_name, Shape shape, Initializer in
   record.trainable = options.trainable;
   record.weight_decay = options.weight_decay;
   parameters.push_back(std::move(record));
-  return Parameter(static_cast<int>(parameters.size()) - 1);
+  return {static_cast<std::int32_t>(parameters.size()) - 1, number_};
 }
 
 void UnitState::tie(std::string alias, Parameter parameter) {
@@ -56,7 +112,7 @@ Buffer UnitState::add_buffer(std::string buffer_name, Shape shape, Initializer i
                      .shape = std::move(shape),
                      .numel = numel,
                      .initializer = std::move(initializer)});
-  return Buffer(static_cast<int>(buffers.size()) - 1);
+  return {static_cast<std::int32_t>(buffers.size()) - 1, number_};
 }
 
 const ParameterRecord& UnitState::record(Parameter parameter) const {
@@ -68,18 +124,28 @@ const UnitState::Place& UnitState::place(Parameter parameter) const {
 }
 
 acc::model::BufferRecord& UnitState::buffer(Buffer handle) {
-  if (handle.index_ < 0 || static_cast<std::size_t>(handle.index_) >= buffers.size()) {
-    throw Error(Errc::invalid_argument, fmt::format("this buffer is not one of unit '{}'", name));
-  }
-  return buffers[static_cast<std::size_t>(handle.index_)];
+  return buffers[checked(handle)];
 }
 
 std::size_t UnitState::checked(Parameter parameter) const {
-  if (parameter.index_ < 0 || static_cast<std::size_t>(parameter.index_) >= parameters.size()) {
-    throw Error(Errc::invalid_argument,
-                fmt::format("this parameter is not one of unit '{}'", name));
+  const auto index = static_cast<std::size_t>(parameter.index_);
+  if (parameter.unit_ != number_ || index >= parameters.size()) {
+    throw foreign_handle(*this, "parameter", parameter.unit_, index, &UnitState::parameters);
   }
-  return static_cast<std::size_t>(parameter.index_);
+  return index;
+}
+
+std::size_t UnitState::checked(Buffer buffer) const {
+  const auto index = static_cast<std::size_t>(buffer.index_);
+  if (buffer.unit_ != number_ || index >= buffers.size()) {
+    throw foreign_handle(*this, "buffer", buffer.unit_, index, &UnitState::buffers);
+  }
+  return index;
+}
+
+bool UnitState::trains() const {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const ParameterRecord& each) { return each.trainable; });
 }
 
 std::int64_t UnitState::numel() const {

@@ -13,11 +13,10 @@ namespace acc::detail {
 /// units.
 class UnitState {
  public:
-  UnitState(ModelState* in_model, std::string unit_name, std::string unit_class, bool root)
-      : model(in_model),
-        name(std::move(unit_name)),
-        class_name(std::move(unit_class)),
-        is_root(root) {}
+  UnitState(ModelState* in_model, std::string unit_name, std::string unit_class, bool root);
+  ~UnitState();
+  UnitState(const UnitState&) = delete;
+  UnitState& operator=(const UnitState&) = delete;
 
   Parameter add(std::string parameter_name, Shape shape, Initializer initializer,
                 ParameterOptions options);
@@ -33,6 +32,8 @@ class UnitState {
   [[nodiscard]] const Place& place(Parameter parameter) const;
   [[nodiscard]] acc::model::BufferRecord& buffer(Buffer handle);
   [[nodiscard]] std::int64_t numel() const;
+  /// True if it has a parameter that is trained.
+  [[nodiscard]] bool trains() const;
 
   ModelState* model;
   std::string name;
@@ -43,9 +44,20 @@ class UnitState {
   std::vector<Place> places;  ///< of the parameters; from `finalize` on
   std::vector<int> owners;    ///< numbers of the sharded units that its scopes open, in this order
 
+  /// Scopes since the last step that had gradients enabled; recomputations do not count.
+  struct Uses {
+    int forwards = 0;
+    int backwards = 0;
+    int backwards_without_gradient = 0;  ///< in which no gradient was asked for
+  };
+  Uses uses;
+
  private:
   [[nodiscard]] std::string full_name(const std::string& in_unit) const;
   [[nodiscard]] std::size_t checked(Parameter parameter) const;
+  [[nodiscard]] std::size_t checked(Buffer buffer) const;
+
+  std::int32_t number_;  ///< in every handle that it gives out; unique in the process
 };
 
 }  // namespace acc::detail

@@ -177,6 +177,7 @@ StepInfo OptimizerState::step() {
   auto& engine = model_->engine();
   const trace::Scope scope(engine.tracer.get(), "compute", "optimizer", "step");
   const flight::Scope recorded(engine.groups.recorder.get(), "step", "");
+  model_->check_step();
   finish_reductions();
   StepInfo info{.step = steps, .lr = lr(0), .loss_scale = loss_scale()};
   const double unscale = 1.0 / info.loss_scale;
@@ -186,13 +187,13 @@ StepInfo OptimizerState::step() {
   info.skipped = skips(finite);
   if (!finite && engine.watches_gradients()) {
     const Error error = meter_->non_finite(steps + 1);
-    forget_gradients();
+    model_->after_step();
     throw error;
   }
   if (!info.skipped) {
     apply(clip(unscale, info), info);
   }
-  forget_gradients();
+  model_->after_step();
   skipped_steps += info.skipped ? 1 : 0;
   info.skipped_steps = skipped_steps;
   if (scaler_) {
@@ -227,13 +228,6 @@ void OptimizerState::apply(double scale, StepInfo& info) {
     state.flat->publish();
   }
   info.step = ++steps;
-}
-
-void OptimizerState::forget_gradients() {
-  for (const auto& unit : model_->shard_units()) {
-    unit->after_step();
-  }
-  model_->engine().schedule->after_step();
 }
 
 void OptimizerState::finish_reductions() {

@@ -85,7 +85,6 @@ class OptimizerState {
   void update(FlatState& state, double scale, StepInfo& info);
   void update_ranges(const optim::GroupRanges& part, double scale,
                      const device::UpdateArrays& arrays);
-  void forget_gradients();
 
   std::shared_ptr<ModelState> model_;
   OptimizerSettings settings_;

@@ -8,6 +8,7 @@
 #include "sharding/groups.hpp"
 #include "sharding/pools.hpp"
 #include "sharding/schedule.hpp"
+#include "sharding/view_guard.hpp"
 #include "trace/tracer.hpp"
 
 #include <memory>
@@ -28,6 +29,7 @@ struct Engine {
   device::StreamPtr fetches;   ///< on which they come from there; null where they do not
   precision::PrecisionPolicy precision;
   GradientScaling gradient_scaling;
+  std::unique_ptr<ViewGuard> guard;               ///< never null
   std::unique_ptr<Schedule> schedule;             ///< of all units
   std::unique_ptr<GatherLimiter> gather_limiter;  ///< null: no limit
   std::unique_ptr<GatherPool> gathers;
@@ -36,7 +38,7 @@ struct Engine {
   std::unique_ptr<GradientPool> gradients;
   std::shared_ptr<GradientOffload> gradient_offload;  ///< null where nothing is offloaded
   std::unique_ptr<ScratchPool> scratch;
-  std::unique_ptr<ScratchPool> sums;  ///< float32, of gradients that no_sync lets wait
+  std::unique_ptr<ScratchPool> sums;      ///< float32, of gradients that no_sync lets wait
   std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
   TrafficReport traffic;
   int no_grad_depth = 0;

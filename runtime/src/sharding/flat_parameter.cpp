@@ -41,6 +41,11 @@ FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
                    ? engine_.device->allocate_host(nbytes, "rounded weights")
                    : engine_.device->allocate(nbytes, "rounded weights");
   }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    contents_.parts.push_back(
+        {static_cast<std::size_t>(layout_.offsets[i] + layout_.numels[i]), parameters_[i].name});
+  }
+  contents_.unit = unit_name_;
   if (traits.trainable) {
     gradient_ = std::make_unique<FlatGradient>(engine_, layout_, owned(), traits);
   }
@@ -154,30 +159,53 @@ void FlatParameter::begin_unshard() {
 }
 
 const void* FlatParameter::unshard() {
-  begin_unshard();
-  if (view_ != nullptr) {
+  if (shown_) {
     return view_;
   }
-  {
+  begin_unshard();
+  if (full_ == nullptr) {
     const trace::Scope scope(engine_.tracer.get(), "wait", "for the gather of", unit_name_);
-    view_ = storage_->finish_unshard();
+    full_ = storage_->finish_unshard();
   }
-  if (engine_.precision.viewed != engine_.precision.gathered) {
-    const auto numel = static_cast<std::size_t>(layout_.padded_numel);
-    widened_ = engine_.scratch->acquire(numel * nbytes_of(engine_.precision.viewed));
-    engine_.device->cast(view_, engine_.precision.gathered, widened_->data(),
-                         engine_.precision.viewed, numel, engine_.device->compute());
-    view_ = widened_->data();
+  show(full_, engine_.precision.gathered);
+  if (view_ == nullptr) {
+    view_ = full_;
+    if (engine_.precision.viewed != engine_.precision.gathered) {
+      const auto numel = static_cast<std::size_t>(layout_.padded_numel);
+      widened_ = engine_.scratch->acquire(numel * nbytes_of(engine_.precision.viewed));
+      engine_.device->cast(full_, engine_.precision.gathered, widened_->data(),
+                           engine_.precision.viewed, numel, engine_.device->compute());
+      view_ = widened_->data();
+    }
   }
+  if (widened_) {
+    show(widened_->data(), engine_.precision.viewed);
+  }
+  shown_ = true;
   return view_;
 }
 
+void FlatParameter::show(const void* memory, DType dtype) {
+  const auto numel = static_cast<std::size_t>(layout_.padded_numel);
+  engine_.guard->show(memory, numel * nbytes_of(dtype), nbytes_of(dtype), contents_);
+}
+
+void FlatParameter::hide() {
+  if (shown_) {
+    engine_.guard->hide(full_);
+    engine_.guard->hide(view_);
+    shown_ = false;
+  }
+}
+
 void FlatParameter::reshard(NextUse next) {
+  storage_->reshard(next);  // may read what it frees
+  hide();
   if (widened_) {
     engine_.scratch->release(std::move(widened_));
   }
+  full_ = nullptr;
   view_ = nullptr;
-  storage_->reshard(next);
   unsharded_ = false;
 }
 

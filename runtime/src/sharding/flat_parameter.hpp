@@ -54,6 +54,9 @@ class FlatParameter {
   void begin_unshard();
   /// The full parameter in the view dtype, [padded_numel].
   const void* unshard();
+  /// No scope is open: takes the view from the program where accesses are checked. The weights
+  /// stay; `unshard` gives the view back.
+  void hide();
   void reshard(NextUse next);
 
   /// Null where this is frozen.
@@ -68,6 +71,7 @@ class FlatParameter {
   [[nodiscard]] bool is_mixed() const noexcept;
   [[nodiscard]] bool master_is_gathered() const noexcept;
   [[nodiscard]] void* rounded();
+  void show(const void* memory, DType dtype);
 
   Engine& engine_;
   std::string unit_name_;
@@ -80,7 +84,10 @@ class FlatParameter {
   device::MemoryPtr master_;   ///< null where what is gathered is the master
   device::MemoryPtr rounded_;  ///< null where the optimizer reaches the gathered weights
   bool unsharded_ = false;
-  const void* view_ = nullptr;
+  const std::byte* full_ = nullptr;  ///< as gathered; null while sharded
+  const void* view_ = nullptr;       ///< as the program sees it: `full_` or `widened_`
+  bool shown_ = false;
+  ViewGuard::Contents contents_;
   device::MemoryPtr widened_;
   std::unique_ptr<FlatGradient> gradient_;
 };

@@ -116,6 +116,19 @@ void Groups::abort(const std::string& reason) const noexcept {
   }
 }
 
+std::vector<double> all_gather(const Groups& groups, device::Device& device,
+                               std::span<const double> values) {
+  const auto rank = static_cast<std::size_t>(groups.world->rank());
+  std::vector<double> all(values.size() * static_cast<std::size_t>(groups.world->size()));
+  const auto memory = device.allocate(all.size() * sizeof(double), "figures");
+  auto* const own = memory->as<double>() + values.size() * rank;
+  device.copy(own, values.data(), values.size_bytes(), device.compute());
+  groups.world->all_gather(own, memory->data(), values.size_bytes())->wait_released();
+  device.copy(all.data(), memory->data(), memory->nbytes(), device.compute());
+  device.record(device.compute())->synchronize();
+  return all;
+}
+
 Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
                    const device::Opened& place) {
   const collectives::GroupFactory factory(settings, store, place.device, place.backend);

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,11 @@ struct Groups {
   /// Ends all groups, so that every rank that meets this one hears `reason`, the first cause.
   void abort(const std::string& reason) const noexcept;
 };
+
+/// Figures of all ranks, [world size * values.size()], rank-major, on every rank. Goes through
+/// memory of `device`. values: [the same count on all ranks]. Collective.
+std::vector<double> all_gather(const Groups& groups, device::Device& device,
+                               std::span<const double> values);
 
 /// Collective over the job's ranks. `store` outlives the groups; null for one rank.
 Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store,

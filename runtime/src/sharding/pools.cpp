@@ -36,6 +36,7 @@ collectives::BufferPtr GatherPool::acquire(std::size_t nbytes) {
     limiter_->before_gather();
   }
   if (auto buffer = take(free_, nbytes)) {
+    guard_.open(buffer->data());
     return buffer;
   }
   auto made = group_.allocate_gathered(std::max(nbytes, usual_nbytes_));
@@ -108,6 +109,7 @@ void GradientPool::drain() {
 
 device::MemoryPtr ScratchPool::acquire(std::size_t nbytes) {
   if (auto scratch = take(free_, nbytes)) {
+    guard_.open(scratch->data());
     return scratch;
   }
   held_nbytes_ += static_cast<std::int64_t>(nbytes);

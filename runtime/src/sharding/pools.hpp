@@ -2,6 +2,7 @@
 
 #include "acc/collectives/process_group.hpp"
 #include "device/device.hpp"
+#include "sharding/view_guard.hpp"
 #include "trace/tracer.hpp"
 
 #include <cstdint>
@@ -31,10 +32,14 @@ class GatherLimiter {
 class GatherPool {
  public:
   /// usual_nbytes: the size of a buffer for less, so that it serves every unit but the root.
-  /// `limiter` may be null; it outlives this, as `device` does.
+  /// `limiter` may be null; it outlives this, as `device` and `guard` do.
   GatherPool(collectives::ProcessGroup& group, device::Device& device, std::size_t usual_nbytes,
-             GatherLimiter* limiter)
-      : group_(group), device_(device), usual_nbytes_(usual_nbytes), limiter_(limiter) {}
+             GatherLimiter* limiter, ViewGuard& guard)
+      : group_(group),
+        device_(device),
+        usual_nbytes_(usual_nbytes),
+        limiter_(limiter),
+        guard_(guard) {}
   collectives::BufferPtr acquire(std::size_t nbytes);
   void release(const collectives::BufferPtr& buffer);
   /// Bytes of all buffers, counting memory shared by a host's ranks once a host.
@@ -45,6 +50,7 @@ class GatherPool {
   device::Device& device_;
   std::size_t usual_nbytes_;
   GatherLimiter* limiter_;
+  ViewGuard& guard_;
   std::deque<collectives::BufferPtr> free_;
   std::int64_t held_nbytes_ = 0;
 };
@@ -102,13 +108,15 @@ class GradientPool {
 /// Memory of this rank's device alone, reused from unit to unit in the order of the compute stream.
 class ScratchPool {
  public:
-  explicit ScratchPool(device::Device& device) : device_(device) {}
+  /// Both outlive this.
+  ScratchPool(device::Device& device, ViewGuard& guard) : device_(device), guard_(guard) {}
   device::MemoryPtr acquire(std::size_t nbytes);
   void release(device::MemoryPtr scratch) { free_.push_back(std::move(scratch)); }
   [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }
 
  private:
   device::Device& device_;
+  ViewGuard& guard_;
   std::deque<device::MemoryPtr> free_;
   std::int64_t held_nbytes_ = 0;
 };

@@ -51,6 +51,12 @@ void ShardUnit::reshard(NextUse next) {
   engine_.schedule->freed(number_);
 }
 
+void ShardUnit::hide() {
+  for (const auto& flat : flats_) {
+    flat->hide();
+  }
+}
+
 void ShardUnit::prefetch() {
   const flight::Scope scope(engine_.groups.recorder.get(), "prefetch", name_);
   begin_unshard();
@@ -85,6 +91,8 @@ void ShardUnit::after_forward() {
     reshard(NextUse::unknown);
   } else if (engine_.schedule->frees_after_forward(number_)) {
     reshard(NextUse::backward);
+  } else {
+    hide();
   }
 }
 
@@ -105,6 +113,9 @@ void ShardUnit::after_recompute() {
   trace_end();
   leave("recompute");
   --open_;
+  if (open_ == 0) {
+    hide();
+  }
 }
 
 void ShardUnit::before_backward() {
@@ -117,6 +128,9 @@ void ShardUnit::after_backward() {
   ++backwards_;
   if (open_ == 0 && backwards_ == forwards_) {
     complete_micro_step();
+  }
+  if (open_ == 0) {
+    hide();
   }
   leave("backward");
 }

@@ -48,6 +48,8 @@ class ShardUnit {
   /// Before `what` changes the weights: frees what is gathered without an open scope. Throws
   /// Error(invalid_argument) inside one.
   void release(const char* what);
+  /// True inside a scope of the program.
+  [[nodiscard]] bool is_open() const noexcept { return open_ > 0; }
   [[nodiscard]] int micro_steps_done() const noexcept { return micro_steps_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] bool is_root() const noexcept { return is_root_; }
@@ -61,6 +63,8 @@ class ShardUnit {
   void begin_unshard();
   void unshard();
   void reshard(NextUse next);
+  /// The last open scope has ended, and the weights stay.
+  void hide();
   void check_closed(const char* what) const;
   void complete_micro_step();
   void for_each_gradient(const std::function<void(FlatGradient&)>& visit);

@@ -334,14 +334,30 @@ TEST_CASE("the runtime's own variables") {
                                                {"ACC_SHM_GATHER", "copy"},
                                                {"ACC_COLLECTIVES", "staged"},
                                                {"ACC_SHARE_GPUS", "1"},
+                                               {"ACC_CHECK", "1"},
                                                {"ACC_TRACE", "trace.json"},
                                                {"ACC_FLIGHT_RECORD", "record"}}));
   CHECK(settings.collective_timeout == std::chrono::seconds(90));
   CHECK(settings.copy_gathers);
   CHECK(settings.device_collectives == DeviceCollectives::staged);
   CHECK(settings.share_gpus);
+  CHECK(settings.check);
   CHECK(settings.trace == "trace.json");
   CHECK(settings.flight_record == "record");
+}
+
+TEST_CASE("--debug checks accesses in every mode, unless ACC_CHECK says otherwise") {
+  for (const std::string origin : {"none", "fsdp", "deepspeed"}) {
+    CAPTURE(origin);
+    Settings settings;
+    CHECK_FALSE(
+        settings_from_environment(settings_to_environment(settings, origin, Device::cpu)).check);
+    settings.set("debug", "true", {Source::Kind::flag, "--debug"});
+    auto environment = settings_to_environment(settings, origin, Device::cpu);
+    CHECK(settings_from_environment(environment).check);
+    environment["ACC_CHECK"] = "0";
+    CHECK_FALSE(settings_from_environment(environment).check);
+  }
 }
 
 TEST_CASE("determinism travels in every mode") {
@@ -365,6 +381,7 @@ TEST_CASE("all faults of an environment are named at once, with variable and val
                                                  {"ACC_SHM_GATHER", "move"},
                                                  {"ACC_COLLECTIVES", "mpi"},
                                                  {"ACC_SHARE_GPUS", "some"},
+                                                 {"ACC_CHECK", "maybe"},
                                                  {"ACCELERATE_USE_FSDP", "true"},
                                                  {"FSDP_SHARDING_STRATEGY", "SOME"}}));
     FAIL("accepted");
@@ -376,7 +393,8 @@ TEST_CASE("all faults of an environment are named at once, with variable and val
           "ACC_DEVICE must be cpu or cuda, got \"tpu\"", "ACC_COLLECTIVE_TIMEOUT must be",
           "\"soon\"", "ACC_SHM_GATHER must be share or copy, got \"move\"",
           "ACC_COLLECTIVES must be auto, nccl or staged, got \"mpi\"",
-          "ACC_SHARE_GPUS must be true or false, got \"some\"", "FSDP_SHARDING_STRATEGY must be",
+          "ACC_SHARE_GPUS must be true or false, got \"some\"",
+          "ACC_CHECK must be true or false, got \"maybe\"", "FSDP_SHARDING_STRATEGY must be",
           "\"SOME\""}) {
       CAPTURE(part);
       CHECK(message.find(part) != std::string::npos);

@@ -90,7 +90,7 @@ Seen train(const Job& job, int quiet) {
   std::mutex mutex;
   acc::test::run_ranks(job, [&](const auto& settings, auto store) {
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
-    auto model = runtime.model(5);
+    auto model = runtime.model(5, {.unused_units = true});
     Net net(model);
     auto optimizer = model.optimizer(acc::Sgd{.lr = 0.5});
     Seen mine;

@@ -63,7 +63,7 @@ Seen watch(const Job& job, bool recomputes = false) {
   Seen seen;
   acc::test::run_ranks(job, [&](const auto& settings, auto store) {
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
-    auto model = runtime.model();
+    auto model = runtime.model(0, {.unused_units = true});
     Net net(model);
     auto optimizer = model.optimizer(acc::AdamW{});
     for (int step = 0; step < 3; ++step) {
@@ -204,7 +204,7 @@ TEST_CASE("micro-steps without sync gather each time and reduce once") {
     acc::TrafficReport traffic;
     acc::test::run_ranks(copying(sharding), [&](const auto& settings, auto store) {
       auto runtime = acc::Runtime::from_settings(settings, std::move(store));
-      auto model = runtime.model();
+      auto model = runtime.model(0, {.unused_units = true});
       Net net(model);
       auto optimizer = model.optimizer(acc::AdamW{});
       {
@@ -321,7 +321,7 @@ TEST_CASE("without overlap_comm one gradient at a time is on its way") {
 
 TEST_CASE("a recomputation without a backward to come is refused") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
-  auto model = runtime.model();
+  auto model = runtime.model(0, {.unused_units = true});
   auto& unit = model.unit("layer", "Layer");
   unit.parameter("weight", {2}, acc::zeros());
   CHECK_THROWS_WITH_AS((void)unit.recompute(), doctest::Contains("unit 'layer': recomputation"),

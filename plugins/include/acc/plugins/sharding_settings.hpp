@@ -151,6 +151,9 @@ struct RuntimeSettings {
   bool share_gpus = false;
   /// ACC_DETERMINISTIC=1: whatever could make two runs of one layout differ is switched off.
   bool deterministic = false;
+  /// ACC_CHECK=1, or `debug` without it: gathered weights are protected against the program's own
+  /// mistakes. No effect on a GPU.
+  bool check = false;
   /// ACC_TRACE: file to which every rank of a machine adds its timeline; empty: none.
   std::string trace;
   /// ACC_FLIGHT_RECORD: file in which this worker leaves its last collectives, for the launcher

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "acc/base/export.hpp"
+
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -25,7 +27,7 @@ inline constexpr std::string_view kUnlistedKeys = "unlisted/";
 /// Every call throws `acc::Error`: `invalid_argument` for what no store takes, with nothing
 /// changed; `timeout`, which names the keys waited for; and those of the kind of store. A timeout
 /// of `Milliseconds::max()` never passes.
-class Store {
+class ACC_API Store {
  public:
   using Clock = std::chrono::steady_clock;
   using Milliseconds = std::chrono::milliseconds;

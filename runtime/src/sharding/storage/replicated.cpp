@@ -6,21 +6,26 @@ namespace {
 class Replicated final : public WeightStorage {
  public:
   Replicated(Engine& engine, const FlatLayout& layout)
-      : owned_{0, layout.padded_numel},
+      : engine_(engine),
+        owned_{0, layout.padded_numel},
         memory_(engine.device->allocate(
             static_cast<std::size_t>(layout.padded_numel) * nbytes_of(engine.precision.gathered),
             "weights")) {}
 
   Shard owned() const override { return owned_; }
-  std::byte* own() const override { return memory_->data(); }
+  std::byte* own() const override {
+    engine_.guard->open(memory_->data());
+    return memory_->data();
+  }
   Gathering begin_unshard() override { return {}; }
-  const std::byte* finish_unshard() override { return own(); }
+  const std::byte* finish_unshard() override { return memory_->data(); }
   void reshard(NextUse) override {}
-  void publish() override {}
+  void publish() override { engine_.guard->hide(memory_->data()); }
   void settle() override {}
   std::int64_t held_nbytes() const override { return static_cast<std::int64_t>(memory_->nbytes()); }
 
  private:
+  Engine& engine_;
   Shard owned_;
   device::MemoryPtr memory_;
 };

@@ -20,6 +20,7 @@ class Resident final : public WeightStorage {
 
   Shard owned() const override { return shard_; }
   std::byte* own() const override {
+    engine_.guard->open(full_->data());
     return full_->data() + shard_nbytes_ * static_cast<std::size_t>(group_.rank());
   }
 
@@ -54,6 +55,10 @@ class Resident final : public WeightStorage {
     } else {
       const std::int64_t numel = shard_.numel * group_.size();
       gather_ = engine_.publications->start(numel, [this] { return gather(); });
+    }
+    if (engine_.guard->on()) {
+      settle();
+      engine_.guard->hide(full_->data());
     }
   }
 

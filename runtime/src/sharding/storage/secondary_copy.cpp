@@ -17,6 +17,7 @@ std::int64_t SecondaryCopy::held_nbytes() const {
 
 void SecondaryCopy::keep(const std::byte* full) {
   const std::size_t offset = part_nbytes_ * static_cast<std::size_t>(group_.rank());
+  engine_.guard->open(memory_->data());
   std::byte* part = memory_->data() + (group_.shares_gathered_memory() ? offset : 0);
   engine_.device->copy(part, full + offset, part_nbytes_, engine_.device->compute());
   valid_ = true;

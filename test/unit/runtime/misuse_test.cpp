@@ -1,0 +1,440 @@
+#include "acc/runtime.hpp"
+#include "support/run_ranks.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+// Programs that use the runtime in a wrong way, and right ones that look alike.
+namespace {
+
+using acc::Errc;
+using acc::Error;
+using acc::plugins::Strategy;
+using acc::test::contains;
+using acc::test::Job;
+
+constexpr int kNumel = 32;
+
+/// Units "fc1" and "fc2", each with a weight, and "frozen" with nothing to train.
+struct Net {
+  explicit Net(acc::Model made)
+      : model(std::move(made)),
+        fc1(model.unit("fc1", "Linear")),
+        fc2(model.unit("fc2", "Linear")),
+        frozen(model.unit("frozen", "Table")),
+        w1(fc1.parameter("weight", {kNumel}, acc::ones())),
+        w2(fc2.parameter("weight", {kNumel}, acc::ones())),
+        table(frozen.parameter("weight", {kNumel}, acc::ones(), {.trainable = false})) {}
+
+  static void backward(acc::Unit& unit, acc::Parameter weight) {
+    auto use = unit.backward();
+    float* const gradient = use.grad_to_add(weight);
+    gradient[0] += use[weight][0];
+  }
+  /// All that a micro-step needs.
+  void micro_step() {
+    fc1.forward().end();
+    fc2.forward().end();
+    backward(fc2, w2);
+    backward(fc1, w1);
+  }
+
+  acc::Model model;
+  acc::Unit& fc1;
+  acc::Unit& fc2;
+  acc::Unit& frozen;
+  acc::Parameter w1, w2, table;
+};
+
+struct Said {
+  Errc code;
+  std::string text;
+};
+
+/// What each rank was told by the error that ended `program`; nothing where it came to its end.
+std::vector<std::optional<Said>> told(const Job& job,
+                                      const std::function<void(acc::Runtime&)>& program) {
+  std::vector<std::optional<Said>> all(static_cast<std::size_t>(job.world_size));
+  acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+    auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+    try {
+      program(runtime);
+    } catch (const Error& error) {
+      all[static_cast<std::size_t>(settings.identity.rank)] = Said{error.code(), error.what()};
+    }
+  });
+  return all;
+}
+
+Job job_of(int world_size, int num_machines, Strategy strategy, int micro_steps = 1) {
+  Job job{.world_size = world_size, .num_machines = num_machines, .sharding = {}};
+  job.sharding.strategy = strategy;
+  job.sharding.gradient_accumulation_steps = micro_steps;
+  return job;
+}
+
+/// What a rank does before its step.
+struct Program {
+  const char* name;
+  void (*run)(Net&);
+  const char* refusal;  ///< part of the message; null: the step is right
+  int micro_steps = 1;
+};
+
+const Program kPrograms[] = {
+    {"all is there", [](Net& net) { net.micro_step(); }, nullptr},
+    {"no unit is used", [](Net&) {}, nullptr},
+    {"one unit is not used",
+     [](Net& net) {
+       net.fc1.forward().end();
+       Net::backward(net.fc1, net.w1);
+     },
+     nullptr},
+    {"evaluation under no_grad",
+     [](Net& net) {
+       {
+         const auto guard = net.model.no_grad();
+         net.fc1.forward().end();
+       }
+       net.micro_step();
+     },
+     nullptr},
+    {"a unit without trained parameters",
+     [](Net& net) {
+       net.frozen.forward().end();
+       net.micro_step();
+       net.frozen.backward().end();
+     },
+     nullptr},
+    {"the same without its backward",
+     [](Net& net) {
+       net.frozen.forward().end();
+       net.micro_step();
+     },
+     nullptr},
+    {"a forward that is computed again",
+     [](Net& net) {
+       net.fc1.forward().end();
+       net.fc1.recompute().end();
+       Net::backward(net.fc1, net.w1);
+     },
+     nullptr},
+    {"a unit that is used twice",
+     [](Net& net) {
+       net.fc1.forward().end();
+       net.fc1.forward().end();
+       Net::backward(net.fc1, net.w1);
+       Net::backward(net.fc1, net.w1);
+     },
+     nullptr},
+    {"accumulation, also without communication",
+     [](Net& net) {
+       {
+         const auto guard = net.model.no_sync();
+         net.micro_step();
+       }
+       net.micro_step();
+     },
+     nullptr, 2},
+    {"a backward was forgotten",
+     [](Net& net) {
+       net.fc1.forward().end();
+       net.fc2.forward().end();
+       Net::backward(net.fc2, net.w2);
+     },
+     "unit 'fc1' had 1 forward scope(s) outside no_grad() and 0 backward scope(s)"},
+    {"… of the second use",
+     [](Net& net) {
+       net.fc1.forward().end();
+       net.fc1.forward().end();
+       Net::backward(net.fc1, net.w1);
+     },
+     "unit 'fc1' had 2 forward scope(s) outside no_grad() and 1 backward scope(s)"},
+    {"… in the second micro-step",
+     [](Net& net) {
+       net.micro_step();
+       net.fc2.forward().end();
+     },
+     "unit 'fc2' had 2 forward scope(s) outside no_grad() and 1 backward scope(s)", 2},
+    {"evaluation without no_grad",
+     [](Net& net) {
+       net.micro_step();
+       net.fc1.forward().end();
+     },
+     "unit 'fc1' had 2 forward scope(s) outside no_grad() and 1 backward scope(s)", 2},
+    {"a backward without a gradient",
+     [](Net& net) {
+       net.fc1.forward().end();
+       net.fc1.backward().end();
+     },
+     "1 of 1 backward scope(s) of unit 'fc1' asked for no gradient"},
+    {"… of several units",
+     [](Net& net) {
+       net.fc1.forward().end();
+       net.fc2.forward().end();
+       net.fc2.backward().end();
+       net.fc1.backward().end();
+     },
+     "(and 1 more like it)"},
+};
+
+}  // namespace
+
+TEST_CASE("a step that would take a forgotten gradient for zero is refused on every rank") {
+  struct Layout {
+    int ranks, machines;
+    Strategy strategy;
+  };
+  for (const Layout layout : {Layout{1, 1, Strategy::no_shard}, Layout{3, 1, Strategy::full_shard},
+                              Layout{2, 2, Strategy::shard_grad_op}}) {
+    for (const Program& each : kPrograms) {
+      CAPTURE(layout.ranks);
+      CAPTURE(each.name);
+      // Over gloo a scope that the others have not entered is another error: there all are at
+      // fault.
+      const int at_fault = layout.machines == 1 ? layout.ranks - 1 : -1;
+      const auto run = [&](bool allowed) {
+        const Job job = job_of(layout.ranks, layout.machines, layout.strategy, each.micro_steps);
+        return told(job, [&](acc::Runtime& runtime) {
+          Net net(runtime.model(0, {.unused_units = allowed}));
+          auto optimizer = net.model.optimizer(acc::Sgd{});
+          const bool same = at_fault < 0 || each.refusal == nullptr;
+          if (same || runtime.rank() == at_fault) {
+            each.run(net);
+          } else {
+            net.micro_step();
+          }
+          optimizer.step();
+          optimizer.step();  // nothing of the first step is left over
+        });
+      };
+      const bool refused = each.refusal != nullptr;
+      for (const auto& said : run(false)) {
+        REQUIRE(said.has_value() == refused);
+        if (refused) {
+          const std::string who = at_fault < 0 ? "" : "rank " + std::to_string(at_fault) + ": ";
+          CHECK_MESSAGE(contains(said->text, who + "Optimizer::step() refused"), said->text);
+          CHECK_MESSAGE(contains(said->text, each.refusal), said->text);
+        }
+      }
+      for (const auto& said : run(true)) {
+        CHECK_MESSAGE(!said.has_value(), said->text);
+      }
+    }
+  }
+}
+
+TEST_CASE("a step inside a scope is refused") {
+  const auto all = told(job_of(1, 1, Strategy::no_shard), [](acc::Runtime& runtime) {
+    Net net(runtime.model());
+    auto optimizer = net.model.optimizer(acc::Sgd{});
+    const auto use = net.fc1.forward();
+    optimizer.step();
+  });
+  REQUIRE(all[0].has_value());
+  CHECK(all[0]->code == Errc::invalid_argument);
+  CHECK(contains(all[0]->text, "inside an open scope of unit 'fc1'"));
+}
+
+TEST_CASE("a handle is refused by every unit but its own, with both names") {
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  Net net(runtime.model());
+  const auto mask = net.fc2.buffer("mask", {4}, acc::zeros());
+  auto other = runtime.model();
+  auto& twin = other.unit("fc1", "Linear");
+  const auto of_twin = twin.parameter("weight", {kNumel}, acc::ones());
+  acc::Parameter of_ended;
+  {
+    auto ended = runtime.model();
+    of_ended = ended.unit("gone", "Linear").parameter("weight", {kNumel}, acc::ones());
+  }
+  struct Row {
+    acc::Parameter handle;
+    const char* whose;
+  };
+  auto forward = net.fc1.forward();
+  auto backward = net.fc1.backward();
+  for (const Row& row : {Row{net.w2, "'fc2.weight' is of unit 'fc2'"},
+                         Row{of_twin, "'fc1.weight' is of unit 'fc1' of another model"},
+                         Row{of_ended, "the handle is of a model that has ended"},
+                         Row{acc::Parameter{}, "the handle was never given a value"}}) {
+    const std::string expected =
+        std::string("unit 'fc1' was asked for a parameter that it does not have: ") + row.whose;
+    CHECK_THROWS_WITH_AS((void)forward[row.handle], expected.c_str(), Error);
+    CHECK_THROWS_WITH_AS((void)forward.raw(row.handle), expected.c_str(), Error);
+    CHECK_THROWS_WITH_AS((void)backward[row.handle], expected.c_str(), Error);
+    CHECK_THROWS_WITH_AS((void)backward.grad(row.handle), expected.c_str(), Error);
+    CHECK_THROWS_WITH_AS((void)backward.grad_to_add(row.handle), expected.c_str(), Error);
+  }
+  CHECK_THROWS_WITH_AS(twin.tie("alias", net.w1),
+                       "unit 'fc1' was asked for a parameter that it does not have: 'fc1.weight' "
+                       "is of unit 'fc1' of another model",
+                       Error);
+  CHECK_THROWS_WITH_AS(
+      (void)net.fc1.data(mask),
+      "unit 'fc1' was asked for a buffer that it does not have: 'fc2.mask' is of unit 'fc2'",
+      Error);
+}
+
+TEST_CASE("a scope that has ended gives nothing") {
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  Net net(runtime.model());
+  auto forward = net.fc1.forward();
+  auto moved = std::move(forward);
+  CHECK_THROWS_WITH_AS((void)forward[net.w1], "this scope of a unit has ended", Error);
+  CHECK(moved[net.w1][0] == 1.0F);
+  moved.end();
+  CHECK_THROWS_WITH_AS((void)moved.raw(net.w1), "this scope of a unit has ended", Error);
+  auto backward = net.fc1.backward();
+  backward.end();
+  CHECK_THROWS_WITH_AS((void)backward.grad(net.w1), "this scope of a unit has ended", Error);
+  CHECK_THROWS_WITH_AS((void)backward.raw_grad_to_add(net.w1), "this scope of a unit has ended",
+                       Error);
+}
+
+TEST_CASE("ranks that declare different models are told by name how they differ") {
+  using Declare = std::function<acc::Model(acc::Runtime&)>;
+  const auto model_of = [](acc::Shape shape, acc::ParameterOptions options = {}) {
+    return Declare([=](acc::Runtime& runtime) {
+      auto model = runtime.model();
+      model.unit("fc1", "Linear").parameter("weight", shape, acc::ones(), options);
+      model.unit("fc2", "Linear").parameter("weight", {8}, acc::ones());
+      return model;
+    });
+  };
+  struct Row {
+    const char* name;
+    Declare odd;
+    const char* here;   ///< what the rank that differs says
+    const char* there;  ///< what the others say
+  };
+  const Row rows[] = {
+      {"another size", model_of({65, 16}), "fc1.weight is [65, 16] here, [64, 16] on rank 0",
+       "fc1.weight is [64, 16] here, [65, 16] on rank 1"},
+      {"the same number of elements", model_of({16, 64}),
+       "fc1.weight is [16, 64] here, [64, 16] on rank 0",
+       "fc1.weight is [64, 16] here, [16, 64] on rank 1"},
+      {"frozen", model_of({64, 16}, {.trainable = false}),
+       "fc1.weight is [64, 16], frozen here, [64, 16] on rank 0",
+       "fc1.weight is [64, 16] here, [64, 16], frozen on rank 1"},
+      {"a parameter more",
+       [](acc::Runtime& runtime) {
+         auto model = runtime.model();
+         auto& fc1 = model.unit("fc1", "Linear");
+         fc1.parameter("weight", {64, 16}, acc::ones());
+         fc1.parameter("bias", {16}, acc::zeros());
+         model.unit("fc2", "Linear").parameter("weight", {8}, acc::ones());
+         return model;
+       },
+       "fc1.bias is [16] here, not declared on rank 0",
+       "fc1.bias is not declared here, [16] on rank 1"},
+      {"another order",
+       [](acc::Runtime& runtime) {
+         auto model = runtime.model();
+         model.unit("fc2", "Linear").parameter("weight", {8}, acc::ones());
+         model.unit("fc1", "Linear").parameter("weight", {64, 16}, acc::ones());
+         return model;
+       },
+       "unit 'fc2' comes before unit 'fc1' here, after it on rank 0",
+       "unit 'fc1' comes before unit 'fc2' here, after it on rank 1"},
+      {"another class",
+       [](acc::Runtime& runtime) {
+         auto model = runtime.model();
+         model.unit("fc1", "Block").parameter("weight", {64, 16}, acc::ones());
+         model.unit("fc2", "Linear").parameter("weight", {8}, acc::ones());
+         return model;
+       },
+       "unit 'fc1' is a unit of class Block here, a unit of class Linear on rank 0",
+       "unit 'fc1' is a unit of class Linear here, a unit of class Block on rank 1"},
+      {"another dtype",
+       [](acc::Runtime& runtime) {
+         auto model = runtime.model(0, {.dtype = acc::DType::bfloat16});
+         model.unit("fc1", "Linear").parameter("weight", {64, 16}, acc::ones());
+         model.unit("fc2", "Linear").parameter("weight", {8}, acc::ones());
+         return model;
+       },
+       "the model's dtype is bfloat16 here, float32 on rank 0",
+       "the model's dtype is float32 here, bfloat16 on rank 1"},
+      {"another seed",
+       [](acc::Runtime& runtime) {
+         auto model = runtime.model(7);
+         model.unit("fc1", "Linear").parameter("weight", {64, 16}, acc::ones());
+         model.unit("fc2", "Linear").parameter("weight", {8}, acc::ones());
+         return model;
+       },
+       "the model's seed is 7 here, 0 on rank 0", "the model's seed is 0 here, 7 on rank 1"},
+  };
+  const Declare usual = model_of({64, 16});
+  for (const int machines : {1, 3}) {
+    for (const Row& row : rows) {
+      CAPTURE(machines);
+      CAPTURE(row.name);
+      const auto all = told(job_of(3, machines, Strategy::full_shard), [&](acc::Runtime& runtime) {
+        auto model = runtime.rank() == 1 ? row.odd(runtime) : usual(runtime);
+        model.optimizer(acc::Sgd{});
+      });
+      for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        REQUIRE(all[rank].has_value());
+        CHECK(all[rank]->code == Errc::config);
+        CHECK(all[rank]->text == std::string("the ranks declare different models: ") +
+                                     (rank == 1 ? row.here : row.there));
+      }
+    }
+  }
+}
+
+TEST_CASE("checked accesses change no result") {
+  struct Layout {
+    int ranks, machines;
+    bool copies;
+  };
+  for (const Strategy strategy :
+       {Strategy::no_shard, Strategy::shard_optimizer, Strategy::shard_grad_op,
+        Strategy::full_shard, Strategy::hybrid_shard}) {
+    for (const Layout layout :
+         {Layout{1, 1, false}, Layout{4, 1, false}, Layout{4, 1, true}, Layout{4, 2, false}}) {
+      for (const auto precision :
+           {acc::plugins::MixedPrecision::no, acc::plugins::MixedPrecision::bf16}) {
+        CAPTURE(to_string(strategy));
+        CAPTURE(layout.ranks);
+        CAPTURE(layout.machines);
+        CAPTURE(layout.copies);
+        CAPTURE(to_string(precision));
+        const auto train = [&](bool check) {
+          Job job = job_of(layout.ranks, layout.machines, strategy, 2);
+          job.sharding.mixed_precision = precision;
+          job.copy_gathers = layout.copies;
+          if (strategy == Strategy::hybrid_shard) {
+            job.sharding.shard_size = layout.ranks == 1 ? 1 : 2;
+          }
+          std::vector<float> weights;
+          std::mutex mutex;
+          acc::test::run_ranks(job, [&](acc::plugins::RuntimeSettings settings, auto store) {
+            settings.check = check;
+            auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+            Net net(runtime.model());
+            auto optimizer = net.model.optimizer(acc::AdamW{.lr = 0.1});
+            for (int step = 0; step < 3; ++step) {
+              net.micro_step();
+              net.micro_step();
+              optimizer.step();
+            }
+            const auto guard = net.model.no_grad();
+            const auto use = net.fc1.forward();
+            if (runtime.rank() == 0) {
+              const std::lock_guard lock(mutex);
+              weights.assign(use[net.w1], use[net.w1] + kNumel);
+            }
+          });
+          return weights;
+        };
+        CHECK(train(true) == train(false));
+      }
+    }
+  }
+}
