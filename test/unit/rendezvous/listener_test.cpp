@@ -4,6 +4,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 namespace acc::rendezvous {
 namespace {
 

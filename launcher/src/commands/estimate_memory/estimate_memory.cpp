@@ -4,6 +4,7 @@
 #include "commands/estimate_memory/model_size.hpp"
 #include "commands/options.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
