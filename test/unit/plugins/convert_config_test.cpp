@@ -300,11 +300,12 @@ TEST_CASE("convert-config: what a DeepSpeed file says besides is listed, key by 
   for (const char* part :
        {"d.json:1: train_batch_size 32 has no counterpart",
         "d.json:2: gradient_accumulation_steps 4 stays under deepspeed_config",
-        "d.json:2: gradient_clipping 0.5 stays", "d.json:3: optimizer has no counterpart",
-        "d.json:4: reduce_bucket_size 1e6 has no counterpart",
-        "d.json:5: offload_optimizer_device nvme becomes fsdp_offload_params",
-        "d.json:5: offload_optimizer_device nvme becomes host memory",
-        "d.json:5: offload_optimizer_nvme_path /n has no counterpart",
+        "d.json:2: gradient_clipping 0.5 stays",
+        "d.json:3: optimizer has no counterpart",
+        "d.json:4: zero_optimization.reduce_bucket_size 1e6 has no counterpart",
+        "d.json:5: zero_optimization.offload_optimizer.device nvme becomes fsdp_offload_params",
+        "d.json:5: zero_optimization.offload_optimizer.device nvme becomes host memory",
+        "d.json:5: zero_optimization.offload_optimizer.nvme_path /n has no counterpart",
         "d.json:6: zero_optimization.zero_quantized_weights true has no counterpart"}) {
     CAPTURE(part);
     CHECK(says(result, part));
