@@ -240,7 +240,8 @@ TEST_CASE("convert-config: hpZ becomes HYBRID_SHARD, and how they differ is said
                      size + "}}"),
         form);
     CHECK(block(result, "parallelism_config") == groups);
-    CHECK(says(result, "d.json:1: zero_hpz_partition_size " + size + " becomes HYBRID_SHARD"));
+    CHECK(says(result, "d.json:1: zero_optimization.zero_hpz_partition_size " + size +
+                           " becomes HYBRID_SHARD"));
     const Node* fsdp = result.document.find("fsdp_config");
     if (form == ConfigForm::fsdp) {
       CHECK(fsdp->find("fsdp_sharding_strategy")->text == "HYBRID_SHARD");
