@@ -56,9 +56,10 @@ for processes in 2 4; do
   done
 done
 
-# Files of configs/ fit any model, and a wrong class is blamed on its line.
+# Files of configs/ fit any model (the reference is of four processes), and a wrong class is blamed
+# on its line.
 for config in "$share"/configs/*.yaml; do
-  "$launch" --config_file "$config" --cpu --num_processes 2 $accumulate "$net" "$work/out"
+  "$launch" --config_file "$config" --cpu --num_processes 4 $accumulate "$net" "$work/out"
   "$net" "$work/reference" "$work/out" 1e-4
 done
 sed 's/# *\(fsdp_transformer_layer_cls_to_wrap\)/\1/' "$share/configs/fsdp_full_shard.yaml" >"$work/named.yaml"
