@@ -27,7 +27,7 @@ find_package(CUDAToolkit 13 REQUIRED)
 set(cuda $<COMPILE_LANGUAGE:CUDA>)
 # By hand: CMAKE_CUDA_STANDARD knows 20 only since CMake 3.26.
 target_compile_options(acc_options INTERFACE "$<${cuda}:-std=c++20;-Xcompiler=-Wall,-Wextra>")
-if(ACC_DEVELOPER)
+if(ACC_WERROR)
   target_compile_options(acc_options INTERFACE
     "$<${cuda}:SHELL:-Werror all-warnings>" "$<${cuda}:-Xcompiler=-Werror>")
 endif()

@@ -1,4 +1,5 @@
-# A usable prefix: programs, libacc_runtime.so with its public headers, CMake and pkg-config files.
+# A usable prefix: programs, libacc_runtime.so with its public headers, CMake and pkg-config files,
+# and in share/acclaunch what README.md links to, in the folders of the repository.
 include(CMakePackageConfigHelpers)
 
 set_target_properties(acc_runtime PROPERTIES EXPORT_NAME runtime
@@ -21,7 +22,13 @@ install(FILES plugins/include/acc/plugins/deepspeed_plugin.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc/plugins)
 install(FILES rendezvous/include/acc/rendezvous/store.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc/rendezvous)
-install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/acclaunch)
+set(share ${CMAKE_INSTALL_DATADIR}/acclaunch)
+install(FILES README.md DESTINATION ${share})
+install(FILES bench/README.md DESTINATION ${share}/bench)
+install(FILES examples/CMakeLists.txt DESTINATION ${share}/examples)
+install(DIRECTORY configs docs DESTINATION ${share})
+install(DIRECTORY examples/c_api examples/train_gpt DESTINATION ${share}/examples)
+install(DIRECTORY scripts/slurm DESTINATION ${share}/scripts)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/acc)
 install(EXPORT accTargets NAMESPACE acc:: DESTINATION ${package_dir})

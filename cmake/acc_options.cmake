@@ -21,7 +21,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
 endif()
 if(ACC_FUZZ)  # clang of any version: g++ is the one that judges the code
   target_compile_options(acc_options INTERFACE $<${cxx}:-Wno-unknown-warning-option>)
-elseif(ACC_DEVELOPER)
+elseif(ACC_WERROR)
   target_compile_options(acc_options INTERFACE $<${cxx}:-Werror>)
 endif()
 if(ACC_SANITIZE)

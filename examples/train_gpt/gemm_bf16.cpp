@@ -56,8 +56,12 @@ class Multiplier {
       sum.append_sum(beta);
       attributes.set_post_ops(sum);
     }
+#if DNNL_VERSION_MAJOR >= 3
+    const dnnl::matmul::primitive_desc chosen(engine_, describe(a), describe(b), out, attributes);
+#else
     const dnnl::matmul::primitive_desc chosen(dnnl::matmul::desc(describe(a), describe(b), out),
                                               attributes, engine_);
+#endif
     const auto argument = [this](const memory::desc& desc) {
       return memory(desc, engine_, DNNL_MEMORY_NONE);
     };

@@ -2,6 +2,7 @@
 #include "acc/launcher/command_line.hpp"
 #include "acc/launcher/face.hpp"
 #include "acc/launcher/host_facts.hpp"
+#include "acc/plugins/faults.hpp"
 #include "host/own_variables.hpp"
 #include "job/job.hpp"
 #include "job/speaker.hpp"
@@ -49,9 +50,13 @@ Failure failure_of(const std::exception_ptr& error) {
   }
 }
 
+void print_failure(const std::string& head, const std::string& reason) {
+  std::fputs(acc::plugins::with_head(head, reason).c_str(), stderr);
+}
+
 int say_why_not(const std::exception_ptr& error) {
   const Failure failure = failure_of(error);
-  std::fprintf(stderr, "acclaunch: %s\n", failure.reason.c_str());
+  print_failure("acclaunch: ", failure.reason);
   return failure.exit_status;
 }
 
@@ -144,7 +149,7 @@ int launch_to_the_end(const std::function<int(std::string& head)>& body) {
       head = was_started(acc::plugins::current_environment()) ? "acclaunch on " + host_name() + ": "
                                                               : "acclaunch: ";
     }
-    std::fprintf(stderr, "%s%s\n", head.c_str(), failure.reason.c_str());
+    print_failure(head, failure.reason);
   }
   std::fflush(stdout);
   if (is_controlled(acc::plugins::current_environment())) {
@@ -170,7 +175,7 @@ int launch_from_afar(std::span<const std::string> arguments, Guard guard, std::s
 }
 
 int run(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::vector<std::string> arguments = with_help_as_flag({argv + 1, argv + argc});
   if (!arguments.empty() && arguments.front() == kRemoteCommand) {
     return run_guarded(argc, argv, [&](Guard guard) {
       return launch_to_the_end([&](std::string& head) {
@@ -188,7 +193,7 @@ int run(int argc, char** argv) {
     return answered(print("acclaunch " ACC_VERSION "\n"));
   }
   if (flags.wants_help) {
-    return answered(print(help_text(face) + "\n" + sub_commands_help()));
+    return answered(print(line.names_face ? help_text(face) : first_help_page()));
   }
   return run_guarded(argc, argv, [&](Guard guard) {
     return launch_to_the_end(

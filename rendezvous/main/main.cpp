@@ -1,4 +1,5 @@
 #include "acc/base/error.hpp"
+#include "acc/plugins/faults.hpp"
 #include "acc/base/log.hpp"
 #include "command_line.hpp"
 #include "documents.hpp"
@@ -41,7 +42,7 @@ int main(int argc, char** argv) {
     run(read_command_line(std::vector<std::string>(argv + 1, argv + argc)));
     return 0;
   } catch (const acc::Error& error) {
-    std::fprintf(stderr, "acc-rendezvous: %s\n", error.what());
+    std::fputs(acc::plugins::with_head("acc-rendezvous: ", error.what()).c_str(), stderr);
     return acc::exit_status(error);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "acc-rendezvous: internal error: %s\n", error.what());

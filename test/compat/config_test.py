@@ -256,7 +256,7 @@ class ConfigTest(unittest.TestCase):
             "yes or no": (["", NONE, "perhaps"], "yes or no"),
             "integer": (["", CPU, "two"], "an integer of 1 to"),
             "port": (["", CPU, "2", "0", "host", "65536"], "65535"),
-            "one GPU": (["", GPU, "", "", "", "", "", ""], "an integer of 2 to"),
+            "one GPU": (["", GPU, "", "", "", "", "", "1"], "an integer of 2 to"),
             "no address": (["", CPU, "2", "0", ""], "no default"),
             "end": (["", CPU], "ended"),
             "machine": (["", CPU, "2", "2"], "expected 0, 1"),
@@ -321,7 +321,7 @@ class Conversation:
 
 class TerminalTest(unittest.TestCase):
     DOWN, UP, ENTER = "\033[B", "\033[A", "\n"
-    FIRST_MENU, KIND_MENU = "> 0  This machine\033[0m\r\n", "  4  multi-GPU\033[0m\r\n"
+    KIND_MENU = "  4  multi-GPU\033[0m\r\n"
 
     def setUp(self):
         self.path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "config.yaml")
@@ -329,7 +329,6 @@ class TerminalTest(unittest.TestCase):
 
     def test_arrow_keys_and_digits(self):
         talk = self.talk
-        talk.answer(self.FIRST_MENU, self.ENTER)
         talk.answer(self.KIND_MENU, self.DOWN + "\033OB" + self.UP + self.DOWN * 2 + self.ENTER)
         talk.answer("machines take part? [1]: ", "many\n")
         talk.wait_for('expected an integer of 1 to 1000000, got "many"')
@@ -337,9 +336,9 @@ class TerminalTest(unittest.TestCase):
         for prompt in ("slower)? [yes/NO]: ", "dynamo? [yes/NO]: ", "(ZeRO)? [yes/NO]: "):
             talk.answer(prompt, "\n")
         talk.answer("parallel)? [yes/NO]: ", "\n")
-        talk.answer("all machines? [1]: ", "\n")
+        talk.answer("all machines? [2]: ", "1\n")
         talk.wait_for("an integer of 2 to")
-        talk.answer("all machines? [1]: ", "2\n")
+        talk.answer("all machines? [2]: ", "\n")
         talk.answer("0,2? [all]: ", "\n")
         talk.answer("(NUMA)? [yes/NO]: ", "\n")
         talk.answer("  2  bf16\033[0m\r\n", "9" + "2" + self.ENTER)  # there is no 9
@@ -350,7 +349,7 @@ class TerminalTest(unittest.TestCase):
 
     def test_ends_put_the_terminal_back(self):
         before = self.talk.modes()
-        self.talk.wait_for(self.FIRST_MENU)
+        self.talk.wait_for(self.KIND_MENU)
         self.assertNotEqual(self.talk.modes(), before)
         os.write(self.talk.terminal, b"\003")  # Ctrl-C
         self.talk.wait_for("\033[?25h")
@@ -360,7 +359,7 @@ class TerminalTest(unittest.TestCase):
 
     def test_end_of_input_puts_the_terminal_back(self):
         before = self.talk.modes()
-        self.talk.answer(self.FIRST_MENU, "\004")
+        self.talk.answer(self.KIND_MENU, "\004")
         self.talk.wait_for("the input ended")
         self.assertEqual(self.talk.modes(), before)
         self.assertEqual(self.talk.end(), 2)

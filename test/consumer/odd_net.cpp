@@ -7,6 +7,7 @@
 
 #include <acc/runtime.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>

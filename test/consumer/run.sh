@@ -1,23 +1,46 @@
 #!/bin/sh
-# run.sh BUILD_DIR SOURCE_DIR: installs the build into a fresh prefix, builds test/consumer against
-# that prefix alone, and trains under every strategy; all must give NO_SHARD's weights.
+# run.sh BUILD_DIR SOURCE_DIR: installs the build into a fresh prefix, moves that, and uses nothing
+# else: builds test/consumer and examples/ against it in each documented way, and trains under every
+# strategy and every file of configs/; all must give NO_SHARD's weights.
 set -eu
 build=$1 source=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
-cmake -S "$source/test/consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
+fail() { echo "run.sh: $*" >&2; exit 1; }
+cmake --install "$build" --prefix "$work/first" >"$work/install.log"
+grep -q "^ExecStart=$work/first/bin/acc-rendezvous$" "$work/first/lib/systemd/system/acc-rendezvous.service" ||
+  fail "the unit does not start the daemon of its prefix"
+mv "$work/first" "$work/prefix"
+prefix=$work/prefix
+share=$prefix/share/acclaunch
+launch=$prefix/bin/acclaunch
+cmake -S "$source/test/consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" \
   -DCMAKE_BUILD_TYPE=Release >"$work/configure.log"
 cmake --build "$work/build" >"$work/build.log"
 net=$work/build/odd_net
-launch=$work/prefix/bin/acclaunch
 "$net"
 
-# The pkg-config file names the same prefix.
-flags=$(PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name acc_runtime.pc)") \
-  pkg-config --cflags --libs acc_runtime)
-# shellcheck disable=SC2086
-c++ "$source/test/consumer/odd_net.cpp" $flags -o "$work/odd_net_pc"
+# Lines of README.md and examples/c_api/README.md: no warning, and the program finds the library.
+PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+export PKG_CONFIG_PATH
+# shellcheck disable=SC2046
+c++ -std=c++20 -Werror "$source/test/consumer/odd_net.cpp" $(pkg-config --cflags --libs acc_runtime) -o "$work/odd_net"
+# shellcheck disable=SC2046
+cc -Wall -Wextra -Werror "$share/examples/c_api/mlp.c" $(pkg-config --cflags --libs acc_runtime) -lm -o "$work/mlp"
+"$launch" --cpu --num_processes 2 --use_fsdp "$work/mlp" >"$work/mlp.log" || fail "mlp: $(cat "$work/mlp.log")"
+
+# The examples as a project of their own; compiling train_gpt again would take a minute.
+cmake -S "$share/examples" -B "$work/examples" -DCMAKE_PREFIX_PATH="$prefix" >"$work/examples.log"
+cmake --build "$work/examples" --target mlp >>"$work/examples.log"
+"$prefix/bin/train_gpt" --help >/dev/null
+
+# Every relative link of the installed documents leads somewhere.
+(cd "$share" && find . -name '*.md' | while read -r file; do
+  grep -o ']([^)#:]*[^):]*)' "$file" | sed 's/^](//; s/[#)].*//' | grep -v '^$' | while read -r link; do
+    [ -e "$(dirname "$file")/$link" ] || echo "$file: $link"
+  done
+done) >"$work/dead_links"
+[ ! -s "$work/dead_links" ] || fail "dead links: $(cat "$work/dead_links")"
 
 accumulate="--gradient_accumulation_steps 2"
 for processes in 2 4; do
@@ -33,3 +56,17 @@ for processes in 2 4; do
     "$net" "$work/reference" "$work/out" 1e-4
   done
 done
+
+# Files of configs/ fit any model (the reference is of four processes), and a wrong class is blamed
+# on its line.
+for config in "$share"/configs/*.yaml; do
+  "$launch" --config_file "$config" --cpu --num_processes 4 $accumulate "$net" "$work/out"
+  "$net" "$work/reference" "$work/out" 1e-4
+done
+sed 's/# *\(fsdp_transformer_layer_cls_to_wrap\)/\1/' "$share/configs/fsdp_full_shard.yaml" >"$work/named.yaml"
+line=$(grep -n fsdp_transformer_layer_cls_to_wrap "$work/named.yaml" | cut -d: -f1)
+if "$launch" --config_file "$work/named.yaml" --cpu --num_processes 2 "$net" "$work/out" 2>"$work/refused"; then
+  fail "a class that the model lacks was accepted"
+fi
+grep -q "named.yaml:$line: fsdp_transformer_layer_cls_to_wrap names Block, .* the model has Mix, OddNet" \
+  "$work/refused" || fail "not the place and the classes: $(cat "$work/refused")"

@@ -6,7 +6,10 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 
 using namespace acc::test;
 
@@ -160,5 +163,90 @@ TEST_CASE("acclaunch expand-hosts: a host a line, or nothing") {
     CHECK(program.wait() == status);
     CHECK(program.out() == out);
     CHECK(contains(program.err(), err));
+  }
+}
+
+TEST_CASE("acclaunch help: a short first page, and a page for each command") {
+  Program first(acclaunch({"help"}));
+  CHECK(first.wait() == 0);
+  CHECK(std::ranges::count(first.out(), '\n') <= 60);
+  CHECK(contains(first.out(), "--num_processes VALUE"));
+  CHECK(contains(first.out(), "acclaunch help launch"));
+  CHECK_FALSE(contains(first.out(), "--fsdp_offload_params"));
+  Program flag(acclaunch({"--help"}));
+  CHECK(flag.wait() == 0);
+  CHECK(flag.out() == first.out());
+
+  for (const std::string command :
+       {"launch", "torchrun", "deepspeed", "test", "doctor", "explain", "config", "convert-config",
+        "to-fsdp2", "estimate-memory", "expand-hosts", "env", "merge-weights", "inspect", "verify",
+        "reshard", "convert"}) {
+    CAPTURE(command);
+    Program page(acclaunch({"help", command}));
+    CHECK(page.wait() == 0);
+    Program same(acclaunch({command, "--help"}));
+    CHECK(same.wait() == 0);
+    CHECK(page.out() == same.out());
+    CHECK(page.out() != first.out());
+    CHECK(contains(page.out(), command == "launch" ? "--fsdp_offload_params" : command));
+    const std::size_t once = page.out().find("\nLaunch\n");  // a group has one heading
+    CHECK(page.out().find("\nLaunch\n", once + 1) == std::string::npos);
+  }
+  Program none(acclaunch({"help", "estimate-memroy"}));
+  CHECK(none.wait() == 2);
+  CHECK(none.err() ==
+        "acclaunch: help: there is no command estimate-memroy; did you mean estimate-memory?\n");
+}
+
+TEST_CASE("acclaunch: every line of an error begins with the program's name, once") {
+  for (const Words& words : {Words{"--num_processes", "some", "--num_machines", "few", "/bin/true"},
+                             Words{"config", "--what"}, Words{"estimate-memory"}}) {
+    CAPTURE(words);
+    Program wrong(acclaunch(words));
+    CHECK(wrong.wait() == 2);
+    std::istringstream lines(wrong.err());
+    for (std::string line; std::getline(lines, line);) {
+      CHECK(line.starts_with("acclaunch: "));
+      CHECK_FALSE(line.starts_with("acclaunch: acclaunch"));
+    }
+  }
+}
+
+TEST_CASE("acclaunch config: Enter takes every default that it offers") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "config.yaml";
+  Program config({"/bin/sh", "-c",
+                  "printf '\\n4\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n' | " ACC_BIN_DIR
+                  "/acclaunch config --config_file " +
+                      file});
+  CHECK(config.wait() == 0);
+  CAPTURE(config.err());
+  CHECK(contains(config.out(), "[2]: "));
+  CHECK(contains(file_text(file), "distributed_type: MULTI_GPU\n"));
+  CHECK(contains(file_text(file), "num_processes: 2\n"));
+}
+
+TEST_CASE("acclaunch doctor: one machine, and a file where one is asked for") {
+  const TemporaryFolder folder;
+  for (const bool asked : {false, true}) {
+    Program doctor({"/bin/sh", "-c",
+                    "cd " + folder.path().string() + " && " ACC_BIN_DIR "/acclaunch doctor --cpu" +
+                        (asked ? " --doctor_file found.json" : "")});
+    doctor.wait();  // this machine may have problems
+    CHECK(contains(doctor.out(), "Findings\n"));
+    CHECK(contains(doctor.out(), "written to ") == asked);
+    CHECK(std::filesystem::exists(folder.path() / "found.json") == asked);
+    CHECK(std::filesystem::is_empty(folder.path()) == !asked);
+  }
+}
+
+TEST_CASE("acclaunch estimate-memory: each table names whose figures it has") {
+  Program estimate(acclaunch({"estimate-memory", "7B", "--num_processes", "16"}));
+  CHECK(estimate.wait() == 0);
+  for (const char* part :
+       {"By Accelerate's formulas", "By acclaunch", "16 rank(s), 8 per machine", "HYBRID_SHARD",
+        "By DeepSpeed's formulas"}) {
+    CAPTURE(part);
+    CHECK(contains(estimate.out(), part));
   }
 }

@@ -4,6 +4,7 @@
 #include "support/temporary_folder.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace {
 

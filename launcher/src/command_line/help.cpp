@@ -1,21 +1,64 @@
+#include "acc/launcher/command_line.hpp"
 #include "acc/plugins/settings.hpp"
 #include "command_line/spelling.hpp"
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace acc::launcher {
 namespace {
 
 using plugins::SettingRow;
 
-std::string heading(plugins::Section section) {
-  switch (section) {
-    case plugins::Section::launch: return "Launch";
+struct Group {
+  std::string_view title;
+  std::string_view keys;  ///< joined by blanks
+};
+
+/// The flags of the section `launch`, by subject. A flag that is not here stands under "Launch".
+constexpr std::array kLaunchGroups = {
+    Group{"Program and configuration", "config_file compat module no_python debug quiet"},
+    Group{"Mode and device",
+          "use_cpu multi_gpu use_fsdp use_deepspeed use_parallelism_config mixed_precision gpu_ids "
+          "downcast_bf16"},
+    Group{"Workers and machines",
+          "num_processes num_local_processes num_machines min_machines machine_rank "
+          "main_process_ip main_process_port rdzv_backend rdzv_conf same_network role"},
+    Group{"Starting other machines from this one",
+          "hostfile launcher launcher_args ssh_port mpirun_hostfile"},
+    Group{"Cores", "num_cpu_threads_per_process enable_cpu_affinity numa_binding"},
+    Group{"Failures, restarts and limits",
+          "max_restarts monitor_interval restart_backoff shutdown_timeout timeout stuck_timeout"},
+    Group{"Output",
+          "log_dir redirects tee local_ranks_filter duplicate_stdout_filters "
+          "duplicate_stderr_filters log_line_prefix_template fold_lines no_status_line"},
+};
+
+/// The flags of the first page.
+constexpr std::string_view kUsualFlags =
+    "config_file num_processes use_cpu mixed_precision use_fsdp use_deepspeed num_machines "
+    "machine_rank main_process_ip main_process_port hostfile max_restarts log_dir module";
+
+bool lists(std::string_view keys, std::string_view key) {
+  const auto words = plugins::split(keys, ' ');
+  return std::ranges::find(words, key) != words.end();
+}
+
+std::string heading(const SettingRow& row) {
+  switch (row.section) {
+    case plugins::Section::launch: {
+      const auto group = std::ranges::find_if(
+          kLaunchGroups, [&](const Group& each) { return lists(each.keys, row.key); });
+      return std::string(group == kLaunchGroups.end() ? "Launch" : group->title);
+    }
     case plugins::Section::training: return "Training, in every mode";
     case plugins::Section::fsdp: return "FSDP (with --use_fsdp or distributed_type: FSDP)";
     case plugins::Section::deepspeed:
       return "DeepSpeed (with --use_deepspeed or distributed_type: DEEPSPEED)";
-    case plugins::Section::parallelism: return "Groups";
+    case plugins::Section::parallelism: return "Sizes of groups (parallelism_config of a file)";
     case plugins::Section::dynamo: return "torch.compile in a Python program";
     case plugins::Section::fp8: return "fp8 in a Python program (with --mixed_precision fp8)";
     case plugins::Section::zero: break;
@@ -23,8 +66,9 @@ std::string heading(plugins::Section section) {
   return {};
 }
 
+constexpr std::size_t kColumn = 44;  ///< of the helps
+
 std::string help_entry(const Face& face, const SettingRow& row) {
-  constexpr std::size_t kColumn = 44;
   std::string line = "  " + as_typed(face, row.key);
   for (const std::string_view alias : plugins::split(row.alias, '|')) {
     line += ", " + (alias.size() == 1 ? "-" + std::string(alias) : as_typed(face, alias));
@@ -51,19 +95,44 @@ std::string as_typed(const Face& face, std::string_view key) {
 }
 
 std::string help_text(const Face& face) {
-  std::string text(face.usage);
-  std::string last;
+  std::vector<std::pair<std::string, std::string>> groups;  // title and entries
   for (const SettingRow& row : face.table) {
     if (row.flag == plugins::Flag::none) {
       continue;
     }
-    if (const std::string title = heading(row.section); title != last) {
-      text += "\n" + title + "\n";
-      last = title;
+    const std::string title = heading(row);
+    auto group = std::ranges::find(groups, title, &std::pair<std::string, std::string>::first);
+    if (group == groups.end()) {
+      group = groups.insert(groups.end(), {title, ""});
     }
-    text += help_entry(face, row);
+    group->second += help_entry(face, row);
+  }
+  std::string text(face.usage);
+  for (const auto& [title, entries] : groups) {
+    text += "\n" + title + "\n" + entries;
   }
   return text + "\n  --help, -h    --version\n";
+}
+
+std::string first_help_page() {
+  const Face& face = accelerate_face();
+  std::string text(face.usage);
+  text += "\nFlags that most launches need\n";
+  for (const std::string_view key : plugins::split(kUsualFlags, ' ')) {
+    text += help_entry(face, *std::ranges::find(face.table, key, &SettingRow::key));
+  }
+  text += "\nOther commands\n";
+  for (const SubCommand& command : sub_commands()) {
+    if (!command.help.empty()) {
+      std::string line = "  " + std::string(command.name);
+      line.resize(std::max(line.size() + 1, kColumn), ' ');
+      text += line + std::string(command.help) + "\n";
+    }
+  }
+  return text +
+         "\n  acclaunch help launch       all flags, by subject\n"
+         "  acclaunch help COMMAND      the flags of another command\n"
+         "  acclaunch --version\n";
 }
 
 }  // namespace acc::launcher

@@ -33,8 +33,17 @@ class Remarks {
     const Source& given = settings_.source(key);
     const bool in_file =
         given.kind == Source::Kind::file || given.kind == Source::Kind::deepspeed_file;
-    add((in_file ? given.where + ": " : "") + std::string(key) + " " +
+    add((in_file ? given.where + ": " : "") + name_in_file(key) + " " +
         (settings_.has(key) ? settings_.text(key) : "(not given)") + " " + text);
+  }
+
+  /// The key by which the file gives the setting: in a DeepSpeed file a path such as
+  /// zero_optimization.offload_param.device, since a line may hold many.
+  [[nodiscard]] std::string name_in_file(std::string_view key) const {
+    const SettingRow* row = find_setting(key);
+    const bool by_path = row != nullptr && !row->json.empty() &&
+                         settings_.source(key).kind == Source::Kind::deepspeed_file;
+    return std::string(by_path ? row->json : key);
   }
 
   void add_losses(std::span<const Loss> losses) {

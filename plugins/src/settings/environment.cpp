@@ -81,6 +81,21 @@ bool needs_own_variable(const SettingRow& row, const Settings& settings, std::st
          (row.section == Section::training && origin != "deepspeed");
 }
 
+/// The value of kSourcesVariable: settings from files and flags.
+std::string sources_text(const Settings& settings, std::string_view origin) {
+  std::string text;
+  for (const SettingRow& row : settings_table()) {
+    const Source& source = settings.source(row.key);
+    const bool has_place = source.kind == Source::Kind::file ||
+                           source.kind == Source::Kind::deepspeed_file ||
+                           source.kind == Source::Kind::flag;
+    if (has_place && reaches_workers(row) && applies(row.section, origin)) {
+      text += (text.empty() ? "" : ";") + std::string(row.key) + "=" + source.where;
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string variable(const Environment& environment, const std::string& name,
@@ -130,6 +145,7 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
   Environment result;
   result.emplace(kOriginVariable, origin);
   result.emplace(kDeviceVariable, to_string(device));
+  result.emplace(kSourcesVariable, sources_text(settings, origin));
   if (origin == "fsdp") {
     result.emplace("ACCELERATE_USE_FSDP", "true");
   } else if (origin == "deepspeed") {

@@ -63,7 +63,7 @@ std::vector<std::string> apply_program_settings(const ProgramSettings& program, 
       settings.set(value.key, value.text,
                    {Source::Kind::program, program.plugin + "." + value.field});
     });
-    if (is_set && before.kind == Source::Kind::environment &&
+    if (is_set && before.kind != Source::Kind::default_value &&
         other_word != in_one_spelling(settings, row)) {
       line += " over " + before.where + " " + other;
     }

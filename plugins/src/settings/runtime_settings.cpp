@@ -113,14 +113,35 @@ bool read_boolean(const Environment& environment, std::string_view name, bool fa
   return *value;
 }
 
+/// The launcher's places by key (kSourcesVariable).
+std::map<std::string, Source, std::less<>> read_sources(const Environment& environment) {
+  std::map<std::string, Source, std::less<>> sources;
+  const std::string text = variable(environment, std::string(kSourcesVariable));
+  for (const std::string_view entry : split(text, ';')) {
+    const auto equals = entry.find('=');
+    if (equals != std::string_view::npos) {
+      const std::string where(entry.substr(equals + 1));
+      const auto kind = where.starts_with("--") ? Source::Kind::flag : Source::Kind::file;
+      sources.emplace(entry.substr(0, equals), Source{kind, where});
+    }
+  }
+  return sources;
+}
+
 Settings read_settings(const Environment& environment, std::string_view origin, Faults& faults) {
   Settings settings;
+  const auto sources = read_sources(environment);
   const auto read = [&](const SettingRow& row, const std::string& variable) {
     const std::string* value = value_of(environment, variable);
     if (value == nullptr || value->empty()) {
       return false;
     }
-    faults.collect([&] { settings.set(row.key, *value, {Source::Kind::environment, variable}); });
+    const auto found = sources.find(row.key);
+    faults.collect([&] {
+      settings.set(row.key, *value,
+                   found != sources.end() ? found->second
+                                          : Source{Source::Kind::environment, variable});
+    });
     return true;
   };
   for (const SettingRow& row : settings_table()) {
@@ -203,6 +224,11 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   faults.raise();
   result.sharding = sharding_settings(settings, result.origin, result.identity.world_size);
   result.deterministic = settings.boolean("deterministic");
+  for (const SettingRow& row : settings.table()) {
+    if (settings.given(row.key)) {
+      result.sources.emplace(row.key, settings.source(row.key).where);
+    }
+  }
   return result;
 }
 

@@ -12,6 +12,9 @@ namespace acc::plugins {
 
 inline constexpr std::string_view kOriginVariable = "ACC_MODE";
 inline constexpr std::string_view kDeviceVariable = "ACC_DEVICE";
+/// Where the launcher found the values that it passes on: "key=config.yaml:12" or "key=--flag",
+/// joined by ';'. A worker's messages name these places.
+inline constexpr std::string_view kSourcesVariable = "ACC_SETTING_SOURCES";
 
 /// nullptr: it is unset.
 const std::string* value_of(const Environment& environment, std::string_view name);

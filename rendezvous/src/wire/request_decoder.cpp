@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+
 namespace acc::rendezvous::wire {
 namespace {
 

@@ -4,6 +4,7 @@
 
 #include <boost/container/small_vector.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <span>
 

@@ -1,5 +1,9 @@
 #pragma once
 
+#if __cplusplus < 202002L
+#error "acc/runtime.hpp needs C++20: compile with -std=c++20"
+#endif
+
 #include "acc/base/error.hpp"
 #include "acc/base/export.hpp"
 #include "acc/plugins/deepspeed_plugin.hpp"

@@ -10,6 +10,8 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace acc::cuda {
 namespace {
 

@@ -2,6 +2,7 @@
 
 #include "device/device.hpp"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <string>

@@ -1,5 +1,5 @@
 // What `acclaunch doctor` starts on every machine: looks at it, at the others and at the network.
-//   acc_doctor --output FILE [--driver VERSION] [--gpu NAME]...    as a worker
+//   acc_doctor [--output FILE] [--driver VERSION] [--gpu NAME]...    as a worker
 //   acc_doctor --alone [--meet HOST:PORT] [--machine_rank N] ...   where machines could not meet
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
@@ -32,7 +32,7 @@ constexpr std::chrono::seconds kStoreLimit{20};
 constexpr std::chrono::minutes kVerdictLimit{10};
 
 struct Options {
-  std::string output = "doctor.json";
+  std::string output;  ///< empty: no file
   bool alone = false;
   std::string meet;
   int machine_rank = 0;
@@ -85,9 +85,11 @@ int show(const Examination& examination, const std::vector<Finding>& found) {
 
 int report(const Examination& examination, const std::string& path) {
   const std::vector<Finding> found = findings(examination);
-  acc::write_file(path, json(examination, found, utc_now()), acc::Overwrite::yes);
   const int status = show(examination, found);
-  std::printf("written to %s\n", path.c_str());
+  if (!path.empty()) {
+    acc::write_file(path, json(examination, found, utc_now()), acc::Overwrite::yes);
+    std::printf("written to %s\n", path.c_str());
+  }
   return status;
 }
 

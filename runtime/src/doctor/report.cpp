@@ -93,7 +93,7 @@ std::string findings_text(const std::vector<Finding>& found) {
     text += fmt::format("{}: {} [{}]\n    -> {}\n", to_string(each.severity), each.what, each.kind,
                         each.what_to_do);
   }
-  return text.empty() ? "nothing found\n" : text;
+  return text.empty() ? "no problems found\n" : text;
 }
 
 nlohmann::ordered_json or_null(const std::optional<double>& value) {

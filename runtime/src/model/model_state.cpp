@@ -196,7 +196,10 @@ model::Assembly ModelState::plan_units() {
       each.ignored = tree.parameters[number++].ignored;
     }
   }
-  return model::assemble(tree, model::wrap(settings, tree));
+  const auto& sources = engine_.settings.sources;
+  const auto source = sources.find("fsdp_transformer_layer_cls_to_wrap");
+  return model::assemble(
+      tree, model::wrap(settings, tree, source == sources.end() ? "" : source->second));
 }
 
 std::vector<ParameterRecord> ModelState::records_of(const model::UnitPlan& unit) const {

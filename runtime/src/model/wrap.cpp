@@ -21,7 +21,9 @@ const Module& at(const ModuleTree& tree, int module) {
   return tree.modules[static_cast<std::size_t>(module)];
 }
 
-void check_classes(const std::vector<std::string>& wanted, const ModuleTree& tree) {
+/// `source`: where the list of wanted classes comes from, or empty.
+void check_classes(const std::vector<std::string>& wanted, const ModuleTree& tree,
+                   const std::string& source) {
   std::set<std::string> present;
   for (const Module& each : tree.modules) {
     if (each.unit >= 0) {
@@ -32,11 +34,13 @@ void check_classes(const std::vector<std::string>& wanted, const ModuleTree& tre
   std::copy_if(wanted.begin(), wanted.end(), std::back_inserter(missing),
                [&](const std::string& name) { return !present.contains(name); });
   if (!missing.empty()) {
-    throw Error(
-        Errc::config,
-        fmt::format("fsdp_transformer_layer_cls_to_wrap names {}, which this model lacks; it "
-                    "has {}",
-                    fmt::join(missing, ", "), fmt::join(present, ", ")));
+    throw Error(Errc::config,
+                fmt::format("{}fsdp_transformer_layer_cls_to_wrap names {}, but no unit of this "
+                            "model has such a class; the model has {}. Name one of these, or "
+                            "remove the key: then each unit that the program declares is sharded "
+                            "by itself",
+                            source.empty() ? "" : source + ": ", fmt::join(missing, ", "),
+                            present.empty() ? "none" : fmt::format("{}", fmt::join(present, ", "))));
   }
 }
 
@@ -111,7 +115,8 @@ class SizeBased {
 
 }  // namespace
 
-std::vector<int> wrap(const plugins::ShardingSettings& settings, const ModuleTree& tree) {
+std::vector<int> wrap(const plugins::ShardingSettings& settings, const ModuleTree& tree,
+                      const std::string& classes_source) {
   std::vector<int> wrapped;
   const auto& classes = settings.transformer_layer_classes;
   switch (settings.wrap_policy) {
@@ -124,7 +129,7 @@ std::vector<int> wrap(const plugins::ShardingSettings& settings, const ModuleTre
       wrapped = SizeBased(tree, settings.min_num_params).run();
       break;
     case plugins::WrapPolicy::transformer_based:
-      check_classes(classes, tree);
+      check_classes(classes, tree, classes_source);
       collect(
           tree, 0,
           [&](const Module& each) {

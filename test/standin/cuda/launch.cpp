@@ -3,6 +3,7 @@
 #include "standin/cuda/standin.hpp"
 #include "standin/cuda/streams.hpp"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 

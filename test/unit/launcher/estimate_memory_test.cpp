@@ -329,3 +329,41 @@ TEST_CASE("estimate-memory: ranks of one machine share gathered weights on the C
   size.prefetches = true;
   CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gathered == 4 * 3 * kUnit);
 }
+
+// Golden numbers: DeepSpeed 0.19.8's functions with total_params 1000003, largest_layer 50001.
+TEST_CASE("estimate-memory: DeepSpeed's formulas give DeepSpeed's numbers") {
+  struct Case {
+    int gpus_per_machine;
+    int num_machines;
+    DeepSpeedMemory zero2, zero2_offload, zero3, zero3_optimizer, zero3_all;
+  };
+  for (const Case& each : {Case{8,
+                                1,
+                                {4'250'012, 48'000'144},
+                                {2'000'006, 48'000'144},
+                                {2'450'010, 2'400'048},
+                                {450'004, 24'000'072},
+                                {200'004, 27'000'081}},
+                           {8,
+                            4,
+                            {2'562'507, 48'000'144},
+                            {2'000'006, 192'000'576},
+                            {762'505, 2'400'048},
+                            {262'504, 6'000'018},
+                            {200'004, 6'750'020}},
+                           {2,
+                            3,
+                            {5'000'015, 12'000'036},
+                            {2'000'006, 36'000'108},
+                            {3'200'013, 600'012},
+                            {533'338, 8'000'024},
+                            {200'004, 9'000'027}}}) {
+    CAPTURE(each.gpus_per_machine);
+    const DeepSpeedSize size{1'000'003, 50'001, each.gpus_per_machine, each.num_machines};
+    CHECK(deepspeed_zero2(size, Offload::none) == each.zero2);
+    CHECK(deepspeed_zero2(size, Offload::optimizer) == each.zero2_offload);
+    CHECK(deepspeed_zero3(size, Offload::none) == each.zero3);
+    CHECK(deepspeed_zero3(size, Offload::optimizer) == each.zero3_optimizer);
+    CHECK(deepspeed_zero3(size, Offload::all) == each.zero3_all);
+  }
+}

@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <map>
 #include <random>
+#include <vector>
 
 using acc::launcher::LineFolder;
 using namespace std::chrono_literals;

@@ -142,7 +142,36 @@ TEST_CASE("questionnaire: the rank is one of the machines'") {
 
 TEST_CASE("questionnaire: replicas on one machine are two or more") {
   const Question processes = question_of("num_processes", {{"distributed_type", "4"}});
-  CHECK(contains(refusal(processes, ""), "an integer of 2 to"));
+  CHECK(processes.fallback == "2");
+  CHECK(read_answer(processes, "") == "2");
   CHECK(contains(refusal(processes, "1"), "an integer of 2 to"));
   CHECK(read_answer(processes, "2") == "2");
+}
+
+TEST_CASE("questionnaire: every default that is offered is accepted") {
+  using Given = std::map<std::string, std::string>;
+  for (const Given& given : {Given{},
+                             {{"distributed_type", "1"}, {"use_mpirun", "yes"}},
+                             {{"distributed_type", "4"}, {"use_dynamo", "yes"}},
+                             {{"distributed_type", "4"}, {"mixed_precision", "fp8"}},
+                             {{"distributed_type", "4"}, {"use_deepspeed", "yes"}},
+                             {{"distributed_type", "4"}, {"use_fsdp", "yes"}},
+                             {{"distributed_type", "4"},
+                              {"use_fsdp", "yes"},
+                              {"fsdp_version", "1"}},
+                             {{"distributed_type", "4"},
+                              {"num_machines", "2"},
+                              {"main_process_ip", "10.0.0.1"},
+                              {"main_process_port", "29500"}}}) {
+    Answers answers;
+    while (const auto question = next_question(answers)) {
+      CAPTURE(question->key);
+      const auto answer = given.find(question->key);
+      if (answer == given.end() && !question->fallback.empty()) {  // typed as it is shown
+        CHECK(read_answer(*question, question->fallback) == read_answer(*question, ""));
+      }
+      answers.add(question->key,
+                  read_answer(*question, answer == given.end() ? "" : answer->second));
+    }
+  }
 }

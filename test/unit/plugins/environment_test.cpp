@@ -371,6 +371,22 @@ TEST_CASE("determinism travels in every mode") {
   }
 }
 
+TEST_CASE("a worker names the file and line, or the flag, that a value comes from") {
+  Settings settings;
+  settings.set("fsdp_transformer_layer_cls_to_wrap", "Block", {Source::Kind::file, "my job.yaml:7"});
+  settings.set("fsdp_sharding_strategy", "FULL_SHARD", {Source::Kind::flag, "--fsdp_sharding_strategy"});
+  settings.set("fsdp_version", "1", {Source::Kind::environment, "FSDP_VERSION"});
+  Environment environment = with_identity(settings_to_environment(settings, "fsdp", Device::cpu));
+  const auto sources = settings_from_environment(environment).sources;
+  CHECK(sources.at("fsdp_transformer_layer_cls_to_wrap") == "my job.yaml:7");
+  CHECK(sources.at("fsdp_sharding_strategy") == "--fsdp_sharding_strategy");
+  CHECK(sources.at("fsdp_version") == "FSDP_VERSION");
+
+  environment["FSDP_SHARDING_STRATEGY"] = "SOME";
+  CHECK_THROWS_WITH_AS(static_cast<void>(settings_from_environment(environment)),
+                       doctest::Contains("--fsdp_sharding_strategy must be"), Error);
+}
+
 TEST_CASE("all faults of an environment are named at once, with variable and value") {
   try {
     static_cast<void>(settings_from_environment({{"RANK", "4"},

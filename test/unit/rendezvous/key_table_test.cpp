@@ -2,6 +2,8 @@
 
 #include "support.hpp"
 
+#include <limits>
+
 namespace acc::rendezvous {
 namespace {
 

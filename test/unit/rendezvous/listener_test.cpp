@@ -5,6 +5,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 namespace acc::rendezvous {
 namespace {
 

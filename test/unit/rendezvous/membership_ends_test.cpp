@@ -1,5 +1,7 @@
 #include "rounds_fixture.hpp"
 
+#include <algorithm>
+
 namespace acc::rendezvous::rounds {
 namespace {
 

@@ -1,6 +1,8 @@
 #include "acc/rendezvous/tcp_store.hpp"
 #include "support.hpp"
 
+#include <algorithm>
+
 namespace acc::rendezvous {
 namespace {
 

@@ -3,6 +3,7 @@
 #include "rounds/jobs.hpp"
 #include "support.hpp"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>

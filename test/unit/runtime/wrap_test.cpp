@@ -165,7 +165,8 @@ TEST_CASE("wrap policies: unset, by class, all classes, none") {
   CHECK(wrapped(WrapPolicy::no_wrap, tree).empty());
   CHECK_THROWS_WITH_AS(
       wrapped(WrapPolicy::transformer_based, tree, {"Block", "Layer"}),
-      doctest::Contains("names Layer, which this model lacks; it has Block, Mlp, Net"), acc::Error);
+      doctest::Contains("names Layer, but no unit of this model has such a class; the model has "
+                        "Block, Mlp, Net."), acc::Error);
 }
 
 TEST_CASE("what is not wrapped belongs to its nearest wrapped ancestor") {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace acc::launcher {
 
@@ -13,6 +14,7 @@ namespace acc::launcher {
 struct CommandLine {
   const Face* face = nullptr;
   const SubCommand* sub_command = nullptr;  ///< counts where it is not null
+  bool names_face = false;                  ///< `acclaunch torchrun`, or a link of that name
   std::span<const std::string> arguments;   ///< that follow the words that chose it
 };
 
@@ -24,7 +26,12 @@ CommandLine read_command_line(std::string_view called_as, std::span<const std::s
 /// and looks like one; else nothing.
 std::string sub_command_meant(const Flags& flags);
 
-/// Names and one-line helps of the sub-commands.
-std::string sub_commands_help();
+/// `help [COMMAND]` as `[COMMAND] --help`; other arguments as they are. Throws
+/// Error(invalid_argument) for a COMMAND that there is not.
+std::vector<std::string> with_help_as_flag(std::vector<std::string> arguments);
+
+/// Text of `acclaunch --help`: the flags that most launches need, and the names and one-line helps
+/// of all commands.
+std::string first_help_page();
 
 }  // namespace acc::launcher

@@ -4,6 +4,8 @@
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
 
 namespace acc::launcher {

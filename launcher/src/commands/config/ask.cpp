@@ -60,7 +60,10 @@ Answers ask_all() {
   Answers answers;
   while (const auto question = next_question(answers)) {
     const bool menu = terminal && question->kind == QuestionKind::menu;
-    answers.add(question->key, menu ? choose_with_keys(*question) : ask_line(*question, terminal));
+    const bool one_choice = menu && question->choices.size() == 1;  // a pipe answers for Accelerate
+    answers.add(question->key, one_choice ? question->choices.front().value
+                               : menu     ? choose_with_keys(*question)
+                                          : ask_line(*question, terminal));
   }
   return answers;
 }

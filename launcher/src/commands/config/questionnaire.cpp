@@ -40,9 +40,10 @@ void complete(const Answers& answers, Question& question) {
     question.maximum = machines - 1;
   }
   const bool one_machine = answers.number("num_machines", 1) == 1;
-  if (question.key == "num_processes") {
-    const bool replicas = distributed_type(answers) == "MULTI_GPU" && one_machine;
-    question.minimum = replicas ? 2 : 1;  // one GPU alone is "no distributed training"
+  if (question.key == "num_processes" && one_machine &&
+      distributed_type(answers) == "MULTI_GPU") {  // one GPU alone is "no distributed training"
+    question.minimum = 2;
+    question.fallback = "2";  // Accelerate offers 1, and then ends with an error
   }
 }
 
@@ -165,10 +166,7 @@ std::string read_answer(const Question& question, std::string_view input) {
     if (question.fallback.empty() && !question.may_be_empty) {
       throw Error(Errc::invalid_argument, "an answer is needed, there is no default");
     }
-    if (question.kind != QuestionKind::integer) {
-      return question.fallback;
-    }
-    input = question.fallback;  // one process may be too few
+    return question.fallback;
   }
   switch (question.kind) {
     case QuestionKind::menu: return read_choice(question, input);

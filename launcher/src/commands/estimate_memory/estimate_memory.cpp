@@ -4,6 +4,7 @@
 #include "commands/estimate_memory/model_size.hpp"
 #include "commands/options.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -12,11 +13,13 @@ namespace {
 
 using plugins::Strategy;
 
+constexpr int kUsualLocal = 8;  ///< GPUs of most machines
+
 struct EstimateOptions {
   std::string source;
   std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
   int num_processes = 1;
-  int num_local = 0;  ///< 0: all of them
+  int num_local = 0;  ///< 0: not given
   std::string optimizer = "adamw";
   std::string mixed_precision = "no";
   std::string offload = "any";
@@ -37,7 +40,7 @@ bool read(std::span<const std::string> arguments, EstimateOptions& options) {
       ->check(CLI::IsMember({"float32", "float16", "int8", "int4"}));
   app.add_option("--num_processes", options.num_processes, "ranks, over all machines")
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--num_local", options.num_local, "ranks of one machine; default: all")
+  app.add_option("--num_local", options.num_local, "ranks of one machine; default: 8, or all if that does not divide them")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--optimizer", options.optimizer, "adamw, or sgd with momentum")
       ->check(CLI::IsMember({"adamw", "sgd"}));
@@ -63,11 +66,15 @@ bool read(std::span<const std::string> arguments, EstimateOptions& options) {
                 "--low_precision is without mixed precision; leave out --mixed_precision " +
                     options.mixed_precision);
   }
-  options.num_local = options.num_local == 0 ? options.num_processes : options.num_local;
+  if (options.num_local == 0) {
+    const bool usual = !options.cpu && options.num_processes % kUsualLocal == 0;
+    options.num_local = usual ? kUsualLocal : options.num_processes;
+  }
   if (options.num_processes % options.num_local != 0) {
     throw Error(Errc::invalid_argument, "--num_processes " + std::to_string(options.num_processes) +
                                             " must be a multiple of --num_local " +
-                                            std::to_string(options.num_local));
+                                            std::to_string(options.num_local) +
+                                            ", the ranks of one machine");
   }
   if (options.cpu && options.num_local != options.num_processes) {
     throw Error(Errc::invalid_argument,
@@ -200,6 +207,30 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
   return rows.size() == 1 ? "nothing to show: no strategy has this offload here\n" : table(rows);
 }
 
+/// What DeepSpeed's own functions estimate; they know mixed precision and Adam alone.
+std::string deepspeed_table(const ModelSize& model, const EstimateOptions& options) {
+  const DeepSpeedSize size{.numel = model.numel(),
+                           .largest_layer = model.largest_part(),
+                           .gpus_per_machine = options.num_local,
+                           .num_machines = options.num_processes / options.num_local};
+  std::vector<Row> rows = {{"strategy", "offload", "per GPU", "per machine's host"}};
+  const auto add = [&](const char* name, const OffloadName& offload, const DeepSpeedMemory& memory) {
+    if (options.offload == "any" || options.offload == offload.name) {
+      rows.push_back({name, std::string(offload.name), in_units(static_cast<double>(memory.device)),
+                      in_units(static_cast<double>(memory.host))});
+    }
+  };
+  for (const OffloadName& offload : kOffloads) {
+    if (offload.offload != Offload::all) {
+      add("ZeRO 2", offload, deepspeed_zero2(size, offload.offload));
+    }
+  }
+  for (const OffloadName& offload : kOffloads) {
+    add("ZeRO 3", offload, deepspeed_zero3(size, offload.offload));
+  }
+  return table(rows);
+}
+
 std::string count_of(std::int64_t numel) {
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), "%lld (%.2f M)", static_cast<long long>(numel),
@@ -215,13 +246,22 @@ int estimate_memory_command(std::span<const std::string> arguments) {
     return 0;
   }
   const ModelSize model = size_of_source(options.source, options.layers);
-  const std::string text =
-      model.name + ": " + count_of(model.numel()) + " parameters; largest unit " +
-      count_of(model.largest_unit()) + ", in no unit " + count_of(model.root()) + "\n\n" +
-      size_table(model, options.dtypes) + "\nOne of " + std::to_string(options.num_processes) +
-      " rank(s), " + std::to_string(options.num_local) + " a machine, mixed precision " +
-      options.mixed_precision + (options.low_precision ? ", low precision, " : ", ") +
-      options.optimizer + ", without activations:\n\n" + rank_table(model, options);
+  std::string text = model.name + ": " + count_of(model.numel()) + " parameters; largest unit " +
+                     count_of(model.largest_unit()) + ", in no unit " + count_of(model.root()) +
+                     "\n\nBy Accelerate's formulas (accelerate estimate-memory), of one process:\n\n" +
+                     size_table(model, options.dtypes) +
+                     "\nBy acclaunch, what its runtime holds of one of " +
+                     std::to_string(options.num_processes) + " rank(s), " +
+                     std::to_string(options.num_local) + " per machine, mixed precision " +
+                     options.mixed_precision +
+                     (options.low_precision ? ", low precision, " : ", ") + options.optimizer +
+                     ", without activations:\n\n" + rank_table(model, options);
+  if (!options.cpu) {
+    text += "\nBy DeepSpeed's formulas (estimate_zero2_, estimate_zero3_model_states_mem_needs: mixed "
+            "precision,\nAdam, 1.5 times the host memory for buffers), for Python programs under "
+            "DeepSpeed:\n\n" +
+            deepspeed_table(model, options);
+  }
   std::fputs(text.c_str(), stdout);
   return 0;
 }

@@ -182,4 +182,41 @@ RankMemory rank_memory(const TrainingSize& size, plugins::Strategy strategy, Off
   return Model(size, strategy, offload).memory();
 }
 
+namespace {
+
+constexpr double kBufferFactor = 1.5;  // DeepSpeed's additional_buffer_factor
+
+std::int64_t whole(double nbytes) {
+  return static_cast<std::int64_t>(nbytes);
+}
+
+}  // namespace
+
+DeepSpeedMemory deepspeed_zero2(const DeepSpeedSize& size, Offload offload) {
+  const auto numel = static_cast<double>(size.numel);
+  const int ranks = size.gpus_per_machine * size.num_machines;
+  if (offload != Offload::none) {
+    return {2 * size.numel, whole(numel * std::max(4 * ranks, 16) * kBufferFactor)};
+  }
+  return {2 * size.numel + whole(18.0 * numel / ranks),
+          whole(numel * 4 * size.gpus_per_machine * kBufferFactor)};
+}
+
+DeepSpeedMemory deepspeed_zero3(const DeepSpeedSize& size, Offload offload) {
+  const auto numel = static_cast<double>(size.numel);
+  const int ranks = size.gpus_per_machine * size.num_machines;
+  const double share = 1.0 / size.num_machines;
+  const std::int64_t layer = 4 * size.largest_layer;
+  switch (offload) {
+    case Offload::none:
+      return {layer + whole(18.0 * numel / ranks),
+              whole(static_cast<double>(size.largest_layer) * 4 * size.gpus_per_machine *
+                    kBufferFactor)};
+    case Offload::optimizer:
+      return {layer + whole(2.0 * numel / ranks), whole(numel * 16 * share * kBufferFactor)};
+    case Offload::all: break;
+  }
+  return {layer, whole(numel * 18 * share * kBufferFactor)};
+}
+
 }  // namespace acc::launcher

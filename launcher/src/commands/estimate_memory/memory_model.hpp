@@ -54,4 +54,26 @@ struct RankMemory {
 /// begins its root unit's gradient first on a GPU and, in 16 bits, last on the CPU, as train_gpt.
 RankMemory rank_memory(const TrainingSize& size, plugins::Strategy strategy, Offload offload);
 
+/// Bytes by DeepSpeed's own estimate: of a GPU, and of a machine's host memory.
+struct DeepSpeedMemory {
+  std::int64_t device = 0;
+  std::int64_t host = 0;
+
+  bool operator==(const DeepSpeedMemory&) const = default;
+};
+
+struct DeepSpeedSize {
+  std::int64_t numel = 0;
+  std::int64_t largest_layer = 0;  ///< elements
+  int gpus_per_machine = 1;
+  int num_machines = 1;
+};
+
+/// estimate_zero2_model_states_mem_needs of DeepSpeed 0.19.8, with its defaults: mixed precision,
+/// Adam, a buffer factor of 1.5. `all` counts as `optimizer`: stage 2 does not offload weights.
+DeepSpeedMemory deepspeed_zero2(const DeepSpeedSize& size, Offload offload);
+
+/// estimate_zero3_model_states_mem_needs of DeepSpeed 0.19.8, likewise, with zero.Init.
+DeepSpeedMemory deepspeed_zero3(const DeepSpeedSize& size, Offload offload);
+
 }  // namespace acc::launcher

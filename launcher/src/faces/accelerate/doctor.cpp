@@ -23,8 +23,7 @@ constexpr plugins::SettingRow kFileRow{.key = kFileKey,
                                        .alias = "output",
                                        .flag = plugins::Flag::value,
                                        .in_file = false,
-                                       .fallback = "doctor.json",
-                                       .help = "where machine 0 writes the report as JSON"};
+                                       .help = "file to which machine 0 writes the report as JSON"};
 
 std::span<const plugins::SettingRow> doctor_table() noexcept {
   static const std::vector<plugins::SettingRow> kAll = [] {
@@ -38,9 +37,10 @@ std::span<const plugins::SettingRow> doctor_table() noexcept {
 
 /// The program, with what only the launcher asks the driver for.
 std::vector<std::string> program_arguments(const Flags& flags, const HostFacts& facts) {
-  const Flags::Value* file = flags.find(kFileKey);
-  const std::string name = file == nullptr ? std::string(kFileRow.fallback) : file->text;
-  std::vector<std::string> arguments = {"--output", (facts.working_directory / name).string()};
+  std::vector<std::string> arguments;
+  if (const Flags::Value* file = flags.find(kFileKey)) {
+    arguments = {"--output", (facts.working_directory / file->text).string()};
+  }
   if (!facts.gpu.driver_version.empty()) {
     arguments.insert(arguments.end(), {"--driver", facts.gpu.driver_version});
   }

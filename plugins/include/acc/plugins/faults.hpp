@@ -2,6 +2,8 @@
 
 #include "acc/base/error.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 
 namespace acc::plugins {
@@ -43,5 +45,16 @@ class Faults {
   std::string text_;
   Errc code_ = Errc::config;
 };
+
+/// The text of an error for standard error: `head` before each line, a newline after it.
+inline std::string with_head(const std::string& head, const std::string& text) {
+  std::string result;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    result += head + text.substr(begin, end - begin) + "\n";
+    begin = end + 1;
+  }
+  return result;
+}
 
 }  // namespace acc::plugins

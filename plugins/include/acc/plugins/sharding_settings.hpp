@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -141,6 +142,9 @@ struct RuntimeSettings {
   /// The plugin that the program filled in, and in words each value that it set: for messages only.
   std::string program_plugin;
   std::vector<std::string> program_values;
+  /// Where each given setting comes from, by key: `config.yaml:12`, a flag, a variable, or the
+  /// plugin's field: for messages only.
+  std::map<std::string, std::string> sources;
   /// How long a collective waits for a peer that is alive (ACC_COLLECTIVE_TIMEOUT, seconds).
   std::chrono::seconds collective_timeout{1800};
   /// ACC_SHM_GATHER=copy: gathers on one host copy, as those between hosts do.
