@@ -42,12 +42,12 @@ function(acc_add_test name)
 endfunction()
 
 # acc_discover_cases(NAME property value...)
-# The cases of a doctest binary as tests with these properties. The target acc_cuda_tests builds
-# those whose label is cuda.
+# The cases of a doctest binary as tests with these properties. The targets acc_unit_tests and
+# acc_cuda_tests build those whose label is unit or cuda.
 function(acc_discover_cases name)
   doctest_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES ${ARGN})
   cmake_parse_arguments(ARG "" "LABELS" "" ${ARGN})
-  if(TARGET acc_cuda_tests AND ARG_LABELS STREQUAL "cuda")
-    add_dependencies(acc_cuda_tests ${name})
+  if(ARG_LABELS MATCHES "^(unit|cuda)$" AND TARGET acc_${ARG_LABELS}_tests)
+    add_dependencies(acc_${ARG_LABELS}_tests ${name})
   endif()
 endfunction()

@@ -33,8 +33,7 @@ void publish(T& place, T value) noexcept {
 template <std::size_t N>
 void write(std::array<char, N>& to, std::string_view text) noexcept {
   text.remove_prefix(text.size() - std::min(text.size(), N - 1));
-  std::memcpy(to.data(), text.data(), text.size());
-  to[text.size()] = '\0';
+  *std::ranges::copy(text, to.begin()).out = '\0';
 }
 
 void* anonymous_memory() {
