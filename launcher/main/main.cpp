@@ -1,4 +1,5 @@
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "acc/launcher/command_line.hpp"
 #include "acc/launcher/face.hpp"
 #include "acc/launcher/host_facts.hpp"
@@ -51,7 +52,7 @@ Failure failure_of(const std::exception_ptr& error) {
 }
 
 void print_failure(const std::string& head, const std::string& reason) {
-  std::fputs(acc::plugins::with_head(head, reason).c_str(), stderr);
+  std::fputs(acc::plugins::with_head(acc::printable(head), acc::printable_lines(reason)).c_str(), stderr);
 }
 
 int say_why_not(const std::exception_ptr& error) {

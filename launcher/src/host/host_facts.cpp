@@ -1,6 +1,7 @@
 #include "acc/launcher/host_facts.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "host/ancestors.hpp"
 #include "host/own_variables.hpp"
 #include "host/topology.hpp"
@@ -30,7 +31,7 @@ std::optional<int> simulated_gpu_count(const plugins::Environment& environment) 
   const auto count = plugins::parse_integer(text);
   if (!count || *count < 0 || *count > kMost) {
     throw Error(Errc::config, "ACC_SIMULATE_GPUS must be a number of GPUs from 0 to " +
-                                  std::to_string(kMost) + ", got \"" + text + "\"");
+                                  std::to_string(kMost) + ", got \"" + printable(text) + "\"");
   }
   return static_cast<int>(*count);
 }
@@ -82,7 +83,7 @@ bool needs_ancestors(const plugins::Environment& environment) {
 std::string host_name() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
-  return name.data();
+  return printable(name.data());
 }
 
 HostFacts detect_host_facts(const plugins::Environment& environment) {
