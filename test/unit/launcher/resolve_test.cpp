@@ -54,7 +54,7 @@ TEST_CASE("each shipped configuration loads and means its mode") {
     CHECK(runtime.identity.rank == 3);
     CHECK(runtime.identity.world_size == 4);
     if (origin == "fsdp") {
-      CHECK(runtime.sharding.transformer_layer_classes == Words{"Block"});
+      CHECK(runtime.sharding.transformer_layer_classes.empty());  // any model
     }
     // One worker is enough for any of them.
     CHECK(fixture.runtime({"--config_file", config, "--num_processes", "1", "./train"})
