@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <map>
 
@@ -111,7 +112,24 @@ TEST_CASE("log files: where nobody named a folder, the launcher says where they 
     place = file.path().filename() == "attempt_0" ? file.path().parent_path().string() : place;
   }
   CHECK(contains(job.err(), "the workers' files are in " + place + "\n"));
-  CHECK(fs::exists(place + "/attempt_0/0/stdout.log"));
+  const auto mode = [](const fs::path& path) {
+    return fs::status(path).permissions() & fs::perms::mask;
+  };
+  CHECK(mode(fs::path(place).parent_path()) == fs::perms::owner_all);
+  for (const char* name : {"/attempt_0/0/stdout.log", "/attempt_0/0/stderr.log"}) {
+    CHECK(mode(place + name) == (fs::perms::owner_read | fs::perms::owner_write));
+  }
+}
+
+TEST_CASE("log files: the temporary folder is for nobody else to look into") {
+  TemporaryFolder folder;
+  Program job(
+      torchrun({"--nproc-per-node", "2"}, "stat -c %a $TMPDIR/acclaunch_*; exec sleep 1000"),
+      {{"TMPDIR", folder.path().string()}});
+  job.wait_for_text("700\n", 2);
+  job.signal(SIGTERM);
+  CHECK(job.wait() == 128 + SIGTERM);
+  CHECK(fs::is_empty(folder.path()));
 }
 
 TEST_CASE("log files: a job that does not come together leaves no folder") {

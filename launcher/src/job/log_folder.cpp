@@ -1,8 +1,15 @@
 #include "job/log_folder.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/unique_fd.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
+#include <system_error>
 
 namespace acc::launcher {
 namespace {
@@ -19,19 +26,48 @@ OutputPlan::Streams of_worker(const std::vector<OutputPlan::Streams>& streams, i
   return index < streams.size() ? streams[index] : otherwise;
 }
 
+Error not_made(const fs::path& folder, const std::error_code& error) {
+  return {Errc::config, "cannot make the log folder " + folder.string() + ": " + error.message() +
+                            "; choose another place with --log_dir, or TMPDIR"};
+}
+
+/// Where everybody may write, somebody else may have made a folder of that name.
+void make_private(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder.parent_path(), error);
+  if (::mkdir(folder.c_str(), 0700) == 0) {
+    return;
+  }
+  error.assign(errno, std::generic_category());
+  struct stat state {};
+  const bool is_own = errno == EEXIST && ::lstat(folder.c_str(), &state) == 0 &&
+                      S_ISDIR(state.st_mode) && state.st_uid == ::geteuid() &&
+                      (state.st_mode & 077U) == 0;  // an earlier attempt's
+  if (!is_own) {
+    throw not_made(folder, error);
+  }
+}
+
+/// So that it is there, for this user alone, before anybody opens it.
+void make_private_file(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+}
+
 }  // namespace
 
 void LogFolder::open_attempt(int attempt) const {
   if (plan_.directory.empty()) {
     return;
   }
+  if (plan_.is_private && count_ > 0) {
+    make_private(fs::path(plan_.directory).parent_path());
+  }
   for (int index = 0; index < count_; ++index) {
     const std::string folder = worker_folder(plan_, attempt, first_local_rank_ + index);
     std::error_code error;
     fs::create_directories(folder, error);
     if (error) {
-      throw Error(Errc::config, "cannot make the log folder " + folder + ": " + error.message() +
-                                    "; choose another place with --log_dir, or TMPDIR");
+      throw not_made(folder, error);
     }
   }
 }
@@ -46,6 +82,11 @@ WorkerTargets LogFolder::targets(int attempt, int local_rank) const {
                         .console = (console & stream) != 0};
     if (!result.file.empty() && !words.empty()) {  // of all ranks together
       result.filter = {words, fs::path(folder).parent_path() / ("filtered_" + name)};
+    }
+    for (const std::string& file : {result.file, result.filter.file}) {
+      if (plan_.is_private && !file.empty()) {
+        make_private_file(file);
+      }
     }
     return result;
   };

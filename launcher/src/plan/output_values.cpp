@@ -143,7 +143,8 @@ OutputPlan plan_output(const OutputWords& words, const std::string& run_id, int 
   faults.raise();
   OutputPlan output = routed(redirects, tee, shown);
   output.directory = (folder.lexically_normal() / folder_name(run_id)).string();
-  output.keeps_directory = folder != scratch || !output.to_file.empty();
+  output.is_private = folder == scratch;
+  output.keeps_directory = !output.is_private || !output.to_file.empty();
   return output;
 }
 

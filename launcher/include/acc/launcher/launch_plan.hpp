@@ -61,7 +61,10 @@ struct OutputPlan {
   /// asked for, and error.json, which TORCHELASTIC_ERROR_FILE names. While the workers run it also
   /// holds their flight records.
   std::string directory;
-  bool keeps_directory = false;     ///< the user named the place; else it goes with the job
+  bool keeps_directory = false;  ///< the user wants its files; else it goes with the job
+  /// The user named no place: it lies in a temporary folder of the job's own, which is for nobody
+  /// else to look into.
+  bool is_private = false;
   std::vector<Streams> to_file;     ///< by local rank; empty: none
   std::vector<Streams> to_console;  ///< by local rank; empty: all
   /// Lines with one of these words also go to attempt_N/filtered_stdout.log, filtered_stderr.log.
