@@ -303,11 +303,26 @@ def port_in_use(job):
     job.expect(2, "machine 0 (node0) cannot be started: ", "29777")
 
 
+def of_processes(file):
+    """Of all hosts."""
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            yield (process / file).read_bytes()
+        except OSError:  # has ended
+            pass
+
+
 def by_pdsh(job):
     job.flags = ["--launcher", "pdsh"]
-    job.run({"NCCL_CARRIED": "along"})
+    job.run({"NCCL_CARRIED": "along", "WANDB_API_KEY": "a-password"})
     for rank, name in enumerate(NODES):
         check(job.started.count(f"worker {2 * rank} of 6 on {name}") == 1, "ranks follow the list")
+    password = b"a-password"
+    for line in of_processes("cmdline"):  # as it is, and as digits
+        check(password not in line and password.hex().encode() not in line,
+              f"a password is on a command line: {line[:200]}")
+    carried = [each for each in of_processes("environ") if b"WANDB_API_KEY=" + password in each]
+    check(sum(b"\0RANK=" in each for each in carried) >= 6, "the workers have it")
     job.finish("0: 0\n1: 0\n2: 0\n3: 7\n4: 0\n5: 0\n")
     job.expect(7, "rank 3: exited with code 7")
 

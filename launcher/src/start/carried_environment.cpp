@@ -62,12 +62,8 @@ constexpr auto kOwn = std::to_array<std::string_view>({"HOME",
                                                        "FLUX_*",
                                                        "LOCAL_RANK",
                                                        "CUDA_VISIBLE_DEVICES",
+                                                       "ACC_JOB_SECRET",
                                                        "ACC_CONTROL"});
-
-/// DeepSpeed's (0.19.8: launcher/runner.py, EXPORT_ENVS) and ours.
-constexpr auto kKnown = std::to_array<std::string_view>(
-    {"MLFLOW*", "NCCL*", "PYTHON*", "MV2*", "UCX*", "ACC_*", "ACCELERATE_*", "FSDP_*", "TORCH*",
-     "GLOO*", "OMP_*", "PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_*", "HF_HOME", "PDSH_*"});
 
 bool is_in(std::span<const std::string_view> patterns, std::string_view name) {
   return std::ranges::any_of(patterns, [name](std::string_view pattern) {
@@ -82,10 +78,7 @@ plugins::Environment environment_for_other_machines(const plugins::Environment& 
                                                     StartPlan::Means means) {
   plugins::Environment carried;
   for (const auto& [name, value] : own) {
-    const bool goes = means == StartPlan::Means::ssh    ? !is_in(kOwn, name)
-                      : means == StartPlan::Means::pdsh ? is_in(kKnown, name) && !is_in(kOwn, name)
-                                                        : false;
-    if (goes) {
+    if (means != StartPlan::Means::srun && !is_in(kOwn, name)) {
       carried.emplace(name, value);
     }
   }

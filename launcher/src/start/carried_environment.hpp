@@ -5,9 +5,8 @@
 
 namespace acc::launcher {
 
-/// What of this process's environment goes along to other machines. By ssh all but what belongs to
-/// this host, session or job; by pdsh, whose command line everybody can read, only what training
-/// programs and acclaunch are known to look at. srun takes all of it along by itself.
+/// What of this process's environment goes along to other machines: all but what belongs to this
+/// host, session or job. srun takes all of it along by itself.
 plugins::Environment environment_for_other_machines(const plugins::Environment& own,
                                                     StartPlan::Means means);
 

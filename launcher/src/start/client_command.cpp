@@ -37,17 +37,22 @@ void append(std::vector<std::string>& words, const std::vector<std::string>& mor
 }
 
 /// The first value of an option is the one that counts: those of the user come first.
-std::vector<std::string> ssh_words(const StartPlan& plan, const std::string& host,
-                                   const std::string& log_file) {
+std::vector<std::string> ssh_options(const StartPlan& plan) {
   std::vector<std::string> words = {"ssh"};
   append(words, plan.client_options);
   append(words, {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o",
                  "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR",
-                 "-o", "ControlMaster=no", "-o", "EscapeChar=none", "-E", log_file});
+                 "-o", "ControlMaster=no", "-o", "EscapeChar=none"});
   if (plan.ssh_port != 0) {
     append(words, {"-p", std::to_string(plan.ssh_port)});
   }
-  append(words, {"--", host, remote_command(plan.executable, "")});
+  return words;
+}
+
+std::vector<std::string> ssh_words(const StartPlan& plan, const std::string& host,
+                                   const std::string& log_file) {
+  std::vector<std::string> words = ssh_options(plan);
+  append(words, {"-E", log_file, "--", host, remote_command(plan.executable, "")});
   return words;
 }
 
@@ -60,40 +65,50 @@ ClientCommand ssh_command(const StartPlan& plan, std::size_t rank, const std::st
           .environment = {},
           .first_input = encode(message_for(plan, {std::move(own)})),
           .is_controlled = true,
+          .input_file = "",
           .log_file = log_file};
 }
 
-/// ssh's, that the user has set for pdsh: the first value of an option counts.
-std::string own_options(const StartPlan& plan) {
-  const std::string options = value_of(plan.environment, variables::pdsh_options);
-  return options.empty() ? "" : options + " ";
-}
-
-/// %n is the place of the host in the list. All have to run at once, so its fan-out is as wide.
-ClientCommand pdsh_command(const StartPlan& plan) {
+/// pdsh runs an ssh for each machine, with the message as its input: a command line is for all to
+/// read, here and on every machine. It puts the machine's name for %h, its place in the list for
+/// %n, the user for %u. All have to run at once, so its fan-out is as wide.
+ClientCommand pdsh_command(const StartPlan& plan, const std::string& folder) {
   std::string hosts;
   std::vector<plugins::Environment> machines;
   for (const StartMachine& machine : plan.machines) {
     hosts += (hosts.empty() ? "" : ",") + machine.name;
     machines.push_back(machine.variables);
   }
-  std::string options;
-  for (const std::string& option : plan.client_options) {
-    options += option + " ";
+  StartPlan with_users = plan;  // what the user has set for pdsh's own ssh goes before ours
+  with_users.client_options.clear();
+  const std::string of_pdsh = value_of(plan.environment, variables::pdsh_options);
+  for (const std::string_view word : plugins::split(of_pdsh, ' ')) {
+    if (!word.empty()) {
+      with_users.client_options.emplace_back(word);
+    }
   }
-  options +=
-      "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 "
-      "-o ServerAliveCountMax=3";
-  if (plan.ssh_port != 0) {
-    options += " -p " + std::to_string(plan.ssh_port);
-  }
-  const std::string word = encode_word(message_for(plan, std::move(machines)));
+  append(with_users.client_options, plan.client_options);
+  const std::string input_file = folder + "/start";
+  std::vector<std::string> words = {"pdsh",
+                                    "-S",
+                                    "-R",
+                                    "exec",
+                                    "-f",
+                                    std::to_string(plan.machines.size()),
+                                    "-w",
+                                    hosts,
+                                    "sh",
+                                    "-c",
+                                    "exec \"$@\" < \"$0\"",
+                                    input_file};
+  append(words, ssh_options(with_users));
+  append(words, {"-l", "%u", "--", "%h", remote_command(plan.executable, "%n")});
   return {.name = "the machines",
-          .words = {"pdsh", "-S", "-R", "ssh", "-f", std::to_string(plan.machines.size()), "-w",
-                    hosts, remote_command(plan.executable, "%n " + word)},
-          .environment = {{std::string(variables::pdsh_options.name), own_options(plan) + options}},
-          .first_input = "",
+          .words = std::move(words),
+          .environment = {},
+          .first_input = encode(message_for(plan, std::move(machines))),
           .is_controlled = false,
+          .input_file = input_file,
           .log_file = ""};
 }
 
@@ -105,6 +120,7 @@ ClientCommand srun_command(const StartPlan& plan) {
                         .environment = plan.environment,
                         .first_input = "",
                         .is_controlled = true,
+                        .input_file = "",
                         .log_file = ""};
   command.environment[std::string(variables::control.name)] = "stdin";
   std::vector<std::string>& words = command.words;
@@ -127,7 +143,7 @@ ClientCommand srun_command(const StartPlan& plan) {
 
 std::vector<ClientCommand> client_commands(const StartPlan& plan, const std::string& folder) {
   if (plan.means == StartPlan::Means::pdsh) {
-    return {pdsh_command(plan)};
+    return {pdsh_command(plan, folder)};
   }
   if (plan.means == StartPlan::Means::srun) {
     return {srun_command(plan)};

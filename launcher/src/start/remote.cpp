@@ -25,16 +25,12 @@ bool was_started(const plugins::Environment& environment) {
 }
 
 std::vector<std::string> become_remote(std::span<const std::string> arguments) {
-  if (arguments.empty()) {
-    const StartMessage message = read_start_message(STDIN_FILENO, control::kSilenceLimit);
-    enter(message, 0);
-    return message.arguments;
+  if (arguments.size() > 1) {
+    throw Error(Errc::invalid_argument, "remote: a machine's number, or nothing");
   }
-  if (arguments.size() != 2) {
-    throw Error(Errc::invalid_argument, "remote: a machine's number and a message, or nothing");
-  }
-  const StartMessage message = decode_word(arguments[1]);
-  enter(message, machine_number(arguments[0]));
+  const std::size_t machine = arguments.empty() ? 0 : machine_number(arguments[0]);
+  const StartMessage message = read_start_message(STDIN_FILENO, control::kSilenceLimit);
+  enter(message, machine);
   return message.arguments;
 }
 

@@ -101,14 +101,6 @@ std::size_t length_in(std::string_view head) {
   return length;
 }
 
-int hex_digit(char c) {
-  const std::size_t digit = std::string_view("0123456789abcdef").find(c);
-  if (digit == std::string_view::npos) {
-    throw not_understood("what is no hexadecimal number");
-  }
-  return static_cast<int>(digit);
-}
-
 void set_all(const plugins::Environment& environment) {
   for (const auto& [name, value] : environment) {
     ::setenv(name.c_str(), value.c_str(), 1);
@@ -143,26 +135,6 @@ StartMessage read_start_message(int fd, std::chrono::milliseconds limit) {
     done += read_some(fd, body.data() + done, body.size() - done, deadline);
   }
   return from_bytes(body);
-}
-
-std::string encode_word(const StartMessage& message) {
-  std::string word;
-  for (const std::uint8_t byte : to_bytes(message)) {
-    word += "0123456789abcdef"[byte >> 4U];
-    word += "0123456789abcdef"[byte & 15U];
-  }
-  return word;
-}
-
-StartMessage decode_word(std::string_view word) {
-  std::vector<std::uint8_t> bytes;
-  if (word.size() % 2 != 0) {
-    throw not_understood("half a byte");
-  }
-  for (std::size_t i = 0; i < word.size(); i += 2) {
-    bytes.push_back(static_cast<std::uint8_t>(hex_digit(word[i]) * 16 + hex_digit(word[i + 1])));
-  }
-  return from_bytes(bytes);
 }
 
 void enter(const StartMessage& message, std::size_t machine) {

@@ -26,11 +26,6 @@ std::string encode(const StartMessage& message);
 /// not come in time, protocol where it is something else.
 StartMessage read_start_message(int fd, std::chrono::milliseconds limit);
 
-/// The same as a word that means nothing to any shell, for those who get no input.
-std::string encode_word(const StartMessage& message);
-/// Throws Error(protocol).
-StartMessage decode_word(std::string_view word);
-
 /// Goes where the message says and sets the environment, that of `machine` included. Throws
 /// Error(config) for a folder that is not there, Error(protocol) for no such machine.
 void enter(const StartMessage& message, std::size_t machine);

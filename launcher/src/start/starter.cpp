@@ -1,5 +1,6 @@
 #include "start/starter.hpp"
 
+#include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "host/own_variables.hpp"
@@ -82,6 +83,9 @@ int StartingJob::run() {
   make_log_folder();
   const StartPlan start = with_carried(*plan_.start, environment_);
   for (ClientCommand& command : client_commands(start, log_folder_)) {
+    if (!command.input_file.empty()) {
+      write_file(command.input_file, command.first_input, Overwrite::no);
+    }
     command.words.front() = path_of(command.words.front(), environment_, start.working_directory);
     clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
   }
@@ -159,7 +163,9 @@ void StartingJob::begin(Client& client) {
   client.process.emplace(
       io_.get_executor(), client_spec(client, read_end.get()), out.out.get(), out.err.get(),
       WorkerSurroundings{.cgroup = &remains_.cgroup(), .descriptors = descriptors_.original()});
-  client.input->send(client.command.first_input);
+  if (client.command.input_file.empty()) {
+    client.input->send(client.command.first_input);
+  }
   if (client.command.is_controlled) {
     client.input->send(control::encode(control::Greeting{host_name()}));
   }

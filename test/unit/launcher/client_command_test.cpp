@@ -2,6 +2,7 @@
 
 #include "start/carried_environment.hpp"
 #include "start/start_message.hpp"
+#include "support/pipe.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 using namespace acc::launcher;
+using acc::test::Pipe;
 using Means = StartPlan::Means;
 
 namespace {
@@ -52,17 +54,34 @@ TEST_CASE("an ssh for each machine") {
   CHECK(commands[1].is_controlled);
 }
 
-TEST_CASE("one pdsh for all, whose input nobody hears") {
-  const auto commands = client_commands(two_machines(Means::pdsh), "/tmp/x");
+TEST_CASE("one pdsh for all, whose ssh read a file: command lines are for all to see") {
+  StartPlan plan = two_machines(Means::pdsh);
+  plan.environment["WANDB_API_KEY"] = "password";
+  plan.environment["PDSH_SSH_ARGS_APPEND"] = "-F  config";
+  plan.machines[0].variables["TOKEN"] = "password";
+  const auto commands = client_commands(plan, "/tmp/x");
   REQUIRE(commands.size() == 1);
-  CHECK(has(commands[0].words, "node0,me@node1"));
+  const std::vector<std::string>& words = commands[0].words;
+  CHECK(has(words, "node0,me@node1"));
   CHECK_FALSE(commands[0].is_controlled);
-  CHECK(commands[0].environment.at("PDSH_SSH_ARGS_APPEND").starts_with("-J gate "));
-  const std::string& command = commands[0].words.back();
-  const StartMessage message = decode_word(command.substr(command.rfind(' ') + 1));
-  CHECK(command.find(" %n ") != std::string::npos);
+  CHECK(commands[0].environment.empty());
+  CHECK(commands[0].input_file == "/tmp/x/start");
+  CHECK(has(words, "/tmp/x/start"));
+  const auto ssh = std::ranges::find(words, "ssh");
+  CHECK(std::vector(ssh + 1, ssh + 5) == std::vector<std::string>{"-F", "config", "-J", "gate"});
+  CHECK(*(std::ranges::find(words, "-p") + 1) == "2222");
+  CHECK(words.back().ends_with(" '/opt/it'\\''s/acclaunch' %n"));
+  for (const std::string& word : words) {
+    CHECK(word.find("password") == std::string::npos);
+    CHECK(word.find("train.py") == std::string::npos);
+  }
+  const Pipe pipe;
+  pipe.write(commands[0].first_input);
+  const StartMessage message = read_start_message(pipe.out.get(), std::chrono::seconds(20));
   CHECK(message.machines.size() == 2);
+  CHECK(message.machines[0].at("TOKEN") == "password");
   CHECK(message.machines[1].at("ACC_MACHINE_RANK") == "1");
+  CHECK(message.environment.at("WANDB_API_KEY") == "password");
   CHECK(message.environment.at("ACC_NUM_MACHINES") == "2");
   CHECK(message.arguments.back() == "train.py");
 }
@@ -88,8 +107,9 @@ TEST_CASE("which variables go along") {
                                          {"SSH_AUTH_SOCK", "/tmp/s"}, {"NCCL_DEBUG", "INFO"},
                                          {"WANDB_API_KEY", "secret"}, {"SLURM_JOB_ID", "3"},
                                          {"ACC_CONTROL", "stdin"},    {"CUDA_VISIBLE_DEVICES", "1"},
-                                         {"PYTHONPATH", "/p"},        {"BASH_FUNC_x%%", "() {}"},
-                                         {"TERM", "xterm"},           {"TERMS", "of use"}};
+                                         {"ACC_JOB_SECRET", "0"},     {"PYTHONPATH", "/p"},
+                                         {"BASH_FUNC_x%%", "() {}"},  {"TERM", "xterm"},
+                                         {"TERMS", "of use"}};
   const auto names = [&own](Means means) {
     std::vector<std::string> found;
     for (const auto& [name, value] : environment_for_other_machines(own, means)) {
@@ -100,6 +120,6 @@ TEST_CASE("which variables go along") {
   };
   using Names = std::vector<std::string>;
   CHECK(names(Means::ssh) == Names{"NCCL_DEBUG", "PATH", "PYTHONPATH", "TERMS", "WANDB_API_KEY"});
-  CHECK(names(Means::pdsh) == Names{"NCCL_DEBUG", "PATH", "PYTHONPATH"});
+  CHECK(names(Means::pdsh) == names(Means::ssh));
   CHECK(names(Means::srun).empty());
 }

@@ -1,10 +1,9 @@
 #include "start/start_message.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/base/unique_fd.hpp"
+#include "support/pipe.hpp"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,6 +12,7 @@
 using namespace acc::launcher;
 using acc::Errc;
 using acc::Error;
+using acc::test::Pipe;
 
 namespace {
 
@@ -23,20 +23,6 @@ const StartMessage kMessage{
     .arguments = {"torchrun", "--nnodes", "", "it's \"$HOME\"\n\xff"},
     .environment = {{"EMPTY", ""}, {"BYTES", "\x01\xfe=\n"}},
     .machines = {{{"ACC_MACHINE_RANK", "0"}}, {{"ACC_MACHINE_RANK", "1"}}},
-};
-
-struct Pipe {
-  Pipe() {
-    std::array<int, 2> ends{};
-    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
-    out.reset(ends[0]);
-    in.reset(ends[1]);
-  }
-  void write(const std::string& bytes) const {
-    REQUIRE(::write(in.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
-  }
-  acc::UniqueFd out;
-  acc::UniqueFd in;
 };
 
 Errc code_of(const auto& body) {
@@ -58,12 +44,6 @@ TEST_CASE("a start message leaves what follows it") {
   std::array<char, 8> rest{};
   CHECK(::read(pipe.out.get(), rest.data(), rest.size()) == 5);
   CHECK(std::string(rest.data()) == "beat\n");
-}
-
-TEST_CASE("a start message as a word") {
-  const std::string word = encode_word(kMessage);
-  CHECK(word.find_first_not_of("0123456789abcdef") == std::string::npos);
-  CHECK(decode_word(word) == kMessage);
 }
 
 TEST_CASE("every truncation of a start message is a broken connection") {
@@ -97,9 +77,5 @@ TEST_CASE("what is no start message is not understood") {
     const Pipe pipe;
     pipe.write(bytes);
     CHECK(code_of([&] { read_start_message(pipe.out.get(), kLimit); }) == Errc::protocol);
-  }
-  for (const std::string word : {"", "a", "a0", "zz", "A0", "-"}) {
-    CAPTURE(word);
-    CHECK(code_of([&] { decode_word(word); }) == Errc::protocol);
   }
 }

@@ -18,7 +18,7 @@ struct StartMachine {
 struct StartPlan {
   enum class Means {
     ssh,   ///< an OpenSSH client for each machine
-    pdsh,  ///< one pdsh for all; it carries no input, so signals end the connection
+    pdsh,  ///< one pdsh for all; it carries no control messages, so signals end the connection
     srun,  ///< one srun of the Slurm job that this process belongs to; machines have no variables
   };
 
