@@ -1,6 +1,8 @@
 #include "session.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/rendezvous/store.hpp"
+#include "client_keys.hpp"
 
 #include <fmt/format.h>
 
@@ -161,14 +163,18 @@ void Session::multi_get(const wire::RequestView& request, std::string& out) cons
 }
 
 void Session::list_keys(std::string& out) const {
-  const KeyTable::Values& stored = table_.values();
+  static const std::string unlisted = client_key(kUnlistedKeys);
+  std::vector<std::string_view> listed;
   std::size_t size = kLengthBytes;
-  for (const auto& [key, value] : stored) {
-    size += kLengthBytes + key.size();
+  for (const auto& [key, value] : table_.values()) {
+    if (!key.starts_with(unlisted)) {
+      listed.push_back(key);
+      size += kLengthBytes + key.size();
+    }
   }
   check_reply(size);
-  wire::put_i64(out, static_cast<std::int64_t>(stored.size()));
-  for (const auto& [key, value] : stored) {
+  wire::put_i64(out, static_cast<std::int64_t>(listed.size()));
+  for (const std::string_view key : listed) {
     wire::put_bytes(out, key);
   }
 }

@@ -1,5 +1,6 @@
 // The agent protocol in both directions. Input: what one side sends, without the hello.
 #include "acc/base/error.hpp"
+#include "acc/base/token.hpp"
 #include "input.hpp"
 #include "rounds/messages.hpp"
 
@@ -51,6 +52,7 @@ void check_meaning(const rounds::Enter& enter) {
   require(std::int64_t{machine.local_world_size} * terms.num_machines <= kMaxInt, "ranks fit");
   require(machine.machine_rank.value_or(0) >= 0, "a machine rank is a rank");
   require(is_address(machine.address) && machine.store_port > 0, "others can reach it");
+  require(machine.secret.empty() || acc::is_token(machine.secret), "workers can have the secret");
   require(is_name(machine.host) && is_name(enter.run_id), "names have a length");
 }
 
@@ -76,6 +78,7 @@ void check_meaning(const rounds::Formed& formed) {
   require(world_size <= kMaxInt, "ranks fit");
   require(round.round >= 0 && round.round < kMaxInt && round.restart_count >= 0, "counts");
   require(is_address(round.store_host) && round.store_port > 0, "workers can reach the store");
+  require(round.secret.empty() || acc::is_token(round.secret), "and have the secret");
 }
 
 void check_meaning(const rounds::End& message) {

@@ -45,17 +45,18 @@ def agent_frames():
 
 def meaningless_frames():
     """Right in form: ranks, sizes, times that nobody may act upon."""
-    one_machine = struct.pack("<3I", 1, 1, 2) + text("host") + struct.pack("<H", 29500)
+    one_machine = struct.pack("<3I", 1, 1, 2) + text("host") + struct.pack("<H", 29500) + text("")
     return [enter(local_world_size=2**31 - 1), enter(local_world_size=0), enter(-1), enter(heartbeat=4),
             enter(machines=(1, 65_537)), enter(close=-1), frame(1, b"\0\0"),
             frame(0, struct.pack("<2q", 0, 5000)), frame(0, struct.pack("<2q", 5000, 5000)),
             frame(3, i32(0, 0, -1) + one_machine), frame(3, i32(0, 0, 77) + one_machine),
-            frame(3, i32(0, 0, 0) + struct.pack("<I", 0) + text("host") + struct.pack("<H", 29500))]
+            frame(3, i32(0, 0, 0) + struct.pack("<I", 0) + text("host") + struct.pack("<H", 29500) + text("")),
+            enter(secret="x" * 32), frame(3, i32(0, 0, 0) + one_machine[:-4] + text("0" * 31))]
 
 
 def server_frames():
     sizes = struct.pack("<3I", 2, 1, 2) + struct.pack("<2I", 1, 3)  # runs of equal ones
-    formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500)
+    formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500) + text("0" * 32)
     settled = (b"\1" + i32(1) + text("host") + i32(1) + b"\1\0" + text("rank 1 failed")
                + struct.pack("<I", 1) + i32(0) + text("host") + text("a report") + b"\1")
     return [frame(0, struct.pack("<2q", 1000, 5000)), frame(1), frame(2, text("waiting")),

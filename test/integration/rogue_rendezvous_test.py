@@ -24,9 +24,11 @@ MOST_CONNECTIONS = 40
 MOST_BYTES = 100_000
 
 
-def formed(rank=0, sizes=(1, 1), round_number=0, restarts=0, host="127.0.0.1", port=1):
+def formed(rank=0, sizes=(1, 1), round_number=0, restarts=0, host="127.0.0.1", port=1,
+           secret="0" * 32):
     runs = struct.pack("<I", len(sizes)) + b"".join(struct.pack("<Ii", 1, size) for size in sizes)
-    return frame(3, i32(round_number, restarts, rank), runs, text(host), struct.pack("<H", port))
+    return frame(3, i32(round_number, restarts, rank), runs, text(host), struct.pack("<H", port),
+                 text(secret))
 
 
 # What the server sends, and what the launcher says of it.
@@ -43,6 +45,8 @@ SERVERS = {
     "round -1": (WELCOME + formed(round_number=-1), "round is -1, expected 0 to"),
     "no port": (WELCOME + formed(port=0), "store_port is 0, expected 1 to 65535"),
     "no host": (WELCOME + formed(host=""), "store_host is empty"),
+    "a short secret": (WELCOME + formed(secret="0" * 31), "secret is not 32 hexadecimal digits"),
+    "a secret of two lines": (WELCOME + formed(secret="0" * 15 + "\n" + "0" * 16), "secret is not 32 hexadecimal digits"),
     "the end only": (WELCOME, "the server closed it"),
 }
 
@@ -58,7 +62,7 @@ ROUNDS = {
 # Values that nobody may found or join a job with.
 CLIENTS = [enter(local_world_size=MAX_INT), enter(local_world_size=-1), enter(-1), enter(heartbeat=4),
            enter(heartbeat=0), enter(machines=(1, 65_537)), enter(machines=(5, 2)), enter(close=-1),
-           enter(pid=-1), enter(run_id="r" * 1_025)]
+           enter(pid=-1), enter(run_id="r" * 1_025), enter(secret="0" * 31)]
 
 
 class RogueServer(threading.Thread):

@@ -1,4 +1,5 @@
 // Two acclaunch processes on one host that play two machines.
+#include "acc/base/token.hpp"
 #include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/text.hpp"
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <set>
 
 using namespace acc::test;
 
@@ -178,6 +180,35 @@ TEST_CASE("two machines: c10d hands out the ranks, at a port of the workers' own
   machines[0].signal(SIGTERM);
   CHECK(machines[0].wait() == 128 + SIGTERM);
   CHECK(machines[1].wait() == 128 + SIGTERM);
+}
+
+TEST_CASE("the workers of all machines have one secret, which is the round's own") {
+  const std::map<std::string, std::string> outer = {{"ACC_JOB_SECRET", "an outer job's"}};
+  std::set<std::string> secrets;
+  for (const Way way : {Way::fixed, Way::c10d, Way::fixed}) {
+    CAPTURE(way_name(way));
+    const ReservedPort port;
+    TwoMachines machines(way, port, {}, "echo secret=$ACC_JOB_SECRET.", outer);
+    CHECK(machines[0].wait() == 0);
+    CHECK(machines[1].wait() == 0);
+    const std::string out = machines[0].out() + machines[1].out();
+    const std::size_t at = out.find("secret=");
+    REQUIRE(at != std::string::npos);
+    const std::string line = out.substr(at, out.find('.', at) - at);
+    CHECK(acc::is_token(line.substr(std::string("secret=").size())));
+    for (const int rank : {0, 1, 2, 3}) {
+      CHECK(contains(out, prefix(rank) + line + ".\n"));
+    }
+    secrets.insert(line);
+  }
+  CHECK(secrets.size() == 3);
+  Program alone(torchrun({"--nproc-per-node", "2"}, "echo secret=$ACC_JOB_SECRET."), outer);
+  CHECK(alone.wait() == 0);
+  CHECK(acc::is_token(alone.out().substr(alone.out().find('=') + 1, 32)));
+  Program plain({ACC_BIN_DIR "/acclaunch", "--cpu", "/bin/sh", "-c", "echo $ACC_JOB_SECRET"},
+                outer);
+  CHECK(plain.wait() == 0);
+  CHECK(plain.out() == "\n");
 }
 
 TEST_CASE("two machines: one job may end at a meeting point while another runs on") {

@@ -1,7 +1,7 @@
 """The agent protocol, docs/protocol.md, as bytes."""
 import struct
 
-HELLO = b"\xacacc\2"
+HELLO = b"\xacacc\3"
 
 
 def text(value):
@@ -19,15 +19,16 @@ def i32(*values):
 
 def enter(machine_rank=None, run_id="job", machines=(1, 2), last_call=30_000, heartbeat=5_000,
           agreed=(("the program", "train"), ("--zero_stage", "3")), only_asks=False, static=False,
-          close=30_000, host="host", local_world_size=2, pid=4711):
+          close=30_000, host="host", local_world_size=2, pid=4711,
+          secret="00112233445566778899aabbccddeeff"):
     """Type 0: run id, terms, times in ms, machine, rounds and restarts before, whether it asks."""
     terms = (bytes([static]) + i32(machines[1], machines[0], 0, 3) + struct.pack("<I", len(agreed))
              + b"".join(text(name) + text(value) for name, value in agreed))
     times = struct.pack("<5q", 600_000, last_call, heartbeat, 95_000, close)
     rank = b"\0" if machine_rank is None else b"\1" + i32(machine_rank)
     machine = (rank + text(host) + text("10.0.0.1") + struct.pack("<H", 29500)
-               + i32(local_world_size, pid))
-    return frame(0, text(run_id), terms, times, machine + b"\0", i32(0, 0),
+               + i32(local_world_size, pid) + b"\0" + text(secret))
+    return frame(0, text(run_id), terms, times, machine, i32(0, 0),
                  bytes([only_asks]))
 
 

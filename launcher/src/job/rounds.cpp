@@ -39,7 +39,8 @@ Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round) {
           .master_port = round.store_port,
           .run_id = plan.rendezvous.run_id,
           .round = round.round,
-          .restart_count = round.restart_count};
+          .restart_count = round.restart_count,
+          .secret = round.secret};
 }
 
 }  // namespace acc::launcher

@@ -1,6 +1,7 @@
 #include "job/rounds_alone.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/token.hpp"
 #include "acc/rendezvous/host_addresses.hpp"
 #include "acc/rendezvous/listener.hpp"
 
@@ -24,6 +25,7 @@ asio::awaitable<std::optional<Round>> RoundsAlone::next() {
   if (!round_) {
     round_.emplace();
     round_->local_world_sizes.push_back(plan_.local_world_size);
+    round_->secret = random_token();
     if (plan_.rendezvous.backend != RendezvousPlan::Backend::none) {
       co_await serve_store();
     }

@@ -1,6 +1,7 @@
 #include "job/rounds_together.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/token.hpp"
 #include "acc/rendezvous/main_process.hpp"
 #include "plan/agreed_terms.hpp"
 #include "supervision/supervisor.hpp"
@@ -59,15 +60,14 @@ RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std
     : io_(io),
       plan_(plan),
       host_(std::move(host)),
+      secret_(random_token()),
       agent_(io.get_executor(), plan.rendezvous.run_id, terms(plan), times(plan),
              {.on_end = std::move(events.on_end),
               .on_insist = std::move(events.on_insist),
               .on_progress = events.say,
               .before_connecting = [this] { return serves_if_nobody_does(); },
               .before_entering =
-                  [this](const std::string& address) {
-                    return serve_store_at(address);
-                  }}),
+                  [this](const std::string& address) { return serve_store_at(address); }}),
       say_(std::move(events.say)),
       address_(plan.rendezvous.address),
       pause_(io) {}
@@ -169,7 +169,7 @@ std::uint16_t RoundsTogether::serve_store_at(const std::string& address) {
     return plan_.rendezvous.port;
   }
   const bool is_given = address == plan_.rendezvous.local_address;
-  store_hosts_ = is_given               ? local_hosts_
+  store_hosts_ = is_given              ? local_hosts_
                  : address == address_ ? server_hosts_
                                        : std::vector<std::string>{address};
   renew_store();
@@ -210,9 +210,9 @@ void RoundsTogether::warn_of_another_machine(const rendezvous::HostAddresses& fo
     addresses.push_back(address.to_string());
   }
   const bool is_known = !addresses.empty();
-  const rendezvous::Advice advice =
-      is_known ? rendezvous::main_process_elsewhere(address_, addresses)
-               : rendezvous::main_process_unknown(address_, found.failure);
+  const rendezvous::Advice advice = is_known
+                                        ? rendezvous::main_process_elsewhere(address_, addresses)
+                                        : rendezvous::main_process_unknown(address_, found.failure);
   say_("warning: " + advice.what + ". " + advice.what_to_do +
        (is_known ? " Nothing is wrong where a gateway or a service leads from there to here" : ""));
 }
@@ -268,7 +268,8 @@ Machine RoundsTogether::this_machine() const {
                   .address = plan.local_address,
                   .store_port = store_ ? store_->port() : plan.port,
                   .local_world_size = plan_.local_world_size,
-                  .pid = ::getpid()};
+                  .pid = ::getpid(),
+                  .secret = secret_};
   if (ranks_are_given() || plan.machine_rank_was_given) {
     machine.machine_rank = plan_.machine_rank;
   }

@@ -66,6 +66,7 @@ class RoundsTogether : public Rounds {
   boost::asio::io_context& io_;
   const LaunchPlan& plan_;
   std::string host_;
+  std::string secret_;                            ///< of the workers, where this is machine 0
   std::optional<rendezvous::Server> rendezvous_;  ///< static: with the workers' store
   std::optional<rendezvous::Server> store_;       ///< c10d
   rendezvous::Agent agent_;

@@ -156,6 +156,10 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
   if (plan.identity != Identity::none && !plan.output.directory.empty()) {
     result[flight::kRecordVariable] = flight_record_of(plan.output, assignment.round, local_rank);
   }
+  result.erase(plugins::kJobSecretVariable);
+  if (plan.identity != Identity::none && !assignment.secret.empty()) {
+    result[plugins::kJobSecretVariable] = assignment.secret;
+  }
   result.erase("ACC_LOCAL_WORLD_SIZES");
   if (std::string sizes = uneven_sizes(node_of(plan, assignment)); !sizes.empty()) {
     result["ACC_LOCAL_WORLD_SIZES"] = std::move(sizes);

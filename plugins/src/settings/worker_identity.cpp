@@ -1,3 +1,4 @@
+#include "acc/base/token.hpp"
 #include "acc/plugins/settings.hpp"
 #include "settings/variables.hpp"
 
@@ -98,6 +99,13 @@ WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
   identity.master_port = static_cast<std::uint16_t>(reader.number("MASTER_PORT", 0, 0, 65535));
   identity.run_id = reader.text("TORCHELASTIC_RUN_ID", "none");
   identity.restart_count = reader.number("TORCHELASTIC_RESTART_COUNT", 0, 0);
+  identity.job_secret = reader.text(kJobSecretVariable, "");
+  if (!identity.job_secret.empty() && !is_token(identity.job_secret)) {
+    faults.collect([] {  // its value is nobody's business
+      throw Error(Errc::config, std::string(kJobSecretVariable) +
+                                    " must be 32 hexadecimal digits, as acclaunch sets it");
+    });
+  }
   faults.collect(
       [&] { identity.local_world_sizes = read_local_world_sizes(environment, identity); });
   return identity;

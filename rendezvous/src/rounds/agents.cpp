@@ -12,7 +12,7 @@ constexpr std::size_t kAgentBytes = 1024;
 }  // namespace
 
 std::size_t Agents::bytes_of(const Machine& machine) {
-  return kAgentBytes + machine.host.size() + machine.address.size();
+  return kAgentBytes + machine.host.size() + machine.address.size() + machine.secret.size();
 }
 
 std::size_t Agents::bytes_of(const Agent& agent) {

@@ -65,7 +65,8 @@ void Membership::form() {
   last_call_.reset();
   const Machine& first = members.front()->machine;
   has_formed_ = true;
-  Formed formed{{next_round_++, restart_count_, 0, {}, first.address, first.store_port}};
+  Formed formed{
+      {next_round_++, restart_count_, 0, {}, first.address, first.store_port, first.secret}};
   for (const Agent* agent : members) {
     formed.round.local_world_sizes.push_back(agent->machine.local_world_size);
   }

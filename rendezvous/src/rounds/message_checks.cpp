@@ -1,4 +1,5 @@
 #include "acc/base/error.hpp"
+#include "acc/base/token.hpp"
 #include "rounds/messages.hpp"
 
 #include <fmt/format.h>
@@ -48,6 +49,13 @@ void expect_address(std::string_view field, std::string_view text) {
   }
 }
 
+/// Workers get it in their environment, too.
+void expect_secret(std::string_view field, std::string_view text) {
+  if (!text.empty() && !is_token(text)) {
+    throw Error(Errc::protocol, fmt::format("{} is not 32 hexadecimal digits, nor empty", field));
+  }
+}
+
 void expect_port(std::string_view field, std::uint16_t port) {
   expect_number(field, port, 1, std::numeric_limits<std::uint16_t>::max());
 }
@@ -80,6 +88,7 @@ void check_machine(const Machine& machine) {
   expect_port("store_port", machine.store_port);
   expect_number("local_world_size", machine.local_world_size, 1, kMaxLocalWorldSize);
   expect_number("pid", machine.pid, 0, kMaxInt);
+  expect_secret("secret", machine.secret);
 }
 
 void check_end(const AttemptEnd& end, std::size_t max_reason) {
@@ -135,6 +144,7 @@ void check_fields(const Formed& formed) {
   }
   expect_address("store_host", round.store_host);
   expect_port("store_port", round.store_port);
+  expect_secret("secret", round.secret);
 }
 
 void check_fields(const Ends& message) {

@@ -23,7 +23,7 @@ constexpr std::tuple<> kFields;
 template <>
 constexpr auto kFields<Machine> =
     std::tuple{&Machine::machine_rank,     &Machine::host, &Machine::address, &Machine::store_port,
-               &Machine::local_world_size, &Machine::pid,  &Machine::serves};
+               &Machine::local_world_size, &Machine::pid,  &Machine::serves,  &Machine::secret};
 template <>
 constexpr auto kFields<Terms> =
     std::tuple{&Terms::ranks_are_given, &Terms::num_machines, &Terms::min_machines,
@@ -37,9 +37,9 @@ constexpr auto kFields<AttemptEnd> =
     std::tuple{&AttemptEnd::machine_rank, &AttemptEnd::host,  &AttemptEnd::exit_status,
                &AttemptEnd::restarts,     &AttemptEnd::cause, &AttemptEnd::reason};
 template <>
-constexpr auto kFields<Round> = std::tuple{&Round::round,        &Round::restart_count,
-                                           &Round::machine_rank, &Round::local_world_sizes,
-                                           &Round::store_host,   &Round::store_port};
+constexpr auto kFields<Round> = std::tuple{
+    &Round::round,      &Round::restart_count, &Round::machine_rank, &Round::local_world_sizes,
+    &Round::store_host, &Round::store_port,    &Round::secret};
 template <>
 constexpr auto kFields<MachineWord> =
     std::tuple{&MachineWord::machine_rank, &MachineWord::host, &MachineWord::report};

@@ -20,7 +20,7 @@ namespace acc::rendezvous::rounds {
 /// First byte: no store client (0) and no HTTP client (a letter) begins with it. Last: the version.
 inline constexpr std::string_view kHello{
     "\xac"
-    "acc\x02",
+    "acc\x03",
     5};
 
 /// Of a job. What a message could claim without bounds is memory.

@@ -309,6 +309,25 @@ TEST_CASE("machines may have differently many ranks, if it is said how many") {
   }
 }
 
+TEST_CASE("the secret of the job has one form, and a wrong one is not repeated in the error") {
+  const auto secret = [](const std::string& text) {
+    return settings_from_environment(with_identity({{"ACC_JOB_SECRET", text}})).identity.job_secret;
+  };
+  const std::string good = "00112233445566778899aabbccddeeff";
+  CHECK(secret(good) == good);
+  CHECK(settings_from_environment(with_identity({})).identity.job_secret.empty());
+  for (const std::string& wrong : {good + "0", good.substr(1), "G" + good.substr(1)}) {
+    try {
+      secret(wrong);
+      FAIL("accepted: ", wrong);
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      CHECK(text.find("ACC_JOB_SECRET must be 32 hexadecimal digits") != std::string::npos);
+      CHECK(text.find(wrong) == std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("the runtime's own variables") {
   const RuntimeSettings settings =
       settings_from_environment(with_identity({{"ACC_COLLECTIVE_TIMEOUT", "90"},

@@ -17,9 +17,9 @@ TEST_CASE_FIXTURE(Fixture, "a round is formed when all machines are there, whoev
   CHECK(world.heard<Welcome>(2) == Welcome{1s, 5s});
   CHECK(world.heard<Waiting>(2).text == "waiting for machines: 1 of 2 are here");
   enter({1});
-  CHECK(world.heard<Formed>(2).round == Round{0, 0, 1, {2, 2}, "10.0.0.1", 2001});
+  CHECK(world.heard<Formed>(2).round == Round{0, 0, 1, {2, 2}, "10.0.0.1", 2001, secret(1)});
   CHECK(world.heard<Welcome>(1) == Welcome{1s, 5s});
-  CHECK(world.heard<Formed>(1).round == Round{0, 0, 0, {2, 2}, "10.0.0.1", 2001});
+  CHECK(world.heard<Formed>(1).round == Round{0, 0, 0, {2, 2}, "10.0.0.1", 2001, secret(1)});
   report({1, 2});
   CHECK(all_heard<Settled>({1, 2}).settlement == Settlement{});
   check_no_more({1, 2});

@@ -18,7 +18,8 @@ using test::contains;
 using test::error_of;
 using namespace std::chrono_literals;
 
-const Machine kMachine{3, "node3", "10.0.0.3", 29400, 8, 4711};
+const std::string kSecret = "00112233445566778899aabbccddeeff";
+const Machine kMachine{3, "node3", "10.0.0.3", 29400, 8, 4711, true, kSecret};
 const AttemptEnd kEnd{2, "node2", 137, true, AttemptEnd::Cause::membership, "it is gone"};
 
 const std::vector<AgentMessage> kAgentMessages{
@@ -42,7 +43,7 @@ const std::vector<ServerMessage> kServerMessages{
     Welcome{1s, 5s},
     Beat{},
     Waiting{"waiting for machines 1,2 of 3"},
-    Formed{{7, 1, 2, {8, 8, 8, 4, 8}, "10.0.0.1", 1234}},
+    Formed{{7, 1, 2, {8, 8, 8, 4, 8}, "10.0.0.1", 1234, kSecret}},
     Ends{kEnd},
     Insisted{},
     Settled{{kEnd, {{0, "node0", "{}"}, {1, "node1", ""}}, Settlement::Next::next_round}},
@@ -118,20 +119,20 @@ TEST_CASE("the bytes are those of docs/protocol.md") {
                      .max_restarts = 1,
                      .agreed = {{"the program", "train2"}}},
                     {600s, 30s, 5s, 95s, 30s},
-                    {{}, "node1", "10.0.0.1", 29501, 8, 4711}};
+                    {{}, "node1", "10.0.0.1", 29501, 8, 4711, false, kSecret}};
   CHECK(documented('>') == std::string(kHello) + encoded(AgentMessage{enter}) +
                                encoded(AgentMessage{Report{false, "{}"}}));
   CHECK(documented('<') ==
         encoded(ServerMessage{Welcome{1s, 5s}}) +
             encoded(ServerMessage{Waiting{"waiting for machines: 1 of 2 are here"}}) +
-            encoded(ServerMessage{Formed{{0, 0, 0, {8, 8}, "10.0.0.1", 29501}}}) +
+            encoded(ServerMessage{Formed{{0, 0, 0, {8, 8}, "10.0.0.1", 29501, kSecret}}}) +
             encoded(ServerMessage{Settled{}}));
   CHECK(encoded(ServerMessage{Formed{{1, 0, 2, {8, 8, 4}, "a", 5}}}) ==
-        std::string("\x28\0\0\0\x03"
+        std::string("\x2c\0\0\0\x03"
                     "\x01\0\0\0\0\0\0\0\x02\0\0\0"
                     "\x02\0\0\0\x02\0\0\0\x08\0\0\0\x01\0\0\0\x04\0\0\0"
-                    "\x01\0\0\0a\x05\0",
-                    44));
+                    "\x01\0\0\0a\x05\0\0\0\0\0",
+                    48));
 }
 
 TEST_CASE("the message of a round does not grow with machines that are alike") {
@@ -221,6 +222,10 @@ TEST_CASE("a value that has the right form and no meaning is refused, and named"
   enter([](Enter& it) { it.terms.agreed[0].first = ""; }, "the length of a name to agree on is 0");
   enter([](Enter& it) { it.terms.agreed[0].second.assign(4097, 'x'); },
         "a value to agree on has 4097 bytes, at most 4096");
+  for (const std::string& wrong : {std::string("x"), kSecret + "0", "A" + kSecret.substr(1),
+                                   kSecret.substr(1) + std::string(1, '\0')}) {
+    enter([&](Enter& it) { it.machine.secret = wrong; }, "secret is not 32 hexadecimal digits");
+  }
 
   const auto formed = [](auto change, const std::string& message) {
     CAPTURE(message);
@@ -239,6 +244,7 @@ TEST_CASE("a value that has the right form and no meaning is refused, and named"
   formed([](Round& it) { it.restart_count = -1; }, "restart_count is -1, expected 0 to");
   formed([](Round& it) { it.store_host = ""; }, "store_host is empty");
   formed([](Round& it) { it.store_port = 0; }, "store_port is 0, expected 1 to 65535");
+  formed([](Round& it) { it.secret = "a b"; }, "secret is not 32 hexadecimal digits");
 
   const auto end = [](auto change, const std::string& message) {
     CAPTURE(message);

@@ -2,6 +2,8 @@
 
 #include "rounds_world.hpp"
 
+#include <fmt/format.h>
+
 namespace acc::rendezvous::rounds::test {
 
 using namespace std::chrono_literals;
@@ -13,6 +15,7 @@ struct Fixture {
   Terms terms{.num_machines = 2, .min_machines = 2};
   JobTimes times{.join = 60s, .last_call = 30s, .heartbeat = 5s, .settle = 95s, .close = 30s};
 
+  static std::string secret(AgentId agent) { return fmt::format("{:032x}", agent); }
   Enter introduction(AgentId agent) const {
     const int n = static_cast<int>(agent);
     Machine machine{.machine_rank = {},
@@ -20,7 +23,8 @@ struct Fixture {
                     .address = "10.0.0." + std::to_string(n),
                     .store_port = static_cast<std::uint16_t>(2000 + n),
                     .local_world_size = 2,
-                    .pid = 1000 + n};
+                    .pid = 1000 + n,
+                    .secret = secret(agent)};
     if (terms.ranks_are_given) {
       machine.machine_rank = n;
     }
@@ -53,6 +57,7 @@ struct Fixture {
         }
       }
       CHECK(round.machine_rank == rank++);
+      CHECK(round.secret == secret(agents.front()));
     }
     CHECK(round.num_machines() == rank);
     return round;

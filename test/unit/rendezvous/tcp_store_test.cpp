@@ -3,6 +3,7 @@
 #include "impostor.hpp"
 #include "support.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 
@@ -27,6 +28,19 @@ TEST_CASE("keys are sent as torch sends them") {
           test::encoded({.opcode = wire::Opcode::set, .keys = {"/k"}, .values = {"v1"}}));
   });
   TcpStore("127.0.0.1", server.port(), kSoon).set("k", "v1");
+}
+
+TEST_CASE("unlisted keys are there for those who know their names, and in no list") {
+  ServerThread server;
+  TcpStore store("127.0.0.1", server.port(), kSoon);
+  store.set(std::string(kUnlistedKeys) + "k", "v");
+  store.set("unlisted", "");
+  store.set("listed/unlisted/k", "");
+  CHECK(store.get(std::string(kUnlistedKeys) + "k", kSoon) == "v");
+  Keys listed = store.list_keys();
+  std::ranges::sort(listed);
+  CHECK(listed == Keys{"listed/unlisted/k", "unlisted"});
+  CHECK(store.num_keys() == 3);
 }
 
 TEST_CASE("a release that crosses the cancel counts as released") {

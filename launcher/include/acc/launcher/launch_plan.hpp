@@ -184,6 +184,7 @@ struct Assignment {
   std::string run_id = "none";
   int round = 0;          ///< of the job, from 0
   int restart_count = 0;  ///< rounds before it that ended with a failure
+  std::string secret{};   ///< of the job's workers; empty: they get none
 };
 
 /// The assignment of a plan that leaves nothing to be found out but the store's port; machines that

@@ -13,6 +13,11 @@ namespace acc::plugins {
 /// Names and values of environment variables; the launcher builds it, a worker reads it back.
 using Environment = std::map<std::string, std::string>;
 
+/// The secret of a job (acc/base/token.hpp), which the launchers of all machines share and give to
+/// their workers, and which is never put into a store: the runtime derives the names of its store
+/// keys from it, and ranks prove with it that they belong together.
+inline constexpr const char* kJobSecretVariable = "ACC_JOB_SECRET";
+
 /// The value of a variable, or `fallback` where it is unset or empty.
 std::string variable(const Environment& environment, const std::string& name,
                      const std::string& fallback = "");

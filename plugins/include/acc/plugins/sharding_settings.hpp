@@ -125,6 +125,8 @@ struct WorkerIdentity {
   std::uint16_t master_port = 0;
   std::string run_id = "none";
   int restart_count = 0;
+  /// ACC_JOB_SECRET, which all ranks have alike; empty: a launcher other than acclaunch.
+  std::string job_secret = {};
 
   bool operator==(const WorkerIdentity&) const = default;
 };

@@ -24,6 +24,8 @@ struct Machine {
   int local_world_size = 1;
   int pid = 0;          ///< of its agent, for messages
   bool serves = false;  ///< the rendezvous goes with it
+  /// The secret of the workers if it becomes machine 0 (acc/base/token.hpp); empty: none.
+  std::string secret{};
 
   bool operator==(const Machine&) const = default;
 };
@@ -87,6 +89,7 @@ struct Round {
   std::vector<int> local_world_sizes;  ///< by machine rank
   std::string store_host;              ///< of machine 0, for the workers' MASTER_ADDR
   std::uint16_t store_port = 0;
+  std::string secret{};  ///< of machine 0, for all workers; empty: none
 
   [[nodiscard]] int num_machines() const noexcept {
     return static_cast<int>(local_world_sizes.size());

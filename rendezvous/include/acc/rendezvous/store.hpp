@@ -12,6 +12,9 @@
 
 namespace acc::rendezvous {
 
+/// Keys that begin so are for those who know their names: a server of ours does not list them.
+inline constexpr std::string_view kUnlistedKeys = "unlisted/";
+
 /// A small shared dictionary through which ranks find each other: the semantics of torch's
 /// TCPStore, as an interface.
 ///
@@ -52,7 +55,8 @@ class Store {
   virtual bool delete_key(std::string_view key) = 0;
   /// Queues are not counted.
   virtual std::int64_t num_keys() = 0;
-  /// The names of all keys, in no order, without the queues.
+  /// The names of all keys, in no order, without the queues. Our server leaves out those that
+  /// begin with `kUnlistedKeys`.
   virtual std::vector<std::string> list_keys() = 0;
   virtual void append(std::string_view key, std::string_view value) = 0;
   /// Waits until all of `keys` exist and returns their values, in order.

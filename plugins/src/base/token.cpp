@@ -1,0 +1,40 @@
+#include "acc/base/token.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <sys/random.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace acc {
+namespace {
+
+constexpr std::string_view kDigits = "0123456789abcdef";
+constexpr std::size_t kBytes = 16;
+
+}  // namespace
+
+std::string random_token() {
+  std::array<unsigned char, kBytes> bytes{};
+  // Up to 256 bytes come whole; a signal interrupts only the wait for the first entropy.
+  while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    if (errno != EINTR) {
+      throw Error(Errc::internal,
+                  std::string("the kernel gives no random numbers: ") + std::strerror(errno));
+    }
+  }
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += kDigits[byte >> 4U];
+    text += kDigits[byte & 15U];
+  }
+  return text;
+}
+
+bool is_token(std::string_view text) noexcept {
+  return text.size() == 2 * kBytes && text.find_first_not_of(kDigits) == std::string_view::npos;
+}
+
+}  // namespace acc
