@@ -1,3 +1,4 @@
+#include "acc/rendezvous/tcp_store.hpp"
 #include "support/program.hpp"
 #include "support/text.hpp"
 
@@ -95,10 +96,9 @@ void check_peers(Layout layout, const Fault& fault) {
   std::printf(" ms\n");
 }
 
-/// Under a launcher a machine, which all print the same report.
-void check_report(Layout layout, const Fault& fault) {
-  const acc::test::ReservedPort port;
-  const int at_fault = layout.ranks - 1;
+/// A launcher for each machine, at the port.
+std::vector<std::unique_ptr<Program>> launch(Layout layout, const acc::test::ReservedPort& port,
+                                             const char* how, const char* timeout) {
   std::vector<std::unique_ptr<Program>> machines;
   for (int machine = 0; machine < layout.machines; ++machine) {
     std::vector<std::string> command = {std::string(ACC_BIN_DIR) + "/acclaunch",
@@ -113,12 +113,20 @@ void check_report(Layout layout, const Fault& fault) {
                                         "127.0.0.1",
                                         "--main_process_port",
                                         port.text()};
-    for (std::string& word : probe(at_fault, fault.how)) {
+    for (std::string& word : probe(layout.ranks - 1, how)) {
       command.push_back(std::move(word));
     }
     machines.push_back(std::make_unique<Program>(
-        command, std::map<std::string, std::string>{{"ACC_COLLECTIVE_TIMEOUT", fault.timeout}}));
+        command, std::map<std::string, std::string>{{"ACC_COLLECTIVE_TIMEOUT", timeout}}));
   }
+  return machines;
+}
+
+/// Under a launcher a machine, which all print the same report.
+void check_report(Layout layout, const Fault& fault) {
+  const acc::test::ReservedPort port;
+  const int at_fault = layout.ranks - 1;
+  const auto machines = launch(layout, port, fault.how, fault.timeout);
   const std::string rank = "rank " + std::to_string(at_fault);
   const std::string how = fault.how;
   for (const auto& machine : machines) {
@@ -135,6 +143,29 @@ void check_report(Layout layout, const Fault& fault) {
       const bool is_first = contains(machine->err(), "the job failed: " + rank + ": ");
       CHECK(((by_itself && is_first) || contains(machine->err(), late)));
     }
+  }
+}
+
+/// Four ranks on two machines wait for one. Somebody who reaches the store meanwhile.
+void check_stranger_at_store() {
+  const acc::test::ReservedPort port;
+  const auto machines = launch({"both", 4, 2}, port, "late", "3");
+  machines[1]->wait_for_text("at fault at ");  // all groups are made
+  acc::rendezvous::TcpStore store("127.0.0.1", static_cast<std::uint16_t>(std::stoi(port.text())),
+                                  std::chrono::seconds(30));
+  CHECK(store.num_keys() > 0);
+  CHECK(store.list_keys().empty());
+  for (const char* guess :
+       {"acc/none/0/0", "unlisted/acc/none/0/0", "unlisted/acc/0000000000000000/none/0/0"}) {
+    for (const char* group : {"world0", "world0/column0", "world0/column1"}) {
+      store.set(std::string(guess) + "/" + group + "/abort", "a stranger's words");
+    }
+  }
+  for (const auto& machine : machines) {
+    CHECK(machine->wait() == 42);
+    CAPTURE(machine->err());
+    CHECK(contains(machine->err(), "rank 3"));
+    CHECK_FALSE(contains(machine->err(), "a stranger's words"));
   }
 }
 
@@ -158,6 +189,10 @@ void check_time_limit() {
 
 TEST_CASE("the report of a job whose time is over names who was late") {
   check_time_limit();
+}
+
+TEST_CASE("who reaches the store of a job neither finds the keys of its ranks nor ends it") {
+  check_stranger_at_store();
 }
 
 TEST_CASE("peers of a rank that dies, leaves, stops or differs name it, and the unit") {

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -106,8 +107,18 @@ RankHardware decode_hardware(const std::string& text) {
   std::getline(lines, hardware.hardware_id);
   std::getline(lines, version);
   std::getline(lines, shares);
+  const bool whole = lines.good();
   std::getline(lines, hardware.nccl_problem, '\0');
-  hardware.nccl_version = std::atoi(version.c_str());
+  const char* const end = version.data() + version.size();
+  const auto parsed = std::from_chars(version.data(), end, hardware.nccl_version);
+  if (!whole || parsed.ec != std::errc() || parsed.ptr != end || hardware.nccl_version < 0 ||
+      (shares != "0" && shares != "1")) {
+    throw Error(
+        Errc::protocol,
+        fmt::format("what the store holds of a rank's hardware ({} bytes) is not what a rank "
+                    "writes: host, GPU, NCCL's version and 0 or 1, a line each",
+                    text.size()));
+  }
   hardware.shares_by_nccl = shares == "1";
   return hardware;
 }

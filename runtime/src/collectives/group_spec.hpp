@@ -1,5 +1,6 @@
 #pragma once
 
+#include "collectives/keyed_hash.hpp"
 #include "collectives/wait_board.hpp"
 
 #include <chrono>
@@ -22,6 +23,7 @@ struct GroupSpec {
   rendezvous::Store* store = nullptr;
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};
   std::shared_ptr<WaitBoard> board = {};  ///< null: nobody knows who waits for whom
+  HashKey secret = {};                    ///< of the job; zero: it has none
 
   /// Why `what` timed out for who waited for the member `peer`; `late` becomes the rank at fault.
   [[nodiscard]] std::string reason_of_timeout(int peer, const std::string& what, int& late) const;

@@ -7,6 +7,7 @@
 #include "acc/rendezvous/tcp_store.hpp"
 #include "collectives/gloo/gloo_group.hpp"
 #include "collectives/hierarchical/hierarchical_group.hpp"
+#include "collectives/keyed_hash.hpp"
 #include "collectives/shm/shm_group.hpp"
 #include "collectives/solo/solo_group.hpp"
 #include "collectives/staged/staged_group.hpp"
@@ -101,25 +102,30 @@ std::string address_towards(const std::string& host, std::uint16_t port) {
   return name.data();
 }
 
+std::string store_prefix(const plugins::WorkerIdentity& identity, std::string_view user) {
+  const std::uint64_t unknown_part = keyed_hash(hash_key(identity.job_secret), "store keys");
+  return fmt::format("{}{}/{:016x}/{}/{}", rendezvous::kUnlistedKeys, user, unknown_part,
+                     identity.run_id, identity.restart_count);
+}
+
 std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity) {
   if (identity.world_size == 1) {
     return nullptr;
   }
   auto store = std::make_unique<rendezvous::TcpStore>(identity.master_addr, identity.master_port,
                                                       std::chrono::seconds(60));
-  // Neither a restarted job nor a second runtime of this process may meet the keys of the one
-  // before.
+  // Nor may a second runtime of this process meet the keys of the one before.
   static std::atomic<int> connections = 0;
   return std::make_unique<rendezvous::PrefixStore>(
-      fmt::format("acc/{}/{}/{}", identity.run_id, identity.restart_count, connections++),
-      std::move(store));
+      fmt::format("{}/{}", store_prefix(identity, "acc"), connections++), std::move(store));
 }
 
 GroupFactory::GroupFactory(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
                            device::DevicePtr device, device::Backend* backend)
     : settings_(settings), store_(store), device_(std::move(device)), backend_(backend) {
   if (store_ != nullptr && settings_.identity.world_size > 1) {
-    board_ = std::make_shared<WaitBoard>(settings_.identity.rank, *store_);
+    board_ = std::make_shared<WaitBoard>(settings_.identity.rank, settings_.identity.world_size,
+                                         *store_);
   }
   if (backend_ != nullptr && settings_.identity.world_size > 1) {
     route_ = agree_on_route();
@@ -157,7 +163,8 @@ std::shared_ptr<ProcessGroup> GroupFactory::make(const std::vector<int>& ranks,
                  .rank = static_cast<int>(me - ranks.begin()),
                  .store = store_,
                  .timeout = settings_.collective_timeout,
-                 .board = board_};
+                 .board = board_,
+                 .secret = hash_key(settings_.identity.job_secret)};
   if (ranks.size() == 1) {
     return std::make_shared<SoloGroup>(std::move(spec), device_);
   }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace acc::rendezvous {
@@ -16,6 +17,10 @@ class Store;
 }
 
 namespace acc::collectives {
+
+/// What the keys of `user` begin with in the job's store: a name for this attempt alone, which who
+/// does not have the job's secret cannot know.
+std::string store_prefix(const plugins::WorkerIdentity& identity, std::string_view user);
 
 /// The job's store at MASTER_ADDR:MASTER_PORT, with the keys of this attempt; null for one rank.
 std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity);

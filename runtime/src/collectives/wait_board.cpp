@@ -13,13 +13,17 @@
 namespace acc::collectives {
 namespace {
 
+// After so many sleeps a wait is one that others are told of.
+constexpr int kLongWait = 4;
+
 std::string key_of(int rank) {
   return "waits/" + std::to_string(rank);
 }
 
 }  // namespace
 
-WaitBoard::WaitBoard(int rank, rendezvous::Store& store) : rank_(rank), origin_(store) {}
+WaitBoard::WaitBoard(int rank, int world_size, rendezvous::Store& store)
+    : rank_(rank), world_size_(world_size), origin_(store) {}
 
 WaitBoard::~WaitBoard() {
   thread_.request_stop();
@@ -80,7 +84,7 @@ int WaitBoard::late_rank(int rank) noexcept {
       const std::string text = store().get(key, std::chrono::seconds(5));
       int next = kNobody;
       std::from_chars(text.data(), text.data() + text.size(), next);
-      if (next == kNobody) {
+      if (next < 0 || next >= world_size_) {  // nobody, or no rank
         return late;
       }
       late = next;
@@ -88,6 +92,19 @@ int WaitBoard::late_rank(int rank) noexcept {
   } catch (const std::exception&) {
   }
   return rank;
+}
+
+LongWait::~LongWait() {
+  if (told_ && std::uncaught_exceptions() == exceptions_) {
+    board_->waits_for(WaitBoard::kNobody);
+  }
+}
+
+void LongWait::goes_on(int rank) noexcept {
+  if (board_ != nullptr && ++sleeps_ >= kLongWait) {
+    told_ = true;
+    board_->waits_for(rank);
+  }
 }
 
 }  // namespace acc::collectives

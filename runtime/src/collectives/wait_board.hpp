@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <stop_token>
@@ -18,7 +19,7 @@ namespace acc::collectives {
 class WaitBoard {
  public:
   /// `store` outlives it; only cloned, on the board's own thread.
-  WaitBoard(int rank, rendezvous::Store& store);
+  WaitBoard(int rank, int world_size, rendezvous::Store& store);
   ~WaitBoard();
 
   /// This rank has been waiting for `rank` for a while; kNobody: it goes on. Does not block.
@@ -34,6 +35,7 @@ class WaitBoard {
   rendezvous::Store& store();
 
   const int rank_;
+  const int world_size_;
   rendezvous::Store& origin_;
   std::mutex store_mutex_;  ///< guards store_
   std::unique_ptr<rendezvous::Store> store_;
@@ -42,6 +44,26 @@ class WaitBoard {
   int waits_for_ = kNobody;
   int said_ = kNobody;
   std::jthread thread_;
+};
+
+/// Tells the board of a wait that takes long. After a wait that failed the board keeps it: others,
+/// whose time is up a little later, still have to ask.
+class LongWait {
+ public:
+  /// `board` may be null.
+  explicit LongWait(WaitBoard* board) noexcept : board_(board) {}
+  ~LongWait();
+  LongWait(const LongWait&) = delete;
+  LongWait& operator=(const LongWait&) = delete;
+
+  /// Another sleep is over, and `rank` is still waited for.
+  void goes_on(int rank) noexcept;
+
+ private:
+  WaitBoard* board_;
+  int sleeps_ = 0;
+  bool told_ = false;
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace acc::collectives

@@ -13,7 +13,6 @@
 #include "doctor/gather.hpp"
 #include "doctor/report.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -126,7 +125,7 @@ std::shared_ptr<acc::rendezvous::Store> connect(const acc::plugins::WorkerIdenti
       identity.master_addr, identity.master_port, kStoreLimit,
       acc::rendezvous::TcpStoreOptions{.call_timeout = kStoreLimit});
   return std::make_shared<acc::rendezvous::PrefixStore>(
-      fmt::format("acc/doctor/{}/{}", identity.run_id, identity.restart_count), std::move(store));
+      acc::collectives::store_prefix(identity, "doctor"), std::move(store));
 }
 
 int examine_together(Options options, acc::plugins::RuntimeSettings settings) {

@@ -13,6 +13,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <csignal>
@@ -22,16 +23,28 @@
 namespace acc::collectives {
 namespace {
 
-/// Our store as Gloo wants to see one.
+/// Our store as Gloo wants to see one. Under its number a rank puts the addresses at which it
+/// listens for each of the others, as structs that begin with a sockaddr_storage.
 class StoreForGloo final : public gloo::rendezvous::Store {
  public:
-  StoreForGloo(rendezvous::Store& store, std::string prefix, std::chrono::milliseconds timeout)
-      : store_(store), prefix_(std::move(prefix)), timeout_(timeout) {}
+  StoreForGloo(rendezvous::Store& store, const GroupSpec& spec)
+      : store_(store),
+        prefix_(spec.name + "/gloo/"),
+        timeout_(spec.timeout),
+        own_number_(std::to_string(spec.rank)),
+        num_peers_(spec.ranks.size() - 1) {}
   void set(const std::string& key, const std::vector<char>& data) override {
-    store_.set(prefix_ + key, {data.data(), data.size()});
+    const std::string_view value(data.data(), data.size());
+    if (key == own_number_) {
+      own_addresses_ = value;
+    }
+    store_.set(prefix_ + key, value);
   }
   std::vector<char> get(const std::string& key) override {
     const std::string value = store_.get(prefix_ + key, timeout_);
+    if (key.find_first_not_of("0123456789") == std::string::npos) {
+      check_addresses(key, value);
+    }
     return {value.begin(), value.end()};
   }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
@@ -45,9 +58,32 @@ class StoreForGloo final : public gloo::rendezvous::Store {
   }
 
  private:
+  /// Gloo cuts a peer's addresses out by their number: they must be as long, and of the same
+  /// family, as this rank's own.
+  void check_addresses(const std::string& key, std::string_view value) const {
+    const std::size_t each = own_addresses_.size() / num_peers_;
+    const auto family = [&](std::string_view addresses, std::size_t i) {
+      return addresses.substr(i * each, sizeof(sa_family_t));
+    };
+    bool good = value.size() == own_addresses_.size() && each > sizeof(sa_family_t);
+    for (std::size_t i = 0; good && i < num_peers_; ++i) {
+      good = family(value, i) == family(own_addresses_, i);
+    }
+    if (!good) {
+      throw Error(
+          Errc::protocol,
+          fmt::format("store key {}{} holds {} bytes that are not {} addresses of a rank as "
+                      "Gloo writes them, of {} bytes in all",
+                      prefix_, key, value.size(), num_peers_, own_addresses_.size()));
+    }
+  }
+
   rendezvous::Store& store_;
-  std::string prefix_;
-  std::chrono::milliseconds timeout_;
+  const std::string prefix_;
+  const std::chrono::milliseconds timeout_;
+  const std::string own_number_;
+  const std::size_t num_peers_;
+  std::string own_addresses_;
 };
 
 std::shared_ptr<gloo::transport::Device> make_device(const std::string& address) {
@@ -185,7 +221,7 @@ GlooGroup::GlooGroup(GroupSpec spec, const std::string& address) : spec_(std::mo
     auto device = make_device(address);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
     context->setTimeout(spec_.timeout);
-    StoreForGloo store(*spec_.store, spec_.name + "/gloo/", spec_.timeout);
+    StoreForGloo store(*spec_.store, spec_);
     context->connectFullMesh(store, device);
     context_ = std::move(context);
   } catch (const Error&) {

@@ -20,6 +20,8 @@ constexpr auto kLongWait = 250ms;
 constexpr auto kAbortInterval = 1s;
 // Ranks may differ in one that none of them waits in yet.
 constexpr std::size_t kComparedCalls = 16;
+// Of a reason, which may come from anybody who reaches the store.
+constexpr std::size_t kMaxReason = 4096;
 
 using Calls = std::map<std::uint32_t, std::string>;
 
@@ -146,13 +148,17 @@ void StallWatch::run(const std::stop_token& stop) {
   }
 }
 
+std::string StallWatch::abort_text() const {
+  return store_->get(spec_.name + "/abort", 5s).substr(0, kMaxReason);
+}
+
 std::optional<std::string> StallWatch::compare(const Calls& mine) {
   const std::lock_guard lock(store_mutex_);
   try {
     store_->set(call_key(spec_.rank), encode(mine));
     const std::string abort_key = spec_.name + "/abort";
     if (store_->check(std::span(&abort_key, 1))) {
-      known_.set(store_->get(abort_key, 5s));
+      known_.set(abort_text());
       return known_.get();
     }
     for (int r = 0; r < static_cast<int>(spec_.ranks.size()); ++r) {
@@ -196,7 +202,7 @@ std::optional<std::string> StallWatch::abort_reason() noexcept {
   try {
     const std::string key = spec_.name + "/abort";
     if (store_->check(std::span(&key, 1))) {
-      known_.set(store_->get(key, 5s));
+      known_.set(abort_text());
     }
   } catch (const Error&) {
   }

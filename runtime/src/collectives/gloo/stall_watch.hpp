@@ -52,6 +52,7 @@ class StallWatch {
     std::function<void()> cancel;
   };
   void run(const std::stop_token& stop);
+  [[nodiscard]] std::string abort_text() const;
   std::optional<std::string> compare(const Calls& mine);
   void await_wait(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
   [[nodiscard]] std::string call_key(int rank) const;

@@ -23,7 +23,8 @@ constexpr std::string_view to_string(OpKind kind) noexcept {
   constexpr std::array<std::string_view, 7> kNames = {
       "barrier",   "all_gather", "reduce_scatter", "all_reduce", "all_reduce (figures)",
       "broadcast", "allocate"};
-  return kNames[static_cast<std::size_t>(kind)];
+  const auto index = static_cast<std::size_t>(kind);
+  return index < kNames.size() ? kNames[index] : "an unknown call";  // a peer may say anything
 }
 
 /// What a rank says of one collective when it issues it: enough for the peers to check that they
@@ -60,7 +61,7 @@ struct alignas(64) RankControl {
   Counter finished;        ///< collectives whose inputs of the peers this rank has read
   Counter chunk_posted;    ///< staged chunks written
   Counter chunk_finished;  ///< staged chunks of the peers read
-  std::atomic<std::int32_t> pid{0};
+  std::int32_t pid = 0;    ///< set by rank 0 before the others have the block
   std::atomic<std::uint32_t> departed{0};
   std::array<OpDescriptor, kDescriptorRing> ring;
 };

@@ -1,8 +1,6 @@
 #include "collectives/shm/shm_channel.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/rendezvous/store.hpp"
-#include "collectives/shm/descriptor_server.hpp"
 #include "collectives/shm/futex.hpp"
 
 #include <fcntl.h>
@@ -10,6 +8,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,7 +16,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <exception>
 #include <fstream>
 #include <new>
 #include <thread>
@@ -27,23 +25,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Its size stays, and so do the seals.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
 // A dead peer is noticed by its pidfd between two sleeps; this bounds how late.
 constexpr auto kLivenessInterval = 50ms;
-// After so many sleeps a wait is one that others are told of.
-constexpr int kLongWait = 4;
-
 void pause_cpu() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
-}
-
-std::string descriptor_path(int pid, int fd) {
-  return fmt::format("/proc/{}/fd/{}", pid, fd);
-}
-
-UniqueFd reopen(int pid, int fd) {
-  return UniqueFd(::open(descriptor_path(pid, fd).c_str(), O_RDWR | O_CLOEXEC));
 }
 
 /// For kernels and sandboxes without pidfds. A process that ended and that nobody reaped is dead.
@@ -56,34 +46,6 @@ bool is_alive(pid_t pid) {
   const auto name_end = stat.rfind(')');  // "17 (a name) S 4 …"
   return name_end == std::string::npos || stat.compare(name_end, 3, ") Z") != 0;
 }
-
-/// Tells the board of a wait that takes long. After a wait that failed the board keeps it: others,
-/// whose time is up a little later, still have to ask.
-class LongWait {
- public:
-  LongWait(WaitBoard* board, int rank) : board_(board), rank_(rank) {}
-  ~LongWait() {
-    if (told_ && std::uncaught_exceptions() == exceptions_) {
-      board_->waits_for(WaitBoard::kNobody);
-    }
-  }
-  LongWait(const LongWait&) = delete;
-  LongWait& operator=(const LongWait&) = delete;
-
-  void goes_on() noexcept {
-    if (board_ != nullptr && ++sleeps_ == kLongWait) {
-      told_ = true;
-      board_->waits_for(rank_);
-    }
-  }
-
- private:
-  WaitBoard* board_;
-  int rank_;
-  int sleeps_ = 0;
-  bool told_ = false;
-  int exceptions_ = std::uncaught_exceptions();
-};
 
 }  // namespace
 
@@ -102,30 +64,27 @@ SharedMapping SharedMapping::map(UniqueFd fd, std::size_t nbytes) {
 }
 
 SharedMapping SharedMapping::create(std::size_t nbytes) {
-  UniqueFd fd(::memfd_create("acc", MFD_CLOEXEC));
-  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
+  UniqueFd fd(::memfd_create("acc", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0 ||
+      ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
     throw Error(Errc::out_of_memory, fmt::format("cannot make {} bytes of shared memory: {}",
                                                  nbytes, std::strerror(errno)));
-  }
-  if (!reopen(::getpid(), fd.get())) {
-    serve_descriptor(fd.get());
   }
   return map(std::move(fd), nbytes);
 }
 
-SharedMapping SharedMapping::open(int pid, int fd, std::size_t nbytes) {
-  const std::string path = descriptor_path(pid, fd);
-  UniqueFd opened = reopen(pid, fd);
-  if (!opened) {
-    opened = ask_for_descriptor(pid, fd);
+SharedMapping SharedMapping::open(UniqueFd fd, std::size_t nbytes) {
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);  // fails for what is not in memory
+  struct stat state {};
+  if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(fd.get(), &state) != 0 ||
+      state.st_size != static_cast<off_t>(nbytes)) {
+    throw Error(
+        Errc::protocol,
+        fmt::format("what is said to be the group's shared memory is not a sealed memory file "
+                    "of {} bytes",
+                    nbytes));
   }
-  if (!opened) {
-    throw Error(Errc::collective,
-                fmt::format("cannot open the group's shared memory {}: {} (ranks of one host must "
-                            "run as one user and see each other's processes)",
-                            path, std::strerror(errno)));
-  }
-  return map(std::move(opened), nbytes);
+  return map(std::move(fd), nbytes);
 }
 
 SharedMapping::SharedMapping(SharedMapping&& other) noexcept
@@ -150,33 +109,48 @@ ShmChannel::ShmChannel(GroupSpec spec) : spec_(std::move(spec)) {
   const auto count = spec_.ranks.size();
   const std::size_t nbytes =
       sizeof(ControlHead) + count * sizeof(RankControl) + count * 2 * kStagingChunk;
-  const std::string key = spec_.name + "/shm";
-  if (spec_.rank == 0) {
-    mapping_ = SharedMapping::create(nbytes);
-    new (mapping_.data()) ControlHead();
-    for (std::size_t r = 0; r < count; ++r) {
-      new (mapping_.data() + sizeof(ControlHead) + r * sizeof(RankControl)) RankControl();
-    }
-    if (count > 1) {
-      spec_.store->set(key, fmt::format("{} {}", ::getpid(), mapping_.fd()));
-    }
-  } else {
-    const std::string where = spec_.store->get(key, spec_.timeout);
-    int pid = 0;
-    int fd = -1;
-    if (std::sscanf(where.c_str(), "%d %d", &pid, &fd) != 2) {
-      throw Error(Errc::protocol,
-                  fmt::format("store key {} holds '{}', expected 'PID FD'", key, where));
-    }
-    mapping_ = SharedMapping::open(pid, fd, nbytes);
+  if (count > 1) {
+    links_.emplace(spec_);
   }
+  mapping_ = spec_.rank == 0 ? make_control_block(nbytes) : take_shared(nbytes);
   head_ = std::launder(reinterpret_cast<ControlHead*>(mapping_.data()));
   ranks_ = std::launder(reinterpret_cast<RankControl*>(mapping_.data() + sizeof(ControlHead)));
   staging_ = mapping_.data() + sizeof(ControlHead) + count * sizeof(RankControl);
+  for (int r = 0; r < size(); ++r) {
+    pids_.push_back(control(r).pid);
+  }
   pidfds_.resize(count);
   // Spinning pays only where every rank has a core of its own.
   spins_ = count <= std::thread::hardware_concurrency() ? 300 : 0;
-  own().pid.store(::getpid());
+}
+
+SharedMapping ShmChannel::make_control_block(std::size_t nbytes) const {
+  SharedMapping block = SharedMapping::create(nbytes);
+  new (block.data()) ControlHead();
+  for (int r = 0; r < size(); ++r) {
+    auto* const control =
+        new (block.data() + sizeof(ControlHead) + static_cast<std::size_t>(r) * sizeof(RankControl))
+            RankControl();
+    control->pid = r == 0 ? ::getpid() : links_->pid(r);
+  }
+  give(block);
+  return block;
+}
+
+void ShmChannel::give(const SharedMapping& mapping) const {
+  if (links_) {
+    links_->give(mapping.fd(), mapping.nbytes());
+  }
+}
+
+SharedMapping ShmChannel::make_shared(std::size_t nbytes) const {
+  SharedMapping made = SharedMapping::create(nbytes);
+  give(made);
+  return made;
+}
+
+SharedMapping ShmChannel::take_shared(std::size_t nbytes) const {
+  return SharedMapping::open(links_->take(nbytes), nbytes);
 }
 
 ShmChannel::~ShmChannel() {
@@ -214,7 +188,7 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
     pause_cpu();
   }
   const auto deadline = std::chrono::steady_clock::now() + spec_.timeout;
-  LongWait long_wait(spec_.board.get(), global_rank(peer));
+  LongWait long_wait(spec_.board.get());
   auto& sleepers = const_cast<RankControl::Counter&>(counter).sleepers;
   while (!reached(counter, target)) {
     throw_if_aborted();
@@ -228,7 +202,7 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
       return;
     }
     check_peer(peer, counter, target, what);
-    long_wait.goes_on();
+    long_wait.goes_on(global_rank(peer));
     if (std::chrono::steady_clock::now() > deadline) {
       int late = -1;
       const std::string reason = spec_.reason_of_timeout(peer, what(), late);
@@ -240,10 +214,7 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
 }
 
 const char* ShmChannel::end_of(int peer) const {
-  const std::int32_t pid = control(peer).pid.load();
-  if (pid == 0) {
-    return nullptr;
-  }
+  const pid_t pid = pids_[static_cast<std::size_t>(peer)];
   const std::lock_guard lock(pidfds_mutex_);
   auto& pidfd = pidfds_[static_cast<std::size_t>(peer)];
   if (!pidfd) {
@@ -262,26 +233,34 @@ void ShmChannel::check_peer(int peer, const RankControl::Counter& counter, std::
   if (end != nullptr && !reached(counter, target)) {
     throw_if_aborted();
     fail(peer, fmt::format("rank {} (pid {}) {} before it came to {}", global_rank(peer),
-                           control(peer).pid.load(), end, what()));
+                           pids_[static_cast<std::size_t>(peer)], end, what()));
   }
 }
 
 std::optional<std::string> ShmChannel::failure() const {
   if (head_->abort_state.load(std::memory_order_acquire) == 2) {
-    return std::string(head_->abort_text.data());
+    return abort_reason();
   }
   for (int r = 0; r < size(); ++r) {
     const char* end = r == rank() ? nullptr : end_of(r);
     if (end != nullptr) {
-      return fmt::format("rank {} (pid {}) {}", global_rank(r), control(r).pid.load(), end);
+      return fmt::format("rank {} (pid {}) {}", global_rank(r), pids_[static_cast<std::size_t>(r)],
+                         end);
     }
   }
   return std::nullopt;
 }
 
+std::string ShmChannel::abort_reason() const {
+  const auto& text = head_->abort_text;
+  return {text.data(), ::strnlen(text.data(), text.size())};
+}
+
 void ShmChannel::throw_if_aborted() const {
   if (head_->abort_state.load(std::memory_order_acquire) == 2) {
-    throw Error(Errc::collective, std::string(head_->abort_text.data()), head_->abort_rank);
+    const std::int32_t rank = head_->abort_rank;
+    const bool is_member = std::ranges::find(spec_.ranks, rank) != spec_.ranks.end();
+    throw Error(Errc::collective, abort_reason(), is_member ? std::optional(rank) : std::nullopt);
   }
 }
 

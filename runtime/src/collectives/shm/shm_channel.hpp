@@ -3,6 +3,7 @@
 #include "acc/base/unique_fd.hpp"
 #include "collectives/group_spec.hpp"
 #include "collectives/shm/control_block.hpp"
+#include "collectives/shm/descriptor_links.hpp"
 
 #include <chrono>
 #include <functional>
@@ -19,10 +20,12 @@ namespace acc::collectives {
 class SharedMapping {
  public:
   SharedMapping() = default;
-  /// Makes `nbytes` of zeroed shared memory. Throws Error(out_of_memory).
+  /// Makes `nbytes` of zeroed shared memory whose size nobody can change. Throws
+  /// Error(out_of_memory).
   static SharedMapping create(std::size_t nbytes);
-  /// Maps what process `pid` holds as descriptor `fd`.
-  static SharedMapping open(int pid, int fd, std::size_t nbytes);
+  /// Maps memory that another process made so. Throws Error(protocol) for anything else: memory
+  /// that shrinks later would end this process at an access.
+  static SharedMapping open(UniqueFd fd, std::size_t nbytes);
   SharedMapping(SharedMapping&& other) noexcept;
   SharedMapping& operator=(SharedMapping&& other) noexcept;
   ~SharedMapping();
@@ -55,6 +58,12 @@ class ShmChannel {
   }
   [[nodiscard]] const GroupSpec& spec() const noexcept { return spec_; }
 
+  /// On rank 0: makes memory that all ranks share and gives it to the others, without waiting.
+  SharedMapping make_shared(std::size_t nbytes) const;
+  /// On the others: waits for what rank 0 gives. Throws Error(protocol) where that is no sealed
+  /// memory of `nbytes`.
+  SharedMapping take_shared(std::size_t nbytes) const;
+
   [[nodiscard]] RankControl& control(int rank) const noexcept { return ranks_[rank]; }
   [[nodiscard]] RankControl& own() const noexcept { return ranks_[spec_.rank]; }
   /// This rank's two staging chunks, or a peer's.
@@ -78,16 +87,21 @@ class ShmChannel {
   [[nodiscard]] std::optional<std::string> failure() const;
 
  private:
+  SharedMapping make_control_block(std::size_t nbytes) const;
+  void give(const SharedMapping& mapping) const;
+  [[nodiscard]] std::string abort_reason() const;
   /// "ended" or "left the group", if `peer` did.
   [[nodiscard]] const char* end_of(int peer) const;
   void check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
                   const std::function<std::string()>& what);
 
-  GroupSpec spec_;
+  const GroupSpec spec_;
+  std::optional<DescriptorLinks> links_;  ///< none: one rank
   SharedMapping mapping_;
   ControlHead* head_ = nullptr;
   RankControl* ranks_ = nullptr;
   std::byte* staging_ = nullptr;
+  std::vector<pid_t> pids_;          ///< by rank, as the kernel told rank 0
   mutable std::mutex pidfds_mutex_;  ///< guards pidfds_
   mutable std::vector<UniqueFd> pidfds_;
   int spins_ = 0;

@@ -36,7 +36,7 @@ WorkPtr ShmGroup::all_gather(const void* shard, void* out, std::size_t shard_nby
         [this, sequence, slice, shard_nbytes] {
           for (int r = 0; r < size(); ++r) {
             if (r != rank()) {
-              std::memcpy(slice(r), input_of(r, sequence), shard_nbytes);
+              std::memcpy(slice(r), input_of(r, sequence, 0, shard_nbytes, 1), shard_nbytes);
             }
           }
         },
@@ -74,11 +74,12 @@ WorkPtr ShmGroup::reduce_slices(const void* in, std::size_t call_numel, DType dt
   return issue(
       descriptor,
       [this, sequence, dtype, numel, options, firsts = std::move(firsts), outs = std::move(outs)] {
+        const std::size_t width = nbytes_of(dtype);
         std::vector<const void*> sources(static_cast<std::size_t>(size()));
         for (std::size_t i = 0; i < firsts.size(); ++i) {
           for (int r = 0; r < size(); ++r) {
             sources[static_cast<std::size_t>(r)] =
-                input_of(r, sequence) + firsts[i] * nbytes_of(dtype);
+                input_of(r, sequence, firsts[i] * width, numel * width, width);
           }
           float* const out = outs[i];
           kernels::kernels().reduce({.sources = sources,
@@ -141,9 +142,9 @@ void ShmGroup::sum_slice_everywhere(std::uint32_t sequence, std::size_t numel, f
   const std::size_t end = std::min(numel, begin + width);
   std::vector<float*> slices(ranks);
   for (std::size_t r = 0; r < ranks; ++r) {
-    slices[r] =
-        reinterpret_cast<float*>(const_cast<std::byte*>(input_of(static_cast<int>(r), sequence))) +
-        begin;
+    const std::byte* const whole =
+        input_of(static_cast<int>(r), sequence, 0, numel * sizeof(float), sizeof(float));
+    slices[r] = reinterpret_cast<float*>(const_cast<std::byte*>(whole)) + begin;
   }
   const std::vector<const void*> sources(slices.begin(), slices.end());
   kernels::kernels().reduce(

@@ -111,8 +111,8 @@ bool ShmGroup::all_posted(std::uint32_t sequence) const {
 
 void ShmGroup::check_same_call(std::uint32_t sequence, int peer) {
   const OpDescriptor& mine = descriptor_of(rank(), sequence);
-  const OpDescriptor& theirs = descriptor_of(peer, sequence);
-  if (mine.same_call(theirs)) {
+  const OpDescriptor theirs = descriptor_of(peer, sequence);  // a copy: the peer may change it
+  if (mine.same_call(theirs) && mine.sequence == theirs.sequence) {
     return;
   }
   channel_.fail(
@@ -173,18 +173,14 @@ BufferPtr ShmGroup::allocate(std::size_t nbytes, bool one_part) {
   const std::size_t stride = (nbytes + 4095) / 4096 * 4096;
   const std::size_t total = one_part ? stride : stride * static_cast<std::size_t>(size());
   SharedMapping mapping;
-  OpDescriptor descriptor{.kind = OpKind::allocate, .count = total};
   if (rank() == 0) {
-    mapping = SharedMapping::create(total);
-    descriptor.figures[0] = mapping.fd();
+    mapping = channel_.make_shared(total);  // the others find it there when this rank has posted
   }
   auto work = issue(
-      descriptor,
+      {.kind = OpKind::allocate, .count = total},
       [&] {
         if (rank() != 0) {
-          const OpDescriptor& leader = descriptor_of(0, completed_ + 1);
-          mapping = SharedMapping::open(channel_.control(0).pid.load(),
-                                        static_cast<int>(leader.figures[0]), total);
+          mapping = channel_.take_shared(total);
         }
       },
       true);
@@ -217,9 +213,9 @@ void ShmGroup::release_gathered(const BufferPtr& /*gathered*/) {
 std::optional<ShmGroup::Place> ShmGroup::find(const void* data) const {
   const auto* byte = static_cast<const std::byte*>(data);
   for (const Segment& each : segments_) {
-    if (byte >= each.base && byte < each.base + each.nbytes) {
-      const std::size_t mine = each.stride * static_cast<std::size_t>(rank());
-      return Place{&each, static_cast<std::size_t>(byte - each.base) - mine};
+    const std::byte* const own = each.base + each.stride * static_cast<std::size_t>(rank());
+    if (byte >= own && byte < own + each.part_nbytes()) {
+      return Place{&each, static_cast<std::size_t>(byte - own)};
     }
   }
   return std::nullopt;
@@ -233,15 +229,25 @@ void ShmGroup::describe_input(OpDescriptor& descriptor, const std::optional<Plac
   }
 }
 
-const std::byte* ShmGroup::input_of(int rank, std::uint32_t sequence) const {
-  const OpDescriptor& theirs = descriptor_of(rank, sequence);
+const std::byte* ShmGroup::input_of(int rank, std::uint32_t sequence, std::size_t begin,
+                                    std::size_t nbytes, std::size_t width) {
+  const OpDescriptor theirs = descriptor_of(rank, sequence);  // a copy: the peer may change it
   const auto segment = std::find_if(segments_.begin(), segments_.end(),
                                     [&](const Segment& s) { return s.id == theirs.segment; });
   if (segment == segments_.end()) {
-    throw Error(Errc::internal, fmt::format("rank {} names shared segment {}, which is gone",
-                                            channel_.global_rank(rank), theirs.segment));
+    channel_.fail(rank, fmt::format("rank {} names shared segment {} in {}, and there is none",
+                                    channel_.global_rank(rank), theirs.segment, name_of(sequence)));
   }
-  return segment->base + segment->stride * static_cast<std::size_t>(rank) + theirs.offset;
+  const std::size_t part = segment->part_nbytes();
+  if (theirs.offset > part || begin > part - theirs.offset ||
+      nbytes > part - theirs.offset - begin || theirs.offset % width != 0) {
+    channel_.fail(rank,
+                  fmt::format("rank {} says that its input of {} begins at byte {} of a shared "
+                              "segment of {} bytes: {} bytes from byte {} on are not in there",
+                              channel_.global_rank(rank), name_of(sequence), theirs.offset, part,
+                              nbytes, begin));
+  }
+  return segment->base + segment->stride * static_cast<std::size_t>(rank) + theirs.offset + begin;
 }
 
 }  // namespace acc::collectives

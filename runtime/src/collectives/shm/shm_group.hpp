@@ -59,6 +59,8 @@ class ShmGroup final : public ProcessGroup {
     std::byte* base;
     std::size_t nbytes;
     std::size_t stride;  ///< bytes from one rank's part to the next; 0: one part for all
+
+    [[nodiscard]] std::size_t part_nbytes() const noexcept { return stride == 0 ? nbytes : stride; }
   };
   struct Place {
     const Segment* segment;
@@ -77,8 +79,11 @@ class ShmGroup final : public ProcessGroup {
 
   BufferPtr allocate(std::size_t nbytes, bool one_part);
   [[nodiscard]] std::optional<Place> find(const void* data) const;
-  /// Where `rank` put its input of collective `sequence`; group memory only.
-  [[nodiscard]] const std::byte* input_of(int rank, std::uint32_t sequence) const;
+  /// Bytes [begin, begin + nbytes) of what `rank` says is its input of collective `sequence`, in
+  /// elements of `width` bytes; group memory only. Fails, naming the rank, where they do not lie
+  /// in its part of a segment.
+  [[nodiscard]] const std::byte* input_of(int rank, std::uint32_t sequence, std::size_t begin,
+                                          std::size_t nbytes, std::size_t width);
   static void describe_input(OpDescriptor& descriptor, const std::optional<Place>& place);
 
   /// Moves `total` bytes through the staging chunks: `fill(stage, begin, length)` writes this

@@ -1,0 +1,480 @@
+// What a stranger on the machine, a store that he can write, or a rank gone wrong can do to a
+// group: nothing but end it with an error that says what happened.
+#include "acc/base/error.hpp"
+#include "acc/base/token.hpp"
+#include "acc/rendezvous/hash_store.hpp"
+#include "collectives/device_route.hpp"
+#include "collectives/gloo/gloo_group.hpp"
+#include "collectives/keyed_hash.hpp"
+#include "collectives/shm/shm_group.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+using namespace acc::collectives;
+using acc::Errc;
+using acc::Error;
+using acc::UniqueFd;
+using acc::rendezvous::HashStore;
+
+namespace {
+
+constexpr HashKey kSecret = {17, 4711};
+constexpr HashKey kWrongSecret = {17, 4712};
+constexpr uid_t kNobody = 65534;
+const std::string kKey = "world/shm";
+
+GroupSpec spec_of(int rank, int size, acc::rendezvous::Store& store,
+                  const HashKey& secret = kSecret) {
+  GroupSpec spec{.name = "world",
+                 .ranks = {},
+                 .rank = rank,
+                 .store = &store,
+                 .timeout = std::chrono::seconds(60),
+                 .secret = secret};
+  for (int r = 0; r < size; ++r) {
+    spec.ranks.push_back(r);
+  }
+  return spec;
+}
+
+/// What `body` throws; Errc::internal with "no error" where it throws nothing.
+Error error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  return {Errc::internal, "no error"};
+}
+
+std::future<Error> error_later(std::function<void()> body) {
+  return std::async(std::launch::async, [body = std::move(body)] { return error_of(body); });
+}
+
+bool contains(const Error& error, const std::string& text) {
+  return std::string(error.what()).find(text) != std::string::npos;
+}
+
+/// A local socket as a stranger makes it.
+struct StrangeSocket {
+  explicit StrangeSocket(const std::string& token) {
+    fd.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const std::string name = "acc-group-" + token;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  [[nodiscard]] bool listens() const {
+    return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+           ::listen(fd.get(), 8) == 0;
+  }
+  [[nodiscard]] bool connects() const {
+    return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0;
+  }
+  /// True when the other end has closed.
+  [[nodiscard]] bool is_turned_away() const {
+    std::array<char, 4096> bytes{};
+    ssize_t count = 1;
+    while (count > 0) {
+      count = ::recv(fd.get(), bytes.data(), bytes.size(), 0);
+    }
+    return true;
+  }
+
+  UniqueFd fd;
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  socklen_t size = 0;
+};
+
+/// A process of another user. `work` may only make system calls; its result is the exit status.
+class OtherUser {
+ public:
+  explicit OtherUser(const std::function<int(int ready)>& work) {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe(ends.data()) == 0);
+    ready_.reset(ends[0]);
+    const UniqueFd ready(ends[1]);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::_exit(::setuid(kNobody) == 0 ? work(ready.get()) : 99);
+    }
+  }
+  ~OtherUser() { end(); }
+
+  void await_ready() const {
+    char byte = 0;
+    REQUIRE(::read(ready_.get(), &byte, 1) == 1);
+  }
+  int end() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      wait();
+    }
+    return status_;
+  }
+  int wait() {
+    ::waitpid(std::exchange(pid_, 0), &status_, 0);
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : -1;
+  }
+
+ private:
+  pid_t pid_ = 0;
+  int status_ = 0;
+  UniqueFd ready_;
+};
+
+UniqueFd memory_file(std::size_t nbytes, int seals) {
+  UniqueFd fd(::memfd_create("planted", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(::ftruncate(fd.get(), static_cast<off_t>(nbytes)) == 0);
+  REQUIRE((seals == 0 || ::fcntl(fd.get(), F_ADD_SEALS, seals) == 0));
+  return fd;
+}
+
+std::size_t control_nbytes(std::size_t ranks) {
+  return sizeof(ControlHead) + ranks * (sizeof(RankControl) + 2 * kStagingChunk);
+}
+
+/// Rank 1 as its peer sees it: says what the test wants.
+class FalseRank {
+ public:
+  explicit FalseRank(HashStore& store) : channel_(spec_of(1, 2, store)) {
+    post({.kind = OpKind::barrier});  // as each group begins
+  }
+  void post(OpDescriptor descriptor, std::optional<std::uint32_t> sequence = std::nullopt) {
+    descriptor.sequence = sequence.value_or(posted_ + 1);
+    ++posted_;
+    channel_.own().ring[posted_ % kDescriptorRing] = descriptor;
+    ShmChannel::advance(channel_.own().posted, posted_);
+    ShmChannel::advance(channel_.own().finished, posted_);
+  }
+  SharedMapping allocate(std::size_t nbytes) {
+    post({.kind = OpKind::allocate, .count = nbytes});
+    return channel_.take_shared(nbytes);
+  }
+  ControlHead& head() { return *(reinterpret_cast<ControlHead*>(&channel_.control(0)) - 1); }
+
+ private:
+  ShmChannel channel_;
+  std::uint32_t posted_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("SipHash-2-4 gives the values of its paper") {
+  const HashKey key = hash_key("07060504030201000f0e0d0c0b0a0908");
+  std::string message;
+  CHECK(keyed_hash(key, message) == 0x726fdb47dd0e0e31U);
+  for (char byte = 0; byte < 15; ++byte) {
+    message += byte;
+  }
+  CHECK(keyed_hash(key, message) == 0xa129ca6149be45e5U);
+  CHECK(hash_key("") == HashKey{});
+}
+
+TEST_CASE("a store key that was planted leads to no other process's memory") {
+  const std::string token = acc::random_token();
+  const std::pair<std::string, const char*> rows[] = {
+      {"", "no name of a local socket"},
+      {"0 0", "no name of a local socket"},
+      {std::to_string(::getpid()) + " 3", "no name of a local socket"},
+      {std::string(4 << 20, 'a'), "no name of a local socket"},
+      {"../../../../../../../../etc/shadow", "no name of a local socket"},
+      {token, "Connection refused"},
+  };
+  for (const auto& [planted, expected] : rows) {
+    CAPTURE(planted.substr(0, 50));
+    HashStore store;
+    store.set(kKey, planted);
+    const Error error = error_of([&] { ShmGroup(spec_of(1, 2, store), true); });
+    CAPTURE(std::string(error.what()));
+    CHECK(error.code() == Errc::protocol);
+    CHECK(contains(error, kKey));
+    CHECK(contains(error, expected));
+  }
+}
+
+TEST_CASE("a server of another user is not rank 0") {
+  if (::geteuid() != 0) {
+    MESSAGE("only root can make a process of another user");
+    return;
+  }
+  const StrangeSocket socket(acc::random_token());
+  const std::string name(socket.address.sun_path + 1 + std::strlen("acc-group-"));
+  OtherUser stranger([&](int ready) {
+    if (!socket.listens() || ::write(ready, "r", 1) != 1) {
+      return 1;
+    }
+    return ::pause();
+  });
+  stranger.await_ready();
+  HashStore store;
+  store.set(kKey, name);
+  const Error error = error_of([&] { ShmGroup(spec_of(1, 2, store), true); });
+  CAPTURE(std::string(error.what()));
+  CHECK(error.code() == Errc::protocol);
+  CHECK(contains(error, "names a local socket of user 65534"));
+}
+
+TEST_CASE("a server without the secret is not rank 0") {
+  HashStore store;
+  auto stranger = error_later([&] {
+    GroupSpec spec = spec_of(0, 2, store, kWrongSecret);
+    const DescriptorLinks links(spec);
+  });
+  const Error error = error_of([&] { ShmGroup(spec_of(1, 2, store), true); });
+  CAPTURE(std::string(error.what()));
+  CHECK(error.code() == Errc::protocol);
+  CHECK(contains(error, "did not prove that it is rank 0 of shm[0,1]"));
+  std::thread([&] {  // lets the stranger go: for a rank of its own kind
+    const Error ended = error_of([&] {
+      GroupSpec spec = spec_of(1, 2, store, kWrongSecret);
+      const DescriptorLinks links(spec);
+    });
+    CHECK(contains(ended, "no error"));
+  })
+      .join();
+  stranger.wait();
+}
+
+TEST_CASE("strangers at the socket of rank 0 get nothing, and the group is made all the same") {
+  HashStore store;
+  std::vector<std::future<Error>> ranks;
+  const auto start = [&](int rank) {
+    ranks.push_back(error_later([&store, rank] {
+      ShmGroup group(spec_of(rank, 3, store), true);
+      group.barrier()->wait_released();
+    }));
+  };
+  start(0);
+  const std::string name = store.get(kKey, std::chrono::seconds(60));
+  if (::geteuid() == 0) {
+    const StrangeSocket other(name);
+    OtherUser stranger([&](int) { return other.connects() && other.is_turned_away() ? 0 : 1; });
+    CHECK(stranger.wait() == 0);
+  }
+  start(1);
+  const StrangeSocket silent(name);  // until the end
+  CHECK(silent.connects());
+  for (const std::size_t size : {1, 8, 100, 1000, 100'000}) {
+    CAPTURE(size);
+    const StrangeSocket guest(name);
+    const std::string bytes(size, '\1');
+    CHECK(guest.connects());
+    CHECK(::send(guest.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(size));
+    CHECK(guest.is_turned_away());
+  }
+  for (int i = 0; i < 300; ++i) {  // more than are kept
+    CHECK(StrangeSocket(name).connects());
+  }
+  for (const int rank : {1, 2}) {  // also in the place of one that is there
+    const Error error = error_of([&] {
+      const GroupSpec spec = spec_of(rank, 3, store, kWrongSecret);
+      const DescriptorLinks links(spec);
+    });
+    CHECK(contains(error, "did not prove"));
+  }
+  start(2);
+  for (auto& rank : ranks) {
+    const Error error = rank.get();
+    CHECK(error.what() == std::string("no error"));
+  }
+}
+
+TEST_CASE("a rank says who it is once, and is a rank of the group") {
+  for (const int rank : {-1, 0, 2, 1'000'000}) {
+    CAPTURE(rank);
+    HashStore store;
+    auto leader = error_later([&] { ShmGroup(spec_of(0, 2, store), true); });
+    GroupSpec claims = spec_of(1, 2, store);
+    claims.rank = rank == 0 ? -1'000 : rank;  // 0 would listen itself
+    const Error error = error_of([&] { const DescriptorLinks links(claims); });
+    CHECK(error.code() == Errc::protocol);
+    CHECK(contains(error, "turned this process"));
+    auto good = error_later([&] { ShmGroup(spec_of(1, 2, store), true); });
+    CHECK(good.get().what() == std::string("no error"));
+    CHECK(leader.get().what() == std::string("no error"));
+  }
+}
+
+TEST_CASE("a rank that ends before the group is made is named by rank 0 and by the others") {
+  HashStore store;
+  auto leader = error_later([&] { ShmGroup(spec_of(0, 4, store), true); });  // rank 3 never comes
+  const GroupSpec waits = spec_of(2, 4, store);
+  const DescriptorLinks waiting(waits);
+  {
+    const GroupSpec leaves = spec_of(1, 4, store);
+    const DescriptorLinks leaving(leaves);
+  }
+  for (const Error& error : {leader.get(), error_of([&] { UniqueFd none = waiting.take(1); })}) {
+    CAPTURE(std::string(error.what()));
+    CHECK(error.code() == Errc::collective);
+    CHECK(error.rank() == 1);
+    CHECK(contains(error, "rank 1 (pid "));
+  }
+}
+
+TEST_CASE("a rank that does not come is named by rank 0 and by the others") {
+  HashStore store;
+  GroupSpec impatient = spec_of(0, 3, store);
+  impatient.timeout = std::chrono::milliseconds(1);
+  auto leader = error_later([&] { ShmGroup(impatient, true); });
+  CHECK(leader.get().rank() == 1);
+}
+
+TEST_CASE("only sealed memory of the expected size is mapped") {
+  constexpr int kAll = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  const std::size_t good = control_nbytes(2);
+  std::FILE* const file = std::tmpfile();
+  REQUIRE(::ftruncate(::fileno(file), static_cast<off_t>(good)) == 0);
+  std::array<int, 2> pipe_ends{};
+  REQUIRE(::pipe(pipe_ends.data()) == 0);
+  const std::array<UniqueFd, 2> pipe = {UniqueFd(pipe_ends[0]), UniqueFd(pipe_ends[1])};
+  struct Row {
+    const char* what;
+    UniqueFd fd;
+    std::size_t said;
+  };
+  std::vector<Row> rows;
+  rows.push_back({"not sealed", memory_file(good, 0), good});
+  rows.push_back({"may grow", memory_file(good, F_SEAL_SHRINK | F_SEAL_SEAL), good});
+  rows.push_back({"may shrink", memory_file(good, F_SEAL_GROW | F_SEAL_SEAL), good});
+  rows.push_back({"seals may be added", memory_file(good, F_SEAL_SHRINK | F_SEAL_GROW), good});
+  rows.push_back({"too small", memory_file(4096, kAll), good});
+  rows.push_back({"too large", memory_file(good + 4096, kAll), good});
+  rows.push_back({"another size", memory_file(good, kAll), good + 1});
+  rows.push_back({"a file", UniqueFd(::dup(::fileno(file))), good});
+  rows.push_back({"a device", UniqueFd(::open("/dev/zero", O_RDWR | O_CLOEXEC)), good});
+  rows.push_back({"a pipe", UniqueFd(::dup(pipe[1].get())), good});
+  rows.push_back({"nothing", UniqueFd(), good});
+  for (const Row& row : rows) {
+    CAPTURE(std::string(row.what));
+    HashStore store;
+    auto victim = error_later([&] { ShmChannel(spec_of(1, 2, store)); });
+    const GroupSpec spec = spec_of(0, 2, store);
+    const DescriptorLinks leader(spec);
+    leader.give(row.fd.get(), row.said);
+    const Error error = victim.get();
+    CAPTURE(std::string(error.what()));
+    CHECK(error.code() == Errc::protocol);
+    CHECK(contains(error, "shared memory"));
+  }
+  std::fclose(file);
+  HashStore store;
+  auto rank = error_later([&] { ShmChannel(spec_of(1, 2, store)); });
+  const GroupSpec spec = spec_of(0, 2, store);
+  const DescriptorLinks leader(spec);
+  leader.give(memory_file(good, kAll).get(), good);
+  CHECK(rank.get().what() == std::string("no error"));
+}
+
+TEST_CASE("whatever a rank says of its input, the others read and write nothing but that") {
+  constexpr std::size_t kNumel = 1024;  // a page of float
+  const OpDescriptor good{.kind = OpKind::all_reduce,
+                          .dtype = acc::DType::float32,
+                          .count = kNumel,
+                          .segment = 0,
+                          .offset = 0};
+  struct Row {
+    const char* what;
+    std::function<void(OpDescriptor&)> change;
+  };
+  const Row rows[] = {
+      {"a segment that is not there", [](auto& op) { op.segment = 77; }},
+      {"a negative segment", [](auto& op) { op.segment = -1; }},
+      {"behind the segment", [](auto& op) { op.offset = kNumel * 4; }},
+      {"one element too far", [](auto& op) { op.offset = 4; }},
+      {"far behind", [](auto& op) { op.offset = std::size_t{1} << 62; }},
+      {"before the segment", [](auto& op) { op.offset = ~std::uint64_t{0} - 4095; }},
+      {"not at an element", [](auto& op) { op.offset = 2; }},
+      {"another count", [](auto& op) { op.count = kNumel << 40; }},
+      {"an unknown kind", [](auto& op) { op.kind = static_cast<OpKind>(200); }},
+      {"an unknown dtype", [](auto& op) { op.dtype = static_cast<acc::DType>(99); }},
+      {"staged", [](auto& op) { op.staged = 1; }},
+      {"another collective's", [](auto& op) { op.sequence = 9; }},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(std::string(row.what));
+    HashStore store;
+    auto victim = error_later([&] {
+      ShmGroup group(spec_of(0, 2, store), true);
+      const auto buffer = group.allocate_contribution(kNumel * sizeof(float));
+      group.all_reduce(static_cast<float*>(static_cast<void*>(buffer->data())), kNumel, 1.0F)
+          ->wait();
+    });
+    FalseRank rank(store);
+    const SharedMapping memory = rank.allocate(2 * kNumel * sizeof(float));
+    OpDescriptor bad = good;
+    row.change(bad);
+    rank.post(bad, bad.sequence != 0 ? std::optional(bad.sequence) : std::nullopt);
+    const Error error = victim.get();
+    CAPTURE(std::string(error.what()));
+    CHECK(error.code() == Errc::collective);
+    CHECK(error.rank() == 1);
+    CHECK(contains(error, "rank 1"));
+  }
+}
+
+TEST_CASE("an abort text without an end is read as far as it may be, and blames no stranger") {
+  HashStore store;
+  auto victim = error_later([&] {
+    ShmGroup group(spec_of(0, 2, store), true);
+    group.barrier()->wait();
+  });
+  FalseRank rank(store);
+  rank.head().abort_text.fill('x');
+  rank.head().abort_rank = 1'234'567;
+  rank.head().abort_state.store(2);
+  const Error error = victim.get();
+  CHECK(error.what() == std::string(kAbortText, 'x'));
+  CHECK_FALSE(error.rank().has_value());
+}
+
+TEST_CASE("who waits for whom is only believed of ranks of the job") {
+  for (const char* planted : {"7", "-5", "2147483647", "99999999999999999999", "x", ""}) {
+    CAPTURE(std::string(planted));
+    HashStore store;
+    store.set("waits/1", planted);
+    WaitBoard board(0, 3, store);
+    CHECK(board.late_rank(1) == 1);
+  }
+}
+
+TEST_CASE("an address of Gloo's that cannot be one is an error that names its key") {
+  for (const std::string& planted :
+       {std::string(), std::string("x"), std::string(1 << 20, 'x'), std::string(136, '\xff')}) {
+    CAPTURE(planted.size());
+    HashStore store;
+    store.set("world/gloo/rank_1", "host");
+    store.set("world/gloo/1", planted);
+    const Error error = error_of([&] { GlooGroup(spec_of(0, 2, store), "127.0.0.1"); });
+    CAPTURE(std::string(error.what()));
+    CHECK(error.code() == Errc::protocol);
+    CHECK(contains(error, "world/gloo/1"));
+  }
+}
+
+TEST_CASE("what a rank says of its hardware has the form that ranks write") {
+  const RankHardware good{"h", "g", 22304, false, ""};
+  CHECK(decode_hardware(encode(good)).nccl_version == 22304);
+  for (const char* planted :
+       {"", "h\ng\n", "h\ng\nx\n1\n", "h\ng\n-1\n1\n", "h\ng\n1\n2\n", "h\ng\n99999999999\n1\n"}) {
+    CAPTURE(std::string(planted));
+    CHECK(error_of([&] { decode_hardware(planted); }).code() == Errc::protocol);
+  }
+}
