@@ -3,8 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <sstream>
 #include <vector>
@@ -87,13 +89,13 @@ Json rank_objects(std::span<const double> rows) {
 }  // namespace
 
 MetricsFile::MetricsFile(acc::Runtime& runtime, const std::string& path, bool resumed)
-    : runtime_(runtime), enabled_(!path.empty()) {
+    : runtime_(runtime), path_(path), enabled_(!path.empty()) {
   if (!enabled_ || runtime.rank() != 0) {
     return;
   }
   file_.open(path, resumed ? std::ios::app : std::ios::trunc);
   if (!file_) {
-    throw acc::Error(acc::Errc::config, "cannot write the metrics file " + path);
+    fail();
   }
 }
 
@@ -123,6 +125,14 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model,
   line["compute_dtype"] = to_string(model.compute_dtype());
   line["ranks"] = rank_objects(rows);
   file_ << line.dump() << std::endl;  // flushed: whoever follows the file sees whole lines
+  if (!file_) {
+    fail();
+  }
+}
+
+void MetricsFile::fail() const {
+  throw acc::Error(acc::Errc::config,
+                   "cannot write the metrics file " + path_ + ": " + std::strerror(errno));
 }
 
 }  // namespace train_gpt

@@ -30,11 +30,15 @@ class MetricsFile {
   /// An empty path writes nothing. Keeps what is there when `resumed`.
   MetricsFile(acc::Runtime& runtime, const std::string& path, bool resumed);
 
-  /// Collective. `model`'s traffic is that since its last reset.
+  /// Collective. `model`'s traffic is that since its last reset. Throws Error(config) on rank 0 when
+  /// the line cannot be written, as on a full disk.
   void write(const StepResult& result, const acc::Model& model, const LanguageModel& gpt);
 
  private:
+  [[noreturn]] void fail() const;
+
   acc::Runtime& runtime_;
+  std::string path_;
   bool enabled_;
   std::ofstream file_;
 };

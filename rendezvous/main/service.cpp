@@ -184,6 +184,7 @@ class Service {
 
 void run_service(Options options) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what is printed may be gone
+  std::signal(SIGXFSZ, SIG_IGN);  // over a limit on files a write fails, with EFBIG
   if (options.log_level) {
     logger("rendezvous")->set_level(spdlog::level::from_str(*options.log_level));
   }

@@ -46,6 +46,18 @@ TEST_CASE("streams: any of the launcher's three may be closed") {
   }
 }
 
+TEST_CASE("streams: a console that is over the limit of a file's size is like a full disk") {
+  const std::string script =
+      "i=0; while [ $i -lt 2000 ]; do echo a line of this rank; i=$((i+1)); done; exit 3";
+  const JobPlace place;
+  Program job(in_shell(script, {.before = "ulimit -f 8",
+                                .redirections = "> \"$TMPDIR/console\""}),
+              {{"TMPDIR", place.folder()}});
+  CHECK(job.wait() == 3);
+  CHECK(contains(job.err(), "acclaunch: cannot write to stdout: File too large"));
+  CHECK(contains(job.err(), "exited with code 3"));
+}
+
 TEST_CASE("streams: a job whose reader has gone ends with 141, whether its workers write or not") {
   struct Case {
     std::string workers;

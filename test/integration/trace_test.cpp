@@ -93,3 +93,13 @@ TEST_CASE("a trace that cannot be written ends the job with status 2 and the pat
   CHECK(launcher.wait() == 2);
   CHECK(launcher.err().find("ACC_TRACE: cannot write /nowhere/trace.json") != std::string::npos);
 }
+
+TEST_CASE("metrics that cannot be written end the training with an error") {
+  std::vector<std::string> command = training("fsdp_full_shard");
+  *std::ranges::find(command, "2") = "1";  // no other rank can be blamed
+  command.insert(command.end(), {"--metrics", "/dev/full"});
+  acc::test::Program launcher(command);
+  CHECK(launcher.wait() == 2);
+  CHECK(launcher.err().find("cannot write the metrics file /dev/full: No space left on device") !=
+        std::string::npos);
+}

@@ -57,6 +57,7 @@ void ChildSetup::become_worker() const noexcept {
     ::setrlimit(RLIMIT_NOFILE, &*descriptors_);
   }
   std::signal(SIGPIPE, SIG_DFL);
+  std::signal(SIGXFSZ, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

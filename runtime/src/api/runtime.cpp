@@ -8,9 +8,12 @@
 #include "model/model_state.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <utility>
 
 namespace acc {
@@ -33,7 +36,18 @@ std::string precision_in_words(const plugins::ShardingSettings& sharding) {
   return text;
 }
 
+/// Writes stdout line by line into a pipe, as C does on a terminal: the launcher shows lines when
+/// they are written, and none is lost when a signal ends the program.
+void write_whole_lines() noexcept {
+  struct stat out {};
+  if (::fstat(STDOUT_FILENO, &out) == 0 && S_ISFIFO(out.st_mode)) {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
+    std::fflush(stdout);  // glibc looks at the new mode from here on
+  }
+}
+
 Runtime from_program(const plugins::ProgramSettings& program) {
+  write_whole_lines();
   return Runtime::from_settings(
       plugins::settings_from_environment(plugins::current_environment(), program));
 }
@@ -49,6 +63,7 @@ Runtime Runtime::from_environment(const DeepSpeedPlugin& plugin) {
 }
 
 Runtime Runtime::from_environment() {
+  write_whole_lines();
   return from_settings(plugins::settings_from_environment(plugins::current_environment()));
 }
 
