@@ -1,17 +1,30 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace acc::launcher {
 
 /// Cuts one stream of bytes into lines. A line ends at "\n", or at a lone "\r" (progress bars). Any
 /// other byte passes unchanged. Lines that arrive whole are not copied.
+///
+/// Memory is bounded: a line that is longer than `kMinBroken` is broken with "\n" where all streams
+/// together hold more than `kMaxHeld` of unfinished lines.
 class LineAssembler {
  public:
-  /// A longer line is broken with "\n", so that memory is bounded.
-  static constexpr std::size_t kMaxLine = std::size_t{1} << 20;
+  static constexpr std::size_t kMaxHeld = std::size_t{16} << 20;
+  static constexpr std::size_t kMinBroken = std::size_t{64} << 10;
+
+  /// `held`: the bytes of unfinished lines of all streams, which share it.
+  explicit LineAssembler(std::shared_ptr<std::size_t> held) : held_(std::move(held)) {}
+  LineAssembler(LineAssembler&& other) noexcept
+      : held_(other.held_), partial_(std::exchange(other.partial_, {})) {}
+  LineAssembler& operator=(LineAssembler&&) = delete;
+  ~LineAssembler() { *held_ -= partial_.size(); }
 
   /// Calls `take` with each line that `bytes` completes, its end included. The text is valid during
   /// that call.
@@ -30,7 +43,9 @@ class LineAssembler {
 
   template <typename Take>
   void take_partial(std::string_view end_of_line, const Take& take);
+  void hold(std::string_view bytes);
 
+  std::shared_ptr<std::size_t> held_;
   std::string partial_;
 };
 
@@ -79,13 +94,20 @@ void LineAssembler::feed(std::string_view bytes, const Take& take) {
     }
   }
   std::string_view rest = lines.rest();
-  while (partial_.size() + rest.size() > kMaxLine) {
-    const std::size_t part = kMaxLine - partial_.size();
-    partial_.append(rest.substr(0, part));
+  while (*held_ + rest.size() > kMaxHeld && partial_.size() + rest.size() > kMinBroken) {
+    const std::size_t others = *held_ - partial_.size();
+    const std::size_t allowed = std::max(kMinBroken, kMaxHeld - std::min(kMaxHeld, others));
+    const std::size_t part = std::min(rest.size(), allowed - std::min(allowed, partial_.size()));
+    hold(rest.substr(0, part));
     rest.remove_prefix(part);
     take_partial("\n", take);
   }
-  partial_.append(rest);
+  hold(rest);
+}
+
+inline void LineAssembler::hold(std::string_view bytes) {
+  partial_.append(bytes);
+  *held_ += bytes.size();
 }
 
 template <typename Take>
@@ -98,6 +120,7 @@ void LineAssembler::finish(const Take& take) {
 template <typename Take>
 void LineAssembler::take_partial(std::string_view end_of_line, const Take& take) {
   constexpr std::size_t kKept = std::size_t{4} << 10;
+  *held_ -= partial_.size();
   partial_.append(end_of_line);
   take(std::string_view(partial_));
   partial_.clear();

@@ -1,6 +1,7 @@
 #include "output/output_mux.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "output/last_lines.hpp"
 #include "output/line_assembler.hpp"
 #include "output/line_prefix.hpp"
@@ -70,11 +71,11 @@ struct OutputMux::Stream {
   std::vector<std::string> words;        ///< that the filter looks for
   std::shared_ptr<LogFile> filter_file;  ///< for lines with one of them
   std::string filter_prefix;
+  LineAssembler lines;
   bool is_whole = false;  ///< lines pass whole though there is no prefix
   std::function<std::string_view(std::string_view)> edit = {};
   std::optional<asio::steady_timer> prompt_clock = {};  ///< of a worker that asks the user
   std::size_t prompted = 0;  ///< bytes of the unfinished line that have been shown
-  LineAssembler lines = {};
   LastLines last = {};
 
   [[nodiscard]] bool is_wanted() const {
@@ -148,7 +149,8 @@ UniqueFd OutputMux::add_pipe(const WorkerOutput& worker, Console& console,
   const auto stream = std::make_shared<Stream>(Stream{
       worker.rank, console, asio::posix::stream_descriptor(executor_, ends[0]), worker.prefix,
       target.file.empty() ? nullptr : std::make_shared<LogFile>(target.file), target.filter.words,
-      target.filter.words.empty() ? nullptr : shared_file(target.filter.file), worker.prefix});
+      target.filter.words.empty() ? nullptr : shared_file(target.filter.file), worker.prefix,
+      LineAssembler(held_)});
   stream->pipe.non_blocking(true);
   stream->is_whole = !worker.prefix.empty() || worker.edit;
   stream->edit = worker.edit;
@@ -329,7 +331,7 @@ void OutputMux::end(Stream& stream) {
 
 void OutputMux::write_file(LogFile& file, std::string_view bytes) {
   if (const int error = file.write(bytes); error != 0) {
-    write_stderr("acclaunch: cannot write " + file.path() + ": " + std::strerror(error) +
+    write_stderr("acclaunch: cannot write " + printable(file.path()) + ": " + std::strerror(error) +
                  "; it ends here\n");
   }
 }
@@ -364,14 +366,26 @@ void OutputMux::drain(int rank) {
   }
 }
 
-void OutputMux::drain(Stream& stream) {
-  // A stranger may write on and on: no more than the pipe can hold.
+void OutputMux::catch_up(int rank) {
+  for (const auto& stream : streams_) {
+    if (stream->rank == rank) {
+      take_all(*stream);
+    }
+  }
+}
+
+/// A stranger may write on and on: no more than the pipe can hold.
+void OutputMux::take_all(Stream& stream) {
   const int size = stream.pipe.is_open() ? ::fcntl(stream.pipe.native_handle(), F_GETPIPE_SZ) : 0;
   for (std::size_t taken = 0; taken < static_cast<std::size_t>(size); taken += chunk_.size()) {
     if (!take(stream)) {
       break;
     }
   }
+}
+
+void OutputMux::drain(Stream& stream) {
+  take_all(stream);
   if (stream.pipe.is_open()) {
     end(stream);
   }

@@ -74,6 +74,10 @@ class OutputMux {
   /// The same for one worker that has ended.
   void drain(int rank);
 
+  /// Takes what `rank`, which has ended, has written until now; its streams stay open for what its
+  /// children still write.
+  void catch_up(int rank);
+
   /// Something waits for its reader.
   [[nodiscard]] bool is_blocked() const;
 
@@ -102,6 +106,7 @@ class OutputMux {
   UniqueFd add_pipe(const WorkerOutput& worker, Console& console, const StreamTarget& target);
   std::shared_ptr<LogFile> shared_file(const std::string& path);
   bool take(Stream& stream);
+  void take_all(Stream& stream);
   void drain(Stream& stream);
   void pass_on(Stream& stream, std::string_view bytes);
   void add_line(Stream& stream, std::string_view line);
@@ -122,6 +127,8 @@ class OutputMux {
   const Stream* prompting_ = nullptr;  ///< whose unfinished line is the last on its console
   std::map<int, std::string> stderr_files_;                     ///< by rank, if on no console
   std::map<std::string, std::weak_ptr<LogFile>> shared_files_;  ///< by path
+  /// Bytes of unfinished lines, of all streams.
+  std::shared_ptr<std::size_t> held_ = std::make_shared<std::size_t>(0);
   std::string chunk_;     ///< what was just read; of all streams, since the loop is one thread
   std::string block_;     ///< the lines made of it
   std::string filtered_;  ///< those that a filter picked

@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <memory>
+#include <string>
+#include <vector>
+
 using acc::launcher::LineAssembler;
 using namespace std::string_literals;
 
@@ -9,7 +13,7 @@ namespace {
 
 /// What comes out when `bytes` arrive in pieces of `piece` bytes.
 std::string assembled(std::string_view bytes, std::size_t piece) {
-  LineAssembler lines;
+  LineAssembler lines(std::make_shared<std::size_t>(0));
   std::string out;
   const auto take = [&out](std::string_view line) { out.append("[0] ").append(line); };
   for (std::size_t at = 0; at < bytes.size(); at += piece) {
@@ -43,11 +47,37 @@ TEST_CASE("lines get their prefix however the bytes are torn") {
   }
 }
 
-TEST_CASE("a line without an end is broken at the limit, and no byte is lost") {
-  constexpr std::size_t kMax = LineAssembler::kMaxLine;
+TEST_CASE("a line that is longer than all streams may hold is broken, and no byte is lost") {
+  constexpr std::size_t kMax = LineAssembler::kMaxHeld;
   const std::string endless(2 * kMax + 10, 'x');
   const std::string expected = "[0] " + std::string(kMax, 'x') + "\n[0] " + std::string(kMax, 'x') +
                                "\n[0] " + std::string(10, 'x') + "\n";
   CHECK((assembled(endless, 65536) == expected));
   CHECK((assembled(endless, endless.size()) == expected));
+  const std::string longest(kMax, 'x');
+  CHECK((assembled(longest + "\n", 65536) == "[0] " + longest + "\n"));
+}
+
+TEST_CASE("streams share what they may hold, and each may have an ordinary line") {
+  constexpr std::size_t kMax = LineAssembler::kMaxHeld;
+  constexpr std::size_t kMin = LineAssembler::kMinBroken;
+  const auto held = std::make_shared<std::size_t>(0);
+  std::vector<std::size_t> sizes;
+  const auto take = [&sizes](std::string_view line) { sizes.push_back(line.size()); };
+  {
+    LineAssembler hog(held);
+    LineAssembler other(held);
+    hog.feed(std::string(kMax, 'x'), take);
+    other.feed(std::string(kMin, 'x'), take);
+    CHECK(sizes.empty());
+    CHECK(*held == kMax + kMin);
+    other.feed("more", take);
+    CHECK(sizes == std::vector{kMin + 1});
+    hog.feed("more", take);
+    CHECK(sizes == std::vector{kMin + 1, kMax + 1});
+    CHECK(*held == 2 * std::string("more").size());
+    hog.feed("\n", take);
+    CHECK(*held == std::string("more").size());
+  }
+  CHECK(*held == 0);
 }
