@@ -1,4 +1,5 @@
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "acc/launcher/command_line.hpp"
 #include "acc/launcher/face.hpp"
 #include "acc/launcher/host_facts.hpp"
@@ -51,7 +52,7 @@ Failure failure_of(const std::exception_ptr& error) {
 
 int say_why_not(const std::exception_ptr& error) {
   const Failure failure = failure_of(error);
-  std::fprintf(stderr, "acclaunch: %s\n", failure.reason.c_str());
+  std::fprintf(stderr, "acclaunch: %s\n", acc::printable_lines(failure.reason).c_str());
   return failure.exit_status;
 }
 
@@ -144,7 +145,8 @@ int launch_to_the_end(const std::function<int(std::string& head)>& body) {
       head = was_started(acc::plugins::current_environment()) ? "acclaunch on " + host_name() + ": "
                                                               : "acclaunch: ";
     }
-    std::fprintf(stderr, "%s%s\n", head.c_str(), failure.reason.c_str());
+    std::fprintf(stderr, "%s%s\n", acc::printable(head).c_str(),
+                 acc::printable_lines(failure.reason).c_str());
   }
   std::fflush(stdout);
   if (is_controlled(acc::plugins::current_environment())) {

@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/text.hpp"
 #include "command_line.hpp"
 #include "documents.hpp"
 #include "options.hpp"
@@ -28,7 +29,7 @@ void run(const CommandLine& line) {
     case Action::version: std::puts("acc-rendezvous " ACC_VERSION); break;
     case Action::print_settings_table: std::fputs(settings_table_text().c_str(), stdout); break;
     case Action::print_config:
-      std::fputs(config_text(read_settings(line, environment)).c_str(), stdout);
+      std::fputs(acc::printable_lines(config_text(read_settings(line, environment))).c_str(), stdout);
       break;
     case Action::serve: serve(read_settings(line, environment), environment); break;
   }
@@ -41,10 +42,10 @@ int main(int argc, char** argv) {
     run(read_command_line(std::vector<std::string>(argv + 1, argv + argc)));
     return 0;
   } catch (const acc::Error& error) {
-    std::fprintf(stderr, "acc-rendezvous: %s\n", error.what());
+    std::fprintf(stderr, "acc-rendezvous: %s\n", acc::printable_lines(error.what()).c_str());
     return acc::exit_status(error);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "acc-rendezvous: internal error: %s\n", error.what());
+    std::fprintf(stderr, "acc-rendezvous: internal error: %s\n", acc::printable_lines(error.what()).c_str());
     return 1;
   }
 }

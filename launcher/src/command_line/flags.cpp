@@ -1,3 +1,4 @@
+#include "acc/base/text.hpp"
 #include "acc/launcher/face.hpp"
 #include "acc/plugins/settings.hpp"
 #include "command_line/spelling.hpp"
@@ -197,7 +198,7 @@ class Parser {
     }
     if (row.flag == plugins::Flag::toggle) {
       if (text) {
-        result_.faults.add(written + " takes no value, got \"" + *text + "\"");
+        result_.faults.add(written + " takes no value, got \"" + printable(*text) + "\"");
       }
       result_.values.push_back({key, "true", written});
     } else if (text) {

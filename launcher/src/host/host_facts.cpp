@@ -1,6 +1,7 @@
 #include "acc/launcher/host_facts.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "host/ancestors.hpp"
 #include "host/own_variables.hpp"
 #include "host/topology.hpp"
@@ -82,7 +83,7 @@ bool needs_ancestors(const plugins::Environment& environment) {
 std::string host_name() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
-  return name.data();
+  return printable(name.data());
 }
 
 HostFacts detect_host_facts(const plugins::Environment& environment) {

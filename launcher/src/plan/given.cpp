@@ -1,5 +1,6 @@
 #include "plan/given.hpp"
 
+#include "acc/base/text.hpp"
 #include "acc/plugins/settings.hpp"
 
 #include <limits>
@@ -7,7 +8,7 @@
 namespace acc::launcher {
 
 Error bad_value(const Given& given, const std::string& expected) {
-  return {Errc::config, given.where + " must be " + expected + ", got \"" + given.text + "\""};
+  return {Errc::config, given.where + " must be " + expected + ", got \"" + printable(given.text) + "\""};
 }
 
 std::optional<int> read_number(std::string_view text) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/base/text.hpp"
 #include "acc/launcher/launch_plan.hpp"
 #include "output/output_mux.hpp"
 #include "start/client_command.hpp"
@@ -75,7 +76,7 @@ class StartingJob {
   void limit(std::chrono::milliseconds time);
   int exit_status() const;
 
-  void say(const std::string& line) { output_.write_stderr("acclaunch: " + line + "\n"); }
+  void say(const std::string& line) { output_.write_stderr("acclaunch: " + printable(line) + "\n"); }
 
   const LaunchPlan& plan_;
   const plugins::Environment& environment_;

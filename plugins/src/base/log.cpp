@@ -1,5 +1,7 @@
 #include "acc/base/log.hpp"
 
+#include "acc/base/text.hpp"
+
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <cstdlib>
@@ -8,6 +10,18 @@
 
 namespace acc {
 namespace {
+
+/// Escapes what moves a terminal's cursor: messages hold names and texts from outside.
+class PrintableSink : public spdlog::sinks::stderr_sink_mt {
+ public:
+  void log(const spdlog::details::log_msg& message) override {
+    const std::string payload =
+        printable_lines({message.payload.data(), message.payload.size()});
+    spdlog::details::log_msg shown = message;
+    shown.payload = {payload.data(), payload.size()};
+    spdlog::sinks::stderr_sink_mt::log(shown);
+  }
+};
 
 std::mutex registry_mutex;
 std::string rank_tag;
@@ -40,8 +54,7 @@ std::shared_ptr<spdlog::logger> logger(std::string_view name) {
   if (auto found = spdlog::get(key)) {
     return found;
   }
-  auto made =
-      std::make_shared<spdlog::logger>(key, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto made = std::make_shared<spdlog::logger>(key, std::make_shared<PrintableSink>());
   made->set_level(level_of(name));
   made->set_pattern(pattern());
   spdlog::register_logger(made);

@@ -1,8 +1,73 @@
 #include "acc/base/text.hpp"
 
-#include <string_view>
+#include <array>
+#include <cstdint>
 
 namespace acc {
+namespace {
+
+struct Character {
+  char32_t point = 0;
+  std::size_t size = 0;  ///< bytes; 0: no UTF-8 (RFC 3629)
+};
+
+/// The first character of a text that is not empty.
+Character first_character(std::string_view text) {
+  struct Form {
+    unsigned mask, lead;   ///< of the first byte
+    char32_t smallest;     ///< that needs so many bytes
+  };
+  constexpr std::array<Form, 4> kForms = {
+      {{0x80, 0x00, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}}};
+  const auto lead = static_cast<unsigned char>(text.front());
+  for (std::size_t more = 0; more < kForms.size(); ++more) {
+    const Form& form = kForms[more];
+    if ((lead & form.mask) != form.lead) {
+      continue;
+    }
+    char32_t point = lead & ~form.mask & 0xff;
+    for (std::size_t i = 1; i <= more; ++i) {
+      if (i >= text.size() || (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) {
+        return {};
+      }
+      point = point << 6 | (static_cast<unsigned char>(text[i]) & 0x3f);
+    }
+    const bool is_surrogate = point >= 0xd800 && point < 0xe000;
+    return point < form.smallest || point > 0x10ffff || is_surrogate ? Character{}
+                                                                     : Character{point, more + 1};
+  }
+  return {};
+}
+
+/// C0 with DEL, and C1, in which terminals have escape sequences too; separators of lines; what
+/// changes the direction of the text (Unicode 15, Bidi_Control).
+bool moves_text(char32_t point) {
+  return (point < 0x20 && point != '\t') || (point >= 0x7f && point < 0xa0) ||
+         (point >= 0x2028 && point <= 0x202e) || (point >= 0x2066 && point <= 0x2069) ||
+         point == 0x200e || point == 0x200f || point == 0x061c;
+}
+
+std::string escaped(std::string_view text, bool keeps_newlines) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const Character next = first_character(text);
+    const std::size_t size = next.size == 0 ? 1 : next.size;
+    if (next.size != 0 && (!moves_text(next.point) || (keeps_newlines && next.point == '\n'))) {
+      out.append(text.substr(0, size));
+    } else {
+      for (const char c : text.substr(0, size)) {
+        const auto byte = static_cast<unsigned char>(c);
+        out.append("\\x").append(1, kDigits[byte >> 4]).append(1, kDigits[byte & 15]);
+      }
+    }
+    text.remove_prefix(size);
+  }
+  return out;
+}
+
+}  // namespace
 
 std::string number_list(const std::vector<int>& numbers) {
   std::string text;
@@ -31,6 +96,14 @@ std::string shell_quoted(const std::string& word) {
     quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   }
   return quoted + "'";
+}
+
+std::string printable(std::string_view text) {
+  return escaped(text, false);
+}
+
+std::string printable_lines(std::string_view text) {
+  return escaped(text, true);
 }
 
 }  // namespace acc

@@ -1,5 +1,6 @@
 #include "acc/plugins/environment.hpp"
 
+#include "acc/base/text.hpp"
 #include "settings/variables.hpp"
 
 #include <unistd.h>
@@ -122,7 +123,7 @@ const std::string* value_of(const Environment& environment, std::string_view nam
 
 Error bad_variable(std::string_view name, const std::string& value, const std::string& expected) {
   return Error(Errc::config,
-               std::string(name) + " must be " + expected + ", got \"" + value + "\"");
+               std::string(name) + " must be " + expected + ", got \"" + printable(value) + "\"");
 }
 
 Environment settings_to_environment(const Settings& settings, std::string_view origin,

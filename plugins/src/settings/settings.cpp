@@ -1,6 +1,7 @@
 #include "acc/plugins/settings.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -72,7 +73,7 @@ Error bad_value(const SettingRow& row, std::string_view text, const Source& sour
     name.clear();  // `where` is the name already
   }
   return Error(Errc::config, source.where + (name.empty() ? "" : ": " + name) + " must be " +
-                                 expected_value(row) + ", got \"" + std::string(text) + "\"" +
+                                 expected_value(row) + ", got \"" + printable(text) + "\"" +
                                  did_you_mean(text, split(row.allowed, '|')));
 }
 

@@ -3,6 +3,7 @@
 //   acc_doctor --alone [--meet HOST:PORT] [--machine_rank N] ...   where machines could not meet
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/prefix_store.hpp"
 #include "acc/rendezvous/tcp_store.hpp"
@@ -79,7 +80,7 @@ std::string utc_now() {
 }
 
 int show(const Examination& examination, const std::vector<Finding>& found) {
-  std::fputs(table(examination, found).c_str(), stdout);
+  std::fputs(acc::printable_lines(table(examination, found)).c_str(), stdout);
   std::fflush(stdout);
   return exit_status(found);
 }
@@ -174,7 +175,8 @@ int run(int argc, char** argv) {
 void complain(const std::exception& error) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  std::fprintf(stderr, "acc_doctor on %s: %s\n", host.data(), error.what());
+  std::fprintf(stderr, "acc_doctor on %s: %s\n", acc::printable(host.data()).c_str(),
+               acc::printable_lines(error.what()).c_str());
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include "acc/base/text.hpp"
 #include "checkpoint/catalog/open.hpp"
 #include "commands/checkpoint/shared.hpp"
 #include "commands/commands.hpp"
@@ -201,7 +202,7 @@ int inspect_command(std::span<const std::string> arguments) {
     return 0;
   }
   const Stored stored = checkpoint::open_checkpoint(path, checkpoint::Want::everything, index);
-  std::fputs((json ? in_json(stored).dump(1) + "\n" : in_words(stored)).c_str(), stdout);
+  std::fputs((json ? in_json(stored).dump(1) + "\n" : printable_lines(in_words(stored))).c_str(), stdout);
   return 0;
 }
 

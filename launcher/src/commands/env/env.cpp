@@ -1,4 +1,5 @@
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "acc/launcher/default_config.hpp"
 #include "acc/plugins/document.hpp"
 #include "commands/commands.hpp"
@@ -35,7 +36,7 @@ std::string inline_text(const Node& node) {
 std::string lines_of(const Facts& facts, const char* indent = "") {
   std::string text;
   for (const auto& [name, value] : facts) {
-    text += std::string(indent) + "- " + name + ": " + value + "\n";
+    text += std::string(indent) + "- " + printable(name) + ": " + printable(value) + "\n";
   }
   return text;
 }
@@ -58,7 +59,7 @@ std::string config_text(const std::string& config_file, const plugins::Environme
     if (!config_file.empty()) {
       throw;
     }
-    return "- Configuration: " + std::string(error.what()) + "\n";
+    return "- Configuration: " + printable_lines(error.what()) + "\n";
   }
   return "- Configuration: " + path.string() + "\n" + lines_of(entries, "\t");
 }

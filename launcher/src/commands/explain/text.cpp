@@ -40,8 +40,8 @@ std::string settings_of(const LaunchPlan& plan) {
   std::vector<std::array<std::string, 3>> lines = {{"setting", "value", "source"}};
   for (const ShownSetting& setting : settings_in_force(plan)) {
     lines.push_back({std::string(setting.name),
-                     setting.value.empty() ? "-" : std::string(setting.value),
-                     plugins::describe(*setting.source)});
+                     setting.value.empty() ? "-" : printable(setting.value),
+                     printable(plugins::describe(*setting.source))});
   }
   return aligned(lines);
 }
@@ -52,7 +52,7 @@ std::string labelled(const std::string& label, const Lines& lines) {
   std::string text;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const std::string& word = i == 0 ? label : "";
-    text += word + std::string(kWidth - word.size(), ' ') + lines[i] + "\n";
+    text += word + std::string(kWidth - word.size(), ' ') + printable(lines[i]) + "\n";
   }
   return text;
 }
@@ -208,14 +208,14 @@ std::string command_of(const LaunchPlan& plan) {
 }
 
 std::string shown(const ChangedVariable::Value& value) {
-  return value ? shell_quoted(*value) : "(known at the start)";
+  return value ? printable(shell_quoted(*value)) : "(known at the start)";
 }
 
 std::string environment_of(const LaunchPlan& plan, const plugins::Environment& parent) {
   const EnvironmentChanges changes = environment_changes(plan, parent);
   std::string text = "environment of local rank 0, as far as acclaunch adds or changes it\n";
   for (const ChangedVariable& variable : changes.set) {
-    text += "  " + variable.name + "=" + shown(variable.values.front());
+    text += "  " + printable(variable.name) + "=" + shown(variable.values.front());
     if (variable.values.size() > 1) {
       text += "    by local rank:";
       for (const ChangedVariable::Value& value : variable.values) {
@@ -225,7 +225,7 @@ std::string environment_of(const LaunchPlan& plan, const plugins::Environment& p
     text += "\n";
   }
   for (const std::string& name : changes.removed) {
-    text += "  without " + name + "\n";
+    text += "  without " + printable(name) + "\n";
   }
   return text;
 }
