@@ -1,4 +1,5 @@
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "agent_impl.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -182,7 +183,7 @@ void Agent::Impl::say_what_is_waited_for(const std::string& what, const std::str
 
 void Agent::Impl::refuse(const Dropped& dropped) const {
   const Errc code = dropped.why == Dropped::Why::timeout ? Errc::timeout : Errc::config;
-  throw Error(code, fmt::format("rendezvous at {}: {}", where(), dropped.reason));
+  throw Error(code, fmt::format("rendezvous at {}: {}", where(), printable(dropped.reason)));
 }
 
 }  // namespace acc::rendezvous

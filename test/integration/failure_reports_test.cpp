@@ -1,5 +1,6 @@
 // What a user is told after real failures.
 #include "support/acclaunch.hpp"
+#include "support/gate.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
@@ -128,6 +129,26 @@ TEST_CASE("failure report: a signal that acclaunch passed on is nobody's fault")
   job.signal(SIGXCPU);
   CHECK(job.wait() == 128 + SIGXCPU);
   CHECK(contains(job.err(), "  cause     acclaunch got SIGXCPU and passed it on to all workers\n"));
+}
+
+TEST_CASE("failure report: two workers that fail at the same moment failed by themselves") {
+  for (int round = 0; round < 5; ++round) {
+    const Gate gate;
+    // Rank 0 ends while the kernel still frees the memory of rank 1, which has called _exit: its
+    // flags in /proc/PID/stat have PF_EXITING, 4.
+    Program program(in_shell("[ $RANK = 1 ] && exec " + std::string(kFaultyWorker) +
+                             " exit 300 $GATE\n"
+                             "read -r pid < $GATE\n"
+                             "until [ $((flags & 4)) != 0 ]; do\n"
+                             "  read -r _ _ _ _ _ _ _ _ flags _ < /proc/$pid/stat || break\n"
+                             "done\n"
+                             "exit 3"),
+                    {{"GATE", gate.path()}});
+    const int status = program.wait();
+    CAPTURE(program.err());
+    CHECK((status == 3 || status == 1));
+    CHECK_FALSE(contains(program.err(), "when it was told to end"));
+  }
 }
 
 TEST_CASE("failure report: a segmentation fault without a core dump") {

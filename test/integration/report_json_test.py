@@ -63,8 +63,13 @@ def check_collectives(folder, probe):
         assert each["state"] == "done" and each["called_at_us"] <= each["ended_at_us"], each
     waited = report["workers"][0]["collectives"]
     assert waited["last"][-1]["state"] in ("failed", "waiting"), waited
-    first = report["workers"][report["first_failure"]]["collectives"]
-    assert first["last"][-1]["state"] == "failed", first
+    assert report["first_failure"] == 2, "the rank that the others needed, not the first of them"
+    assert left["failure"] is None, left
+    failures = [worker["collectives"]["failure"] for worker in report["workers"]]
+    assert any(failures), "one of the others, unless it was ended before it could fail"
+    for failure in filter(None, failures):
+        assert failure["rank_at_fault"] == 2 and not failure["timed_out"], failure
+        assert "rank 2" in failure["message"], failure
     groups = [(group["name"], group["called"], group["waiting_in"]) for group in waited["groups"]]
     assert ("world", 4, 4) in groups, groups
     assert not list(folder.glob("**/flight_record")), "the report has them"

@@ -5,7 +5,8 @@ HELLO = b"\xacacc\2"
 
 
 def text(value):
-    return struct.pack("<I", len(value)) + value.encode()
+    content = value.encode()
+    return struct.pack("<I", len(content)) + content
 
 
 def frame(kind, *fields):

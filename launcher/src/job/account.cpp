@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "report/error_file.hpp"
+#include "report/root_cause.hpp"
 
 #include <unistd.h>
 
@@ -11,11 +12,23 @@
 namespace acc::launcher {
 namespace {
 
-WorkerReport worker_report(const WorkerRecord& worker, const AttemptEvidence& evidence) {
+std::string flight_record_path(const WorkerRecord& worker, const AttemptEvidence& evidence) {
+  return evidence.logs.flight_record(evidence.attempt, worker.local_rank);
+}
+
+void add_own_words(WorkerReport& report, const AttemptEvidence& evidence) {
+  ErrorFile file = read_error_file(evidence.logs.error_file(evidence.attempt, report.local_rank));
+  report.error_message = std::move(file.message);
+  report.traceback = std::move(file.traceback);
+  report.last_stderr_lines = evidence.output.last_stderr_lines(report.rank);
+}
+
+/// How it ended, without anything that is read from a file.
+WorkerReport end_of(const WorkerRecord& worker, const AttemptEvidence& evidence) {
   using std::chrono::duration_cast;
   const bool is_known = worker.died_at != std::chrono::steady_clock::time_point();
   const auto died_at = is_known ? worker.died_at : std::chrono::steady_clock::now();
-  WorkerReport report{
+  return {
       .rank = worker.rank,
       .local_rank = worker.local_rank,
       .machine_rank = evidence.machine_rank,
@@ -27,17 +40,18 @@ WorkerReport worker_report(const WorkerRecord& worker, const AttemptEvidence& ev
       .moment = duration_cast<std::chrono::microseconds>(died_at - evidence.learned_at),
       .ended_at = worker.ended_at,
       .ran_for = duration_cast<std::chrono::milliseconds>(died_at - evidence.started_at)};
-  const std::string record = evidence.logs.flight_record(evidence.attempt, worker.local_rank);
+}
+
+WorkerReport worker_report(const WorkerRecord& worker, const AttemptEvidence& evidence) {
+  WorkerReport report = end_of(worker, evidence);
+  const std::string record = flight_record_path(worker, evidence);
   report.flight = flight::read_record(record);
   ::unlink(record.c_str());  // the report has it
   if (!worker.end || !worker.end->ok()) {
     report.cause = evidence.kernel.cause(worker, evidence.working_directory);
   }
   if (report.failed()) {
-    ErrorFile file = read_error_file(evidence.logs.error_file(evidence.attempt, worker.local_rank));
-    report.error_message = std::move(file.message);
-    report.traceback = std::move(file.traceback);
-    report.last_stderr_lines = evidence.output.last_stderr_lines(worker.rank);
+    add_own_words(report, evidence);
   }
   return report;
 }
@@ -63,6 +77,22 @@ MachineReport machine_report(const AttemptOutcome& outcome, const AttemptEvidenc
   if (std::ranges::none_of(report.workers, has_ended_badly)) {
     std::ranges::for_each(report.workers, keep_little);
   }
+  // It may be a worker that ended well, or that hung and was told to end.
+  const auto cause = root_cause(report.workers, false).worker;
+  if (cause && !report.workers[*cause].failed()) {
+    add_own_words(report.workers[*cause], evidence);
+  }
+  return report;
+}
+
+WorkerReport interim_report(const WorkerRecord& worker, const AttemptEvidence& evidence) {
+  WorkerReport report = end_of(worker, evidence);
+  if (!worker.end) {
+    report.told_to_end = true;
+    return report;
+  }
+  report.flight = flight::read_record(flight_record_path(worker, evidence));
+  add_own_words(report, evidence);
   return report;
 }
 

@@ -28,7 +28,11 @@ struct AttemptEvidence {
 };
 
 /// How the workers of this machine ended. Reads the error files and last lines of those that
-/// failed.
+/// failed, and of the root cause.
 MachineReport machine_report(const AttemptOutcome& outcome, const AttemptEvidence& evidence);
+
+/// What is known of a worker while others of its attempt may still run, as far as it is needed to
+/// find the root cause of a failure. One without an end counts as told to end.
+WorkerReport interim_report(const WorkerRecord& worker, const AttemptEvidence& evidence);
 
 }  // namespace acc::launcher

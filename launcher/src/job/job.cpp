@@ -5,6 +5,7 @@
 #include "job/running_job.hpp"
 #include "output/line_prefix.hpp"
 #include "report/error_file.hpp"
+#include "report/root_cause.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -179,6 +180,10 @@ asio::awaitable<AttemptOutcome> Job::run_workers() {
   options.surroundings.descriptors = descriptors_.original();
   options.other_descriptors = rounds_->num_clients(*round_);
   options.on_running = [this](int running) { show_status(running); };
+  interim_.clear();
+  options.find_cause = [this](const auto& workers, bool is_last) {
+    return find_cause(workers, is_last);
+  };
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
   options.job_control = &job_control_;
   options.before_stop = [this] { output_.hide_status(); };
@@ -240,18 +245,21 @@ asio::awaitable<Settlement> Job::settle(const AttemptOutcome& outcome) {
                   .reason = "some workers on " + host_ + " could not be killed"});
   }
   co_await rounds_->end_is_known();
-  const AttemptEvidence evidence{.attempt = round_->round,
-                                 .machine_rank = round_->machine_rank,
-                                 .host = host_,
-                                 .working_directory = plan_.working_directory,
-                                 .learned_at = learned_at_,
-                                 .started_at = attempt_started_at_,
-                                 .logs = logs_,
-                                 .output = output_,
-                                 .kernel = *kernel_};
-  const MachineReport report = machine_report(outcome, evidence);
+  const MachineReport report = machine_report(outcome, evidence());
   const bool failed = std::ranges::any_of(report.workers, &WorkerReport::failed);
   co_return co_await rounds_->settle(failed, encode(report));
+}
+
+AttemptEvidence Job::evidence() const {
+  return {.attempt = round_->round,
+          .machine_rank = round_->machine_rank,
+          .host = host_,
+          .working_directory = plan_.working_directory,
+          .learned_at = learned_at_,
+          .started_at = attempt_started_at_,
+          .logs = logs_,
+          .output = output_,
+          .kernel = *kernel_};
 }
 
 /// Who waits for all machines waits in vain for these.
@@ -280,7 +288,7 @@ JobReport Job::report_of(const Settlement& settlement) {
   report.exit_status = end ? end->exit_status : 0;
   if (report.first_failure) {
     const WorkerReport& worker = report.workers[*report.first_failure];
-    report.exit_status = worker.exit_status();
+    report.exit_status = launcher::exit_status(report.workers, *report.first_failure);
     report.command = worker_command(plan_, worker.local_rank);
     if (settlement.next == Settlement::Next::next_round) {
       report.restarts_after = pauses_.next(worker.ran_for);
@@ -364,7 +372,7 @@ void Job::say_who_is_here() {
 
 void Job::announce(const std::string& line) {
   if (const auto head = job_line_head(plan_, round_, host_)) {
-    output_.write_stderr(*head + line + "\n");
+    output_.write_stderr(printable(*head + line) + "\n");
   }
 }
 

@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "job/running_job.hpp"
+#include "report/root_cause.hpp"
 #include "report/words.hpp"
 #include "supervision/descendants.hpp"
 #include "supervision/signals.hpp"
@@ -178,6 +179,26 @@ bool Job::was_ended_by_terminal(const WorkerRecord& worker) const {
   return supervisor_->is_leader(worker) && worker.end &&
          worker.end->kind == ProcessEnd::Kind::killed &&
          (worker.end->value == SIGINT || worker.end->value == SIGQUIT);
+}
+
+/// A worker that ended for good is looked at once.
+std::optional<std::size_t> Job::find_cause(const std::vector<WorkerRecord>& workers, bool is_last) {
+  interim_.resize(workers.size());
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    if (!interim_[i].end) {
+      if (workers[i].end) {
+        output_.catch_up(workers[i].rank);
+      }
+      interim_[i] = interim_report(workers[i], evidence());
+    }
+  }
+  RootCause cause = root_cause(interim_, plan_.num_machines == 1);
+  if (!cause.is_certain && !is_last) {
+    return std::nullopt;
+  }
+  // One that still runs cannot be said to have failed yet; the report may say so later.
+  const bool has_ended = cause.worker && workers[*cause.worker].end;
+  return has_ended ? cause.worker : first_failure(interim_);
 }
 
 void Job::on_first_failure(const WorkerRecord& worker) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/base/text.hpp"
 #include "job/account.hpp"
 #include "job/control.hpp"
 #include "job/log_folder.hpp"
@@ -66,6 +67,8 @@ class Job {
   void listen_to_starter();
   void on_starter(const control::Message& message);
   void on_starter_lost(const std::string& reason);
+  AttemptEvidence evidence() const;
+  std::optional<std::size_t> find_cause(const std::vector<WorkerRecord>& workers, bool is_last);
   void on_first_failure(const WorkerRecord& worker);
   void announce_failure(const WorkerRecord& worker);
   void wait_for_own_signal(const WorkerRecord& worker);
@@ -101,7 +104,9 @@ class Job {
   };
 
   /// One line of the launcher's own on stderr, whole among the workers' lines: of this machine.
-  void say(const std::string& line) { output_.write_stderr(line_head(plan_, host_) + line + "\n"); }
+  void say(const std::string& line) {
+    output_.write_stderr(printable(line_head(plan_, host_) + line) + "\n");
+  }
   /// Likewise, of the job: where all machines print to one place, one of them says it.
   void announce(const std::string& line);
 
@@ -127,6 +132,7 @@ class Job {
   boost::asio::steady_timer time_limit_;
   boost::asio::steady_timer pause_;
   RestartPauses pauses_;
+  std::vector<WorkerReport> interim_;        ///< of the workers, while the cause is looked for
   std::optional<WorkerRecord> unexplained_;  ///< the first failure, that a signal may explain
   boost::asio::steady_timer explanation_;    ///< the time for that signal to come
   std::chrono::steady_clock::time_point learned_at_;  ///< of the end of the attempt

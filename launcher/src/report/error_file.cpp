@@ -87,9 +87,7 @@ Json composed(const WorkerReport& worker) {
     callstack += line + "\n";
   }
   const auto seconds = std::chrono::floor<std::chrono::seconds>(worker.ended_at);
-  const std::string message = worker.error_message.empty()
-                                  ? how_it_ended(worker.end, worker.told_to_end)
-                                  : worker.error_message;
+  const std::string message = worker.message().empty() ? how_it_failed(worker) : worker.message();
   return {{"message",
            {{"message", message},
             {"extraInfo",

@@ -36,6 +36,20 @@ Json collective_json(const Collective& each) {
           {"ended_at_us", time_json(each.ended_us)}};
 }
 
+Json failure_json(const flight::Failure& failure) {
+  return {{"rank_at_fault", failure.at_fault ? Json(*failure.at_fault) : Json(nullptr)},
+          {"timed_out", failure.timed_out},
+          {"message", failure.reason}};
+}
+
+flight::Failure failure(const ReportFields& fields) {
+  return {.at_fault = fields.is_null("rank_at_fault")
+                          ? std::nullopt
+                          : std::optional(fields.number("rank_at_fault", 0)),
+          .timed_out = fields.boolean("timed_out"),
+          .reason = fields.text("message")};
+}
+
 Collective collective(const ReportFields& fields, std::size_t num_groups) {
   const std::string word = fields.text("state");
   const auto* state =
@@ -77,13 +91,18 @@ Json flight_json(const flight::Record& record) {
   return {{"rank", record.rank},
           {"phase", record.place.phase},
           {"unit", record.place.unit},
+          {"has_left", record.has_left},
+          {"failure", record.failure ? failure_json(*record.failure) : Json(nullptr)},
           {"groups", std::move(groups)},
           {"last", std::move(last)}};
 }
 
 flight::Record flight_record(const ReportFields& fields) {
+  const auto failed = fields.object("failure");
   flight::Record record{.rank = fields.number("rank", 0),
                         .place = {fields.text("phase"), fields.text("unit")},
+                        .has_left = fields.boolean("has_left"),
+                        .failure = failed ? std::optional(failure(*failed)) : std::nullopt,
                         .groups = {},
                         .last = {}};
   for (const Json& json : fields.array("groups")) {

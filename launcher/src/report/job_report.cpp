@@ -1,6 +1,7 @@
 #include "report/job_report.hpp"
 
 #include "acc/base/error.hpp"
+#include "report/root_cause.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -25,7 +26,7 @@ JobReport job_report(const std::vector<rendezvous::MachineWord>& machines) {
     }
   }
   std::ranges::stable_sort(job.workers, {}, &WorkerReport::rank);
-  job.first_failure = first_failure(job.workers);
+  job.first_failure = root_cause(job.workers, true).worker;
   return job;
 }
 

@@ -20,7 +20,7 @@ struct JobReport {
   std::optional<std::chrono::milliseconds> restarts_after;
   int exit_status = 0;
   std::string reason;  ///< one line, where no worker is to blame: "machine 1 (node2) is gone: …"
-  std::optional<std::size_t> first_failure;  ///< index of a worker
+  std::optional<std::size_t> first_failure;  ///< index of the root cause (root_cause.hpp)
   std::vector<WorkerReport> workers;         ///< by rank
   std::vector<std::string> silent_machines;  ///< that could not say how their workers ended
   std::string log_folder;                    ///< of the attempt; empty: nothing is kept

@@ -76,7 +76,7 @@ void add_worker(std::string& out, const WorkerReport& worker, const JobReport& r
     field(out, "attempt", fmt::format("{}, of 0 to {}", report.attempt, report.max_restarts));
   }
   field(out, "cause", worker.cause);
-  field(out, "error", worker.error_message);
+  field(out, "error", worker.message());
   if (!is_on_stderr(worker)) {
     quoted_lines(out, "traceback, from its error file", worker.traceback);
   }
@@ -99,11 +99,11 @@ std::string format_report(const JobReport& report) {
   std::string what = report.reason;
   if (report.first_failure) {
     const WorkerReport& worker = report.workers[*report.first_failure];
-    what = fmt::format("rank {}: {}", worker.rank, how_it_ended(worker));
+    what = fmt::format("rank {}: {}", worker.rank, how_it_failed(worker));
   }
   std::string out = fmt::format(
       "{}\nacclaunch: {} failed: {}\n", rule,
-      report.restarts_after ? fmt::format("attempt {}", report.attempt) : "the job", what);
+      report.restarts_after ? fmt::format("attempt {}", report.attempt) : "the job", printable(what));
   field(out, "command", command_line(report.command));
   if (report.first_failure) {
     add_worker(out, bounded(report.workers[*report.first_failure]), report);
@@ -113,7 +113,7 @@ std::string format_report(const JobReport& report) {
   field(out, "then", what_follows(report));
   field(out, "logs", report.log_folder);
   field(out, "report", report.report_file);
-  return harmless(out + rule + "\n");
+  return printable_lines(out + rule + "\n");
 }
 
 }  // namespace acc::launcher

@@ -97,9 +97,23 @@ LateRanks lateness(std::vector<int> late, const Members& waiting, std::uint32_t 
   return result;
 }
 
+using Call = std::pair<std::string, std::uint64_t>;  ///< kind and bytes
+/// How many ranks, of all groups of one name, made a call under one number.
+using CallCounts = std::map<std::tuple<std::string, std::uint32_t, Call>, int>;
+
+CallCounts count_calls(const std::vector<WorkerReport>& workers) {
+  CallCounts counts;
+  for (const WorkerReport& worker : workers) {
+    for (std::size_t i = 0; worker.flight && i < worker.flight->last.size(); ++i) {
+      const Collective& each = worker.flight->last[i];
+      ++counts[{worker.flight->groups[each.group].name, each.number, {each.kind, each.nbytes}}];
+    }
+  }
+  return counts;
+}
+
 /// The first collective that not all have called alike.
-std::optional<LateRanks> different_call(const Members& members) {
-  using Call = std::pair<std::string, std::uint64_t>;
+std::optional<LateRanks> different_call(const Members& members, const CallCounts& counts) {
   std::map<std::uint32_t, std::map<Call, Members>> calls;
   for (const Member& member : members) {
     for (const Collective& each : member.worker->flight->last) {
@@ -112,9 +126,12 @@ std::optional<LateRanks> different_call(const Members& members) {
     if (by_call.size() < 2) {
       continue;
     }
-    // The few differ from the many; of equally many, those without the lowest rank.
-    const auto order = [](const auto& each) {
-      return std::pair(-static_cast<int>(each.second.size()), each.second.front().worker->rank);
+    // The few differ from the many; of equally many, those whose call is rarer in groups of the same
+    // name, which all do the same; else those without the lowest rank.
+    const auto order = [&, number = number](const auto& each) {
+      return std::tuple(-static_cast<int>(each.second.size()),
+                        -counts.at({members.front().group().name, number, each.first}),
+                        each.second.front().worker->rank);
     };
     const auto usual = std::ranges::min_element(by_call, {}, order);
     Members others;
@@ -181,8 +198,9 @@ std::vector<LateRanks> late_ranks(const std::vector<WorkerReport>& workers,
                                   std::optional<std::size_t> first_failure) {
   std::vector<LateRanks> different;
   std::vector<LateRanks> late;
+  const CallCounts counts = count_calls(workers);
   for (const Members& members : members_by_group(workers)) {
-    if (auto found = different_call(members)) {
+    if (auto found = different_call(members, counts)) {
       different.push_back(std::move(*found));
     }
     if (auto found = missing_call(members)) {
@@ -204,6 +222,17 @@ std::vector<LateRanks> late_ranks(const std::vector<WorkerReport>& workers,
   std::set<std::vector<int>> seen;
   std::erase_if(late, [&](const LateRanks& each) { return !seen.insert(each.ranks).second; });
   return late;
+}
+
+std::vector<int> differing_ranks(const std::vector<WorkerReport>& workers) {
+  std::set<int> ranks;
+  const CallCounts counts = count_calls(workers);
+  for (const Members& members : members_by_group(workers)) {
+    if (const auto found = different_call(members, counts)) {
+      ranks.insert(found->ranks.begin(), found->ranks.end());
+    }
+  }
+  return {ranks.begin(), ranks.end()};
 }
 
 std::string name_of(const Collective& collective, const Group& group) {

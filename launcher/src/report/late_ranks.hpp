@@ -26,6 +26,10 @@ struct LateRanks {
 std::vector<LateRanks> late_ranks(const std::vector<WorkerReport>& workers,
                                   std::optional<std::size_t> first_failure);
 
+/// Ranks that called another collective than most of their group did under the same number, or than
+/// most ranks of other groups of that name did; rising. Empty where all called alike.
+std::vector<int> differing_ranks(const std::vector<WorkerReport>& workers);
+
 /// "reduce_scatter 41 of unit transformer.h.3, backward".
 std::string name_of(const flight::Collective& collective, const flight::Group& group);
 

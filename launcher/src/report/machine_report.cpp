@@ -1,8 +1,10 @@
 #include "report/machine_report.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "output/last_lines.hpp"
 #include "report/plain_text.hpp"
+#include "report/root_cause.hpp"
 #include "report/worker_json.hpp"
 
 #include <algorithm>
@@ -48,6 +50,9 @@ WorkerReport lean(WorkerReport worker) {
   worker.error_message = clipped(worker.error_message, kLeanText);
   worker.traceback.clear();
   worker.last_stderr_lines.clear();
+  if (worker.flight && worker.flight->failure) {
+    worker.flight->failure->reason = clipped(worker.flight->failure->reason, kLeanText);
+  }
   keep_last(worker, kLeanCollectives);
   return worker;
 }
@@ -61,6 +66,7 @@ std::size_t text_bytes(const WorkerReport& worker) {
   }
   if (worker.flight) {
     bytes += kCollectiveBytes * (worker.flight->last.size() + worker.flight->groups.size());
+    bytes += worker.flight->failure ? worker.flight->failure->reason.size() : 0;
   }
   return bytes;
 }
@@ -103,12 +109,17 @@ std::string encode(const MachineReport& report) {
   std::ranges::transform(sent.workers, sent.workers.begin(), bounded);
   if (std::transform_reduce(sent.workers.begin(), sent.workers.end(), std::size_t{0}, std::plus(),
                             text_bytes) > kMaxTexts) {
-    const std::optional<std::size_t> first = first_failure(sent.workers);
+    const std::optional<std::size_t> cause = root_cause(sent.workers, false).worker;
     for (std::size_t i = 0; i < sent.workers.size(); ++i) {
-      sent.workers[i] = i == first ? sent.workers[i] : lean(std::move(sent.workers[i]));
+      sent.workers[i] = i == cause ? sent.workers[i] : lean(std::move(sent.workers[i]));
     }
   }
   return dump(sent);
+}
+
+const std::string& WorkerReport::message() const {
+  return error_message.empty() && flight && flight->failure ? flight->failure->reason
+                                                            : error_message;
 }
 
 int WorkerReport::exit_status() const {
@@ -119,7 +130,7 @@ MachineReport decode_machine_report(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) {
     throw Error(Errc::protocol, "the report of another machine must be JSON, it is \"" +
-                                    harmless(clipped(text, 80)) + "\"");
+                                    printable(clipped(text, 80)) + "\"");
   }
   const ReportFields fields(json, "the report of another machine");
   MachineReport report{

@@ -42,6 +42,9 @@ struct WorkerReport {
 
   /// It failed by itself.
   [[nodiscard]] bool failed() const { return !told_to_end && (!end || !end->ok()); }
+  /// What the worker itself says of its failure: the message of its error file, or else of its first
+  /// failed collective; empty: nothing.
+  [[nodiscard]] const std::string& message() const;
   /// What a job ends with that it was the first to fail in.
   [[nodiscard]] int exit_status() const;
   bool operator==(const WorkerReport&) const = default;
@@ -57,7 +60,7 @@ struct MachineReport {
 };
 
 /// The worker that failed first: the smallest `moment` of those that failed by themselves, of equal
-/// ones the lowest rank. Nothing where none did.
+/// ones the first. Nothing where none did.
 std::optional<std::size_t> first_failure(const std::vector<WorkerReport>& workers);
 
 /// The report with its texts cut to what a person reads: 50 lines of traceback, 20 of stderr; 64
@@ -65,7 +68,7 @@ std::optional<std::size_t> first_failure(const std::vector<WorkerReport>& worker
 WorkerReport bounded(WorkerReport worker);
 
 /// One line of JSON for the store, of at most 8 MiB. Bytes that are no UTF-8 are replaced, long
-/// texts are cut, and those of many workers left out except for the first failure's.
+/// texts are cut, and those of many workers left out except for the root cause's.
 std::string encode(const MachineReport& report);
 
 /// Throws Error(protocol) for what `encode` did not write.

@@ -1,5 +1,6 @@
 #include "report/other_workers.hpp"
 
+#include "acc/base/text.hpp"
 #include "report/plain_text.hpp"
 #include "report/words.hpp"
 
@@ -32,7 +33,7 @@ std::vector<int> ranks_of(const Workers& workers) {
 
 /// The first line of what is known about it; its error file says more than the kernel.
 std::string why(const WorkerReport& worker) {
-  const std::string& text = worker.error_message.empty() ? worker.cause : worker.error_message;
+  const std::string& text = worker.message().empty() ? worker.cause : worker.message();
   return text.empty() ? "" : ": " + clipped(text.substr(0, text.find('\n')), kMaxReason);
 }
 
@@ -68,8 +69,9 @@ void add_failures(std::string& out, Workers failures, const JobReport& report) {
                                           : failures.front()->moment;
   add_list(out, report.first_failure ? "other failures" : "failures", failures,
            [first](const WorkerReport& worker) {
-             return fmt::format("{:>10} later, {}", time_span(worker.moment - first),
-                                one_worker(worker));
+             const auto difference = worker.moment - first;
+             return fmt::format("{:>10} {}, {}", time_span(std::chrono::abs(difference)),
+                                difference.count() < 0 ? "earlier" : "later", one_worker(worker));
            });
 }
 
@@ -108,7 +110,7 @@ std::string machine_names(const std::map<int, std::string>& machines) {
     ranks.push_back(rank);
   }
   return numbered("machine", ranks) +
-         (machines.size() == 1 ? " (" + machines.begin()->second + ")" : "");
+         (machines.size() == 1 ? " (" + printable(machines.begin()->second) + ")" : "");
 }
 
 using EndOfRanks = std::pair<std::string, std::vector<int>>;
@@ -155,7 +157,7 @@ std::string other_workers(const JobReport& report) {
   add_list(out, "still there", stuck, one_worker);
   add_rest(out, rest, report.has_several_machines(), !report.first_failure);
   for (const std::string& machine : report.silent_machines) {
-    out += "  " + machine + " did not say how its workers ended\n";
+    out += "  " + printable(machine) + " did not say how its workers ended\n";
   }
   return out;
 }

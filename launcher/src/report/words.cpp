@@ -21,14 +21,25 @@ std::string how_it_ended(const WorkerReport& worker) {
                       : how_it_ended(worker.end, worker.told_to_end);
 }
 
+std::string how_it_failed(const std::optional<ProcessEnd>& end, bool told_to_end) {
+  if (end && end->ok()) {
+    return end->describe() + " while other ranks still needed it";
+  }
+  return (told_to_end ? "other ranks waited for it; " : "") + how_it_ended(end, told_to_end);
+}
+
+std::string how_it_failed(const WorkerReport& worker) {
+  return worker.stuck ? how_it_ended(worker) : how_it_failed(worker.end, worker.told_to_end);
+}
+
 std::string worker_line(int rank, pid_t pid, const std::string& host, const std::string& end) {
-  return fmt::format("rank {} (pid {} on {}): {}", rank, pid, host, end);
+  return fmt::format("rank {} (pid {} on {}): {}", rank, pid, printable(host), end);
 }
 
 std::string failure_line(const WorkerRecord& worker, const std::string& host) {
   const bool is_there = !worker.end && !worker.stuck.empty();
   return worker_line(worker.rank, worker.pid, host,
-                     is_there ? worker.stuck : how_it_ended(worker.end, worker.told_to_end));
+                     is_there ? worker.stuck : how_it_failed(worker.end, worker.told_to_end));
 }
 
 std::string numbered(const std::string& noun, const std::vector<int>& numbers) {

@@ -18,6 +18,11 @@ namespace acc::launcher {
 std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end);
 std::string how_it_ended(const WorkerReport& worker);
 
+/// The same of the worker that a failure is put down to, which may not have failed by itself:
+/// "exited with code 0 while other ranks still needed it".
+std::string how_it_failed(const std::optional<ProcessEnd>& end, bool told_to_end);
+std::string how_it_failed(const WorkerReport& worker);
+
 /// "rank 1 (pid 4711 on node1): " and how it ended.
 std::string worker_line(int rank, pid_t pid, const std::string& host, const std::string& end);
 

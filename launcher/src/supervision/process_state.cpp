@@ -2,7 +2,11 @@
 
 #include "supervision/kernel_file.hpp"
 
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <sstream>
+#include <string>
 
 namespace acc::launcher {
 namespace {
@@ -55,6 +59,21 @@ std::string describe_state(pid_t pid, const fs::path& proc) {
   }
   const std::string where = first_line(folder_of(pid, proc) / "wchan");
   return in_words(state->letter) + (where.empty() || where == "0" ? "" : " (" + where + ")");
+}
+
+bool has_default_action(pid_t pid, int signal, const fs::path& proc) {
+  std::ifstream status(folder_of(pid, proc) / "status");
+  int masks = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigBlk:") || line.starts_with("SigIgn:") || line.starts_with("SigCgt:")) {
+      const auto bits = std::strtoull(line.c_str() + std::strlen("SigBlk:"), nullptr, 16);
+      if ((bits >> (signal - 1) & 1) != 0) {
+        return false;
+      }
+      ++masks;
+    }
+  }
+  return masks == 3;
 }
 
 bool StuckWatch::is_stuck(pid_t pid, Clock::time_point now) {

@@ -25,6 +25,10 @@ std::optional<ProcessState> process_state(pid_t pid, const std::filesystem::path
 /// (nfs_wait_bit_killable)". Empty when there is no such process.
 std::string describe_state(pid_t pid, const std::filesystem::path& proc = "/proc");
 
+/// True if `signal` would end the process at once: it is neither caught, ignored nor blocked by its
+/// main thread. False where that cannot be read.
+bool has_default_action(pid_t pid, int signal, const std::filesystem::path& proc = "/proc");
+
 /// Finds processes that stay in uninterruptible sleep for some time.
 class StuckWatch {
  public:

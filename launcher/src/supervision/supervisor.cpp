@@ -27,6 +27,14 @@ void rethrow(const std::exception_ptr& error) {
 // loop stands still meanwhile.
 constexpr std::chrono::milliseconds kShortestLimit{1000};
 constexpr std::chrono::milliseconds kLongestLimit{10'000};
+/// It was on its way out when it was told to end: of that signal it could only have died.
+bool ended_by_itself(const WorkerRecord& worker) {
+  const auto died_of = [&worker](int signal) {
+    return worker.end->kind == ProcessEnd::Kind::killed && worker.end->value == signal;
+  };
+  return worker.dies_of != 0 && !died_of(worker.dies_of) && !died_of(SIGKILL);
+}
+
 // Between looks for stuck workers, of which there are four in the time that makes them so.
 constexpr std::chrono::milliseconds kLongestPause{1000};
 
@@ -120,19 +128,33 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   if (worker.stuck.empty()) {
     worker.ended_at = std::chrono::system_clock::now();
     worker.died_at = std::chrono::steady_clock::now();
-    if (!end.ok() && state_ == JobState::running) {
-      fail(index);
-    }
+  }
+  worker.told_to_end = worker.told_to_end && !ended_by_itself(worker);
+  if (!end.ok() && state_ == JobState::running) {
+    first_to_fail_ = index;
   }
   handle(end.ok() ? JobEvent::worker_succeeded : JobEvent::worker_failed);
+  if (state_ == JobState::failing) {
+    look_for_cause(false);
+  }
   if (remaining_ == 0) {
     handle(JobEvent::all_ended);
   }
 }
 
-/// The first failure.
+void Supervisor::look_for_cause(bool is_last) {
+  auto cause = options_.find_cause ? options_.find_cause(outcome_.workers, is_last)
+                                   : std::optional(first_to_fail_);
+  if (is_last && !cause) {
+    cause = first_to_fail_;
+  }
+  if (cause) {
+    fail(*cause);
+    handle(JobEvent::cause_is_known);
+  }
+}
+
 void Supervisor::fail(std::size_t index) {
-  outcome_.first_failure = index;
   if (options_.on_first_failure) {
     options_.on_first_failure(outcome_.workers[index]);
   }
@@ -147,8 +169,9 @@ void Supervisor::look_for_stuck() {
       worker.stuck = describe_state(worker.pid);
       worker.ended_at = std::chrono::system_clock::now();
       worker.died_at = now;
-      fail(index);
       handle(JobEvent::worker_failed);
+      fail(index);
+      handle(JobEvent::cause_is_known);
     }
   }
   if (state_ == JobState::running) {
@@ -224,7 +247,7 @@ void Supervisor::follow_leader() {
 }
 
 void Supervisor::stop(PassedSignal signal) {
-  if (state_ == JobState::running) {
+  if (state_ == JobState::running || state_ == JobState::failing) {
     signal_for_stop_ = signal;
   }
   handle(JobEvent::stop_signal);
@@ -239,6 +262,7 @@ void Supervisor::handle(JobEvent event) {
   state_ = step.next;
   switch (step.action) {
     case JobAction::none: break;
+    case JobAction::find_cause: start_clock(options_.cause_timeout); break;
     case JobAction::stop: stop_workers(); break;
     case JobAction::kill: kill_workers(); break;
     case JobAction::give_up: give_up(); [[fallthrough]];
@@ -259,12 +283,14 @@ void Supervisor::give_up() {
   }
 }
 
-/// Those that have ended by themselves in the meantime have not been told.
-void Supervisor::tell_to_end() {
+/// With a signal that is about to be sent. Those that have ended by themselves in the meantime have
+/// not been told.
+void Supervisor::tell_to_end(int signal) {
   for (std::size_t index = 0; index < processes_.size(); ++index) {
     WorkerRecord& worker = outcome_.workers[index];
     if (!worker.end && worker.stuck.empty() && !processes_[index].has_ended()) {
       worker.told_to_end = true;
+      worker.dies_of = has_default_action(worker.pid, signal) ? signal : 0;
     }
   }
 }
@@ -279,15 +305,18 @@ void Supervisor::signal_running(PassedSignal signal) {
 }
 
 void Supervisor::stop_workers() {
-  tell_to_end();
   // As torchrun does: the user's signal as it came; SIGTERM when a failure is the reason.
+  tell_to_end(signal_for_stop_.number);
   signal_running(signal_for_stop_);
   signal_running({SIGCONT});  // a stopped worker would not see it
   start_clock(options_.shutdown_timeout);
+  if (remaining_ == 0) {
+    handle(JobEvent::all_ended);
+  }
 }
 
 void Supervisor::kill_workers() {
-  tell_to_end();
+  tell_to_end(SIGKILL);
   signal_running({SIGKILL});
   kill_descendants(options_.surroundings.cgroup);
   start_clock(std::max(options_.shutdown_timeout, kTimeToDie));
@@ -296,7 +325,12 @@ void Supervisor::kill_workers() {
 void Supervisor::start_clock(std::chrono::milliseconds limit) {
   clock_.expires_after(limit);  // cancels the one that runs
   clock_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) {
+    if (error || clock_.expiry() > std::chrono::steady_clock::now()) {
+      return;  // the second: a later limit runs
+    }
+    if (state_ == JobState::failing) {
+      look_for_cause(true);
+    } else {
       handle(JobEvent::time_is_over);
     }
   });

@@ -24,7 +24,6 @@ namespace acc::launcher {
 /// How the workers of one attempt ended, on this machine.
 struct AttemptOutcome {
   std::vector<WorkerRecord> workers;         ///< by local rank
-  std::optional<std::size_t> first_failure;  ///< index of the worker whose failure ended it
   bool gave_up = false;  ///< something outlived SIGKILL: workers without an `end`, or
   std::vector<std::string> left_behind;  ///< "pid 17 (name), in uninterruptible sleep (where)"
 };
@@ -45,7 +44,14 @@ class Supervisor {
     std::size_t other_descriptors = 0;  ///< that the job will need here: clients of its store
     /// Called when all have started, and whenever one has ended.
     std::function<void(int running)> on_running;
-    /// Called at the moment of the first failure, before the others have ended.
+    /// Asked when a worker has failed, and at each further end, for the index of the worker that the
+    /// failure is put down to; a last time when `cause_timeout` is over, and then it has to name one.
+    /// Until it does, the others are not told to end: the cause may be one of them that is about to
+    /// end. Empty: the worker that failed first.
+    std::function<std::optional<std::size_t>(const std::vector<WorkerRecord>&, bool is_last)>
+        find_cause;
+    std::chrono::milliseconds cause_timeout{5'000};
+    /// Called with that worker before the others are told to end.
     std::function<void(const WorkerRecord&)> on_first_failure;
     /// Called before the launcher stops because the worker in its process group has.
     std::function<void()> before_stop;
@@ -77,12 +83,13 @@ class Supervisor {
   void start(const std::vector<WorkerSpec>& specs);
   boost::asio::awaitable<void> watch(std::size_t index);
   void look_for_stuck();
+  void look_for_cause(bool is_last);
   void fail(std::size_t index);
   void end_stragglers();
   void give_up();
   void tell_running() const;
   void handle(JobEvent event);
-  void tell_to_end();
+  void tell_to_end(int signal);
   void signal_running(PassedSignal signal);
   void follow_leader();
   [[nodiscard]] bool leader_runs() const;
@@ -97,6 +104,7 @@ class Supervisor {
   std::vector<WorkerProcess> processes_;
   AttemptOutcome outcome_;
   std::size_t remaining_ = 0;
+  std::size_t first_to_fail_ = 0;
   PassedSignal signal_for_stop_{SIGTERM};
   std::optional<std::size_t> leader_;  ///< index of the worker in the launcher's process group
   bool leader_is_stopped_ = false;

@@ -7,18 +7,21 @@ namespace {
 
 using enum JobAction;
 constexpr JobState R = JobState::running;
+constexpr JobState F = JobState::failing;
 constexpr JobState S = JobState::stopping;
 constexpr JobState K = JobState::killing;
 constexpr JobState E = JobState::ended;
 
-// A stop signal while stopping is a user who does not want to wait any longer.
+// A stop signal while stopping is a user who does not want to wait any longer. All workers of this
+// machine may have failed because of one on another machine, which has to be heard of.
 // clang-format off
 constexpr std::array<std::array<JobStep, kJobEvents>, kJobStates> kTable = {{
-    //            succeeded  failed     all_ended    stop_signal  peer_failed  time_is_over
-    /* running */ {{{R, none}, {S, stop}, {E, finish}, {S, stop}, {S, stop}, {R, none}}},
-    /* stopping */{{{S, none}, {S, none}, {E, finish}, {K, kill}, {S, none}, {K, kill}}},
-    /* killing */ {{{K, none}, {K, none}, {E, finish}, {K, none}, {K, none}, {E, give_up}}},
-    /* ended */   {{{E, none}, {E, none}, {E, none},   {E, none}, {E, none}, {E, none}}},
+    //            succeeded  failed           cause_is_known all_ended    stop_signal  peer_failed  time_is_over
+    /* running */ {{{R, none}, {F, find_cause}, {R, none}, {E, finish}, {S, stop}, {S, stop}, {R, none}}},
+    /* failing */ {{{F, none}, {F, none},       {S, stop}, {F, none},   {S, stop}, {S, stop}, {S, stop}}},
+    /* stopping */{{{S, none}, {S, none},       {S, none}, {E, finish}, {K, kill}, {S, none}, {K, kill}}},
+    /* killing */ {{{K, none}, {K, none},       {K, none}, {E, finish}, {K, none}, {K, none}, {E, give_up}}},
+    /* ended */   {{{E, none}, {E, none},       {E, none}, {E, none},   {E, none}, {E, none}, {E, none}}},
 }};
 // clang-format on
 

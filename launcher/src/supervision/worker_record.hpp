@@ -20,6 +20,7 @@ struct WorkerRecord {
   std::chrono::system_clock::time_point ended_at;
   std::chrono::steady_clock::time_point died_at;  ///< the same moment, for comparisons
   bool told_to_end = false;  ///< the launcher asked it to end while it still ran
+  int dies_of = 0;           ///< the signal it was told by, if its action was the default one
   /// What it was doing when it was given up, or had been for too long: "in uninterruptible sleep
   /// (nfs_wait_bit)". In the second case `end` may have come later, the times are those of before.
   std::string stuck;

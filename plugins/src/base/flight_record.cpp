@@ -35,6 +35,16 @@ T part(std::string_view bytes, std::size_t offset) {
   return result;
 }
 
+std::optional<Failure> failure(const file::FileFailure& from) {
+  if (from.is_set != 1) {
+    return std::nullopt;
+  }
+  const bool names_rank = from.at_fault >= 0 && from.at_fault < kMostRanks;
+  return Failure{.at_fault = names_rank ? std::optional(from.at_fault) : std::nullopt,
+                 .timed_out = from.timed_out != 0,
+                 .reason = {from.reason.begin(), std::ranges::find(from.reason, '\0')}};
+}
+
 bool is_plausible(const file::FileGroup& group) {
   return group.first >= 0 && group.first < kMostRanks && group.count >= 1 &&
          group.count < kMostRanks && group.stride >= 1 && group.stride < kMostRanks;
@@ -70,16 +80,22 @@ std::optional<Record> decode(std::string_view bytes) {
       head.rank >= kMostRanks || head.num_groups > kGroups) {
     return std::nullopt;
   }
-  Record record{.rank = head.rank, .place = place(head.place), .groups = {}, .last = {}};
+  Record record{.rank = head.rank,
+                .place = place(head.place),
+                .has_left = head.has_left == 1,
+                .failure = failure(part<FileFailure>(bytes, sizeof(FileHead))),
+                .groups = {},
+                .last = {}};
+  constexpr std::size_t kFirstGroup = sizeof(FileHead) + sizeof(FileFailure);
   for (std::size_t i = 0; i < head.num_groups; ++i) {
-    const auto group = part<FileGroup>(bytes, sizeof(FileHead) + i * sizeof(FileGroup));
+    const auto group = part<FileGroup>(bytes, kFirstGroup + i * sizeof(FileGroup));
     if (!is_plausible(group)) {
       return std::nullopt;
     }
     record.groups.push_back(
         {text(group.name), group.first, group.stride, group.count, group.called, group.waiting});
   }
-  constexpr std::size_t kFirstSlot = sizeof(FileHead) + kGroups * sizeof(FileGroup);
+  constexpr std::size_t kFirstSlot = kFirstGroup + kGroups * sizeof(FileGroup);
   std::vector<std::pair<std::uint64_t, Collective>> found;
   for (std::size_t i = 0; i < kSlots; ++i) {
     const auto slot = part<FileSlot>(bytes, kFirstSlot + i * sizeof(FileSlot));

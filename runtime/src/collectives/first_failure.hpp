@@ -11,25 +11,32 @@ namespace acc::collectives {
 /// Why a group ended: the first reason counts. Any thread.
 class FirstFailure {
  public:
-  void set(const std::string& reason) noexcept {
+  /// `at_fault`: the rank that caused it, if known.
+  void set(const std::string& reason, std::optional<int> at_fault = std::nullopt) noexcept {
     const std::lock_guard lock(mutex_);
     if (!reason_) {
       reason_ = reason;
+      at_fault_ = at_fault;
     }
   }
   [[nodiscard]] std::optional<std::string> get() const {
     const std::lock_guard lock(mutex_);
     return reason_;
   }
+  [[nodiscard]] std::optional<int> at_fault() const {
+    const std::lock_guard lock(mutex_);
+    return at_fault_;
+  }
   void throw_if() const {
     if (const auto reason = get()) {
-      throw Error(Errc::collective, *reason);
+      throw Error(Errc::collective, *reason, at_fault());
     }
   }
 
  private:
-  mutable std::mutex mutex_;  ///< guards reason_
+  mutable std::mutex mutex_;  ///< guards reason_, at_fault_
   std::optional<std::string> reason_;
+  std::optional<int> at_fault_;
 };
 
 }  // namespace acc::collectives

@@ -28,18 +28,19 @@ std::string place_of(const Recorder::Call& call, std::string_view kind) {
   return phase.empty() ? "" : fmt::format(" (in the {})", phase);
 }
 
-/// Runs it; an error is recorded, and says where it happened.
+/// Runs it; an error says where it happened, and is recorded.
 template <typename Run>
 decltype(auto) recorded(Recorder& recorder, const Recorder::Call& call, const char* kind,
                         const Run& run) {
   try {
     return run();
   } catch (const Error& error) {
-    recorder.ended(call, State::failed);
     const std::string what = error.what();
     const std::string place = place_of(call, kind);
-    throw Error(error.code(), what.find(place) == std::string::npos ? what + place : what,
-                error.rank());
+    const Error placed(error.code(), what.find(place) == std::string::npos ? what + place : what,
+                       error.rank());
+    recorder.failed(call, placed);
+    throw placed;
   }
 }
 

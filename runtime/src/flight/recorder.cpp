@@ -78,7 +78,8 @@ void* Recorder::map(const std::string& path) {
 Recorder::Recorder(const std::string& path, int rank) : memory_(map(path)) {
   auto* const bytes = static_cast<std::byte*>(memory_);
   head_ = new (bytes) file::FileHead{};
-  groups_ = reinterpret_cast<file::FileGroup*>(bytes + sizeof(file::FileHead));
+  failure_ = reinterpret_cast<file::FileFailure*>(bytes + sizeof(file::FileHead));
+  groups_ = reinterpret_cast<file::FileGroup*>(failure_ + 1);
   slots_ = reinterpret_cast<file::FileSlot*>(groups_ + file::kGroups);
   head_->magic = file::kMagic;
   head_->rank = rank;
@@ -134,6 +135,7 @@ Recorder::Call Recorder::call(int group, const char* kind, std::size_t nbytes) {
   file::FileSlot& slot = slots_[call.number % file::kSlots];
   publish(slot.number, std::uint64_t{0});
   std::atomic_thread_fence(std::memory_order_release);
+  head_->has_left = 0;
   slot.sequence = call.sequence;
   slot.group = static_cast<std::uint8_t>(group);
   slot.state = static_cast<std::uint8_t>(State::called);
@@ -170,6 +172,24 @@ void Recorder::ended(const Call& call, State state) noexcept {
     slot->ended_us = now_us();
     publish(slot->state, static_cast<std::uint8_t>(state));
   }
+}
+
+void Recorder::leaves() noexcept {
+  if (failure_->is_set == 0) {
+    publish(head_->has_left, std::uint32_t{1});
+  }
+}
+
+void Recorder::failed(const Call& call, const Error& error) noexcept {
+  if (failure_->is_set == 0 && head_->has_left == 0) {
+    const std::string_view reason = error.what();
+    failure_->at_fault = error.rank().value_or(-1);
+    failure_->timed_out = error.code() == Errc::timeout ? 1 : 0;
+    std::memcpy(failure_->reason.data(), reason.data(),
+                std::min(reason.size(), failure_->reason.size() - 1));
+    publish(failure_->is_set, std::uint32_t{1});
+  }
+  ended(call, State::failed);
 }
 
 }  // namespace acc::flight

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/base/error.hpp"
 #include "acc/base/flight_record.hpp"
 #include "acc/base/unique_fd.hpp"
 
@@ -41,6 +42,11 @@ class Recorder {
   Call call(int group, const char* kind, std::size_t nbytes);
   void waits(const Call& call) noexcept;
   void ended(const Call& call, State state) noexcept;
+  /// The program lets go of its model without an error: what fails from here on, until the next
+  /// call, does not fail because of a peer.
+  void leaves() noexcept;
+  /// It failed with `error`; the record keeps the first one.
+  void failed(const Call& call, const Error& error) noexcept;
 
  private:
   struct Scope {
@@ -54,6 +60,7 @@ class Recorder {
   UniqueFd file_;
   void* memory_;
   file::FileHead* head_;
+  file::FileFailure* failure_;
   file::FileGroup* groups_;
   file::FileSlot* slots_;
   std::uint64_t number_ = 0;

@@ -73,6 +73,9 @@ ModelState::~ModelState() {
       engine_.groups.abort("ended by an error in the program");
       return;
     }
+    if (engine_.groups.recorder) {
+      engine_.groups.recorder->leaves();
+    }
     if (engine_.gradients) {
       engine_.gradients->drain();
     }

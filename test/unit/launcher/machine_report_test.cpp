@@ -140,26 +140,6 @@ TEST_CASE("what is no machine's report is refused, with the reason") {
   }
 }
 
-TEST_CASE("text that a terminal may be shown") {
-  const std::pair<std::string, std::string> cases[] = {
-      {"", ""},
-      {"plain\ttext\n", "plain\ttext\n"},
-      {"\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80", "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"},
-      {"\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"},
-      {std::string("\r\b\0\x7f", 4), "\\x0d\\x08\\x00\\x7f"},
-      {"\xc2\x9b"
-       "31m",
-       "\\xc2\\x9b31m"},  // CSI as one character
-      {"\xff\xfe", "\\xff\\xfe"},
-      {"cut \xe2\x82", "cut \\xe2\\x82"},
-      {"\xe2\x1b[0m", "\\xe2\\x1b[0m"},
-      {"\xc0\xaf \xed\xa0\x80", "\\xc0\\xaf \\xed\\xa0\\x80"},  // too long, a surrogate
-  };
-  for (const auto& [text, shown] : cases) {
-    CHECK(harmless(text) == shown);
-  }
-}
-
 TEST_CASE("text that is cut stays UTF-8") {
   CHECK(clipped("seven b", 7) == "seven b");
   CHECK(clipped("eight by", 7) == "eigh...");

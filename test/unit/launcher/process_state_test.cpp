@@ -3,8 +3,12 @@
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <csignal>
 #include <fstream>
 
 using namespace acc::launcher;
@@ -77,4 +81,46 @@ TEST_CASE("process state: stuck is who is seen in uninterruptible sleep all alon
   CHECK_FALSE(look(32s));
   CHECK(look(33s));
   CHECK_FALSE(watch.is_stuck(18, start + 99s));
+}
+
+TEST_CASE("process state: whether a signal ends a process at once") {
+  const struct {
+    const char* what;
+    void (*prepare)();
+    bool ends;
+  } cases[] = {
+      {"default", [] {}, true},
+      {"ignored", [] { std::signal(SIGTERM, SIG_IGN); }, false},
+      {"caught", [] { std::signal(SIGTERM, [](int) {}); }, false},
+      {"blocked",
+       [] {
+         sigset_t signals;
+         ::sigemptyset(&signals);
+         ::sigaddset(&signals, SIGTERM);
+         ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+       },
+       false},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.what);
+    std::array<int, 2> ready{};
+    REQUIRE(::pipe2(ready.data(), O_CLOEXEC) == 0);
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      std::signal(SIGTERM, SIG_DFL);
+      each.prepare();
+      ::write(ready[1], "", 1) == 1 ? ::pause() : 0;
+      ::_exit(0);
+    }
+    char byte = 0;
+    REQUIRE(::read(ready[0], &byte, 1) == 1);
+    CHECK(has_default_action(child, SIGTERM) == each.ends);
+    CHECK(has_default_action(child, SIGUSR1));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    ::close(ready[0]);
+    ::close(ready[1]);
+    CHECK_FALSE(has_default_action(child, SIGTERM));
+  }
 }

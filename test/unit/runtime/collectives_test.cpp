@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "collectives/call_difference.hpp"
 #include "collectives/make_group.hpp"
 #include "collectives/staged/staged_group.hpp"
 #include "device/cpu_device.hpp"
@@ -8,9 +9,12 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -317,5 +321,56 @@ TEST_CASE("failure() says on every rank, from any thread, why the group ended") 
           expect(*reason == "rank 0 gave up", "another reason: " + *reason);
         },
         true));
+  }
+}
+
+TEST_CASE("the reason of another rank does not move the terminal's cursor") {
+  for (const Topology& topology : kTopologies) {
+    if (topology.world_size == 1) {
+      continue;
+    }
+    CAPTURE(topology.name);
+    CHECK_NOTHROW(with_groups(
+        topology,
+        [](ProcessGroup& group) {
+          if (group.rank() == 0) {
+            group.abort("gave up \x1b[2J\nall is well");
+          }
+          std::optional<std::string> reason;
+          while (!(reason = group.failure())) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          }
+          group.abort(*reason);  // as a rank does before it leaves
+          expect(group.rank() == 0 || *reason == "gave up \\x1b[2J\\x0aall is well", *reason);
+        },
+        true));
+  }
+}
+
+TEST_CASE("of different calls, the one of the fewest ranks is at fault") {
+  const struct {
+    std::map<std::string, std::vector<int>> ranks_by_call;
+    std::optional<int> at_fault;
+    const char* calls;
+  } cases[] = {
+      {{{"barrier", {2}}, {"all_gather", {0, 1, 3}}},
+       2,
+       "rank 2 calls barrier, ranks 0-1,3 call all_gather"},
+      {{{"barrier", {0}}, {"all_gather", {1, 2}}},
+       0,
+       "rank 0 calls barrier, ranks 1-2 call all_gather"},
+      {{{"barrier", {0}}, {"all_gather", {1}}},
+       std::nullopt,
+       "rank 1 calls all_gather, rank 0 calls barrier"},
+      {{{"barrier", {0, 1}}, {"all_gather", {2, 3}}, {"broadcast", {4}}},
+       std::nullopt,
+       "rank 4 calls broadcast, ranks 2-3 call all_gather, ranks 0-1 call barrier"},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.calls);
+    const auto difference = acc::collectives::call_difference(7, "shm", each.ranks_by_call);
+    CHECK(difference.reason ==
+          "collective number 7 of shm differs: " + std::string(each.calls));
+    CHECK(difference.at_fault == each.at_fault);
   }
 }

@@ -16,17 +16,18 @@ namespace acc::flight {
 /// Names the worker's file. Without it there is none.
 inline constexpr const char* kRecordVariable = "ACC_FLIGHT_RECORD";
 
-/// The file: a `FileHead`, `kGroups` of `FileGroup`, `kSlots` of `FileSlot`, in the byte order of
-/// the machine, on which alone it is read. What is not used is zero. Texts end with a zero byte; of
-/// a unit's name that is too long the end is kept.
+/// The file: a `FileHead`, a `FileFailure`, `kGroups` of `FileGroup`, `kSlots` of `FileSlot`, in the
+/// byte order of the machine, on which alone it is read. What is not used is zero. Texts end with a
+/// zero byte; of a unit's name that is too long the end is kept.
 namespace file {
 
 inline constexpr std::array<char, 8> kMagic = {'A', 'C', 'C', 'F', 'L', 'I', 'G', 'T'};
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::size_t kGroups = 16;
 inline constexpr std::size_t kSlots = 64;
 inline constexpr std::size_t kUnitBytes = 96;
 inline constexpr std::size_t kWordBytes = 16;
+inline constexpr std::size_t kReasonBytes = 1000;
 
 /// Where the program is: "forward" of "transformer.h.3".
 struct Place {
@@ -39,7 +40,16 @@ struct alignas(64) FileHead {
   std::uint32_t version;
   std::int32_t rank;
   std::uint32_t num_groups;
+  std::uint32_t has_left;  ///< 1: the program let go of its model, and has called nothing since
   Place place;
+};
+
+/// The first collective of this rank that failed, unless the rank had left.
+struct alignas(64) FileFailure {
+  std::uint32_t is_set;  ///< 1: the other fields are valid
+  std::int32_t at_fault;  ///< the rank that the error names; -1: none
+  std::uint32_t timed_out;
+  std::array<char, kReasonBytes> reason;
 };
 
 /// Ranks `first`, `first + stride`, …, `count` of them. Collectives of a group count from 1.
@@ -67,7 +77,7 @@ struct alignas(64) FileSlot {
 };
 
 inline constexpr std::size_t kNbytes =
-    sizeof(FileHead) + kGroups * sizeof(FileGroup) + kSlots * sizeof(FileSlot);
+    sizeof(FileHead) + sizeof(FileFailure) + kGroups * sizeof(FileGroup) + kSlots * sizeof(FileSlot);
 
 }  // namespace file
 
@@ -114,16 +124,26 @@ struct Collective {
   bool operator==(const Collective&) const = default;
 };
 
+/// Why the first failed collective of a rank failed, as the rank itself understood it.
+struct Failure {
+  std::optional<int> at_fault;  ///< the rank that the error names
+  bool timed_out = false;       ///< that rank did not come within the limit
+  std::string reason;           ///< any bytes; at most `file::kReasonBytes` - 1
+  bool operator==(const Failure&) const = default;
+};
+
 struct Record {
   int rank = 0;
   Place place;
+  bool has_left = false;  ///< it let go of its model and has called no collective since
+  std::optional<Failure> failure = {};
   std::vector<Group> groups;
   std::vector<Collective> last;  ///< oldest first
   bool operator==(const Record&) const = default;
 };
 
 /// What a worker wrote, whatever it wrote: nothing where it is no record, and only those of its
-/// collectives that are whole. Texts are printable ASCII.
+/// collectives that are whole. Texts are printable ASCII, except the reason of a failure.
 std::optional<Record> decode(std::string_view bytes);
 
 /// The same of a file. Never waits; nothing where it cannot be read.

@@ -108,8 +108,8 @@ class GlooGroup::Exchange final : public Work {
       for (auto& each : receiving ? receives_ : sends_) {
         group_->watch_->awaits(each.peer);
         if (!wait_for(each, receiving)) {
-          fail(group_->spec_.ranks[static_cast<std::size_t>(each.peer)],
-               group_->watch_->give_up().value_or("wait cancelled"));
+          const auto verdict = group_->watch_->give_up();
+          fail(verdict ? *verdict : StallWatch::Verdict{"wait cancelled", std::nullopt});
         }
       }
     }
@@ -153,20 +153,21 @@ class GlooGroup::Exchange final : public Work {
     } catch (const std::exception& error) {
       group_->watch_->give_up();
       const int who = group_->spec_.ranks[static_cast<std::size_t>(peer)];
-      const auto abort_reason = group_->watch_->abort_reason();
-      if (!abort_reason && std::chrono::steady_clock::now() - begin >= group_->spec_.timeout) {
+      if (const auto abort = group_->watch_->abort_reason()) {
+        fail(*abort);
+      }
+      if (std::chrono::steady_clock::now() - begin >= group_->spec_.timeout) {
         int late = -1;
         const std::string reason = group_->spec_.reason_of_timeout(peer, call_, late);
-        fail(late, reason, Errc::timeout);
+        fail({reason, late}, Errc::timeout);
       }
-      fail(who,
-           abort_reason.value_or(fmt::format("lost rank {} in {}: {}", who, call_, error.what())));
+      fail({fmt::format("lost rank {} in {}: {}", who, call_, error.what()), who});
     }
   }
 
-  [[noreturn]] void fail(int rank, const std::string& reason, Errc code = Errc::collective) {
-    group_->abort(reason);
-    throw Error(code, reason, rank);
+  [[noreturn]] void fail(const StallWatch::Verdict& why, Errc code = Errc::collective) {
+    group_->watch_->publish_abort(why.reason, why.at_fault);
+    throw Error(code, why.reason, why.at_fault);
   }
 
   GlooGroup* group_;
@@ -214,13 +215,12 @@ BufferPtr GlooGroup::allocate_contribution(std::size_t nbytes) {
 std::shared_ptr<GlooGroup::Exchange> GlooGroup::start(OpKind kind, DType dtype,
                                                       std::uint64_t count) {
   ++sequence_;
-  std::string call =
-      fmt::format("{} of {} x {} in {}", to_string(kind), count, to_string(dtype), describe());
+  std::string call = fmt::format("{} of {} x {}", to_string(kind), count, to_string(dtype));
   const std::uint64_t detail =
       (count * 31 + static_cast<std::uint64_t>(kind)) * 31 + static_cast<std::uint64_t>(dtype);
   const std::uint64_t tag = (std::uint64_t{sequence_} << 32) | (detail & 0xffffffffU);
   watch_->called(sequence_, call);
-  return std::make_shared<Exchange>(this, std::move(call), tag);
+  return std::make_shared<Exchange>(this, call + " in " + describe(), tag);
 }
 
 std::shared_ptr<GlooGroup::Exchange> GlooGroup::exchange_all(OpKind kind, DType dtype,
@@ -371,7 +371,7 @@ std::optional<std::string> GlooGroup::failure() const {
 }
 
 void GlooGroup::abort(const std::string& reason) noexcept {
-  watch_->publish_abort(reason);
+  watch_->publish_abort(reason, spec_.ranks[static_cast<std::size_t>(rank())]);
 }
 
 }  // namespace acc::collectives

@@ -1,9 +1,12 @@
 #include "collectives/gloo/stall_watch.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "collectives/call_difference.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -18,6 +21,8 @@ using namespace std::chrono_literals;
 // Only waits longer than this cost a look into the store, and then one look in this time.
 constexpr auto kLongWait = 250ms;
 constexpr auto kAbortInterval = 1s;
+// How often a rank that found a difference looks again for what the others call.
+constexpr int kMostLooks = 20;
 // Ranks may differ in one that none of them waits in yet.
 constexpr std::size_t kComparedCalls = 16;
 
@@ -44,16 +49,6 @@ Calls decode(std::string_view text) {
     }
   }
   return calls;
-}
-
-std::optional<std::uint32_t> first_difference(const Calls& mine, const Calls& theirs) {
-  for (const auto& [sequence, call] : mine) {
-    const auto found = theirs.find(sequence);
-    if (found != theirs.end() && found->second != call) {
-      return sequence;
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -97,7 +92,7 @@ void StallWatch::end() {
   changed_.notify_all();
 }
 
-std::optional<std::string> StallWatch::give_up() {
+std::optional<StallWatch::Verdict> StallWatch::give_up() {
   const std::lock_guard lock(mutex_);
   wait_.reset();
   ++generation_;
@@ -146,32 +141,50 @@ void StallWatch::run(const std::stop_token& stop) {
   }
 }
 
-std::optional<std::string> StallWatch::compare(const Calls& mine) {
+std::optional<StallWatch::Verdict> StallWatch::compare(const Calls& mine) {
   const std::lock_guard lock(store_mutex_);
   try {
     store_->set(call_key(spec_.rank), encode(mine));
-    const std::string abort_key = spec_.name + "/abort";
-    if (store_->check(std::span(&abort_key, 1))) {
-      known_.set(store_->get(abort_key, 5s));
-      return known_.get();
+    if (auto abort = read_abort()) {
+      return abort;
     }
+    std::map<int, Calls> calls = {{spec_.ranks[static_cast<std::size_t>(spec_.rank)], mine}};
     for (int r = 0; r < static_cast<int>(spec_.ranks.size()); ++r) {
       const std::string key = call_key(r);
-      if (r == spec_.rank || !store_->check(std::span(&key, 1))) {
-        continue;
-      }
-      const Calls theirs = decode(store_->get(key, 5s));
-      if (const auto sequence = first_difference(mine, theirs)) {
-        return fmt::format("collective number {} differs: rank {} calls {}, rank {} calls {}",
-                           *sequence, spec_.ranks[static_cast<std::size_t>(spec_.rank)],
-                           mine.at(*sequence), spec_.ranks[static_cast<std::size_t>(r)],
-                           theirs.at(*sequence));
+      if (r != spec_.rank && store_->check(std::span(&key, 1))) {
+        calls[spec_.ranks[static_cast<std::size_t>(r)]] = decode(store_->get(key, 5s));
       }
     }
-    return std::nullopt;
+    return difference(calls, mine);
   } catch (const std::exception&) {
     return std::nullopt;  // the store may be away for a while; dead peers show by their connections
   }
+}
+
+/// The first collective of this rank that others called differently, when all have said what they
+/// call there, or enough looks have been taken.
+std::optional<StallWatch::Verdict> StallWatch::difference(const std::map<int, Calls>& calls,
+                                                          const Calls& mine) {
+  for (const auto& [sequence, _] : mine) {
+    std::map<std::string, std::vector<int>> ranks_by_call;
+    std::size_t known = 0;
+    for (const auto& [rank, theirs] : calls) {
+      if (const auto call = theirs.find(sequence); call != theirs.end()) {
+        ranks_by_call[call->second].push_back(rank);
+        ++known;
+      }
+    }
+    if (ranks_by_call.size() < 2) {
+      continue;
+    }
+    if (known < spec_.ranks.size() && ++incomplete_looks_ < kMostLooks) {
+      return std::nullopt;
+    }
+    auto [reason, at_fault] = call_difference(
+        sequence, fmt::format("gloo[{}]", fmt::join(spec_.ranks, ",")), ranks_by_call);
+    return Verdict{std::move(reason), at_fault};
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> StallWatch::failure() noexcept {
@@ -182,25 +195,43 @@ std::optional<std::string> StallWatch::failure() noexcept {
   return known_.get();
 }
 
-void StallWatch::publish_abort(const std::string& reason) noexcept {
-  known_.set(reason);
+/// In the store: the rank that is the cause, or -1, and the reason.
+void StallWatch::publish_abort(const std::string& reason, std::optional<int> at_fault) noexcept {
+  known_.set(reason, at_fault);
   const std::lock_guard lock(store_mutex_);
   try {
-    store_->compare_set(spec_.name + "/abort", "", reason);
+    store_->compare_set(spec_.name + "/abort", "",
+                        std::to_string(at_fault.value_or(-1)) + " " + reason);
   } catch (const Error&) {  // without a store the peers see the closed connections
   }
 }
 
-std::optional<std::string> StallWatch::abort_reason() noexcept {
+std::optional<StallWatch::Verdict> StallWatch::abort_reason() noexcept {
   const std::lock_guard lock(store_mutex_);
   try {
-    const std::string key = spec_.name + "/abort";
-    if (store_->check(std::span(&key, 1))) {
-      known_.set(store_->get(key, 5s));
+    if (auto abort = read_abort()) {
+      return abort;
     }
   } catch (const Error&) {
   }
-  return known_.get();
+  const auto reason = known_.get();
+  return reason ? std::optional(Verdict{*reason, known_.at_fault()}) : std::nullopt;
+}
+
+/// Of the store; known from then on.
+std::optional<StallWatch::Verdict> StallWatch::read_abort() {
+  const std::string key = spec_.name + "/abort";
+  if (!store_->check(std::span(&key, 1))) {
+    return std::nullopt;
+  }
+  const std::string text = store_->get(key, 5s);
+  const std::size_t space = text.find(' ');
+  int rank = -1;
+  std::from_chars(text.data(), text.data() + std::min(space, text.size()), rank);
+  const bool is_member = std::ranges::count(spec_.ranks, rank) > 0;
+  known_.set(printable(space == std::string::npos ? text : text.substr(space + 1)),
+             is_member ? std::optional(rank) : std::nullopt);
+  return Verdict{known_.get().value_or(""), known_.at_fault()};
 }
 
 }  // namespace acc::collectives

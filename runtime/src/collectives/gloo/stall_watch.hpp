@@ -36,12 +36,17 @@ class StallWatch {
   void end();
   /// Ends a wait that failed, and returns why if the watch ended it. The board keeps whom this rank
   /// waited for: others, whose time is up a little later, still have to ask.
-  std::optional<std::string> give_up();
+  struct Verdict {
+    std::string reason;
+    std::optional<int> at_fault;  ///< global rank
+  };
+  std::optional<Verdict> give_up();
 
-  /// Tells the group why this rank gives up; the first reason counts.
-  void publish_abort(const std::string& reason) noexcept;
+  /// Tells the group why this rank gives up, and the global rank that is the cause; the first
+  /// reason counts.
+  void publish_abort(const std::string& reason, std::optional<int> at_fault) noexcept;
   /// The reason that any rank gave, if one did.
-  std::optional<std::string> abort_reason() noexcept;
+  std::optional<Verdict> abort_reason() noexcept;
   /// The same without a look into the store, which from the first call on the watch takes every
   /// second. Any thread.
   std::optional<std::string> failure() noexcept;
@@ -52,7 +57,9 @@ class StallWatch {
     std::function<void()> cancel;
   };
   void run(const std::stop_token& stop);
-  std::optional<std::string> compare(const Calls& mine);
+  std::optional<Verdict> compare(const Calls& mine);
+  std::optional<Verdict> difference(const std::map<int, Calls>& calls, const Calls& mine);
+  std::optional<Verdict> read_abort();
   void await_wait(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
   [[nodiscard]] std::string call_key(int rank) const;
 
@@ -66,7 +73,8 @@ class StallWatch {
   Calls calls_;  ///< the last ones
   std::optional<Wait> wait_;
   std::uint64_t generation_ = 0;
-  std::optional<std::string> verdict_;
+  std::optional<Verdict> verdict_;
+  int incomplete_looks_ = 0;  ///< at a difference, while a rank had not yet said what it calls; the watch's thread
   bool told_ = false;   ///< the board, of this wait
   bool asked_ = false;  ///< somebody wants to know of aborts without waiting
   std::jthread thread_;

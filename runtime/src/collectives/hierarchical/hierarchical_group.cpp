@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <utility>
 
 namespace acc::collectives {
 namespace {
@@ -33,7 +34,20 @@ GroupSpec column_part(const GroupSpec& spec, int ranks_per_host) {
 }  // namespace
 
 WorkPtr HierarchicalGroup::steps(WorkPtr first, std::vector<Steps::Step> rest) {
-  return std::make_shared<Steps>(this, std::move(first), std::move(rest));
+  auto work = std::make_shared<Steps>(this, std::move(first), std::move(rest));
+  std::erase_if(unfinished_, [](const auto& each) { return each.expired(); });
+  unfinished_.push_back(work);
+  return work;
+}
+
+/// Those that were issued before: a peer on another host may wait for one whose next step only
+/// starts when this rank waits for it.
+void HierarchicalGroup::finish_earlier() {
+  for (const auto& each : std::exchange(unfinished_, {})) {
+    if (const auto work = each.lock()) {
+      work->wait();
+    }
+  }
 }
 
 HierarchicalGroup::HierarchicalGroup(GroupSpec spec, int ranks_per_host, const std::string& address)
@@ -129,10 +143,12 @@ WorkPtr HierarchicalGroup::all_reduce(float* data, std::size_t numel, float scal
 }
 
 WorkPtr HierarchicalGroup::all_reduce(std::span<double> data, ReduceOp op) {
+  finish_earlier();
   return steps(local_.all_reduce(data, op), {[=, this] { return column_.all_reduce(data, op); }});
 }
 
 WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
+  finish_earlier();
   const int root_host = root / local_.size();
   const int root_local = root % local_.size();
   WorkPtr first = std::make_shared<NoWork>();
@@ -143,6 +159,7 @@ WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
 }
 
 WorkPtr HierarchicalGroup::barrier() {
+  finish_earlier();
   return steps(local_.barrier(),
                {[this] { return column_.barrier(); }, [this] { return local_.barrier(); }});
 }

@@ -42,6 +42,7 @@ class HierarchicalGroup final : public ProcessGroup {
 
  private:
   WorkPtr steps(WorkPtr first, std::vector<Steps::Step> rest);
+  void finish_earlier();
   WorkPtr gather_into_common(const void* shard, std::byte* out, std::size_t shard_nbytes,
                              WorkPtr& released);
   WorkPtr gather_into_private(const void* shard, std::byte* out, std::size_t shard_nbytes);
@@ -55,6 +56,7 @@ class HierarchicalGroup final : public ProcessGroup {
   GlooGroup column_;
   /// Of each gathered buffer: complete when every rank of the host has let go of its content.
   std::map<const std::byte*, WorkPtr> gathered_;
+  std::vector<std::weak_ptr<Work>> unfinished_;  ///< that may be, in the order of their issue
 };
 
 }  // namespace acc::collectives

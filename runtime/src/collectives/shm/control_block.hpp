@@ -68,7 +68,7 @@ struct alignas(64) RankControl {
 /// Head of the shared memory of a group; `RankControl` for each rank follows.
 struct alignas(64) ControlHead {
   std::atomic<std::uint32_t> abort_state{0};  ///< 0 none, 1 being written, 2 readable
-  std::int32_t abort_rank = -1;
+  std::int32_t abort_rank = -1;  ///< that caused it, else that ended the group
   std::array<char, kAbortText> abort_text{};
 };
 

@@ -1,6 +1,7 @@
 #include "collectives/shm/shm_channel.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/shm/descriptor_server.hpp"
 #include "collectives/shm/futex.hpp"
@@ -233,7 +234,7 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
       int late = -1;
       const std::string reason = spec_.reason_of_timeout(peer, what(), late);
       throw_if_aborted();
-      abort(reason);
+      abort(reason, late);
       throw Error(Errc::timeout, reason, late);
     }
   }
@@ -261,14 +262,20 @@ void ShmChannel::check_peer(int peer, const RankControl::Counter& counter, std::
   // What it did before its end still counts: look again after having seen the end.
   if (end != nullptr && !reached(counter, target)) {
     throw_if_aborted();
-    fail(peer, fmt::format("rank {} (pid {}) {} before it came to {}", global_rank(peer),
-                           control(peer).pid.load(), end, what()));
+    fail(fmt::format("rank {} (pid {}) {} before it came to {}", global_rank(peer),
+                     control(peer).pid.load(), end, what()),
+         global_rank(peer));
   }
+}
+
+/// As another rank wrote it.
+std::string ShmChannel::abort_text() const {
+  return printable({head_->abort_text.data(), ::strnlen(head_->abort_text.data(), kAbortText)});
 }
 
 std::optional<std::string> ShmChannel::failure() const {
   if (head_->abort_state.load(std::memory_order_acquire) == 2) {
-    return std::string(head_->abort_text.data());
+    return abort_text();
   }
   for (int r = 0; r < size(); ++r) {
     const char* end = r == rank() ? nullptr : end_of(r);
@@ -281,17 +288,18 @@ std::optional<std::string> ShmChannel::failure() const {
 
 void ShmChannel::throw_if_aborted() const {
   if (head_->abort_state.load(std::memory_order_acquire) == 2) {
-    throw Error(Errc::collective, std::string(head_->abort_text.data()), head_->abort_rank);
+    throw Error(Errc::collective, abort_text(),
+                head_->abort_rank >= 0 ? std::optional<int>(head_->abort_rank) : std::nullopt);
   }
 }
 
-void ShmChannel::abort(const std::string& reason) noexcept {
+void ShmChannel::abort(const std::string& reason, int at_fault) noexcept {
   aborted_here_ = true;
   std::uint32_t none = 0;
   if (head_->abort_state.compare_exchange_strong(none, 1)) {
     const std::size_t length = std::min(reason.size(), kAbortText - 1);
     std::memcpy(head_->abort_text.data(), reason.data(), length);
-    head_->abort_rank = global_rank(spec_.rank);
+    head_->abort_rank = at_fault;
     head_->abort_state.store(2, std::memory_order_release);
   }
   for (int r = 0; r < size(); ++r) {
@@ -302,9 +310,9 @@ void ShmChannel::abort(const std::string& reason) noexcept {
   }
 }
 
-void ShmChannel::fail(int peer, const std::string& reason) {
-  abort(reason);
-  throw Error(Errc::collective, reason, global_rank(peer));
+void ShmChannel::fail(const std::string& reason, std::optional<int> at_fault) {
+  abort(reason, at_fault.value_or(-1));
+  throw Error(Errc::collective, reason, at_fault);
 }
 
 }  // namespace acc::collectives

@@ -67,17 +67,21 @@ class ShmChannel {
   void wait(const RankControl::Counter& counter, std::uint32_t target, int peer,
             const std::function<std::string()>& what);
 
-  void abort(const std::string& reason) noexcept;
+  /// Ends the group on all ranks. `at_fault`: the global rank that caused it.
+  void abort(const std::string& reason, int at_fault) noexcept;
+  /// The same by this rank's own fault.
+  void abort(const std::string& reason) noexcept { abort(reason, global_rank(rank())); }
   /// Whether it was this rank that ended the group, or one of several.
   [[nodiscard]] bool aborted_here() const noexcept { return aborted_here_; }
   /// Throws the reason, if the group is aborted.
   void throw_if_aborted() const;
-  /// Aborts the group with `reason` and throws it, naming `peer`.
-  [[noreturn]] void fail(int peer, const std::string& reason);
+  /// Aborts the group with `reason` and throws it, naming the global rank `at_fault`, if known.
+  [[noreturn]] void fail(const std::string& reason, std::optional<int> at_fault);
   /// Why the group cannot go on: aborted, or a peer ended or left. Does not block; any thread.
   [[nodiscard]] std::optional<std::string> failure() const;
 
  private:
+  [[nodiscard]] std::string abort_text() const;
   /// "ended" or "left the group", if `peer` did.
   [[nodiscard]] const char* end_of(int peer) const;
   void check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,

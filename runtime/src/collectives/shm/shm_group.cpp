@@ -1,14 +1,34 @@
 #include "collectives/shm/shm_group.hpp"
 
 #include "acc/base/error.hpp"
+#include "collectives/call_difference.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
 
 namespace acc::collectives {
+namespace {
+
+/// Everything that `OpDescriptor::same_call` compares: "all_reduce of 8 x float32".
+std::string call_text(const OpDescriptor& call) {
+  std::string text =
+      fmt::format("{} of {} x {}", to_string(call.kind), call.count, to_string(call.dtype));
+  if (call.kind == OpKind::broadcast) {
+    text += fmt::format(" from root {}", call.detail);
+  } else if (call.kind == OpKind::scalars) {
+    text += fmt::format(" by operation {}", call.detail);
+  }
+  return text + (call.staged != 0 ? " in private memory" : "");
+}
+
+}  // namespace
+
 class ShmGroup::Buffer final : public GroupBuffer {
  public:
   Buffer(ShmGroup* group, SharedMapping mapping, std::list<Segment>::iterator segment,
@@ -109,25 +129,36 @@ bool ShmGroup::all_posted(std::uint32_t sequence) const {
   return true;
 }
 
-void ShmGroup::check_same_call(std::uint32_t sequence, int peer) {
-  const OpDescriptor& mine = descriptor_of(rank(), sequence);
-  const OpDescriptor& theirs = descriptor_of(peer, sequence);
-  if (mine.same_call(theirs)) {
-    return;
+/// Only with the calls of all ranks is it known which of them are the odd ones.
+void ShmGroup::await_other_calls(std::uint32_t sequence) const {
+  constexpr std::chrono::seconds kLimit{5};
+  const auto deadline = std::chrono::steady_clock::now() + kLimit;
+  while (!all_posted(sequence) && !channel_.failure() &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  channel_.fail(
-      peer, fmt::format("collective number {} of {} differs: rank {} calls {} of {} x {}, rank {} "
-                        "calls {} of {} x {}",
-                        sequence, describe(), channel_.global_rank(rank()), to_string(mine.kind),
-                        mine.count, to_string(mine.dtype), channel_.global_rank(peer),
-                        to_string(theirs.kind), theirs.count, to_string(theirs.dtype)));
+}
+
+void ShmGroup::fail_different(std::uint32_t sequence) {
+  await_other_calls(sequence);
+  std::map<std::string, std::vector<int>> ranks_by_call;
+  for (int r = 0; r < size(); ++r) {
+    if (ShmChannel::reached(channel_.control(r).posted, sequence)) {
+      const OpDescriptor& call = descriptor_of(r, sequence);
+      ranks_by_call[call_text(call)].push_back(channel_.global_rank(r));
+    }
+  }
+  const CallDifference difference = call_difference(sequence, describe(), ranks_by_call);
+  channel_.fail(difference.reason, difference.at_fault);
 }
 
 void ShmGroup::await_posted(std::uint32_t sequence) {
   for (int r = 0; r < size(); ++r) {
     if (r != rank()) {
       channel_.wait(channel_.control(r).posted, sequence, r, [&] { return name_of(sequence); });
-      check_same_call(sequence, r);
+      if (!descriptor_of(rank(), sequence).same_call(descriptor_of(r, sequence))) {
+        fail_different(sequence);
+      }
     }
   }
 }

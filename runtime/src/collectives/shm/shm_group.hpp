@@ -71,7 +71,8 @@ class ShmGroup final : public ProcessGroup {
   void await_posted(std::uint32_t sequence);
   void await_finished(std::uint32_t sequence);
   [[nodiscard]] bool all_posted(std::uint32_t sequence) const;
-  void check_same_call(std::uint32_t sequence, int peer);
+  [[noreturn]] void fail_different(std::uint32_t sequence);
+  void await_other_calls(std::uint32_t sequence) const;
   [[nodiscard]] const OpDescriptor& descriptor_of(int rank, std::uint32_t sequence) const;
   [[nodiscard]] std::string name_of(std::uint32_t sequence) const;
 

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""How often the report of a failed job names the rank that made the mistake.
+
+    bench/root_cause.py [--build build/release] [--runs 200] [--load 0] [--machines 1 2 4]
+
+Starts test/integration/root_cause_probe with four ranks, under one launcher, two of two workers and
+four of one, with each mistake; the rank that makes it changes from run to run. A run is right if every
+launcher's headline names that rank and how it ended, the rank's own message is in the report, and the
+exit status is the rank's (for a rank that ended with 0: not 0). --load N runs N busy processes beside.
+"""
+
+import argparse
+import re
+import socket
+import subprocess
+import sys
+import time
+
+RANKS = 4
+# mistake: what the headline says of the rank, its message, the job's status; {own} is 10 + rank
+MISTAKES = {
+    "skips step()": ("skips", "exited with code {own}", "rank {rank} was told: ", "{own}"),
+    "returns 3": ("returns", "exited with code 3", "rank {rank} gives up", "3"),
+    "returns 0": ("leaves", "exited with code 0 while other ranks still needed it", "", "not 0"),
+    "throws": ("throws", "exited with code 4", "rank {rank} failed: no data left", "4"),
+}
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run_once(build, machines, how, rank):
+    port = free_port()
+    launchers = [
+        subprocess.Popen(
+            [f"{build}/bin/acclaunch", "--cpu", "--use_fsdp", "--num_processes", str(RANKS),
+             "--num_machines", str(machines), "--machine_rank", str(machine),
+             "--main_process_ip", "127.0.0.1", "--main_process_port", str(port),
+             f"{build}/bin/root_cause_probe", str(rank), how],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for machine in range(machines)
+    ]
+    return [(launcher.communicate(timeout=120)[1], launcher.returncode) for launcher in launchers]
+
+
+def faults_of(ends, mistake, rank):
+    _, headline, message, status = (part.format(rank=rank, own=10 + rank) for part in mistake)
+    faults = set()
+    for text, code in ends:
+        found = re.search(r"the job failed: (.*)", text)
+        if not found or found.group(1) != f"rank {rank}: {headline}":
+            faults.add("headline")
+        report = text[found.start():] if found else ""
+        if message and message not in report:
+            faults.add("message")
+        if code == 0 or (status != "not 0" and code != int(status)):
+            faults.add("status")
+    return faults
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__,
+                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--build", default="build/release")
+    options.add_argument("--runs", type=int, default=200)
+    options.add_argument("--load", type=int, default=0)
+    options.add_argument("--machines", type=int, nargs="*", default=[1, 2, 4])
+    given = options.parse_args()
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(given.load)]
+    wrong_runs = 0
+    print(f"{'mistake':14} {'machines':>8} {'runs':>5} {'wrong headline':>15} {'lost message':>13} "
+          f"{'wrong status':>13} {'s per run':>10}", flush=True)
+    try:
+        for name, mistake in MISTAKES.items():
+            for machines in given.machines:
+                wrong = {"headline": 0, "message": 0, "status": 0}
+                begin = time.monotonic()
+                for number in range(given.runs):
+                    rank = number % RANKS
+                    ends = run_once(given.build, machines, mistake[0], rank)
+                    faults = faults_of(ends, mistake, rank)
+                    for fault in faults:
+                        wrong[fault] += 1
+                    if faults and wrong_runs < 3:
+                        print("".join(text for text, _ in ends), file=sys.stderr)
+                    wrong_runs += bool(faults)
+                each = (time.monotonic() - begin) / given.runs
+                print(f"{name:14} {machines:8} {given.runs:5} {wrong['headline']:15} "
+                      f"{wrong['message']:13} {wrong['status']:13} {each:10.2f}", flush=True)
+    finally:
+        for process in busy:
+            process.kill()
+    return 1 if wrong_runs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+// One of four ranks makes a mistake and the others fail because of it: the report has to name that
+// rank, with its own message and exit code. bench/root_cause.py repeats the same many times.
+#include "support/program.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using acc::test::contains;
+using acc::test::Program;
+
+constexpr int kRanks = 4;
+
+/// Numbers of launchers: ranks that meet in shared memory, over both, and over Gloo.
+constexpr int kMachines[] = {1, 2, 4};
+
+/// A mistake that root_cause_probe knows, of rank R.
+struct Mistake {
+  const char* how;
+  int status;  ///< of the rank and the job; kOwn: 10 + R, kOthers: that of another rank
+  const char* headline;
+  const char* message;  ///< of the rank; "": none
+};
+constexpr int kOwn = -1;
+constexpr int kOthers = -2;
+
+constexpr Mistake kMistakes[] = {
+    {"skips", kOwn, "exited with code ", " was told: "},
+    {"returns", 3, "exited with code 3\n", " gives up\n"},
+    {"leaves", kOthers, "exited with code 0 while other ranks still needed it\n", ""},
+    {"throws", 4, "exited with code 4\n", " failed: no data left\n"},
+    {"killed", 128 + SIGKILL, "killed by SIGKILL (signal 9)\n", ""}};
+
+std::vector<std::string> command(int machines, int machine, const std::string& port,
+                                 int rank_at_fault, const char* how) {
+  return {std::string(ACC_BIN_DIR) + "/acclaunch",
+          "--cpu",
+          "--num_processes",
+          std::to_string(kRanks),
+          "--num_machines",
+          std::to_string(machines),
+          "--machine_rank",
+          std::to_string(machine),
+          "--main_process_ip",
+          "127.0.0.1",
+          "--main_process_port",
+          port,
+          "--use_fsdp",
+          std::string(ACC_BIN_DIR) + "/root_cause_probe",
+          std::to_string(rank_at_fault),
+          how};
+}
+
+void check(int num_machines, const Mistake& mistake, int rank_at_fault) {
+  CAPTURE(num_machines);
+  CAPTURE(mistake.how);
+  const acc::test::ReservedPort port;
+  std::vector<std::unique_ptr<Program>> machines;
+  for (int machine = 0; machine < num_machines; ++machine) {
+    machines.push_back(std::make_unique<Program>(
+        command(num_machines, machine, port.text(), rank_at_fault, mistake.how)));
+  }
+  const std::string rank = "rank " + std::to_string(rank_at_fault);
+  std::vector<int> statuses;
+  for (const auto& machine : machines) {
+    statuses.push_back(machine->wait());
+    CAPTURE(machine->err());
+    CHECK(contains(machine->err(), "the job failed: " + rank + ": " + mistake.headline));
+    CHECK((mistake.message[0] == '\0' || contains(machine->err(), "| " + rank + mistake.message)));
+  }
+  for (const int status : statuses) {
+    CHECK(status == statuses.front());
+    if (mistake.status == kOthers) {
+      CHECK(status != 0);
+    } else {
+      CHECK(status == (mistake.status == kOwn ? 10 + rank_at_fault : mistake.status));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("root cause: the rank that made the mistake, not one that failed because of it") {
+  for (const int machines : kMachines) {
+    for (const Mistake& mistake : kMistakes) {
+      for (int rank = 0; rank < kRanks; ++rank) {
+        check(machines, mistake, rank);
+      }
+    }
+  }
+}
