@@ -48,7 +48,8 @@ std::vector<std::string> with_help_as_flag(std::vector<std::string> arguments) {
     const std::string nearest = plugins::closest(word, names);
     throw Error(Errc::invalid_argument,
                 "help: there is no command " + word +
-                    (nearest.empty() ? "; acclaunch help lists all" : "; did you mean " + nearest + "?"));
+                    (nearest.empty() ? "; acclaunch help lists all"
+                                     : "; did you mean " + nearest + "?"));
   }
   return {word, "--help"};
 }

@@ -65,7 +65,7 @@ std::vector<std::string> apply_program_settings(const ProgramSettings& program, 
     });
     if (is_set && before.kind != Source::Kind::default_value &&
         other_word != in_one_spelling(settings, row)) {
-      line += " over " + before.where + " " + other;
+      line += " over the launcher's " + other;  // alike on all machines
     }
     lines.push_back(std::move(line));
   }

@@ -40,7 +40,8 @@ void check_classes(const std::vector<std::string>& wanted, const ModuleTree& tre
                             "remove the key: then each unit that the program declares is sharded "
                             "by itself",
                             source.empty() ? "" : source + ": ", fmt::join(missing, ", "),
-                            present.empty() ? "none" : fmt::format("{}", fmt::join(present, ", "))));
+                            present.empty() ? "none"
+                                            : fmt::format("{}", fmt::join(present, ", "))));
   }
 }
 

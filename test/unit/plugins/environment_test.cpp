@@ -373,8 +373,10 @@ TEST_CASE("determinism travels in every mode") {
 
 TEST_CASE("a worker names the file and line, or the flag, that a value comes from") {
   Settings settings;
-  settings.set("fsdp_transformer_layer_cls_to_wrap", "Block", {Source::Kind::file, "my job.yaml:7"});
-  settings.set("fsdp_sharding_strategy", "FULL_SHARD", {Source::Kind::flag, "--fsdp_sharding_strategy"});
+  settings.set("fsdp_transformer_layer_cls_to_wrap", "Block",
+               {Source::Kind::file, "my job.yaml:7"});
+  settings.set("fsdp_sharding_strategy", "FULL_SHARD",
+               {Source::Kind::flag, "--fsdp_sharding_strategy"});
   settings.set("fsdp_version", "1", {Source::Kind::environment, "FSDP_VERSION"});
   Environment environment = with_identity(settings_to_environment(settings, "fsdp", Device::cpu));
   const auto sources = settings_from_environment(environment).sources;

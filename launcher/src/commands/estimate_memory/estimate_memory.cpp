@@ -40,7 +40,8 @@ bool read(std::span<const std::string> arguments, EstimateOptions& options) {
       ->check(CLI::IsMember({"float32", "float16", "int8", "int4"}));
   app.add_option("--num_processes", options.num_processes, "ranks, over all machines")
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--num_local", options.num_local, "ranks of one machine; default: 8, or all if that does not divide them")
+  app.add_option("--num_local", options.num_local,
+                 "ranks of one machine; default: 8, or all if that does not divide them")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--optimizer", options.optimizer, "adamw, or sgd with momentum")
       ->check(CLI::IsMember({"adamw", "sgd"}));
@@ -214,7 +215,8 @@ std::string deepspeed_table(const ModelSize& model, const EstimateOptions& optio
                            .gpus_per_machine = options.num_local,
                            .num_machines = options.num_processes / options.num_local};
   std::vector<Row> rows = {{"strategy", "offload", "per GPU", "per machine's host"}};
-  const auto add = [&](const char* name, const OffloadName& offload, const DeepSpeedMemory& memory) {
+  const auto add = [&](const char* name, const OffloadName& offload,
+                       const DeepSpeedMemory& memory) {
     if (options.offload == "any" || options.offload == offload.name) {
       rows.push_back({name, std::string(offload.name), in_units(static_cast<double>(memory.device)),
                       in_units(static_cast<double>(memory.host))});
@@ -248,7 +250,8 @@ int estimate_memory_command(std::span<const std::string> arguments) {
   const ModelSize model = size_of_source(options.source, options.layers);
   std::string text = model.name + ": " + count_of(model.numel()) + " parameters; largest unit " +
                      count_of(model.largest_unit()) + ", in no unit " + count_of(model.root()) +
-                     "\n\nBy Accelerate's formulas (accelerate estimate-memory), of one process:\n\n" +
+                     "\n\nBy Accelerate's formulas (accelerate estimate-memory), of one "
+                     "process:\n\n" +
                      size_table(model, options.dtypes) +
                      "\nBy acclaunch, what its runtime holds of one of " +
                      std::to_string(options.num_processes) + " rank(s), " +
@@ -257,8 +260,8 @@ int estimate_memory_command(std::span<const std::string> arguments) {
                      (options.low_precision ? ", low precision, " : ", ") + options.optimizer +
                      ", without activations:\n\n" + rank_table(model, options);
   if (!options.cpu) {
-    text += "\nBy DeepSpeed's formulas (estimate_zero2_, estimate_zero3_model_states_mem_needs: mixed "
-            "precision,\nAdam, 1.5 times the host memory for buffers), for Python programs under "
+    text += "\nBy DeepSpeed's formulas (estimate_zero2_, estimate_zero3_model_states_mem_needs: "
+            "mixed precision,\nAdam, 1.5 times the host memory for buffers), for Python programs under "
             "DeepSpeed:\n\n" +
             deepspeed_table(model, options);
   }
