@@ -260,8 +260,9 @@ std::optional<std::string> ShmChannel::failure() const {
 
 void ShmChannel::throw_if_aborted() const {
   if (head_->abort_state.load(std::memory_order_acquire) == 2) {
-    throw Error(Errc::collective, abort_text(),
-                head_->abort_rank >= 0 ? std::optional<int>(head_->abort_rank) : std::nullopt);
+    const std::int32_t rank = head_->abort_rank;
+    const bool is_member = std::ranges::find(spec_.ranks, rank) != spec_.ranks.end();
+    throw Error(Errc::collective, abort_text(), is_member ? std::optional(rank) : std::nullopt);
   }
 }
 

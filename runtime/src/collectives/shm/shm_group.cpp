@@ -15,14 +15,17 @@
 namespace acc::collectives {
 namespace {
 
-/// Everything that `OpDescriptor::same_call` compares: "all_reduce of 8 x float32".
-std::string call_text(const OpDescriptor& call) {
+/// Everything that two ranks must have alike in a collective: "all_reduce of 8 x float32".
+std::string call_text(const OpDescriptor& call, std::uint32_t sequence) {
   std::string text =
       fmt::format("{} of {} x {}", to_string(call.kind), call.count, to_string(call.dtype));
   if (call.kind == OpKind::broadcast) {
     text += fmt::format(" from root {}", call.detail);
   } else if (call.kind == OpKind::scalars) {
     text += fmt::format(" by operation {}", call.detail);
+  }
+  if (call.sequence != sequence) {
+    text += fmt::format(" as number {}", call.sequence);
   }
   return text + (call.staged != 0 ? " in private memory" : "");
 }
@@ -145,7 +148,7 @@ void ShmGroup::fail_different(std::uint32_t sequence) {
   for (int r = 0; r < size(); ++r) {
     if (ShmChannel::reached(channel_.control(r).posted, sequence)) {
       const OpDescriptor call = descriptor_of(r, sequence);  // a copy: the peer may change it
-      ranks_by_call[call_text(call)].push_back(channel_.global_rank(r));
+      ranks_by_call[call_text(call, sequence)].push_back(channel_.global_rank(r));
     }
   }
   const CallDifference difference = call_difference(sequence, describe(), ranks_by_call);
