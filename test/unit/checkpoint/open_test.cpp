@@ -319,7 +319,7 @@ TEST_CASE("a manifest tells what the files have no place for, and checks them") 
   CHECK(contains(error_of([&] { open_checkpoint(path); }), data.string()));
 
   // A save that was killed between two renames.
-  fs::rename(path, path.string() + ".acc-old");
+  fs::rename(path, path.string() + ".acc-new");
   CHECK(contains(error_of([&] { open_checkpoint(path); }), "__2_0.distcp"));
 }
 

@@ -425,7 +425,8 @@ TEST_CASE("whatever a rank says of its input, the others read and write nothing 
     const Error error = victim.get();
     CAPTURE(std::string(error.what()));
     CHECK(error.code() == Errc::collective);
-    CHECK(error.rank() == 1);
+    // Of two calls that differ, two ranks cannot know which is the wrong one.
+    CHECK(error.rank() == (contains(error, "differs") ? std::nullopt : std::optional(1)));
     CHECK(contains(error, "rank 1"));
   }
 }

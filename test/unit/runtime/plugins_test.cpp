@@ -87,8 +87,7 @@ TEST_CASE("a program's plugin has its effect over the launcher's settings") {
   CHECK(says(programs, "full_shard (from fsdp)"));
   CHECK(says(programs,
              "; the program's FullyShardedDataParallelPlugin sets gradient_accumulation_steps 3 "
-             "over ACC_GRADIENT_ACCUMULATION_STEPS 2, sharding_strategy FULL_SHARD over "
-             "FSDP_SHARDING_STRATEGY NO_SHARD"));
+             "over the launcher's 2, sharding_strategy FULL_SHARD over the launcher's NO_SHARD"));
 }
 
 TEST_CASE("a program's plugin has its effect where there is no launcher's") {

@@ -274,7 +274,8 @@ TEST_CASE("wrap policies: one unit, by size, by class, and a class that is not t
   Job job{.world_size = 1, .sharding = with(Strategy::full_shard)};
   job.sharding.wrap_policy = acc::plugins::WrapPolicy::transformer_based;
   job.sharding.transformer_layer_classes = {"BertLayer"};
-  CHECK_THROWS_WITH_AS(train(job, 1), doctest::Contains("it has Layer, Net, Tail"), acc::Error);
+  CHECK_THROWS_WITH_AS(train(job, 1), doctest::Contains("the model has Layer, Net, Tail"),
+                       acc::Error);
 }
 
 TEST_CASE("bytes held are the formula's") {
