@@ -227,8 +227,7 @@ int run_guarded(int argc, char** argv, const Body& body) {
   const JobControl job_control;
   const pid_t keeper = forked();
   if (keeper == 0) {
-    become_keeper(Title(argc, argv), guardian, signals, std::move(remains),
-                  job_control, body);
+    become_keeper(Title(argc, argv), guardian, signals, std::move(remains), job_control, body);
   }
   const TerminalMode terminal;
   give_back_text();
@@ -238,7 +237,9 @@ int run_guarded(int argc, char** argv, const Body& body) {
     } else if (signal == SIGTSTP) {
       const timespec moment{0, 10'000'000};  // the status line goes before the shell's prompt
       ::nanosleep(&moment, nullptr);
-      if (!JobControl::stop_self(SIGTSTP)) {  // else SIGCONT is passed on like any other
+      // Without a terminal the group may be an orphaned one, in which SIGTSTP stops nobody.
+      const int stop = job_control.group() != 0 ? SIGTSTP : SIGSTOP;
+      if (!JobControl::stop_self(stop)) {  // else SIGCONT is passed on like any other
         ::kill(keeper, SIGCONT);
       }
     }

@@ -9,7 +9,7 @@ fi
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
 # The program need not be installed for that.
-sed "s|^ExecStart=.*|ExecStart=$program|" "$unit" >"$folder/acc-rendezvous.service"
+sed "s|^ExecStart=.*|ExecStart=$program|; s|@[A-Z_]*@|/usr/share|" "$unit" >"$folder/acc-rendezvous.service"
 output=$("$analyze" verify --man=no "$folder/acc-rendezvous.service" 2>&1) || { echo "$output"; exit 1; }
 # What it does not know it only mentions.
 if [ -n "$output" ]; then
