@@ -148,7 +148,9 @@ def stopped(number):
     def act(job):
         job.run()
         os.kill(job.guardian(), number)
-        job.expect(128 + number, f"stopped by {signal.Signals(number).name}")
+        # After SIGINT it ends by that signal, as a shell's loop expects.
+        status = -number if number == signal.SIGINT else 128 + number
+        job.expect(status, f"stopped by {signal.Signals(number).name}")
     return act
 
 

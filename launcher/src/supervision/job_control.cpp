@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/unique_fd.hpp"
+#include "supervision/process_state.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -31,9 +32,9 @@ JobControl::JobControl() : guardian_(::getpid()), group_(has_terminal() ? ::getp
   shared_ = new (memory) Shared;
 }
 
-void JobControl::set_leading(bool leading) const noexcept {
+void JobControl::set_leader(pid_t worker) const noexcept {
   shared_->stopped_by = 0;
-  shared_->is_led = leading;
+  shared_->leader = worker;
 }
 
 void JobControl::stop(int signal) const noexcept {
@@ -52,7 +53,7 @@ bool JobControl::is_continued() const noexcept {
 }
 
 bool JobControl::is_led() const noexcept {
-  return shared_->is_led;
+  return shared_->leader != 0;
 }
 
 bool JobControl::stop_self(int signal) noexcept {
@@ -71,7 +72,10 @@ bool JobControl::stop_self(int signal) noexcept {
 void JobControl::follow_worker() const noexcept {
   if (const int signal = shared_->stopped_by.exchange(0); signal != 0) {
     const int stop = shared_->stops;
-    stop_self(signal);
+    const auto leader = process_state(shared_->leader);
+    if (leader && leader->letter == 'T') {
+      stop_self(signal);
+    }
     shared_->continued = stop;
   }
 }

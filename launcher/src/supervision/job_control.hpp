@@ -19,8 +19,9 @@ class JobControl {
   [[nodiscard]] pid_t group() const noexcept { return group_; }
 
   // The supervisor's part.
-  /// The worker in the group decides from now on when the guardian stops, until it has ended.
-  void set_leading(bool leading) const noexcept;
+  /// The process `worker`, which is in the group, decides from now on when the guardian stops; 0:
+  /// none does.
+  void set_leader(pid_t worker) const noexcept;
   /// It was stopped by `signal`.
   void stop(int signal) const noexcept;
   /// It goes on.
@@ -33,12 +34,13 @@ class JobControl {
   /// Stops this process by `signal`, and returns when it goes on. False: it was not stopped, as
   /// nobody could continue it (an orphaned process group).
   static bool stop_self(int signal) noexcept;
-  /// The same, if the worker has stopped.
+  /// The same, if the worker has stopped and is still stopped: the shell may have continued both
+  /// since, when the guardian was stopped by the terminal itself.
   void follow_worker() const noexcept;
 
  private:
   struct Shared {
-    std::atomic<bool> is_led{false};
+    std::atomic<pid_t> leader{0};    ///< the worker in the group; 0: none
     std::atomic<int> stopped_by{0};  ///< a signal that the guardian has not followed yet
     std::atomic<int> stops{0};       ///< of the worker
     std::atomic<int> continued{0};   ///< the last stop that the guardian has been continued after

@@ -98,7 +98,7 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
     worker.pid = processes_.back().pid();
     if (processes_.back().has_joined()) {
       leader_ = processes_.size() - 1;
-      options_.job_control->set_leading(true);
+      options_.job_control->set_leader(worker.pid);
     }
   }
   remaining_ = specs.size();
@@ -122,7 +122,7 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   worker.got_passed_signal = end.kind == ProcessEnd::Kind::killed && passed_on_.contains(end.value);
   --remaining_;
   if (leader_ == index) {
-    options_.job_control->set_leading(false);
+    options_.job_control->set_leader(0);
   }
   tell_running();
   if (worker.stuck.empty()) {
