@@ -53,7 +53,9 @@ Failure failure_of(const std::exception_ptr& error) {
 }
 
 void print_failure(const std::string& head, const std::string& reason) {
-  std::fputs(acc::plugins::with_head(acc::printable(head), acc::printable_lines(reason)).c_str(), stderr);
+  const std::string lines =
+      acc::plugins::with_head(acc::printable(head), acc::printable_lines(reason));
+  std::fputs(lines.c_str(), stderr);
 }
 
 int say_why_not(const std::exception_ptr& error) {

@@ -1,7 +1,7 @@
 #include "acc/base/error.hpp"
-#include "acc/plugins/faults.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
+#include "acc/plugins/faults.hpp"
 #include "command_line.hpp"
 #include "documents.hpp"
 #include "options.hpp"
