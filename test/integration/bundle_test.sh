@@ -6,8 +6,9 @@ tree=$1 source=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The limit is for the plain BLAS of a real bundle; this tree may hold oneDNN.
-"$source/scripts/gpu_bundle" --build "$tree" --out "$work/packed" --limit 120
+# The limits are for a real bundle, with the plain BLAS, from an older distribution.
+"$source/scripts/gpu_bundle" --build "$tree" --out "$work/packed" --limit 120 \
+  --glibc "$(getconf GNU_LIBC_VERSION | cut -d' ' -f2)"
 mkdir "$work/elsewhere"
 tar -C "$work/elsewhere" -xzf "$work/packed.tar.gz"
 rm -rf "$work/packed"

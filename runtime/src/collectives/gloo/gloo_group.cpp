@@ -19,12 +19,69 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <string_view>
+#include <vector>
 
 namespace acc::collectives {
 namespace {
 
-/// Our store as Gloo wants to see one. Under its number a rank puts the addresses at which it
-/// listens for each of the others, as structs that begin with a sockaddr_storage.
+/// The addresses that a rank has put into the store. Gloo copies them out without a look at sizes,
+/// so everything that it relies on is checked here.
+struct StoredAddresses {
+  std::vector<std::string_view> addresses;  ///< each a struct that begins with a sockaddr_storage
+  std::size_t num_sequence_numbers = 0;
+
+  /// True if `other` has as many addresses of the same sizes and families.
+  [[nodiscard]] bool is_like(const StoredAddresses& other) const {
+    const auto is_alike = [](std::string_view a, std::string_view b) {
+      constexpr std::size_t kFamily = sizeof(sa_family_t);
+      return a.size() == b.size() && a.size() > kFamily &&
+             a.substr(0, kFamily) == b.substr(0, kFamily);
+    };
+    return num_sequence_numbers == other.num_sequence_numbers &&
+           std::ranges::equal(addresses, other.addresses, is_alike);
+  }
+};
+
+/// Reads what Gloo writes since 2023 (transport/tcp/context.cc, class Rank): the length of the host
+/// name, the host name, the length of the address, the address, and a sequence number per rank.
+std::optional<StoredAddresses> read_described(std::string_view value, std::size_t num_ranks) {
+  const auto take = [&value](std::size_t size) {
+    const std::string_view taken = value.substr(0, size);
+    value.remove_prefix(size);
+    return taken;
+  };
+  const auto take_sized = [&]() -> std::optional<std::string_view> {
+    std::size_t size = 0;
+    if (value.size() < sizeof size) {
+      return std::nullopt;
+    }
+    std::memcpy(&size, take(sizeof size).data(), sizeof size);
+    return size <= value.size() ? std::optional(take(size)) : std::nullopt;
+  };
+  if (!take_sized()) {  // the host name
+    return std::nullopt;
+  }
+  const auto address = take_sized();
+  if (!address || value.size() != num_ranks * sizeof(ssize_t)) {
+    return std::nullopt;
+  }
+  return StoredAddresses{.addresses = {*address}, .num_sequence_numbers = num_ranks};
+}
+
+/// Reads what Gloo wrote before: the addresses for each of the other ranks, all of one size.
+StoredAddresses read_plain(std::string_view value, std::size_t num_ranks) {
+  StoredAddresses stored;
+  const std::size_t each = value.size() / (num_ranks - 1);
+  for (std::size_t i = 0; each * (num_ranks - 1) == value.size() && i + 1 < num_ranks; ++i) {
+    stored.addresses.push_back(value.substr(i * each, each));
+  }
+  return stored;
+}
+
+/// Our store behind Gloo's interface. Under its number each rank puts the addresses at which it
+/// listens for the others.
 class StoreForGloo final : public gloo::rendezvous::Store {
  public:
   StoreForGloo(rendezvous::Store& store, const GroupSpec& spec)
@@ -32,7 +89,7 @@ class StoreForGloo final : public gloo::rendezvous::Store {
         prefix_(spec.name + "/gloo/"),
         timeout_(spec.timeout),
         own_number_(std::to_string(spec.rank)),
-        num_peers_(spec.ranks.size() - 1) {}
+        num_ranks_(spec.ranks.size()) {}
   void set(const std::string& key, const std::vector<char>& data) override {
     const std::string_view value(data.data(), data.size());
     if (key == own_number_) {
@@ -58,23 +115,15 @@ class StoreForGloo final : public gloo::rendezvous::Store {
   }
 
  private:
-  /// Gloo cuts a peer's addresses out by their number: they must be as long, and of the same
-  /// family, as this rank's own.
+  /// A peer's addresses must look like those that this rank's Gloo has written.
   void check_addresses(const std::string& key, std::string_view value) const {
-    const std::size_t each = own_addresses_.size() / num_peers_;
-    const auto family = [&](std::string_view addresses, std::size_t i) {
-      return addresses.substr(i * each, sizeof(sa_family_t));
-    };
-    bool good = value.size() == own_addresses_.size() && each > sizeof(sa_family_t);
-    for (std::size_t i = 0; good && i < num_peers_; ++i) {
-      good = family(value, i) == family(own_addresses_, i);
-    }
-    if (!good) {
-      throw Error(
-          Errc::protocol,
-          fmt::format("store key {}{} holds {} bytes that are not {} addresses of a rank as "
-                      "Gloo writes them, of {} bytes in all",
-                      prefix_, key, value.size(), num_peers_, own_addresses_.size()));
+    const auto own = read_described(own_addresses_, num_ranks_);
+    const auto peer = own ? read_described(value, num_ranks_) : read_plain(value, num_ranks_);
+    if (!peer || !peer->is_like(own ? *own : read_plain(own_addresses_, num_ranks_))) {
+      throw Error(Errc::protocol,
+                  fmt::format("store key {}{} holds {} bytes that are not the addresses of one of "
+                              "{} ranks as Gloo writes them, in {} bytes",
+                              prefix_, key, value.size(), num_ranks_, own_addresses_.size()));
     }
   }
 
@@ -82,7 +131,7 @@ class StoreForGloo final : public gloo::rendezvous::Store {
   const std::string prefix_;
   const std::chrono::milliseconds timeout_;
   const std::string own_number_;
-  const std::size_t num_peers_;
+  const std::size_t num_ranks_;
   std::string own_addresses_;
 };
 
