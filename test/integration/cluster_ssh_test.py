@@ -111,7 +111,8 @@ def left_on(host):
             state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         except OSError:
             continue
-        if state != "Z" and not words.startswith("sshd: "):
+        # A connection's own process; it is called sshd-session since OpenSSH 9.8.
+        if state != "Z" and not words.startswith(("sshd: ", "sshd-session: ")):
             found.append(words.replace("\0", " "))
     return found
 
