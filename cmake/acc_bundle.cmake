@@ -7,8 +7,9 @@
 set(installed acclaunch_program acc_doctor acc_self_test acc_rendezvous_program acc_runtime acc_cuda train_gpt)
 set(bundled acc_cuda train_gpt device_bench group_bench)
 
-# acc_find_gpu_tests(FOLDER): appends the programs of the tests with the label gpu to gpu_tests. These
-# tests are named PROGRAM_on_gpu, because CMake cannot read the labels of another folder's tests.
+# acc_find_gpu_tests(FOLDER): appends the programs of the tests with the label gpu to gpu_tests.
+# These tests are named PROGRAM_on_gpu, because CMake cannot read the labels of another folder's
+# tests.
 function(acc_find_gpu_tests folder)
   get_property(tests DIRECTORY ${folder} PROPERTY TESTS)
   list(FILTER tests INCLUDE REGEX "_on_gpu$")

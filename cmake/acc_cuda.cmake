@@ -4,7 +4,7 @@ include(find_cuda)
 if(ACC_CUDA_MISSING)
   list(JOIN ACC_CUDA_MISSING "\n  " lines)
   message(FATAL_ERROR "ACC_CUDA: parts of CUDA are missing.\n  ${lines}\nscripts/deps --cuda "
-                      "installs them in build/wheels; set CUDA_HOME and NCCL_ROOT to use other folders.")
+                      "installs them in build/wheels; CUDA_HOME and NCCL_ROOT name other folders.")
 endif()
 
 # Machine code for A100, H100 and binary compatible GPUs; PTX for all later GPUs.

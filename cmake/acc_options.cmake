@@ -1,5 +1,5 @@
-# The INTERFACE target acc_options carries the language level, warnings and sanitizers of every target
-# of this project.
+# The INTERFACE target acc_options carries the language level, warnings and sanitizers of every
+# target of this project.
 add_library(acc_options INTERFACE)
 target_compile_features(acc_options INTERFACE cxx_std_20)
 set(cxx $<COMPILE_LANGUAGE:CXX>)
@@ -31,8 +31,8 @@ if(ACC_SANITIZE)
     "$<${cxx}:-fsanitize=${ACC_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer;-Wno-maybe-uninitialized>")
   target_link_options(acc_options INTERFACE -fsanitize=${ACC_SANITIZE})
   if(ACC_SANITIZE MATCHES undefined)
-    # These checks take half of the compile time of a sanitized file. The address sanitizer finds the
-    # errors of null and object-size too, and x86-64 and aarch64 permit unaligned access.
+    # These checks take half of the compile time of a sanitized file. The address sanitizer finds
+    # the errors of null and object-size too, and x86-64 and aarch64 permit unaligned access.
     target_compile_options(acc_options INTERFACE
       $<${cxx}:-fno-sanitize=null,alignment,object-size,vptr>)
   endif()

@@ -1,10 +1,10 @@
-# Stand-in for CUDA in test/standin: kernels are compiled as C++ and run on host memory. Used by tests
-# only.
+# Stand-in for CUDA in test/standin: kernels are compiled as C++ and run on host memory. Used by
+# tests only.
 
 # acc_add_standin_cuda(target SOURCES file.cu file.cpp ...)
-# Adds sources to the existing target and links it with the stand-in runtime. A .cu file is compiled as
-# C++ after the emulator's header is included; a .cpp file is compiled unchanged. nvcc may compile the
-# same .cu file for another target.
+# Adds sources to the existing target and links it with the stand-in runtime. A .cu file is compiled
+# as C++ after the emulator's header is included; a .cpp file is compiled unchanged. nvcc may
+# compile the same .cu file for another target.
 function(acc_add_standin_cuda target)
   cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
   foreach(source IN LISTS ARG_SOURCES)
@@ -26,8 +26,8 @@ function(acc_add_standin_cuda target)
   target_link_libraries(${target} PRIVATE acc::standin_cudart)
 endfunction()
 
-# acc_standin_output(target NAME): builds the shared library of the target as lib/standin/NAME in the
-# build folder.
+# acc_standin_output(target NAME): builds the shared library of the target as lib/standin/NAME in
+# the build folder.
 function(acc_standin_output target name)
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME ${name} SUFFIX ""
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/standin)

@@ -21,9 +21,9 @@ function(acc_add_library name)
 endfunction()
 
 # acc_add_test(NAME SOURCES ... LINK targets... [LABELS ...] [TIMEOUT seconds] [SRC_OF folder...])
-# Defines a doctest binary whose cases ctest lists one by one. SRC_OF adds the src/ folder of a library
-# to the include path. Every test links acc_test_main and acc_test_support. Defaults: label unit, a
-# timeout of 60 s per case.
+# Defines a doctest binary whose cases ctest lists one by one. SRC_OF adds the src/ folder of a
+# library to the include path. Every test links acc_test_main and acc_test_support. Defaults: label
+# unit, a timeout of 60 s per case.
 function(acc_add_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;SRC_OF" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -44,8 +44,8 @@ function(acc_add_test name)
 endfunction()
 
 # acc_discover_cases(NAME property value...)
-# Registers the cases of a doctest binary as tests with these properties. Binaries with the label unit
-# or cuda are built by the targets acc_unit_tests and acc_cuda_tests.
+# Registers the cases of a doctest binary as tests with these properties. Binaries with the label
+# unit or cuda are built by the targets acc_unit_tests and acc_cuda_tests.
 function(acc_discover_cases name)
   doctest_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES ${ARGN})
   cmake_parse_arguments(ARG "" "LABELS" "" ${ARGN})

@@ -1,8 +1,8 @@
-# Finds the build dependencies of the CUDA back end: nvcc with its runtime, and the headers of NCCL and
-# cuBLASLt (both libraries are opened at run time, so the headers are sufficient). Searches named
-# folders, the system, and Python wheels. Sets ACC_NVCC, ACC_NCCL_INCLUDE, ACC_CUBLAS_INCLUDE and
-# ACC_CUDA_MISSING, a list of messages. `cmake -P` on this file prints these messages; scripts/deps
-# and scripts/test match their beginnings to decide what to install or skip.
+# Finds the build dependencies of the CUDA back end: nvcc with its runtime, and the headers of NCCL
+# and cuBLASLt (both libraries are opened at run time, so the headers are sufficient). Searches
+# named folders, the system, and Python wheels. Sets ACC_NVCC, ACC_NCCL_INCLUDE, ACC_CUBLAS_INCLUDE
+# and ACC_CUDA_MISSING, a list of messages. `cmake -P` on this file prints these messages;
+# scripts/deps and scripts/test match their beginnings to decide what to install or skip.
 cmake_minimum_required(VERSION 3.25)
 
 # Sets `out` to the folders in which the Python installation may have the wheels.
