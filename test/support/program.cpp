@@ -120,7 +120,7 @@ void Program::wait_for_event(Clock::time_point deadline, std::string_view what) 
                                 {end_.get(), POLLIN, 0}}};
   const int ready = ::poll(events.data(), events.size(), milliseconds_until(deadline));
   if (ready == 0) {
-    throw failure(std::string(what) + " too long");
+    throw failure(std::string(what) + " until the deadline");
   }
 }
 
