@@ -10,7 +10,7 @@
 //                    "EXDEV", "EPERM", "EBUSY", "ENOTEMPTY": this call and all later calls that
 //                    move a file or folder away (EXDEV, EPERM) or remove it (all except EXDEV)
 //                    fail with the errno. Only such calls are counted.
-//   ACC_FAULT_HIT    file that is created when the fault happens, with the name and path of the call
+//   ACC_FAULT_HIT    file that is created at the fault, with the name and path of the call
 //   ACC_FAULT_LOG    file for a log of all counted calls, one line each
 //   ACC_NO_EXCHANGE  errno, EINVAL or EXDEV, with which every exchange of two folders fails, as on
 //                    some file systems. With EXDEV, as on an overlayfs, a folder cannot be renamed

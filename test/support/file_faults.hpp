@@ -11,7 +11,7 @@ struct FileFault {
   std::string what;                ///< "kill", or the name of an errno: "ENOSPC", "EBUSY"
   int at = 1;                      ///< number of the call, from 1
   std::filesystem::path under;     ///< only calls on files in this folder count
-  std::filesystem::path hit;       ///< file that is created when the fault happens, with call and path
+  std::filesystem::path hit;       ///< file that is created at the fault, with call and path
   std::string rank = {};           ///< only in this rank; if empty, in every process
   std::filesystem::path log = {};  ///< if not empty: file for a log of all counted calls
 

@@ -8,8 +8,8 @@
 
 namespace acc::test {
 
-/// Returns the folder of the job's control group, which is below one of the test's own groups, in any
-/// mounted hierarchy. Returns an empty path if there is none.
+/// Returns the folder of the job's control group, which is below one of the test's own groups, in
+/// any mounted hierarchy. Returns an empty path if there is none.
 std::filesystem::path control_group_of(pid_t launcher);
 
 /// The surroundings of one job. Detects what the job leaves behind: processes, files, a control
@@ -24,13 +24,13 @@ class JobPlace {
   JobPlace& operator=(const JobPlace&) = delete;
   ~JobPlace();  ///< kills remaining processes, so that only the test of this job fails
 
-  [[nodiscard]] std::string folder() const { return folder_.path().string(); }  ///< TMPDIR of the job
-  [[nodiscard]] std::string port() const { return port_.text(); }  ///< port of its store, for a flag
+  [[nodiscard]] std::string folder() const { return folder_.path().string(); }  ///< its TMPDIR
+  [[nodiscard]] std::string port() const { return port_.text(); }  ///< its store's port
 
   /// Returns what remains when the launcher has ended, or "nothing".
   [[nodiscard]] std::string left(const Program& launcher) const;
-  /// Waits until all processes have ended, also the supervisor of a killed launcher, and returns what
-  /// remains then, or "nothing".
+  /// Waits until all processes have ended, also the supervisor of a killed launcher, and returns
+  /// what remains then, or "nothing".
   [[nodiscard]] std::string left_at_last(const Program& launcher) const;
 
  private:

@@ -31,7 +31,7 @@ inline std::vector<std::string> c10d_flags(const std::string& nodes, const Reser
   return flags;
 }
 
-/// Returns the flags of one of two machines of a static job. Machine 0 serves the store at the port.
+/// Returns the flags of one of two machines of a static job. Machine 0 serves the store at `port`.
 inline std::vector<std::string> static_flags(std::size_t rank, const ReservedPort& port) {
   return {"--nnodes",      "2",         "--node-rank",   std::to_string(rank),
           "--master-addr", "127.0.0.1", "--master-port", port.text()};

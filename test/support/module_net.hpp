@@ -23,7 +23,7 @@ struct ParameterSpec {
 struct UnitSpec {
   std::string name;
   std::string class_name;
-  int parent;  ///< index of the unit whose scopes enclose this unit's; -1: the root unit, which is first
+  int parent;  ///< unit whose scopes enclose this unit's; -1: the root, which is first
   std::vector<ParameterSpec> parameters;
 };
 

@@ -46,7 +46,7 @@ struct PythonValue {
     return value;
   }
 
-  /// Returns the element of a dict or a list at a path such as "a/0/b". Adds missing keys to a dict.
+  /// Returns the element of a dict or a list at a path such as "a/0/b". Adds missing dict keys.
   PythonValue& at(const std::string& path);
   void erase(const std::string& path);
   void save(const std::filesystem::path& path) const;

@@ -65,8 +65,8 @@ class TerminalSession {
     std::size_t at = 0;
     while ((at = bytes_.find(text, seen_)) == std::string::npos) {
       if (!read_some(deadline)) {
-        throw std::runtime_error("timeout while waiting for '" + std::string(text) + "'; the terminal:\n" +
-                                 bytes_);
+        throw std::runtime_error("timeout while waiting for '" + std::string(text) +
+                                 "'; the terminal:\n" + bytes_);
       }
     }
     const std::string part = bytes_.substr(seen_, at + text.size() - seen_);
