@@ -1,8 +1,8 @@
-"""torch.save writes, torch_file_copy reads and writes, torch.load reads again.
+"""torch.save writes files, torch_file_copy reads and rewrites them, torch.load reads them.
 
     python torch_file_test.py PATH/TO/torch_file_copy
 
-Exit status 77 where torch is missing.
+Exits with 77 if torch is not installed.
 """
 import collections
 import os
@@ -73,7 +73,7 @@ def test_every_dtype_that_we_write():
             if dtype == "bool":
                 expected = expected == 0
             assert torch.equal(bits(tensor), expected.to(torch.uint8)), name
-    tensors["half"] = tensors["float16 [2, 3]"] + 1  # what was loaded is usable
+    tensors["half"] = tensors["float16 [2, 3]"] + 1  # the loaded tensor is usable
 
 
 def test_what_torch_writes():
@@ -137,7 +137,7 @@ def test_the_layout_is_torchs():
         assert copy().returncode == 0
         theirs, ours = (zipfile.ZipFile(p).infolist() for p in (os.path.join(FOLDER.name, "archive.pt"), OUT))
         assert [i.filename for i in theirs] == [i.filename for i in ours]
-        # The pickles differ in length: what follows is shifted by a multiple of 64, or not at all.
+        # The pickles differ in length. The following records are shifted by a multiple of 64 bytes, or by 0.
         assert len({(b.header_offset - a.header_offset) % 64 for a, b in list(zip(theirs, ours))[2:]}) == 1
         for a, b in zip(theirs, ours):
             assert (a.flag_bits, a.extra, a.create_version, a.extract_version, a.date_time) == (
