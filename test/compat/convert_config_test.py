@@ -54,7 +54,7 @@ OLD_FILES = {
     "every key": EVERY_KEY,
     "version 2": {"fsdp_version": 2, "fsdp_reshard_after_forward": True, "fsdp_use_orig_params": True},
     "no key": {},
-    "keys of nobody": {"sharding_strategy": "FULL_SHARD", "mine": ["a", 1]},
+    "unknown keys": {"sharding_strategy": "FULL_SHARD", "mine": ["a", 1]},
     **{f"strategy {name}": {"fsdp_sharding_strategy": name} for name in STRATEGIES},
     **{f"questionnaire's {name}": {"fsdp_reshard_after_forward": name} for name in STRATEGIES},
 }
