@@ -167,7 +167,7 @@ class Host:
                 if os.readlink(entry / "ns/pid") == mine and int(entry.name) != self.init:
                     found.append(int(entry.name))
             except OSError:
-                continue  # ended meanwhile
+                continue  # the process has ended
         return found
 
     def matching(self, text):

@@ -81,7 +81,7 @@ def expect_weights(saved, exported):
         assert torch.equal(found["model"][name], value), name
 
 
-def test_torch_goes_on(folder):
+def test_torch_resumes(folder):
     two_by_two = ["--use_parallelism_config", "--parallelism_config_dp_replicate_size", "2",
                   "--parallelism_config_dp_shard_size", "2"]
     for ranks, strategy, groups, readers in ((2, "FULL_SHARD", [], (1, 3)),
@@ -96,7 +96,7 @@ def test_torch_goes_on(folder):
             expect_near(losses, unbroken[SAVED:], f"torch on {reader} after {strategy}")
 
 
-def test_train_gpt_goes_on(folder):
+def test_train_gpt_resumes(folder):
     saved = folder / "torch"
     torch_train(folder, 2, 0, SAVED, "--save", saved)
     unbroken = torch_train(folder, 2, SAVED, LAST, "--load", saved)
@@ -107,5 +107,5 @@ def test_train_gpt_goes_on(folder):
 
 with tempfile.TemporaryDirectory() as name:
     make_batches(pathlib.Path(name))
-    test_torch_goes_on(pathlib.Path(name))
-    test_train_gpt_goes_on(pathlib.Path(name))
+    test_torch_resumes(pathlib.Path(name))
+    test_train_gpt_resumes(pathlib.Path(name))

@@ -132,7 +132,7 @@ class ConfigTest(unittest.TestCase):
                 # With FSDP 1 we write the strategy twice: accelerate writes only the key that it does not read.
                 self.assertEqual(re.sub("  fsdp_sharding_strategy: .*\n", "", read(self.ours)), read(self.real))
 
-    def test_accelerate_launches_what_was_answered(self):
+    def test_accelerate_launches_the_written_file(self):
         for name, answers in (QUESTIONNAIRES | FP8).items():
             with self.subTest(name):
                 self.check_success(acclaunch("config", "--config_file", self.ours, answers=answers))
@@ -169,7 +169,7 @@ class ConfigTest(unittest.TestCase):
             json.dump({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}, file)
         return [path if answer == "/tmp/ds.json" else answer for answer in answers]
 
-    def test_acclaunch_understands_what_was_answered(self):
+    def test_acclaunch_launches_the_written_file(self):
         for name, answers in (QUESTIONNAIRES | FP8).items():
             with self.subTest(name):
                 answers = self.with_deepspeed_file(answers)
@@ -220,13 +220,13 @@ class ConfigTest(unittest.TestCase):
         said = yaml.safe_load(read(self.ours))
         self.assertEqual((said["distributed_type"], said["num_processes"], said["use_cpu"]), ("MULTI_GPU", 4, False))
 
-    def test_default_place(self):
+    def test_default_location(self):
         place = os.path.join(self.folder, "accelerate", "default_config.yaml")
         self.check_success(acclaunch("config", "default", HF_HOME=self.folder))
         self.assertEqual(load_config_from_file(place).num_processes, 1)
         self.assertIn(place, acclaunch("explain", "/bin/true", HF_HOME=self.folder).stdout)
 
-    def test_update_is_accelerates(self):
+    def test_update_writes_the_file_of_accelerate(self):
         files = {
             "little": "distributed_type: 'NO'\n",
             "FSDP": "distributed_type: FSDP\nnum_processes: 4\nmixed_precision: bf16\n"
@@ -248,7 +248,7 @@ class ConfigTest(unittest.TestCase):
         self.check_success(acclaunch("config", "--config_file", path, answers=QUESTIONNAIRES["FSDP 2"]))
         self.assertEqual(load_config_from_file(path).fsdp_config["fsdp_transformer_layer_cls_to_wrap"], "LlamaDecoderLayer")
 
-    def test_wrong_answers_end_it_and_write_nothing(self):
+    def test_wrong_answers_are_errors_and_write_nothing(self):
         cases = {
             "menu": (["", "2"], "multi-XPU"),
             "SageMaker": (["1"], "SageMaker"),
@@ -347,7 +347,7 @@ class TerminalTest(unittest.TestCase):
         said = yaml.safe_load(read(self.path))
         self.assertEqual((said["distributed_type"], said["num_processes"], said["mixed_precision"]), ("MULTI_GPU", 2, "bf16"))
 
-    def test_ends_put_the_terminal_back(self):
+    def test_every_end_restores_the_terminal(self):
         before = self.talk.modes()
         self.talk.wait_for(self.KIND_MENU)
         self.assertNotEqual(self.talk.modes(), before)
@@ -357,7 +357,7 @@ class TerminalTest(unittest.TestCase):
         self.assertEqual(self.talk.end(), -signal.SIGINT)
         self.assertFalse(os.path.exists(self.path))
 
-    def test_end_of_input_puts_the_terminal_back(self):
+    def test_end_of_input_restores_the_terminal(self):
         before = self.talk.modes()
         self.talk.answer(self.KIND_MENU, "\004")
         self.talk.wait_for("the input ended")

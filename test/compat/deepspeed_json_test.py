@@ -134,7 +134,7 @@ class Values(Files):
 
 
 class Refusals(Files):
-    def test_keys_beside_the_file(self):
+    def test_keys_together_with_a_file(self):
         path = self.write("d.json", {**MICRO, "zero_optimization": {"stage": 2}})
         for key, value in VALUES.items():
             with self.subTest(key):

@@ -76,7 +76,7 @@ def test_every_dtype_that_we_write():
     tensors["half"] = tensors["float16 [2, 3]"] + 1  # the loaded tensor is usable
 
 
-def test_what_torch_writes():
+def test_files_that_torch_writes():
     torch.manual_seed(1)
     base = torch.randn(6, 4)
     kinds = {str(d): torch.ones(3, 2).to(d) for d in (
@@ -111,7 +111,7 @@ def refused(value, *parts, **options):
     assert result.returncode == 2 and all(part in result.stderr for part in (IN, *parts)), result.stderr
 
 
-def test_what_is_refused():
+def test_refused_files():
     refused({"t": torch.randn(3, 2).t()}, "[2, 3]", "strides [1, 2]", "contiguous")
     refused({"t": torch.ones(2)[:1].expand(4)}, "strides [0]")
     refused({"t": torch.ones(2)}, "older form", _use_new_zipfile_serialization=False)
@@ -130,7 +130,7 @@ def test_what_is_refused():
     assert result.returncode == 2 and "checksum of data/0" in result.stderr, result.stderr
 
 
-def test_the_layout_is_torchs():
+def test_layout_is_that_of_torch():
     for value in ({"a": torch.arange(8.)}, {}, {"a": torch.ones(3, 5), "b": torch.zeros(0)}):
         torch.save(value, IN)
         torch.save(value, os.path.join(FOLDER.name, "archive.pt"))
@@ -149,7 +149,7 @@ def test_the_layout_is_torchs():
 
 
 test_every_dtype_that_we_write()
-test_what_torch_writes()
+test_files_that_torch_writes()
 test_protocols_and_checksums()
-test_what_is_refused()
-test_the_layout_is_torchs()
+test_refused_files()
+test_layout_is_that_of_torch()
