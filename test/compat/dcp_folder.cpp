@@ -47,6 +47,7 @@ std::byte pattern(std::size_t tensor, std::size_t i, Dtype dtype) {
   return static_cast<std::byte>(dtype == Dtype::boolean ? value % 2 : value);
 }
 
+/// The plan of a folder with every dtype, a tied weight, and values that are not tensors.
 /// Each tensor is a separate array, except the first four, which form a unit, and "tied", the
 /// second name of 0.weight.
 FolderPlan plan_of(int shards, int world_size) {
