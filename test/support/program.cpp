@@ -195,8 +195,8 @@ bool Watched::all_end() const {
 }
 
 ReservedPort::ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  // SO_REUSEADDR lets a server that sets it too bind the port while this socket does not listen. The
-  // kernel assigns the port to no other process during this time.
+  // SO_REUSEADDR lets a server that sets it too bind the port while this socket does not listen.
+  // The kernel assigns the port to no other process during this time.
   const int on = 1;
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_in address = loopback(0);
