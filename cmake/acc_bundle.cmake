@@ -1,20 +1,22 @@
-# What scripts/gpu_bundle packs beyond the ordinary installation: the component gpu_bundle. Included
-# last, when every target is known.
+# The install component gpu_bundle: files that scripts/gpu_bundle packs in addition to the ordinary
+# installation. This file is included last, when every target is known.
 
-# Wherever an installation is put, programs find its libraries, and those find each other: also the
-# ones that came without a path of their own, hence DT_RPATH instead of DT_RUNPATH.
+# Programs find the libraries of their installation, and these libraries find each other, wherever
+# the installation is copied to. DT_RPATH is used instead of DT_RUNPATH, because it also applies to
+# dependencies of libraries that have no search path themselves.
 set(installed acclaunch_program acc_doctor acc_self_test acc_rendezvous_program acc_runtime acc_cuda train_gpt)
 set(bundled acc_cuda train_gpt device_bench group_bench)
 
-# acc_find_gpu_tests(FOLDER): appends to gpu_tests the programs of the tests labelled gpu, which are
-# called PROGRAM_on_gpu. (Another folder's labels cannot be read.)
+# acc_find_gpu_tests(FOLDER): appends the programs of the tests with the label gpu to gpu_tests.
+# These tests are named PROGRAM_on_gpu, because CMake cannot read the labels of another folder's
+# tests.
 function(acc_find_gpu_tests folder)
   get_property(tests DIRECTORY ${folder} PROPERTY TESTS)
   list(FILTER tests INCLUDE REGEX "_on_gpu$")
   list(TRANSFORM tests REPLACE "_on_gpu$" "")
   foreach(test IN LISTS tests)
     if(NOT TARGET ${test})
-      message(FATAL_ERROR "${test}_on_gpu must be called as its program, with _on_gpu after it")
+      message(FATAL_ERROR "${test}_on_gpu must have the name of its program, followed by _on_gpu")
     endif()
     list(APPEND gpu_tests ${test})
   endforeach()
@@ -28,7 +30,7 @@ set(gpu_tests "")
 if(ACC_DEVELOPER)
   acc_find_gpu_tests(${PROJECT_SOURCE_DIR}/test)
 endif()
-# scripts/gpu_check runs them by this list.
+# scripts/gpu_check reads this list and runs the tests.
 list(JOIN gpu_tests "\n" names)
 file(WRITE ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gpu_tests.txt "${names}\n")
 install(FILES ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gpu_tests.txt DESTINATION bin
@@ -48,7 +50,7 @@ foreach(target IN LISTS installed bundled gpu_tests)
     set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN")
   endif()
 endforeach()
-if(TARGET acc_cuda_tests)  # the programs of tests labelled gpu are among them
+if(TARGET acc_cuda_tests)  # includes the programs of tests with the label gpu
   add_dependencies(acc_cuda_tests gpu_bundle_programs)
 endif()
 foreach(target IN LISTS bundled gpu_tests)

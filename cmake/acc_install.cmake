@@ -1,11 +1,11 @@
-# A usable prefix: programs, libacc_runtime.so with its public headers, CMake and pkg-config files,
-# and in share/acclaunch what README.md links to, in the folders of the repository.
+# Installs programs, libacc_runtime.so with its public headers, CMake and pkg-config files, and in
+# share/acclaunch the files to which README.md links, in the same folders as in the repository.
 include(CMakePackageConfigHelpers)
 
 set_target_properties(acc_runtime PROPERTIES EXPORT_NAME runtime
                                              VERSION ${PROJECT_VERSION} SOVERSION 0)
 install(TARGETS acc_runtime EXPORT accTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-if(ACC_CUDA)  # the runtime looks for it beside itself
+if(ACC_CUDA)  # the runtime searches it in its own folder
   install(TARGETS acc_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 foreach(header acc/runtime.hpp acc/runtime.h acc/runtime_checkpoint.h)
@@ -38,7 +38,7 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/accConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/accConfig.cmake ${CMAKE_BINARY_DIR}/accConfigVersion.cmake
         DESTINATION ${package_dir})
-# Relative to the file itself, so that the prefix can be moved.
+# The prefix is relative to the .pc file, so that the installation can be moved.
 file(RELATIVE_PATH up /x/${CMAKE_INSTALL_LIBDIR}/pkgconfig /x)
 set(ACC_PC_PREFIX "\${pcfiledir}/${up}")
 configure_file(cmake/acc_runtime.pc.in ${CMAKE_BINARY_DIR}/acc_runtime.pc @ONLY)

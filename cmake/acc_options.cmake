@@ -1,4 +1,5 @@
-# One INTERFACE target carries the language level, warnings and sanitizers of every target of ours.
+# The INTERFACE target acc_options carries the language level, warnings and sanitizers of every
+# target of this project.
 add_library(acc_options INTERFACE)
 target_compile_features(acc_options INTERFACE cxx_std_20)
 set(cxx $<COMPILE_LANGUAGE:CXX>)
@@ -16,27 +17,27 @@ endif()
 target_compile_options(acc_options INTERFACE
   "$<${cxx}:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow;-Wnon-virtual-dtor>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # g++ 12 at -O3 warns of overlapping copies in "text" + std::string (its bug 105651).
+  # g++ 12 at -O3 warns falsely of overlapping copies in "text" + std::string (GCC bug 105651).
   target_compile_options(acc_options INTERFACE $<${cxx}:-Wno-restrict>)
 endif()
-if(ACC_FUZZ)  # clang of any version: g++ is the one that judges the code
+if(ACC_FUZZ)  # clang of any version; only warnings of g++ are treated as errors
   target_compile_options(acc_options INTERFACE $<${cxx}:-Wno-unknown-warning-option>)
 elseif(ACC_WERROR)
   target_compile_options(acc_options INTERFACE $<${cxx}:-Werror>)
 endif()
 if(ACC_SANITIZE)
-  # g++ 12 sees uninitialised memory in instrumented <regex> that is none.
+  # g++ 12 warns falsely of uninitialized memory in instrumented <regex>.
   target_compile_options(acc_options INTERFACE
     "$<${cxx}:-fsanitize=${ACC_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer;-Wno-maybe-uninitialized>")
   target_link_options(acc_options INTERFACE -fsanitize=${ACC_SANITIZE})
   if(ACC_SANITIZE MATCHES undefined)
-    # Half of what a sanitized file takes to compile. The address sanitizer finds what null and
-    # object-size would; x86-64 and aarch64 allow unaligned access.
+    # These checks take half of the compile time of a sanitized file. The address sanitizer finds
+    # the errors of null and object-size too, and x86-64 and aarch64 permit unaligned access.
     target_compile_options(acc_options INTERFACE
       $<${cxx}:-fno-sanitize=null,alignment,object-size,vptr>)
   endif()
   if(ACC_SANITIZE MATCHES thread)
-    target_compile_options(acc_options INTERFACE $<${cxx}:-Wno-tsan>)  # Asio's fences, which tsan cannot see
+    target_compile_options(acc_options INTERFACE $<${cxx}:-Wno-tsan>)  # tsan does not support the fences in Asio
   endif()
 endif()
 

@@ -1,9 +1,10 @@
-# The stand-in CUDA of test/standin: kernels compiled as C++ and run on host memory. Tests only.
+# Stand-in for CUDA in test/standin: kernels are compiled as C++ and run on host memory. Used by
+# tests only.
 
 # acc_add_standin_cuda(target SOURCES file.cu file.cpp ...)
-# Adds sources to `target`, which exists, and links it with the stand-in runtime: .cu files are
-# compiled as C++ with the emulator's header before them, .cpp files as they are. The same .cu file
-# may be compiled by nvcc for another target.
+# Adds sources to the existing target and links it with the stand-in runtime. A .cu file is compiled
+# as C++ after the emulator's header is included; a .cpp file is compiled unchanged. nvcc may
+# compile the same .cu file for another target.
 function(acc_add_standin_cuda target)
   cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
   foreach(source IN LISTS ARG_SOURCES)
@@ -14,7 +15,7 @@ function(acc_add_standin_cuda target)
       set(twin ${CMAKE_CURRENT_BINARY_DIR}/${target}.standin/${name}.cpp)
       file(CONFIGURE OUTPUT ${twin}
            CONTENT "#include \"standin/cuda/cuda_host.hpp\"\n#include \"${source}\"\n")
-      # nvcc's warnings are the ones that count for kernels.
+      # Kernels are checked with the warnings of nvcc instead.
       set_source_files_properties(${twin} PROPERTIES COMPILE_OPTIONS
         "-Wno-unknown-pragmas;-Wno-conversion;-Wno-sign-conversion;-Wno-shadow")
       target_sources(${target} PRIVATE ${twin})
@@ -25,7 +26,8 @@ function(acc_add_standin_cuda target)
   target_link_libraries(${target} PRIVATE acc::standin_cudart)
 endfunction()
 
-# acc_standin_output(target NAME): its shared library is lib/standin/NAME under the build folder.
+# acc_standin_output(target NAME): builds the shared library of the target as lib/standin/NAME in
+# the build folder.
 function(acc_standin_output target name)
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME ${name} SUFFIX ""
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/standin)

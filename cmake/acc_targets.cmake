@@ -1,7 +1,8 @@
 include(GNUInstallDirs)
 
 # acc_add_library(NAME [SHARED] SOURCES ... [PUBLIC targets...] [PRIVATE targets...])
-# Target acc_NAME, alias acc::NAME; public headers in include/ of the calling folder, internals in src/.
+# Defines the target acc_NAME and its alias acc::NAME. Public headers are in include/ of the calling
+# folder, internal files in src/.
 function(acc_add_library name)
   cmake_parse_arguments(ARG "SHARED" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   set(target acc_${name})
@@ -20,8 +21,9 @@ function(acc_add_library name)
 endfunction()
 
 # acc_add_test(NAME SOURCES ... LINK targets... [LABELS ...] [TIMEOUT seconds] [SRC_OF folder...])
-# One doctest binary whose cases ctest lists one by one. SRC_OF opens a library's src/ to the test.
-# main and acc_test_support are linked to all.
+# Defines a doctest binary whose cases ctest lists one by one. SRC_OF adds the src/ folder of a
+# library to the include path. Every test links acc_test_main and acc_test_support. Defaults: label
+# unit, a timeout of 60 s per case.
 function(acc_add_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;SRC_OF" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -42,8 +44,8 @@ function(acc_add_test name)
 endfunction()
 
 # acc_discover_cases(NAME property value...)
-# The cases of a doctest binary as tests with these properties. The targets acc_unit_tests and
-# acc_cuda_tests build those whose label is unit or cuda.
+# Registers the cases of a doctest binary as tests with these properties. Binaries with the label
+# unit or cuda are built by the targets acc_unit_tests and acc_cuda_tests.
 function(acc_discover_cases name)
   doctest_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES ${ARGN})
   cmake_parse_arguments(ARG "" "LABELS" "" ${ARGN})

@@ -1,10 +1,11 @@
-# Finds what the CUDA half is built from, wherever it comes from: nvcc with its runtime, and the
-# headers of NCCL and cuBLASLt (both libraries are opened at run time, so headers are enough).
-# Sets ACC_NVCC, ACC_NCCL_INCLUDE, ACC_CUBLAS_INCLUDE and ACC_CUDA_MISSING, a list of sentences.
-# `cmake -P` on this file prints those sentences, which is how scripts/deps knows what to bring.
+# Finds the build dependencies of the CUDA back end: nvcc with its runtime, and the headers of NCCL
+# and cuBLASLt (both libraries are opened at run time, so the headers are sufficient). Searches
+# named folders, the system, and Python wheels. Sets ACC_NVCC, ACC_NCCL_INCLUDE, ACC_CUBLAS_INCLUDE
+# and ACC_CUDA_MISSING, a list of messages. `cmake -P` on this file prints these messages;
+# scripts/deps and scripts/test match their beginnings to decide what to install or skip.
 cmake_minimum_required(VERSION 3.25)
 
-# Folders that a Python may hold the wheels in.
+# Sets `out` to the folders in which the Python installation may have the wheels.
 function(acc_find_wheels out)
   set(python $ENV{ACC_TEST_PYTHON})
   if(NOT python)
@@ -33,7 +34,7 @@ list(TRANSFORM wheels APPEND /nvidia/nccl OUTPUT_VARIABLE wheel_nccl)
 if(CMAKE_CUDA_COMPILER)
   set(ACC_NVCC ${CMAKE_CUDA_COMPILER})
 endif()
-# A folder that was named comes before what is found by itself; the system before wheels.
+# Search order: folders named by the user, the system, wheels.
 find_program(ACC_NVCC NAMES $ENV{CUDACXX} nvcc
   HINTS ${cuda_roots} PATH_SUFFIXES bin NO_DEFAULT_PATH)
 find_program(ACC_NVCC nvcc PATHS /usr/local/cuda/bin /usr/local/bin /usr/bin)
@@ -45,7 +46,7 @@ find_path(ACC_NCCL_INCLUDE nccl.h
 find_path(ACC_CUBLAS_INCLUDE cublasLt.h
   PATHS ${cuda_roots} ${system_roots} ${wheel_cuda} PATH_SUFFIXES include NO_DEFAULT_PATH)
 
-# acc_cuda_missing(WHAT PATHS...): one sentence that names where was looked.
+# acc_cuda_missing(WHAT PATHS...): appends a message that lists the searched folders.
 set(ACC_CUDA_MISSING "")
 function(acc_cuda_missing what)
   list(REMOVE_DUPLICATES ARGN)

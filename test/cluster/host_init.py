@@ -1,6 +1,6 @@
-"""The first process of a virtual host: makes its file systems its own, then reaps orphans.
+"""The first process of a virtual host. Mounts the private file systems of the host, then reaps orphans.
 
-    host_init.py NAME FOLDER    FOLDER holds "hosts", which becomes /etc/hosts, and NAME's "boot_id"
+    host_init.py NAME FOLDER    FOLDER contains "hosts", which becomes /etc/hosts, and "NAME.boot_id"
 """
 import os
 import random
@@ -19,7 +19,7 @@ def main(name, folder):
     mount("--bind", f"{folder}/{name}.boot_id", "/proc/sys/kernel/random/boot_id")
     with open("/proc/sys/kernel/hostname", "w") as hostname:
         hostname.write(name)
-    # Pids start anywhere, lest a host that boots again has the processes of its dead self.
+    # Pids start at a random number, so that a rebooted host does not reuse those of its earlier run.
     with open("/proc/sys/kernel/ns_last_pid", "w") as last_pid:
         last_pid.write(str(random.randrange(100, 20000)))
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])

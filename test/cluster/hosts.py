@@ -1,13 +1,13 @@
-"""Virtual hosts on this machine, made of Linux namespaces, which can be cut off, frozen and crashed.
+"""Virtual hosts on this machine, made of Linux namespaces. They can be disconnected, frozen and crashed.
 
     with Cluster(["head", "node0", "node1"]) as cluster:
         running = cluster["node0"].start(["ping", "head"])
         running.wait_for("ttl=")
         cluster.cut(["head"], ["node0", "node1"])
 
-A host has its own network, name, processes, /dev/shm and boot id; the rest of the file system is
-shared, as on a cluster with shared storage. Needs root, iproute2 and util-linux. Everything hangs
-off this process and ends with it.
+A host has its own network, name, processes, /dev/shm and boot ID; the rest of the file system is
+shared, as on a cluster with shared storage. Needs root, iproute2 and util-linux. Everything is a
+child of this process and ends with it.
 """
 import os
 import pathlib
@@ -22,7 +22,7 @@ import uuid
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOOLS = ("ip", "mount", "nsenter", "setpriv", "ss", "unshare")
-DEADLINE_S = 30  # for what has to happen; never a measure of speed
+DEADLINE_S = 30  # time limit for events that must happen; not used to measure speed
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 
 
@@ -34,22 +34,22 @@ def check(condition, message):
 def wait_until(condition, what, limit_s=DEADLINE_S):
     deadline = time.monotonic() + limit_s
     while not condition():
-        check(time.monotonic() < deadline, f"waited in vain: {what}")
+        check(time.monotonic() < deadline, f"timeout while waiting for: {what}")
         time.sleep(0.02)
 
 
 def why_impossible():
-    """What this machine lacks for virtual hosts; None where they can be made."""
+    """Returns what this machine lacks for virtual hosts, or None if they can be created."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
-        return f"no {', '.join(missing)} here"
+        return f"not installed: {', '.join(missing)}"
     trial = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc", "true"]
     result = subprocess.run(trial, capture_output=True, text=True)
     return result.stderr.strip() if result.returncode else None
 
 
 def start_process(command, **options):
-    """A process that is killed when this one ends."""
+    """Starts a process that is killed when this process ends."""
     return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], text=True, **options)
 
 
@@ -60,7 +60,7 @@ def read_ok(process, what):
 
 
 class Running:
-    """A program on a host. Its output is read all along, and every line's time is kept."""
+    """A program on a host. Its output is read continuously, and the time of every line is recorded."""
 
     def __init__(self, host, command, environment):
         self.host, self.command = host, command
@@ -96,7 +96,7 @@ class Running:
             return sum(text in line for _, line in self.lines)
 
     def wait_for(self, text, count=1, timeout=DEADLINE_S):
-        """Time of the `count`th line with that text."""
+        """Waits for the `count`th line that contains `text`, and returns its time."""
         def found():
             times = [at for at, line in self.lines if text in line]
             return times[count - 1] if len(times) >= count else None
@@ -104,11 +104,11 @@ class Running:
             self.news.wait_for(lambda: found() is not None or self.ended, timeout)
         at = found()
         if at is None:
-            raise self.failure(f"'{text}' did not come {count} times")
+            raise self.failure(f"'{text}' did not appear {count} times")
         return at
 
     def wait(self, timeout=DEADLINE_S):
-        """Its exit status, -N when it was killed by signal N, once it has ended."""
+        """Waits for the end. Returns the exit status, or -N if signal N killed the program."""
         with self.news:
             if not self.news.wait_for(lambda: self.ended, timeout):
                 raise self.failure("did not end")
@@ -123,7 +123,7 @@ class Host:
     def __init__(self, cluster, name, number):
         self.cluster, self.name, self.number = cluster, name, number
         self.address = f"10.77.0.{number}"
-        self.init = None  # its first process as seen from here, while the host is up
+        self.init = None  # pid of its first process in this pid namespace, while the host is up
         self.started = []
 
     def boot(self):
@@ -159,7 +159,7 @@ class Host:
         return self.started[-1]
 
     def processes(self):
-        """Pids, as seen from here, of all but the first process."""
+        """Pids, in this pid namespace, of all processes except the first."""
         mine = os.readlink(f"/proc/{self.init}/ns/pid")
         found = []
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
@@ -167,7 +167,7 @@ class Host:
                 if os.readlink(entry / "ns/pid") == mine and int(entry.name) != self.init:
                     found.append(int(entry.name))
             except OSError:
-                continue  # ended meanwhile
+                continue  # the process has ended
         return found
 
     def matching(self, text):
@@ -183,8 +183,8 @@ class Host:
         return found
 
     def freeze(self):
-        """Stops every process, as a machine that hangs: its kernel still accepts connections."""
-        for _ in range(2):  # one may have forked
+        """Stops every process, like a machine that hangs: its kernel still accepts connections."""
+        for _ in range(2):  # twice: a process may fork during the first pass
             for pid in self.processes():
                 _signal(pid, signal.SIGSTOP)
 
@@ -194,12 +194,12 @@ class Host:
         self._wake_parents()
 
     def _wake_parents(self):
-        """nsenter stops with its child, and nobody else tells it to go on."""
+        """Continues nsenter, which stops together with its child and is not continued with it."""
         for running in self.started:
             running.process.send_signal(signal.SIGCONT)
 
     def crash(self):
-        """A power cut: no connection is closed, they fall silent."""
+        """Simulates a power failure: connections are not closed, they become silent."""
         self.cluster.switch(f"unplug {self.number}")
         pids = os.stat(f"/proc/{self.init}/ns/pid").st_ino
         os.kill(self.init, signal.SIGKILL)
@@ -208,7 +208,7 @@ class Host:
         _remove_control_groups(pids)
         self.started.clear()
         self.init = None
-        # The kernel takes the link away with the host, but in its own time.
+        # The kernel removes the link of a deleted network namespace asynchronously.
         subprocess.run([*self.cluster.enter_network(), "ip", "link", "delete", f"v{self.number}"],
                        stderr=subprocess.DEVNULL)
 
@@ -221,7 +221,7 @@ def _signal(pid, number):
 
 
 def _remove_control_groups(pid_namespace):
-    """Those of a crashed host's launchers: with a real one they would be gone."""
+    """Removes the control groups of a crashed host's launchers; a real crash would remove them."""
     for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
         for group in pathlib.Path(mount).glob(f"**/acclaunch-*.{pid_namespace}"):
             for folder, _, _ in os.walk(group, topdown=False):
@@ -264,7 +264,7 @@ class Cluster:
         return ["nsenter", "--target", str(self.network.pid), "--net"]
 
     def cut(self, some, others):
-        """Frames between the two groups of hosts vanish, both ways."""
+        """Drops frames between the two groups of hosts, in both directions."""
         for a in some:
             for b in others:
                 self.switch(f"cut {self[a].number} {self[b].number}")
@@ -273,15 +273,15 @@ class Cluster:
         self.switch(f"loss {self[name].number} {percent}")
 
     def delay(self, name, milliseconds):
-        """Each frame to and from the host waits so long: round trips gain twice that."""
+        """Delays each frame to and from the host, so that a round trip takes twice this time longer."""
         self.switch(f"delay {self[name].number} {milliseconds}")
 
     def rate(self, a, b, kilobits):
-        """Between these two hosts pass so many kbit/s, each way."""
+        """Limits the bandwidth between two hosts to this many kbit/s in each direction."""
         self.switch(f"rate {self[a].number} {self[b].number} {kilobits}")
 
     def block(self, a, b, ports):
-        """No TCP connection from one host to the other at a range of ports: the packet is dropped."""
+        """Drops the first packet of TCP connections from one host to a range of ports of the other."""
         self.switch(f"block {self[a].number} {self[b].number} {ports.start} {ports.stop - 1}")
 
     def heal(self):

@@ -1,4 +1,4 @@
-"""A real Slurm on the virtual hosts of hosts.py: slurmctld on one of them, a slurmd on each node.
+"""A real Slurm on the virtual hosts of hosts.py: slurmctld on one host, one slurmd on each node.
 
     with Slurm(nodes=2) as slurm:
         job = slurm.sbatch(["--nodes=2", "job.sbatch"])
@@ -6,8 +6,9 @@
         slurm.scancel(job.id)
         job.wait("CANCELLED")
 
-Needs what hosts.py needs, and the packages slurmctld, slurmd, slurm-client and munge. No daemon,
-setting or user of the machine is touched: all files are in the cluster's folder, all run as root.
+Needs the packages slurmctld, slurmd, slurm-client and munge, and the requirements of hosts.py. No
+daemon, setting or user of the machine is changed: all files are in the cluster's folder, and all
+daemons run as root.
 """
 import os
 import re
@@ -18,8 +19,8 @@ import hosts
 
 PROGRAMS = ("munged", "sbatch", "scancel", "scontrol", "slurmctld", "slurmd", "srun")
 HEAD = "head"
-# No cgroups, no data base, one munged for all hosts (a socket by path is seen on each of them).
-# Times are short: a lost node is noticed after SlurmdTimeout, a requeued job waits for cred_expire.
+# No cgroups, no database, one munged for all hosts (they share its socket through the file system).
+# Timeouts are short: a lost node is noticed after SlurmdTimeout, a requeued job waits for cred_expire.
 CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={head}
@@ -56,19 +57,19 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"
 
 
 def why_impossible():
-    """What this machine lacks for Slurm on virtual hosts; None where it can be had."""
+    """Returns what this machine lacks for Slurm on virtual hosts, or None."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    return hosts.why_impossible() or (f"no {', '.join(missing)} here" if missing else None)
+    return hosts.why_impossible() or (f"not installed: {', '.join(missing)}" if missing else None)
 
 
 class Job:
-    """A submitted job, seen by scontrol and by the file that it writes."""
+    """A submitted job: its state in scontrol and its output file."""
 
     def __init__(self, slurm, number, output):
         self.slurm, self.id, self.output = slurm, number, output
 
     def facts(self):
-        """What `scontrol show job` tells, by its words: JobState, ExitCode, Restarts, ..."""
+        """Returns the fields of `scontrol show job`: JobState, ExitCode, Restarts, ..."""
         said = self.slurm.ask(["scontrol", "--oneliner", "show", "job", str(self.id)])
         return dict(re.findall(r"(\w+)=(\S*)", said))
 
@@ -84,21 +85,21 @@ class Job:
         deadline = time.monotonic() + timeout
         while not condition():
             if time.monotonic() > deadline:
-                raise self.failure(f"waited in vain: {what}")
+                raise self.failure(f"timeout while waiting for: {what}")
             time.sleep(0.05)
 
     def wait_for(self, text, count=1):
-        """Returns when the job has written that, so many times."""
+        """Returns when the job has written `text` `count` times."""
         def told():
             if self.text().count(text) >= count:
                 return True
             if self.facts()["JobState"] in ENDED and self.text().count(text) < count:
-                raise self.failure(f"ended before '{text}' had come {count} times")
+                raise self.failure(f"ended before '{text}' had appeared {count} times")
             return False
         self.wait_until(told, text)
 
     def wait(self, state="COMPLETED", timeout=hosts.DEADLINE_S):
-        """Returns the script's (exit status, signal) when the job has ended, in that state."""
+        """Waits until the job has ended in `state`. Returns the script's (exit status, signal)."""
         self.wait_until(lambda: self.facts()["JobState"] in ENDED, "its end", timeout)
         facts = self.facts()
         if facts["JobState"] != state:
@@ -108,7 +109,7 @@ class Job:
 
 class Slurm:
     def __init__(self, nodes, cpus=4, gpus=0, more=""):
-        """gpus: of each node, copies of /dev/null. more: lines for slurm.conf."""
+        """gpus: number per node; each is a copy of /dev/null. more: additional lines for slurm.conf."""
         self.nodes = [f"node{number}" for number in range(nodes)]
         self.cluster = hosts.Cluster([HEAD, *self.nodes])
         self.folder = self.cluster.folder
@@ -143,7 +144,7 @@ class Slurm:
         controller.wait_for("Running as primary controller")
         for name in self.nodes:
             self.start_daemon(name)
-        self.srun(["--nodes", str(len(self.nodes)), "true"]).expect_status(0)  # waits for all of them
+        self.srun(["--nodes", str(len(self.nodes)), "true"]).expect_status(0)  # waits until all nodes are up
 
     def _configure(self):
         (self.folder / "slurm" / "state").mkdir(parents=True)
@@ -168,11 +169,11 @@ class Slurm:
         deadline = time.monotonic() + hosts.DEADLINE_S
         while not condition():
             if time.monotonic() > deadline:
-                raise running.failure(f"waited in vain: {what}")
+                raise running.failure(f"timeout while waiting for: {what}")
             time.sleep(0.02)
 
     def start_daemon(self, name):
-        """The node's slurmd; again after the host has booted."""
+        """Starts the node's slurmd. Call it again after the host has rebooted."""
         self.daemons[name] = self.cluster[name].start(
             ["slurmd", "-D", "-N", name, "-f", self.configuration])
 
@@ -184,13 +185,13 @@ class Slurm:
         return self.run(["srun", *arguments], environment)
 
     def ask(self, command):
-        """What a command says."""
+        """Runs a command on the head node and returns its output."""
         running = self.run(command)
         running.expect_status(0)
         return running.text()
 
     def sbatch(self, arguments, environment=None):
-        """Submits; the job's output is in a file of its own."""
+        """Submits a job, whose output goes to its own file."""
         pattern = self.folder / "job-%j.out"
         submission = self.run(["sbatch", "--parsable", f"--output={pattern}", *arguments], environment)
         submission.expect_status(0)
@@ -201,7 +202,7 @@ class Slurm:
         self.ask(["scancel", *map(str, arguments)])
 
     def left(self, name):
-        """Command lines of what runs on a node besides its slurmd."""
+        """Returns the command lines of all processes on a node except slurmd."""
         if self.cluster[name].init is None:
             return ["(crashed)"]
         found = []
@@ -210,7 +211,7 @@ class Slurm:
                 with open(f"/proc/{pid}/cmdline", "rb") as file:
                     words = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
             except OSError:
-                continue  # ended meanwhile
+                continue  # the process has ended
             if words and not words.startswith("slurmd "):
                 found.append(words)
         return found

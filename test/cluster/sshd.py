@@ -1,11 +1,11 @@
-"""Real sshd on virtual hosts: from each of them `ssh NAME` works, as on a cluster with keys set up.
+"""A real sshd on virtual hosts: `ssh NAME` works on each of them, as on a cluster with installed keys.
 
     with hosts.Cluster(["node0", "node1"]) as cluster:
         sshd.start(cluster)
         cluster["node0"].start(["ssh", "node1", "hostname"])
 
-Keys and configurations are in the cluster's folder, `ssh/`, and go with it; with
-`ssh -F .../stranger_config` a key is offered that nobody takes. /etc/ssh/ssh_config
+Keys and configurations are in the cluster's folder, `ssh/`, and are removed with it.
+`ssh -F .../stranger_config` offers a key that no host accepts. /etc/ssh/ssh_config
 of each host is replaced in its own mount namespace, and the start-up files of root's shell are empty
 there, so that a remote shell is the same everywhere. Needs openssh-server and openssh-client.
 """
@@ -44,9 +44,9 @@ SSH_CONFIG = """Host *
 
 
 def why_impossible():
-    """What this machine lacks; None where sshd can be started on virtual hosts."""
+    """Returns what this machine lacks for sshd on virtual hosts, or None."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    return f"no {', '.join(missing)} here" if missing else None
+    return f"not installed: {', '.join(missing)}" if missing else None
 
 
 def folder_of(cluster):
@@ -76,12 +76,12 @@ def _write_files(cluster):
 
 
 def on(host, *command):
-    """Runs it there to its end."""
+    """Runs a command on a host and waits for its end."""
     subprocess.run([*host.enter(), "--", *map(str, command)], check=True)
 
 
 def _prepare(host, folder):
-    """What an installation has in /run, and files of this cluster in the places of the machine's."""
+    """Creates the files in /run that sshd needs, and mounts the cluster's files over the machine's."""
     on(host, "mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
     on(host, "mkdir", "-p", "/run/sshd")
     on(host, "mount", "--bind", folder / "ssh_config", "/etc/ssh/ssh_config")
@@ -92,7 +92,7 @@ def _prepare(host, folder):
 
 
 def start(cluster, names=None):
-    """sshd on these hosts, or all, listens when this returns."""
+    """Starts sshd on the given hosts, or on all. It listens when this returns."""
     folder = _write_files(cluster)
     sshd = shutil.which("sshd")
     for name in names or list(cluster.hosts):
@@ -109,16 +109,16 @@ def _wait_until_it_listens(host):
     listing = [*host.enter(), "--", "ss", "--no-header", "--listening", "--tcp", "sport", "=", "22"]
     while not subprocess.run(listing, capture_output=True, text=True, check=True).stdout:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{host.name}: no sshd")
+            raise RuntimeError(f"{host.name}: timeout while waiting for sshd")
         time.sleep(0.02)
 
 
 def listeners(host):
-    """Pids of the sshd itself, which has a connection's processes below it."""
+    """Pids of the listening sshd. The processes of connections are its children."""
     return host.matching("sshd: " + str(shutil.which("sshd")))
 
 
 def stop(host):
-    """Nobody listens on port 22 any more; connections stay."""
+    """Kills the listening sshd. Existing connections continue."""
     for pid in listeners(host):
         os.kill(pid, 9)

@@ -1,17 +1,17 @@
 """The network between virtual hosts: an Ethernet switch whose links can be broken.
 
-Runs in a network namespace of its own. Every port is one end of a veth pair, named "v<number>" after
-the host at its other end; the host's MAC address ends in that number. Commands come on standard
-input, one a line, and are answered "ok" once they are in force:
+Runs in its own network namespace. Every port is one end of a veth pair, named "v<number>" after
+the host at its other end; the host's MAC address ends in that number. Reads commands from standard
+input, one per line, and replies "ok" when a command has taken effect:
 
-    plug N          port v<N> is there now            unplug N    its cable is pulled
-    cut A B         no frame passes between A and B   heal        all links are sound again
-    loss N PERCENT  of the frames to and from N       delay N MS  each frame to and from N waits so long
-    rate A B KBPS   kbit/s between A and B, each way  block A B LOW HIGH
-                                                      no TCP connection from A to B at ports LOW..HIGH,
-                                                      as a firewall that drops the first packet
+    plug N            the interface v<N> exists now    unplug N    disconnects host N
+    cut A B           drops all frames between A and B heal        removes all faults
+    loss N PERCENT    drops frames to and from N       delay N MS  delays each frame to and from N
+    rate A B KBPS     kbit/s in each direction         block A B LOW HIGH
+                                                       no TCP connection from A to ports LOW..HIGH of
+                                                       B: drops the first packet, as a firewall does
 
-The kernel's own means for this (netem, nftables) are not in every kernel.
+The kernel's own features for this (netem, nftables) are not part of every kernel.
 """
 import collections
 import random
@@ -23,15 +23,15 @@ import time
 PACKET_IGNORE_OUTGOING, PACKET_VNET_HDR = 23, 15
 SOL_PACKET, PACKET_ADD_MEMBERSHIP, PACKET_MR_PROMISC = 263, 1, 1
 ETH_P_ALL = 3
-VNET_HEADER = 10  # bytes before the frame: what the sender's kernel left to the network card
+VNET_HEADER = 10  # bytes before the frame: virtio header with the work left to the network card
 LARGEST = VNET_HEADER + 14 + (1 << 16)
 
 
-LONGEST_QUEUE = 0.2  # seconds of frames before a link with a rate; what comes then is lost
+LONGEST_QUEUE = 0.2  # seconds of frames queued before a link with a rate; later frames are dropped
 
 
 def connects_to(frame):
-    """Port that this frame asks to connect to, if it is the first of a TCP connection over IPv4."""
+    """Returns the destination port if this frame opens a TCP connection over IPv4, otherwise None."""
     ip = frame[VNET_HEADER + 14:]
     if frame[VNET_HEADER + 12:VNET_HEADER + 14] != b"\x08\x00" or ip[9] != socket.IPPROTO_TCP:
         return None
@@ -46,10 +46,10 @@ class Switch:
         self.cuts = set()
         self.loss = collections.Counter()  # percent
         self.delay = collections.Counter()  # seconds
-        self.rate = {}  # pair of hosts -> bits a second, each way
-        self.free_at = collections.Counter()  # (source, target) -> when a link with a rate is idle
+        self.rate = {}  # pair of hosts -> bits per second in each direction
+        self.free_at = collections.Counter()  # (source, target) -> time when a link with a rate becomes idle
         self.blocks = {}  # (source, target) -> range of ports
-        self.late = collections.deque()  # (due, port, frame), in order of their arrival
+        self.late = collections.deque()  # (due time, port, frame), in order of arrival
         self.random = random.Random(7)
         self.poll = select.poll()
         self.poll.register(sys.stdin, select.POLLIN)
@@ -57,7 +57,7 @@ class Switch:
 
     def plug(self, number):
         port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        port.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)  # checksums and segmentation stay undone
+        port.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)  # frames keep deferred checksums and segmentation
         port.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
         port.bind((f"v{number}", ETH_P_ALL))
         membership = socket.if_nametoindex(f"v{number}").to_bytes(4, sys.byteorder)
@@ -99,12 +99,12 @@ class Switch:
         print("ok", flush=True)
 
     def receive(self, source):
-        for _ in range(64):  # then the other ports' turn
+        for _ in range(64):  # at most 64 frames, so that other ports are served too
             try:
                 frame = self.ports[source].recv(LARGEST)
             except (BlockingIOError, KeyError):
                 return
-            except OSError:  # the host is gone
+            except OSError:  # the host has crashed
                 return
             target = frame[VNET_HEADER + 5]  # last byte of the destination's address
             group = frame[VNET_HEADER] & 1
@@ -136,7 +136,7 @@ class Switch:
         try:
             self.ports[target].send(frame)
         except (OSError, KeyError):
-            pass  # its queue is full, or it is gone: the frame is lost
+            pass  # its queue is full, or the host has crashed: the frame is lost
 
     def send_late(self):
         now = time.monotonic()

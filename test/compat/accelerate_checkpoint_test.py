@@ -1,4 +1,4 @@
-"""The real Accelerate and torch on the files of a save folder, both ways.
+"""The real Accelerate and torch read the files of our save folder, and we read theirs.
 
   accelerate_checkpoint_test.py PEER_FILES
 """
@@ -23,7 +23,7 @@ PEER_FILES = sys.argv[1]
 
 
 class Counters:
-    """What a program registers for checkpointing."""
+    """An object that a program registers for checkpointing."""
 
     def __init__(self):
         self.values = {}
@@ -62,7 +62,7 @@ def same(a, b):
 
 
 def check_optimizer(ours, original):
-    """Keys, hyper-parameters, and every state bit for bit, after a load into a new optimizer."""
+    """Compares keys, hyperparameters and every state, bit for bit, after a load into a new optimizer."""
     loaded, expected = ours.state_dict(), original.state_dict()
     for group, wanted in zip(loaded["param_groups"], expected["param_groups"], strict=True):
         # set_optimizer_state_dict turns tuples into lists.
@@ -76,7 +76,7 @@ def check_optimizer(ours, original):
 
 
 def load_named(path, model, fresh, original):
-    """As FSDP 1 (by numbers) and FSDP 2 (by the model's names) load a FULL optimizer."""
+    """Loads a FULL optimizer as FSDP 1 (by numbers) and FSDP 2 (by the model's names) do."""
     named = torch.load(path, weights_only=True)
     numbered = FSDP.rekey_optim_state_dict(named, OptimStateKeyType.PARAM_ID, model)
     first = fresh()
@@ -110,7 +110,7 @@ def check(kind, safe_serialization):
             parameters = model.parameters()
             result = (torch.optim.AdamW(parameters) if kind == "adamw"
                       else torch.optim.SGD(parameters, lr=0.5, momentum=0.5))
-            # Adds initial_lr to the groups, as in every run that has a schedule.
+            # A schedule adds initial_lr to the groups, as in every run that has one.
             torch.optim.lr_scheduler.LambdaLR(result, lambda step: 1.0)
             return result
 
@@ -119,8 +119,8 @@ def check(kind, safe_serialization):
         restored.load_state_dict(torch.load(ours / "scaler.pt", weights_only=True))
         assert restored.state_dict() == scaler.state_dict()
 
-        # Accelerate's own load, with our files in the places of those that have the same names
-        # whether FSDP is on or not.
+        # Accelerate's own load_state, with our files instead of those whose names are the same with
+        # and without FSDP.
         for name in ("scheduler.bin", "random_states_0.pkl", "custom_checkpoint_0.pkl"):
             shutil.copy(ours / name, theirs / name)
         accelerator.free_memory()

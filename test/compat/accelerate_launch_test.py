@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The same command lines under the real `accelerate launch` and under acclaunch: what do the
-programs see? Cases that test/data/launch_env has not recorded.
+"""Runs the same command lines with the real `accelerate launch` and with acclaunch, and compares
+what the programs see. Covers cases that test/data/launch_env has not recorded.
 
     accelerate_launch_test.py ACCLAUNCH
 """
@@ -26,7 +26,7 @@ IGNORED = {"_", "LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "NOTES", "TORCHELASTIC_ERR
 FSDP = "distributed_type: FSDP\nnum_processes: 2\n"
 FSDP_2 = "fsdp_config:\n  fsdp_version: 2\n"
 PARALLEL = "--use_fsdp --use_parallelism_config --fsdp_version 2 "
-CASES = [  # flags, text of the configuration file
+CASES = [  # flags, contents of the configuration file
     (PARALLEL + "--num_processes 4 --parallelism_config_dp_shard_size 2 "
      "--parallelism_config_cp_size 2", None),
     (PARALLEL + "--num_processes 4 --parallelism_config_sp_size 4", None),
@@ -50,7 +50,7 @@ CASES = [  # flags, text of the configuration file
 
 
 def seen(launcher, flags, config):
-    """Exit status, and what each program saw, by rank."""
+    """Returns the exit status, and by rank what each program saw."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "prog.py").write_text(PROGRAM)
         notes = Path(folder) / "notes"

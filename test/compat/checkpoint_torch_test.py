@@ -1,6 +1,6 @@
-"""Training that changes hands: checkpoint_torch_test.py ACCLAUNCH TRAIN_GPT. train_gpt saves, and
-torch goes on from its folders, alone and sharded by FSDP 2; torch's FSDP 2 saves, and train_gpt goes
-on. The losses are those of the run that went on by itself. Exit 77: torch is missing here."""
+"""Training that moves between libraries: checkpoint_torch_test.py ACCLAUNCH TRAIN_GPT. train_gpt
+saves, and torch resumes from its folders, on one rank and sharded by FSDP 2; torch's FSDP 2 saves, and
+train_gpt resumes. The losses must equal those of an uninterrupted run. Exits with 77 without torch."""
 
 import json
 import os
@@ -24,7 +24,7 @@ WORKER = str(pathlib.Path(__file__).resolve().parent / "workers" / "torch_gpt.py
 LAYERS, DIM, HEADS, VOCAB, POSITIONS, ROWS = 2, 32, 4, 50, 17, 12
 SIZES = f"{LAYERS},{DIM},{HEADS},{VOCAB}"
 SAVED, LAST = 3, 6
-TOLERANCE = 2e-5  # of a loss: as the parity tests
+TOLERANCE = 2e-5  # tolerance of a loss, as in the parity tests
 
 
 def run(command, ranks, *flags):
@@ -45,7 +45,7 @@ def fsdp(strategy, form="SHARDED_STATE_DICT"):
 
 
 def train(folder, ranks, flags, last, *more):
-    """train_gpt's losses."""
+    """Returns the losses of train_gpt."""
     metrics = folder / f"metrics_{len(list(folder.iterdir()))}.jsonl"
     run([TRAIN_GPT, "--batches", str(folder / "batches.npy"), "--layers", str(LAYERS), "--heads",
          str(HEADS), "--dim", str(DIM), "--vocab", str(VOCAB), "--steps", str(last), "--metrics",
@@ -56,7 +56,7 @@ def train(folder, ranks, flags, last, *more):
 def torch_train(folder, ranks, first, last, *more):
     output = run([sys.executable, WORKER, str(folder / "batches.npy"), str(first), str(last), SIZES,
                   *map(str, more)], ranks, "--no_python")
-    return json.loads(re.search(r"\{.*\}", output)[0])["losses"]  # behind its rank's prefix
+    return json.loads(re.search(r"\{.*\}", output)[0])["losses"]  # after the prefix of its rank
 
 
 def expect_near(found, expected, what):
@@ -72,7 +72,7 @@ def make_batches(folder):
 
 
 def expect_weights(saved, exported):
-    """The model's folder into plain tensors, as torch reads it, is what was exported."""
+    """Loads the model's folder into plain tensors with torch; they must equal the exported weights."""
     expected = load_file(exported)
     found = {"model": {name: torch.full_like(value, -1.0) for name, value in expected.items()}}
     dcp.load(found, checkpoint_id=str(saved / "pytorch_model_fsdp_0"), no_dist=True)
@@ -81,7 +81,7 @@ def expect_weights(saved, exported):
         assert torch.equal(found["model"][name], value), name
 
 
-def test_torch_goes_on(folder):
+def test_torch_resumes(folder):
     two_by_two = ["--use_parallelism_config", "--parallelism_config_dp_replicate_size", "2",
                   "--parallelism_config_dp_shard_size", "2"]
     for ranks, strategy, groups, readers in ((2, "FULL_SHARD", [], (1, 3)),
@@ -96,7 +96,7 @@ def test_torch_goes_on(folder):
             expect_near(losses, unbroken[SAVED:], f"torch on {reader} after {strategy}")
 
 
-def test_train_gpt_goes_on(folder):
+def test_train_gpt_resumes(folder):
     saved = folder / "torch"
     torch_train(folder, 2, 0, SAVED, "--save", saved)
     unbroken = torch_train(folder, 2, SAVED, LAST, "--load", saved)
@@ -107,5 +107,5 @@ def test_train_gpt_goes_on(folder):
 
 with tempfile.TemporaryDirectory() as name:
     make_batches(pathlib.Path(name))
-    test_torch_goes_on(pathlib.Path(name))
-    test_train_gpt_goes_on(pathlib.Path(name))
+    test_torch_resumes(pathlib.Path(name))
+    test_train_gpt_resumes(pathlib.Path(name))

@@ -1,6 +1,6 @@
-"""acclaunch config beside the real accelerate config: the same answers give the same file.
+"""acclaunch config and the real accelerate config: the same answers give the same file.
 
-config_test.py ACCLAUNCH. Exits with 77 where accelerate is missing.
+config_test.py ACCLAUNCH. Exits with 77 if accelerate is not installed.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ except ImportError as missing:
     sys.exit(77)
 
 ACCLAUNCH = os.path.abspath(sys.argv.pop(1))
-# What accelerate refuses to write where the packages are missing.
+# Cases that accelerate refuses to write if the packages are not installed.
 for package in ("deepspeed", "transformers", "fp8", "transformer_engine", "msamp", "torchao"):
     setattr(cluster, f"is_{package}_available", lambda: True)
 
 NONE, CPU, GPU = "0", "1", "4"
 MACHINES = ["3", "2", "10.0.0.1", "29501"]
 
-# Name: answers in order, "" for the default, a menu's entry by its number.
+# Name: answers in order; "" selects the default, a number selects a menu entry.
 QUESTIONNAIRES = {
     "nothing distributed": ["", NONE, "", "", "", "", "", ""],
     "CPU alone": ["", NONE, "yes", "", "", ""],
@@ -65,7 +65,7 @@ QUESTIONNAIRES = {
     "FSDP 1, hybrid over machines": ["", GPU, *MACHINES, "", "", "", "", "yes", "1", "3", "", "", "yes", "1", "1", "", "", "", "", "6", ""],
 }  # fmt: skip
 
-# Accelerate writes some of these under names that its launcher does not read.
+# Accelerate writes some of them under names that its launcher does not read.
 FP8 = {
     "torchao": ["", NONE, "", "", "", "", "", "3", "", "", "no"],
     "Transformer Engine": ["", GPU, "", "", "", "", "", "2", "", "", "3", "1", "yes", "1", "2", "1", "16", "1", "yes", "", "yes", ""],
@@ -75,7 +75,7 @@ FP8 = {
 
 
 def real_file(answers, path):
-    """Answers the real questionnaire. It asks for Megatron-LM as well, which gets its default."""
+    """Answers the real questionnaire. Its question about Megatron-LM gets the default."""
     left = list(answers)
 
     def field(prompt):
@@ -129,10 +129,10 @@ class ConfigTest(unittest.TestCase):
             with self.subTest(name):
                 real_file(answers, self.real)
                 self.check_success(acclaunch("config", "--config_file", self.ours, answers=answers))
-                # With FSDP 1 the strategy stands there twice: accelerate writes the one that it does not read.
+                # With FSDP 1 we write the strategy twice: accelerate writes only the key that it does not read.
                 self.assertEqual(re.sub("  fsdp_sharding_strategy: .*\n", "", read(self.ours)), read(self.real))
 
-    def test_accelerate_launches_what_was_answered(self):
+    def test_accelerate_launches_the_written_file(self):
         for name, answers in (QUESTIONNAIRES | FP8).items():
             with self.subTest(name):
                 self.check_success(acclaunch("config", "--config_file", self.ours, answers=answers))
@@ -154,7 +154,7 @@ class ConfigTest(unittest.TestCase):
                 self.assertEqual(getattr(args, key), value, key)
 
     def explain(self, path):
-        """The plan of a file. What a plan of several machines looks for is there."""
+        """Returns the plan of a file. Programs that a plan with several machines needs exist."""
         for name in ("mpirun", "deepspeed"):
             with open(os.path.join(self.folder, name), "w", encoding="utf-8", opener=executable) as file:
                 file.write("#!/bin/sh\necho 'mpirun (Open MPI) 5.0'\n")
@@ -169,7 +169,7 @@ class ConfigTest(unittest.TestCase):
             json.dump({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}, file)
         return [path if answer == "/tmp/ds.json" else answer for answer in answers]
 
-    def test_acclaunch_understands_what_was_answered(self):
+    def test_acclaunch_launches_the_written_file(self):
         for name, answers in (QUESTIONNAIRES | FP8).items():
             with self.subTest(name):
                 answers = self.with_deepspeed_file(answers)
@@ -220,13 +220,13 @@ class ConfigTest(unittest.TestCase):
         said = yaml.safe_load(read(self.ours))
         self.assertEqual((said["distributed_type"], said["num_processes"], said["use_cpu"]), ("MULTI_GPU", 4, False))
 
-    def test_default_place(self):
+    def test_default_location(self):
         place = os.path.join(self.folder, "accelerate", "default_config.yaml")
         self.check_success(acclaunch("config", "default", HF_HOME=self.folder))
         self.assertEqual(load_config_from_file(place).num_processes, 1)
         self.assertIn(place, acclaunch("explain", "/bin/true", HF_HOME=self.folder).stdout)
 
-    def test_update_is_accelerates(self):
+    def test_update_writes_the_file_of_accelerate(self):
         files = {
             "little": "distributed_type: 'NO'\n",
             "FSDP": "distributed_type: FSDP\nnum_processes: 4\nmixed_precision: bf16\n"
@@ -248,7 +248,7 @@ class ConfigTest(unittest.TestCase):
         self.check_success(acclaunch("config", "--config_file", path, answers=QUESTIONNAIRES["FSDP 2"]))
         self.assertEqual(load_config_from_file(path).fsdp_config["fsdp_transformer_layer_cls_to_wrap"], "LlamaDecoderLayer")
 
-    def test_wrong_answers_end_it_and_write_nothing(self):
+    def test_wrong_answers_are_errors_and_write_nothing(self):
         cases = {
             "menu": (["", "2"], "multi-XPU"),
             "SageMaker": (["1"], "SageMaker"),
@@ -287,7 +287,7 @@ class ConfigTest(unittest.TestCase):
 
 
 class Conversation:
-    """acclaunch config on a terminal of its own."""
+    """Runs acclaunch config on its own pseudo-terminal."""
 
     def __init__(self, path):
         self.pid, self.terminal = pty.fork()
@@ -312,7 +312,7 @@ class Conversation:
         return termios.tcgetattr(self.terminal)
 
     def end(self):
-        with contextlib.suppress(OSError):  # EIO: the other side is closed
+        with contextlib.suppress(OSError):  # EIO: the program has closed the terminal
             while os.read(self.terminal, 4096):
                 pass
         _, status = os.waitpid(self.pid, 0)
@@ -341,13 +341,13 @@ class TerminalTest(unittest.TestCase):
         talk.answer("all machines? [2]: ", "\n")
         talk.answer("0,2? [all]: ", "\n")
         talk.answer("(NUMA)? [yes/NO]: ", "\n")
-        talk.answer("  2  bf16\033[0m\r\n", "9" + "2" + self.ENTER)  # there is no 9
+        talk.answer("  2  bf16\033[0m\r\n", "9" + "2" + self.ENTER)  # the menu has no entry 9
         talk.wait_for(f"wrote {self.path}")
         self.assertEqual(talk.end(), 0)
         said = yaml.safe_load(read(self.path))
         self.assertEqual((said["distributed_type"], said["num_processes"], said["mixed_precision"]), ("MULTI_GPU", 2, "bf16"))
 
-    def test_ends_put_the_terminal_back(self):
+    def test_every_end_restores_the_terminal(self):
         before = self.talk.modes()
         self.talk.wait_for(self.KIND_MENU)
         self.assertNotEqual(self.talk.modes(), before)
@@ -357,7 +357,7 @@ class TerminalTest(unittest.TestCase):
         self.assertEqual(self.talk.end(), -signal.SIGINT)
         self.assertFalse(os.path.exists(self.path))
 
-    def test_end_of_input_puts_the_terminal_back(self):
+    def test_end_of_input_restores_the_terminal(self):
         before = self.talk.modes()
         self.talk.answer(self.KIND_MENU, "\004")
         self.talk.wait_for("the input ended")

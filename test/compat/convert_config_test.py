@@ -1,6 +1,6 @@
-"""Files that acclaunch convert-config and to-fsdp2 write, as the real Accelerate reads them.
+"""The real Accelerate reads files that acclaunch convert-config and to-fsdp2 write.
 
-convert_config_test.py ACCLAUNCH CONFIGS. Exits with 77 where accelerate is missing.
+convert_config_test.py ACCLAUNCH CONFIGS. Exits with 77 if accelerate is not installed.
 """
 
 import os
@@ -25,7 +25,7 @@ CONFIGS = pathlib.Path(sys.argv.pop(1)).resolve()
 FORMS = ["fsdp", "fsdp2", "deepspeed", "deepspeed-json"]
 COMMON = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "num_processes": 4}
 
-# Texts that look like something else, to YAML 1.1 or to a writer.
+# Texts that YAML 1.1, or a writer, could take for another type.
 TEXTS = [
     "no", "NO", "Yes", "on", "off", "true", "null", "~", "12", "-3", "+4", "010", "0o7", "0x1f", "0b11", "1_000",
     "1:30", "1:30.5", "5.0e+8", ".5", "1.", ".inf", ".nan", "2024-01-02", "2024-01-02 03:04:05", "=", "<<",
@@ -54,7 +54,7 @@ OLD_FILES = {
     "every key": EVERY_KEY,
     "version 2": {"fsdp_version": 2, "fsdp_reshard_after_forward": True, "fsdp_use_orig_params": True},
     "no key": {},
-    "keys of nobody": {"sharding_strategy": "FULL_SHARD", "mine": ["a", 1]},
+    "unknown keys": {"sharding_strategy": "FULL_SHARD", "mine": ["a", 1]},
     **{f"strategy {name}": {"fsdp_sharding_strategy": name} for name in STRATEGIES},
     **{f"questionnaire's {name}": {"fsdp_reshard_after_forward": name} for name in STRATEGIES},
 }
@@ -67,7 +67,7 @@ def acclaunch(*arguments):
 
 
 def launch_arguments(path):
-    """What accelerate launch makes of a file, as far as it needs no package that is not here."""
+    """What accelerate launch makes of a file, as far as it needs no package that is not installed."""
     args = launch_command_parser().parse_args(["--config_file", str(path), "program.py"])
     return _validate_launch_command(args)[0]
 
@@ -138,7 +138,7 @@ class Convert(InFolder):
             return
         os.environ["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(block)
         self.addCleanup(os.environ.pop, "ACCELERATE_CONFIG_DS_FIELDS", None)
-        # The configuration's own file is named as from configs/.
+        # The path of the JSON file is relative to configs/.
         self.check_deepspeed_file(named if os.path.exists(named) else CONFIGS / named)
 
     def check_deepspeed_file(self, path):

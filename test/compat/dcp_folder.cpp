@@ -1,7 +1,7 @@
-// The other half of dcp_test.py.
+// Helper program of dcp_test.py.
 //   dcp_folder write DIR SHARDS WORLD   writes a torch DCP folder as WORLD ranks do
-//   dcp_folder read DIR OUT             writes all tensors of one, under the names that DIR has for
-//                                       them, to the safetensors file OUT; prints JSON of the rest
+//   dcp_folder read DIR OUT             writes all tensors of the folder, under their names in DIR,
+//                                       to the safetensors file OUT; prints its other data as JSON
 
 #include "acc/base/error.hpp"
 #include "checkpoint/catalog/tensor_reader.hpp"
@@ -27,7 +27,7 @@ struct Row {
   bool rank_zero_only = false;
 };
 
-// dcp_test.py has the same list.
+// The same list is in dcp_test.py.
 const Row kTensors[] = {
     {"0.weight", Dtype::f32, {7, 13}}, {"0.bias", Dtype::f32, {7}},
     {"2.weight", Dtype::f32, {5, 7}},  {"2.bias", Dtype::f32, {5}},
@@ -40,14 +40,16 @@ const Row kTensors[] = {
     {"empty", Dtype::f32, {0, 3}},     {"large", Dtype::f32, {3, 100'003}},
 };
 
-/// Byte i of tensor t, without bits that a bool can't have. Also in dcp_test.py.
+/// Returns byte i of tensor t, without bits that a bool cannot have. The same formula is in
+/// dcp_test.py.
 std::byte pattern(std::size_t tensor, std::size_t i, Dtype dtype) {
   const std::size_t value = (i * 131 + i / 251 * 7 + tensor * 17 + 1) % 251;
   return static_cast<std::byte>(dtype == Dtype::boolean ? value % 2 : value);
 }
 
-/// Each tensor is an array of its own, but the first four, which are a unit, and "tied", the second
-/// name of 0.weight.
+/// The plan of a folder with every dtype, a tied weight, and values that are not tensors.
+/// Each tensor is a separate array, except the first four, which form a unit, and "tied", the
+/// second name of 0.weight.
 FolderPlan plan_of(int shards, int world_size) {
   FolderPlan plan;
   std::vector<CutArray> arrays;

@@ -1,8 +1,8 @@
-"""torch.distributed.checkpoint reads the folders that we write, and we read those that it writes.
+"""torch.distributed.checkpoint reads folders that we write, and we read folders that it writes.
 
     python dcp_test.py PATH/TO/dcp_folder
 
-Exit status 77 where torch is missing. torch is imported once; ranks are forked.
+Exits with 77 if torch is not installed. torch is imported once; ranks are forked.
 """
 import atexit
 import json
@@ -38,7 +38,7 @@ RANKS = 4
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 torch.set_num_threads(1)  # threads do not survive a fork
 
-# What dcp_folder writes.
+# The tensors that dcp_folder writes.
 OURS = [
     ("0.weight", torch.float32, (7, 13)), ("0.bias", torch.float32, (7,)),
     ("2.weight", torch.float32, (5, 7)), ("2.bias", torch.float32, (5,)),
@@ -85,7 +85,7 @@ def run_tool(*arguments):
 
 
 def check_read(folder, expected, **rest):
-    """Reads `folder` by our reader: its tensors are `expected`; of the rest of what it tells, `rest`."""
+    """Reads `folder` with our reader and compares its tensors and the fields `rest` of its other data."""
     out = folder + ".safetensors"
     result = run_tool("read", folder, out)
     assert result.returncode == 0, result.stderr
@@ -99,7 +99,7 @@ def check_read(folder, expected, **rest):
 
 
 def run_ranks(function):
-    """`function(rank)` in RANKS forked processes."""
+    """Calls `function(rank)` in RANKS forked processes."""
     children = {}
     for rank in range(RANKS):
         child = os.fork()
@@ -111,7 +111,7 @@ def run_ranks(function):
                 function(rank)
                 dist.destroy_process_group()
                 status = 0
-            except BaseException:  # dcp's own exceptions are no Exception
+            except BaseException:  # dcp's exceptions do not derive from Exception
                 traceback.print_exc()
             finally:
                 sys.stdout.flush()
@@ -136,7 +136,7 @@ def ours_into_plain_tensors():
     for world in WORLDS:
         folder = our_folder(*world)
         state = {"model": {**empty_like(expected), "text": "", "groups": [{"lr": 0.0, "betas": ()}]}}
-        # A list is flattened only where it holds a tensor or a dict.
+        # torch flattens a list only if it contains a tensor or a dict.
         dcp.load(state, checkpoint_id=folder)
         assert state["model"].pop("text") == "größer"
         assert state["model"].pop("groups") == [{"lr": 0.001, "betas": (0.9, 0.95)}]
@@ -158,7 +158,7 @@ def network():
 
 
 def load_ours(rank, mesh, folder):
-    """Into an FSDP2 model and into DTensors cut in other ways."""
+    """Loads into an FSDP2 model and into DTensors with other placements."""
     expected = our_tensors()
     model = network()
     fully_shard(model[0], mesh=mesh)
@@ -235,7 +235,7 @@ def both_ways(rank):
         save("threads", {"model": three}, group, thread_count=3)
         save("files", {"model": three}, group, single_file_per_rank=False)
         shards = cut(full, meshes[3], [Shard(0)])
-        del shards["few"]  # safetensors shards without rows are written by no name
+        del shards["few"]  # the safetensors writer gives shards without rows no name
         save("hugging_face", shards, group, HuggingFaceStorageWriter, save_distributed=True)
     save("hybrid", {"model": cut(full, hybrid, [Replicate(), Shard(0)])})
     save("columns", {"model": cut(full | {"vector": full["rows"]}, hybrid, [Shard(0), Shard(1)])})

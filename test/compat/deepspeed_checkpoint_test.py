@@ -1,4 +1,4 @@
-"""DeepSpeed's own merge of ZeRO checkpoints on those that we write.
+"""DeepSpeed's own zero_to_fp32 merges ZeRO checkpoints that we write.
 
   deepspeed_checkpoint_test.py PEER_FILES CHECKPOINTS
 """

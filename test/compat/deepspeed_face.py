@@ -1,4 +1,4 @@
-"""A program for DeepSpeed's launcher, with PyTorch, runs under `acclaunch deepspeed`: on one machine and on two.
+"""A PyTorch program for DeepSpeed's launcher runs under `acclaunch deepspeed`, on one machine and on two.
 
     deepspeed_face.py ACCLAUNCH
 """
@@ -36,7 +36,7 @@ def free_port():
 
 
 def run(folder, commands):
-    """what the launchers printed, each of them on a machine of its own"""
+    """Runs launchers, each as a separate machine, and returns their output."""
     env = {**os.environ, "PYTHON_EXEC": sys.executable, "ACC_SIMULATE_GPUS": "0", "HOME": folder}
     jobs = [subprocess.Popen(c, cwd=folder, env=env, stdout=subprocess.PIPE, text=True) for c in commands]
     texts = [job.communicate(timeout=80)[0] for job in jobs]

@@ -1,6 +1,6 @@
-"""What acclaunch makes of DeepSpeed JSON files beside Accelerate's own plugin.
+"""acclaunch interprets DeepSpeed JSON files in the same way as Accelerate's own plugin.
 
-deepspeed_json_test.py ACCLAUNCH. Exits with 77 where accelerate is missing.
+deepspeed_json_test.py ACCLAUNCH. Exits with 77 if accelerate is not installed.
 """
 
 import json
@@ -20,7 +20,7 @@ except ImportError as missing:
     sys.exit(77)
 
 ACCLAUNCH = os.path.abspath(sys.argv.pop(1))
-# Setting: its path in the JSON and the plugin's field of the same meaning.
+# Setting: its path in the JSON file, and the plugin's field with the same meaning.
 PATHS = {
     "zero_stage": "zero_optimization.stage",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
@@ -29,7 +29,7 @@ PATHS = {
     "offload_param_device": "zero_optimization.offload_param.device",
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
 }
-# A value for each setting that the YAML file may hold.
+# A value for each setting that may appear in the YAML file.
 VALUES = {
     "zero_stage": 2,
     "gradient_accumulation_steps": 3,
@@ -115,7 +115,7 @@ class Values(Files):
         self.assertTrue(ours, output)
         prefix = {key: "ACCELERATE_" + ("" if key.startswith("grad") else "DEEPSPEED_") + key.upper() for key in flags}
         real = self.plugin(path, {prefix[key]: value for key, value in flags.items()})
-        # prepare() fills in what the plugin leaves open.
+        # prepare() fills in values that the plugin leaves open.
         filled = {"gradient_accumulation_steps": 1, "gradient_clipping": 1.0}
         for key in PATHS:
             with self.subTest(key):
@@ -134,7 +134,7 @@ class Values(Files):
 
 
 class Refusals(Files):
-    def test_keys_beside_the_file(self):
+    def test_keys_together_with_a_file(self):
         path = self.write("d.json", {**MICRO, "zero_optimization": {"stage": 2}})
         for key, value in VALUES.items():
             with self.subTest(key):
@@ -167,7 +167,7 @@ class Refusals(Files):
                     plugin = self.plugin(path, {})
                     try:
                         plugin.set_mixed_precision(flag)
-                        # Where the file switches it off, the real one goes on without it.
+                        # If the file disables it, the real plugin continues without it.
                         refused = not plugin.deepspeed_config[flag]["enabled"]
                     except ValueError:
                         refused = True

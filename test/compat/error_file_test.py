@@ -1,5 +1,5 @@
-"""What a worker with PyTorch's `record` writes is in the report, and in the launcher's own error
-file as torchrun leaves it there.
+"""The error file that a worker writes with PyTorch's `record` appears in the report, and in the
+launcher's own error file in the same form as with torchrun.
 
     error_file_test.py ACCLAUNCH
 """
@@ -23,15 +23,15 @@ from torch.distributed.elastic.multiprocessing.errors import record
 @record
 def main():
     if os.environ["RANK"] == "1":
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # so that only the error file has it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # so that only the error file contains the error
         {fails}
     time.sleep(1000)
 
 main()
 """
-ENDS = {  # what rank 1 does, and the exit code that torchrun writes
+ENDS = {  # how rank 1 ends, and the exit code that torchrun writes
     'raise ValueError("bad batch: (3, 4)\\nsecond line \\u00e9")': 1,
-    "sys.exit(3)": None,  # no error file: torchrun leaves none
+    "sys.exit(3)": None,  # no error file: torchrun writes none
 }
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Random flags and configuration files through the real `accelerate launch` and through
-`acclaunch --compat accelerate`: both must refuse, or start as many workers with one environment.
+"""Runs random flags and configuration files through the real `accelerate launch` and through
+`acclaunch --compat accelerate`. Both must refuse them, or start the same number of workers with the
+same environment.
 
     launch_env_differential.py ACCLAUNCH [--seed N] [--count N] [--case N] [--verbose]
 
 The real launcher is imported once. Its functions run up to the point where they would start
-processes; torchrun's own variables, which come after it, are in test/data/launch_env.
+processes. The variables that torchrun adds later are tested in test/data/launch_env.
 """
 import argparse
 import contextlib
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from own_network import own_network
 
 NETWORK = own_network()
-REFUSED = []  # why, of each case that either launcher refused
+REFUSED = []  # reason for each case that one of the launchers refused
 BARE = object()  # a flag without a value
 WORDS = [None, None, "auto", "none", "None", "maybe", "", True, False, "true", "FALSE", "yes", "no",
          0, 1, 2, "1", "2", 1.0, "0.5", ["A", "B"], {}]
@@ -154,7 +155,7 @@ VARIABLES = {"OMP_NUM_THREADS": ["3", "0"], "FSDP_STATE_DICT_TYPE": ["LOCAL_STAT
 
 
 def some(rng, table, most):
-    """Up to `most` keys of a table, each with one of its values."""
+    """Returns up to `most` keys of a table, each with one of its values."""
     keys = rng.sample(sorted(table), rng.randint(0, min(most, len(table))))
     return {key: rng.choice(table[key]) for key in keys}
 
@@ -178,7 +179,7 @@ def random_config(rng):
 
 
 def flag_value(rng, key, values):
-    """Mostly one that argparse takes, or the whole launch is refused."""
+    """Returns a value; usually one that argparse accepts, because otherwise the launch is refused."""
     good = GOOD_FLAGS.get(key) or ([1, 2, 4] if key in SIZES else values)
     return rng.choice(good if rng.random() < 0.97 else values)
 
@@ -206,7 +207,7 @@ def random_flags(rng):
 
 
 def random_case(seed, number):
-    """Words of the command line, text of the file or nothing, variables of the parent."""
+    """Returns words of the command line, contents of the file or None, variables of the parent."""
     rng = random.Random(seed * 1_000_000 + number)
     flags = random_flags(rng)
     config = random_config(rng) if rng.random() < 0.75 else None
@@ -233,7 +234,7 @@ class Refused(Exception):
 
 
 class RealLauncher:
-    """`accelerate launch` up to the start of processes."""
+    """Runs `accelerate launch` up to the start of processes."""
 
     def __init__(self):
         from accelerate.commands import launch
@@ -242,7 +243,7 @@ class RealLauncher:
         self.launch, self.torchrun = launch, torchrun
         self.parser = launch.launch_command_parser()
         launch.default_config_file = "/no/such/file"
-        launch.subprocess = self  # of which it uses Popen
+        launch.subprocess = self  # replaces subprocess.Popen
         torchrun.run = self.run
         utils.is_port_in_use = self.is_port_in_use
         utils.is_fp8_available = lambda: FP8_LIBRARY in os.environ.get("PYTHONPATH", "")
@@ -250,12 +251,12 @@ class RealLauncher:
     @staticmethod
     def is_port_in_use(port):
         with socket.socket() as probe:
-            probe.connect_ex(("localhost", port))  # for the errors of wrong types
+            probe.connect_ex(("localhost", port))  # raises the errors for wrong types
         return False
 
     def Popen(self, command, env):
         for name, value in env.items():
-            os.fsencode(name), os.fsencode(value)  # as the real one does
+            os.fsencode(name), os.fsencode(value)  # as the real launcher does
         self.seen = 1, dict(env)
         self.returncode = 0
         return self
@@ -269,7 +270,7 @@ class RealLauncher:
         self.seen = config.nproc_per_node, dict(os.environ)
 
     def workers(self, words, environment, folder):
-        """How many, and their environment. Raises Refused."""
+        """Returns the number of workers and their environment. Raises Refused."""
         before = dict(os.environ)
         os.environ.clear()
         os.environ.update(environment)
@@ -298,7 +299,7 @@ FP8_LIBRARY = "with_fp8_library"
 
 
 def install_fp8_library(folder):
-    """What `import torchao` finds, and its version."""
+    """Creates a fake package torchao with a version."""
     module = Path(folder, FP8_LIBRARY, "torchao", "__init__.py")
     metadata = Path(folder, FP8_LIBRARY, "torchao-0.9.0.dist-info", "METADATA")
     for path, text in ((module, ""), (metadata, "Name: torchao\nVersion: 0.9.0\n")):
@@ -355,9 +356,9 @@ def compare(real, acclaunch, case):
                 if result is None]
         (count, wanted), (our_count, found) = results
         if "RANK" in found:
-            wanted["RANK"] = "0"  # torchrun's, which we have not asked
+            wanted["RANK"] = "0"  # set by torchrun, which is not run here
         wanted, found = comparable(wanted), comparable(found)
-        wanted.setdefault("OMP_NUM_THREADS", found.get("OMP_NUM_THREADS"))  # torchrun's own rule
+        wanted.setdefault("OMP_NUM_THREADS", found.get("OMP_NUM_THREADS"))  # torchrun sets a default
         differences = [] if count == our_count else [f"{count} workers, acclaunch {our_count}"]
         return differences + [
             f"{name}: accelerate {wanted.get(name)!r}, acclaunch {found.get(name)!r}"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs acclaunch through the golden cases of test/data/launch_env.
+"""Runs acclaunch with the recorded cases of test/data/launch_env.
 
     launch_env_test.py ACCLAUNCH accelerate|acclaunch
 
-With `--compat accelerate` every case passes. By default exactly those fail that
+With `--compat accelerate` every case passes. By default exactly the cases fail that
 test/data/launch_env_deviations.txt lists, each with the number of its deviation in docs/compat.md.
 """
 import json
@@ -20,9 +20,9 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 CASES = DATA / "launch_env"
 DEVIATIONS = DATA / "launch_env_deviations.txt"
 DOCUMENT = DATA.parents[1] / "docs" / "compat.md"
-# GPUs that the machine has, but in the cases that are about GPUs. With our own conduct workers on the
-# CPU are told so (deviation 16), but the cases were recorded on the CPU from a launcher that tells
-# them nothing.
+# Simulated GPUs, except in the cases about GPUs. With the default compatibility policy workers on the
+# CPU get ACCELERATE_USE_CPU (deviation 16), but the cases were recorded on the CPU from a launcher
+# that does not set it.
 GPUS = {"accelerate": 0, "acclaunch": 8}
 
 
@@ -33,16 +33,16 @@ def is_about_gpus(name):
 
 
 def failures(acclaunch, compat, names, timeout):
-    """Those of the named cases that fail."""
+    """Returns the cases in `names` that fail."""
     about_gpus = {name for name in names if is_about_gpus(name)}
     return (check(acclaunch, compat, about_gpus, 0, timeout)
             | check(acclaunch, compat, names - about_gpus, GPUS[compat], timeout))
 
 
 def check(acclaunch, compat, names, gpus, timeout):
-    """Those of the named cases that fail on a machine with so many GPUs. check.py keeps cases with
-    one port apart, as Accelerate uses ports; so cases that end in other ports than there must not
-    run beside them."""
+    """Returns the cases in `names` that fail on a machine with this number of GPUs. check.py runs cases
+    with the same port of Accelerate one after another; cases in which acclaunch uses another port must
+    therefore not run at the same time."""
     if not names:
         return set()
     machine = f'export ACC_SIMULATE_GPUS=${{ACC_SIMULATE_GPUS:-{gpus}}}; exec "$0" "$@"'
@@ -65,7 +65,7 @@ def check(acclaunch, compat, names, gpus, timeout):
 
 
 def check_exit_status(acclaunch, compat):
-    """What a failing program makes of the launcher's exit status; complaints, one a line."""
+    """Checks the launcher's exit status for a failing program. Returns the errors found."""
     expected = 1 if compat == "accelerate" else 7
     complaints = []
     for flags in (["--num_processes", "1"], ["--use_fsdp", "--num_processes", "2"]):
@@ -78,14 +78,14 @@ def check_exit_status(acclaunch, compat):
 
 
 def read_deviations():
-    """Case to number."""
+    """Returns the number of the deviation for each case."""
     lines = [line.split() for line in DEVIATIONS.read_text().splitlines()]
     return {words[0]: words[1] for words in lines if words and not words[0].startswith("#")}
 
 
 def main():
     acclaunch, compat = os.path.abspath(sys.argv[1]), sys.argv[2]
-    cores = sorted(os.sched_getaffinity(0))[:2]  # OMP_NUM_THREADS must not depend on the machine
+    cores = sorted(os.sched_getaffinity(0))[:2]  # so that OMP_NUM_THREADS does not depend on the machine
     os.sched_setaffinity(0, cores)
     # The programs run under this Python, not under a script in PATH that changes the environment.
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -1,5 +1,5 @@
-"""Python programs with the real packages, unchanged under acclaunch: launch_python_test.py PART
-ACCLAUNCH. The parts are the functions below. Exit 77: torch or accelerate is missing here."""
+"""Unchanged Python programs with the real packages run under acclaunch: launch_python_test.py PART
+ACCLAUNCH. The parts are the functions below. Exits with 77 without torch or accelerate."""
 
 import contextlib
 import importlib.util
@@ -25,7 +25,7 @@ def launch(home, command, fail_rank=None):
 
 
 def run(*commands, fail_rank=None, succeeds=True):
-    """Starts the commands together; all their output, once all have succeeded, or failed."""
+    """Starts the commands together. Returns their output when all have succeeded, or failed."""
     with tempfile.TemporaryDirectory() as home, contextlib.ExitStack() as stack:
         jobs = [stack.enter_context(launch(home, command, fail_rank)) for command in commands]
         stack.callback(lambda: [job.kill() for job in jobs])
@@ -37,7 +37,7 @@ def run(*commands, fail_rank=None, succeeds=True):
 
 
 def check_ranks(output, count, pattern=""):
-    """Every rank spoke, and all saw the same loss."""
+    """Checks that every rank printed its line, and that all have the same loss."""
     ranks = re.findall(rf"rank (\d+) of {count}{pattern}.*(loss [\d.]+ to [\d.]+)", output)
     assert sorted(int(rank) for rank, _ in ranks) == list(range(count)), ranks
     assert len({loss for _, loss in ranks}) == 1, ranks
@@ -45,7 +45,7 @@ def check_ranks(output, count, pattern=""):
 
 @contextlib.contextmanager
 def reserved_port():
-    """A port that nobody else gets, and that a server may listen on."""
+    """Reserves a port that no other process gets and on which a server may listen."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
@@ -53,7 +53,7 @@ def reserved_port():
 
 
 def machines(face, port, *flags):
-    """The command lines of two machines, for `acclaunch [launch]` or `acclaunch torchrun`."""
+    """Returns the command lines of two machines, for `acclaunch [launch]` or `acclaunch torchrun`."""
     if face == "launch":
         place = ["--cpu", "--num_processes", "4", "--num_machines", "2", "--main_process_ip", "127.0.0.1",
                  "--main_process_port", port, "--machine_rank"]
@@ -77,8 +77,8 @@ def accelerator():
 
 
 def accelerator_without_gpu():
-    """Where there is no GPU, whatever the mode: all ranks train together, or the program is refused
-    with the reason."""
+    """Without a GPU, in every mode: all ranks train together, or the program is refused with the
+    reason."""
     guide = ["--config_file", str(DATA / "configs" / "fsdp_guide.yaml")]
     table = [
         (["--num_processes", "2"], "MULTI_CPU"),

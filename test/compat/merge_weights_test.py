@@ -1,9 +1,9 @@
-"""Checkpoints of torch and DeepSpeed through acclaunch's commands, beside what their own tools make of them.
+"""Compares the output of acclaunch's checkpoint commands with that of torch's and DeepSpeed's own tools.
 
     python merge_weights_test.py PART PATH/TO/acclaunch PATH/TO/checkpoints
 
 PART: merge (Accelerate's merge-weights), zero (DeepSpeed's zero_to_fp32), travel (reshard and convert,
-read by torch). Exit status 77 where a package is missing.
+read by torch). Exits with 77 if a package is not installed.
 """
 import json
 import os
@@ -45,7 +45,7 @@ def content(path):
 
 
 def check_equal(mine, theirs, where=""):
-    """Names, types, dtypes, shapes and every bit."""
+    """Compares names, types, dtypes, shapes and every bit."""
     if isinstance(theirs, torch.Tensor):
         assert mine.dtype == theirs.dtype and mine.shape == theirs.shape, where
         assert torch.equal(mine.contiguous().flatten().view(torch.uint8), theirs.contiguous().flatten().view(torch.uint8)), where
@@ -62,7 +62,7 @@ def check_equal(mine, theirs, where=""):
 
 
 def check_shards(folder, full):
-    """As transformers reads a set: by its index. The parts are those that Accelerate's save_model makes."""
+    """Reads a sharded set by its index, as transformers does. Its files must be those of Accelerate's save_model."""
     for size in ("20KB", "1KB", "10MB"):
         out = os.path.join(folder, size)
         acclaunch("merge-weights", os.path.join(DATA, "fsdp2_w4"), out, "--max_shard_size", size)
@@ -121,7 +121,7 @@ def zero(folder):
 
 
 def as_torch_reads(folder, path):
-    """All of a DCP folder, nested, by torch's own converter."""
+    """Reads a DCP folder as nested dicts with torch's own converter."""
     out = os.path.join(folder, "read.pt")
     dcp_to_torch_save(path, out)
     return torch.load(out, weights_only=False)

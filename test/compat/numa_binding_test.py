@@ -1,5 +1,5 @@
-"""acclaunch binds workers as torchrun's own rules (torch/numa/binding.py) do, on machines of many
-shapes: torch reads them from a made-up sysfs, acclaunch from hwloc.
+"""acclaunch binds workers by the same rules as torchrun (torch/numa/binding.py), on simulated machines
+with many topologies: torch reads them from a generated sysfs, acclaunch from hwloc.
 
     numa_binding_test.py ACCLAUNCH
 """
@@ -25,14 +25,15 @@ MODES = ["node", "socket", "exclusive", "core-complex"]
 
 
 class Machine:
-    """`sockets` of `nodes` of `caches` of `cores` of `threads`; CPU n and n + all cores are one core."""
+    """A machine of `sockets` of `nodes` of `caches` of `cores` of `threads`. CPU n and CPU n + number of
+    cores are hardware threads of one core."""
 
     def __init__(self, sockets, nodes, caches, cores, threads, gpus):
         self.shape = (sockets, nodes, caches, cores, threads)
         self.gpus = gpus
         self.cores = sockets * nodes * caches * cores
         self.cpus = range(self.cores * threads)
-        self.node_of_gpu = [i * sockets * nodes // gpus for i in range(gpus)]  # as simulated
+        self.node_of_gpu = [i * sockets * nodes // gpus for i in range(gpus)]  # as acclaunch simulates them
 
     def __repr__(self):
         return "x".join(map(str, self.shape)) + f" with {self.gpus} GPUs"
@@ -43,7 +44,7 @@ class Machine:
                 f"pu:{threads}(indexes={threads}*{self.cores}:{self.cores}*1)")
 
     def peers(self, cpu, cores):
-        """The CPUs of the group of so many cores that `cpu` is in."""
+        """Returns the CPUs of the group of this many cores that contains `cpu`."""
         first = cpu % self.cores // cores * cores
         return [c for c in self.cpus if first <= c % self.cores < first + cores]
 
@@ -70,7 +71,7 @@ class Machine:
 
 
 def torch_binding(machine, mode):
-    """CPUs of each worker by torch, or its error."""
+    """Returns the CPUs that torch assigns to each worker, or its error."""
     with tempfile.TemporaryDirectory() as name:
         machine.write_sysfs(Path(name))
 
@@ -131,7 +132,7 @@ def main():
             else:
                 assert ours == theirs, (machine, mode, ours, theirs)
     assert refused == 2, refused
-    print(f"{len(machines) * len(MODES)} bindings as torch's")
+    print(f"{len(machines) * len(MODES)} bindings are the same as in torch")
 
 
 main()

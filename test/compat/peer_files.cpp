@@ -1,9 +1,8 @@
-// Between the files of other libraries and ours, for the tests with the real ones:
-//   peer_files accelerate IN OUT              a save folder of Accelerate's, plain, as we would
-//   have
-//                                             saved it with FULL_STATE_DICT
-//   peer_files deepspeed IN OUT STAGE RANKS   a DeepSpeed checkpoint or a .safetensors for
-//   DeepSpeed
+// Converts files of other libraries, for the tests with the real libraries.
+//   peer_files accelerate IN OUT              rewrites an unsharded save folder of Accelerate as we
+//                                             save it with FULL_STATE_DICT
+//   peer_files deepspeed IN OUT STAGE RANKS   writes a DeepSpeed checkpoint from a DeepSpeed
+//                                             checkpoint or a .safetensors file
 
 #include "acc/base/error.hpp"
 #include "checkpoint/accelerate/save_folder.hpp"
@@ -43,7 +42,7 @@ std::vector<std::byte> bytes_of(TensorReader& reader, const StoredTensor& tensor
 void copy_accelerate(const fs::path& in, const fs::path& out) {
   Catalog catalog;
   read_weights(accelerate::find_model(in, 0).value(), catalog);
-  // As they are numbered: Accelerate saves tied weights once.
+  // In the order of their numbers. Accelerate saves tied weights once.
   std::vector<accelerate::FullTensor> weights;
   std::vector<std::string> names;
   for (const StoredTensor& tensor : catalog.tensors) {

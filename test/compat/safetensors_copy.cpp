@@ -1,7 +1,7 @@
-// safetensors_copy IN OUT [DTYPE]: reads every tensor as fp32 and writes it in its own dtype, or in
-// DTYPE; F64 becomes F32.
-// safetensors_copy --set IN FOLDER MAX_NBYTES: a file or a set of any dtypes becomes a set.
-// The other half of safetensors_test.py.
+// Helper program of safetensors_test.py.
+//   safetensors_copy IN OUT [DTYPE]              reads every tensor as fp32 and writes it in its
+//                                                own dtype, or in DTYPE; F64 becomes F32
+//   safetensors_copy --set IN FOLDER MAX_NBYTES  writes a file or set of any dtypes as a set
 
 #include "checkpoint/catalog/tensor_reader.hpp"
 #include "checkpoint/safetensors/file.hpp"

@@ -1,9 +1,9 @@
-"""The safetensors package writes, safetensors_copy reads and writes, the package reads again.
+"""The safetensors package writes files, safetensors_copy reads and rewrites them, the package reads them.
 
     python safetensors_test.py PATH/TO/safetensors_copy
 
-Exit status 77 where numpy or safetensors is missing; bf16 is left out where torch is missing, sets
-of files where huggingface_hub is missing too.
+Exits with 77 if numpy or safetensors is not installed. Without torch bf16 is not tested, without
+huggingface_hub sets of files are not tested either.
 """
 import json
 import os
@@ -59,7 +59,7 @@ def test_bf16():
         import torch
         from safetensors.torch import load_file as load_torch, save_file as save_torch
     except ImportError as error:
-        print(f"without bf16: {error}")
+        print(f"bf16 not tested: {error}")
         return
     torch.manual_seed(1)
     tensors = {"brain": torch.randn(4099).bfloat16(), "wide": torch.randn(70, 3) * 1e3}
@@ -72,7 +72,7 @@ def test_bf16():
 
 
 def load_set(folder):
-    """All tensors of a folder, and the names in each file."""
+    """Returns all tensors of a folder, and the names in each file."""
     from safetensors.torch import load_file as load_torch
     files = {name: load_torch(os.path.join(folder, name))
              for name in os.listdir(folder) if name.endswith(".safetensors")}
@@ -92,7 +92,7 @@ def test_sets():
         import torch
         from huggingface_hub import save_torch_state_dict, split_torch_state_dict_into_shards
     except ImportError as error:
-        print(f"without sets of files: {error}")
+        print(f"sets of files not tested: {error}")
         return
     torch.manual_seed(2)
     tensors = {

@@ -1,6 +1,6 @@
-"""Our store against PyTorch's: store_compat.py PART ACC_RENDEZVOUS STORE_PROBE
+"""Our store with PyTorch as client and server: store_compat.py PART ACC_RENDEZVOUS STORE_PROBE
 
-PART is a function of the last section. Exit 77: no torch here.
+PART is a function of the last section. Exits with 77 without torch.
 """
 
 import concurrent.futures
@@ -24,7 +24,7 @@ except ImportError as error:
 SECONDS = datetime.timedelta(seconds=1)
 MILLISECONDS = datetime.timedelta(milliseconds=1)
 LOCAL = "127.0.0.1"
-# Torch is imported once, here; processes are forks, so that each costs next to nothing.
+# torch is imported only once, in this process. Other processes are forks, which start quickly.
 PROCESSES = multiprocessing.get_context("fork")
 
 
@@ -45,7 +45,7 @@ def client(port, timeout=30):
 
 
 def error_of(call):
-    """"KIND: TEXT" of what `call` raises."""
+    """Returns "KIND: TEXT" of the exception that `call` raises."""
     try:
         call()
     except Exception as error:
@@ -54,20 +54,20 @@ def error_of(call):
 
 
 def together(calls):
-    """Runs each call in a thread of its own and gives their results."""
+    """Runs each call in its own thread and returns the results."""
     with concurrent.futures.ThreadPoolExecutor(len(calls)) as threads:
         return [done.result(60) for done in [threads.submit(call) for call in calls]]
 
 
 def in_processes(count, body, *args):
-    """The results of body(rank, *args), each in a process of its own."""
+    """Runs body(rank, *args), each in its own process, and returns the results."""
     results = PROCESSES.Queue()
 
     def run(rank):
         results.put((rank, body(rank, *args)))
         results.close()
         results.join_thread()
-        os._exit(0)  # as forks, they have no business in the interpreter's exit
+        os._exit(0)  # a fork must not run the interpreter's exit handlers
 
     ranks = [PROCESSES.Process(target=run, args=(rank,)) for rank in range(count)]
     for rank in ranks:
@@ -132,7 +132,7 @@ def check_waits(store, other):
     assert error_of(lambda: store.get("never")).startswith("DistStoreError: wait timeout")
     assert error_of(lambda: store.queue_pop("never")).startswith("DistStoreError: wait timeout")
     store.set_timeout(30 * SECONDS)
-    other.set("never", "after the time limit")  # must not disturb the next answers
+    other.set("never", "after the time limit")  # must not affect later replies
     assert store.add("after", 1) == 1
 
 
@@ -253,7 +253,7 @@ def torch_clients_on_our_server(acc_rendezvous, _):
 def process_groups_on_our_server(acc_rendezvous, _):
     with our_server(acc_rendezvous) as port:
         check_process_group("env://", port)
-    with our_server(acc_rendezvous, port):  # a second generation, with nothing left of the first
+    with our_server(acc_rendezvous, port):  # a new server without data of the first one
         check_process_group(f"tcp://{LOCAL}:{port}", port)
 
 

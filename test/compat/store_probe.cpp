@@ -1,6 +1,6 @@
-// Uses every call of TcpStore on the server at HOST PORT, which holds "from_torch" = "hello"; those
-// that a torch server has with libuv only where "queues" is given. Prints "ok", or what was not as
-// expected.
+// Uses every call of TcpStore on the server at HOST PORT, which contains "from_torch" = "hello".
+// Calls that a torch server supports only with libuv are used if "queues" is given. Prints "ok", or
+// the first unexpected result.
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/prefix_store.hpp"
 #include "acc/rendezvous/tcp_store.hpp"

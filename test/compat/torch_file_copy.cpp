@@ -1,6 +1,7 @@
-// torch_file_copy IN OUT: reads a dict of tensors that torch.save wrote, checks their bytes, and
-// writes it again. With --write OUT it writes tensors of every dtype. The other half of
-// torch_file_test.py.
+// Helper program of torch_file_test.py.
+//   torch_file_copy IN OUT       reads a dict of tensors that torch.save wrote, checks the bytes,
+//                                and writes it again
+//   torch_file_copy --write OUT  writes tensors of every dtype
 
 #include "acc/base/error.hpp"
 #include "checkpoint/files/crc32.hpp"
@@ -22,7 +23,7 @@ struct Named {
   std::vector<std::byte> bytes;
 };
 
-/// Tensors in dicts, whatever they are nested in; names are paths.
+/// Collects the tensors in nested dicts; names are paths.
 void collect(const torch::TorchFile& file, const pickle::Value& value, const std::string& path,
              std::vector<Named>& found) {
   if (torch::TorchFile::is_tensor(value)) {

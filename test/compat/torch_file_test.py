@@ -1,8 +1,8 @@
-"""torch.save writes, torch_file_copy reads and writes, torch.load reads again.
+"""torch.save writes files, torch_file_copy reads and rewrites them, torch.load reads them.
 
     python torch_file_test.py PATH/TO/torch_file_copy
 
-Exit status 77 where torch is missing.
+Exits with 77 if torch is not installed.
 """
 import collections
 import os
@@ -73,10 +73,10 @@ def test_every_dtype_that_we_write():
             if dtype == "bool":
                 expected = expected == 0
             assert torch.equal(bits(tensor), expected.to(torch.uint8)), name
-    tensors["half"] = tensors["float16 [2, 3]"] + 1  # what was loaded is usable
+    tensors["half"] = tensors["float16 [2, 3]"] + 1  # the loaded tensor is usable
 
 
-def test_what_torch_writes():
+def test_files_that_torch_writes():
     torch.manual_seed(1)
     base = torch.randn(6, 4)
     kinds = {str(d): torch.ones(3, 2).to(d) for d in (
@@ -111,7 +111,7 @@ def refused(value, *parts, **options):
     assert result.returncode == 2 and all(part in result.stderr for part in (IN, *parts)), result.stderr
 
 
-def test_what_is_refused():
+def test_refused_files():
     refused({"t": torch.randn(3, 2).t()}, "[2, 3]", "strides [1, 2]", "contiguous")
     refused({"t": torch.ones(2)[:1].expand(4)}, "strides [0]")
     refused({"t": torch.ones(2)}, "older form", _use_new_zipfile_serialization=False)
@@ -130,14 +130,14 @@ def test_what_is_refused():
     assert result.returncode == 2 and "checksum of data/0" in result.stderr, result.stderr
 
 
-def test_the_layout_is_torchs():
+def test_layout_is_that_of_torch():
     for value in ({"a": torch.arange(8.)}, {}, {"a": torch.ones(3, 5), "b": torch.zeros(0)}):
         torch.save(value, IN)
         torch.save(value, os.path.join(FOLDER.name, "archive.pt"))
         assert copy().returncode == 0
         theirs, ours = (zipfile.ZipFile(p).infolist() for p in (os.path.join(FOLDER.name, "archive.pt"), OUT))
         assert [i.filename for i in theirs] == [i.filename for i in ours]
-        # The pickles differ in length: what follows is shifted by a multiple of 64, or not at all.
+        # The pickles differ in length. The following records are shifted by a multiple of 64 bytes, or by 0.
         assert len({(b.header_offset - a.header_offset) % 64 for a, b in list(zip(theirs, ours))[2:]}) == 1
         for a, b in zip(theirs, ours):
             assert (a.flag_bits, a.extra, a.create_version, a.extract_version, a.date_time) == (
@@ -149,7 +149,7 @@ def test_the_layout_is_torchs():
 
 
 test_every_dtype_that_we_write()
-test_what_torch_writes()
+test_files_that_torch_writes()
 test_protocols_and_checksums()
-test_what_is_refused()
-test_the_layout_is_torchs()
+test_refused_files()
+test_layout_is_that_of_torch()

@@ -2,7 +2,7 @@
 
     torchrun_compat.py ACCLAUNCH
 
-Both get the same command lines. PyTorch is imported once, and each of its launches is a fork of this process.
+Both get the same command lines. PyTorch is imported once; each torchrun is a fork of this process.
 """
 import json
 import os
@@ -21,7 +21,7 @@ except ImportError:
     print("PyTorch is not installed")
     sys.exit(77)
 
-# In an attempt that shall fail, rank 0 does so when all have said who they are, and the others wait for their end.
+# In an attempt that must fail, rank 0 fails after all ranks have written their notes; the others wait.
 PROGRAM = r'''#!/usr/bin/env python3
 import json, os, signal, sys, time
 attempt, rank, size = (int(os.environ[n]) for n in ("TORCHELASTIC_RESTART_COUNT", "RANK", "WORLD_SIZE"))
@@ -38,12 +38,12 @@ if attempt < int(os.environ.get("FAIL_ATTEMPTS", "0")):
         sys.exit(3)
     signal.pause()
 '''
-# set by shells and by importing PyTorch in the launcher
+# set by shells, or by the import of PyTorch in the launcher
 NOT_COMPARED = {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE", "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK",
                 "KMP_INIT_AT_FORK", "TRITON_CACHE_DIR", "PYTORCH_NVML_BASED_CUDA_CHECK"}
-# random, or the name of this machine: only that they are there is compared
+# random, or the host name: the test only compares whether they are set
 RANDOM = {"TORCHELASTIC_RUN_ID": re.compile(r"[0-9a-f-]{36}$"), "MASTER_PORT": re.compile(r"\d+$")}
-PORT = "PORT"  # stands for a free port in the command lines
+PORT = "PORT"  # placeholder for a free port in the command lines
 
 TWO = ["--nproc-per-node=2"]
 SAME = [  # flags, program and arguments, variables
@@ -80,7 +80,7 @@ def free_port():
 
 
 class Folder:
-    """where one launch happens"""
+    """The folder of one launch."""
 
     def __init__(self):
         self.path = Path(tempfile.mkdtemp(prefix="acc_torchrun_"))
@@ -96,7 +96,7 @@ class Folder:
         return [w.replace(PORT, port).replace("PROGRAM", str(self.path / "prog.py")) for w in words]
 
     def seen(self):
-        """notes of the last attempt by rank, and the names of log files"""
+        """Returns the notes of the last attempt by rank, and the names of log files."""
         notes = {}
         for file in sorted(self.path.glob("seen_*.json")):
             notes[int(file.stem.split("_")[2])] = json.loads(file.read_text())
@@ -147,7 +147,7 @@ def shown(name, value, folder):
 
 
 def result_of(launch, case, port):
-    """what a launch did, in words that do not depend on who did it"""
+    """Returns the result of a launch in a form that is the same for both launchers."""
     flags, program, variables = case
     folder = Folder()
     try:
@@ -160,7 +160,7 @@ def result_of(launch, case, port):
                      if env.get(k) != v and k not in NOT_COMPARED and not k.startswith("ACC_")}
             command = [w.replace(str(folder.path), "FOLDER") for w in note["command"]]
             if "--run-path" in flags:
-                command = []  # there the worker is a fork of torchrun
+                command = []  # with --run-path torchrun forks the worker
             elif re.search(r"python[0-9.]*$", command[0]):
                 command[0] = "python"
             ranks[rank] = {"env": added, "command": command, "cwd": note["cwd"].replace(str(folder.path), "FOLDER")}
@@ -189,8 +189,8 @@ def main(program):
         for name, launch in (("torchrun", launch_real), ("acclaunch", launch_ours(program))):
             result = result_of(launch, case, port)
             if result["succeeds"] or result["ranks"]:
-                failures.append(f"{flags}: {name} does not refuse it")
-    print("\n".join(failures) or f"{len(SAME)} launches the same, {len(REFUSED)} refused by both")
+                failures.append(f"{flags}: {name} does not refuse them")
+    print("\n".join(failures) or f"{len(SAME)} launches are the same, {len(REFUSED)} are refused by both")
     return 1 if failures else 0
 
 

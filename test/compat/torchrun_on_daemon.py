@@ -1,7 +1,7 @@
-"""Agents of the real torchrun meet at our daemon: torchrun_on_daemon.py ACC_RENDEZVOUS
+"""Agents of the real torchrun use our daemon for their rendezvous: torchrun_on_daemon.py ACC_RENDEZVOUS
 
-Two jobs at once on one daemon, of two agents each, with is_host=0, so that no agent serves a store. Exit 77: no
-torch here.
+Two jobs at the same time on one daemon, with two agents each and is_host=0, so that no agent serves a
+store. Exits with 77 without torch.
 """
 import json
 import os
@@ -29,17 +29,17 @@ NODES, PER_NODE = 2, 2
 
 
 def start_agent(port, job, program, folder):
-    """A fork of this process, where torch is imported already. Returns its pid."""
+    """Forks this process, which has already imported torch. Returns the pid."""
     pid = os.fork()
     if pid > 0:
         return pid
-    os.environ["OMP_NUM_THREADS"] = "1"  # else torchrun warns
+    os.environ["OMP_NUM_THREADS"] = "1"  # otherwise torchrun prints a warning
     try:
         torchrun.main(["--rdzv_backend=c10d", f"--rdzv_id={job}", f"--rdzv_endpoint=127.0.0.1:{port}",
                        "--rdzv_conf=is_host=0,last_call_timeout=1", f"--nnodes={NODES}",
                        f"--nproc_per_node={PER_NODE}", str(program), str(folder)])
         os._exit(0)
-    except BaseException:  # the parent's own code must not go on here
+    except BaseException:  # the child must not continue with the parent's code
         traceback.print_exc()
         os._exit(1)
 

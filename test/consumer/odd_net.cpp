@@ -1,7 +1,7 @@
-// A net that shares nothing with the example: odd sizes, a unit used twice in one forward, a frozen
-// parameter beside trained ones, a tied output weight. It learns to predict (3 * id + 1) mod 13.
+// A model that differs from the examples: odd sizes, a unit that is used twice in one forward, a
+// unit with frozen and trained parameters, a tied output weight. It learns (3 * id + 1) mod 13.
 //
-//   odd_net            describe a runtime that is made of settings in hand
+//   odd_net            describe a runtime that is created from settings in the program
 //   odd_net OUT        train and write every weight as text
 //   odd_net A B BOUND  compare two such files
 
@@ -33,7 +33,7 @@ class OddNet {
     root_.tie("net.head.weight", embedding_);
   }
 
-  /// One sequence of ids; returns its mean loss, gradients are in the runtime.
+  /// Trains on one sequence of ids. Returns the mean loss; the runtime holds the gradients.
   double micro_step(const std::vector<int>& ids) {
     const auto scale = 1.0F / static_cast<float>(ids.size());
     std::vector<Row> input, hidden, output;

@@ -1,7 +1,7 @@
 #!/bin/sh
-# run.sh BUILD_DIR SOURCE_DIR: installs the build into a fresh prefix, moves that, and uses nothing
-# else: builds test/consumer and examples/ against it in each documented way, and trains under every
-# strategy and every file of configs/; all must give NO_SHARD's weights.
+# run.sh BUILD_DIR SOURCE_DIR: tests an installation. Installs the build into a new prefix, moves the
+# prefix, and uses only that: builds test/consumer and examples/ against it in each documented way, and
+# trains with every strategy and every file of configs/. All must give the weights of NO_SHARD.
 set -eu
 build=$1 source=$2
 work=$(mktemp -d)
@@ -20,7 +20,8 @@ cmake --build "$work/build" >"$work/build.log"
 net=$work/build/odd_net
 "$net"
 
-# Lines of README.md and examples/c_api/README.md: no warning, and the program finds the library.
+# The commands of README.md and examples/c_api/README.md must give no warning, and the program must
+# find the library.
 PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 export PKG_CONFIG_PATH
 # shellcheck disable=SC2046
@@ -29,12 +30,12 @@ c++ -std=c++20 -Werror "$source/test/consumer/odd_net.cpp" $(pkg-config --cflags
 cc -Wall -Wextra -Werror "$share/examples/c_api/mlp.c" $(pkg-config --cflags --libs acc_runtime) -lm -o "$work/mlp"
 "$launch" --cpu --num_processes 2 --use_fsdp "$work/mlp" >"$work/mlp.log" || fail "mlp: $(cat "$work/mlp.log")"
 
-# The examples as a project of their own; compiling train_gpt again would take a minute.
+# The examples as a separate project, without train_gpt, which takes a minute to compile.
 cmake -S "$share/examples" -B "$work/examples" -DCMAKE_PREFIX_PATH="$prefix" >"$work/examples.log"
 cmake --build "$work/examples" --target mlp >>"$work/examples.log"
 "$prefix/bin/train_gpt" --help >/dev/null
 
-# Every relative link of the installed documents leads somewhere.
+# Every relative link in the installed documentation must have a target.
 (cd "$share" && find . -name '*.md' | while read -r file; do
   grep -o ']([^)#:]*[^):]*)' "$file" | sed 's/^](//; s/[#)].*//' | grep -v '^$' | while read -r link; do
     [ -e "$(dirname "$file")/$link" ] || echo "$file: $link"
@@ -57,8 +58,8 @@ for processes in 2 4; do
   done
 done
 
-# Files of configs/ fit any model (the reference is of four processes), and a wrong class is blamed
-# on its line.
+# Files of configs/ work with any model (the reference has four processes). An error about a wrong class
+# must name its line.
 for config in "$share"/configs/*.yaml; do
   "$launch" --config_file "$config" --cpu --num_processes 4 $accumulate "$net" "$work/out"
   "$net" "$work/reference" "$work/out" 1e-4
@@ -69,4 +70,4 @@ if "$launch" --config_file "$work/named.yaml" --cpu --num_processes 2 "$net" "$w
   fail "a class that the model lacks was accepted"
 fi
 grep -q "named.yaml:$line: fsdp_transformer_layer_cls_to_wrap names Block, .* the model has Mix, OddNet" \
-  "$work/refused" || fail "not the place and the classes: $(cat "$work/refused")"
+  "$work/refused" || fail "the message lacks the line or the classes: $(cat "$work/refused")"

@@ -5,7 +5,7 @@
 
 namespace acc::test {
 
-/// acclaunch [flags] /bin/sh -c script
+/// Returns the command line: acclaunch [flags] /bin/sh -c script.
 inline std::vector<std::string> acclaunch(const std::vector<std::string>& flags,
                                           const std::string& script) {
   std::vector<std::string> command = {ACC_BIN_DIR "/acclaunch"};
@@ -14,15 +14,16 @@ inline std::vector<std::string> acclaunch(const std::vector<std::string>& flags,
   return command;
 }
 
-/// What a shell puts around a job.
+/// Options of a shell that starts a job.
 struct InShell {
   std::string before = "true";  ///< runs first
-  std::string wrapper = {};     ///< a program that starts the launcher, with a space
+  std::string wrapper = {};     ///< a program that starts the launcher, followed by a space
   std::string flags = "--num_processes 2";
   std::string redirections = {};
 };
 
-/// /bin/sh -c "before; exec wrapper acclaunch --cpu flags /bin/sh -c script redirections"
+/// Returns the command line:
+/// /bin/sh -c "before; exec wrapper acclaunch --cpu flags /bin/sh -c script redirections".
 inline std::vector<std::string> in_shell(const std::string& script, const InShell& shell = {}) {
   return {"/bin/sh", "-c",
           shell.before + "\nexec " + shell.wrapper + ACC_BIN_DIR "/acclaunch --cpu " + shell.flags +

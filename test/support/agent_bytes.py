@@ -1,4 +1,4 @@
-"""The agent protocol, docs/protocol.md, as bytes."""
+"""Encodes messages of the agent protocol (docs/protocol.md)."""
 import struct
 
 HELLO = b"\xacacc\3"
@@ -22,7 +22,7 @@ def enter(machine_rank=None, run_id="job", machines=(1, 2), last_call=30_000, he
           agreed=(("the program", "train"), ("--zero_stage", "3")), only_asks=False, static=False,
           close=30_000, host="host", local_world_size=2, pid=4711,
           secret="00112233445566778899aabbccddeeff"):
-    """Type 0: run id, terms, times in ms, machine, rounds and restarts before, whether it asks."""
+    """Message type 0: run id, terms, times in ms, machine, rounds and restarts so far, only_asks."""
     terms = (bytes([static]) + i32(machines[1], machines[0], 0, 3) + struct.pack("<I", len(agreed))
              + b"".join(text(name) + text(value) for name, value in agreed))
     times = struct.pack("<5q", 600_000, last_call, heartbeat, 95_000, close)

@@ -8,7 +8,7 @@
 
 namespace acc::test {
 
-/// The message of the Error(config) that a call throws; "no error" where it throws none.
+/// Returns the message of the Error(config) that a call throws, or "no error" if it throws nothing.
 std::string error_of(const auto& call) {
   try {
     call();

@@ -1,6 +1,6 @@
-/* A worker that goes wrong: "touch MIB" uses that much memory, "segfault" writes to address 0,
-   "exit MIB PIPE" uses that much memory, writes its process id to the pipe and ends with 1, for
-   which the kernel takes a while. */
+/* A worker that fails. "touch MIB" uses that much memory. "segfault" writes to address 0.
+   "exit MIB PIPE" uses that much memory, writes its process ID to the pipe and exits with 1; the
+   kernel needs some time to end it, because it must free the memory. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

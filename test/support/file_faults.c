@@ -1,19 +1,21 @@
-// Preloaded: numbers the calls by which a process changes files under a folder, from 1, and lets
-// one of them go wrong.
-//   ACC_FAULT_UNDER  the folder, an absolute path without links
+// Preloaded library that injects a fault. It numbers the calls with which a process changes files
+// under a folder, from 1, and makes one of them fail.
+//   ACC_FAULT_UNDER  the folder, an absolute path without symbolic links
 //   ACC_FAULT_AT     the number of the call
-//   ACC_FAULT        "kill": the process is killed before that call, or half way through a write;
-//                    "ENOSPC", "EDQUOT", "EIO": that call and all later ones that take room (for
-//                    EIO: that write or flush) fail so, a write after half of it. Only such calls
-//                    are counted then. "EXDEV", "EPERM", "EBUSY", "ENOTEMPTY": that call and all
-//                    later ones that move away what lies there (EXDEV, EPERM), or remove it (all
-//                    but EXDEV), fail so.
-//   ACC_FAULT_HIT    a file to make when it happens; it gets the call's name and path
-//   ACC_FAULT_LOG    a file that gets all such calls, a line each
-//   ACC_NO_EXCHANGE  folders cannot be exchanged, as on some file systems: the errno, EINVAL or
-//                    EXDEV. With EXDEV, as on an overlayfs, no folder loses its name either that
-//                    is no temporary one (".acc-")
-//   ACC_FAULT_RANK   only in the process whose RANK it is, where given
+//   ACC_FAULT        the fault:
+//                    "kill": the process is killed before the call, or in the middle of a write.
+//                    "ENOSPC", "EDQUOT": this call and all later calls that need disk space fail
+//                    with the errno, a write after half of its bytes. Only such calls are counted.
+//                    "EIO": only this write or flush fails. Only writes and flushes are counted.
+//                    "EXDEV", "EPERM", "EBUSY", "ENOTEMPTY": this call and all later calls that
+//                    move a file or folder away (EXDEV, EPERM) or remove it (all except EXDEV)
+//                    fail with the errno. Only such calls are counted.
+//   ACC_FAULT_HIT    file that is created at the fault, with the name and path of the call
+//   ACC_FAULT_LOG    file for a log of all counted calls, one line each
+//   ACC_NO_EXCHANGE  errno, EINVAL or EXDEV, with which every exchange of two folders fails, as on
+//                    some file systems. With EXDEV, as on an overlayfs, a folder cannot be renamed
+//                    either, unless it is a temporary one (".acc-")
+//   ACC_FAULT_RANK   if set: only the process with this RANK fails
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -69,7 +71,7 @@ static int is_chosen_rank(void) {
 
 static int is_counted(enum Kind kind) {
   switch (fault_error()) {
-    case 0: return kind != kMovesAway;  // its other name is counted
+    case 0: return kind != kMovesAway;  // the call is counted by its new name
     case EIO: return (kind & kFlushes) != 0;
     case EXDEV: return kind == kMovesAway;
     case EPERM: return kind == kMovesAway || kind == kRemoves;
@@ -91,7 +93,7 @@ static void add_line(const char* variable, const char* call, const char* path) {
   syscall(SYS_close, fd);
 }
 
-// The folder that a relative path begins in.
+// Stores the path of the folder to which a relative path refers. Returns 0 on failure.
 static int folder_path(int folder, char* out) {
   char link[64];
   snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
@@ -102,8 +104,8 @@ static int folder_path(int folder, char* out) {
 
 enum Turn { kGoOn, kFail, kHalf };
 
-// What is to happen at this call. Ends the process where that is its turn, unless it is a write,
-// whose caller does half of it first.
+// Returns what this call must do. Kills the process if that is the fault of this call; for a write
+// it returns kHalf instead, and the caller writes half of the bytes first.
 static enum Turn turn_at(const char* call, const char* path, enum Kind kind, int may_half) {
   const char* under = getenv("ACC_FAULT_UNDER");
   const char* at = getenv("ACC_FAULT_AT");
@@ -150,7 +152,7 @@ static int failed(void) {
 
 #define ORIGINAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-// Changes nothing unless it may create or cut the file.
+// True if the call may create or truncate the file. Other calls change nothing.
 static int opens_for_change(int flags) {
   return (flags & (O_CREAT | O_TRUNC)) != 0;
 }
@@ -183,7 +185,7 @@ DEFINE_OPEN(open64)
 DEFINE_OPENAT(openat)
 DEFINE_OPENAT(openat64)
 
-// Half of a write comes before its fault: what a full disk does, and a kill may.
+// Half of the bytes are written before the fault, as on a full disk and possibly before a kill.
 #define DEFINE_WRITE(name, parameters, whole, half)                    \
   ssize_t name parameters {                                            \
     const enum Turn turn = turn_of_fd(#name, fd, kWrites, nbytes > 1); \

@@ -6,14 +6,14 @@
 
 namespace acc::test {
 
-/// What file_faults.c shall do to a process, by environment variables.
+/// A fault that file_faults.c injects into a process. Passed in environment variables.
 struct FileFault {
-  std::string what;                ///< "kill", or an errno's name: "ENOSPC", "EBUSY"
-  int at = 1;                      ///< at which call
-  std::filesystem::path under;     ///< whose calls count: those on files in this folder
-  std::filesystem::path hit;       ///< is made when it happens, and tells where
-  std::string rank = {};           ///< only in that rank; in every process where empty
-  std::filesystem::path log = {};  ///< gets all the calls, where it is given
+  std::string what;                ///< "kill", or the name of an errno: "ENOSPC", "EBUSY"
+  int at = 1;                      ///< number of the call, from 1
+  std::filesystem::path under;     ///< only calls on files in this folder count
+  std::filesystem::path hit;       ///< file that is created at the fault, with call and path
+  std::string rank = {};           ///< only in this rank; if empty, in every process
+  std::filesystem::path log = {};  ///< if not empty: file for a log of all counted calls
 
   [[nodiscard]] std::map<std::string, std::string> variables() const {
     std::map<std::string, std::string> all = {
@@ -33,7 +33,7 @@ struct FileFault {
     return all;
   }
 
-  /// What the user is told.
+  /// Text of the errno, as error messages show it.
   [[nodiscard]] std::string reason() const {
     static const std::map<std::string, std::string> kReasons = {
         {"ENOSPC", "No space left on device"}, {"EIO", "Input/output error"},

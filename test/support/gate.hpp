@@ -23,7 +23,7 @@ class Gate {
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
-  /// Lets so many pass, those who come later included.
+  /// Lets `count` workers pass, including workers that arrive later.
   void open(int count) {
     pipe_.reset(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
     for (int i = 0; i < count; ++i) {
@@ -33,7 +33,7 @@ class Gate {
     }
   }
 
-  /// Returns when somebody waits, who goes on waiting.
+  /// Returns when a worker waits at the gate. The worker continues to wait.
   void await_visitor() { pipe_.reset(::open(path_.c_str(), O_WRONLY | O_CLOEXEC)); }
 
  private:

@@ -1,5 +1,5 @@
-// main of tests that run on a GPU, or on what ACC_CUDA_BACKEND stands in for one; without either
-// they are skipped, and say why.
+// main of tests that run on a GPU, or on the stand-in that ACC_CUDA_BACKEND names. Without either
+// the tests are skipped (exit status 77) and print the reason.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "acc/base/error.hpp"
 #include "device/open_device.hpp"

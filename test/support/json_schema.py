@@ -1,4 +1,4 @@
-"""As much of JSON Schema (2020-12) as the schemas in docs/ use."""
+"""A validator for the subset of JSON Schema (2020-12) that the schemas in docs/ use."""
 import json
 
 TYPES = {
@@ -10,7 +10,7 @@ TYPES = {
     "number": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
     "null": lambda v: v is None,
 }
-# Every keyword that the schema uses; an unknown one must not go unchecked.
+# All supported keywords. A schema with any other keyword fails the test.
 KEYWORDS = {"$schema", "$defs", "title", "$ref", "oneOf", "type", "enum", "const", "minimum",
             "maximum", "minItems", "maxItems", "items", "properties", "required",
             "additionalProperties"}
@@ -18,12 +18,12 @@ KEYWORDS = {"$schema", "$defs", "title", "$ref", "oneOf", "type", "enum", "const
 
 class Schema:
     def __init__(self, path, knows_all=False):
-        """`knows_all`: a field that the schema does not name is a fault, even where it allows more."""
+        """`knows_all`: a field that the schema does not name is a fault, even if the schema permits it."""
         self.whole = json.loads(path.read_text())
         self.other_fields = False if knows_all else {}
 
     def faults(self, value, schema=None, at="$"):
-        """Where `value` is not what `schema` says: a list of texts."""
+        """Returns the places where `value` does not match `schema`, as a list of texts."""
         schema = self.whole if schema is None else schema
         assert schema.keys() <= KEYWORDS, schema.keys() - KEYWORDS
         if "$ref" in schema:
@@ -34,10 +34,10 @@ class Schema:
         types = schema.get("type", [])
         types = [types] if isinstance(types, str) else types
         if types and not any(TYPES[t](value) for t in types):
-            return [f"{at} is no {types}: {value!r}"]
+            return [f"{at} is not of type {types}: {value!r}"]
         found = []
         if "enum" in schema and value not in schema["enum"]:
-            found.append(f"{at} is none of {schema['enum']}: {value!r}")
+            found.append(f"{at} is not one of {schema['enum']}: {value!r}")
         if "const" in schema and value != schema["const"]:
             found.append(f"{at} is not {schema['const']!r}: {value!r}")
         if isinstance(value, (int, float)) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):

@@ -10,6 +10,7 @@
 namespace acc::test {
 namespace {
 
+/// Reaps the children that have ended, and returns the others.
 std::vector<pid_t> running_children() {
   while (::waitpid(-1, nullptr, WNOHANG) > 0) {
   }
@@ -82,6 +83,7 @@ std::string JobPlace::left(const Program& launcher) const {
 }
 
 std::string JobPlace::left_at_last(const Program& launcher) const {
+  // The end of a process can make its children ours, so this repeats until there is none.
   bool ended = true;
   for (auto pids = running_children(); ended && !pids.empty(); pids = running_children()) {
     Watched orphans;

@@ -8,28 +8,29 @@
 
 namespace acc::test {
 
-/// Where the job's control group is, below one of the test's own, wherever those are mounted; empty
-/// where there is none.
+/// Returns the folder of the job's control group, which is below one of the test's own groups, in
+/// any mounted hierarchy. Returns an empty path if there is none.
 std::filesystem::path control_group_of(pid_t launcher);
 
-/// A place for one job, and what the job leaves there: processes, files, a control group, a
-/// listening socket.
+/// The surroundings of one job. Detects what the job leaves behind: processes, files, a control
+/// group, a listening socket.
 ///
-/// The test adopts whatever loses its parents (PR_SET_CHILD_SUBREAPER), so that no process of a job
-/// gets away unseen. Therefore the job is the only one of its test program while it runs.
+/// The test process adopts every orphan (PR_SET_CHILD_SUBREAPER), so that it sees each remaining
+/// process of a job. Therefore a test program may run only one such job at a time.
 class JobPlace {
  public:
   JobPlace();
   JobPlace(const JobPlace&) = delete;
   JobPlace& operator=(const JobPlace&) = delete;
-  ~JobPlace();  ///< kills what is left, so that only this job's test fails
+  ~JobPlace();  ///< kills remaining processes, so that only the test of this job fails
 
   [[nodiscard]] std::string folder() const { return folder_.path().string(); }  ///< its TMPDIR
-  [[nodiscard]] std::string port() const { return port_.text(); }  ///< its store's, for a flag
+  [[nodiscard]] std::string port() const { return port_.text(); }  ///< its store's port
 
-  /// "nothing", or what there is when the launcher has ended.
+  /// Returns what remains when the launcher has ended, or "nothing".
   [[nodiscard]] std::string left(const Program& launcher) const;
-  /// The same when the supervisor of a launcher that was killed has ended, too.
+  /// Waits until all processes have ended, also the supervisor of a killed launcher, and returns
+  /// what remains then, or "nothing".
   [[nodiscard]] std::string left_at_last(const Program& launcher) const;
 
  private:

@@ -12,7 +12,7 @@
 
 namespace acc::test {
 
-/// acclaunch torchrun [flags] /bin/sh -c script
+/// Returns the command line: acclaunch torchrun [flags] /bin/sh -c script.
 inline std::vector<std::string> torchrun(const std::vector<std::string>& flags,
                                          const std::string& script) {
   std::vector<std::string> command = {ACC_BIN_DIR "/acclaunch", "torchrun"};
@@ -21,7 +21,8 @@ inline std::vector<std::string> torchrun(const std::vector<std::string>& flags,
   return command;
 }
 
-/// Flags of one of `nodes` ("2", "1:3") machines that meet at the port, and `more`.
+/// Returns the flags of one machine of a c10d job with `nodes` ("2", "1:3") machines and the
+/// rendezvous at `port`, followed by `more`.
 inline std::vector<std::string> c10d_flags(const std::string& nodes, const ReservedPort& port,
                                            const std::vector<std::string>& more = {}) {
   std::vector<std::string> flags = {
@@ -30,20 +31,20 @@ inline std::vector<std::string> c10d_flags(const std::string& nodes, const Reser
   return flags;
 }
 
-/// Flags of one of two machines of which 0 holds the store, at the port.
+/// Returns the flags of one of two machines of a static job. Machine 0 serves the store at `port`.
 inline std::vector<std::string> static_flags(std::size_t rank, const ReservedPort& port) {
   return {"--nnodes",      "2",         "--node-rank",   std::to_string(rank),
           "--master-addr", "127.0.0.1", "--master-port", port.text()};
 }
 
-/// What stands before the lines of a rank where there are several machines.
+/// Returns the prefix of the lines of a rank in a job with several machines.
 inline std::string prefix(int rank) {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
   return std::string("[") + name.data() + " " + std::to_string(rank) + "] ";
 }
 
-/// How two machines are told of each other.
+/// The rendezvous of two machines.
 enum class Way { fixed, c10d };
 
 inline const char* way_name(Way way) {

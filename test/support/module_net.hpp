@@ -23,20 +23,20 @@ struct ParameterSpec {
 struct UnitSpec {
   std::string name;
   std::string class_name;
-  int parent;  ///< within whose scopes this unit's are; -1: root unit, and the first
+  int parent;  ///< unit whose scopes enclose this unit's; -1: the root, which is first
   std::vector<ParameterSpec> parameters;
 };
 
 /// The gradient of one element on one rank in one micro-step.
 using GradientRule = std::function<float(int rank, int micro_step, float weight, int element)>;
 
-/// Depends on everything that a mistake could mix up.
+/// Depends on every argument, so that a test notices if any two are mixed up.
 inline float usual_gradient(int rank, int micro_step, float weight, int element) {
   return 0.01F * static_cast<float>(1 + (rank * 7 + micro_step * 3) % 5) *
          (0.1F * weight + std::sin(static_cast<float>(element)));
 }
 
-/// A program's model made of nested units, which computes nothing but made-up gradients.
+/// A model of nested units that computes only artificial gradients.
 class ModuleNet {
  public:
   ModuleNet(Model model, const std::vector<UnitSpec>& specs) : model_(std::move(model)) {
@@ -60,7 +60,7 @@ class ModuleNet {
     backward(0, rank, number, rule);
   }
 
-  /// All parameters by full name.
+  /// Returns all parameters by full name.
   Weights read() {
     const auto guard = model_.no_grad();
     Weights all;
@@ -116,15 +116,15 @@ class ModuleNet {
   std::vector<Node> nodes_;
 };
 
-/// What one rank has after training.
+/// The state of one rank after training.
 struct Trained {
   Weights weights;
-  TrafficReport traffic;  ///< of the last step
+  TrafficReport traffic;  ///< traffic of the last step
   MemoryReport memory;
-  StepInfo step;  ///< the last
+  StepInfo step;  ///< result of the last step
 };
 
-/// Trains on all ranks of a job; by rank.
+/// Trains on all ranks of a job. Returns the results by rank.
 inline std::vector<Trained> train(const Job& job, const std::vector<UnitSpec>& specs, int steps,
                                   const GradientRule& rule = usual_gradient) {
   std::vector<Trained> results(static_cast<std::size_t>(job.world_size));

@@ -2,7 +2,8 @@ import subprocess
 
 
 def own_network():
-    """The words that run a command where nobody else has ports; none where that is not allowed."""
+    """Returns the words before a command that run it in its own network namespace, where no other
+    process uses ports. Returns an empty list if namespaces are not permitted."""
     for flags in (["-n"], ["-rn"]):
         words = ["unshare", *flags, "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
         try:

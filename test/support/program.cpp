@@ -24,6 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// This process's environment; `variables` override variables of the same name.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -38,6 +39,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   return result;
 }
 
+/// The null-terminated array that posix_spawn needs. Valid while `strings` is unchanged.
 std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> result;
   for (std::string& string : strings) {
@@ -77,6 +79,7 @@ Program::Program(std::vector<std::string> command,
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
       throw std::runtime_error("pipe2 failed");
     }
+    // The read end does not block, so that has_ended() can read all available output of both pipes.
     streams_[i].pipe.reset(ends[0]);
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
     write_ends[static_cast<std::size_t>(i)].reset(ends[1]);
@@ -120,7 +123,7 @@ void Program::wait_for_event(Clock::time_point deadline, std::string_view what) 
                                 {end_.get(), POLLIN, 0}}};
   const int ready = ::poll(events.data(), events.size(), milliseconds_until(deadline));
   if (ready == 0) {
-    throw failure(std::string(what) + " too long");
+    throw failure(std::string(what) + " until the deadline");
   }
 }
 
@@ -145,6 +148,7 @@ void Program::wait_for_text(std::string_view text, int count) {
 }
 
 bool Program::has_ended() {
+  // Checks the end before it reads: output that was written before the end is then never missed.
   pollfd end{end_.get(), POLLIN, 0};
   const bool ended = ::poll(&end, 1, 0) == 1;
   streams_[0].read_available();
@@ -191,6 +195,8 @@ bool Watched::all_end() const {
 }
 
 ReservedPort::ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  // SO_REUSEADDR lets a server that sets it too bind the port while this socket does not listen.
+  // The kernel assigns the port to no other process during this time.
   const int on = 1;
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_in address = loopback(0);

@@ -13,26 +13,26 @@
 
 namespace acc::test {
 
-/// How long a test waits for something that has to happen. Never a measure of speed.
+/// Time limit for events that must happen. It is not used to measure speed.
 inline constexpr std::chrono::seconds kDeadline{30};
 
-/// A program under test: its output is read all along, its end is awaited. Throws
-/// std::runtime_error, with the output so far, when what is waited for does not happen in time.
+/// A program under test. Reads its output continuously and waits for its end. Throws
+/// std::runtime_error, with the output so far, if an awaited event does not happen in time.
 class Program {
  public:
   explicit Program(std::vector<std::string> command,
                    const std::map<std::string, std::string>& variables = {});
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
-  ~Program();  ///< kills it, if it still runs
+  ~Program();  ///< kills the program if it still runs
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   void signal(int signal) const;
 
-  /// Returns when `text` has been written `count` times, to stdout and stderr together.
+  /// Returns when the program has written `text` `count` times, to stdout and stderr together.
   void wait_for_text(std::string_view text, int count = 1);
 
-  /// Returns the exit status as a shell gives it, when the program has ended.
+  /// Waits until the program has ended. Returns the exit status as a shell reports it.
   int wait();
 
   [[nodiscard]] const std::string& out() const noexcept { return streams_[0].text; }
@@ -45,7 +45,7 @@ class Program {
     void read_available();
   };
 
-  /// Reads what is there; the answer is older than that.
+  /// True if the program had ended before this call read its available output.
   bool has_ended();
   [[nodiscard]] std::runtime_error failure(const std::string& what) const;
   void wait_for_event(std::chrono::steady_clock::time_point deadline, std::string_view what);
@@ -56,17 +56,17 @@ class Program {
   Stream streams_[2];
 };
 
-/// Some processes whose end is awaited, whoever their parent is.
+/// Processes whose end a test awaits. They need not be children of the test.
 class Watched {
  public:
-  /// Takes the numbers that follow `mark` in `text`.
+  /// Watches the process IDs that follow `mark` in `text`.
   Watched(std::string_view text, std::string_view mark);
   Watched() = default;
 
   [[nodiscard]] std::size_t size() const noexcept { return pids_.size(); }
   [[nodiscard]] pid_t operator[](std::size_t index) const { return pids_[index]; }
   void add(pid_t pid);
-  /// Returns true as soon as all have ended; false after the deadline.
+  /// Returns true when all have ended, or false after the deadline.
   [[nodiscard]] bool all_end() const;
 
  private:
@@ -74,14 +74,15 @@ class Watched {
   std::vector<UniqueFd> ends_;
 };
 
-/// A TCP port that nobody else gets while this lives, and that a server may listen on.
+/// A TCP port that no other process gets during the lifetime of this object. A server may listen on
+/// it (SO_REUSEADDR).
 class ReservedPort {
  public:
   ReservedPort();
   [[nodiscard]] std::string text() const { return std::to_string(port_); }
-  /// Takes connections, and never answers.
+  /// Accepts connections, and never replies.
   void listen() const;
-  /// Whether somebody else listens there.
+  /// True if a process listens on the port.
   [[nodiscard]] bool has_listener() const;
 
  private:

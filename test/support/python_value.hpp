@@ -12,7 +12,7 @@
 
 namespace acc::test {
 
-/// A value of Python's, to be put into a torch.save archive, and changed before.
+/// A Python value that a test can modify and save as a torch.save archive.
 struct PythonValue {
   enum class Kind { none, boolean, integer, real, text, list, tuple, dict, size, tensor, global };
   using Entries = std::vector<std::pair<PythonValue, PythonValue>>;
@@ -38,7 +38,7 @@ struct PythonValue {
     value.shape = std::move(shape);
     return value;
   }
-  /// Of float32: values first, first + 1, …
+  /// A float32 tensor with the values first, first + 1, …
   static PythonValue tensor(checkpoint::Shape shape, float first = 0.0F) {
     PythonValue value = size(std::move(shape));
     value.kind = Kind::tensor;
@@ -46,7 +46,7 @@ struct PythonValue {
     return value;
   }
 
-  /// Of a dict or a list ("a/0/b"); made where a dict has no such key.
+  /// Returns the element of a dict or a list at a path such as "a/0/b". Adds missing dict keys.
   PythonValue& at(const std::string& path);
   void erase(const std::string& path);
   void save(const std::filesystem::path& path) const;
@@ -56,7 +56,7 @@ struct PythonValue {
   double real = 0.0;
   std::string text = {};
   checkpoint::Shape shape = {};
-  std::vector<PythonValue> items = {};  ///< of a dict: key, value, …
+  std::vector<PythonValue> items = {};  ///< elements; for a dict: key, value, key, value, …
 
  private:
   void push(checkpoint::pickle::Writer& writer, std::vector<const PythonValue*>& tensors) const;

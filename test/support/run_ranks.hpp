@@ -12,7 +12,7 @@
 
 namespace acc::test {
 
-/// What the ranks of a test job have in common.
+/// Settings shared by the ranks of a test job.
 struct Job {
   int world_size = 1;
   int num_machines = 1;
@@ -43,8 +43,8 @@ inline plugins::RuntimeSettings settings_of(const Job& job, int rank) {
   return settings;
 }
 
-/// Runs `body` once a rank, each on a thread of its own with its own handle on one in-process
-/// store. Rethrows the first rank's exception after all have ended.
+/// Runs `body` once per rank, each on its own thread with its own handle to one in-process store.
+/// After all threads have ended, rethrows the exception of the lowest rank that failed.
 inline void run_ranks(const Job& job,
                       const std::function<void(const plugins::RuntimeSettings&,
                                                std::unique_ptr<rendezvous::Store>)>& body) {

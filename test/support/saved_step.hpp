@@ -7,7 +7,7 @@
 
 namespace acc::test {
 
-/// What a program that counts its steps saves, and finds again.
+/// The saved state of a program that counts its steps, and the step in a loaded state.
 inline SavedState at_step(std::int64_t step) {
   return {.program = {{"step", step}}, .of_rank = {}};
 }

@@ -4,7 +4,7 @@
 
 namespace acc::test {
 
-/// What stands on a terminal after `bytes`; colours are left out.
+/// Returns the text that a terminal shows after it received `bytes`, without colours.
 inline std::string shown(const std::string& bytes) {
   std::string done;
   std::string line;

@@ -1,4 +1,4 @@
-"""The TCPStore protocol as bytes, and a client that takes nothing for granted."""
+"""Encodes the TCPStore protocol; a client that checks every reply."""
 import itertools
 import os
 import socket
@@ -35,7 +35,7 @@ def ping(nonce):
 
 
 class StoreClient:
-    """Blocks until it is answered. Every answer of a fixed kind is checked."""
+    """A blocking client. Checks every reply that has a fixed value."""
 
     nonces = itertools.count(os.getpid() << 8)
 

@@ -8,7 +8,7 @@
 
 namespace acc::test {
 
-/// A new empty folder, removed with all that is in it at the end.
+/// A new empty folder. The destructor removes it with its contents.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -31,7 +31,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// Names of what lies in a folder.
+/// Returns the names of the files and folders in a folder.
 inline std::set<std::string> names_in(const std::filesystem::path& folder) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

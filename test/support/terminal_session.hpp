@@ -20,8 +20,8 @@
 
 namespace acc::test {
 
-/// A program that leads a session on a pseudo-terminal of its own: a user's shell. Throws
-/// std::runtime_error, with what stands on the terminal, when what is awaited does not happen.
+/// A program that leads a session on its own pseudo-terminal, like a user's shell. Throws
+/// std::runtime_error, with the contents of the terminal, if an awaited event does not happen.
 class TerminalSession {
  public:
   explicit TerminalSession(const std::vector<std::string>& command) {
@@ -52,21 +52,21 @@ class TerminalSession {
     }
   }
 
-  /// As if `keys` were typed.
+  /// Sends `keys` as if a user typed them.
   void type(std::string_view keys) const {
     if (::write(terminal_.get(), keys.data(), keys.size()) != static_cast<ssize_t>(keys.size())) {
       throw std::runtime_error("cannot write to the terminal");
     }
   }
 
-  /// Returns what was written until the end of `text`, since the last call.
+  /// Waits for `text`. Returns the output since the last call, up to the end of `text`.
   std::string wait_for(std::string_view text) {
     const auto deadline = std::chrono::steady_clock::now() + kDeadline;
     std::size_t at = 0;
     while ((at = bytes_.find(text, seen_)) == std::string::npos) {
       if (!read_some(deadline)) {
-        throw std::runtime_error("waited for '" + std::string(text) + "' in vain; the terminal:\n" +
-                                 bytes_);
+        throw std::runtime_error("timeout while waiting for '" + std::string(text) +
+                                 "'; the terminal:\n" + bytes_);
       }
     }
     const std::string part = bytes_.substr(seen_, at + text.size() - seen_);
@@ -74,13 +74,13 @@ class TerminalSession {
     return part;
   }
 
-  /// Returns the wait status at the end, when nobody has the terminal open any more.
+  /// Waits until no process has the terminal open. Returns the wait status of the program.
   int wait() {
     const auto deadline = std::chrono::steady_clock::now() + kDeadline;
     while (read_some(deadline)) {
     }
     if (std::chrono::steady_clock::now() >= deadline) {
-      throw std::runtime_error("waited for the end in vain; the terminal:\n" + bytes_);
+      throw std::runtime_error("timeout while waiting for the end; the terminal:\n" + bytes_);
     }
     int status = 0;
     ::waitpid(pid_, &status, 0);
@@ -90,13 +90,13 @@ class TerminalSession {
 
   void signal(int signal) const { ::kill(pid_, signal); }
 
-  /// The user has gone: the terminal hangs up.
+  /// Hangs up the terminal, as if the user had closed it.
   void hang_up() { terminal_.reset(); }
 
   [[nodiscard]] const std::string& bytes() const noexcept { return bytes_; }
 
  private:
-  /// False: nothing came in time, or there is nobody left to write.
+  /// Reads some output. Returns false after the deadline, or if no process has the terminal open.
   bool read_some(std::chrono::steady_clock::time_point deadline) {
     pollfd ready{terminal_.get(), POLLIN, 0};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(

@@ -1,5 +1,5 @@
-/* A process in uninterruptible sleep for as long as it lives: it waits for the child of its vfork(),
- * which lives on. */
+/* A process that stays in uninterruptible sleep: the parent of a vfork() waits until the child
+ * exits or calls exec, and this child does neither. */
 #include <unistd.h>
 
 int main(void) {

@@ -10,10 +10,10 @@
 
 namespace acc::test {
 
-/// A model's parameters by name.
+/// The parameters of a model by name.
 using Weights = std::map<std::string, std::vector<float>>;
 
-/// The largest difference of two elements.
+/// Returns the largest absolute difference of two corresponding elements.
 inline double distance(const Weights& a, const Weights& b) {
   REQUIRE(a.size() == b.size());
   double most = 0.0;

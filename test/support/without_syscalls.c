@@ -1,5 +1,5 @@
 // without_syscalls NAME[,NAME…] PROGRAM [ARGUMENT…]: runs PROGRAM as on a kernel, or in a sandbox,
-// that lacks these system calls: they answer ENOSYS, in all its descendants too.
+// without these system calls: they fail with ENOSYS, also in all its descendants (seccomp).
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   for (char* name = strtok(argv[1], ","); name != NULL; name = strtok(NULL, ",")) {
     const int number = number_of(name);
     if (number < 0) {
-      fprintf(stderr, "without_syscalls: no such system call in its table: %s\n", name);
+      fprintf(stderr, "without_syscalls: unknown system call (add it to kCalls): %s\n", name);
       return 2;
     }
     if (forbid(number) != 0) {

@@ -9,8 +9,8 @@
 
 namespace acc::test {
 
-/// A worker's script: it has a child, and a grandchild that went into a session of its own. Each
-/// shows its pid.
+/// Script of a worker with two children, one of them in its own session. Each process prints its
+/// process ID.
 inline const std::string kFamily = R"(
   setsid sh -c 'echo "pid=$$ end"; exec sleep 1000' &
   sh -c 'echo "pid=$$ end"; exec sleep 1000' &
@@ -18,7 +18,7 @@ inline const std::string kFamily = R"(
   wait)";
 inline constexpr int kFamilySize = 3;
 
-/// The only child of a process.
+/// Returns the only child of a process.
 inline pid_t child_of(pid_t parent) {
   const std::string pid = std::to_string(parent);
   std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
@@ -35,7 +35,7 @@ inline pid_t supervisor_of(const Program& guardian) {
   return child_of(keeper_of(guardian));
 }
 
-/// Returns when the process has stopped, or has ended.
+/// Waits until the process has stopped or ended.
 inline void await_stop(pid_t pid) {
   const std::string file = "/proc/" + std::to_string(pid) + "/stat";
   std::string word;
@@ -44,7 +44,7 @@ inline void await_stop(pid_t pid) {
     if (!(stat >> word >> word >> state)) {
       return;
     }
-    std::this_thread::yield();  // nobody but the parent is told
+    std::this_thread::yield();  // polls: only the parent is notified
   }
 }
 

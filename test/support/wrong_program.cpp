@@ -1,14 +1,14 @@
-// wrong_program MISTAKE [RANK]: trains two units for two steps; every rank, or RANK alone, makes
+// wrong_program MISTAKE [RANK]: trains two units for two steps. Every rank, or only RANK, makes
 // the mistake. Exits with 0, or with the status of the error.
 //
-//   none       makes none
+//   none       makes no mistake
 //   write      writes a weight through the read-only view
 //   late       reads a weight after its scope
 //   later      reads a weight after the step
-//   handle     asks one unit for the parameter of the other
-//   backward   leaves out the last backward
+//   handle     requests the parameter of one unit from the other unit
+//   backward   omits the last backward
 //   gradient   opens a backward without writing a gradient
-//   shape      declares a weight in another size
+//   shape      declares a weight with another size
 
 #include "acc/runtime.hpp"
 

@@ -1,4 +1,4 @@
-"""A user's script, as Accelerate's documentation writes them: it knows nothing of its launcher."""
+"""A user's script in the style of Accelerate's documentation; independent of the launcher."""
 
 import torch
 from accelerate import Accelerator

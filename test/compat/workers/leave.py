@@ -5,9 +5,9 @@ import torch.distributed as dist
 
 
 def leave():
-    """Ends a rank that has done its work. torch 2.13's threads of gloo and DDP may abort a process
-    at the interpreter's own end ("terminate called without an active exception"): 8 of 25 runs of
-    torch_gloo.py under its own torchrun did."""
+    """Ends a rank that has finished, without the interpreter's exit. There torch 2.13's threads of gloo
+    and DDP may abort the process ("terminate called without an active exception"), also under
+    torchrun: in 8 of 25 runs of torch_gloo.py."""
     dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,5 +1,5 @@
-"""A user's script for torch.distributed. FAIL_RANK fails in attempt 0, once the ranks are connected,
-and is late in attempt 1: the others then look for it where it was."""
+"""A user's script for torch.distributed. FAIL_RANK fails in attempt 0 after the ranks are connected,
+and is late in attempt 1, so that the others could find its address of attempt 0 in the store."""
 
 import os
 import sys

@@ -1,9 +1,10 @@
-"""A GPT-2-shaped decoder in torch, by train_gpt's names: steps FIRST to LAST of a file of batches, on
-one rank as it is, on several sharded by FSDP 2; from and to folders of torch's own DCP.
+"""A GPT-2 style decoder in torch, with the parameter names of train_gpt. Trains steps FIRST to LAST of
+a file of batches, on one rank unsharded, on several sharded by FSDP 2. Loads and saves folders of
+torch's DCP.
 
     python torch_gpt.py BATCHES.npy FIRST LAST LAYERS,DIM,HEADS,VOCAB [--load DIR] [--save DIR]
 
-Rank 0 prints a JSON line: the losses of the steps.
+Rank 0 prints the losses of the steps as one line of JSON.
 """
 import argparse
 import json
@@ -25,7 +26,7 @@ MODEL, OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"  # Accelerate's names
 
 
 class Product(nn.Module):
-    """Weights as GPT-2 keeps them: [inputs, outputs]."""
+    """A linear layer with weights in GPT-2's layout: [inputs, outputs]."""
 
     def __init__(self, inputs, outputs):
         super().__init__()
@@ -111,7 +112,7 @@ def sharded(model):
 
 
 def adamw(model):
-    """train_gpt's."""
+    """The AdamW optimizer of train_gpt, with its parameter groups."""
     decayed = [p for p in model.parameters() if p.dim() == 2]
     others = [p for p in model.parameters() if p.dim() != 2]
     return torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1},
