@@ -83,10 +83,10 @@ class Server {
   /// that a dead worker sent could still arrive and write old values.
   void renew_store();
 
-  /// Stops accepting connections (only once `is_refusing` is false) and new jobs, but continues to
-  /// serve the connected agents. Calls `done` when the last agent has disconnected, at once if
-  /// there is none. `done` may destroy the server; it is not called if the server is destroyed
-  /// earlier.
+  /// Accepts no new jobs and, unless `is_refusing`, no new connections, but continues to serve the
+  /// connected agents. Calls `done` when the last agent has disconnected (at once if there is none)
+  /// and the server is not refusing any more. `done` may destroy the server; it is not called if
+  /// the server is destroyed earlier.
   void retire(std::function<void()> done);
 
   /// Stops accepting connections and requests, sends the queued replies, then closes each
