@@ -10,7 +10,7 @@ bool AgentSession::step(std::string_view& bytes, std::string& /*out*/) {
   if (!said_hello_) {
     // Compares the bytes received so far: a wrong version is refused before the hello is complete.
     if (bytes.substr(0, kHello.size()) != kHello.substr(0, bytes.size())) {
-      throw Error(Errc::protocol, "neither a store client nor an agent of this version");
+      throw Error(Errc::protocol, "not an agent that speaks this version of the agent protocol");
     }
     if (bytes.size() < kHello.size()) {
       return false;

@@ -20,7 +20,7 @@ void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
   if (found == by_agent_.end()) {
     const auto* enter = std::get_if<Enter>(&message);
     if (enter == nullptr) {
-      throw Error(Errc::protocol, "an agent speaks that has not said who it is");
+      throw Error(Errc::protocol, "the first message of an agent is not Enter");
     }
     found = by_agent_.emplace(agent, job_of(*enter, now)).first;
   }
@@ -74,7 +74,7 @@ Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
     return found->second;
   }
   if (is_closed_) {
-    throw Error(Errc::protocol, "this rendezvous is about to end");
+    throw Error(Errc::protocol, "the rendezvous server is shutting down: it accepts no new job");
   }
   make_room(Agents::bytes_of(enter.machine) + Membership::bytes_to_found(enter));
   jobs_.push_back({enter.run_id, Membership(enter.run_id, enter.terms, enter.times)});

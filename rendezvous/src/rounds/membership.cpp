@@ -172,7 +172,7 @@ void Membership::go_on() {
 }
 
 void Membership::hear(Agent& /*agent*/, Enter&& /*message*/) {
-  throw Error(Errc::protocol, "an agent says twice who it is");
+  throw Error(Errc::protocol, "an agent sent a second Enter message");
 }
 
 void Membership::hear(Agent& agent, Rejoin&& message) {
@@ -180,7 +180,7 @@ void Membership::hear(Agent& agent, Rejoin&& message) {
     return;  // crossed the Settled message that cancels the restart
   }
   if (agent.state != State::settled) {
-    throw Error(Errc::protocol, "an agent joins again whose round is not over");
+    throw Error(Errc::protocol, "an agent sent Rejoin before its round was over");
   }
   agent.machine.store_port = message.store_port;
   agents_.move_to(agent, State::waiting);
@@ -233,8 +233,9 @@ void Membership::remove(Agent& agent, const std::string& why) {
 void Membership::look_at(Agent& agent) {
   if (now_ - std::max(agent.last_heard, alive_since_) >= times_.heartbeat) {
     const std::string limit = seconds(times_.heartbeat);
-    send(agent.id, Dropped{Dropped::Why::lost, "the server heard nothing of it for " + limit});
-    return remove(agent, "nothing was heard of it for " + limit);
+    send(agent.id,
+         Dropped{Dropped::Why::lost, "the server received no heartbeat from it for " + limit});
+    return remove(agent, "no heartbeat from it for " + limit);
   }
   if (now_ >= limit_of(agent)) {
     const std::optional<int> given = agent.machine.machine_rank;

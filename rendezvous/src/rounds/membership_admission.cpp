@@ -94,7 +94,7 @@ bool Membership::claim_rank(AgentId id, const Enter& enter) {
     if (has_formed_) {
       drop_stranger(
           id, Dropped::Why::config,
-          fmt::format("the job has started with {}, which was here before", describe(owned)));
+          fmt::format("the job has already started with {}", describe(owned)));
       return false;
     }
     if (!is_same) {
@@ -104,7 +104,7 @@ bool Membership::claim_rank(AgentId id, const Enter& enter) {
                              rank, owned.host, owned.pid, machine.host, machine.pid));
       return false;
     }
-    drop(owner, Dropped::Why::lost, "this agent has connected anew");
+    drop(owner, Dropped::Why::lost, "this agent has reconnected");
   }
   if (enter.only_asks) {
     return true;
@@ -222,7 +222,7 @@ bool Membership::is_misled() const {
 std::string Membership::misled_reason() const {
   return fmt::format(
       "{} serves the job '{}' there, not the job '{}': choose another --main_process_port for one "
-      "of them, or the same run id where they are one",
+      "of them, or use the same run id if they are one job",
       describe(*beside_->server_), beside_->run_id_, run_id_);
 }
 
@@ -234,13 +234,14 @@ std::string Membership::timeout_reason(const Agent& agent) const {
   if (terms_.ranks_are_given && !has_formed_) {
     const std::vector<int> missing = missing_.lowest(kMaxNamed + 1);
     return fmt::format(
-        "{} did not come within {}{}; {} of {} machines are here: start acclaunch there with the "
-        "same flags and --machine_rank {}",
+        "timeout: {} did not join within {}{}; {} of {} machines are here: start acclaunch there "
+        "with the same flags and --machine_rank {}",
         machine_ranks(missing), limit, what_is_beside(), claims_.size(), terms_.num_machines,
         list_of(missing, " or "));
   }
   return fmt::format(
-      "{} of {} machines came within {}{}: start acclaunch on the others with the same flags",
+      "timeout: only {} of {} machines joined within {}{}: start acclaunch on the others with the "
+      "same flags",
       most_waiting_, wanted(terms_), limit, what_is_beside());
 }
 

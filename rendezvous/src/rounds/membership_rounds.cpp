@@ -253,7 +253,7 @@ void Membership::hear(Agent& agent, Report&& message) {
     return;  // the round was closed without this report (settle_without_the_slow)
   }
   if (agent.state != State::running && agent.state != State::leaving) {
-    throw Error(Errc::protocol, "an agent reports whose workers do not run");
+    throw Error(Errc::protocol, "an agent sent Report while it has no running workers");
   }
   const int rank = *agent.rank;
   if (message.failed && phase_ == Phase::running) {
@@ -304,7 +304,7 @@ void Membership::settle_without_the_slow() {
                       1,
                       false,
                       Cause::other,
-                      fmt::format("the workers of {} did not end for the restart",
+                      fmt::format("the workers of {} did not stop in time for the restart",
                                   name_of(slow, attempt_.host(slow)))};
   }
   for (Agent* agent : agents_.in({State::leaving})) {

@@ -98,7 +98,7 @@ std::string disagreement(const Machine& machine, const Terms& terms, const Machi
     return differ("--num_machines", terms.num_machines, other_terms.num_machines);
   }
   if (terms.min_machines != other_terms.min_machines) {
-    return differ("a minimum of machines of", terms.min_machines, other_terms.min_machines);
+    return differ("a minimum number of machines of", terms.min_machines, other_terms.min_machines);
   }
   if (terms.num_processes != other_terms.num_processes) {
     return differ("--num_processes", terms.num_processes, other_terms.num_processes);

@@ -20,9 +20,10 @@ TEST_CASE_FIXTURE(Elastic, "who is silent for too long is lost") {
   world.wait(4900ms, {1, 3});
   check_no_more({1, 2, 3});
   world.wait(100ms, {1, 3});
-  CHECK(world.heard<Dropped>(2) == Dropped{Why::lost, "the server heard nothing of it for 5 s"});
+  CHECK(world.heard<Dropped>(2) ==
+        Dropped{Why::lost, "the server received no heartbeat from it for 5 s"});
   CHECK(all_heard<Ends>({1, 3}).end.reason ==
-        "machine 1 (host2) is lost: nothing was heard of it for 5 s");
+        "machine 1 (host2) is lost: no heartbeat from it for 5 s");
   report({1, 3});
   rejoin({1, 3});
   formed({1, 3});
@@ -258,7 +259,7 @@ TEST_CASE_FIXTURE(Fixture, "slow machines are not waited for, and not started ag
   const auto settlement = all_heard<Settled>({1, 2}).settlement;
   CHECK(settlement.end ==
         AttemptEnd{1, "host2", 1, false, Cause::other,
-                   "the workers of machine 1 (host2) did not end for the restart"});
+                   "the workers of machine 1 (host2) did not stop in time for the restart"});
   CHECK(settlement.machines ==
         std::vector<MachineWord>{{0, "host1", "report of 1"}, {1, "host2", ""}});
   report({2});

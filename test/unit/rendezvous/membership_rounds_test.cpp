@@ -54,8 +54,8 @@ TEST_CASE_FIXTURE(Elastic, "each machine waits as long as it was told to") {
   world.wait(1s, {1});
   CHECK(world.heard<Dropped>(1) ==
         Dropped{Why::timeout,
-                "1 of 2 to 4 machines came within 60 s: start acclaunch on the others with the "
-                "same flags"});
+                "timeout: only 1 of 2 to 4 machines joined within 60 s: start acclaunch on the "
+                "others with the same flags"});
   CHECK(world.num_jobs() == 0);
 }
 
@@ -76,7 +76,7 @@ TEST_CASE_FIXTURE(Elastic, "the limit counts anew from where there are too few")
   world.wait(2900ms);
   check_no_more({1});
   world.wait(100ms);
-  CHECK(contains(world.heard<Dropped>(1).reason, "1 of 2 to 4 machines came within 3 s"));
+  CHECK(contains(world.heard<Dropped>(1).reason, "1 of 2 to 4 machines joined within 3 s"));
 }
 
 TEST_CASE_FIXTURE(Elastic, "no beat is needed for a deadline to be met") {

@@ -41,7 +41,8 @@ TEST_CASE_FIXTURE(Fixture, "machines that were started differently are refused, 
       {{.num_machines = 3, .min_machines = 2},
        "--num_machines 3, machine host1 (pid 1001) with --num_machines 2"},
       {{.num_machines = 2, .min_machines = 1},
-       "a minimum of machines of 1, machine host1 (pid 1001) with a minimum of machines of 2"},
+       "a minimum number of machines of 1, machine host1 (pid 1001) with a minimum number of "
+       "machines of 2"},
       {{.num_machines = 2, .min_machines = 2, .num_processes = 9},
        "--num_processes 9, machine host1 (pid 1001) with --num_processes 0"},
       {{.num_machines = 2, .min_machines = 2, .max_restarts = 2},
@@ -111,7 +112,7 @@ TEST_CASE_FIXTURE(Fixture, "what no agent says is a violation, and nothing begin
 
 TEST_CASE_FIXTURE(Fixture, "a message that no race explains is a violation, and changes nothing") {
   enter({1});
-  CHECK(contains(error_of([&] { enter({1}); }), "protocol: an agent says twice who it is"));
+  CHECK(contains(error_of([&] { enter({1}); }), "protocol: an agent sent a second Enter message"));
   CHECK(contains(error_of([&] { rejoin({1}); }), "protocol: "));
   CHECK(contains(error_of([&] { report({1}); }), "protocol: "));
   enter({2});
@@ -290,8 +291,8 @@ TEST_CASE_FIXTURE(Static, "who waits at another job's rendezvous hears whose it 
   CHECK(world.heard<Dropped>(1) ==
         Dropped{Why::config,
                 "machine 0 (host0, pid 1000) serves the job 'run' there, not the job 'other': "
-                "choose another --main_process_port for one of them, or the same run id where they "
-                "are one"});
+                "choose another --main_process_port for one of them, or use the same run id if "
+                "they are one job"});
   Enter asking = introduction(0);
   asking.run_id = "other";
   asking.only_asks = true;
@@ -337,7 +338,7 @@ TEST_CASE_FIXTURE(Static, "a late comer hears who has its rank") {
   run({0, 1, 2});
   world.say(9, introduction(1));
   CHECK(world.heard<Dropped>(9).reason ==
-        "the job has started with machine 1 (host1, pid 1001), which was here before");
+        "the job has already started with machine 1 (host1, pid 1001)");
 }
 
 TEST_CASE_FIXTURE(Static, "the limit names the machines that never came") {
@@ -349,13 +350,13 @@ TEST_CASE_FIXTURE(Static, "the limit names the machines that never came") {
   world.wait(500ms, {0, 1});
   CHECK(world.heard<Dropped>(0) ==
         Dropped{Why::timeout,
-                "machine rank 2 did not come within 0.5 s; 2 of 3 machines are here: start "
-                "acclaunch there with the same flags and --machine_rank 2"});
+                "timeout: machine rank 2 did not join within 0.5 s; 2 of 3 machines are here: "
+                "start acclaunch there with the same flags and --machine_rank 2"});
   check_no_more({1});
   world.wait(40s, {1});
   while (const auto message = next(1)) {
     if (const auto* dropped = std::get_if<Dropped>(&*message)) {
-      CHECK(contains(dropped->reason, "machine rank 2 did not come within 60 s"));
+      CHECK(contains(dropped->reason, "timeout: machine rank 2 did not join within 60 s"));
     }
   }
   CHECK(world.num_jobs() == 0);

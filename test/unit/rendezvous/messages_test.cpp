@@ -156,10 +156,10 @@ TEST_CASE("bytes that cannot be right are refused as soon as they are seen") {
   check_refused(std::string("\x05\0\0\0\x07", 5), "a byte is 7 where 0 to 6", take_agent);
   check_refused(std::string("\x05\0\0\0\x08", 5), "a byte is 8 where 0 to 7", take_server_message);
   check_refused(frame("\x02x"), "a message is 1 bytes longer", take_agent);
-  check_refused(frame("\x01x"), "a field of 2 bytes has 1 left", take_agent);
+  check_refused(frame("\x01x"), "a field needs 2 bytes, its message has 1 left", take_agent);
   check_refused(frame(std::string("\x05\x02\0\0\0\0", 6)), "a byte is 2 where 0 to 1", take_agent);
-  check_refused(frame(std::string("\x05\0\x09\0\0\0ab", 8)), "a field of 9 bytes has 2 left",
-                take_agent);
+  check_refused(frame(std::string("\x05\0\x09\0\0\0ab", 8)),
+                "a field needs 9 bytes, its message has 2 left", take_agent);
   check_refused(frame(std::string("\x07\x04\0\0\0\0", 6)), "a byte is 4 where 0 to 3",
                 take_server_message);
   const std::string bomb = std::string("\x03", 1) + std::string(12, '\0') +
