@@ -79,8 +79,8 @@ asio::awaitable<std::optional<Round>> Agent::Impl::rejoin(std::uint16_t store_po
 }
 
 /// Waits until a round is formed. Connects again if the connection is lost: a server that goes away
-/// while machines wait may be restarted. There is a back-off pause before each further connection, so
-/// that a server that closes every connection is not flooded.
+/// while machines wait may be restarted. There is a back-off pause before each further connection,
+/// so that a server that closes every connection is not flooded.
 asio::awaitable<std::optional<Round>> Agent::Impl::await_round() {
   Backoff backoff;
   while (!round_) {
