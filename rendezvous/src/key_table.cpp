@@ -13,8 +13,8 @@
 namespace acc::rendezvous {
 namespace {
 
-// Estimated memory of one key, queue, queue entry and awaited name, without its text: objects, nodes
-// of the containers and the allocator's overhead.
+// Estimated memory of one key, queue, queue entry and awaited name, without its text: objects,
+// nodes of the containers and the allocator's overhead.
 constexpr std::size_t kKeyBytes = 128;
 constexpr std::size_t kQueueBytes = 768;
 constexpr std::size_t kEntryBytes = 64;
