@@ -106,7 +106,7 @@ TEST_CASE("bad input ends with status 2, and says where it is and what was expec
       {"", {"--log_level", "inof"}, {}, "got \"inof\"; did you mean \"info\"?"},
       {"", {"--host", "0.0.0.0:29500"}, {}, "the port is a setting of its own"},
       {"", {"--host", "*,127.0.0.1"}, {}, "\"*\" is every interface already"},
-      {"", {"--host", "unix:"}, {}, "expected a path of 1..107 bytes behind unix:"},
+      {"", {"--host", "unix:"}, {}, "expected a path of 1..107 bytes after unix:"},
       {"", {"--host", ","}, {}, "host must name at least one"},
       {"",
        {},

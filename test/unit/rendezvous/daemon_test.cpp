@@ -185,12 +185,12 @@ TEST_CASE("the Unix socket of a dead daemon is replaced, that of a live one is n
   CHECK(test::pong(7) == ping_over(socket.path()));
 }
 
-TEST_CASE("a file that is no socket is left alone") {
+TEST_CASE("a file that is not a socket is left alone") {
   const SocketPath socket;
   std::ofstream(socket.path()) << "mine";
   Daemon daemon({"--host", socket.host()});
   CHECK(daemon.wait() == 1);
-  CHECK_MESSAGE(contains(daemon.err(), "a file, which is no socket"), daemon.err());
+  CHECK_MESSAGE(contains(daemon.err(), "a file, which is not a socket"), daemon.err());
   CHECK(test::text_of(socket.path()) == "mine");
 }
 

@@ -178,11 +178,11 @@ TEST_CASE("the encoder refuses what a server would") {
   };
   CHECK(test::contains(
       error({.opcode = Opcode::get, .keys = {std::string(wire::kMaxKeyBytes + 1, 'k')}}),
-      "invalid_argument: a store key may have 8192 bytes, this has 8193"));
+      "invalid_argument: a store key may have at most 8192 bytes, this one has 8193"));
   CHECK(test::contains(error({.opcode = Opcode::set,
                               .keys = {"k"},
                               .values = {std::string(wire::kMaxValueBytes + 1, 'v')}}),
-                       "a store value may have 8388608 bytes"));
+                       "a store value may have at most 8388608 bytes"));
   CHECK(test::contains(
       error({.opcode = Opcode::wait, .keys = std::vector<std::string>(wire::kMaxKeys + 1)}),
       "131072 keys"));
