@@ -104,7 +104,7 @@ TEST_CASE("bad input ends with status 2, and says where it is and what was expec
       {"", {"--idle_timeout", "5"}, {}, "--idle_timeout must be a time (such as 500ms or 2h)"},
       {"", {"--stop_timeout", "2h"}, {}, "0..1h, got \"2h\""},
       {"", {"--log_level", "inof"}, {}, "got \"inof\"; did you mean \"info\"?"},
-      {"", {"--host", "0.0.0.0:29500"}, {}, "the port is a setting of its own"},
+      {"", {"--host", "0.0.0.0:29500"}, {}, "use `port` for the port"},
       {"", {"--host", "*,127.0.0.1"}, {}, "\"*\" is every interface already"},
       {"", {"--host", "unix:"}, {}, "expected a path of 1..107 bytes after unix:"},
       {"", {"--host", ","}, {}, "host must name at least one"},
@@ -119,7 +119,7 @@ TEST_CASE("bad input ends with status 2, and says where it is and what was expec
       {"port: [1]\n", {}, {}, "c.yaml:1: port must be an integer 0..65535, got a list"},
       {"host: {a: b}\n", {}, {}, "c.yaml:1: host must be names joined by commas, got a block"},
       {"host: [[a]]\n", {}, {}, "host must be a list of words"},
-      {"config_file: x\n", {}, {}, "c.yaml:1: config_file cannot stand in a file"},
+      {"config_file: x\n", {}, {}, "c.yaml:1: config_file is not allowed in a file"},
       {"port: {\n", {}, {}, "not valid YAML"},
       {"- port\n", {}, {}, "c.yaml:1: expected lines of \"key: value\""},
   };
@@ -148,10 +148,10 @@ TEST_CASE("everything that is wrong is said at once") {
   CHECK_FALSE(contains(outcome.err, "red\";"));
 }
 
-TEST_CASE("a variable that is no setting is warned of") {
+TEST_CASE("a variable that is not a setting causes a warning") {
   test::Daemon daemon({"--port", "0"}, {{"ACC_RENDEZVOUS_SERVICE_HOST", "10.0.0.1"}});
   daemon.port();
-  daemon.wait_for_text("ACC_RENDEZVOUS_SERVICE_HOST is no setting");
+  daemon.wait_for_text("ACC_RENDEZVOUS_SERVICE_HOST is not a setting");
 }
 
 TEST_CASE("--help and docs/rendezvous.md have every setting") {

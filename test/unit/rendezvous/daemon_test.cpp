@@ -232,7 +232,8 @@ TEST_CASE("it takes the descriptors that it may have, and says when they are too
   acc::test::Program few({"/bin/sh", "-c",
                           "ulimit -Sn 50; ulimit -Hn 100; exec " + std::string(test::kDaemon) +
                               " --port 0 --max_connections 1000"});
-  few.wait_for_text("max_connections is 1000, but 100 descriptors are all");
+  few.wait_for_text(
+      "max_connections is 1000, but this process may open at most 100 file descriptors");
   for (const std::string fitting : {" --max_connections 100", ""}) {
     CAPTURE(fitting);
     acc::test::Program enough({"/bin/sh", "-c",
