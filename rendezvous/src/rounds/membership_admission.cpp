@@ -55,8 +55,7 @@ bool Membership::admit(AgentId id, const Enter& enter) {
   if (phase_ == Phase::over) {
     drop_stranger(
         id, Dropped::Why::over,
-        fmt::format("the job '{}' has ended {} s ago; give a new one a --rdzv_id of its "
-                    "own",
+        fmt::format("the job '{}' has ended {} s ago; start a new job with another --rdzv_id",
                     run_id_, std::chrono::floor<std::chrono::seconds>(now_ - over_since_).count()));
     return false;
   }
