@@ -301,7 +301,8 @@ TEST_CASE_FIXTURE(Elastic, "a finished elastic job refuses late machines for a w
   enter({3});
   CHECK(
       world.heard<Dropped>(3) ==
-      Dropped{Why::over, "the job 'run' has ended 7 s ago; start a new job with another --rdzv_id"});
+      Dropped{Why::over,
+              "the job 'run' has ended 7 s ago; start a new job with another --rdzv_id"});
   world.wait(23s);
   CHECK(world.num_jobs() == 0);
   CHECK_FALSE(world.has_deadline());
