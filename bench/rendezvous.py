@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The store's server beside torch's, and beside one that only moves bytes.
+"""Compares acc-rendezvous with PyTorch's TCPStore server and with a server that only moves bytes.
 
     bench/rendezvous.py [--python PYTHON] [--rounds 9] [--seconds 0.5] [--only ops,join,memory,rounds]
 
-The servers, fresh processes for each line, take short turns in any order, so that a busy machine slows
-all of them alike; figures are medians. "bare" (rendezvous/bare_server.cpp) answers canned bytes: what
-is left to gain. The clients are one thread in a closed loop (rendezvous/store_load.cpp). CPU seconds
-are the server's, of all its threads.
+Each line of the output starts fresh server processes. They are measured in short turns in random order,
+so that other load on the machine affects all of them equally; the values are medians. "bare"
+(rendezvous/bare_server.cpp) sends prepared replies and shows how much could still be gained. The load
+generator is one thread in a closed loop (rendezvous/store_load.cpp). CPU seconds are those of all
+threads of the server.
 """
 import argparse
 import contextlib
@@ -28,7 +29,7 @@ print(f"listening on 127.0.0.1:{store.port}", flush=True)
 sys.stdin.read()
 """
 
-# As many agents as threads of one process: what an agent of torchrun does to find its round.
+# torchrun's agents as threads of one process: each does what an agent of torchrun does to form a round.
 TORCH_ROUND = """
 import sys, threading, time
 from torch.distributed.elastic.rendezvous import RendezvousParameters
@@ -49,9 +50,9 @@ print((time.perf_counter() - start) * 1000, flush=True)
 import os; os._exit(0)
 """
 
-AIMS = """aims: 95 % of bare's operations, never behind torch; half of torch's CPU for an operation, or
-      within 15 % of bare's; a million pipelined operations a second; p99 at 4096 connections within
-      10 % of bare's; 1024 clients joined in 55 ms; 4 KB for an idle connection; a round of 10,000
+AIMS = """aims: 95 % of bare's operations and at least torch's; half of torch's CPU time per operation, or
+      within 15 % of bare's; a million pipelined operations per second; p99 at 4096 connections within
+      10 % of bare's; 1024 clients joined in 55 ms; 4 KB per idle connection; a round of 10,000
       agents in 2 s"""
 
 MIXES = [(1, 1), (64, 1), (512, 1), (4096, 1), (1, 16), (64, 16), (512, 16)]
@@ -63,12 +64,12 @@ KEYS = 1_000_000
 
 
 def servers(program, python):
-    """Name -> command of a server that prints the port it listens on."""
+    """Returns a dict from name to the command of a server that prints the port it listens on."""
     found = {"acc": [program, "--port", "0"], "bare": [str(BIN / "bare_server")]}
     if python:
         found["torch"] = [python, "-c", TORCH]
     else:
-        print("neither --python nor ACC_PEERS_PYTHON is given: no torch", file=sys.stderr)
+        print("no comparison with torch: neither --python nor ACC_PEERS_PYTHON is given", file=sys.stderr)
     return found
 
 
@@ -83,7 +84,7 @@ class Server:
         self.pid = self.process.pid
 
     def rss(self):
-        """Bytes."""
+        """Returns the resident memory in bytes."""
         return kib(self.pid, "status", "VmRSS") * 1024
 
     def end(self):
@@ -142,7 +143,7 @@ def torch_round(server, python):
 
 
 def rounds(commands, repeats, python):
-    """Agents that find their ranks: ours at our server, torch's at torch's."""
+    """Measures how long agents take to form a round: acclaunch's at acc-rendezvous, torch's at torch's."""
     for agents in [TORCH_AGENTS, *ROUNDS]:
         runs = []
         for _ in range(repeats):
@@ -150,15 +151,15 @@ def rounds(commands, repeats, python):
                 runs.append(round_of(server, agents))
         first, following = (statistics.median(run[figure] for run in runs)
                             for figure in ("first_ms", "next_ms"))
-        print(f"round of {agents} agents: {first:.1f} ms; after a lost one {following:.1f} ms")
+        print(f"round of {agents} agents: {first:.1f} ms; after the loss of one {following:.1f} ms")
         if agents == TORCH_AGENTS and python:
             with serving(commands["torch"]) as server:
                 peer = torch_round(server, python)
-            print(f"    torch's agents, connected already: {peer:.0f} ms, {peer / first:.0f}x")
+            print(f"    torch's agents, already connected: {peer:.0f} ms, {peer / first:.0f}x")
 
 
 def compare(title, commands, rounds, measure):
-    """A row for each figure: every server's median, and ours by theirs."""
+    """Prints one row per metric: each server's median, and the ratio of acc to each other one."""
     seen = {name: [] for name in commands}
     with contextlib.ExitStack() as running:
         started = {name: running.enter_context(serving(command))
@@ -180,7 +181,7 @@ def main():
     parser.add_argument("--program", default=str(BIN / "acc-rendezvous"))
     parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON"))
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each mix")
+    parser.add_argument("--seconds", type=float, default=0.5, help="duration of each mix")
     parser.add_argument("--only", default="ops,join,memory,rounds")
     options = parser.parse_args()
     parts = options.only.split(",")

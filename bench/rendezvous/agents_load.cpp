@@ -1,11 +1,12 @@
-// The agents of one job, all on one thread: how long a round takes.
+// Measures how long the server takes to form a round. Simulates all agents of one job on one
+// thread.
 //
 // agents_load PORT AGENTS
-//     first_ms: from the first connect until every agent has its place in round 0.
-//     next_ms:  from the moment in which one agent's connection breaks until all others, which have
-//               heard of it, reported and joined again, have their places in round 1.
+//     first_ms: time from the first connect until every agent has received Formed of round 0.
+//     next_ms:  time from the loss of one agent's connection until all others have received Ends,
+//               reported, rejoined and received Formed of round 1.
 //
-// Prints one JSON object.
+// Prints one JSON object; times are in milliseconds.
 #include "loopback.hpp"
 #include "rounds/messages.hpp"
 
@@ -62,7 +63,7 @@ class Load {
       const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                    static_cast<int>(kPatience.count()));
       if (count <= 0) {
-        fail(fmt::format("round {} does not come: {} of {} agents are in it", round, in_round_,
+        fail(fmt::format("round {} was not formed: {} of {} agents are in it", round, in_round_,
                          agents_.size()));
       }
       for (int i = 0; i < count; ++i) {
@@ -133,7 +134,7 @@ class Load {
       const ssize_t count =
           send(agent.socket.get(), agent.unsent.data(), agent.unsent.size(), MSG_NOSIGNAL);
       if (count < 0) {
-        return;  // it will be writable
+        return;  // the rest is sent when the socket is writable
       }
       agent.unsent.erase(0, static_cast<std::size_t>(count));
     }

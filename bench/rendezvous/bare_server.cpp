@@ -1,7 +1,7 @@
-// What the kernel alone allows: a server of the store's protocol that finds where each request ends
-// and answers canned bytes. It has no table, so nothing but sockets and framing costs time.
+// Baseline for the store's server: parses only where each request ends and sends prepared replies.
+// It has no key table, so it measures the cost of sockets and framing alone.
 //
-// bare_server: prints its port, serves until its stdin closes.
+// bare_server: prints its port and serves until its standard input is closed.
 #include "loopback.hpp"
 #include "wire/frames.hpp"
 
@@ -23,7 +23,7 @@ using wire::Opcode;
 constexpr int kBatch = 256;
 constexpr int kValueBytes = 32;
 
-/// Bytes of the field at `bytes`; nothing while they are not all here.
+/// Returns the size in bytes of the field at the start of `bytes`; nothing while it is incomplete.
 std::optional<std::size_t> field_size(char field, std::string_view bytes) {
   std::size_t size = field == 'u' ? 4 : 8;
   if (field == 'k' || field == 'v') {
@@ -35,7 +35,7 @@ std::optional<std::size_t> field_size(char field, std::string_view bytes) {
   return bytes.size() < size ? std::nullopt : std::optional(size);
 }
 
-/// Bytes of the first frame, as above.
+/// Returns the size in bytes of the first frame; nothing while it is incomplete.
 std::optional<std::size_t> frame_size(std::string_view bytes) {
   const wire::Shape& shape = wire::kShapes.at(static_cast<unsigned char>(bytes.front()));
   std::size_t size = 1;
@@ -59,7 +59,7 @@ std::optional<std::size_t> frame_size(std::string_view bytes) {
   return size;
 }
 
-/// What each command is answered with, but for PING, which hears its nonce.
+/// Returns the prepared reply of each command, except PING, whose reply is its nonce.
 std::array<std::string, wire::kShapes.size()> canned_replies() {
   std::array<std::string, wire::kShapes.size()> replies;
   for (std::size_t op = 0; op < replies.size(); ++op) {

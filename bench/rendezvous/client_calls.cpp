@@ -1,5 +1,6 @@
-// Calls the store at 127.0.0.1:PORT from one thread, COUNT times each: one by one, and in batches
-// of BATCH through a pipeline. Prints calls per second as JSON.
+// Measures the store client: calls the store at 127.0.0.1:PORT from one thread, COUNT times per
+// type of call, one by one and in batches of BATCH requests (Pipeline). Prints calls per second as
+// JSON.
 #include "acc/rendezvous/tcp_store.hpp"
 
 #include <algorithm>

@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <string>
 
-/// What the loads and the bare server have in common.
+/// Helpers shared by the load generators and the baseline server.
 namespace acc::bench {
 
 [[noreturn]] inline void fail(const std::string& what) {
@@ -36,7 +36,7 @@ inline sockaddr_in loopback(std::uint16_t port) {
   return address;
 }
 
-/// Neither it nor what it accepts blocks or delays small frames.
+/// Returns a non-blocking TCP socket with TCP_NODELAY; sockets accepted from it inherit the option.
 inline UniqueFd new_socket() {
   UniqueFd fd(checked(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), "socket"));
   const int on = 1;
@@ -44,7 +44,7 @@ inline UniqueFd new_socket() {
   return fd;
 }
 
-/// Begins to connect.
+/// Starts to connect a new socket to a port of 127.0.0.1.
 inline UniqueFd connect_to(std::uint16_t port) {
   UniqueFd fd = new_socket();
   const sockaddr_in address = loopback(port);

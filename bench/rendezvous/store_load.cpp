@@ -1,17 +1,18 @@
-// Clients of a store, all on one thread: what rendezvous.py measures servers with.
+// Load generator for store servers, used by rendezvous.py: many clients on one thread.
 //
 // store_load PORT mix CONNECTIONS IN_FLIGHT SECONDS PID
-//     Each connection keeps so many requests in flight: 40 % GET, 25 % SET (and a PING that tells
-//     when it is done), 25 % ADD, 10 % WAIT for a key that is there. PID is the server's.
+//     Each connection keeps IN_FLIGHT requests in flight: 40 % GET, 25 % SET (followed by a PING,
+//     whose reply shows that the SET is done), 25 % ADD, 10 % WAIT for an existing key. PID is the
+//     server's process id, for its CPU time.
 // store_load PORT join CLIENTS add_wait|barrier
-//     From the first connect until all are released. Each client says hello and, when that is
-//     answered, comes to the barrier.
+//     Measures the time from the first connect until all clients are released from a barrier. Each
+//     client completes the handshake before it enters the barrier.
 // store_load PORT hold CONNECTIONS
-//     Holds them, idle, until stdin closes.
+//     Keeps idle connections open until its standard input is closed.
 // store_load PORT fill KEYS
-//     Stores keys of 16 bytes with values of 32.
+//     Stores keys of 16 bytes with values of 32 bytes.
 //
-// Prints one JSON object, when the figures are known.
+// Prints one JSON object when the measurement is complete.
 #include "loopback.hpp"
 #include "wire/frames.hpp"
 
@@ -48,7 +49,7 @@ constexpr std::size_t kValueBytes = 32;
 constexpr auto kPatience = std::chrono::seconds(60);
 constexpr Seconds kWarmUp{0.3};
 
-/// A request, and the bytes of its reply; kSized: a length and so many bytes.
+/// A request and the size of its reply in bytes; kSized: the reply is a length and that many bytes.
 struct Command {
   static constexpr int kSized = -1;
   std::string bytes;
@@ -81,7 +82,8 @@ std::string key(int i) {
   return fmt::format("/bench/key{}", i);
 }
 
-/// The mix, drawn once: a connection takes them one after the other, each from a place of its own.
+/// The sequence of requests of `mix`, drawn once. Each connection starts at a different position of
+/// it.
 std::vector<Command> mixed_commands() {
   std::vector<Command> commands;
   std::mt19937 random(1);  // NOLINT: the same requests in every run
@@ -102,7 +104,7 @@ std::vector<Command> mixed_commands() {
   return commands;
 }
 
-/// One client: what it still has to send, and what it waits for.
+/// One client: its unsent requests and its pending replies.
 class Client {
  public:
   explicit Client(std::uint16_t port) : fd_(acc::bench::connect_to(port)) {}
@@ -116,7 +118,7 @@ class Client {
     }
   }
 
-  /// As far as the socket takes it; false while something is left.
+  /// Sends as much as the socket accepts; false if bytes are left.
   bool flush() {
     while (!unsent_.empty()) {
       const ssize_t count = send(fd(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL);
@@ -131,7 +133,7 @@ class Client {
     return true;
   }
 
-  /// Calls `done` for each reply that is complete, with its bytes and when it was asked for.
+  /// Calls `done` for each complete reply, with its bytes and the time of its request.
   template <typename Done>
   void receive(Done&& done) {
     static std::array<char, 256 * 1024> buffer;
@@ -174,7 +176,7 @@ class Client {
   std::deque<Pending> pending_;
 };
 
-/// All clients, and which of them can go on.
+/// All clients, and an epoll set of their sockets.
 class Clients {
  public:
   Clients(std::uint16_t port, int count) {
@@ -187,7 +189,8 @@ class Clients {
 
   std::deque<Client>& all() { return clients_; }
 
-  /// `readable` is called for clients with bytes to receive, until `stop` says so.
+  /// Runs the event loop until `stop` returns true. Calls `readable` for each client that can
+  /// receive.
   template <typename Readable, typename Stop>
   void run(Readable&& readable, Stop&& stop) {
     std::array<epoll_event, 1024> events{};
@@ -218,13 +221,13 @@ class Clients {
     run([&](Client& client) { client.receive([&](auto, auto) { --left; }); },
         [&] {
           if (Clock::now() > limit) {
-            fail(fmt::format("{} clients were not greeted", left));
+            fail(fmt::format("timeout: {} clients have no reply to the handshake", left));
           }
           return left == 0;
         });
   }
 
-  /// Asks one client for something, and waits for the last reply.
+  /// Sends commands through one client and waits until the server has processed all of them.
   void ask(const std::vector<Command>& commands) {
     Client& client = clients_.front();
     for (const Command& each : commands) {
@@ -247,7 +250,7 @@ class Clients {
   std::deque<Client> clients_;
 };
 
-/// Seconds on a CPU, of all threads.
+/// Returns the CPU time of all threads of a process, in seconds.
 double cpu_seconds(const std::string& pid) {
   double sum = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/" + pid + "/task")) {
@@ -345,7 +348,7 @@ void join(std::uint16_t port, int count, bool uses_barrier) {
   };
   clients.run(step, [&] {
     if (Clock::now() - start > kPatience) {
-      fail(fmt::format("{} clients were not released", left));
+      fail(fmt::format("timeout: {} clients were not released", left));
     }
     return left == 0;
   });

@@ -21,18 +21,18 @@ struct ActionFlag {
 
 constexpr std::array kActions = {
     ActionFlag{Action::print_config, "print_config", "",
-               "print every setting with its value and where it comes from"},
+               "print every setting with its value and its source"},
     ActionFlag{Action::print_settings_table, "print_settings_table", "",
                "print the table of docs/rendezvous.md"},
     ActionFlag{Action::version, "version", "", "print the version"},
-    ActionFlag{Action::help, "help", "h", "print this"},
+    ActionFlag{Action::help, "help", "h", "print this help"},
 };
 
-/// A flag's name without what the user may spell either way, and what was attached with `=`.
+/// One argument that begins with `-`.
 struct Word {
-  std::string written;
-  std::string name;
-  std::optional<std::string> value;
+  std::string written;               // as the user wrote it, without the value: "--max-keys"
+  std::string name;                  // in the spelling of the table: "max_keys"
+  std::optional<std::string> value;  // the part after `=`
 };
 
 Word take_apart(const std::string& argument) {
@@ -50,6 +50,7 @@ bool is_long(const Word& word) {
   return word.written.starts_with("--");
 }
 
+/// Finds the setting of a flag; null if there is none.
 const SettingRow* setting_of(const Word& word) {
   const auto rows = daemon_settings();
   const auto found =
@@ -76,6 +77,7 @@ std::string unknown_flag(const Word& word) {
          (nearest.empty() ? "; --help lists them all" : "; did you mean --" + nearest + "?");
 }
 
+// Column where the descriptions of --help begin.
 constexpr std::size_t kHelpColumn = 30;
 
 std::string help_line(std::string flag, std::string_view help) {
@@ -84,7 +86,7 @@ std::string help_line(std::string flag, std::string_view help) {
   return flag + std::string(help) + "\n";
 }
 
-/// What a setting may be, and its default.
+/// Second line of a setting in --help: the values that it accepts and its default.
 std::string value_line(const SettingRow& row) {
   return std::string(kHelpColumn, ' ') + plugins::expected_value(row) +
          (row.fallback.empty() ? "" : " [" + std::string(row.fallback) + "]") + "\n";
@@ -114,7 +116,8 @@ CommandLine read_command_line(std::span<const std::string> arguments) {
     const SettingRow* row = setting_of(word);
     if (row == nullptr) {
       line.faults.add(unknown_flag(word));
-      // Most likely its value, which is no fault of its own.
+      // The next word is most likely the value of the unknown flag: reporting it, too, would
+      // confuse.
       i += !word.value && i + 1 < arguments.size() && !arguments[i + 1].starts_with('-') ? 1 : 0;
     } else if (word.value) {
       line.values.push_back({std::string(row->key), *word.value, word.written});
@@ -130,10 +133,9 @@ CommandLine read_command_line(std::span<const std::string> arguments) {
 std::string help_text() {
   std::string text =
       "usage: acc-rendezvous [FLAGS]\n\n"
-      "Serves the store through which the ranks of a job find each other (PyTorch's TCPStore), "
-      "and\n"
-      "forms the rounds of elastic jobs. A setting is taken from its flag, else from its variable\n"
-      "ACC_RENDEZVOUS_<NAME>, else from the file, else it is the default in brackets.\n\n";
+      "Rendezvous server for distributed training: serves PyTorch's TCPStore protocol and forms\n"
+      "the rounds of elastic jobs. A setting is taken from its flag, else from the environment\n"
+      "variable ACC_RENDEZVOUS_<NAME>, else from the file, else it is the default in brackets.\n\n";
   for (const SettingRow& row : daemon_settings()) {
     text += help_line(flag_names(row.key, row.alias) + " VALUE", row.help) + value_line(row);
   }

@@ -8,10 +8,10 @@
 
 namespace acc::rendezvous {
 
-/// What the program was called for.
+/// The action that the command line asks for.
 enum class Action { serve, help, version, print_config, print_settings_table };
 
-/// A command line taken apart. Values are judged with those of the other sources.
+/// A parsed command line. Values are checked later, together with those of the other sources.
 struct CommandLine {
   struct Value {
     std::string key;
@@ -20,15 +20,16 @@ struct CommandLine {
   };
 
   Action action = Action::serve;
-  std::vector<Value>
-      values;              ///< in the order of the command line; hosts add up, else the last counts
+  /// In the order of the command line. The last one of a repeated flag counts; hosts add up.
+  std::vector<Value> values;
   plugins::Faults faults;  ///< unknown flags, stray words, missing values
 };
 
-/// Flags may be spelled with `-` or `_`; a value follows `=` or a blank.
+/// Parses a command line without the program name. Flags may be spelled with `-` or `_`; a value
+/// follows after `=` or as the next argument.
 CommandLine read_command_line(std::span<const std::string> arguments);
 
-/// What --help prints.
+/// Returns the text of --help.
 std::string help_text();
 
 }  // namespace acc::rendezvous

@@ -9,7 +9,7 @@
 namespace acc::rendezvous {
 namespace {
 
-// Listeners, the loop's own, standard streams.
+// Descriptors reserved for listeners, the event loop and the standard streams.
 constexpr std::size_t kOthers = 64;
 
 std::size_t num_descriptors() {
@@ -35,8 +35,8 @@ void check_room_for(std::size_t max_connections) {
   if (max_connections > max_fitting_connections()) {
     logger("rendezvous")
         ->warn(
-            "max_connections is {}, but {} descriptors are all that this process may have: raise "
-            "the limit (ulimit -Hn, LimitNOFILE=), or lower max_connections",
+            "max_connections is {}, but this process may open at most {} file descriptors "
+            "(RLIMIT_NOFILE): raise the limit (ulimit -Hn, LimitNOFILE=) or lower max_connections",
             max_connections, num_descriptors());
   }
 }

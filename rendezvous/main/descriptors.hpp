@@ -4,13 +4,13 @@
 
 namespace acc::rendezvous {
 
-/// Lets this process have as many descriptors as it may.
+/// Raises this process' soft limit of file descriptors (RLIMIT_NOFILE) to the hard limit.
 void raise_descriptor_limit();
 
-/// How many connections fit the descriptors of this process.
+/// Returns the number of connections that the limit of file descriptors allows.
 std::size_t max_fitting_connections();
 
-/// Warns where so many connections do not fit.
+/// Logs a warning if the limit of file descriptors does not allow so many connections.
 void check_room_for(std::size_t max_connections);
 
 }  // namespace acc::rendezvous

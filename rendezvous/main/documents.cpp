@@ -19,7 +19,7 @@ Node value_of(const SettingRow& row, const std::string& text) {
   return row.type == Type::integer ? Node::number(text) : Node::string(text);
 }
 
-/// A cell of a table.
+/// Formats a cell of a Markdown table as code.
 std::string code(std::string_view text) {
   return text.empty() ? "" : "`" + std::string(text) + "`";
 }
@@ -27,7 +27,7 @@ std::string code(std::string_view text) {
 }  // namespace
 
 std::string config_text(const plugins::Settings& settings) {
-  constexpr std::size_t kColumn = 34;
+  constexpr std::size_t kColumn = 34;  // where the comments begin
   std::string text;
   for (const SettingRow& row : settings.table()) {
     if (!row.in_file) {
@@ -35,7 +35,7 @@ std::string config_text(const plugins::Settings& settings) {
     }
     const Node entry = Node::map({{std::string(row.key), value_of(row, settings.text(row.key))}});
     std::string line = plugins::to_yaml(entry);
-    line.pop_back();
+    line.pop_back();  // to_yaml ends in a newline
     line.resize(std::max(line.size() + 1, kColumn), ' ');
     text += line + "# " + plugins::describe(settings.source(row.key)) + "\n";
   }

@@ -6,10 +6,10 @@
 
 namespace acc::rendezvous {
 
-/// The settings as a file that means the same, with the source of each value as a comment.
+/// Returns the settings as an equivalent YAML file, with the source of each value as a comment.
 std::string config_text(const plugins::Settings& settings);
 
-/// The table of docs/rendezvous.md.
+/// Returns the table of settings in docs/rendezvous.md, as Markdown.
 std::string settings_table_text();
 
 }  // namespace acc::rendezvous

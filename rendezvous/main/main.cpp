@@ -1,3 +1,4 @@
+// acc-rendezvous: the rendezvous server as a daemon (docs/rendezvous.md).
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
@@ -18,7 +19,7 @@ using namespace acc::rendezvous;
 
 void serve(const acc::plugins::Settings& settings, const acc::plugins::Environment& environment) {
   for (const std::string& name : unknown_variables(environment)) {
-    acc::logger("rendezvous")->warn("{} is no setting; --help lists them", name);
+    acc::logger("rendezvous")->warn("{} is not a setting; --help lists all settings", name);
   }
   run_service(to_options(settings));
 }

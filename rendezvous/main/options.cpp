@@ -20,7 +20,8 @@ using plugins::Settings;
 using plugins::Source;
 using plugins::Type;
 
-/// A list as its flag spells it. Throws Error(config) for what is no value of the row.
+/// Returns the value of a file's entry as text; the items of a list joined by commas, like a flag.
+/// Throws Error(config) with file and line for a node that cannot be a value of the setting.
 std::string text_of(const Node& node, const SettingRow& row) {
   if (node.is_scalar()) {
     return node.text;
@@ -41,6 +42,7 @@ std::string text_of(const Node& node, const SettingRow& row) {
   return text;
 }
 
+/// Reads the YAML file. `collect` continues after an error, so that all are reported at once.
 void read_file(const std::string& path, Settings& settings, Faults& faults) {
   faults.collect([&] {
     const plugins::Document document = plugins::load_document(path);
@@ -48,7 +50,7 @@ void read_file(const std::string& path, Settings& settings, Faults& faults) {
       faults.collect([&] {
         const SettingRow* row = plugins::find_setting(key, settings.table());
         if (row != nullptr && !row->in_file) {
-          throw Error(Errc::config, node.where + ": " + key + " cannot stand in a file");
+          throw Error(Errc::config, node.where + ": " + key + " is not allowed in a file");
         }
         if (row == nullptr || !node.is_empty()) {
           settings.set(key, row == nullptr ? "" : text_of(node, *row),
@@ -71,6 +73,7 @@ void read_environment(const Environment& environment, Settings& settings, Faults
 void read_flags(const CommandLine& line, Settings& settings, Faults& faults) {
   for (const CommandLine::Value& value : line.values) {
     const Source source{Source::Kind::flag, value.written};
+    // --host may be repeated: further ones are added to the list.
     const bool is_more = value.key == "host" && settings.source("host").kind == source.kind;
     faults.collect([&] {
       if (value.text.empty()) {
@@ -82,7 +85,7 @@ void read_flags(const CommandLine& line, Settings& settings, Faults& faults) {
   }
 }
 
-/// What is wrong with an entry of `host` before anybody is asked for its address, or nothing.
+/// Checks the form of an entry of `host`, without a name look-up. Returns the problem, or "".
 std::string fault_of(const std::string& host) {
   if (is_unix(host)) {
     return unix_fault(host);
@@ -91,7 +94,7 @@ std::string fault_of(const std::string& host) {
   boost::asio::ip::make_address_v6(host, error);
   return host.find(':') == std::string::npos || !error
              ? ""
-             : "expected a name, an address, unix:/path or *; the port is a setting of its own";
+             : "expected a name, an address, unix:/path or *; use `port` for the port";
 }
 
 std::vector<std::string> hosts_of(const Settings& settings) {

@@ -13,21 +13,22 @@
 
 namespace acc::rendezvous {
 
-/// The settings from all sources: a flag beats a variable, that the file, that the default. Throws
-/// Error(config) or Error(not_found) with everything that is wrong, in the command line too.
+/// Reads the settings from all sources. Precedence: flag, environment variable, file, default.
+/// Throws Error(config) or Error(not_found) with all problems at once, including those of the
+/// command line.
 plugins::Settings read_settings(const CommandLine& line, const plugins::Environment& environment);
 
-/// The variables that begin as ours do and are no setting. A service of that name in Kubernetes
-/// makes some, so they are no fault.
+/// Returns environment variables that begin with ACC_RENDEZVOUS_ but are not a setting. They are
+/// not an error, because Kubernetes sets some for a service of that name.
 std::vector<std::string> unknown_variables(const plugins::Environment& environment);
 
-/// What the service needs, by type.
+/// The settings as typed values, for run_service.
 struct Options {
   std::vector<std::string> hosts;
   std::uint16_t port = 0;
   std::filesystem::path port_file;       ///< empty: none
-  std::optional<std::string> log_level;  ///< nothing: as for every program of acclaunch
-  bool chose_max_connections = false;    ///< else it may be lowered to what fits
+  std::optional<std::string> log_level;  ///< nothing: ACC_LOG_LEVEL and ACC_LOG apply
+  bool chose_max_connections = false;    ///< the user gave max_connections; else it may be lowered
   ServerOptions server;
 };
 

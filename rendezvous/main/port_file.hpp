@@ -5,16 +5,16 @@
 
 namespace acc::rendezvous {
 
-/// A file that says where the daemon listens, there only while it does.
+/// Owns the file with the addresses of the daemon. It exists only while the daemon serves.
 class PortFile {
  public:
-  /// An empty path: no file. Removes what a dead daemon left there.
+  /// An empty path means no file. Removes a file that a dead daemon left behind.
   explicit PortFile(std::filesystem::path path);
   PortFile(const PortFile&) = delete;
   PortFile& operator=(const PortFile&) = delete;
   ~PortFile() { remove(); }
 
-  /// All at once: a reader sees no part of it. Throws Error(config).
+  /// Writes the file atomically: a reader never sees a part of it. Throws Error(config).
   void write(std::string_view text);
   void remove();
 

@@ -24,9 +24,10 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+// Shortest interval of STATUS messages to the service manager.
 constexpr std::chrono::seconds kStatusInterval{1};
 
-/// Does something again and again, until it is stopped.
+/// Calls a function at a fixed interval until `stop`.
 class Repeat {
  public:
   Repeat(asio::io_context& io, asio::steady_timer::duration interval, std::function<void()> what)
@@ -34,7 +35,7 @@ class Repeat {
     again();
   }
   void stop() {
-    is_stopped_ = true;  // the timer may have expired already
+    is_stopped_ = true;  // cancel has no effect on a timer that has expired and is queued
     timer_.cancel();
   }
 
@@ -55,6 +56,7 @@ class Repeat {
   bool is_stopped_ = false;
 };
 
+/// Socket activation: inherited sockets replace the settings `host` and `port`.
 std::vector<Listener> open_listeners(const Options& options) {
   std::vector<Listener> listeners;
   for (UniqueFd& socket : inherited_sockets()) {
@@ -82,7 +84,8 @@ void warn_of_open(const std::vector<Listener>& listeners) {
   }
 }
 
-/// A default that does not fit is nobody's mistake.
+/// Adapts max_connections to the limit of file descriptors. A default that does not fit is lowered
+/// silently; a value that the user gave stays, with a warning.
 void fit_connections(Options& options) {
   std::size_t& most = options.server.max_connections;
   raise_descriptor_limit();
@@ -93,6 +96,7 @@ void fit_connections(Options& options) {
   }
 }
 
+/// The daemon: the server, signals, the port file and the service manager, on one io_context.
 class Service {
  public:
   Service(const Options& options, std::vector<Listener> listeners)
@@ -108,6 +112,8 @@ class Service {
       repeats_.push_back(
           std::make_unique<Repeat>(io_, kStatusInterval, [this] { tell_new_status(); }));
     }
+    // The heartbeat of the watchdog comes from the loop that serves, so that a hanging loop is
+    // noticed; at half the limit, as sd_watchdog_enabled(3) recommends.
     if (const auto limit = watchdog_limit(); limit && manager_.listens()) {
       repeats_.push_back(
           std::make_unique<Repeat>(io_, *limit / 2, [this] { manager_.tell("WATCHDOG=1"); }));
@@ -116,6 +122,8 @@ class Service {
   }
 
  private:
+  /// Publishes the addresses in the port file, on standard output and with READY. The listeners are
+  /// open already, so a reader of any of them can connect at once.
   void announce() {
     std::string lines;
     for (const std::string& address : addresses_) {
@@ -158,7 +166,8 @@ class Service {
     stop();
   }
 
-  /// The loop runs out of work when the last answers are sent; a second signal ends the process.
+  /// Starts the shutdown. `run` returns when the loop has no more work, after the last replies are
+  /// sent. The handlers are removed, so that a second signal kills the process (default action).
   void stop() {
     signals_.remove(SIGINT);
     signals_.remove(SIGTERM);
@@ -183,8 +192,8 @@ class Service {
 }  // namespace
 
 void run_service(Options options) {
-  std::signal(SIGPIPE, SIG_IGN);  // whoever reads what is printed may be gone
-  std::signal(SIGXFSZ, SIG_IGN);  // over a limit on files a write fails, with EFBIG
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of standard output may have closed it
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` then fails with EFBIG
   if (options.log_level) {
     logger("rendezvous")->set_level(spdlog::level::from_str(*options.log_level));
   }

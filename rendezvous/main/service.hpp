@@ -4,9 +4,9 @@
 
 namespace acc::rendezvous {
 
-/// Serves until a signal ends it, and tells the service manager how it is. Listens on
-/// what it inherited, else on the hosts of the options. Throws Error(connection) where it cannot
-/// listen, Error(config) where the port file cannot be written.
+/// Runs the daemon until SIGTERM or SIGINT, and reports its state to the service manager. Listens
+/// on the sockets that it inherited from systemd, or else on the hosts of the options. Throws
+/// Error(connection) if it cannot listen, Error(config) if the port file cannot be written.
 void run_service(Options options);
 
 }  // namespace acc::rendezvous

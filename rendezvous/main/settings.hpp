@@ -7,11 +7,11 @@
 
 namespace acc::rendezvous {
 
-/// The daemon's settings, each named once: flags, keys of the file, variables, --help,
-/// --print_config and the table of docs/rendezvous.md are made from these rows.
+/// Returns the table of the daemon's settings. Flags, keys of the file, environment variables,
+/// --help, --print_config and the table in docs/rendezvous.md are made from its rows.
 std::span<const plugins::SettingRow> daemon_settings() noexcept;
 
-/// `ACC_RENDEZVOUS_<KEY>`.
+/// Returns the name of a setting's environment variable: `ACC_RENDEZVOUS_<KEY>`.
 std::string variable_of(const plugins::SettingRow& row);
 
 }  // namespace acc::rendezvous

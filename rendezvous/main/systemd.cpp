@@ -1,4 +1,5 @@
-// What systemd's manual pages sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3) say.
+// The service manager's protocol as systemd's manual pages sd_notify(3), sd_watchdog_enabled(3) and
+// sd_listen_fds(3) describe it, without a dependency on libsystemd.
 #include "systemd.hpp"
 
 #include "acc/base/log.hpp"
@@ -17,14 +18,15 @@
 namespace acc::rendezvous {
 namespace {
 
-constexpr int kFirstInherited = 3;
+constexpr int kFirstInherited = 3;  // SD_LISTEN_FDS_START
 
 std::string text_of(const char* variable) {
   const char* value = std::getenv(variable);
   return value != nullptr ? value : "";
 }
 
-/// Variables that a parent left for another process than this one do not count.
+/// True if the variables of the service manager are meant for this process: a child inherits those
+/// of its parent.
 bool are_for_us(const char* pid_variable) {
   const std::string pid = text_of(pid_variable);
   return pid.empty() || pid == std::to_string(::getpid());
@@ -42,6 +44,7 @@ ServiceManager::ServiceManager() : address_(text_of("NOTIFY_SOCKET")) {
     address_.clear();
     return;
   }
+  // An abstract name begins with a zero byte in sockaddr_un (unix(7)).
   std::replace(address_.begin(), address_.begin() + 1, '@', '\0');
   socket_.reset(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
 }
@@ -57,7 +60,7 @@ void ServiceManager::tell(std::string_view state) const {
   if (::sendto(socket_.get(), state.data(), state.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
                reinterpret_cast<const sockaddr*>(&address), size) < 0) {
     logger("rendezvous")
-        ->warn("cannot tell the service manager {}: {}", state, std::strerror(errno));
+        ->warn("cannot send {} to the service manager: {}", state, std::strerror(errno));
   }
 }
 
@@ -76,7 +79,7 @@ std::vector<UniqueFd> inherited_sockets() {
     return sockets;
   }
   for (int fd = kFirstInherited; fd < kFirstInherited + count; ++fd) {
-    ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // systemd passes them without it
     sockets.emplace_back(fd);
   }
   return sockets;

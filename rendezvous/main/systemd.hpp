@@ -10,14 +10,15 @@
 
 namespace acc::rendezvous {
 
-/// Tells the service manager that started this process (systemd, or one that speaks as it does)
-/// how the service is. Without one, that is without $NOTIFY_SOCKET, nothing happens.
+/// Reports the state of the service to the service manager that started this process (systemd or a
+/// compatible one). Does nothing without $NOTIFY_SOCKET.
 class ServiceManager {
  public:
   ServiceManager();
 
+  /// True if there is a service manager.
   [[nodiscard]] bool listens() const noexcept { return !address_.empty(); }
-  /// Lines such as `READY=1`. One that cannot be told is logged, and no failure.
+  /// Sends lines such as `READY=1`. A failure is only logged.
   void tell(std::string_view state) const;
 
  private:
@@ -25,10 +26,11 @@ class ServiceManager {
   UniqueFd socket_;
 };
 
-/// How often the service manager wants to hear WATCHDOG=1 at least; nothing: not at all.
+/// Returns the longest interval of WATCHDOG=1 messages that the service manager accepts
+/// ($WATCHDOG_USEC); nothing if it expects none.
 std::optional<std::chrono::microseconds> watchdog_limit();
 
-/// Sockets that the service manager has bound for this process ($LISTEN_FDS).
+/// Returns the listening sockets that the service manager has passed to this process ($LISTEN_FDS).
 std::vector<UniqueFd> inherited_sockets();
 
 }  // namespace acc::rendezvous

@@ -9,10 +9,11 @@
 namespace acc::rendezvous {
 namespace {
 
-// Clients that are here already are served before more come in.
+// Connections accepted per turn, so that connected clients are served in between.
 constexpr int kBatch = 64;
 
-/// Of one connection that did not come about; the next one may.
+/// True if the error concerns one connection only, which the client has aborted or the firewall
+/// refuses: the next accept4 may succeed.
 bool is_passing(int error) {
   return error == EINTR || error == ECONNABORTED || error == EPROTO || error == EPERM;
 }

@@ -7,14 +7,16 @@
 
 namespace acc::rendezvous {
 
-/// Takes the clients that come to one listening socket, many in a turn.
+/// Accepts the clients of one listening socket, several per turn of the server.
 class Acceptor final : public ReadySet::Watcher {
  public:
   using Accepted = std::function<void(UniqueFd)>;
-  /// No descriptors or memory are left (errno): nobody is accepted until `resume`.
+  /// Called with errno when accept4 fails because descriptors or memory are used up (EMFILE,
+  /// ENFILE, ENOMEM). The acceptor then ignores its socket until `resume`: the socket stays
+  /// readable, so epoll would report it without end.
   using Exhausted = std::function<void(int error)>;
 
-  /// Begins at once. Throws Error(connection).
+  /// Starts to accept at once. Throws Error(connection).
   Acceptor(Listener listener, ReadySet& set, Accepted accepted, Exhausted exhausted);
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+// The agent in a round: messages of the server, the end of the attempt, the round result, and the
+// loss of the connection. agent_joining.cpp has the steps until a round is formed.
 namespace acc::rendezvous {
 
 namespace asio = boost::asio;
@@ -12,7 +14,7 @@ using rounds::Dropped;
 
 namespace {
 
-/// For the last message of an agent that leaves.
+/// Time limit for sending Leave, the last message of an agent.
 constexpr Agent::Milliseconds kLastWords{1'000};
 
 }  // namespace
@@ -23,7 +25,7 @@ void Agent::Impl::hear(rounds::ServerMessage message) {
     link_->keep_alive(welcome->beat_interval, welcome->silence_limit);
   } else if (auto* waiting = std::get_if<rounds::Waiting>(&message)) {
     said_at_.reset();
-    say_what_is_waited_for(waiting->text);  // the server knows whether there is a limit
+    say_what_is_waited_for(waiting->text);  // only the server knows whether a time limit runs
   } else if (auto* formed = std::get_if<rounds::Formed>(&message)) {
     hear_formed(std::move(formed->round));
   } else if (auto* ends = std::get_if<rounds::Ends>(&message)) {
@@ -40,7 +42,8 @@ void Agent::Impl::hear(rounds::ServerMessage message) {
   news_.open();
 }
 
-/// Throws Error(protocol), which ends the link, for a round that this machine cannot be in.
+/// Checks the round against this machine's Enter. Throws Error(protocol), which makes the link end,
+/// for a round in which this machine cannot take part.
 void Agent::Impl::hear_formed(Round round) {
   const Machine& me = enter_.machine;
   const int size = round.local_world_sizes[static_cast<std::size_t>(round.machine_rank)];
@@ -64,7 +67,7 @@ void Agent::Impl::hear_formed(Round round) {
 
 void Agent::Impl::hear_settled(Settlement settlement) {
   if (round_) {
-    // By machine rank: the last one is the largest.
+    // Reports are in order of machine rank, so the last one has the largest.
     if (!settlement.machines.empty() &&
         settlement.machines.back().machine_rank >= round_->num_machines()) {
       throw Error(Errc::protocol, fmt::format("machine_rank of a report is {}, expected less than "
@@ -75,15 +78,17 @@ void Agent::Impl::hear_settled(Settlement settlement) {
     settlement_ = std::move(settlement);
     return;
   }
-  over_ = true;  // the next round, that this machine was to join, will not be
+  over_ = true;  // this machine has rejoined, but the next round was cancelled
   if (settlement.end) {
     hear_ends(std::move(*settlement.end));
   }
 }
 
+/// Dropped means one of three things: try again on a new connection (lost), the job this machine
+/// belonged to has ended (over), or an error of the join (everything else).
 void Agent::Impl::hear_dropped(Dropped dropped) {
   if (dropped.why == Dropped::Why::lost) {
-    why_lost_ = std::move(dropped.reason);  // the connection ends next
+    why_lost_ = std::move(dropped.reason);  // the server closes the connection next: see `lose`
   } else if (dropped.why == Dropped::Why::over && (welcome_ || enter_.rounds_before > 0)) {
     over_ = true;
     if (events_.on_progress) {
@@ -102,14 +107,16 @@ void Agent::Impl::hear_ends(AttemptEnd end) {
   }
 }
 
-/// Whether it makes sense to look for the server again: another round may be formed there.
+/// True if another round may be formed after the connection was lost, so that reconnecting makes
+/// sense: an elastic job, or restarts left. A static job ends with its machine 0.
 bool Agent::Impl::may_come_back() const {
   const Terms& terms = enter_.terms;
   return !terms.ranks_are_given &&
          (terms.is_elastic() || round_->restart_count < terms.max_restarts);
 }
 
-/// The link is no more. In a round its end follows from that.
+/// Handles the loss of the connection. In a running round it ends the attempt on this machine: the
+/// server has lost this machine, too, so the others end theirs.
 void Agent::Impl::lose(const std::string& why) {
   if (link_) {
     std::exchange(link_, nullptr)->close();
@@ -149,7 +156,8 @@ asio::awaitable<Settlement> Agent::Impl::settle(bool failed, std::string report)
   co_return *std::exchange(settlement_, std::nullopt);
 }
 
-/// For a server that does not know this job.
+/// Prepares Enter for a server that does not know this job, because the old one was lost: it must
+/// continue the counts of rounds and restarts. Estimates whether the server counted this restart.
 void Agent::Impl::remember_round() {
   const auto& end = settlement_->end;
   const bool used_restart = end && end->restarts &&
@@ -161,7 +169,7 @@ void Agent::Impl::remember_round() {
   round_.reset();
 }
 
-/// Without the server: what this machine knows.
+/// Returns the round result without the server, from what this machine knows.
 Settlement Agent::Impl::own_settlement(std::string report) const {
   Settlement settlement;
   settlement.end = end_;
@@ -200,7 +208,8 @@ Agent::~Agent() {
   impl_->close();
 }
 
-// Each of these holds the state until it is done, also where the agent is destroyed before.
+// Each coroutine holds a copy of impl_, so that the state outlives an Agent that is destroyed while
+// the coroutine waits.
 
 asio::awaitable<std::optional<Round>> Agent::join(std::string host, std::uint16_t port,
                                                   Machine me) {

@@ -12,8 +12,11 @@
 
 namespace acc::rendezvous {
 
-/// What the server says arrives by `hear`, from the link; the awaitables wait for it at `news_`.
-/// The way to a round is in agent_joining.cpp, the way from there in agent.cpp.
+/// State of an Agent. Messages of the server arrive in `hear`, called by the link; they update the
+/// state and open the gate `news_`, at which the awaitables wait and check the state again.
+///
+/// agent_joining.cpp has the steps until a round is formed, agent.cpp those from there on. Held by
+/// a shared_ptr, so that a pending coroutine keeps it alive when the Agent is destroyed.
 class Agent::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,
@@ -38,9 +41,9 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   void end(AttemptEnd end);
   void insist() { send(rounds::Insist{}); }
   [[nodiscard]] const std::optional<AttemptEnd>& known_end() const { return end_; }
-  void hurry() { lose("the user waits no longer"); }
+  void hurry() { lose("the user does not wait any longer"); }
 
-  /// Nobody is told anything any more.
+  /// Closes the connection; no callback runs after it.
   void close() noexcept;
 
  private:
@@ -76,23 +79,23 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
 
   boost::asio::any_io_executor executor_;
   Events events_;
-  rounds::Enter enter_;  ///< what a new connection opens with
+  rounds::Enter enter_;  ///< first message of each new connection
   std::string host_;
   std::uint16_t port_ = 0;
   std::shared_ptr<AgentLink> link_;  ///< null: there is no connection
-  std::string why_lost_;
-  bool closed_ = false;
-  Gate news_;
-  Gate end_known_;
-  boost::asio::steady_timer pause_;
-  std::chrono::steady_clock::time_point waiting_since_;
-  std::optional<std::chrono::steady_clock::time_point> said_at_;
+  std::string why_lost_;             ///< reason of the last loss of the connection
+  bool closed_ = false;              ///< by `leave` or `close`
+  Gate news_;                        ///< opened by every message and by the end of the link
+  Gate end_known_;                   ///< closed only between `end` and the server's reply
+  boost::asio::steady_timer pause_;  ///< back-off between attempts to connect
+  std::chrono::steady_clock::time_point waiting_since_;  ///< start of the join timeout
+  std::optional<std::chrono::steady_clock::time_point> said_at_;  ///< last on_progress
 
-  // What came of it, since the last join.
-  bool welcome_ = false;
-  bool over_ = false;
+  // Results, since the last join or rejoin.
+  bool welcome_ = false;  ///< the server has admitted this connection
+  bool over_ = false;     ///< the job has ended without another round
   std::optional<rounds::Dropped> dropped_;
-  std::optional<Round> round_;  ///< that this machine is in, until it is settled
+  std::optional<Round> round_;  ///< the current round, until `settle` returns
   std::optional<AttemptEnd> end_;
   std::optional<Settlement> settlement_;
 };

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+// The agent until a round is formed: connect, Enter, wait. A lost connection or a failed attempt is
+// repeated with back-off until JobTimes::join has passed; what the server refuses is final.
 namespace acc::rendezvous {
 
 namespace asio = boost::asio;
@@ -15,15 +17,17 @@ using Milliseconds = Agent::Milliseconds;
 
 namespace {
 
-/// A single attempt may take this long; a lost SYN should not eat the whole time.
+/// Time limit of one attempt to connect and enter. It bounds the delay by a lost SYN packet.
 constexpr Milliseconds kAttemptTimeout{10'000};
+/// Shortest interval of on_progress messages that repeat.
 constexpr Milliseconds kProgressInterval{10'000};
 
 double seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-/// Throws Error(config) for values that a server would refuse without an answer.
+/// Checks this machine's values. Throws Error(config) for one that a server would refuse by closing
+/// the connection without a reason.
 void check_own(const rounds::Enter& enter) {
   try {
     rounds::check(rounds::AgentMessage(enter));
@@ -34,6 +38,7 @@ void check_own(const rounds::Enter& enter) {
 
 }  // namespace
 
+/// Starts the join timeout and forgets the last end, unless that was the end of the job.
 void Agent::Impl::wait_from_now() {
   waiting_since_ = std::chrono::steady_clock::now();
   said_at_.reset();
@@ -73,8 +78,9 @@ asio::awaitable<std::optional<Round>> Agent::Impl::rejoin(std::uint16_t store_po
   co_return co_await await_round();
 }
 
-/// A server that goes away while it forms a round may come again. Each new connection after the
-/// first one waits for its turn, so that a server that closes them all is not flooded.
+/// Waits until a round is formed. Connects again if the connection is lost: a server that goes away
+/// while machines wait may be restarted. There is a back-off pause before each further connection,
+/// so that a server that closes every connection is not flooded.
 asio::awaitable<std::optional<Round>> Agent::Impl::await_round() {
   Backoff backoff;
   while (!round_) {
@@ -88,6 +94,7 @@ asio::awaitable<std::optional<Round>> Agent::Impl::await_round() {
     if (!link_) {
       failure = co_await try_to_enter();
     } else {
+      // Closed before the wait: only a message that arrives from now on opens it.
       news_.close();
       co_await news_.passed();
     }
@@ -105,7 +112,7 @@ asio::awaitable<void> Agent::Impl::pause_after(const std::string& failure, Backo
   const auto now = std::chrono::steady_clock::now();
   if (now >= deadline()) {
     throw Error(Errc::timeout,
-                fmt::format("no answer within {:g} s from the rendezvous at {}: {}",
+                fmt::format("timeout: no answer within {:g} s from the rendezvous at {}: {}",
                             seconds(enter_.times.join), where(), failure));
   }
   say_what_is_waited_for("waiting for the rendezvous (" + failure + ")",
@@ -115,7 +122,8 @@ asio::awaitable<void> Agent::Impl::pause_after(const std::string& failure, Backo
   co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
 }
 
-/// Returns why it failed, or "".
+/// Makes one attempt to connect and enter. Returns the reason of a failure, or "" if the server has
+/// sent Welcome or Dropped.
 asio::awaitable<std::string> Agent::Impl::try_to_enter() {
   if (events_.before_connecting) {
     enter_.machine.serves = events_.before_connecting();
@@ -128,6 +136,7 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
   if (!failure.empty() || closed_) {
     co_return failure;
   }
+  // A copy: the address and the port belong to this connection only.
   rounds::Enter enter = enter_;
   enter.machine.address = address_from(socket);
   if (events_.before_entering) {
@@ -146,7 +155,8 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
   co_return welcome_ || dropped_ ? "" : why_lost_;
 }
 
-/// Where the others reach this machine.
+/// Returns the address at which other machines reach this one: the given one, else the local
+/// address of the connection, else (server on this machine) the server's host.
 std::string Agent::Impl::address_from(const asio::ip::tcp::socket& socket) const {
   if (!enter_.machine.address.empty()) {
     return enter_.machine.address;
@@ -155,7 +165,7 @@ std::string Agent::Impl::address_from(const asio::ip::tcp::socket& socket) const
   return own.empty() ? host_ : own;
 }
 
-/// The agent may go away before the link.
+/// Callbacks of the link. They hold a weak pointer, because the link may outlive the agent.
 AgentLink::Events Agent::Impl::link_events() {
   return {.on_message =
               [self = weak_from_this()](rounds::ServerMessage message) {

@@ -27,7 +27,7 @@ AgentLink::AgentLink(asio::ip::tcp::socket socket, Milliseconds silence_limit, E
       beat_interval_(silence_limit),
       silence_limit_(silence_limit),
       events_(std::move(events)),
-      unsent_(rounds::kHello) {}
+      unsent_(rounds::kHello) {}  // goes out with the first message
 
 void AgentLink::start() {
   heard_at_ = std::chrono::steady_clock::now();
@@ -54,7 +54,7 @@ void AgentLink::read() {
       [self = shared_from_this(), had](const error_code& error, std::size_t count) {
         self->incoming_.resize(had + count);
         if (!self->socket_.is_open()) {
-          return;  // closed after the bytes had come
+          return;  // closed while this handler was queued
         }
         if (error) {
           return self->end(error == asio::error::eof ? "the server closed it" : error.message());
@@ -67,6 +67,7 @@ void AgentLink::read() {
       });
 }
 
+/// Decodes all complete messages. A handler may close the link at any message.
 void AgentLink::take_messages() {
   std::string_view bytes = incoming_;
   try {
@@ -82,6 +83,8 @@ void AgentLink::take_messages() {
   incoming_.erase(0, incoming_.size() - bytes.size());
 }
 
+/// Writes the queued messages, one write at a time: messages queued meanwhile go out together
+/// afterwards. Cancelling flush_ lets `flushed` complete when nothing is left to write.
 void AgentLink::write() {
   if (!sending_.empty() || unsent_.empty() || !socket_.is_open()) {
     flush_.cancel();
@@ -91,18 +94,19 @@ void AgentLink::write() {
   asio::async_write(socket_, asio::buffer(sending_),
                     [self = shared_from_this()](const error_code& error, std::size_t) {
                       self->sending_.clear();
-                      // What the server had to say before it closed is still to be read.
+                      // A failed write does not end the link: messages that the server sent
+                      // before it closed are still to be read, and reading reports the end.
                       if (!error) {
                         self->write();
                       }
                     });
 }
 
-/// Says that this side is alive, and looks whether the other one is.
+/// Checks the heartbeat timeout of the server and schedules the next heartbeat to it.
 void AgentLink::beat() {
   const auto silent_for = std::chrono::steady_clock::now() - heard_at_;
   if (silent_for >= silence_limit_) {
-    return end(fmt::format("no sign of life for {:.1f} s",
+    return end(fmt::format("no heartbeat for {:.1f} s",
                            std::chrono::duration<double>(silent_for).count()));
   }
   beat_.expires_after(beat_interval_);
@@ -126,7 +130,7 @@ void AgentLink::end(const std::string& why) {
   if (!socket_.is_open()) {
     return;
   }
-  auto on_end = std::move(events_.on_end);
+  auto on_end = std::move(events_.on_end);  // it may destroy the owner of this link
   close();
   on_end(why);
 }

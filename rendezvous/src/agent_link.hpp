@@ -10,23 +10,33 @@
 
 namespace acc::rendezvous {
 
-/// A connection that speaks the agent protocol: messages in and out, signs of life, and the moment
-/// when it is no more.
+/// The agent's end of a connection to the server: sends and receives messages, sends heartbeats,
+/// and detects the loss of the server.
+///
+/// Life cycle: constructed with a connected socket, `start`, then messages in both directions until
+/// either `close` is called or `on_end` reports the loss; never both. Pending operations keep it
+/// alive with a shared_ptr. All calls are made on the socket's executor.
 class AgentLink : public std::enable_shared_from_this<AgentLink> {
  public:
   using Milliseconds = std::chrono::milliseconds;
   struct Events {
-    std::function<void(rounds::ServerMessage)> on_message;  ///< not after `close`
-    std::function<void(const std::string& why)> on_end;     ///< once; not after `close`
+    std::function<void(rounds::ServerMessage)> on_message;  ///< never called after `close`
+    std::function<void(const std::string& why)> on_end;  ///< at most once; never after `close`
   };
 
-  /// The other side may be silent for `silence_limit` until it says otherwise.
+  /// `silence_limit` is the heartbeat timeout until `keep_alive` sets the one that the server
+  /// chose.
   AgentLink(boost::asio::ip::tcp::socket socket, Milliseconds silence_limit, Events events);
 
+  /// Starts to read.
   void start();
+  /// Sends a heartbeat every `beat_interval`, and ends the link if nothing arrives for
+  /// `silence_limit`.
   void keep_alive(Milliseconds beat_interval, Milliseconds silence_limit);
+  /// Queues a message. The first one is preceded by the protocol's hello.
   void send(const rounds::AgentMessage& message);
-  /// Completes when everything is with the kernel, or `limit` is over, or the link has ended.
+  /// Completes when all messages are in the kernel's send buffer, after `limit`, or when the link
+  /// has ended.
   boost::asio::awaitable<void> flushed(Milliseconds limit);
   void close() noexcept;
 
@@ -42,11 +52,11 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
   boost::asio::steady_timer flush_;
   Milliseconds beat_interval_;
   Milliseconds silence_limit_;
-  std::chrono::steady_clock::time_point heard_at_;
+  std::chrono::steady_clock::time_point heard_at_;  // last time bytes arrived
   Events events_;
-  std::string incoming_;
-  std::string unsent_;
-  std::string sending_;
+  std::string incoming_;  // received, not decoded: the beginning of a message
+  std::string unsent_;    // queued for the next write
+  std::string sending_;   // being written; must not change until the write completes
 };
 
 }  // namespace acc::rendezvous

@@ -7,10 +7,11 @@
 
 namespace acc::rendezvous {
 
-/// Pauses between attempts to connect: they double up to a limit, with up to a quarter of jitter,
-/// so that many ranks do not come back in step.
+/// Exponential back-off between attempts to connect: pauses double from 10 ms to 1 s, plus up to 25
+/// % of random jitter, so that many ranks do not reconnect at the same moments.
 class Backoff {
  public:
+  /// Returns the next pause.
   std::chrono::milliseconds next() {
     const auto pause = pause_;
     pause_ = std::min(pause_ * 2, kLongest);

@@ -7,7 +7,8 @@
 
 namespace acc::rendezvous {
 
-/// A key as torch's client sends it: with a slash in front.
+/// Returns a key as PyTorch's TCPStore client sends it: with a leading slash
+/// (PyTorch 2.13, torch/csrc/distributed/c10d/TCPStore.hpp, keyPrefix_).
 inline std::string client_key(std::string_view key) {
   std::string name = "/";
   name += key;

@@ -16,9 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Delay before the next address is tried: the value that RFC 8305, section 5, recommends.
 constexpr std::chrono::milliseconds kHeadStart{250};
 
-/// Attempts to connect that run beside each other.
+/// Concurrent attempts to connect to several addresses.
 class Race {
  public:
   Race(std::span<const SocketAddress> addresses, const StoppablePoll& poll)
@@ -37,16 +38,19 @@ class Race {
         return winner;
       }
       if (Clock::now() >= deadline) {
-        throw Error(Errc::timeout, "no answer in time");
+        throw Error(Errc::timeout, "timeout: no answer");
       }
     }
   }
 
  private:
+  /// Time at which the next address must be started, if there is one.
   [[nodiscard]] Clock::time_point next_event() const {
     return untried_.empty() ? Clock::time_point::max() : next_start_;
   }
 
+  /// Starts the next address. One that fails at once (no route, no IPv6) does not delay the one
+  /// after it, because next_start_ stays in the past.
   void start() {
     const SocketAddress& address = untried_.front();
     untried_ = untried_.subspan(1);
@@ -59,7 +63,8 @@ class Race {
     next_start_ = Clock::now() + kHeadStart;
   }
 
-  /// The first that is connected. One that fails makes room for the next at once.
+  /// Waits until `until` and returns a connected socket, or nothing. A failed attempt lets the next
+  /// address start at once.
   UniqueFd await(Clock::time_point until) {
     std::vector<pollfd> fds;
     for (const UniqueFd& each : running_) {
@@ -72,6 +77,7 @@ class Race {
       }
       UniqueFd fd = std::move(running_[i]);
       running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+      // The result of a non-blocking connect(2).
       int error = 0;
       socklen_t size = sizeof error;
       getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
@@ -86,9 +92,9 @@ class Race {
 
   std::span<const SocketAddress> untried_;
   const StoppablePoll& poll_;
-  std::vector<UniqueFd> running_;
-  Clock::time_point next_start_ = Clock::now();
-  int error_ = EHOSTUNREACH;
+  std::vector<UniqueFd> running_;                // attempts in progress
+  Clock::time_point next_start_ = Clock::now();  // when the next address may start
+  int error_ = EHOSTUNREACH;                     // errno of the last failed attempt
 };
 
 }  // namespace

@@ -8,11 +8,12 @@
 
 namespace acc::rendezvous {
 
-/// A non-blocking socket, connected to one of `addresses`, in their order: the next one is tried
-/// when one fails or has not answered in a quarter of a second, and the first to answer is taken,
-/// so that an address that leads nowhere costs no more than that.
+/// Returns a non-blocking socket that is connected to one of `addresses`. They are tried in order:
+/// the next one starts when one fails or has not answered within 250 ms, and the first that
+/// connects wins ("Happy Eyeballs", RFC 8305). An unreachable address therefore costs at most 250
+/// ms.
 ///
-/// Throws Error(timeout) at the deadline, else Error(connection) with the last reason.
+/// Throws Error(timeout) at the deadline, or Error(connection) with the last error when all failed.
 UniqueFd connect_socket(std::span<const SocketAddress> addresses, StoppablePoll::TimePoint deadline,
                         const StoppablePoll& poll);
 

@@ -13,10 +13,11 @@
 namespace acc::rendezvous {
 namespace {
 
-// Replies of one turn are collected in a buffer that all share, up to this size.
+// Largest capacity of the shared reply buffer that is kept for the next request.
 constexpr std::size_t kKeptReplies = std::size_t{1} << 20;
 
-// What is no answer waits for the end of the turn, to go out together, up to this size.
+// Bytes passed to `send` are sent at the end of the turn, in one system call, or earlier when there
+// are more than this.
 constexpr std::size_t kSentAtOnce = 64 * 1024;
 
 std::string peer_name(int fd) {
@@ -47,6 +48,8 @@ void Connection::ready(std::uint32_t events) {
   }
 }
 
+/// Handles one epoll event. Input has priority: after EPOLLHUP there may still be bytes to read,
+/// and recv then reports the end.
 void Connection::advance(std::uint32_t events) {
   if ((events & EPOLLIN) != 0) {
     receive();
@@ -68,7 +71,7 @@ void Connection::receive() {
     return close();
   }
   if (is_finishing_) {
-    return;
+    return;  // reads and discards, so that the end of the stream becomes visible
   }
   if (count == 0) {
     finish(Farewell::brief);
@@ -81,16 +84,18 @@ void Connection::take(std::string_view bytes) {
   if (!conversation_) {
     conversation_ = owner_.open(id_, bytes.front());
     if (!conversation_) {
-      return refuse("neither a store client nor an agent", false);
+      return refuse("unknown protocol: neither a TCPStore client nor an agent", false);
     }
   }
   if (rest_.empty()) {
-    return serve(bytes);
+    return serve(bytes);  // the usual case: complete requests, served without a copy
   }
   rest_.append(bytes);
   serve(rest_);
 }
 
+/// Serves all complete requests in `bytes`, which lie in the shared receive buffer or in rest_, and
+/// sends the replies. Borrows the shared reply buffer unless older replies are still unsent.
 void Connection::serve(std::string_view bytes) {
   is_lent_ = unsent_.empty();
   if (is_lent_) {
@@ -101,7 +106,8 @@ void Connection::serve(std::string_view bytes) {
   flush();
 }
 
-/// The empty buffer: of one's own, or the one that was lent.
+/// Returns the empty reply buffer to Commons, or frees it if it is not the shared one or has grown
+/// too large to keep.
 void Connection::give_back() {
   if (is_lent_ && unsent_.capacity() <= kKeptReplies) {
     unsent_.swap(commons_.replies);
@@ -119,7 +125,9 @@ void Connection::step_through(std::string_view& bytes) {
   is_serving_ = false;
 }
 
-/// After a violation, or for want of memory: what was answered before is still sent.
+/// Ends the connection after a protocol violation or when a memory limit is exceeded (`is_limit`).
+/// Replies to earlier requests are still sent. `patient` if the client has shown a valid handshake:
+/// a stranger gets no time.
 void Connection::refuse(const std::string& why, bool is_limit) {
   tell(why, is_limit);
   is_serving_ = false;
@@ -128,7 +136,8 @@ void Connection::refuse(const std::string& why, bool is_limit) {
   flush();
 }
 
-/// Limits are the operator's business, violations are the client's.
+/// Logs why the connection is closed: exceeded limits as warnings for the operator, at a limited
+/// rate, violations by a client only at debug level.
 void Connection::tell(const std::string& why, bool is_limit) {
   const auto log = logger("rendezvous");
   if (!is_limit) {
@@ -138,6 +147,8 @@ void Connection::tell(const std::string& why, bool is_limit) {
   }
 }
 
+/// Keeps the bytes after the last served request. `rest` is the end of rest_, or lies in the shared
+/// receive buffer and must be copied.
 void Connection::keep(std::string_view rest) {
   if (is_finishing_ || rest.empty()) {
     if (!rest_.empty()) {
@@ -155,6 +166,7 @@ void Connection::send(std::string_view bytes) {
   if (!std::exchange(is_touched_, true)) {
     owner_.touched(*this);
   }
+  // Not while replies are collected: the buffer would be changed under step_through.
   if (!is_serving_ && num_unsent() > kSentAtOnce) {
     write();
   }
@@ -178,7 +190,7 @@ void Connection::flush() {
     return;
   }
   write();
-  is_lent_ = false;  // what is left over is kept, in the buffer it is in
+  is_lent_ = false;  // unsent bytes keep the buffer: the next client starts with an empty one
   count_buffered();
   if (is_broken_) {
     return close();
@@ -189,7 +201,7 @@ void Connection::flush() {
   watch();
 }
 
-/// Keeps what the socket does not take.
+/// Sends as much as the socket accepts and keeps the rest in unsent_.
 void Connection::write() {
   if (is_broken_ || !socket_) {
     return;
@@ -209,11 +221,13 @@ void Connection::write() {
     num_sent_ = 0;
     give_back();
   } else if (num_sent_ > unsent_.size() / 2) {
+    // Moves bytes only when more than half is sent: linear time in total.
     unsent_.erase(0, num_sent_);
     num_sent_ = 0;
   }
 }
 
+/// Updates this connection's share of Commons::buffered. Only growth can exceed the limit.
 void Connection::count_buffered() {
   std::size_t now = num_unsent();
   if (!rest_.empty()) {
@@ -227,15 +241,16 @@ void Connection::count_buffered() {
 }
 
 void Connection::give_up() {
-  tell(fmt::format("incomplete requests and unread replies of all clients have more than {} bytes, "
-                   "its own {}",
+  tell(fmt::format("incomplete requests and unread replies of all clients exceed {} bytes "
+                   "(max_buffered_bytes); this client has the largest share, {} bytes",
                    commons_.options.max_buffered_bytes, counted_),
        true);
   is_broken_ = true;
   close();
 }
 
-/// The last steps of `finish`, as far as they can be taken now.
+/// Continues `finish` when all replies are sent: closes (brief), or sends FIN and waits for the
+/// client's (patient).
 void Connection::depart() {
   if (num_unsent() == 0 && farewell_ == Farewell::brief) {
     return close();
@@ -246,6 +261,8 @@ void Connection::depart() {
   }
 }
 
+/// Registers the events that the connection waits for now. EPOLLERR and EPOLLHUP are always
+/// reported.
 void Connection::watch() {
   if (!socket_) {
     return;

@@ -15,50 +15,65 @@
 
 namespace acc::rendezvous {
 
-/// One client of the server: moves bytes between its socket and its Conversation, which its first
-/// byte chooses. Reads only while the client takes its replies, one buffer full in each turn, and
-/// owns no memory for bytes unless a request is incomplete or a reply unread.
+/// One client of the server: moves bytes between its socket and its protocol handler, which its
+/// first byte selects.
+///
+/// Flow control: it reads at most one buffer per turn, and only while the client reads its replies
+/// (ServerOptions::max_unread_bytes). Replies go out in the order of the requests.
+///
+/// Memory: requests are served in the shared receive buffer and replies collected in a shared
+/// buffer (Commons). The connection owns memory for bytes only while a request is incomplete or a
+/// reply unsent, so thousands of idle connections are cheap.
+///
+/// Life cycle: open; then either the client closes, or `finish` is called: no further requests are
+/// read, queued replies are sent, and the connection closes as its shutdown mode says, at the
+/// latest after ServerOptions::stop_timeout. Errors end it the same way (`refuse`). A closed
+/// connection has no socket; all calls on it are harmless until the server destroys it at the end
+/// of the turn.
 class Connection final : public ReadySet::Watcher {
  public:
   using Id = KeyTable::WaiterId;
 
-  /// The server, as its connections see it.
+  /// Interface of the server to its connections.
   class Owner {
    public:
-    /// The language whose first byte this is; null where there is none.
+    /// Creates the protocol handler for a connection with this first byte; null: unknown protocol.
     virtual std::unique_ptr<Conversation> open(Id id, char first) = 0;
-    /// `flush` it before the turn ends.
+    /// The connection has bytes to send or must close: call `flush` before the turn ends.
     virtual void touched(Connection& connection) = 0;
-    /// It has said its last: `close` it if the client does not do so in time.
+    /// The connection is finishing: call `close` after ServerOptions::stop_timeout.
     virtual void leaving(Id id) = 0;
-    /// All clients together have more than ServerOptions::max_buffered_bytes: `give_up` one.
+    /// The limit ServerOptions::max_buffered_bytes is exceeded: call `give_up` on one connection.
     virtual void overfull() = 0;
-    /// The last call. The connection must live on to the end of the turn.
+    /// The connection is closed. This is its last call; it must not be destroyed before the end of
+    /// the turn, because events and calls for it may be pending.
     virtual void closed(Id id) = 0;
 
    protected:
     ~Owner() = default;
   };
 
-  /// What all connections of a server use in turn, or count together.
+  /// State shared by all connections of a server: buffers that they use in turn, and counters.
   struct Commons {
     Commons(boost::asio::io_context& io, const ServerOptions& chosen)
         : ready(io), options(chosen) {}
 
     ReadySet ready;
     ServerOptions options;
-    std::array<char, 64 * 1024> received{};
-    std::string replies;       // lent to the one that is served
-    std::size_t buffered = 0;  // see ServerOptions::max_buffered_bytes
-    Seldom refusals;
+    std::array<char, 64 * 1024> received{};  // receive buffer of the connection being read
+    std::string replies;                     // reply buffer, lent to the connection being served
+    std::size_t buffered = 0;  // bytes counted against ServerOptions::max_buffered_bytes
+    Seldom refusals;           // limits the rate of log lines about closed connections
   };
 
+  /// Shutdown mode: how a connection ends after its last byte has been sent.
   enum class Farewell : std::uint8_t {
-    brief,   ///< closes when the last byte is sent
-    patient  ///< then waits for the client to close, so that nothing sent is lost on the way
+    brief,   ///< closes at once
+    patient  ///< shuts down its sending side and waits for the client to close: closing a socket
+             ///< with unread input makes the kernel send RST, which can destroy sent data
   };
 
-  /// Begins to read. `owner` and `commons` must outlive it. Throws Error(connection).
+  /// Starts to read. `owner` and `commons` must outlive it. Throws Error(connection).
   Connection(UniqueFd socket, Id id, Commons& commons, Owner& owner);
   ~Connection() { close(); }
   Connection(const Connection&) = delete;
@@ -66,18 +81,19 @@ class Connection final : public ReadySet::Watcher {
 
   void ready(std::uint32_t events) override;
 
-  /// Sends, in this turn, what is no answer to a request.
+  /// Queues bytes that are not a reply to a request; they are sent before the turn ends.
   void send(std::string_view bytes);
-  /// The client has shown that it knows a language.
+  /// True if the client has completed its protocol's handshake.
   [[nodiscard]] bool is_open() const noexcept { return conversation_ && conversation_->is_open(); }
-  /// Takes no more requests; closes when all replies are sent.
+  /// Stops reading requests; closes when all replies are sent.
   void finish(Farewell farewell);
-  /// Tries to send what `send` left, and to end what `finish` began.
+  /// Sends queued bytes as far as the socket accepts them, and continues the shutdown that `finish`
+  /// began.
   void flush();
   void close();
-  /// What of Commons::buffered is its.
+  /// This connection's share of Commons::buffered, in bytes.
   [[nodiscard]] std::size_t num_buffered() const noexcept { return counted_; }
-  /// Closes it, for it has more buffered than any other.
+  /// Closes the connection because it has more bytes buffered than any other.
   void give_up();
 
  private:
@@ -96,25 +112,25 @@ class Connection final : public ReadySet::Watcher {
   void count_buffered();
   [[nodiscard]] std::size_t num_unsent() const noexcept { return unsent_.size() - num_sent_; }
 
-  // What serving a request looks at comes first, together.
-  UniqueFd socket_;
-  std::uint32_t interest_ = EPOLLIN;
-  bool is_touched_ = false;
-  bool is_lent_ = false;  // unsent_ is Commons::replies
-  bool is_serving_ = false;
-  bool is_paused_ = false;     // until replies were taken
-  bool is_finishing_ = false;  // no more requests
-  bool is_departing_ = false;  // all is sent, and the client has been told
-  bool is_broken_ = false;     // to be closed
+  // The members that every request uses come first, next to each other in memory.
+  UniqueFd socket_;                   // none: closed
+  std::uint32_t interest_ = EPOLLIN;  // events registered with Commons::ready
+  bool is_touched_ = false;           // Owner::touched was called, flush is pending
+  bool is_lent_ = false;              // unsent_ is the buffer of Commons::replies
+  bool is_serving_ = false;           // inside step_through: replies are being collected
+  bool is_paused_ = false;            // serves no requests until the client reads its replies
+  bool is_finishing_ = false;         // reads no more requests
+  bool is_departing_ = false;         // all is sent, SHUT_WR done: waits for the client to close
+  bool is_broken_ = false;            // the socket failed: close without sending
   Farewell farewell_ = Farewell::brief;
   Id id_;
   Commons& commons_;
   Owner& owner_;
-  std::unique_ptr<Conversation> conversation_;
-  std::string rest_;  // the beginning of a request; of several while paused
-  std::string unsent_;
-  std::size_t num_sent_ = 0;  // of unsent_
-  std::size_t counted_ = 0;   // in Commons::buffered
+  std::unique_ptr<Conversation> conversation_;  // null until the first byte
+  std::string rest_;          // received, not served: part of a request, or several while paused
+  std::string unsent_;        // replies; the first num_sent_ bytes are sent
+  std::size_t num_sent_ = 0;
+  std::size_t counted_ = 0;   // see num_buffered
 };
 
 }  // namespace acc::rendezvous

@@ -6,18 +6,19 @@
 
 namespace acc::rendezvous {
 
-/// The server's side of talking to one client in that client's language, without its socket.
+/// Protocol handler: the server's side of one connection, without the socket.
 class Conversation {
  public:
   virtual ~Conversation() = default;
 
-  /// Serves the request at the front of `bytes`, takes it off them and appends its reply. False
-  /// while it is not complete: the next call brings the same bytes, and more. Throws for what must
-  /// end the connection: Error(protocol) for a violation, Error(out_of_memory) for a limit.
+  /// Serves the first request of `bytes`, removes it and appends its reply to `out`. Returns false
+  /// if the request is incomplete; the next call then passes the same bytes followed by more.
+  /// Throws if the connection must end: Error(protocol) for a violation, Error(out_of_memory) for a
+  /// limit.
   virtual bool step(std::string_view& bytes, std::string& out) = 0;
-  /// What it keeps of the request that is not complete, besides its bytes.
+  /// Memory that it keeps for an incomplete request, in bytes, without the request's own bytes.
   [[nodiscard]] virtual std::size_t num_kept() const noexcept { return 0; }
-  /// The client has shown that it knows the language: the time limit of the handshake is over.
+  /// True if the handshake is complete, so that ServerOptions::handshake_timeout no longer applies.
   [[nodiscard]] virtual bool is_open() const noexcept = 0;
 };
 

@@ -8,7 +8,8 @@
 
 namespace acc::rendezvous {
 
-/// Connections with a time limit that is the same for all: who came first is due first.
+/// Queue of connections with one common time limit: the first that was added is due first, so no
+/// sorting is needed. An entry stays until it is due, even if the connection has closed before.
 class Deadlines {
  public:
   using Clock = std::chrono::steady_clock;
@@ -16,11 +17,11 @@ class Deadlines {
   explicit Deadlines(std::chrono::milliseconds limit) : limit_(limit) {}
 
   void add(Connection::Id id) { limits_.push_back({Clock::now() + limit_, id}); }
-  /// Clock's end of time: never.
+  /// Time at which the first entry is due; time_point::max() if there is none.
   [[nodiscard]] Clock::time_point next() const {
     return limits_.empty() ? Clock::time_point::max() : limits_.front().at;
   }
-  /// One that is due, until there are no more.
+  /// Removes and returns an entry that is due at `now`; nothing if there is none.
   std::optional<Connection::Id> take(Clock::time_point now) {
     if (next() > now) {
       return std::nullopt;

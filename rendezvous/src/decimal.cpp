@@ -10,7 +10,7 @@ std::optional<std::int64_t> leading_integer(std::string_view text) noexcept {
     return std::nullopt;
   }
   text.remove_prefix(start);
-  if (text.starts_with('+')) {
+  if (text.starts_with('+')) {  // from_chars accepts only '-'
     text.remove_prefix(1);
     if (text.starts_with('-')) {
       return std::nullopt;
@@ -22,6 +22,7 @@ std::optional<std::int64_t> leading_integer(std::string_view text) noexcept {
 }
 
 std::int64_t wrapping_add(std::int64_t a, std::int64_t b) noexcept {
+  // Overflow of signed integers is undefined; that of unsigned ones wraps around.
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
 

@@ -6,11 +6,12 @@
 
 namespace acc::rendezvous {
 
-/// The number that `text` starts with, after blanks and a sign, as C's strtoll reads it; nothing
-/// where there is no digit or no 64-bit value. ADD reads stored values this way.
+/// Parses the number at the start of `text` like strtoll: leading blanks, an optional sign, digits;
+/// the rest is ignored. Returns nothing if there is no digit or the number does not fit 64 bits.
+/// PyTorch's ADD reads stored values this way.
 std::optional<std::int64_t> leading_integer(std::string_view text) noexcept;
 
-/// `a + b` in two's complement, as ADD does.
+/// Returns `a + b` with two's complement wrap-around, like PyTorch's ADD.
 std::int64_t wrapping_add(std::int64_t a, std::int64_t b) noexcept;
 
 }  // namespace acc::rendezvous

@@ -22,7 +22,8 @@ namespace {
 
 constexpr auto kResult = asio::as_tuple(asio::use_awaitable);
 
-/// Closes `socket`, and so ends what it is about, unless it is destroyed before the time is up.
+/// Closes `socket` when the time is up, which makes its pending operation fail. Does nothing if it
+/// is destroyed before.
 class Alarm {
  public:
   Alarm(tcp::socket& socket, std::chrono::milliseconds limit)
@@ -31,7 +32,7 @@ class Alarm {
       if (const auto alarm = fired.lock(); alarm && !error) {
         *alarm = true;
         error_code ignored;
-        socket.close(ignored);  // `cancel` would only go on to the next address
+        socket.close(ignored);  // after `cancel`, async_connect would try the next address
       }
     });
   }
@@ -72,7 +73,7 @@ asio::awaitable<std::string> dial(tcp::socket& socket, std::string host, std::ui
 std::string own_address(const tcp::socket& socket) {
   error_code error;
   const auto own = socket.local_endpoint(error);
-  // The server may be at 127.0.1.1, and this end is at 127.0.0.1 all the same.
+  // The two loopback addresses may differ: a connection to 127.0.1.1 comes from 127.0.0.1.
   if (error || own.address().is_loopback()) {
     return "";
   }

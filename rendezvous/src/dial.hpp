@@ -9,12 +9,13 @@
 
 namespace acc::rendezvous {
 
-/// One attempt to connect `socket` to `host`, all addresses of a name, within `limit`. Returns why
-/// it failed, or "". Never blocks its thread: names are resolved beside it.
+/// Makes one attempt to connect `socket` to `host` within `limit`; tries all addresses of a name.
+/// Returns the reason of a failure, or "". Does not block its thread: names are resolved on
+/// another.
 boost::asio::awaitable<std::string> dial(boost::asio::ip::tcp::socket& socket, std::string host,
                                          std::uint16_t port, std::chrono::milliseconds limit);
 
-/// The address that this end of the connection has; "" where both ends are the same machine.
+/// Returns the local address of a connection; "" if both ends are on the same machine.
 std::string own_address(const boost::asio::ip::tcp::socket& socket);
 
 }  // namespace acc::rendezvous

@@ -15,7 +15,8 @@
 namespace acc::rendezvous {
 namespace {
 
-/// A key as the table holds it. A server counts the slash that each key gets there.
+/// Checks a key. On a server each key gets a leading slash that counts towards the limit; the limit
+/// here is therefore one byte less.
 std::string checked_key(std::string_view key) {
   wire::check_size("key", key, wire::kMaxKeyBytes - 1);
   return std::string(key);
@@ -28,6 +29,8 @@ std::string checked_value(std::string_view value) {
 
 }  // namespace
 
+/// Data shared by all clones. The mutex protects everything; `changed` is notified after each
+/// change that can satisfy a wait.
 struct HashStore::State {
   std::mutex mutex;
   std::condition_variable changed;
@@ -39,7 +42,8 @@ struct HashStore::State {
         keys, [this](const auto& key) { return values.contains(key) || queues.contains(key); });
   }
 
-  /// What GET of an absent key answers is "", as after a WAIT that a queue satisfied.
+  /// Returns the value of a key; "" if it is missing, as on a server. A wait does not exclude that:
+  /// it may have been satisfied by a queue of that name.
   [[nodiscard]] std::string value(const std::string& key) const {
     const auto found = values.find(key);
     return found == values.end() ? std::string() : found->second;
@@ -50,15 +54,17 @@ struct HashStore::State {
     changed.notify_all();
   }
 
+  /// Waits until all keys exist. Throws Error(timeout).
   void await(std::unique_lock<std::mutex>& lock, std::span<const std::string> keys,
              Milliseconds timeout) {
     if (!changed.wait_until(lock, after(timeout), [&] { return holds_all(keys); })) {
       throw Error(Errc::timeout,
-                  fmt::format("no store key {} within {} ms", key_names(keys), timeout.count()));
+                  fmt::format("timeout: no store key {} within {} ms", key_names(keys),
+                              timeout.count()));
     }
   }
 
-  /// `queue` is not empty.
+  /// Takes the first value. `queue` must not be empty.
   std::string pop(const std::string& queue) {
     const auto found = queues.find(queue);
     std::string value = std::move(found->second.front());
@@ -97,7 +103,8 @@ std::int64_t HashStore::add(std::string_view key, std::int64_t delta) {
   const auto before = found == state_->values.end() ? 0 : leading_integer(found->second);
   if (!before) {
     throw Error(Errc::protocol,
-                fmt::format("store key '{}' holds '{}', no number to add to", key, found->second));
+                fmt::format("store key '{}' holds '{}', which is not a number: cannot add to it",
+                            key, found->second));
   }
   const std::int64_t sum = wrapping_add(*before, delta);
   state_->put(std::move(name), std::to_string(sum));
@@ -166,6 +173,7 @@ std::vector<std::string> HashStore::multi_get(std::span<const std::string> keys,
 }
 
 void HashStore::multi_set(std::span<const KeyValue> pairs) {
+  // Checks all pairs first, so that a refused call changes nothing.
   for (const auto& [key, value] : pairs) {
     wire::check_size("key", key, wire::kMaxKeyBytes - 1);
     wire::check_size("value", value, wire::kMaxValueBytes);
@@ -190,7 +198,8 @@ std::string HashStore::queue_pop(std::string_view queue, Milliseconds timeout) {
   if (!state_->changed.wait_until(lock, after(timeout),
                                   [&] { return state_->queues.contains(name); })) {
     throw Error(Errc::timeout,
-                fmt::format("nothing in the store queue {} within {} ms", name, timeout.count()));
+                fmt::format("timeout: nothing in the store queue {} within {} ms", name,
+                            timeout.count()));
   }
   return state_->pop(name);
 }

@@ -21,6 +21,7 @@ bool is_literal(const std::string& host) {
   return !is_name;
 }
 
+/// Adds an address unless it is there already; an IPv4-mapped IPv6 address as IPv4.
 void add(address found, std::vector<address>& addresses) {
   if (found.is_v6() && found.to_v6().is_v4_mapped()) {
     found = asio::ip::make_address_v4(asio::ip::v4_mapped, found.to_v6());
@@ -54,6 +55,7 @@ asio::awaitable<HostAddresses> addresses_of(asio::any_io_executor executor, std:
 }
 
 bool is_own_address(const address& address) {
+  // The kernel allows bind(2) only to local addresses. Port 0 takes any free port.
   asio::io_context io;
   asio::ip::tcp::socket socket(io);
   boost::system::error_code error;
@@ -65,6 +67,7 @@ bool is_own_address(const address& address) {
 }
 
 std::vector<std::string> hosts_to_listen_on(const std::string& host, const HostAddresses& found) {
+  // "localhost" and 127.0.0.1 mean loopback everywhere; a host name only on this machine.
   const bool means_loopback = host == kLocalhost || is_literal(host);
   std::vector<std::string> hosts;
   for (const address& each : found.addresses) {

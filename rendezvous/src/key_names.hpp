@@ -10,7 +10,7 @@
 
 namespace acc::rendezvous {
 
-/// Keys for a message: all of a few, else the first and how many more.
+/// Lists keys for a message: at most eight, then "and N more".
 inline std::string key_names(std::span<const std::string> keys) {
   constexpr std::size_t kNamed = 8;
   std::string names = fmt::format("{}", fmt::join(keys.first(std::min(keys.size(), kNamed)), ", "));

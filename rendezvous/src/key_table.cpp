@@ -13,13 +13,14 @@
 namespace acc::rendezvous {
 namespace {
 
-// What it takes to keep one of them, about, besides its text.
+// Estimated memory of one key, queue, queue entry and awaited name, without its text: objects,
+// nodes of the containers and the allocator's overhead.
 constexpr std::size_t kKeyBytes = 128;
 constexpr std::size_t kQueueBytes = 768;
 constexpr std::size_t kEntryBytes = 64;
 constexpr std::size_t kAwaitedBytes = 384;
 
-// A value that shrinks gives its memory back, from here on.
+// A string of more than this capacity is reallocated when its value shrinks to less than half.
 constexpr std::size_t kKeptCapacity = 1024;
 
 std::size_t size_of(std::string_view key, std::string_view value) {
@@ -28,6 +29,8 @@ std::size_t size_of(std::string_view key, std::string_view value) {
 
 }  // namespace
 
+/// Throws Error(out_of_memory) if so much more would exceed a limit. Called before any change, so
+/// that a refused call has no effect.
 void KeyTable::make_room(std::size_t more_bytes, std::size_t more_keys) const {
   if (more_keys > limits_.max_keys - values_.size()) {
     throw Error(Errc::out_of_memory,
@@ -39,13 +42,15 @@ void KeyTable::make_room(std::size_t more_bytes, std::size_t more_keys) const {
   }
 }
 
+/// Accounts for a value that changes its size.
 void KeyTable::resize(std::size_t before, std::size_t after) {
   if (after > before) {
     make_room(after - before);
   }
-  stored_bytes_ += after - before;
+  stored_bytes_ += after - before;  // wraps around correctly if the value shrinks
 }
 
+/// Stores a value at `found`, or as a new key if that is end(). Does not release waiters.
 void KeyTable::store(Values::iterator found, std::string_view key, std::string_view value) {
   if (found == values_.end()) {
     const std::size_t size = size_of(key, value);
@@ -150,6 +155,7 @@ void KeyTable::queue_push(std::string_view queue, std::string_view value) {
   auto& entries = found == queues_.end() ? queues_[std::string(queue)] : found->second;
   entries.emplace_back(value);
   stored_bytes_ += size;
+  // One value, one waiter: the oldest. Releasing all would make the others find an empty queue.
   if (const auto waiting = waiting_for_.find(queue); waiting != waiting_for_.end()) {
     satisfy(waiting->second.begin()->second, queue);
   }
@@ -185,7 +191,7 @@ bool KeyTable::all_present(std::span<const std::string_view> keys) const {
 
 bool KeyTable::wait(WaiterId waiter, std::span<const std::string_view> keys) {
   cancel(waiter);
-  TextSet missing;
+  TextSet missing;  // a set: a name that is listed twice counts once
   for (const std::string_view key : keys) {
     if (!present(key)) {
       missing.emplace(key);
@@ -213,6 +219,7 @@ std::optional<bool> KeyTable::barrier(WaiterId waiter, std::string_view key,
   return true;
 }
 
+/// Registers a waiter without earlier registration.
 void KeyTable::enroll(WaiterId waiter, TextSet missing) {
   const std::size_t size =
       std::transform_reduce(missing.begin(), missing.end(), std::size_t{0}, std::plus<>(),
@@ -242,16 +249,19 @@ void KeyTable::cancel(WaiterId waiter) {
   waiters_.erase(found);
 }
 
+/// Satisfies all waiters on `key`, oldest first.
 void KeyTable::appeared(std::string_view key) {
   if (waiting_for_.empty()) {
-    return;
+    return;  // the usual case: saves the hash of the key
   }
+  // Looks the key up again in each step: `satisfy` removes its entry with the last waiter.
   for (auto found = waiting_for_.find(key); found != waiting_for_.end();
        found = waiting_for_.find(key)) {
     satisfy(found->second.begin()->second, key);
   }
 }
 
+/// Removes `key` from what `waiter` waits for; releases it if that was the last one.
 void KeyTable::satisfy(WaiterId waiter, std::string_view key) {
   Waiter& state = waiters_.at(waiter);
   state.missing.erase(state.missing.find(key));
@@ -262,7 +272,7 @@ void KeyTable::satisfy(WaiterId waiter, std::string_view key) {
     waiting_for_.erase(waiting);
   }
   if (state.missing.empty()) {
-    waiters_.erase(waiter);
+    waiters_.erase(waiter);  // before the callback, which must find a consistent table
     release_(waiter);
   }
 }

@@ -26,10 +26,11 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-// A free port of the first address may be taken on the second; try another one this often.
+// Attempts with port 0: the port that the kernel chose for the first address may be in use on the
+// second one.
 constexpr int kFreePortTries = 16;
 
-/// A host with what its name stands for.
+/// A host and the endpoints that its name resolves to.
 struct Host {
   std::string name;
   std::vector<tcp::endpoint> endpoints;
@@ -52,6 +53,7 @@ struct Failure {
   throw Error(Errc::connection, message);
 }
 
+/// Resolves a host. Blocks; runs the asynchronous look-up on an io_context of its own.
 std::vector<tcp::endpoint> resolve(const std::string& host, std::uint16_t port) {
   if (host.empty() || host == "*") {
     return {{asio::ip::address_v4::any(), port}, {asio::ip::address_v6::any(), port}};
@@ -72,18 +74,20 @@ std::vector<tcp::endpoint> resolve(const std::string& host, std::uint16_t port) 
   return endpoints;
 }
 
-/// A machine without IPv6 still resolves names to IPv6 addresses.
+/// True if the machine lacks the address family: name services return IPv6 addresses even on
+/// machines without IPv6.
 bool family_is_missing(int error) {
   return error == EAFNOSUPPORT || error == EADDRNOTAVAIL;
 }
 
-/// Bound and listening, or not there, with errno.
+/// Returns a listening socket, or an empty one with errno set.
 UniqueFd open(const tcp::endpoint& endpoint) {
   UniqueFd socket(
       ::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  tune_socket(socket.get());  // what it accepts is so too
+  tune_socket(socket.get());  // accepted sockets inherit the options
+  // Without IPV6_V6ONLY the IPv6 wildcard would also take the IPv4 port.
   if (endpoint.address().is_v6()) {
     ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
   }
@@ -111,7 +115,8 @@ Listener described(UniqueFd socket, const tcp::endpoint& bound) {
           .is_everywhere = bound.address().is_unspecified()};
 }
 
-/// Every endpoint of every host on `port`, and where that is 0 on the one that the first got.
+/// Listens on every endpoint of every host. With port 0 the first endpoint gets a free port, and
+/// the others use the same one. Returns the failure, if any.
 std::optional<Failure> listen_all(const std::vector<Host>& hosts, std::uint16_t port,
                                   std::vector<Listener>& listeners) {
   for (const Host& host : hosts) {
@@ -137,7 +142,7 @@ std::optional<Failure> listen_all(const std::vector<Host>& hosts, std::uint16_t 
   return std::nullopt;
 }
 
-/// Each endpoint once: two names may stand for one.
+/// Resolves all hosts and drops repeated endpoints: two names may have the same address.
 std::vector<Host> resolve_all(const std::vector<std::string>& names, std::uint16_t port) {
   std::vector<Host> hosts;
   std::vector<tcp::endpoint> seen;
@@ -174,8 +179,8 @@ std::vector<Listener> listen_on_tcp(const std::vector<std::string>& names, std::
 
 std::string warning_of_open(const std::string& address) {
   return address +
-         " is open: whoever reaches it can read and write every key and join every job. Keep "
-         "others out with a firewall, or listen on an address of a closed network";
+         " is open: any client that reaches it can read and write every key and join every job. "
+         "Restrict access with a firewall, or listen on an address of a closed network";
 }
 
 std::vector<Listener> listen_on(const std::vector<std::string>& hosts, std::uint16_t port) {
@@ -191,6 +196,7 @@ std::vector<Listener> listen_on(const std::vector<std::string>& hosts, std::uint
 }
 
 Listener adopt(UniqueFd socket) {
+  // Asks the kernel what the descriptor is. Failed calls leave the values at 0, which is refused.
   int listens = 0;
   int type = 0;
   sockaddr_storage bound{};
@@ -203,7 +209,7 @@ Listener adopt(UniqueFd socket) {
   if (listens != 1 || type != SOCK_STREAM || name.empty()) {
     throw Error(Errc::config,
                 fmt::format("inherited descriptor {} must be a listening socket of TCP "
-                            "or Unix",
+                            "or Unix (LISTEN_FDS)",
                             socket.get()));
   }
   ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);

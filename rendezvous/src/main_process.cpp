@@ -6,7 +6,8 @@
 namespace acc::rendezvous {
 
 Advice main_process_elsewhere(const std::string& host, const std::vector<std::string>& addresses) {
-  return {fmt::format("this is machine 0, but --main_process_ip {} leads to {}, which is not here",
+  return {fmt::format("this is machine 0, but --main_process_ip {} resolves to {}, which is not an "
+                      "address of this machine",
                       host, fmt::join(addresses, ", ")),
           "Give --machine_rank 0 to the machine with that address, or its own address as "
           "--main_process_ip on all machines."};
@@ -14,7 +15,8 @@ Advice main_process_elsewhere(const std::string& host, const std::vector<std::st
 
 Advice main_process_unknown(const std::string& host, const std::string& failure) {
   return {fmt::format("cannot look up --main_process_ip {}: {}", host, failure),
-          "Put the name into the name server or /etc/hosts of this machine, or give an address."};
+          "Add the name to the name server (DNS) or /etc/hosts of this machine, or give an "
+          "address."};
 }
 
 }  // namespace acc::rendezvous

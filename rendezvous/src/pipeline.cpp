@@ -10,7 +10,8 @@ namespace acc::rendezvous {
 
 using wire::Opcode;
 
-/// Nothing of a request that is refused stays behind.
+/// Encodes a request. Removes the partial frame of a request that is refused (invalid_argument), so
+/// that the rest of the batch stays usable.
 void Pipeline::put(const wire::Request& request) {
   const std::size_t before = frames_.size();
   try {
@@ -21,7 +22,7 @@ void Pipeline::put(const wire::Request& request) {
   }
 }
 
-/// A place for the answer to the request that was encoded last.
+/// Adds an empty reply of type T for the request that was encoded last.
 template <typename T>
 T* Pipeline::expect() {
   return &std::get<T>(answers_.emplace_back(std::in_place_type<T>));
@@ -79,11 +80,13 @@ struct Overloaded : Functions... {
   using Functions::operator()...;
 };
 template <typename... Functions>
-Overloaded(Functions...) -> Overloaded<Functions...>;  // for clang before 17
+Overloaded(Functions...) -> Overloaded<Functions...>;  // clang before 17 needs the guide
 
 }  // namespace
 
 void Pipeline::run(Store::Milliseconds timeout) {
+  // Replies carry no id: they are matched to requests by their order. A failed run leaves answered_
+  // at the first missing reply, and the closed connection refuses further runs.
   const std::string frames = std::exchange(frames_, {});
   connection_->exchange(frames, timeout, [this](ReplyReader& reader) {
     const Overloaded read{

@@ -1,3 +1,6 @@
+// Finds the process that listens on a port, for the message of EADDRINUSE: /proc/net/tcp has the
+// inode of the socket, and /proc/PID/fd the sockets of each process. Other users' processes cannot
+// be read; then the message has the user id.
 #include "acc/rendezvous/server.hpp"
 
 #include <fmt/format.h>
@@ -14,7 +17,8 @@ namespace fs = std::filesystem;
 
 constexpr int kListen = 0x0A;  // TCP_LISTEN in the kernel's tcp_states.h
 
-// Keeps the sockets that it binds for services; the service is who answers.
+// systemd keeps the sockets that it has bound for services open. The service is the better answer,
+// so the search continues after systemd.
 constexpr std::string_view kServiceManager = "systemd";
 
 struct Listener {
@@ -22,8 +26,9 @@ struct Listener {
   std::string uid;
 };
 
-/// Rows of /proc/net/tcp: slot, local address:port, remote, state, queues, timer, retransmits, uid,
-/// timeout, inode; numbers in hexadecimal where they are addresses, ports or states.
+/// Finds the listening socket of a port. Columns of /proc/net/tcp (proc_pid_net(5)): slot, local
+/// address:port, remote address:port, state, queues, timer, retransmits, uid, timeout, inode.
+/// Addresses, ports and states are hexadecimal.
 std::optional<Listener> find_listener(const char* table, std::uint16_t port) {
   std::ifstream file(table);
   std::string line;
@@ -43,6 +48,7 @@ std::optional<Listener> find_listener(const char* table, std::uint16_t port) {
   return std::nullopt;
 }
 
+/// True if one of the process' descriptors is this socket: a link to "socket:[INODE]".
 bool holds(const fs::path& process, const std::string& link) {
   std::error_code ignored;
   for (const auto& fd : fs::directory_iterator(process / "fd", ignored)) {

@@ -7,6 +7,8 @@ namespace acc::rendezvous {
 PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
     : prefix_(std::move(prefix) + "/"), store_(std::move(store)) {}
 
+// prefix_ ends in the slash that separates it from the key.
+
 std::string PrefixStore::joined(std::string_view key) const {
   return prefix_ + std::string(key);
 }
@@ -98,7 +100,7 @@ std::int64_t PrefixStore::queue_len(std::string_view queue) {
 }
 
 std::unique_ptr<Store> PrefixStore::clone() {
-  // prefix_ already ends in the joining slash.
+  // The constructor adds the slash again.
   return std::make_unique<PrefixStore>(prefix_.substr(0, prefix_.size() - 1), store_->clone());
 }
 

@@ -10,6 +10,7 @@
 namespace acc::rendezvous {
 namespace {
 
+/// Returns `result`; throws Error(connection) with errno if it is negative.
 int checked(int result, const char* what) {
   if (result < 0) {
     throw Error(Errc::connection, fmt::format("cannot wait for sockets: {}: {} (errno {})", what,
@@ -30,7 +31,7 @@ void ReadySet::add(int fd, std::uint32_t events, Watcher& watcher) {
 
 void ReadySet::change(int fd, std::uint32_t events, Watcher& watcher) {
   epoll_event event{.events = events, .data = {.ptr = &watcher}};
-  epoll_ctl(set_.native_handle(), EPOLL_CTL_MOD, fd, &event);  // of a member: cannot fail
+  epoll_ctl(set_.native_handle(), EPOLL_CTL_MOD, fd, &event);  // cannot fail for a member
 }
 
 void ReadySet::remove(int fd) {

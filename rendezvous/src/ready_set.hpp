@@ -14,14 +14,15 @@
 
 namespace acc::rendezvous {
 
-/// Tells which of many sockets are ready, a batch for each wake-up of the loop: an epoll set of its
-/// own, which the loop awaits as one descriptor. (Asio itself asks the kernel once more for every
-/// wait on every socket.)
+/// Reports which of many sockets are ready, one batch per wake-up of the event loop. It is a
+/// separate epoll set, which the loop watches as a single descriptor. Registering each socket with
+/// Asio would cost an additional system call per wait and socket.
 class ReadySet {
  public:
   class Watcher {
    public:
-    /// `events`: EPOLLIN and the like. May come once more after `remove`, in the same batch.
+    /// `events` are EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP. An event of the current batch may still
+    /// arrive after `remove`, so the watcher must live until the end of the turn.
     virtual void ready(std::uint32_t events) = 0;
 
    protected:
@@ -31,10 +32,12 @@ class ReadySet {
   /// Throws Error(connection).
   explicit ReadySet(boost::asio::io_context& io);
 
-  /// Throws Error(connection).
+  /// Adds a descriptor (level-triggered). Throws Error(connection).
   void add(int fd, std::uint32_t events, Watcher& watcher);
+  /// Changes the events of a descriptor that has been added.
   void change(int fd, std::uint32_t events, Watcher& watcher);
-  /// Before the descriptor is closed: a process forked in this moment would keep it in the set.
+  /// Removes a descriptor. Must be called before close(2): epoll keeps a descriptor as long as its
+  /// open file exists, and a process forked in between may hold a copy.
   void remove(int fd);
 
   /// Calls `handler(error)` when something is ready.
@@ -42,7 +45,7 @@ class ReadySet {
   void async_wait(Handler&& handler) {
     set_.async_wait(boost::asio::posix::descriptor_base::wait_read, std::forward<Handler>(handler));
   }
-  /// What is ready now; the first of it, if it is much.
+  /// Returns the events that are ready now, at most one batch. Valid until the next call.
   std::span<const epoll_event> take();
   static Watcher& watcher(const epoll_event& event) {
     return *static_cast<Watcher*>(event.data.ptr);

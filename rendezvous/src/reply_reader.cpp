@@ -31,10 +31,11 @@ std::int64_t ReplyReader::i64() {
 std::string ReplyReader::bytes() {
   const auto length = static_cast<std::uint64_t>(i64());
   if (length > wire::kMaxFrameBytes) {
-    throw Error(Errc::protocol, fmt::format("a value of {} bytes was announced", length));
+    throw Error(Errc::protocol, fmt::format("the server announced a value of {} bytes", length));
   }
+  // Allocates as bytes arrive: a wrong length alone costs at most kMaxValueBytes of memory.
   std::string bytes;
-  while (bytes.size() < length) {  // an announcement alone takes no more than a SET may bring
+  while (bytes.size() < length) {
     const std::size_t begin = bytes.size();
     bytes.resize(std::min<std::size_t>(length, begin + std::max(begin, wire::kMaxValueBytes)));
     stream_.read(bytes.data() + begin, bytes.size() - begin, deadline_);

@@ -7,8 +7,8 @@
 
 namespace acc::rendezvous {
 
-/// The answers of a TCPStore server, piece by piece. Throws as SocketStream does, and
-/// Error(protocol) for a length that no value has.
+/// Reads the parts of a TCPStore server's replies. Throws the errors of SocketStream, and
+/// Error(protocol) for a length beyond the protocol's limits.
 class ReplyReader {
  public:
   ReplyReader(SocketStream& stream, SocketStream::TimePoint deadline)

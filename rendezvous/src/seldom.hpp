@@ -4,9 +4,10 @@
 
 namespace acc::rendezvous {
 
-/// Whether to log what a client can cause as often as it likes: once a second.
+/// Rate limiter for log lines that clients can cause at any rate: at most one per second.
 class Seldom {
  public:
+  /// True if a line may be logged now.
   bool operator()() {
     const auto now = std::chrono::steady_clock::now();
     if (now < next_) {

@@ -19,6 +19,16 @@
 #include <unordered_set>
 #include <utility>
 
+// The server: connections, the key table and the jobs, all on one thread.
+//
+// The unit of work is a *turn*: the epoll set is ready, or a timer expires, or a function of Server
+// is called. A turn reads one buffer from each ready client, serves the requests in it and sends
+// the replies. These rules keep calls into the table and the jobs from being nested:
+// - Bytes for other connections (a released waiter, messages to agents) are queued by
+//   Connection::send. The connection is then "touched" and flushed after the current event.
+// - A connection that is closed in a turn moves to gone_ and is destroyed at the end of the turn,
+//   because later events of the same batch may still point to it.
+// - Every entry point from outside (handler, timer, public function) ends with `end_turn`.
 namespace acc::rendezvous {
 
 namespace asio = boost::asio;
@@ -27,21 +37,23 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// After a failed accept, for want of descriptors.
+// Pause after a failed accept4 when the process is out of descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
-// While clients keep coming, the loop is not asked in between, for so long: others live on it too.
+// Longest time for which a turn serves clients without returning to the event loop, which other
+// users share (timers, signals, the launcher's work).
 constexpr std::chrono::milliseconds kLongestTurn{5};
 
 }  // namespace
 
-/// Kept alive by pending handlers, so that a Server may go away at any time. Whatever enters from
-/// outside ends with `end_turn`.
+/// State of a Server. Pending handlers hold a shared_ptr to it, so the Server may be destroyed at
+/// any time.
 class Server::Impl final : public std::enable_shared_from_this<Impl>, public Connection::Owner {
  public:
   Impl(asio::io_context& io, std::vector<Listener> listeners, const ServerOptions& options)
       : commons_(io, options),
         table_(
+            // A released waiter is connected: `closed` cancels its wait.
             [this](Connection::Id id) {
               connections_.at(id)->send({&wire::kReleased, 1});
             },
@@ -67,6 +79,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     watch_idleness();
   }
 
+  /// Shutdown with time for queued replies. Agents get the patient mode, because their last message
+  /// may be a round result that must not be lost; farewells_ limits the time.
   void stop() {
     acceptors_.clear();
     stops_ = true;
@@ -77,6 +91,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     end_turn();
   }
 
+  /// Shutdown after the last agent has gone. While machines of a refused job are missing, the
+  /// listeners stay open, so that each of them is told the reason.
   void retire(std::function<void()> done) {
     if (!is_refusing()) {
       acceptors_.clear();
@@ -96,6 +112,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     end_turn();
   }
 
+  /// Immediate shutdown, for the destructor. `done` of `retire` is not called.
   void close_all() {
     acceptors_.clear();
     retired_ = nullptr;
@@ -123,13 +140,15 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   void turn() {
     const auto end = Clock::now() + kLongestTurn;
-    // With one client at a time, the next one is not there yet.
+    // Under load the next batch is usually ready already. After a single client it is not, so
+    // another epoll_wait would be wasted.
     while (serve_batch() > 1 && Clock::now() < end) {
     }
     await_ready();
     end_turn();
   }
 
+  /// Handles the events that are ready now; returns their number.
   std::size_t serve_batch() {
     const auto batch = commons_.ready.take();
     for (const epoll_event& event : batch) {
@@ -139,7 +158,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     return batch.size();
   }
 
-  /// Everybody who has said something by now, once.
+  /// Reads once from every client that has sent something by now. The bound ends the loop if
+  /// clients send faster than they are read.
   void hear_all() {
     for (std::size_t seen = 0; seen <= connections_.size();) {
       const std::size_t count = serve_batch();
@@ -151,15 +171,18 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   }
 
   void flush_touched() {
-    for (std::size_t i = 0; i < touched_.size(); ++i) {  // grows meanwhile
+    for (std::size_t i = 0; i < touched_.size(); ++i) {  // flush may touch further connections
       touched_[i]->flush();
     }
     touched_.clear();
   }
 
+  /// End of every turn: sends what is queued, destroys closed connections, and completes `stop` and
+  /// `retire` when their conditions hold.
   void end_turn() {
     flush_touched();
     gone_.clear();
+    // Without pending operations the io_context has no more work of this server.
     if (stops_ && connections_.empty()) {
       commons_.ready.close();
       for (asio::steady_timer* timer :
@@ -168,18 +191,19 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       }
     }
     if (agents_.empty() && retired_ && !is_refusing()) {
-      std::exchange(retired_, nullptr)();  // after which this may be gone
+      std::exchange(retired_, nullptr)();  // may destroy the Server: nothing may follow
     }
   }
 
-  // Clients come and go.
+  // Connections.
 
   void accept(UniqueFd client) {
     const ServerOptions& options = commons_.options;
     if (connections_.size() >= options.max_connections) {
       if (full_()) {
         const auto log = logger("rendezvous");
-        log->warn("turning clients away: there are {} already", connections_.size());
+        log->warn("refusing new connections: {} clients are connected (max_connections)",
+                  connections_.size());
       }
       return;
     }
@@ -195,6 +219,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     idle_timer_.cancel();
   }
 
+  /// Retries after a pause: descriptors may have been freed by then.
   void pause_accepting(const std::string& why) {
     if (full_()) {
       logger("rendezvous")->warn("cannot accept clients: {}", why);
@@ -220,6 +245,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     await_limits();
   }
 
+  /// Closes the connection with the most buffered bytes. Linear in the number of connections, but
+  /// rare.
   void overfull() override {
     const auto most = std::ranges::max_element(
         connections_, {}, [](const auto& each) { return each.second->num_buffered(); });
@@ -227,7 +254,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   }
 
   void closed(Connection::Id id) override {
-    table_.cancel(id);
+    table_.cancel(id);  // no release byte for a closed connection
     const auto found = connections_.find(id);
     gone_.push_back(std::move(found->second));
     connections_.erase(found);
@@ -243,14 +270,16 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   // Time limits.
 
+  /// Sets the timer for the next handshake or shutdown that is due.
   void await_limits() {
     const auto next = std::min(handshakes_.next(), farewells_.next());
     if (next == limit_timer_.expiry()) {
-      return;  // awaited already
+      return;  // the timer is set already
     }
     limit_timer_.expires_at(next);
     limit_timer_.async_wait([self = shared_from_this()](const error_code& error) {
       if (!error) {
+        // An expiry in the past would look like a timer that is set.
         self->limit_timer_.expires_at(Clock::time_point::max());
         self->enforce_limits();
       }
@@ -272,6 +301,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     end_turn();
   }
 
+  /// Starts the idle timeout; `accept` cancels it.
   void watch_idleness() {
     if (commons_.options.idle_timeout.count() == 0 || stops_) {
       return;
@@ -284,8 +314,9 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     });
   }
 
-  // Agents.
+  // Agents and their jobs.
 
+  /// Chooses the protocol by the first byte of a connection (docs/protocol.md).
   std::unique_ptr<Conversation> open(Connection::Id id, char first) override {
     if (first == static_cast<char>(wire::Opcode::validate)) {
       return std::make_unique<Session>(table_, id, decoder_);
@@ -298,6 +329,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     return nullptr;
   }
 
+  /// Passes an agent's message to its job and delivers the resulting messages. An exception ends
+  /// the agent's connection; if there is no memory for its job, it is told so and may try again.
   void hear(Connection::Id id, rounds::AgentMessage message) {
     rounds::Outbox out;
     jobs_.limit_bytes(bytes_besides(table_.bytes()));
@@ -314,17 +347,19 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     deliver(out);
   }
 
-  /// Keys and jobs share ServerOptions::max_bytes.
+  /// Returns the memory limit of keys or jobs if the other ones use `used` bytes: both share
+  /// ServerOptions::max_bytes.
   [[nodiscard]] std::size_t bytes_besides(std::size_t used) const {
     return commons_.options.max_bytes - std::min(used, commons_.options.max_bytes);
   }
 
-  /// What the agents hear, and when time alone changes something next.
+  /// Sends the messages of a job and sets the timer for the next deadline of the jobs. Messages to
+  /// one agent keep their order.
   void deliver(const rounds::Outbox& out) {
     for (const rounds::Letter& letter : out) {
       const auto found = connections_.find(letter.to);
       if (found == connections_.end()) {
-        continue;
+        continue;  // closed meanwhile
       }
       found->second->send(*letter.frame);
       if (letter.is_last) {
@@ -345,7 +380,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     round_timer_.async_wait([self = shared_from_this()](const error_code& error) {
       if (!error) {
         self->round_timer_.expires_at(Clock::time_point::max());
-        // Nobody is taken for silent because this process was held up itself.
+        // Reads all heartbeats that have arrived before it decides which agents are silent. If this
+        // process was delayed, they wait in the sockets' receive buffers.
         self->hear_all();
         rounds::Outbox due;
         self->jobs_.pass(Clock::now(), due);
@@ -355,7 +391,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     });
   }
 
-  /// Closing changes the table of connections.
+  /// Returns a copy of all ids, because closing a connection changes connections_.
   [[nodiscard]] std::vector<Connection::Id> all_connections() const {
     std::vector<Connection::Id> ids;
     for (const auto& [id, connection] : connections_) {
@@ -366,24 +402,24 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   Connection::Commons commons_;
   KeyTable table_;
-  wire::RequestDecoder decoder_;
-  std::deque<Acceptor> acceptors_;
+  wire::RequestDecoder decoder_;    // lent to the session that is served
+  std::deque<Acceptor> acceptors_;  // a deque never moves its elements
   std::uint16_t port_ = 0;
-  Seldom full_;
-  std::unordered_map<Connection::Id, std::unique_ptr<Connection>> connections_;
-  std::vector<std::unique_ptr<Connection>> gone_;  // in this turn
-  std::vector<Connection*> touched_;               // in this turn
-  Connection::Id next_id_ = 0;
+  Seldom full_;  // limits the rate of warnings about refused clients
+  std::unordered_map<Connection::Id, std::unique_ptr<Connection>> connections_;  // open ones
+  std::vector<std::unique_ptr<Connection>> gone_;  // closed in this turn
+  std::vector<Connection*> touched_;               // to be flushed in this turn
+  Connection::Id next_id_ = 0;                     // never reused
   Deadlines handshakes_;
   Deadlines farewells_;
-  std::unordered_set<Connection::Id> agents_;
+  std::unordered_set<Connection::Id> agents_;  // connections that speak the agent protocol
   rounds::Jobs jobs_;
-  std::function<void()> retired_;
+  std::function<void()> retired_;  // `done` of a pending `retire`
   bool stops_ = false;
-  asio::steady_timer limit_timer_;
-  asio::steady_timer accept_timer_;
-  asio::steady_timer idle_timer_;
-  asio::steady_timer round_timer_;
+  asio::steady_timer limit_timer_;   // handshakes_ and farewells_
+  asio::steady_timer accept_timer_;  // kAcceptPause
+  asio::steady_timer idle_timer_;    // ServerOptions::idle_timeout
+  asio::steady_timer round_timer_;   // deadlines of jobs_
 };
 
 Server::Server(asio::io_context& io, std::vector<Listener> listeners, ServerOptions options)

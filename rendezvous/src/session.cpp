@@ -14,16 +14,18 @@ using wire::Opcode;
 
 namespace {
 
-constexpr std::size_t kLengthBytes = 8;  // before each string
+constexpr std::size_t kLengthBytes = 8;  // length in front of each string in a reply
 
 [[noreturn]] void violation(const std::string& message) {
   throw Error(Errc::protocol, message);
 }
 
+/// Returns the result of ADD or BARRIER. A value that is not a number ends the connection: the
+/// protocol has no error replies.
 template <typename T>
 T number_under(std::string_view key, const std::optional<T>& result) {
   if (!result) {
-    violation(fmt::format("key '{}' holds no number to add to", key));
+    violation(fmt::format("cannot add to key '{}': its value is not a number", key));
   }
   return *result;
 }
@@ -34,10 +36,12 @@ bool Session::step(std::string_view& bytes, std::string& out) {
   if (bytes.empty()) {
     return false;
   }
-  // Checked before the frame is complete: a stranger gets no buffer to fill.
+  // Checked before the frame is complete, so that a stranger cannot make the server buffer bytes.
   if (!validated_ && bytes.front() != static_cast<char>(Opcode::validate)) {
-    violation("the first command is not VALIDATE: no TCPStore client");
+    violation("the first command is not VALIDATE: not a TCPStore client");
   }
+  // An incomplete request takes the decoder's progress with it, so that no byte is parsed twice and
+  // the shared decoder is free for the next session.
   decoder_.restart();
   const bool is_complete = serve_next(bytes, begun_ ? *begun_ : decoder_, out);
   if (is_complete) {
@@ -63,7 +67,7 @@ bool Session::serve_next(std::string_view& bytes, wire::RequestDecoder& decoder,
 
 void Session::handshake(const wire::RequestView& request) {
   if (validated_) {
-    violation("a second VALIDATE");
+    violation("a second VALIDATE command");
   }
   if (request.number != wire::kMagic) {
     violation(
@@ -105,6 +109,7 @@ void Session::serve(const wire::RequestView& request, std::string& out) {
   }
 }
 
+/// Serves CHECK, WAIT, BARRIER and CANCEL_WAIT. A wait that is not satisfied gets no reply now.
 void Session::serve_waiting(const wire::RequestView& request, std::string& out) {
   switch (request.opcode) {
     case Opcode::check: out.push_back(table_.all_present(request.keys) ? 0 : 1); break;
@@ -133,6 +138,7 @@ void Session::serve_queue(const wire::RequestView& request, std::string& out) {
     table_.queue_push(queue, request.values[0]);
     return;
   }
+  // The reply of QUEUE_POP begins with the length before the pop; the value follows if it was > 0.
   wire::put_i64(out, static_cast<std::int64_t>(table_.queue_size(queue)));
   if (request.opcode == Opcode::queue_pop) {
     if (const auto value = table_.queue_pop(queue)) {
@@ -141,12 +147,13 @@ void Session::serve_queue(const wire::RequestView& request, std::string& out) {
   }
 }
 
+/// Returns the value of a key, "" if it is missing: GET and MULTI_GET do not wait.
 std::string_view Session::value_of(std::string_view key) const {
   const std::string* value = table_.find(key);
   return value != nullptr ? std::string_view(*value) : "";
 }
 
-// A reply that is too large is refused before any of it is copied.
+// Replies that can be large: the size is checked before any byte is copied.
 
 void Session::multi_get(const wire::RequestView& request, std::string& out) const {
   std::vector<std::string_view> values;
@@ -162,6 +169,7 @@ void Session::multi_get(const wire::RequestView& request, std::string& out) cons
   }
 }
 
+/// Lists all keys except those with the prefix kUnlistedKeys (docs/rendezvous.md).
 void Session::list_keys(std::string& out) const {
   static const std::string unlisted = client_key(kUnlistedKeys);
   std::vector<std::string_view> listed;
@@ -181,7 +189,8 @@ void Session::list_keys(std::string& out) const {
 
 void Session::check_reply(std::size_t bytes) const {
   if (bytes > decoder_.max_frame_bytes()) {
-    violation(fmt::format("a request for more than {} bytes", decoder_.max_frame_bytes()));
+    violation(fmt::format("the reply would have more than {} bytes (max_frame_bytes)",
+                          decoder_.max_frame_bytes()));
   }
 }
 

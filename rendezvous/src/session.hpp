@@ -10,12 +10,12 @@
 
 namespace acc::rendezvous {
 
-/// One client's conversation with the table: bytes in, bytes out, no sockets. The release byte of a
-/// pending WAIT or BARRIER does not pass here; the table's `Release` reports it.
+/// Protocol handler of a TCPStore client: serves its requests from the key table. The late reply to
+/// a pending WAIT or BARRIER does not pass through it; the table reports it by `Release`.
 class Session : public Conversation {
  public:
-  /// `decoder`, whose limit is that of replies too, is lent by whoever has many sessions to each
-  /// one that steps; both must outlive it.
+  /// `decoder` is shared by all sessions of a server; a session uses it only inside `step`. Its
+  /// limit of frame sizes applies to replies, too. `table` and `decoder` must outlive the session.
   Session(KeyTable& table, KeyTable::WaiterId id, wire::RequestDecoder& decoder)
       : table_(table), id_(id), decoder_(decoder) {}
   ~Session() override { table_.cancel(id_); }
@@ -26,7 +26,7 @@ class Session : public Conversation {
   [[nodiscard]] std::size_t num_kept() const noexcept override {
     return begun_ ? begun_->num_kept() : 0;
   }
-  /// After a correct VALIDATE.
+  /// True after a correct VALIDATE.
   [[nodiscard]] bool is_open() const noexcept override { return validated_; }
 
  private:
@@ -43,7 +43,7 @@ class Session : public Conversation {
   KeyTable& table_;
   KeyTable::WaiterId id_;
   wire::RequestDecoder& decoder_;
-  std::unique_ptr<wire::RequestDecoder> begun_;  // of a request that is not complete
+  std::unique_ptr<wire::RequestDecoder> begun_;  // progress in an incomplete request; else null
   bool validated_ = false;
 };
 

@@ -18,13 +18,14 @@
 namespace acc::rendezvous {
 namespace {
 
-/// An answer of getaddrinfo; `error` is one of its EAI codes, or 0.
+/// Result of getaddrinfo; `error` is an EAI code, or 0.
 struct Answer {
   std::vector<SocketAddress> addresses;
   int error = 0;
 };
 
-/// A look-up in progress, owned by the thread that makes it and the one that waits.
+/// A look-up in progress. Shared by the thread that performs it and the one that waits, either of
+/// which may finish first.
 struct Lookup {
   std::mutex mutex;
   std::condition_variable_any finished;
@@ -32,7 +33,7 @@ struct Lookup {
   Answer answer;
 };
 
-/// An IPv4 address that is written as IPv6, as IPv4: a machine may have no IPv6.
+/// Converts an IPv4-mapped IPv6 address to IPv4, which also works on machines without IPv6.
 void unmap(SocketAddress& address) {
   if (address.family() != AF_INET6) {
     return;
@@ -71,6 +72,7 @@ Answer look_up(const std::string& host, const std::string& port, int flags) {
   return answer;
 }
 
+/// Starts a look-up on a detached thread.
 std::shared_ptr<Lookup> start_lookup(const std::string& host, const std::string& port) {
   auto lookup = std::make_shared<Lookup>();
   try {
@@ -85,7 +87,8 @@ std::shared_ptr<Lookup> start_lookup(const std::string& host, const std::string&
       lookup->finished.notify_all();
     }).detach();
   } catch (const std::system_error& error) {
-    throw Error(Errc::connection, fmt::format("no thread to look '{}' up: {}", host, error.what()));
+    throw Error(Errc::connection,
+                fmt::format("cannot start a thread to resolve '{}': {}", host, error.what()));
   }
   return lookup;
 }
@@ -115,7 +118,7 @@ std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port,
   if (!lookup->finished.wait_until(lock, poll.stop(), deadline, finished)) {
     poll.check();
     throw Error(Errc::timeout,
-                fmt::format("no answer in time to what the address of '{}' is", host));
+                fmt::format("timeout: the name '{}' was not resolved in time", host));
   }
   if (lookup->answer.error != 0) {
     throw Error(Errc::connection,

@@ -11,7 +11,7 @@
 
 namespace acc::rendezvous {
 
-/// Where a socket can connect to, of any family.
+/// An address of any family to which a socket can connect.
 struct SocketAddress {
   sockaddr_storage bytes{};
   socklen_t size = 0;
@@ -22,13 +22,13 @@ struct SocketAddress {
   }
 };
 
-/// All addresses of `host`, a name or a literal, in the system's order of preference;
-/// "unix:/path" is a Unix socket, whatever the port.
+/// Returns all addresses of `host`, a name or a literal, in the system's order of preference.
+/// "unix:/path" is a Unix socket; the port is ignored.
 ///
-/// A name is looked up on a thread of its own, which is left behind when the deadline passes or
-/// stop is requested before the system has an answer. Throws Error(timeout) or Error(connection)
-/// then, Error(connection) for a name that nobody knows, Error(invalid_argument) for a path too
-/// long for a socket.
+/// A name is looked up on a separate thread, because getaddrinfo(3) cannot be cancelled. At the
+/// deadline (Error(timeout)) or on a stop request (Error(connection)) the thread is left to finish
+/// alone. Throws Error(connection) for an unknown name, Error(invalid_argument) for a path that is
+/// too long for a socket.
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port,
                                    std::chrono::steady_clock::time_point deadline,
                                    const StoppablePoll& poll);

@@ -18,13 +18,14 @@ std::string address_text(int family, const void* address) {
   return text.data();
 }
 
+/// Returns the path of a Unix socket. An abstract name begins with a zero byte, shown as '@'.
 std::string path_text(const sockaddr_un& address, socklen_t size) {
   constexpr std::size_t kBegin = offsetof(sockaddr_un, sun_path);
   std::string path(address.sun_path, size > kBegin ? size - kBegin : 0);
   if (path.starts_with('\0')) {
     path[0] = '@';
   }
-  return path.c_str();  // a path may be padded with zeros
+  return path.c_str();  // cuts zero bytes that may follow the path
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 
 namespace acc::rendezvous {
 
-/// `127.0.0.1:29500`, `[::1]:29500`, `unix:/path` (`unix:@name` without a file); empty for an
-/// address of another family.
+/// Formats an address: `127.0.0.1:29500`, `[::1]:29500`, `unix:/path`, or `unix:@name` for a Unix
+/// socket in the abstract name space (unix(7)). Empty for other address families.
 std::string socket_name(const sockaddr* address, socklen_t size);
 
 }  // namespace acc::rendezvous

@@ -29,7 +29,7 @@ void SocketStream::open(UniqueFd fd) noexcept {
 short SocketStream::ready(short events, TimePoint deadline) const {
   pollfd fd{fd_.get(), events, 0};
   if (!poll_.wait({&fd, 1}, deadline)) {
-    throw Error(Errc::timeout, "no answer in time");
+    throw Error(Errc::timeout, "timeout: no answer");
   }
   return fd.revents;
 }
@@ -57,6 +57,7 @@ void SocketStream::write(std::string_view bytes, TimePoint deadline) {
 void SocketStream::read(char* bytes, std::size_t count, TimePoint deadline) {
   std::size_t got = take(bytes, count);
   while (got < count) {
+    // Large values are received in place, small ones through the buffer, which saves system calls.
     const std::size_t left = count - got;
     std::size_t more = 0;
     if (left >= kBufferBytes) {
@@ -72,7 +73,7 @@ void SocketStream::read(char* bytes, std::size_t count, TimePoint deadline) {
   }
 }
 
-/// The number of bytes that were there, 0 for none yet.
+/// Receives what is available now. Returns the number of bytes, 0 if there are none yet.
 std::size_t SocketStream::receive(char* bytes, std::size_t room) {
   const ssize_t count = recv(fd_.get(), bytes, room, 0);
   if (count == 0) {
@@ -84,6 +85,7 @@ std::size_t SocketStream::receive(char* bytes, std::size_t room) {
   return static_cast<std::size_t>(std::max<ssize_t>(count, 0));
 }
 
+/// Receives into the buffer. It grows only while `write` has to keep more than was read.
 void SocketStream::fill_buffer() {
   if (buffer_.size() - end_ < kBufferBytes) {
     buffer_.resize(std::max(kBufferBytes, 2 * buffer_.size()));
@@ -91,6 +93,7 @@ void SocketStream::fill_buffer() {
   end_ += receive(buffer_.data() + end_, buffer_.size() - end_);
 }
 
+/// Moves up to `count` buffered bytes to `bytes`; returns their number.
 std::size_t SocketStream::take(char* bytes, std::size_t count) noexcept {
   const std::size_t taken = std::min(count, end_ - begin_);
   std::copy_n(buffer_.data() + begin_, taken, bytes);

@@ -18,16 +18,18 @@ class SocketStream {
   /// `poll` must outlive the stream.
   explicit SocketStream(const StoppablePoll& poll) : poll_(poll) {}
 
-  /// Goes on with another socket; what was not read of the one before is lost.
+  /// Replaces the socket. Bytes received from the old one and not read yet are lost.
   void open(UniqueFd fd) noexcept;
   void close() noexcept { open({}); }
   [[nodiscard]] bool is_open() const noexcept { return static_cast<bool>(fd_); }
 
-  /// While the peer takes nothing, what it sends is kept for `read`: two ends that both write
-  /// never wait for each other.
+  /// Sends all bytes. While the peer does not read, it receives what the peer sends and keeps it
+  /// for `read`: otherwise two ends that both write more than the socket buffers hold would
+  /// deadlock.
   void write(std::string_view bytes, TimePoint deadline);
+  /// Receives exactly `count` bytes.
   void read(char* bytes, std::size_t count, TimePoint deadline);
-  /// True as soon as there is something to read (or the peer is gone), false at the deadline.
+  /// True as soon as there is something to read or the peer has closed; false at the deadline.
   [[nodiscard]] bool readable(TimePoint deadline) const;
 
  private:

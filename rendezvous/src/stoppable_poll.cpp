@@ -17,6 +17,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+/// Time until the deadline in poll(2)'s unit, rounded up, so that poll does not return just before
+/// it. A longer time than fits an int is waited for in several steps.
 int poll_timeout(StoppablePoll::TimePoint deadline) {
   const auto left =
       std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now()).count();
@@ -49,7 +51,7 @@ void StoppablePoll::check() const {
 
 bool StoppablePoll::wait(std::span<pollfd> fds, TimePoint deadline) const {
   std::vector<pollfd> all(fds.begin(), fds.end());
-  all.push_back({stop_event_.get(), POLLIN, 0});  // poll ignores the -1 of none
+  all.push_back({stop_event_.get(), POLLIN, 0});  // -1 if no stop is possible: poll ignores it
   while (true) {
     const int count = poll(all.data(), all.size(), poll_timeout(deadline));
     if (count < 0 && errno != EINTR) {

@@ -44,6 +44,8 @@ StoreConnection::StoreConnection(std::string host, std::uint16_t port, Milliseco
   connect();
 }
 
+/// Connects with repeated attempts. A server that is not up yet or has a full backlog is normal
+/// when all ranks start at once; an error of the protocol or of an argument will not go away.
 void StoreConnection::connect() {
   const auto deadline = after(connect_timeout_);
   auto next_attempt = Store::Clock::now();
@@ -63,20 +65,24 @@ void StoreConnection::connect() {
     }
     next_attempt = after(backoff.next());
     if (next_attempt >= deadline) {
-      throw Error(Errc::timeout, fmt::format("cannot reach the store at {} within {} ms: {}",
-                                             where_, connect_timeout_.count(), reason));
+      throw Error(Errc::timeout,
+                  fmt::format("timeout: cannot reach the store at {} within {} ms: {}", where_,
+                              connect_timeout_.count(), reason));
     }
   }
 }
 
 void StoreConnection::attempt(SocketStream::TimePoint deadline) {
-  // The name service has all the time there is: a second question would not be answered sooner.
+  // The look-up may take until the deadline: repeating it would not give an answer sooner.
   const auto addresses = resolve(host_, port_, deadline, poll_);
   const auto limit = std::min(deadline, after(options_.attempt_timeout));
   stream_.open(connect_socket(addresses, limit, poll_));
   handshake(limit);
 }
 
+/// Handshake of the TCPStore protocol: VALIDATE with the magic number, which has no reply, then
+/// PING with a nonce, which the server echoes. PyTorch's client uses its process id as the nonce,
+/// too.
 void StoreConnection::handshake(SocketStream::TimePoint deadline) {
   const auto nonce = static_cast<std::uint32_t>(getpid());
   std::string hello;
@@ -86,12 +92,13 @@ void StoreConnection::handshake(SocketStream::TimePoint deadline) {
   const std::uint32_t echo = ReplyReader(stream_, deadline).u32();
   if (echo != nonce) {
     throw Error(Errc::protocol,
-                fmt::format("no TCPStore server: it answered a ping with 0x{:08x}, not 0x{:08x}",
+                fmt::format("not a TCPStore server: it answered a ping with 0x{:08x}, not 0x{:08x}",
                             echo, nonce));
   }
 }
 
 bool StoreConnection::await(const wire::Request& request, Milliseconds timeout) {
+  // The server has no timeouts: the client polls for the release byte and cancels at its deadline.
   return call(request, [&](ReplyReader&) {
     if (!stream_.readable(after(timeout))) {
       return cancel();
@@ -101,7 +108,8 @@ bool StoreConnection::await(const wire::Request& request, Milliseconds timeout) 
   });
 }
 
-/// True when the release crossed the cancel: then what was waited for is there after all.
+/// Cancels a wait. Returns true if the release crossed CANCEL_WAIT on its way: the server then
+/// sends both replies, and the keys exist after all. Both bytes must be read in that case.
 bool StoreConnection::cancel() {
   const auto deadline = after(options_.call_timeout);
   std::string frame;
@@ -118,6 +126,7 @@ bool StoreConnection::cancel() {
 }
 
 void StoreConnection::pause(Milliseconds time) {
+  // As an exchange without frames, so that a stop request closes the connection as in a call.
   exchange({}, time, [&](ReplyReader&) { poll_.wait({}, after(time)); });
 }
 
@@ -128,7 +137,8 @@ std::unique_ptr<StoreConnection> StoreConnection::clone() const {
 void StoreConnection::require_open() const {
   if (!stream_.is_open()) {
     throw Error(Errc::connection,
-                fmt::format("the connection to the store at {} was lost before", where_));
+                fmt::format("the connection to the store at {} was closed by an earlier error",
+                            where_));
   }
 }
 

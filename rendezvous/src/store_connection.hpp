@@ -12,8 +12,11 @@
 
 namespace acc::rendezvous {
 
-/// The client's end of one connection to a TCPStore server: connects, shakes hands, sends requests
-/// and reads their answers. See TcpStore for the errors.
+/// The client's end of one connection to a TCPStore server: connects, performs the handshake, sends
+/// requests and reads their replies. See TcpStore for the errors.
+///
+/// Life cycle: the constructor connects; the first error of an exchange closes the connection for
+/// good, because a late reply could be taken for that of a later request.
 class StoreConnection {
  public:
   using Milliseconds = Store::Milliseconds;
@@ -21,7 +24,8 @@ class StoreConnection {
   StoreConnection(std::string host, std::uint16_t port, Milliseconds connect_timeout,
                   TcpStoreOptions options);
 
-  /// Sends `frames` and gives what `read` makes of the answers. Any error closes the connection.
+  /// Sends `frames`, calls `read` with a reader for the replies, and returns its result. Any error
+  /// closes the connection.
   template <typename Read>
   auto exchange(std::string_view frames, Milliseconds timeout, Read&& read) {
     require_open();
@@ -40,7 +44,7 @@ class StoreConnection {
     }
   }
 
-  /// The same for one request, within the call timeout.
+  /// Same for one request, with the call timeout.
   template <typename Read>
   auto call(const wire::Request& request, Read&& read) {
     std::string frame;
@@ -48,18 +52,19 @@ class StoreConnection {
     return exchange(frame, options_.call_timeout, std::forward<Read>(read));
   }
 
-  /// Sends a WAIT or BARRIER. True when it is released; at the timeout it is taken back.
+  /// Sends a WAIT or BARRIER. Returns true when it is released. At the timeout it cancels the wait
+  /// with CANCEL_WAIT and returns false.
   bool await(const wire::Request& request, Milliseconds timeout);
 
-  /// Lets time pass, but no longer than until a stop is requested.
+  /// Sleeps. Throws Error(connection) on a stop request.
   void pause(Milliseconds time);
 
-  /// A second one like this.
+  /// Opens a second connection with the same parameters.
   [[nodiscard]] std::unique_ptr<StoreConnection> clone() const;
 
   [[nodiscard]] const std::string& host() const noexcept { return host_; }
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
-  /// The server for messages: "10.0.0.1:29500".
+  /// Name of the server for messages: "10.0.0.1:29500".
   [[nodiscard]] const std::string& where() const noexcept { return where_; }
   [[nodiscard]] Milliseconds call_timeout() const noexcept { return options_.call_timeout; }
 

@@ -16,7 +16,8 @@ using wire::Request;
 
 namespace {
 
-// All strings of one request together; a server may refuse more. One value always fits.
+// Limit of the strings of one request, because servers limit frames
+// (ServerOptions::max_frame_bytes). A single key with its value always fits.
 constexpr std::size_t kRequestBytes = std::size_t{16} << 20;
 
 std::size_t size_of(const std::string& key) {
@@ -27,7 +28,7 @@ std::size_t size_of(const Store::KeyValue& pair) {
   return pair.first.size() + pair.second.size();
 }
 
-/// Cuts what is too much for one request.
+/// Splits items into groups that fit one request each, by number and bytes.
 template <typename Item>
 std::vector<std::span<const Item>> pieces(std::span<const Item> items) {
   std::vector<std::span<const Item>> all;
@@ -44,6 +45,8 @@ std::vector<std::span<const Item>> pieces(std::span<const Item> items) {
   }
   return all;
 }
+
+// Readers of replies, by the type of the reply.
 
 void no_answer(ReplyReader&) {}
 
@@ -97,7 +100,7 @@ void TcpStore::wait(std::span<const std::string> keys, Milliseconds timeout) {
     const Request request{.opcode = Opcode::wait, .keys = client_keys(piece)};
     if (!connection_->await(request, time_left(deadline))) {
       throw Error(Errc::timeout,
-                  fmt::format("no key {} at the store {} within {} ms", key_names(piece),
+                  fmt::format("timeout: no key {} at the store {} within {} ms", key_names(piece),
                               connection_->where(), timeout.count()));
     }
   }
@@ -124,7 +127,7 @@ std::vector<std::string> TcpStore::list_keys() {
     std::vector<std::string> keys;
     for (std::int64_t left = reader.i64(); left > 0; --left) {
       const std::string key = reader.bytes();
-      if (key.starts_with('/')) {  // others are no user's: "init/"
+      if (key.starts_with('/')) {  // others are internal keys of PyTorch's client: "init/"
         keys.push_back(key.substr(1));
       }
     }
@@ -154,7 +157,7 @@ std::vector<std::string> TcpStore::multi_get(std::span<const std::string> keys,
 }
 
 void TcpStore::multi_set(std::span<const KeyValue> pairs) {
-  std::string frames;  // all, before any is sent: one may be refused
+  std::string frames;  // encoded completely before sending: encode may refuse any of the pairs
   for (const auto piece : pieces(pairs)) {
     Request request{.opcode = Opcode::multi_set};
     for (const auto& [key, value] : piece) {
@@ -173,6 +176,7 @@ void TcpStore::queue_push(std::string_view queue, std::string_view value) {
 }
 
 std::string TcpStore::queue_pop(std::string_view queue, Milliseconds timeout) {
+  // The protocol has no blocking pop: the client waits for the queue, then pops.
   const auto deadline = after(timeout);
   Backoff backoff;
   while (connection_->await({.opcode = Opcode::wait, .keys = {client_key(queue)}},
@@ -180,15 +184,16 @@ std::string TcpStore::queue_pop(std::string_view queue, Milliseconds timeout) {
     if (auto value = try_queue_pop(queue)) {
       return *std::move(value);
     }
-    // Another was faster; or there is a key of that name, for which a server does not wait.
+    // Another client has taken the value, or a key of that name exists, which satisfies WAIT.
     const Milliseconds left = time_left(deadline);
     if (left == Milliseconds::zero()) {
       break;
     }
     connection_->pause(std::min(backoff.next(), left));
   }
-  throw Error(Errc::timeout, fmt::format("nothing in the queue {} at the store {} within {} ms",
-                                         queue, connection_->where(), timeout.count()));
+  throw Error(Errc::timeout,
+              fmt::format("timeout: nothing in the queue {} at the store {} within {} ms", queue,
+                          connection_->where(), timeout.count()));
 }
 
 std::optional<std::string> TcpStore::try_queue_pop(std::string_view queue) {
@@ -207,7 +212,8 @@ void TcpStore::barrier(std::string_view key, std::int64_t world_size, Millisecon
   const Request request{.opcode = Opcode::barrier, .keys = {client_key(key)}, .number = world_size};
   if (!connection_->await(request, timeout)) {
     throw Error(Errc::timeout,
-                fmt::format("fewer than {} came to the barrier {} at the store {} within {} ms",
+                fmt::format("timeout: fewer than {} clients reached the barrier {} at the store {} "
+                            "within {} ms",
                             world_size, key, connection_->where(), timeout.count()));
   }
 }

@@ -5,7 +5,8 @@
 
 namespace acc::rendezvous {
 
-/// When `timeout` from now is over. `milliseconds::max()` means never and must not overflow.
+/// Returns the time `timeout` from now. A timeout that would overflow, such as
+/// `milliseconds::max()`, gives time_point::max(): no timeout.
 inline std::chrono::steady_clock::time_point after(std::chrono::milliseconds timeout) {
   using Clock = std::chrono::steady_clock;
   const auto now = Clock::now();
@@ -14,7 +15,7 @@ inline std::chrono::steady_clock::time_point after(std::chrono::milliseconds tim
   return timeout < room ? now + timeout : Clock::time_point::max();
 }
 
-/// The way back: what is left until `deadline`, 0 when it is over.
+/// Returns the time left until `deadline`, 0 if it has passed. The inverse of `after`.
 inline std::chrono::milliseconds time_left(std::chrono::steady_clock::time_point deadline) {
   using Clock = std::chrono::steady_clock;
   if (deadline == Clock::time_point::max()) {

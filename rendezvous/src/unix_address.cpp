@@ -8,11 +8,11 @@
 namespace acc::rendezvous {
 
 std::string unix_fault(std::string_view host) {
-  constexpr std::size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
+  constexpr std::size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;  // without the final NUL
   const std::size_t size = host.size() - kUnixPrefix.size();
   return size > 0 && size <= kLongest
              ? ""
-             : fmt::format("expected a path of 1..{} bytes behind {}", kLongest, kUnixPrefix);
+             : fmt::format("expected a path of 1..{} bytes after {}", kLongest, kUnixPrefix);
 }
 
 sockaddr_un unix_address(std::string_view host) {

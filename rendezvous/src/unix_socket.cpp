@@ -31,7 +31,8 @@ const sockaddr* pointer(const sockaddr_un& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-/// Who listens behind a connected socket.
+/// Returns the process that listens at the other end of a connected socket: "NAME (pid 123)". For a
+/// connecting socket SO_PEERCRED has the credentials of the listener (unix(7)).
 std::string owner_of(const UniqueFd& client) {
   ucred owner{};
   socklen_t size = sizeof owner;
@@ -42,15 +43,15 @@ std::string owner_of(const UniqueFd& client) {
   return fmt::format("{} (pid {})", name.empty() ? "a process" : name, owner.pid);
 }
 
-/// Removes the file of a socket that nobody listens on any more. Throws where somebody does, and
-/// for a file of another kind.
+/// Removes the file of a Unix socket that a dead process left behind: connecting to it fails with
+/// ECONNREFUSED. Throws if a process listens on it or if it is not a socket.
 void remove_stale(const std::string& host, const sockaddr_un& address) {
   struct stat status {};
   if (::lstat(address.sun_path, &status) != 0) {
     return;
   }
   if (!S_ISSOCK(status.st_mode)) {
-    fail(host, "there is a file, which is no socket. Choose another path");
+    fail(host, "the path is a file, which is not a socket. Choose another path");
   }
   const UniqueFd client = unix_socket();
   const bool answers = ::connect(client.get(), pointer(address), sizeof address) == 0;
@@ -58,7 +59,7 @@ void remove_stale(const std::string& host, const sockaddr_un& address) {
     fail(host, owner_of(client) + " listens there. Choose another path");
   }
   if (errno == EAGAIN) {
-    fail(host, "a process listens there that has no time to answer. Choose another path");
+    fail(host, "a process listens there, and its queue is full. Choose another path");
   }
   if (errno != ECONNREFUSED || ::unlink(address.sun_path) != 0) {
     fail(host, errno_text());
@@ -86,7 +87,8 @@ Listener listen_on_unix(const std::string& host) {
   const sockaddr_un address = unix_address(host);
   remove_stale(host, address);
   UniqueFd socket = unix_socket();
-  // The file gets the mode of the socket, so that nobody else can open it at any moment.
+  // Before bind(2), which creates the file with the mode of the socket: at no moment can other
+  // users open it.
   ::fchmod(socket.get(), S_IRUSR | S_IWUSR);
   if (::bind(socket.get(), pointer(address), sizeof address) != 0) {
     fail(host, errno_text());

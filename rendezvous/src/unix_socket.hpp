@@ -6,7 +6,7 @@
 
 namespace acc::rendezvous {
 
-/// Listens on `unix:/path`, as listen_on says.
+/// Listens on the Unix socket `unix:/path`: see listen_on.
 Listener listen_on_unix(const std::string& host);
 
 }  // namespace acc::rendezvous

@@ -1,4 +1,5 @@
-// The agent protocol in both directions. Input: what one side sends, without the hello.
+// Fuzzes the messages of the agent protocol in both directions. Input: the bytes that one side
+// sends, without the hello.
 #include "acc/base/error.hpp"
 #include "acc/base/token.hpp"
 #include "input.hpp"
@@ -26,59 +27,65 @@ bool is_address(const std::string& text) {
 }
 
 void check_end(const acc::rendezvous::AttemptEnd& end) {
-  require(end.machine_rank >= -1 && end.machine_rank < 65'536, "an end is on a machine or on none");
+  require(end.machine_rank >= -1 && end.machine_rank < 65'536, "an end names a machine rank or -1");
   require(end.exit_status >= 0 && end.exit_status < 256, "an exit status fits a byte");
-  require(is_name(end.host), "a host has a length");
+  require(is_name(end.host), "a host name has a limited length");
 }
 
-/// Meaning: what users of a decoded message rely on.
+/// Checks the properties on which users of a decoded message rely.
 template <typename Message>
 void check_meaning(const Message& /*message*/) {}
 
 void check_meaning(const rounds::Enter& enter) {
   const auto& terms = enter.terms;
-  require(terms.num_machines >= 1 && terms.num_machines <= 65'536, "machines can be counted");
-  require(terms.min_machines >= 1 && terms.min_machines <= terms.num_machines, "a minimum");
+  require(terms.num_machines >= 1 && terms.num_machines <= 65'536, "num_machines is in its range");
+  require(terms.min_machines >= 1 && terms.min_machines <= terms.num_machines,
+          "min_machines is in its range");
   require(terms.num_processes >= 0 && terms.max_restarts >= 0, "counts are not negative");
-  require(enter.restarts_before >= 0 && enter.restarts_before <= terms.max_restarts, "restarts");
-  require(enter.rounds_before >= 0 && enter.rounds_before < kMaxInt / 2, "rounds go on");
-  require(enter.times.heartbeat.count() >= 100, "nobody beats more than 50 times a second");
+  require(enter.restarts_before >= 0 && enter.restarts_before <= terms.max_restarts,
+          "restarts_before is in its range");
+  require(enter.rounds_before >= 0 && enter.rounds_before < kMaxInt / 2,
+          "further rounds can be counted");
+  require(enter.times.heartbeat.count() >= 100, "at most 50 heartbeats per second");
   for (const auto time : {enter.times.join, enter.times.last_call, enter.times.heartbeat,
                           enter.times.settle, enter.times.close}) {
     require(time.count() >= 0 && time < std::chrono::years(11), "a deadline can be computed");
   }
   const auto& machine = enter.machine;
-  require(machine.local_world_size >= 1, "a machine brings workers");
-  require(std::int64_t{machine.local_world_size} * terms.num_machines <= kMaxInt, "ranks fit");
-  require(machine.machine_rank.value_or(0) >= 0, "a machine rank is a rank");
-  require(is_address(machine.address) && machine.store_port > 0, "others can reach it");
-  require(machine.secret.empty() || acc::is_token(machine.secret), "workers can have the secret");
-  require(is_name(machine.host) && is_name(enter.run_id), "names have a length");
+  require(machine.local_world_size >= 1, "a machine has workers");
+  require(std::int64_t{machine.local_world_size} * terms.num_machines <= kMaxInt,
+          "the world size fits an int");
+  require(machine.machine_rank.value_or(0) >= 0, "a machine rank is not negative");
+  require(is_address(machine.address) && machine.store_port > 0, "the machine can be reached");
+  require(machine.secret.empty() || acc::is_token(machine.secret), "a secret is a token");
+  require(is_name(machine.host) && is_name(enter.run_id), "names have a limited length");
 }
 
 void check_meaning(const rounds::Rejoin& rejoin) {
-  require(rejoin.store_port > 0, "others can reach it");
+  require(rejoin.store_port > 0, "the store can be reached");
 }
 
 void check_meaning(const rounds::Welcome& welcome) {
-  require(welcome.beat_interval.count() >= 20, "nobody beats more than 50 times a second");
-  require(welcome.beat_interval < welcome.silence_limit, "a beat comes in time");
+  require(welcome.beat_interval.count() >= 20, "at most 50 heartbeats per second");
+  require(welcome.beat_interval < welcome.silence_limit, "heartbeats arrive before the timeout");
   require(welcome.silence_limit < std::chrono::years(11), "a deadline can be computed");
 }
 
 void check_meaning(const rounds::Formed& formed) {
   const auto& round = formed.round;
   const auto num_machines = static_cast<std::int64_t>(round.local_world_sizes.size());
-  require(round.machine_rank >= 0 && round.machine_rank < num_machines, "its own size is there");
+  require(round.machine_rank >= 0 && round.machine_rank < num_machines,
+          "the own machine rank is in the round");
   std::int64_t world_size = 0;
   for (const int size : round.local_world_sizes) {
-    require(size >= 1, "a machine brings workers");
+    require(size >= 1, "a machine has workers");
     world_size += size;
   }
-  require(world_size <= kMaxInt, "ranks fit");
-  require(round.round >= 0 && round.round < kMaxInt && round.restart_count >= 0, "counts");
+  require(world_size <= kMaxInt, "the world size fits an int");
+  require(round.round >= 0 && round.round < kMaxInt && round.restart_count >= 0,
+          "counts are in their ranges");
   require(is_address(round.store_host) && round.store_port > 0, "workers can reach the store");
-  require(round.secret.empty() || acc::is_token(round.secret), "and have the secret");
+  require(round.secret.empty() || acc::is_token(round.secret), "a secret is a token");
 }
 
 void check_meaning(const rounds::End& message) {
@@ -100,20 +107,20 @@ void check_meaning(const rounds::Settled& settled) {
   }
 }
 
-/// A message survives its encoding, and no beginning of its frame is taken for a whole or for
-/// wrong.
+/// Checks that encoding and decoding preserve a message, and that a prefix of its frame is
+/// incomplete, neither a message nor an error.
 template <typename Message, typename Take>
 void check_message(const Message& message, Take take) {
   std::string frame;
   encode(message, frame);
   for (std::size_t length = 0; length < frame.size(); ++length) {
     std::string_view part = std::string_view(frame).substr(0, length);
-    require(!take(part), "a part of a frame is no message");
-    require(part.size() == length, "and nothing of it is taken");
+    require(!take(part), "a part of a frame is not a message");
+    require(part.size() == length, "a part of a frame is not consumed");
   }
   std::string_view whole = frame;
-  require(take(whole) == message, "a message is the same after it was sent");
-  require(whole.empty(), "its frame is taken whole");
+  require(take(whole) == message, "encoding and decoding preserve a message");
+  require(whole.empty(), "the whole frame is consumed");
 }
 
 template <typename Take>

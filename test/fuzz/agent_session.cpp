@@ -1,4 +1,5 @@
-// An agent's bytes, whole and cut: the server must hear the same messages.
+// Fuzzes the protocol handler of agents: it must decode the same messages from whole and split
+// input.
 #include "rounds/agent_session.hpp"
 
 #include "acc/base/error.hpp"
@@ -33,7 +34,7 @@ struct Agent {
       require(error.code() == acc::Errc::protocol, "bad bytes are a protocol error");
       closed = true;
     }
-    require(replies.empty(), "what agents hear does not pass here");
+    require(replies.empty(), "the handler of agents writes no replies");
   }
 };
 
@@ -49,7 +50,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   while (!bytes.empty()) {
     cut.send(cuts.take_piece(bytes));
   }
-  require(whole.heard == cut.heard, "messages do not depend on how the bytes are cut");
-  require(whole.closed == cut.closed, "nor does the end of the connection");
+  require(whole.heard == cut.heard, "messages do not depend on how the bytes are split");
+  require(whole.closed == cut.closed,
+          "the end of the connection does not depend on how the bytes are split");
   return 0;
 }

@@ -1,4 +1,5 @@
-// A torch.save archive: an Error, or records that lie in it and apart from each other.
+// Fuzzes the reader of torch.save archives: an Error, or records within the archive that do not
+// overlap.
 #include "acc/base/error.hpp"
 #include "checkpoint/archive/archive.hpp"
 #include "input.hpp"
@@ -12,7 +13,8 @@
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace acc::checkpoint;
   const auto read = [&](std::uint64_t offset, std::span<std::byte> out) {
-    acc::fuzz::require(offset <= size && out.size() <= size - offset, "reads lie in the archive");
+    acc::fuzz::require(offset <= size && out.size() <= size - offset,
+                       "reads are within the archive");
     if (!out.empty()) {
       std::memcpy(out.data(), data + offset, out.size());
     }
@@ -24,13 +26,13 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     });
     std::uint64_t free = 0;
     for (const archive::Record& record : records) {
-      acc::fuzz::require(record.offset >= free, "records lie apart");
+      acc::fuzz::require(record.offset >= free, "records do not overlap");
       acc::fuzz::require(record.offset <= size && record.nbytes <= size - record.offset,
-                         "records lie in the archive");
+                         "records are within the archive");
       free = record.offset + record.nbytes;
     }
   } catch (const acc::Error& error) {
-    acc::fuzz::require(error.code() == acc::Errc::config, "a bad archive is a bad file");
+    acc::fuzz::require(error.code() == acc::Errc::config, "an invalid archive is Error(config)");
   }
   return 0;
 }

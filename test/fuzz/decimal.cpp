@@ -1,4 +1,5 @@
-// The numbers that ADD finds in stored values: as strtoll reads them, without its saturation.
+// Fuzzes leading_integer, with which ADD reads stored values: it must agree with strtoll, except
+// that a number out of range is none.
 #include "decimal.hpp"
 
 #include "input.hpp"
@@ -14,7 +15,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const bool is_number = end != text.c_str() && errno == 0;
 
   const auto found = acc::rendezvous::leading_integer(text);
-  acc::fuzz::require(found.has_value() == is_number, "a number or none, as strtoll");
-  acc::fuzz::require(!found || *found == expected, "the same number as strtoll");
+  acc::fuzz::require(found.has_value() == is_number, "a number is found if strtoll finds one");
+  acc::fuzz::require(!found || *found == expected, "the number is the same as strtoll's");
   return 0;
 }

@@ -6,11 +6,11 @@
 #include <string_view>
 #include <vector>
 
-/// What the fuzz targets share. A target defines LLVMFuzzerTestOneInput; it is linked with
+/// Helpers of the fuzz targets. A target defines LLVMFuzzerTestOneInput. It is linked with
 /// libFuzzer, or with replay.cpp, which runs files.
 namespace acc::fuzz {
 
-/// Takes a fuzzer's bytes apart. Where they have run out, numbers are 0 and strings short.
+/// Parses a fuzzer's input. After its end, numbers are 0 and strings short.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size)
@@ -39,7 +39,7 @@ class Input {
   std::string_view bytes_;
 };
 
-/// Cuts bytes into pieces: eight lengths, taken in turn, where 0 stands for all there is.
+/// Splits bytes into pieces of eight lengths, used in turn; length 0 means all remaining bytes.
 class Cuts {
  public:
   explicit Cuts(Input& input) : lengths_(input.take(8)) {}
@@ -60,11 +60,13 @@ class Cuts {
   std::size_t next_ = 0;
 };
 
-/// What came and was not taken yet, as a Connection keeps it; in memory of just that size and, each
-/// time, of another place, so that a sanitizer sees who looks beyond it or holds on to it.
+/// Bytes that were received but not consumed, as a Connection keeps them. They are in a buffer of
+/// exactly that size, at a new address each time, so that a sanitizer detects reads beyond it and
+/// references into an old buffer.
 class Unread {
  public:
-  /// Appends `bytes` and calls `step(rest)` while it takes something off the rest and says so.
+  /// Appends `bytes` and calls `step(rest)`, which consumes bytes of `rest`, until it returns
+  /// false.
   template <typename Step>
   void feed(std::string_view bytes, Step step) {
     std::vector<char> all;
@@ -81,7 +83,7 @@ class Unread {
   std::vector<char> rest_;
 };
 
-/// Ends the process, which is what a fuzzer takes for a finding.
+/// Aborts the process if `holds` is false: libFuzzer records that as a finding.
 inline void require(bool holds, const char* what) {
   if (!holds) {
     std::fprintf(stderr, "broken: %s\n", what);

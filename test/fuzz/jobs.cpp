@@ -1,5 +1,5 @@
-// Agents of some jobs that come, say anything in any order, fall silent and vanish, while time
-// passes. Input: events; what each takes is in Events.
+// Fuzzes rounds::Jobs: agents of several jobs connect, send any message in any order, stop sending
+// and disconnect, while time passes. Input: a list of events, see take_event.
 #include "rounds/jobs.hpp"
 
 #include "acc/base/error.hpp"
@@ -22,7 +22,7 @@ using acc::rendezvous::AttemptEnd;
 using acc::rendezvous::Round;
 using std::chrono::milliseconds;
 
-/// One connection, as the server's promises to it are kept track of.
+/// One connection, with the state that the messages of the server promise.
 struct Agent {
   enum class State : std::uint8_t { waiting, in_round, between, over };
 
@@ -32,7 +32,7 @@ struct Agent {
   int last_round = -1;
 };
 
-// A clock of nanoseconds has 292 years, and deadlines lie up to ten ahead.
+// A 64-bit clock of nanoseconds covers 292 years, and deadlines are up to ten years ahead.
 constexpr std::chrono::years kEndOfTime{200};
 
 class World {
@@ -45,7 +45,7 @@ class World {
     receive(next_id_++, std::move(message));
   }
 
-  /// One of the agents that are connected; what nobody has means nobody.
+  /// Returns one of the connected agents; an unused id if there is none.
   AgentId pick(std::size_t which) const {
     return agents_.empty()
                ? next_id_
@@ -71,7 +71,7 @@ class World {
       jobs_.receive(id, std::move(message), now_, out);
     } catch (const acc::Error& error) {
       require(error.code() == acc::Errc::protocol, "a bad message is a protocol error");
-      require(out.empty(), "and changes nothing");
+      require(out.empty(), "a bad message changes nothing");
       breaks_protocol = true;
     }
     deliver(out);
@@ -93,7 +93,7 @@ class World {
     Outbox out;
     jobs_.pass(now_, out);
     deliver(out);
-    require(jobs_.next_deadline() > now_, "what was due is done: the server does not spin");
+    require(jobs_.next_deadline() > now_, "everything due is done: the server does not spin");
   }
 
   void pass_to_deadline() {
@@ -109,11 +109,11 @@ class World {
     while (!agents_.empty()) {
       lose(agents_.begin()->first);
     }
-    pass_to_deadline();  // an elastic job that is over is remembered for a while
+    pass_to_deadline();  // a finished elastic job is remembered for a while
     pass_to_deadline();
-    require(jobs_.size() == 0, "jobs without agents are forgotten");
-    require(jobs_.next_deadline() == Time::max(), "and nothing is due any more");
-    require(jobs_.bytes() == 0, "and what was counted as memory goes away with them");
+    require(jobs_.size() == 0, "jobs without agents are deleted");
+    require(jobs_.next_deadline() == Time::max(), "without jobs nothing is due");
+    require(jobs_.bytes() == 0, "without jobs no memory is counted");
   }
 
  private:
@@ -121,10 +121,10 @@ class World {
     std::map<std::pair<std::string, int>, std::vector<Round>> formed;
     std::vector<AgentId> dropped;
     for (const Letter& letter : out) {
-      require(agents_.contains(letter.to), "only who is here is told something");
+      require(agents_.contains(letter.to), "messages go to connected agents only");
       Agent& agent = agents_[letter.to];
       std::string_view frame = *letter.frame;
-      // Throws where an agent would not take what the server says.
+      // Throws if an agent would refuse the server's message.
       const auto message = take_server_message(frame).value();
       if (const auto* news = std::get_if<Formed>(&message)) {
         check_formed(agent, news->round);
@@ -133,7 +133,7 @@ class World {
         check_settled(agent, settled->settlement.next);
       } else if (std::holds_alternative<Ends>(message) ||
                  std::holds_alternative<Insisted>(message)) {
-        require(agent.state == State::in_round, "only a round's agents hear that it ends");
+        require(agent.state == State::in_round, "the end of a round goes to its agents only");
       }
       require(letter.is_last == std::holds_alternative<Dropped>(message), "Dropped is the last");
       if (letter.is_last) {
@@ -147,35 +147,37 @@ class World {
     for (const AgentId id : dropped) {
       Outbox more;
       jobs_.lose(id, "its connection has ended", now_, more);
-      require(more.empty(), "who was dropped is gone already");
+      require(more.empty(), "a dropped agent is removed already");
     }
   }
 
   static void check_formed(Agent& agent, const Round& round) {
-    require(agent.state == State::waiting, "only who waits gets into a round");
-    require(round.round > agent.last_round, "rounds count up");
+    require(agent.state == State::waiting, "a round consists of waiting agents");
+    require(round.round > agent.last_round, "the numbers of rounds increase");
     const auto rank = static_cast<std::size_t>(round.machine_rank);
-    require(rank < round.local_world_sizes.size(), "a rank is less than their number");
-    require(round.local_world_sizes[rank] == agent.local_world_size, "each has its own size");
+    require(rank < round.local_world_sizes.size(), "a rank is less than the number of machines");
+    require(round.local_world_sizes[rank] == agent.local_world_size,
+            "the local world size is the agent's");
     agent.state = State::in_round;
     agent.last_round = round.round;
   }
 
-  /// A restart that was to come may still be cancelled, and who waits may want the end.
+  /// A planned restart may be cancelled, and a waiting agent may ask for the end.
   static void check_settled(Agent& agent, Next next) {
     require(agent.state != State::over, "a job ends once");
     require(agent.state == State::in_round || next == Next::finished, "a round ends once");
     agent.state = next == Next::finished ? State::over : State::between;
   }
 
-  /// All agents of a round hear of it at once.
+  /// Checks the Formed messages of one round, which all its agents receive at once.
   static void check_ranks(const std::vector<Round>& rounds) {
     std::set<int> ranks;
     for (const Round& each : rounds) {
       ranks.insert(each.machine_rank);
-      require(each.local_world_sizes == rounds[0].local_world_sizes, "all know the same sizes");
+      require(each.local_world_sizes == rounds[0].local_world_sizes,
+              "all agents receive the same sizes");
       require(each.store_host == rounds[0].store_host && each.store_port == rounds[0].store_port,
-              "all know the same store");
+              "all agents receive the same store");
     }
     require(ranks.size() == rounds.size() && rounds[0].local_world_sizes.size() == rounds.size(),
             "ranks are a permutation");
@@ -228,7 +230,7 @@ End end(Input& input) {
   return {end};
 }
 
-/// What the fields above do not reach.
+/// Passes an encoded message, to reach values that the functions above do not produce.
 void raw_message(Input& input, World& world, AgentId id) {
   std::string_view bytes = input.take(input.byte());
   try {
@@ -240,7 +242,7 @@ void raw_message(Input& input, World& world, AgentId id) {
   }
 }
 
-/// One event: what, who, and what belongs to it.
+/// Takes one event: its type, an agent, and the fields of the event.
 void take_event(Input& input, World& world) {
   const int event = input.below(11);
   const AgentId id = world.pick(input.byte());

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the fuzz targets: make_corpus.py FOLDER (of this folder: corpus).
+"""Writes the seeds of the fuzz targets: make_corpus.py FOLDER (in this folder: corpus).
 
-From the recorded exchanges of PyTorch's TCPStore (test/data/tcpstore), and from one agent's life in
-the agent protocol (docs/protocol.md); what torch.save and Python's pickle wrote. What fuzzing has found besides is left alone."""
+Sources: the recorded exchanges of PyTorch's TCPStore (test/data/tcpstore), the messages of one agent
+(docs/protocol.md), and files that torch.save and Python's pickle wrote. Inputs that fuzzing has found
+are not changed."""
 
 import collections
 import io
@@ -19,19 +20,19 @@ from agent_bytes import HELLO, end, enter, frame, i32, text
 
 TORCH_SAVE = TEST / "data/checkpoints/torch_save"
 VECTORS = TEST / "data/tcpstore/vectors.json"
-WHOLE = bytes(8)  # eight lengths of pieces, see input.hpp: all at once
+WHOLE = bytes(8)  # eight lengths of pieces, see Cuts in input.hpp: all bytes at once
 CUT = bytes([1, 2, 3, 5, 8, 13, 0, 1])
-SMALL = 4096  # larger seeds only make a fuzzer slow
+SMALL = 4096  # limit in bytes: larger seeds make the fuzzer slow
 
 
 def store_seeds():
-    """Name, chunks of (connection, bytes), handshakes included, and replies."""
+    """Yields name, chunks of (connection, bytes) with handshakes, and replies."""
     for vector in json.loads(VECTORS.read_text()):
         if "steps" in vector:
             chunks = [(step["conn"], bytes.fromhex(step["send_hex"])) for step in vector["steps"]]
         else:
             chunks = [(0, bytes.fromhex(vector["client_sends_hex"]))]
-        if chunks[0][1][0] != 0:  # recorded after its handshake
+        if chunks[0][1][0] != 0:  # recorded without the handshake
             chunks.insert(0, (0, bytes.fromhex("00cef7853c")))
         if sum(len(sent) for _, sent in chunks) <= SMALL:
             replies = bytes.fromhex(vector.get("server_replies_hex", ""))
@@ -44,7 +45,7 @@ def agent_frames():
 
 
 def meaningless_frames():
-    """Right in form: ranks, sizes, times that nobody may act upon."""
+    """Returns well-formed frames with ranks, sizes and times that a receiver must refuse."""
     one_machine = struct.pack("<3I", 1, 1, 2) + text("host") + struct.pack("<H", 29500) + text("")
     return [enter(local_world_size=2**31 - 1), enter(local_world_size=0), enter(-1), enter(heartbeat=4),
             enter(machines=(1, 65_537)), enter(close=-1), frame(1, b"\0\0"),
@@ -55,7 +56,7 @@ def meaningless_frames():
 
 
 def server_frames():
-    sizes = struct.pack("<3I", 2, 1, 2) + struct.pack("<2I", 1, 3)  # runs of equal ones
+    sizes = struct.pack("<3I", 2, 1, 2) + struct.pack("<2I", 1, 3)  # runs of equal sizes
     formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500) + text("0" * 32)
     settled = (b"\1" + i32(1) + text("host") + i32(1) + b"\1\0" + text("rank 1 failed")
                + struct.pack("<I", 1) + i32(0) + text("host") + text("a report") + b"\1")
@@ -74,7 +75,7 @@ def seeds():
     number, value, released = struct.pack("<q", 1), struct.pack("<q", 1) + b"v", b"\0"
     answers = (released + value, number, b"\0", released, value, number, number, number + value,
                released + value * 2, released + number + value, number + value, number, released,
-               b"gnip", value + number + b"\0" + value)  # by call in store_replies.cpp
+               b"gnip", value + number + b"\0" + value)  # in the order of call() in store_replies.cpp
     for i, answer in enumerate(answers):
         yield "store_replies", f"call_{i}", bytes([2, i, 6]) + answer + number
     for i, sent in enumerate(agent_frames() + server_frames()):
@@ -86,7 +87,7 @@ def seeds():
     numbers = ("0", "-12", " \t+7x", "+-3", "9223372036854775807", "-9223372036854775809")
     for i, number in enumerate(numbers):
         yield "decimal", f"number_{i}", number.encode()
-    machine = bytes([0, 0, 0, 1, 0, 2, 0, 5, 2, 4, 5, 3, 0, 1])  # event, who, its Enter in jobs.cpp
+    machine = bytes([0, 0, 0, 1, 0, 2, 0, 5, 2, 4, 5, 3, 0, 1])  # event, agent, fields of enter() in jobs.cpp
     due, report, lose, raw_enter = bytes([10, 0]), bytes([5, 0, 0]), bytes([7, 1]), enter()
     yield "jobs", "one_round", machine * 2 + due + report * 2
     yield "jobs", "lost_and_back", machine * 2 + due + lose + due + machine + due + report

@@ -14,7 +14,7 @@ void run(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
   acc::fuzz::require(!file.bad(), path.c_str());
-  // Exactly as large as the input, so that a sanitizer sees the first byte beyond it.
+  // The buffer is exactly as large as the input, so that a sanitizer detects a read beyond it.
   LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
 }
 

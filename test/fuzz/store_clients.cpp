@@ -1,5 +1,5 @@
-// Some clients of one store, whose bytes come whole or cut: everyone's replies must be the same.
-// Input: eight lengths of pieces; then again and again a client, a u16 length, its bytes.
+// Fuzzes the sessions of several clients of one store: replies must be the same for whole and split
+// input. Input: eight lengths of pieces; then repeatedly a client, a u16 length and its bytes.
 #include "acc/base/error.hpp"
 #include "input.hpp"
 #include "session.hpp"
@@ -18,11 +18,11 @@ using acc::rendezvous::KeyTable;
 using acc::rendezvous::Session;
 
 constexpr int kNumClients = 4;
-// Small enough to be reached.
+// Small limits, so that inputs reach them.
 constexpr std::size_t kMaxFrameBytes = 600;
 constexpr KeyTable::Limits kLimits{.max_keys = 12, .max_bytes = 4096};
 
-/// The server without its sockets.
+/// The server without sockets.
 class Server {
  public:
   Server() {
@@ -41,7 +41,7 @@ class Server {
           bytes, [&](std::string_view& rest) { return session->step(rest, replies_[client]); });
     } catch (const acc::Error& error) {
       require(error.code() == acc::Errc::protocol || error.code() == acc::Errc::out_of_memory,
-              "bad bytes are a protocol error, unless they break a limit");
+              "bad bytes are a protocol error, unless they exceed a limit");
       session.reset();
       replies_[client] += "closed";
     }
@@ -49,7 +49,7 @@ class Server {
 
   [[nodiscard]] const std::array<std::string, kNumClients>& replies() const { return replies_; }
 
-  /// What is counted of keys and of names that are waited for goes with them.
+  /// Checks that the memory counted for keys and awaited names is released with them.
   void end() {
     for (auto& session : sessions_) {
       session.reset();
@@ -57,16 +57,16 @@ class Server {
     while (!table_.values().empty()) {
       table_.erase(std::string(table_.values().begin()->first));
     }
-    require(table_.bytes() <= kLimits.max_bytes, "bytes do not count below 0");
+    require(table_.bytes() <= kLimits.max_bytes, "the count of bytes does not fall below 0");
     table_.clear();
-    require(table_.bytes() == 0, "nobody waits any more");
+    require(table_.bytes() == 0, "no memory is counted for closed clients");
   }
 
  private:
   std::array<std::string, kNumClients> replies_;
   std::array<Unread, kNumClients> unread_;
   KeyTable table_{[this](KeyTable::WaiterId id) {
-                    require(sessions_.at(id).has_value(), "only who is here is released");
+                    require(sessions_.at(id).has_value(), "only connected clients are released");
                     replies_.at(id).push_back(acc::rendezvous::wire::kReleased);
                   },
                   kLimits};
@@ -88,7 +88,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     while (!bytes.empty()) {
       cut.receive(client, cuts.take_piece(bytes));
     }
-    require(whole.replies() == cut.replies(), "replies do not depend on how the bytes are cut");
+    require(whole.replies() == cut.replies(), "replies do not depend on how the bytes are split");
   }
   whole.end();
   cut.end();

@@ -1,4 +1,5 @@
-// Store requests, cut anywhere: what is decoded, encoded again, is what came.
+// Fuzzes the decoder of store requests with split input: encoding the decoded requests must give
+// the input.
 #include "acc/base/error.hpp"
 #include "input.hpp"
 #include "wire/request_decoder.hpp"
@@ -31,6 +32,6 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   } catch (const acc::Error& error) {
     require(error.code() == acc::Errc::protocol, "bad bytes are a protocol error");
   }
-  require(stream.starts_with(again), "decoded requests are the bytes that came");
+  require(stream.starts_with(again), "encoding the decoded requests gives the input");
   return 0;
 }

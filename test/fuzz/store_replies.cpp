@@ -1,5 +1,5 @@
-// What a client reads from a server that answers anything. Input: how many calls, which, and what
-// the server says after its handshake, before it closes.
+// Fuzzes the store client with arbitrary replies. Input: the number of calls, the calls, and the
+// bytes that the server sends after the handshake before it closes.
 #include "acc/base/error.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "acc/rendezvous/tcp_store.hpp"
@@ -25,7 +25,8 @@ using acc::fuzz::require;
 using acc::rendezvous::TcpStore;
 using namespace std::chrono_literals;
 
-/// Gives each client that connects the same answers, and holds its connection until the next.
+/// A server that sends the same bytes to each client and keeps its connection open until the next
+/// one.
 class Peer {
  public:
   Peer() : path_("/tmp/fuzz_store_replies." + std::to_string(getpid())) {
@@ -116,11 +117,11 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   for (const char each : calls) {
     try {
       call(store, static_cast<unsigned char>(each) % 15);
-      require(!lost, "a lost connection answers nothing");
+      require(!lost, "a call on a lost connection fails");
     } catch (const acc::Error& error) {
       require(error.code() == Errc::connection || error.code() == Errc::protocol ||
                   (error.code() == Errc::timeout && !lost),
-              "a call ends with an answer or an error of its kinds");
+              "a call returns or throws one of its documented errors");
       lost = lost || error.code() != Errc::timeout;
     }
   }

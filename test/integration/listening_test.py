@@ -94,8 +94,9 @@ def several(address, rank=0):
                       "--main_process_ip", address, "--main_process_port", str(PORT))
 
 
-WARNING = "is open: whoever reaches it can read and write every key and join every job"
-ELSEWHERE = f"this is machine 0, but --main_process_ip {FOREIGN} leads to {FOREIGN}, which is not here"
+WARNING = "is open: any client that reaches it can read and write every key and join every job"
+ELSEWHERE = (f"this is machine 0, but --main_process_ip {FOREIGN} resolves to {FOREIGN}, "
+             "which is not an address of this machine")
 # Name, launchers, addresses, what is said on standard error and what is not. One launcher of two
 # machines waits for the other; otherwise the workers run.
 ROWS = [

@@ -134,7 +134,7 @@ def check_daemon():
     check("a setting of acc-rendezvous", run_daemon(EVIL))
     with socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends after its warning
         log = run_daemon(str(taken.getsockname()[1]), **{"ACC_RENDEZVOUS_\x1b[2J": "1"})
-    assert b"\x1b" not in log and rb"ACC_RENDEZVOUS_\x1b[2J is no setting" in log, log
+    assert b"\x1b" not in log and rb"ACC_RENDEZVOUS_\x1b[2J is not a setting" in log, log
     print("a line of acc-rendezvous's log: in its place")
 
 

@@ -138,7 +138,7 @@ TEST_CASE("two machines: a machine that does not come is named when the time is 
     CHECK(job.wait() == 124);
     CHECK(job.out().empty());
     CHECK(contains(job.err(), alone == 0
-                                  ? "machine rank 1 did not come within 1 s"
+                                  ? "timeout: machine rank 1 did not join within 1 s"
                                   : "from the rendezvous at 127.0.0.1:" + port.text() + ": "));
   }
 }

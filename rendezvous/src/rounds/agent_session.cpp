@@ -8,8 +8,9 @@ namespace acc::rendezvous::rounds {
 
 bool AgentSession::step(std::string_view& bytes, std::string& /*out*/) {
   if (!said_hello_) {
+    // Compares the bytes received so far: a wrong version is refused before the hello is complete.
     if (bytes.substr(0, kHello.size()) != kHello.substr(0, bytes.size())) {
-      throw Error(Errc::protocol, "neither a store client nor an agent of this version");
+      throw Error(Errc::protocol, "not an agent that speaks this version of the agent protocol");
     }
     if (bytes.size() < kHello.size()) {
       return false;
@@ -17,6 +18,7 @@ bool AgentSession::step(std::string_view& bytes, std::string& /*out*/) {
     said_hello_ = true;
     bytes.remove_prefix(kHello.size());
   }
+  // The small limit of the first message bounds the memory that an unknown client can occupy.
   auto message = take_agent_message(bytes, has_entered_ ? kMaxMessageBytes : kMaxEnterBytes);
   if (!message) {
     return false;

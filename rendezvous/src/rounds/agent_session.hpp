@@ -8,10 +8,11 @@
 
 namespace acc::rendezvous::rounds {
 
-/// An agent's conversation: hands its messages on. What the agent hears does not pass here, since
-/// most of it is not an answer.
+/// Protocol handler of an agent's connection: checks the hello, decodes messages and passes them to
+/// `receive`. Messages to the agent do not pass through it, because most of them are not replies.
 class AgentSession : public Conversation {
  public:
+  /// Consumer of decoded messages. An exception that it throws ends the connection.
   using Receive = std::function<void(AgentMessage)>;
 
   explicit AgentSession(Receive receive) : receive_(std::move(receive)) {}
@@ -21,8 +22,8 @@ class AgentSession : public Conversation {
 
  private:
   Receive receive_;
-  bool said_hello_ = false;
-  bool has_entered_ = false;
+  bool said_hello_ = false;   // kHello was received
+  bool has_entered_ = false;  // the first message was received
 };
 
 }  // namespace acc::rendezvous::rounds

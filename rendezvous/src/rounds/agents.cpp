@@ -6,7 +6,8 @@
 namespace acc::rendezvous::rounds {
 namespace {
 
-// An agent in all tables of a server, with the nodes of these, besides its texts.
+// Estimated memory of an agent in all containers of the server (connection, job, membership),
+// without its strings.
 constexpr std::size_t kAgentBytes = 1024;
 
 }  // namespace
@@ -49,7 +50,7 @@ void Agents::move_to(Agent& agent, Agent::State state) {
 }
 
 void Agents::keep_own_end(Agent& agent, AttemptEnd end) {
-  bytes_ -= bytes_of(agent);
+  bytes_ -= bytes_of(agent);  // the reason is part of the agent's size
   agent.own_end = std::move(end);
   bytes_ += bytes_of(agent);
 }
@@ -61,6 +62,7 @@ std::vector<Agent*> Agents::in(std::initializer_list<Agent::State> states) {
       found.push_back(&agent);
     }
   }
+  // The order of an unordered_map differs between runs; ranks and messages must not.
   std::ranges::sort(found, {}, &Agent::arrival);
   return found;
 }

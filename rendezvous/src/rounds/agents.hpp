@@ -13,65 +13,74 @@
 
 namespace acc::rendezvous::rounds {
 
-/// One agent's connection to the server: never used twice.
+/// Identifies an agent's connection to the server. Never reused: an agent that connects again gets
+/// a new one.
 using AgentId = std::uint64_t;
 
+/// Monotonic time, always passed in by the caller: nothing in rounds/ reads a clock.
 using Time = std::chrono::steady_clock::time_point;
 
-/// What the membership knows of one agent.
+/// State of one agent in the membership of its job.
+///
+/// Usual order of states: waiting -> running -> reported -> settled -> waiting (Rejoin) ..., and
+/// done at the end of the job.
 struct Agent {
   enum class State : std::uint8_t {
-    waiting,   ///< for a place in a round
-    running,   ///< in the round, its workers too
-    leaving,   ///< the same, but it goes alone once they have ended
-    reported,  ///< in the round, its workers have ended
-    settled,   ///< its round is over, it may join the next
-    done,      ///< has heard that the job is over, for it at least
+    waiting,   ///< waits for a place in a round
+    running,   ///< in the round; its workers run
+    leaving,   ///< same, but it leaves the job without the others when its workers have ended
+    reported,  ///< in the round; its workers have ended
+    settled,   ///< its round is over; it may rejoin for the next one
+    done,      ///< was told that the job is over, at least for this agent
   };
 
   AgentId id = 0;
   Machine machine;
-  JobTimes::Milliseconds join{};
-  std::uint64_t arrival = 0;
+  JobTimes::Milliseconds join{};  ///< its own JobTimes::join
+  std::uint64_t arrival = 0;      ///< order in which agents of the job connected
   State state = State::waiting;
-  std::optional<int> rank{};  ///< in the last round
-  /// Why it goes alone.
+  std::optional<int> rank{};  ///< machine rank in its last round
+  /// leaving: reason why it leaves without the others.
   std::optional<AttemptEnd> own_end{};
 
-  Time last_heard{};
-  Time waits_since{};             ///< waiting, settled: its join limit counts from here
-  std::optional<Time> told_at{};  ///< waiting: when it last heard for what
-  Time due{};                     ///< when to look at it again, at the latest
+  Time last_heard{};              ///< arrival of its last message
+  Time waits_since{};             ///< waiting, settled: start of its join timeout
+  std::optional<Time> told_at{};  ///< waiting: time of the last Waiting message to it
+  Time due{};                     ///< latest time for the next Membership::look_at
 };
 
-/// The agents of a job, and which of them to look at next.
+/// The agents of a job, with a queue of the times at which each must be checked.
 class Agents {
  public:
-  /// References stay valid until the agent is erased.
+  /// Adds an agent in state waiting. References stay valid until the agent is erased.
   Agent& add(AgentId id, Machine machine);
   [[nodiscard]] Agent* find(AgentId id);
   void erase(const Agent& agent);
 
+  /// Changes the state. The only way to do so, because it keeps the counts up to date.
   void move_to(Agent& agent, Agent::State state);
   void keep_own_end(Agent& agent, AttemptEnd end);
+  /// Number of agents in `state`.
   [[nodiscard]] int count(Agent::State state) const {
     return counts_[static_cast<std::size_t>(state)];
   }
-  /// In the order of arrival.
+  /// Returns the agents in one of `states`, in order of arrival.
   [[nodiscard]] std::vector<Agent*> in(std::initializer_list<Agent::State> states);
 
+  /// Sets Agent::due.
   void look_again(Agent& agent, Time at);
-  /// The first that is due at `now`, if there is one.
+  /// Returns the agent with the earliest due time if that is not after `now`, else null.
   [[nodiscard]] Agent* due(Time now);
-  /// Time::max() without agents.
+  /// Earliest due time; Time::max() without agents.
   [[nodiscard]] Time next_due() const {
     return by_due_.empty() ? Time::max() : by_due_.begin()->first;
   }
 
   [[nodiscard]] bool empty() const noexcept { return by_id_.empty(); }
 
-  /// Memory that one agent takes, about, in bytes; of all agents in `bytes`.
+  /// Estimated memory of one agent, in bytes.
   static std::size_t bytes_of(const Machine& machine);
+  /// Estimated memory of all agents, in bytes.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
@@ -79,9 +88,9 @@ class Agents {
   int& counter(Agent::State state) { return counts_[static_cast<std::size_t>(state)]; }
 
   std::unordered_map<AgentId, Agent> by_id_;
-  std::set<std::pair<Time, AgentId>> by_due_;
-  std::array<int, 6> counts_{};
-  std::uint64_t arrivals_ = 0;
+  std::set<std::pair<Time, AgentId>> by_due_;  // one entry per agent, with its Agent::due
+  std::array<int, 6> counts_{};                // by state
+  std::uint64_t arrivals_ = 0;                 // next Agent::arrival
   std::size_t bytes_ = 0;
 };
 

@@ -5,8 +5,10 @@
 namespace acc::rendezvous::rounds {
 namespace {
 
+// Even in a very large round there is room for the report of the machine that failed first.
 constexpr std::size_t kMinWordBytes = std::size_t{64} << 10;
 
+/// Bytes of a machine report in the Settled message (docs/protocol.md).
 std::size_t bytes_of(const MachineWord& word) {
   return sizeof word.machine_rank + 2 * sizeof(std::uint32_t) + word.host.size() +
          word.report.size();
@@ -26,6 +28,7 @@ Attempt::Attempt(const std::vector<Agent*>& members)
 
 void Attempt::report(int rank, Report report) {
   Member& member = members_.at(index(rank));
+  // Failed machines have a separate budget: reports of success cannot displace them.
   std::size_t& kept = report.failed ? failed_bytes_ : other_bytes_;
   member.failed = report.failed;
   has_report_ = true;
@@ -38,7 +41,7 @@ void Attempt::report(int rank, Report report) {
 
 void Attempt::forget_reports() {
   for (Member& member : members_) {
-    std::string().swap(member.report);
+    std::string().swap(member.report);  // clear() would keep the memory
   }
   failed_bytes_ = other_bytes_ = 0;
 }
@@ -58,6 +61,7 @@ int Attempt::first_awaited() const {
 }
 
 std::vector<MachineWord> Attempt::words() const {
+  // Takes failed machines in a first pass and fills the remaining space with the others.
   std::vector<MachineWord> words;
   std::size_t bytes = 0;
   for (const bool failed : {true, false}) {

@@ -8,32 +8,37 @@
 
 namespace acc::rendezvous::rounds {
 
-/// The machines of one round and what they have reported.
+/// The machines of one round and their reports. A round is over when `num_awaited` is 0.
+///
+/// The round result with all reports is sent to every machine. With M machines a report therefore
+/// costs M times its size, so the reports that are kept are limited to kMaxAnswerBytes / M bytes,
+/// at least 64 KiB. Reports of failed machines have priority.
 class Attempt {
  public:
   Attempt() = default;
-  /// By machine rank.
+  /// `members` are in order of machine rank.
   explicit Attempt(const std::vector<Agent*>& members);
 
   void report(int rank, Report report);
-  /// It will not report any more, unless it has.
+  /// The machine is lost: its report is not awaited any more. A report that has arrived is kept.
   void lose(int rank);
 
-  /// Machines whose reports are still to come.
+  /// Number of machines that have neither reported nor been lost.
   [[nodiscard]] int num_awaited() const noexcept { return num_awaited_; }
-  /// Whether any has come: before the attempt is ended, that is a success.
+  /// True if any machine has reported. While the attempt has not ended, such a report means
+  /// success.
   [[nodiscard]] bool has_report() const noexcept { return has_report_; }
-  /// The first of those awaited. There has to be one.
+  /// Lowest rank of the awaited machines. Requires num_awaited() > 0.
   [[nodiscard]] int first_awaited() const;
   [[nodiscard]] const std::string& host(int rank) const { return members_.at(index(rank)).host; }
 
-  /// By machine rank, of many machines those that failed before the others, as far as they fit:
-  /// every one of them hears it all.
+  /// Returns the machine reports in order of machine rank, for the round result. If they do not all
+  /// fit, those of failed machines are chosen first.
   [[nodiscard]] std::vector<MachineWord> words() const;
-  /// All have heard the words.
+  /// Frees the reports after the round result has been sent.
   void forget_reports();
 
-  /// Memory that this takes, about.
+  /// Estimated memory, in bytes.
   [[nodiscard]] std::size_t bytes() const noexcept {
     return member_bytes_ + failed_bytes_ + other_bytes_;
   }
@@ -43,7 +48,7 @@ class Attempt {
     std::string host;
     bool is_awaited = true;
     bool failed = false;
-    std::string report;  ///< "": none
+    std::string report;  ///< empty: none, or it did not fit
   };
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
   void stop_waiting(Member& member);
@@ -52,9 +57,9 @@ class Attempt {
   int num_awaited_ = 0;
   bool has_report_ = false;
   std::size_t member_bytes_ = 0;
-  std::size_t max_bytes_ = 0;     // of what words() says
-  std::size_t failed_bytes_ = 0;  // of the reports that are kept
-  std::size_t other_bytes_ = 0;
+  std::size_t max_bytes_ = 0;     // limit of the result of words()
+  std::size_t failed_bytes_ = 0;  // kept reports of failed machines
+  std::size_t other_bytes_ = 0;   // kept reports of the others
 };
 
 }  // namespace acc::rendezvous::rounds

@@ -10,6 +10,7 @@
 namespace acc::rendezvous::rounds {
 namespace {
 
+// Limit of finished jobs that are remembered: any client can create jobs and let them end.
 constexpr std::size_t kMaxRemembered = 1024;
 
 }  // namespace
@@ -19,11 +20,13 @@ void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
   if (found == by_agent_.end()) {
     const auto* enter = std::get_if<Enter>(&message);
     if (enter == nullptr) {
-      throw Error(Errc::protocol, "an agent speaks that has not said who it is");
+      throw Error(Errc::protocol, "the first message of an agent is not Enter");
     }
     found = by_agent_.emplace(agent, job_of(*enter, now)).first;
   }
   const JobRef job = found->second;
+  // The order matters: `fit` before the message is stored, `beside` before the event is processed,
+  // `attended` after it, when the job may be forgotten.
   fit(message);
   const std::size_t first_letter = out.size();
   const bool leaves = std::holds_alternative<Leave>(message);
@@ -49,6 +52,7 @@ void Jobs::lose(AgentId agent, const std::string& why, Time now, Outbox& out) {
 }
 
 void Jobs::pass(Time now, Outbox& out) {
+  // Each call of Membership::pass moves the job's deadline past `now` or forgets the job.
   while (next_deadline() <= now) {
     const JobRef job = *by_due_.begin();
     const std::size_t first_letter = out.size();
@@ -62,6 +66,7 @@ Time Jobs::next_deadline() const {
   return by_due_.empty() ? Time::max() : (*by_due_.begin())->due;
 }
 
+/// Returns the job that an agent joins; creates it if there is none or if the existing one is over.
 Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
   auto found = by_run_id_.find(enter.run_id);
   if (found != by_run_id_.end() && !found->second->membership.gives_way_to(enter, now)) {
@@ -69,7 +74,7 @@ Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
     return found->second;
   }
   if (is_closed_) {
-    throw Error(Errc::protocol, "this rendezvous is about to end");
+    throw Error(Errc::protocol, "the rendezvous server is shutting down: it accepts no new job");
   }
   make_room(Agents::bytes_of(enter.machine) + Membership::bytes_to_found(enter));
   jobs_.push_back({enter.run_id, Membership(enter.run_id, enter.terms, enter.times)});
@@ -86,7 +91,8 @@ void Jobs::make_room(std::size_t more_bytes) const {
   }
 }
 
-/// Workers that run are worth more than what is said about them.
+/// Drops the text of a report or reason for which there is no memory. Running workers matter more
+/// than the text about them, so the event itself is processed.
 void Jobs::fit(AgentMessage& message) const {
   auto* const end = std::get_if<End>(&message);
   auto* const report = std::get_if<Report>(&message);
@@ -98,7 +104,9 @@ void Jobs::fit(AgentMessage& message) const {
   }
 }
 
-/// The job whose machine serves, and for that one the newest other.
+/// Returns the job to mention when machines of `job` wait in vain: the job whose launcher runs this
+/// server or, for that job itself, the newest other one. Null in a daemon, which any number of
+/// unrelated jobs may use.
 const Membership* Jobs::beside(JobRef job) const {
   if (!served_ || jobs_.size() < 2) {
     return nullptr;
@@ -110,14 +118,16 @@ const Membership* Jobs::beside(JobRef job) const {
   return &(&last != &*job ? last : *std::prev(jobs_.end(), 2)).membership;
 }
 
-/// After each event of a job: who has heard its last message, when to look at it next.
+/// Updates all tables after an event of `job`: forgets agents that were sent their last message
+/// (`out` from `first_letter` on), and refreshes memory, deadline and flags of the job. May forget
+/// the job.
 void Jobs::attended(JobRef job, Time now, const Outbox& out, std::size_t first_letter) {
   for (std::size_t i = first_letter; i < out.size(); ++i) {
     if (out[i].is_last) {
       by_agent_.erase(out[i].to);
     }
   }
-  by_due_.erase(job);
+  by_due_.erase(job);  // before job->due, its key, changes
   bytes_ += job->membership.bytes() - std::exchange(job->bytes, job->membership.bytes());
   if (job->membership.is_served_by_its_own()) {
     served_ = job;
@@ -139,7 +149,8 @@ void Jobs::attended(JobRef job, Time now, const Outbox& out, std::size_t first_l
   }
 }
 
-/// Anybody may found jobs and let them end, so not all are remembered for as long as they ask.
+/// Remembers a finished job, and forgets the oldest one beyond kMaxRemembered, whatever its
+/// JobTimes::close is.
 void Jobs::remember(JobRef job) {
   remembered_.push_back(job);
   if (remembered_.size() > kMaxRemembered) {
@@ -157,6 +168,7 @@ void Jobs::forget(JobRef job) {
     served_.reset();
   }
   num_refusing_ -= job->is_refusing ? 1 : 0;
+  // A newer job may have taken over the run id.
   const auto named = by_run_id_.find(job->run_id);
   if (named != by_run_id_.end() && named->second == job) {
     by_run_id_.erase(named);

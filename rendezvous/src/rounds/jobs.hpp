@@ -13,36 +13,45 @@
 
 namespace acc::rendezvous::rounds {
 
-/// All jobs of a server, by run id. As pure as `Membership`.
+/// All jobs of a server, by run id. A pure state machine like `Membership`: time and events come
+/// in, messages go out.
+///
+/// Life cycle of a job: the Enter of its first agent creates it; it exists while an agent is
+/// connected, and afterwards while it is remembered so that late machines can be refused. Two jobs
+/// with the same run id may exist for a while: a finished one whose agents are still connected, and
+/// its successor, which new agents join.
 class Jobs {
  public:
-  /// The first message of an agent names its job, which begins with it. `message` has passed
-  /// `check`. Throws Error(protocol), with nothing changed.
+  /// Passes a message to the agent's job. The first message of an agent is Enter, which names the
+  /// job and creates it if necessary. `message` has passed `check`. Throws Error(protocol), with
+  /// nothing changed.
   void receive(AgentId agent, AgentMessage message, Time now, Outbox& out);
-  /// Nothing happens for an agent that never named a job, or was dropped.
+  /// The agent's connection has ended. Does nothing for an agent without a job.
   void lose(AgentId agent, const std::string& why, Time now, Outbox& out);
+  /// Does everything that is due at `now`.
   void pass(Time now, Outbox& out);
+  /// Time at which `pass` must be called; Time::max(): never.
   [[nodiscard]] Time next_deadline() const;
-  /// Those that are over too, while an agent is here or late comers are refused.
+  /// Number of jobs, including finished ones that still have agents or are remembered.
   [[nodiscard]] std::size_t size() const noexcept { return jobs_.size(); }
-  /// No job begins any more: who would found one breaks the protocol.
+  /// Refuses new jobs from now on: an Enter that would create one throws Error(protocol).
   void close() noexcept { is_closed_ = true; }
-  /// Memory that they take, about, in bytes.
+  /// Estimated memory of all jobs, in bytes.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-  /// An agent whose job or place would take more than there is throws Error(out_of_memory), with
-  /// nothing changed. A report or a reason that does not fit is not kept, and its job goes on.
+  /// Limits the memory of all jobs. An Enter that does not fit throws Error(out_of_memory), with
+  /// nothing changed. A report or reason that does not fit is dropped and its job continues.
   void limit_bytes(std::size_t max_bytes) noexcept { max_bytes_ = max_bytes; }
-  /// Machines are still to hear that those of their job disagree.
+  /// True if some job was refused because its machines disagree, and not all of them know yet.
   [[nodiscard]] bool is_refusing() const noexcept { return num_refusing_ > 0; }
 
  private:
   struct Job {
     std::string run_id;
     Membership membership;
-    std::size_t bytes = 0;
-    Time due = Time::max();
-    bool is_remembered = false;
-    bool is_refusing = false;
+    std::size_t bytes = 0;       // its part of Jobs::bytes_
+    Time due = Time::max();      // its key in Jobs::by_due_
+    bool is_remembered = false;  // it is in Jobs::remembered_
+    bool is_refusing = false;    // it is counted in Jobs::num_refusing_
   };
   using JobRef = std::list<Job>::iterator;
   struct ByDue {
@@ -62,12 +71,12 @@ class Jobs {
   void remember(JobRef job);
   void forget(JobRef job);
 
-  std::list<Job> jobs_;
-  std::map<std::string, JobRef> by_run_id_;  // who names it now comes here
-  std::unordered_map<AgentId, JobRef> by_agent_;
-  std::set<JobRef, ByDue> by_due_;
-  std::deque<JobRef> remembered_;  // jobs that are over, for late comers; the oldest first
-  std::optional<JobRef> served_;   // the job that this rendezvous goes with; a daemon has none
+  std::list<Job> jobs_;                           // a list, so that a JobRef stays valid
+  std::map<std::string, JobRef> by_run_id_;       // the job that a new agent joins
+  std::unordered_map<AgentId, JobRef> by_agent_;  // until the agent's last message or its loss
+  std::set<JobRef, ByDue> by_due_;                // every job; the earliest deadline first
+  std::deque<JobRef> remembered_;  // finished jobs, kept to refuse late machines; oldest first
+  std::optional<JobRef> served_;   // job whose launcher runs this server; none in the daemon
   std::size_t num_refusing_ = 0;
   bool is_closed_ = false;
   std::size_t bytes_ = 0;

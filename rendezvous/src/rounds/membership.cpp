@@ -6,15 +6,19 @@
 #include <algorithm>
 #include <utility>
 
+// Events, time limits and messages of a job. Admission of agents is in membership_admission.cpp;
+// how rounds are formed and end is in membership_rounds.cpp.
 namespace acc::rendezvous::rounds {
 namespace {
 
+// Interval of the Waiting messages to an agent.
 constexpr std::chrono::seconds kProgressInterval{10};
+// Limit of JobTimes::close, so that finished jobs do not occupy memory for long.
 constexpr JobTimes::Milliseconds kLongestClose = std::chrono::hours(1);
 
-// A job with its tables and the nodes that it takes in those of a server, besides its texts.
+// Estimated memory of a job in all containers of the server, without its strings.
 constexpr std::size_t kJobBytes = 2048;
-// The node of a table, about.
+// Estimated memory of one node of a std::map or std::set.
 constexpr std::size_t kNodeBytes = 64;
 
 Time next_telling(const Agent& agent) {
@@ -40,7 +44,8 @@ std::size_t Membership::bytes_of(const Agreed& agreed) {
 }
 
 std::size_t Membership::bytes_to_found(const Enter& enter) {
-  // The run id is kept three times, the founder next to its agent.
+  // The run id is stored three times (Job, Jobs::by_run_id_, Membership), and founder_ is a copy of
+  // the agent's machine.
   return kJobBytes + 3 * enter.run_id.size() + bytes_of(enter.terms.agreed) +
          enter.machine.host.size() + enter.machine.address.size();
 }
@@ -61,6 +66,8 @@ void Membership::receive(AgentId id, AgentMessage message, Time now, Outbox& out
     std::visit([&](auto& said) { hear(*agent, std::move(said)); }, message);
   }
   go_on();
+  // A newcomer that did not get into a round at once is told what it waits for. The agent may have
+  // been removed meanwhile.
   agent = agents_.find(id);
   if (agent != nullptr && agent->state == State::waiting && !agent->told_at) {
     tell_what_it_waits_for(*agent);
@@ -79,7 +86,7 @@ void Membership::pass(Time now, Outbox& out) {
   begin(now, out);
   while (Agent* agent = agents_.due(now_)) {
     look_at(*agent);
-    go_on();  // who is gone may have been the last one waited for
+    go_on();  // the round may have waited for a machine that is now lost
   }
   if (phase_ == Phase::ending && now_ >= settle_by_) {
     settle_without_the_slow();
@@ -101,7 +108,7 @@ Time Membership::next_deadline() const {
   if (phase_ == Phase::over && agents_.empty() && is_elastic()) {
     next = std::min(next, over_since_ + times_.close);
   }
-  return next == Time::max() ? next : next + stalled_;
+  return next == Time::max() ? next : next + stalled_;  // all times above are less stalled_
 }
 
 bool Membership::gives_way(Time now) const {
@@ -121,7 +128,8 @@ bool Membership::was_refused_as_another(const Machine& newcomer) const {
   const auto is_its_place = [&](const Refused& refused) {
     return std::get<0>(refused) == newcomer.host && std::get<1>(refused) == newcomer.machine_rank;
   };
-  // In the order of the pids; at most one of them is its own.
+  // refused_ is ordered by host, rank and pid. The entry with the newcomer's own pid does not
+  // count.
   auto refused = refused_.lower_bound({newcomer.host, newcomer.machine_rank, 0});
   if (refused != refused_.end() && is_its_place(*refused) &&
       std::get<2>(*refused) == newcomer.pid) {
@@ -134,8 +142,11 @@ bool Membership::is_forgotten(Time now) const {
   return agents_.empty() && ((phase_ != Phase::over && phase_ != Phase::refused) || gives_way(now));
 }
 
-/// Every event begins here. Between the moment that `pass` was asked for and now, if that is long,
-/// this process did not run, and could not hear anybody.
+/// Start of every event: sets now_ and out_, and detects a suspension of this process.
+///
+/// The server calls `pass` at next_deadline(). If that time is long past, the process did not run
+/// in between (SIGSTOP, a suspended virtual machine, overload) and could not receive heartbeats.
+/// That time is added to stalled_ and subtracted from all later times.
 void Membership::begin(Time now, Outbox& out) {
   out_ = &out;
   const Time due = next_deadline();
@@ -146,7 +157,7 @@ void Membership::begin(Time now, Outbox& out) {
   now_ = std::max(now_, now - stalled_);
 }
 
-/// Every event ends here: with what has become possible by it.
+/// End of every event: makes the phase transitions that the event has made possible.
 void Membership::go_on() {
   const bool is_in_round = phase_ == Phase::running || phase_ == Phase::ending;
   if (is_in_round && attempt_.num_awaited() == 0) {
@@ -156,31 +167,34 @@ void Membership::go_on() {
     gather();
   }
   if (phase_ == Phase::refused && now_ >= refuses_until_) {
-    phase_ = Phase::gathering;
+    phase_ = Phase::gathering;  // without agents: is_forgotten, so a new job can begin
   }
 }
 
 void Membership::hear(Agent& /*agent*/, Enter&& /*message*/) {
-  throw Error(Errc::protocol, "an agent says twice who it is");
+  throw Error(Errc::protocol, "an agent sent a second Enter message");
 }
 
 void Membership::hear(Agent& agent, Rejoin&& message) {
   if (agent.state == State::done) {
-    return;  // the restart was cancelled meanwhile
+    return;  // crossed the Settled message that cancels the restart
   }
   if (agent.state != State::settled) {
-    throw Error(Errc::protocol, "an agent joins again whose round is not over");
+    throw Error(Errc::protocol, "an agent sent Rejoin before its round was over");
   }
   agent.machine.store_port = message.store_port;
   agents_.move_to(agent, State::waiting);
   agent.waits_since = now_;
-  agent.told_at.reset();
+  agent.told_at.reset();  // `receive` tells it at once what it waits for
 }
 
+/// Echoes the heartbeat, so that the agent knows that the server is alive. `receive` has already
+/// noted that the agent is.
 void Membership::hear(Agent& agent, Beat&& message) {
   send(agent.id, std::move(message));
 }
 
+/// Force stop: passes it to the other machines of the round, once per round.
 void Membership::hear(Agent& agent, Insist&& /*message*/) {
   const bool is_in_round = phase_ == Phase::running || phase_ == Phase::ending;
   if (!is_in_round || !agent.rank || std::exchange(is_insisted_, true)) {
@@ -195,6 +209,8 @@ void Membership::hear(Agent& agent, Leave&& /*message*/) {
   remove(agent, "its launcher has ended");
 }
 
+/// Removes an agent that left, was dropped or is lost. In a round its loss may end the attempt.
+/// Between two rounds of a static job no other machine can take its rank, so the job is over.
 void Membership::remove(Agent& agent, const std::string& why) {
   const State state = agent.state;
   const std::optional<int> rank = agent.rank;
@@ -213,11 +229,13 @@ void Membership::remove(Agent& agent, const std::string& why) {
   }
 }
 
+/// Checks the time limits of one agent: heartbeat, join timeout, next Waiting message.
 void Membership::look_at(Agent& agent) {
   if (now_ - std::max(agent.last_heard, alive_since_) >= times_.heartbeat) {
     const std::string limit = seconds(times_.heartbeat);
-    send(agent.id, Dropped{Dropped::Why::lost, "the server heard nothing of it for " + limit});
-    return remove(agent, "nothing was heard of it for " + limit);
+    send(agent.id,
+         Dropped{Dropped::Why::lost, "the server received no heartbeat from it for " + limit});
+    return remove(agent, "no heartbeat from it for " + limit);
   }
   if (now_ >= limit_of(agent)) {
     const std::optional<int> given = agent.machine.machine_rank;
@@ -227,7 +245,7 @@ void Membership::look_at(Agent& agent) {
     const std::string reason = timeout_reason(agent);
     drop(agent, Dropped::Why::timeout, reason);
     if (terms_.ranks_are_given) {
-      missing_.erase(*given);  // it did come
+      missing_.erase(*given);  // it had connected, so messages do not name it as missing
     }
     return;
   }
@@ -237,18 +255,22 @@ void Membership::look_at(Agent& agent) {
   look_later(agent);
 }
 
+/// Schedules the next look_at. It may come too early, never too late: a message of the agent moves
+/// last_heard but not this time, which saves a change of the queue per message.
 void Membership::look_later(Agent& agent) {
   Time next = std::max(agent.last_heard, alive_since_) + times_.heartbeat;
   if (agent.state == State::waiting) {
-    // Where its limit does not count now, it will count from a later moment than now.
+    // A join timeout that does not run now (limit_of) can start at `now_` at the earliest.
     next = std::min({next, next_telling(agent), now_ + agent.join});
   }
   next = std::min(next, limit_of(agent));
   agents_.look_again(agent, next);
 }
 
-/// Enough machines wait without limit: for the last call, for those that end their workers, or to
-/// replace another one.
+/// Returns the end of an agent's join timeout; Time::max() while it does not run. It runs for a
+/// settled agent until it rejoins, and for a waiting agent only while too few machines are present.
+/// Otherwise a wait is normal: for the last call, for a round that is ending, or as a spare
+/// machine.
 Time Membership::limit_of(const Agent& agent) const {
   if (phase_ == Phase::gathering && agent.state == State::settled) {
     return agent.waits_since + agent.join;
@@ -276,11 +298,13 @@ void Membership::send_all(const std::vector<Agent*>& agents, const ServerMessage
   }
 }
 
+/// Refuses a known agent: Dropped is its last message, and it leaves the job.
 void Membership::drop(Agent& agent, Dropped::Why why, const std::string& reason) {
   send(agent.id, Dropped{why, reason});
   remove(agent, reason);
 }
 
+/// Refuses an agent that has not been added to agents_.
 void Membership::drop_stranger(AgentId id, Dropped::Why why, const std::string& reason) {
   send(id, Dropped{why, reason});
 }

@@ -7,7 +7,12 @@
 #include <algorithm>
 #include <utility>
 
-// Who may take part, and what those hear who wait or may not.
+// Admission of agents to a job, and the messages to agents that wait or are refused.
+//
+// A machine may join if its terms equal those of the first machine (the founder) and, in a static
+// job, if its rank is free. Before the first round any disagreement refuses the whole job, because
+// the server cannot know which machine was started wrongly; afterwards only the newcomer is
+// refused.
 namespace acc::rendezvous::rounds {
 void Membership::enter(AgentId id, Enter enter) {
   if (!founder_) {
@@ -20,6 +25,7 @@ void Membership::enter(AgentId id, Enter enter) {
   if (enter.only_asks) {
     return answer(id);
   }
+  // After a restart of the server, the agents' counts continue those of the lost server.
   next_round_ = std::max(next_round_, enter.rounds_before);
   restart_count_ = std::max(restart_count_, enter.restarts_before);
   Agent& agent = agents_.add(id, std::move(enter.machine));
@@ -32,7 +38,7 @@ void Membership::enter(AgentId id, Enter enter) {
   make_room_for(agent);
 }
 
-/// Nobody else is in its place, as far as is known.
+/// Replies to an agent that only asks (Enter::only_asks) and has no conflict within this job.
 void Membership::answer(AgentId asking) {
   if (beside_ != nullptr && beside_->server_) {
     drop_stranger(asking, Dropped::Why::config, misled_reason());
@@ -49,8 +55,7 @@ bool Membership::admit(AgentId id, const Enter& enter) {
   if (phase_ == Phase::over) {
     drop_stranger(
         id, Dropped::Why::over,
-        fmt::format("the job '{}' has ended {} s ago; give a new one a --rdzv_id of its "
-                    "own",
+        fmt::format("the job '{}' has ended {} s ago; start a new job with another --rdzv_id",
                     run_id_, std::chrono::floor<std::chrono::seconds>(now_ - over_since_).count()));
     return false;
   }
@@ -66,6 +71,9 @@ bool Membership::admit(AgentId id, const Enter& enter) {
   return !terms_.ranks_are_given || claim_rank(id, enter);
 }
 
+/// Static jobs: gives the machine its rank; true on success. A second machine with the same rank
+/// refuses the whole job, unless it is the same process on a new connection, which replaces the old
+/// one.
 bool Membership::claim_rank(AgentId id, const Enter& enter) {
   const Machine& machine = enter.machine;
   const int rank = machine.machine_rank.value_or(-1);
@@ -85,7 +93,7 @@ bool Membership::claim_rank(AgentId id, const Enter& enter) {
     if (has_formed_) {
       drop_stranger(
           id, Dropped::Why::config,
-          fmt::format("the job has started with {}, which was here before", describe(owned)));
+          fmt::format("the job has already started with {}", describe(owned)));
       return false;
     }
     if (!is_same) {
@@ -95,7 +103,7 @@ bool Membership::claim_rank(AgentId id, const Enter& enter) {
                              rank, owned.host, owned.pid, machine.host, machine.pid));
       return false;
     }
-    drop(owner, Dropped::Why::lost, "this agent has connected anew");
+    drop(owner, Dropped::Why::lost, "this agent has reconnected");
   }
   if (enter.only_asks) {
     return true;
@@ -105,7 +113,8 @@ bool Membership::claim_rank(AgentId id, const Enter& enter) {
   return true;
 }
 
-/// Those who have not come yet hear it too, so that nobody waits for a job that cannot be.
+/// Refuses the newcomer and all waiting machines, and enters phase refused: machines that connect
+/// later are sent the reason, too, instead of waiting for a job that cannot start.
 void Membership::refuse_all(AgentId newcomer, const Enter& enter, const std::string& reason) {
   fewest_wanted_ = std::min(needed(), enter.terms.num_machines);
   refusal_ = reason;
@@ -118,8 +127,11 @@ void Membership::refuse_all(AgentId newcomer, const Enter& enter, const std::str
   refuse(newcomer, enter.machine);
 }
 
-/// Once as many have heard it as the job has machines, others are hardly to come; where two of them
-/// were in one place, or say different numbers, a moment is left to who may be missing.
+/// Refuses one more machine, and shortens or ends phase refused.
+///
+/// The phase ends at once when as many machines were refused as the job needs (in a static job:
+/// as many different ranks). When only the number matches, because two machines have one rank or
+/// machines expect different numbers, one may be missing: the phase lasts one heartbeat timeout.
 void Membership::refuse(AgentId newcomer, const Machine& machine) {
   drop_stranger(newcomer, Dropped::Why::config, refusal_);
   remember_refused(machine);
@@ -128,7 +140,7 @@ void Membership::refuse(AgentId newcomer, const Machine& machine) {
   refuses_until_ =
       over_since_ + (all_came ? std::min(times_.close, times_.heartbeat) : times_.close);
   if (num_places_refused() >= wanted) {
-    phase_ = Phase::gathering;  // the next one begins a job
+    phase_ = Phase::gathering;  // without agents: is_forgotten, so the next machine starts a job
   }
 }
 
@@ -153,7 +165,7 @@ void Membership::give_rank_back(const Agent& agent) {
   }
 }
 
-/// Whoever is gone for good.
+/// Returns the text of a Waiting message.
 std::string Membership::what_is_waited_for() const {
   if (phase_ == Phase::running && num_in_attempt() >= terms_.num_machines) {
     return fmt::format("waiting for a place: all {} machines of the job are running",
@@ -171,7 +183,7 @@ std::string Membership::what_is_waited_for() const {
                      wanted(terms_), what_is_beside());
 }
 
-/// Of many the first ones, and one more.
+/// Returns the lowest claimed ranks: one more than a message lists, so that list_of adds "...".
 std::vector<int> Membership::ranks_here() const {
   std::vector<int> ranks;
   for (const auto& [rank, agent] : claims_) {
@@ -183,8 +195,8 @@ std::vector<int> Membership::ranks_here() const {
   return ranks;
 }
 
-/// Two run ids at one rendezvous that is no daemon's are mostly one job's, or two jobs have one
-/// port.
+/// Returns a remark about another run id at this server. In a server that a launcher runs, two run
+/// ids usually mean that one job was started with different ids or that two jobs use the same port.
 std::string Membership::what_is_beside() const {
   if (beside_ == nullptr || has_formed_) {
     return "";
@@ -199,7 +211,8 @@ std::string Membership::what_is_beside() const {
                            describe(*beside_->founder_), beside_->run_id_);
 }
 
-/// Machine 0 would serve here itself, and cannot, for another job's does.
+/// True if the machines of this static job wait at the server of another job: its own machine 0
+/// cannot serve, because the port is taken. They are refused after one heartbeat timeout.
 bool Membership::is_misled() const {
   return terms_.ranks_are_given && !has_formed_ && missing_.contains(0) && beside_ != nullptr &&
          beside_->server_ && beside_->phase_ != Phase::over;
@@ -208,7 +221,7 @@ bool Membership::is_misled() const {
 std::string Membership::misled_reason() const {
   return fmt::format(
       "{} serves the job '{}' there, not the job '{}': choose another --main_process_port for one "
-      "of them, or the same run id where they are one",
+      "of them, or use the same run id if they are one job",
       describe(*beside_->server_), beside_->run_id_, run_id_);
 }
 
@@ -220,13 +233,14 @@ std::string Membership::timeout_reason(const Agent& agent) const {
   if (terms_.ranks_are_given && !has_formed_) {
     const std::vector<int> missing = missing_.lowest(kMaxNamed + 1);
     return fmt::format(
-        "{} did not come within {}{}; {} of {} machines are here: start acclaunch there with the "
-        "same flags and --machine_rank {}",
+        "timeout: {} did not join within {}{}; {} of {} machines are here: start acclaunch there "
+        "with the same flags and --machine_rank {}",
         machine_ranks(missing), limit, what_is_beside(), claims_.size(), terms_.num_machines,
         list_of(missing, " or "));
   }
   return fmt::format(
-      "{} of {} machines came within {}{}: start acclaunch on the others with the same flags",
+      "timeout: only {} of {} machines joined within {}{}: start acclaunch on the others with the "
+      "same flags",
       most_waiting_, wanted(terms_), limit, what_is_beside());
 }
 

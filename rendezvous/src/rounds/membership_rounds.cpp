@@ -9,6 +9,17 @@
 #include <utility>
 
 // How rounds are formed and how they end.
+//
+// A round ends in one of these ways:
+// - All machines report success: the job is over.
+// - A worker fails: all machines stop their workers. The job restarts if restarts are left, else it
+//   is over.
+// - A machine is lost. An elastic job, or one for which another machine waits, restarts without
+//   using up a restart; otherwise one is used up. A static job is over.
+// - A machine joins an elastic job that has room: restart, which does not use up a restart.
+// - A user or the system stops a machine: an elastic job with enough other machines continues
+//   without it, any other job is over.
+// Machines get JobTimes::settle to stop their workers and report.
 namespace acc::rendezvous::rounds {
 namespace {
 
@@ -16,6 +27,7 @@ using Cause = AttemptEnd::Cause;
 
 }  // namespace
 
+/// Number of machines without which no round is formed.
 int Membership::needed() const {
   return terms_.ranks_are_given ? terms_.num_machines : terms_.min_machines;
 }
@@ -24,6 +36,7 @@ int Membership::num_in_attempt() const {
   return agents_.count(State::running) + agents_.count(State::reported);
 }
 
+/// Forms a round when enough machines wait.
 void Membership::gather() {
   const int waiting = agents_.count(State::waiting);
   if (waiting < needed()) {
@@ -33,12 +46,13 @@ void Membership::gather() {
     }
     most_waiting_ = std::max(most_waiting_, waiting);
     last_call_.reset();
+    // A restart that lost too many machines waits for new ones like the first round.
     needs_last_call_ = needs_last_call_ || agents_.count(State::settled) == 0;
     return;
   }
   is_short_ = false;
   if (agents_.count(State::settled) > 0) {
-    return;  // they keep their places
+    return;  // machines of the last round keep their places until they rejoin or time out
   }
   if (needs_last_call_ && waiting < terms_.num_machines) {
     last_call_ = last_call_.value_or(now_ + times_.last_call);
@@ -49,6 +63,8 @@ void Membership::gather() {
   form();
 }
 
+/// Forms a round of the waiting machines: assigns ranks and sends Formed to each. Machines that do
+/// not fit remain waiting as spares.
 void Membership::form() {
   const auto members =
       in_rank_order(agents_.in({State::waiting}), static_cast<std::size_t>(terms_.num_machines));
@@ -63,6 +79,7 @@ void Membership::form() {
   end_.reset();
   is_insisted_ = false;
   last_call_.reset();
+  // Machine 0 serves the workers' store: its address, port and secret are those of the round.
   const Machine& first = members.front()->machine;
   has_formed_ = true;
   Formed formed{
@@ -81,8 +98,9 @@ void Membership::form() {
   }
 }
 
-/// A machine that comes while fewer than possible run; where workers have succeeded there is no
-/// other round to wait for, unless one is lost.
+/// Ends the attempt for a restart with `newcomer` if the running round has room. Not if a machine
+/// has already reported success: the job is then about to finish, and the newcomer waits as a spare
+/// in case a machine is lost.
 void Membership::make_room_for(const Agent& newcomer) {
   const int running = num_in_attempt();
   if (phase_ == Phase::running && running < terms_.num_machines && !attempt_.has_report()) {
@@ -97,6 +115,7 @@ void Membership::make_room_for(const Agent& newcomer) {
   }
 }
 
+/// End of the job because a machine is lost.
 AttemptEnd Membership::lost(int rank, const std::string& why) const {
   const std::string& host = attempt_.host(rank);
   return {rank,
@@ -107,6 +126,7 @@ AttemptEnd Membership::lost(int rank, const std::string& why) const {
           fmt::format("the connection to {} is lost: {}", name_of(rank, host), why)};
 }
 
+/// Handles the loss of a machine of the round. A machine that has reported is not needed any more.
 void Membership::lose_from_attempt(int rank, bool had_reported, const std::string& why) {
   attempt_.lose(rank);
   if (had_reported) {
@@ -121,9 +141,11 @@ void Membership::lose_from_attempt(int rank, bool had_reported, const std::strin
                         fmt::format("{} is lost: {}", name_of(rank, host), why)};
   if (phase_ == Phase::ending) {
     if (terms_.ranks_are_given && end_->restarts) {
-      change_end(lost(rank, why));
+      change_end(lost(rank, why));  // no machine can take its rank: the restart is cancelled
     } else if (is_elastic() && end_->cause == Cause::worker && can_go_on()) {
-      change_end(loss);  // which explains why workers of others have failed
+      // Workers of other machines failed because their connections to this machine broke. The loss
+      // is the cause, so the restart does not count as one after a failure.
+      change_end(loss);
       uses_restart_ = false;
     }
     return;
@@ -136,6 +158,7 @@ void Membership::lose_from_attempt(int rank, bool had_reported, const std::strin
   uses_restart_ = !is_replaced;
 }
 
+/// Ends the running attempt: all its machines must stop their workers and report.
 void Membership::end_attempt(AttemptEnd end) {
   phase_ = Phase::ending;
   settle_by_ = now_ + times_.settle;
@@ -149,10 +172,15 @@ void Membership::change_end(AttemptEnd end) {
   send_all(agents_.in({State::running, State::reported}), Ends{*end_});
 }
 
+/// A machine ends the attempt. The first end of a round wins. A later one has an effect only if a
+/// restart is planned and the later one forbids it: it cancels the restart or, if its machine was
+/// stopped and can be spared, removes that machine from the job.
 void Membership::hear(Agent& agent, End&& message) {
   if (agent.state == State::done || agent.state == State::leaving) {
     return;
   }
+  // The server fills in the origin and decides about the restart: agents are not trusted with
+  // either.
   AttemptEnd end = std::move(message.end);
   end.host = agent.machine.host;
   end.machine_rank = agent.rank.value_or(-1);
@@ -160,19 +188,19 @@ void Membership::hear(Agent& agent, End&& message) {
   const bool may_repeat = end.restarts && end.cause == Cause::worker;
   end.restarts = may_repeat && may_restart();
   if (!agent.rank) {
-    return dismiss(agent, std::move(end));  // it has no part in any round
+    return dismiss(agent, std::move(end));  // it has never been in a round: others are unaffected
   }
   const bool is_restarting =
       phase_ == Phase::gathering || (phase_ == Phase::ending && end_->restarts);
   if (phase_ != Phase::running && (may_repeat || !is_restarting)) {
-    return;  // has been ended before
+    return;  // the attempt has ended before
   }
   if (end.cause == Cause::stop && can_spare(agent)) {
     leave_alone(agent, std::move(end));
   } else if (phase_ == Phase::running) {
     end_attempt(std::move(end));
   } else if (phase_ == Phase::ending) {
-    // What was first stays the reason, where workers are to blame.
+    // A failed worker stays the reason of the end; only the restart is cancelled.
     if (end_->cause == Cause::worker) {
       end = *end_;
       end.restarts = false;
@@ -183,17 +211,20 @@ void Membership::hear(Agent& agent, End&& message) {
   }
 }
 
-/// Those who are here, or rejoin, make up a round.
+/// True if the connected machines suffice for another round.
 bool Membership::can_go_on() const {
   return num_in_attempt() + agents_.count(State::waiting) + agents_.count(State::settled) >=
          needed();
 }
 
+/// True if the job can continue without this machine. The server's own machine is never spared: the
+/// rendezvous ends with it.
 bool Membership::can_spare(const Agent& agent) const {
   const int here = num_in_attempt() + agents_.count(State::waiting) + agents_.count(State::settled);
   return is_elastic() && !agent.machine.serves && here - 1 >= needed();
 }
 
+/// Lets one machine leave an elastic job. The others restart without it; it gets its own end.
 void Membership::leave_alone(Agent& agent, AttemptEnd end) {
   if (agent.state != State::running) {
     return dismiss(agent, std::move(end));
@@ -209,7 +240,7 @@ void Membership::leave_alone(Agent& agent, AttemptEnd end) {
   }
 }
 
-/// The job is over for this agent.
+/// Ends the job for this agent only.
 void Membership::dismiss(Agent& agent, AttemptEnd end) {
   give_rank_back(agent);
   agents_.move_to(agent, State::done);
@@ -219,10 +250,10 @@ void Membership::dismiss(Agent& agent, AttemptEnd end) {
 
 void Membership::hear(Agent& agent, Report&& message) {
   if (agent.state == State::done) {
-    return;  // it was too late
+    return;  // the round was closed without this report (settle_without_the_slow)
   }
   if (agent.state != State::running && agent.state != State::leaving) {
-    throw Error(Errc::protocol, "an agent reports whose workers do not run");
+    throw Error(Errc::protocol, "an agent sent Report while it has no running workers");
   }
   const int rank = *agent.rank;
   if (message.failed && phase_ == Phase::running) {
@@ -239,7 +270,8 @@ void Membership::hear(Agent& agent, Report&& message) {
   attempt_.report(rank, std::move(message));
 }
 
-/// All machines of the round have reported or are gone.
+/// Closes the round after all its machines have reported or are lost: sends the round result, and
+/// starts gathering for the next round or ends the job.
 void Membership::settle() {
   if (!end_) {
     return finish({});
@@ -249,7 +281,7 @@ void Membership::settle() {
   }
   restart_count_ += uses_restart_ ? 1 : 0;
   phase_ = Phase::gathering;
-  needs_last_call_ = false;
+  needs_last_call_ = false;  // the machines of the round are here: no wait for others
   const auto members = agents_.in({State::reported});
   send_all(members, Settled{{end_, attempt_.words(), Settlement::Next::next_round}});
   attempt_.forget_reports();
@@ -257,11 +289,13 @@ void Membership::settle() {
     agents_.move_to(*agent, State::settled);
   }
   for (Agent* agent : agents_.in({State::settled, State::waiting})) {
-    agent->waits_since = now_;
+    agent->waits_since = now_;  // join timeouts start now, for spares, too
     look_later(*agent);
   }
 }
 
+/// Closes the round after JobTimes::settle although machines have not reported. A restart would run
+/// next to old workers that may still hold their GPUs, so the job ends.
 void Membership::settle_without_the_slow() {
   const int slow = attempt_.first_awaited();
   if (end_->restarts) {
@@ -270,7 +304,7 @@ void Membership::settle_without_the_slow() {
                       1,
                       false,
                       Cause::other,
-                      fmt::format("the workers of {} did not end for the restart",
+                      fmt::format("the workers of {} did not stop in time for the restart",
                                   name_of(slow, attempt_.host(slow)))};
   }
   for (Agent* agent : agents_.in({State::leaving})) {
@@ -279,10 +313,12 @@ void Membership::settle_without_the_slow() {
   finish({end_, attempt_.words(), Settlement::Next::finished});
 }
 
+/// Ends the job: sends the round result to its machines and drops waiting machines that were never
+/// in a round. Agents stay in state done until they disconnect.
 void Membership::finish(Settlement settlement) {
   phase_ = Phase::over;
   over_since_ = now_;
-  // Nobody is compared, and nothing is reported any more.
+  // Frees what a finished job does not need: terms to compare and reports.
   founding_bytes_ -= bytes_of(terms_.agreed);
   terms_.agreed = {};
   attempt_ = {};

@@ -6,7 +6,8 @@
 
 #include <algorithm>
 
-// The range of each field, the same for the sender and the receiver.
+// Ranges of the fields of messages (docs/protocol.md, "Ranges"). Both the sender and the receiver
+// check them, so that a user learns which value is wrong before the server refuses it.
 namespace acc::rendezvous::rounds {
 namespace {
 
@@ -38,7 +39,8 @@ void expect_text(std::string_view field, std::string_view text, std::size_t most
   }
 }
 
-/// Workers get it in their environment, where a NUL or a blank would make another one of it.
+/// Checks an address. Workers get it in their environment (MASTER_ADDR), where a NUL byte would cut
+/// it and a blank would break scripts.
 void expect_address(std::string_view field, std::string_view text) {
   expect_text(field, text, kMaxNameBytes);
   const auto fits = [](char c) { return static_cast<unsigned char>(c) > 0x20 && c != 0x7f; };
@@ -49,7 +51,7 @@ void expect_address(std::string_view field, std::string_view text) {
   }
 }
 
-/// Workers get it in their environment, too.
+/// Checks a secret, which workers also get in their environment.
 void expect_secret(std::string_view field, std::string_view text) {
   if (!text.empty() && !is_token(text)) {
     throw Error(Errc::protocol, fmt::format("{} is not 32 hexadecimal digits, nor empty", field));
@@ -98,7 +100,7 @@ void check_end(const AttemptEnd& end, std::size_t max_reason) {
   expect_text("reason", end.reason, max_reason);
 }
 
-/// Messages without fields; and Report, whose text is limited by its frame alone.
+/// Messages without fields, and Report, whose text is only limited by the frame size.
 template <typename Message>
 void check_fields(const Message& /*message*/) {}
 
@@ -155,7 +157,7 @@ void check_fields(const Settled& settled) {
   if (settled.settlement.end) {
     check_end(*settled.settlement.end, kMaxTextBytes);
   }
-  int next_rank = 0;
+  int next_rank = 0;  // ranks must increase: each machine reports once
   for (const MachineWord& word : settled.settlement.machines) {
     expect_number("machine_rank of a report", word.machine_rank, next_rank, kLastMachine);
     next_rank = word.machine_rank + 1;

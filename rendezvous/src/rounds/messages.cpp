@@ -16,7 +16,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the protocol is little-endian");
 
-/// What of each struct is sent, in this order.
+// One list of fields per struct drives both encoding and decoding, so the two cannot differ. The
+// byte format of each type is described in docs/protocol.md.
+
+/// Fields of a struct in wire order. Empty for messages without fields.
 template <typename Struct>
 constexpr std::tuple<> kFields;
 
@@ -69,6 +72,7 @@ constexpr auto kFields<Settled> = std::tuple{&Settled::settlement};
 template <>
 constexpr auto kFields<Dropped> = std::tuple{&Dropped::why, &Dropped::reason};
 
+/// Largest valid enumerator: a received byte beyond it is refused.
 template <typename Enum>
 constexpr Enum kLast{};
 template <>
@@ -78,7 +82,7 @@ constexpr auto kLast<Settlement::Next> = Settlement::Next::next_round;
 template <>
 constexpr auto kLast<Dropped::Why> = Dropped::Why::lost;
 
-/// Appends values to `out`.
+/// Encodes values: appends their bytes to `out`.
 class Writer {
  public:
   explicit Writer(std::string& out) : out_(out) {}
@@ -118,7 +122,8 @@ class Writer {
       put(value);
     }
   }
-  /// As runs of equal numbers: nearly always there is one.
+  /// World sizes are sent as runs of equal numbers. Nearly always there is one run, so the message
+  /// does not grow with the number of machines.
   void put(const std::vector<int>& numbers) {
     const std::size_t count_at = out_.size();
     std::uint32_t num_runs = 0;
@@ -144,7 +149,8 @@ class Writer {
   std::string& out_;
 };
 
-/// Takes values off the bytes of one frame.
+/// Decodes values from the bytes of one frame. Throws Error(protocol) for a value that does not fit
+/// the frame. Counts are checked before memory is allocated for them.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -216,6 +222,7 @@ class Reader {
     }
     return value;
   }
+  /// Throws if bytes of the frame are left over: the sender has other fields.
   void expect_end() const {
     if (!bytes_.empty()) {
       throw Error(Errc::protocol,
@@ -231,7 +238,7 @@ class Reader {
   }
   std::string_view take_bytes(std::size_t size) {
     if (size > bytes_.size()) {
-      throw Error(Errc::protocol, fmt::format("a field of {} bytes has {} left in its message",
+      throw Error(Errc::protocol, fmt::format("a field needs {} bytes, its message has {} left",
                                               size, bytes_.size()));
     }
     const std::string_view taken = bytes_.substr(0, size);
@@ -249,9 +256,10 @@ class Reader {
   std::string_view bytes_;
 };
 
+/// Appends a frame: u32 length, u8 type (the index in the variant), fields.
 template <typename Message>
 void encode_frame(const Message& message, std::string& out) {
-  const std::size_t begin = out.size();
+  const std::size_t begin = out.size();  // the length is filled in at the end
   Writer writer(out);
   writer.put(std::uint32_t{0});
   writer.put(static_cast<std::uint8_t>(message.index()));
@@ -260,7 +268,7 @@ void encode_frame(const Message& message, std::string& out) {
   std::memcpy(out.data() + begin, &size, sizeof size);
 }
 
-/// The message of the type that `index` says, with default values.
+/// Returns a default-constructed message of type number `index`.
 template <typename Message, std::size_t... Index>
 Message message_of(std::size_t index, std::index_sequence<Index...>) {
   Message message;
@@ -280,6 +288,7 @@ std::optional<Message> take_frame(std::string_view& bytes, std::size_t limit) {
     throw Error(Errc::protocol,
                 fmt::format("a message of {} bytes, expected 1 to {}", size, limit));
   }
+  // The type is checked as soon as its byte is there, before the rest of a wrong frame is buffered.
   Reader reader(bytes.substr(sizeof size, size));
   if (bytes.size() == sizeof size) {
     return std::nullopt;

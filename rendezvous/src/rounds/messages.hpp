@@ -9,133 +9,148 @@
 #include <string_view>
 #include <variant>
 
-/// The agent protocol as plain structs and bytes; no sockets here. docs/protocol.md has the bytes.
+/// The agent protocol as plain structs, and their encoding as bytes (docs/protocol.md). No sockets.
 ///
-/// An agent opens with `kHello`. Then both sides send frames: u32 length of what follows, u8 type,
-/// the fields in the order of their struct; integers little-endian, a string is u32 length + bytes,
-/// a duration i64 milliseconds, an optional u8 0 or 1 before its value, world sizes are sent as
-/// runs.
+/// An agent opens the connection with `kHello`. Then both sides send frames: u32 length of the
+/// rest, u8 type, the fields in the order of their struct. Integers are little-endian; a string is
+/// u32 length + bytes, a duration i64 milliseconds, an optional a u8 0 or 1 before its value; world
+/// sizes are sent as runs.
+///
+/// Usual sequence: Enter, Welcome, Waiting ..., Formed; then Beat in both directions until each
+/// machine sends Report; Settled; Rejoin if another round follows, else the agent disconnects.
 namespace acc::rendezvous::rounds {
 
-/// First byte: no store client (0) and no HTTP client (a letter) begins with it. Last: the version.
+/// Start of an agent's connection. The first byte distinguishes it from a TCPStore client (0) and
+/// an HTTP client (a letter); the last byte is the protocol version.
 inline constexpr std::string_view kHello{
     "\xac"
     "acc\x03",
     5};
 
-/// Of a job. What a message could claim without bounds is memory.
+/// Limit of the machines of a job. Without it a message could make the receiver allocate any
+/// amount.
 inline constexpr std::size_t kMaxMachines = std::size_t{1} << 16;
-/// Workers of one machine: the world size of kMaxMachines machines still fits an int.
+/// Limit of the workers of one machine: the world size of kMaxMachines machines still fits an int.
 inline constexpr int kMaxLocalWorldSize =
     std::numeric_limits<int>::max() / static_cast<int>(kMaxMachines);
-/// Limits of rounds and restarts that an agent brings from an earlier server, so that both can go
-/// on being counted.
+/// Limit of Enter::rounds_before. It leaves room for counting further rounds in an int.
 inline constexpr int kMaxRoundsBefore = 1'000'000'000;
 
-/// Shortest heartbeat timeout. An agent beats five times in it, so a shorter one makes it flood.
+/// Shortest heartbeat timeout. An agent sends kBeatsPerHeartbeat heartbeats per timeout, so a
+/// shorter one would flood the server.
 inline constexpr JobTimes::Milliseconds kMinHeartbeat{100};
 inline constexpr int kBeatsPerHeartbeat = 5;
 inline constexpr JobTimes::Milliseconds kMaxTime = std::chrono::years(10);
 
-/// Bytes of a run id, a host, an address, the name of a value to agree on.
+/// Limit in bytes of a run id, a host, an address, and a name in Terms::agreed.
 inline constexpr std::size_t kMaxNameBytes = 1024;
-/// Bytes of a reason that an agent gives.
+/// Limit in bytes of a reason from an agent.
 inline constexpr std::size_t kMaxReasonBytes = 4096;
-/// Bytes of a reason or a text that the server writes, which may name several machines.
+/// Limit in bytes of a reason or text from the server, which may list several machines.
 inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 10;
 
-/// Terms::agreed: how many there are, and the bytes of one value. All must fit the first message.
+/// Limits of Terms::agreed: number of entries and bytes of one value. All entries together must fit
+/// the first message.
 inline constexpr std::size_t kMaxAgreed = 256;
 inline constexpr std::size_t kMaxAgreedBytes = 4096;
 
-/// Beyond it the connection ends: an agent's report is at most 8 MiB (machine_report.hpp).
+/// Limit of a message from an agent. A report has at most 8 MiB (machine_report.hpp).
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{9} << 20;
-/// Of the first message: nobody has said yet who he is.
+/// Limit of the first message of an agent: it is smaller, because the sender is still unknown.
 inline constexpr std::size_t kMaxEnterBytes = std::size_t{64} << 10;
-/// To an agent, which hears many reports at once.
+/// Limit of a message to an agent, which may contain the reports of many machines.
 inline constexpr std::size_t kMaxAnswerBytes = std::size_t{64} << 20;
 
-// From an agent.
+// Messages from an agent. The order in AgentMessage defines the type numbers.
 
-/// The first message. Asks for a place in the next round.
+/// The first message: asks for a place in the next round.
 struct Enter {
   std::string run_id;
   Terms terms;
   JobTimes times;
   Machine machine;
-  /// What it has seen of this job at a server that is gone: rounds go on from there.
+  /// Rounds and restarts of this job at a server that was lost: the new server continues the
+  /// counts.
   int rounds_before = 0;
   int restarts_before = 0;
-  /// Takes no place: asks whether another agent has the one of this machine, or disagrees with it.
+  /// Takes no place: only checks whether another agent has this machine's place or disagrees with
+  /// it.
   bool only_asks = false;
   bool operator==(const Enter&) const = default;
 };
-/// After a round that another one follows: asks for a place in it.
+/// After Settled with next_round: asks for a place in the next round.
 struct Rejoin {
   std::uint16_t store_port = 0;  ///< as Machine::store_port, for the new round
   bool operator==(const Rejoin&) const = default;
 };
-/// Answered with Beat. Any message says as well that the agent is alive.
+/// Heartbeat, in both directions: the server replies with Beat. Any other message also proves that
+/// the agent is alive.
 struct Beat {
   bool operator==(const Beat&) const = default;
 };
-/// Ends the attempt on every machine, unless it has been ended before. `restarts`: it may be
-/// started again, if the job's restarts are not used up.
+/// Ends the attempt on every machine, unless it has ended already. `end.restarts`: this machine
+/// permits a restart; the server decides.
 struct End {
   AttemptEnd end;
   bool operator==(const End&) const = default;
 };
-/// Whoever wanted the end has said so twice.
+/// Force stop: the user has asked twice for the end and does not want to wait for the workers.
 struct Insist {
   bool operator==(const Insist&) const = default;
 };
-/// All workers of this machine have ended; after a failure, End comes before.
+/// All workers of this machine have ended. After a failure the agent sends End first.
 struct Report {
   bool failed = false;
   std::string text;
   bool operator==(const Report&) const = default;
 };
-/// This agent goes. While it waits it gives its place up; in a round it is lost.
+/// The agent leaves the job. A waiting agent gives up its place; in a round its machine is lost.
 struct Leave {
   bool operator==(const Leave&) const = default;
 };
 using AgentMessage = std::variant<Enter, Rejoin, Beat, End, Insist, Report, Leave>;
 
-// From the server.
+// Messages from the server. The order in ServerMessage defines the type numbers.
 
+/// Reply to Enter: the agent has been admitted and must send heartbeats.
 struct Welcome {
   JobTimes::Milliseconds beat_interval{1'000};
-  JobTimes::Milliseconds silence_limit{5'000};  ///< of either side
+  JobTimes::Milliseconds silence_limit{5'000};  ///< a side that is silent this long is lost
   bool operator==(const Welcome&) const = default;
 };
-/// What this agent waits for: "waiting for machine rank 1; …". At once, then every ten seconds.
+/// Reason for the wait, for the user: "waiting for machine rank 1; …". Sent at once, then every ten
+/// seconds.
 struct Waiting {
   std::string text;
   bool operator==(const Waiting&) const = default;
 };
+/// A round with this machine is formed: start the workers.
 struct Formed {
   Round round;
   bool operator==(const Formed&) const = default;
 };
-/// The attempt has been ended: end the workers, then report.
+/// The attempt has ended: stop the workers, then report.
 struct Ends {
   AttemptEnd end;
   bool operator==(const Ends&) const = default;
 };
+/// Force stop by another machine: kill the workers at once.
 struct Insisted {
   bool operator==(const Insisted&) const = default;
 };
+/// The round is over.
 struct Settled {
   Settlement settlement;
   bool operator==(const Settled&) const = default;
 };
-/// This agent has no place in the job, or none any more. The last message; the server then closes.
+/// The agent has no place in the job, or has lost it. The last message: the server closes the
+/// connection after it.
 struct Dropped {
   enum class Why : std::uint8_t {
-    config,   ///< it, or another one, was started wrongly
-    timeout,  ///< not enough machines came
+    config,   ///< this machine or another one was started with wrong settings
+    timeout,  ///< not enough machines joined
     over,     ///< the job has ended
-    lost,     ///< it was silent for too long
+    lost,     ///< the heartbeat timeout passed, or the connection ends for another reason
   };
   Why why = Why::config;
   std::string reason;
@@ -144,17 +159,17 @@ struct Dropped {
 using ServerMessage =
     std::variant<Welcome, Beat, Waiting, Formed, Ends, Insisted, Settled, Dropped>;
 
-/// Appends the frame.
+/// Appends the message as a frame to `out`.
 void encode(const AgentMessage& message, std::string& out);
 void encode(const ServerMessage& message, std::string& out);
 
-/// Throws Error(protocol) that names the first field whose value is out of its range, the value and
-/// the range. A message that passes can be used without further checks of single fields.
+/// Checks the range of every field (docs/protocol.md, "Ranges"). Throws Error(protocol) with the
+/// first wrong field, its value and its range. No further checks of single fields are needed.
 void check(const AgentMessage& message);
 void check(const ServerMessage& message);
 
-/// Takes the first complete frame off `bytes`; nothing while it is not there. Throws
-/// Error(protocol) as soon as a length, a type or a field cannot be right, and for a message that
+/// Decodes the first frame of `bytes` and removes it; returns nothing while it is incomplete.
+/// Throws Error(protocol) as soon as a length, type or field is invalid, and for a message that
 /// does not pass `check`.
 std::optional<AgentMessage> take_agent_message(std::string_view& bytes,
                                                std::size_t limit = kMaxMessageBytes);

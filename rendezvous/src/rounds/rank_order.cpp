@@ -11,7 +11,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// The digits that `text` begins with, without leading zeros; `text` goes on behind them.
+/// Removes the leading digits from `text` and returns them without leading zeros.
 std::string_view take_number(std::string_view& text) {
   const auto end = std::ranges::find_if_not(text, is_digit);
   std::string_view number(text.begin(), end);
@@ -20,12 +20,13 @@ std::string_view take_number(std::string_view& text) {
   return number;
 }
 
-/// Those without a rank come after those with one.
+/// Sort key of a rank: machines without one come last.
 int rank_or_last(const std::optional<int>& rank) {
   return rank.value_or(std::numeric_limits<int>::max());
 }
 
-/// The first key in which two agents differ decides.
+/// Order of ranks: compares one key after the other. The arrival is unique, so no two agents are
+/// equal.
 bool comes_before(const Agent* a, const Agent* b) {
   const auto ranks = [](const Agent* agent) {
     return std::pair(rank_or_last(agent->machine.machine_rank), rank_or_last(agent->rank));
@@ -51,6 +52,7 @@ bool natural_less(std::string_view a, std::string_view b) {
       const std::string_view x = take_number(a);
       const std::string_view y = take_number(b);
       if (x != y) {
+        // Without leading zeros the longer number is the larger one, of any length.
         return std::pair(x.size(), x) < std::pair(y.size(), y);
       }
     } else if (a.front() != b.front()) {
@@ -64,6 +66,7 @@ bool natural_less(std::string_view a, std::string_view b) {
 }
 
 std::vector<Agent*> in_rank_order(std::vector<Agent*> waiting, std::size_t num_machines) {
+  // First sort: who gets a place. Second sort: the ranks of those who did.
   std::ranges::sort(waiting, {}, [](const Agent* agent) {
     return std::pair(!agent->rank.has_value(), agent->arrival);
   });

@@ -7,12 +7,13 @@
 
 namespace acc::rendezvous::rounds {
 
-/// Whether host `a` comes before `b`: numbers in a name count as such, so node2 is before node10.
+/// True if host name `a` sorts before `b`. Digits are compared as numbers: node2 is before node10.
 bool natural_less(std::string_view a, std::string_view b);
 
-/// Who of `waiting` makes up the next round, in the order of their ranks. Machines of the last
-/// round keep their places before those that wait for one; ranks then follow the machine rank that
-/// the user gave, the rank in the last round, the host, the address, the arrival.
+/// Chooses the machines of the next round from `waiting` and returns them in order of their new
+/// ranks. Machines of the last round are chosen before new ones, new ones in order of arrival.
+/// Ranks are ordered by the machine rank that the user gave, the rank in the last round, host,
+/// address and arrival, so they do not depend on who connected first.
 std::vector<Agent*> in_rank_order(std::vector<Agent*> waiting, std::size_t num_machines);
 
 }  // namespace acc::rendezvous::rounds

@@ -10,6 +10,7 @@ RankSet::RankSet(int count) {
   }
 }
 
+/// Returns the interval that contains `rank`, or end().
 RankSet::Runs::const_iterator RankSet::run_of(int rank) const {
   const auto next = runs_.upper_bound(rank);
   const bool is_in_run = next != runs_.begin() && std::prev(next)->second >= rank;
@@ -24,6 +25,7 @@ void RankSet::insert(int rank) {
   if (contains(rank)) {
     return;
   }
+  // Merges with the intervals that end just before and start just after `rank`.
   int first = rank;
   int last = rank;
   if (const auto before = run_of(rank - 1); before != runs_.end()) {
@@ -42,6 +44,7 @@ void RankSet::erase(int rank) {
   if (run == runs_.end()) {
     return;
   }
+  // Splits the interval into the parts before and after `rank`, which may be empty.
   const auto [first, last] = *run;
   runs_.erase(run);
   if (first < rank) {

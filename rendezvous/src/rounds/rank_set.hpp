@@ -6,23 +6,24 @@
 
 namespace acc::rendezvous::rounds {
 
-/// A set of machine ranks. Its memory grows with the number of runs of neighbours: all ranks of a
-/// job are one run, however many machines the job says it has.
+/// A set of machine ranks, stored as intervals of consecutive ranks. All ranks of a job are one
+/// interval, so a client cannot make the server allocate memory by claiming many machines.
 class RankSet {
  public:
   RankSet() = default;
-  /// The ranks 0 to count - 1.
+  /// Contains the ranks 0 to count - 1.
   explicit RankSet(int count);
 
   void insert(int rank);
   void erase(int rank);
   [[nodiscard]] bool contains(int rank) const;
-  /// The lowest ranks, at most `count` of them.
+  /// Returns the lowest ranks, at most `count` of them.
   [[nodiscard]] std::vector<int> lowest(std::size_t count) const;
+  /// Number of intervals: a measure of the memory.
   [[nodiscard]] std::size_t num_runs() const noexcept { return runs_.size(); }
 
  private:
-  using Runs = std::map<int, int>;  // the first rank of each run, and its last
+  using Runs = std::map<int, int>;  // first rank of each interval -> last rank; never adjacent
   [[nodiscard]] Runs::const_iterator run_of(int rank) const;
 
   Runs runs_;

@@ -7,11 +7,11 @@
 namespace acc::rendezvous::rounds {
 namespace {
 
-// Of a value that two machines do not have alike.
+// Bytes of a differing value that a message quotes, and those of them before the difference.
 constexpr std::size_t kMaxShown = 80;
 constexpr std::size_t kShownBefore = 20;
 
-/// Where a character of UTF-8 begins, at or before `at`.
+/// Returns the start of the UTF-8 character at `at`, so that a cut does not split a character.
 std::size_t character_at(std::string_view text, std::size_t at) {
   while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) {
     --at;
@@ -19,6 +19,7 @@ std::size_t character_at(std::string_view text, std::size_t at) {
   return at;
 }
 
+/// Replaces control characters: the text comes from another machine and may go to a terminal.
 std::string one_line(std::string_view text) {
   std::string line(text);
   std::ranges::replace_if(
@@ -26,7 +27,7 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
-/// A long one from a little before the place where it differs from `other`.
+/// Quotes `value`. A long value is cut to kMaxShown bytes around the first difference to `other`.
 std::string shown(std::string_view value, std::string_view other) {
   if (value.empty()) {
     return "\"\"";
@@ -47,7 +48,7 @@ const std::string* find(const Agreed& agreed, std::string_view name) {
   return found == agreed.end() ? nullptr : &found->second;
 }
 
-/// The first name that not both have, or not with the same value.
+/// Returns the first name that only one side has or whose values differ; null if there is none.
 const std::string* first_difference(const Agreed& agreed, const Agreed& other) {
   for (const auto& [name, value] : agreed) {
     const std::string* const there = find(other, name);
@@ -63,7 +64,7 @@ const std::string* first_difference(const Agreed& agreed, const Agreed& other) {
   return nullptr;
 }
 
-/// "with --zero_stage 3"
+/// Returns "with --zero_stage 3", or "without --zero_stage" if `value` is null.
 std::string with(const std::string& name, const std::string* value, const std::string* other) {
   return value == nullptr
              ? "without " + one_line(name)
@@ -97,7 +98,7 @@ std::string disagreement(const Machine& machine, const Terms& terms, const Machi
     return differ("--num_machines", terms.num_machines, other_terms.num_machines);
   }
   if (terms.min_machines != other_terms.min_machines) {
-    return differ("a minimum of machines of", terms.min_machines, other_terms.min_machines);
+    return differ("a minimum number of machines of", terms.min_machines, other_terms.min_machines);
   }
   if (terms.num_processes != other_terms.num_processes) {
     return differ("--num_processes", terms.num_processes, other_terms.num_processes);

@@ -11,7 +11,7 @@
 namespace acc::rendezvous::wire {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "TCPStore sends host order of x86");
+static_assert(std::endian::native == std::endian::little, "TCPStore sends integers in host order");
 
 template <typename Integer>
 void put(std::string& out, Integer value) {
@@ -25,7 +25,8 @@ void put(std::string& out, Integer value) {
 void check_size(std::string_view what, std::string_view text, std::size_t limit) {
   if (text.size() > limit) {
     throw Error(Errc::invalid_argument,
-                fmt::format("a store {} may have {} bytes, this has {}", what, limit, text.size()));
+                fmt::format("a store {} may have at most {} bytes, this one has {}", what, limit,
+                            text.size()));
   }
 }
 
@@ -33,9 +34,10 @@ void encode(const Request& request, std::string& out) {
   const Shape& shape = kShapes.at(static_cast<std::size_t>(request.opcode));
   if (request.keys.size() > kMaxKeys) {
     throw Error(Errc::invalid_argument,
-                fmt::format("a store request may name {} keys, this names {}", kMaxKeys,
+                fmt::format("a store request may have at most {} keys, this one has {}", kMaxKeys,
                             request.keys.size()));
   }
+  // kShapes drives both this encoder and RequestDecoder.
   out.push_back(static_cast<char>(request.opcode));
   if (shape.repeated) {
     put(out, std::uint64_t{request.keys.size()});

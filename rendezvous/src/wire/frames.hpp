@@ -8,9 +8,15 @@
 #include <string_view>
 #include <vector>
 
-/// The frames of torch's TCPStore protocol as plain structs and bytes; no sockets here.
+/// The TCPStore protocol of PyTorch 2.13 as plain structs and bytes; no sockets. The source is
+/// torch/csrc/distributed/c10d/TCPStoreBackend.hpp and TCPStoreLibUvBackend.cpp.
+///
+/// A request is an opcode and its fields, without an outer length. Integers are little-endian, a
+/// string is u64 length + bytes. Replies have neither opcode nor id: they come in the order of the
+/// requests. The exception is the release byte of a WAIT or BARRIER, sent whenever it is satisfied.
 namespace acc::rendezvous::wire {
 
+/// Commands. The values are the opcodes on the wire.
 enum class Opcode : std::uint8_t {
   validate,
   set,
@@ -36,19 +42,20 @@ enum class Opcode : std::uint8_t {
 /// The argument of VALIDATE, the first command of each connection.
 inline constexpr std::uint32_t kMagic = 0x3C85F7CE;
 
-/// Limits of torch's libuv server. A request beyond them ends the connection.
+/// Limits of PyTorch's libuv server. A request beyond them closes the connection.
 inline constexpr std::size_t kMaxKeyBytes = 8192;
 inline constexpr std::size_t kMaxValueBytes = std::size_t{8} << 20;
 inline constexpr std::size_t kMaxKeys = 131072;
-/// Ours: all strings of one frame, or of one reply, together.
+/// Default limit of this project's server: bytes of one request or one reply.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{512} << 20;
 
-/// What a WAIT or BARRIER is answered with, now or later, and what a CANCEL_WAIT is.
+/// Reply to WAIT and BARRIER, sent at once or when the wait is satisfied.
 inline constexpr char kReleased = 0;
+/// Reply to CANCEL_WAIT.
 inline constexpr char kCancelled = 1;
 
-/// How a request looks after its opcode: one letter a field, `k` key, `v` value, `n` i64, `u` u32.
-/// A repeated shape is preceded by a u64 count.
+/// Fields of a request after the opcode, one letter per field: `k` key, `v` value, `n` i64, `u`
+/// u32. Repeated fields are preceded by a u64 count.
 struct Shape {
   std::string_view fields;
   bool repeated = false;
@@ -76,9 +83,9 @@ inline constexpr std::array<Shape, 19> kShapes{{
     {"kn"},        // barrier: world size
 }};
 
-/// One request of any kind; what its opcode does not use stays empty. `number` is the magic, the
-/// nonce, the delta or the world size. The i-th pair of MULTI_SET is keys[i], values[i]; the values
-/// of COMPARE_SET are expected, desired.
+/// One request of any kind; fields that its opcode does not use are empty. `number` is the magic,
+/// nonce, delta or world size. The i-th pair of MULTI_SET is keys[i], values[i]. The values of
+/// COMPARE_SET are expected, desired.
 struct Request {
   Opcode opcode = Opcode::validate;
   std::vector<std::string> keys{};
@@ -88,14 +95,15 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
-/// Throws Error(invalid_argument) for a key or value ("what") of more than `limit` bytes.
+/// Throws Error(invalid_argument) if `text` has more than `limit` bytes. `what` ("key", "value") is
+/// for the message.
 void check_size(std::string_view what, std::string_view text, std::size_t limit);
 
-/// Appends the bytes of `request`. Throws Error(invalid_argument) for a key, value or count that
-/// the receiver would have to refuse.
+/// Appends the bytes of `request`. Throws Error(invalid_argument) for a key, value or count beyond
+/// the limits above; `out` may then end in a partial frame.
 void encode(const Request& request, std::string& out);
 
-/// The parts that replies are made of, all integers little-endian.
+/// Parts of replies. Integers are little-endian.
 void put_u32(std::string& out, std::uint32_t value);
 void put_i64(std::string& out, std::int64_t value);
 void put_bytes(std::string& out, std::string_view bytes);

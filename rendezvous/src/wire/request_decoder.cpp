@@ -9,13 +9,14 @@
 namespace acc::rendezvous::wire {
 namespace {
 
-// More pieces than this are not kept room for when their request has been served.
+// Largest capacity of the vectors that is kept after a request.
 constexpr std::size_t kKeptPieces = 64;
 
 [[noreturn]] void violation(const std::string& message) {
   throw Error(Errc::protocol, message);
 }
 
+/// Empties a vector and frees its memory if one large request has made it grow.
 template <typename Vector>
 void empty(Vector& vector) {
   vector.clear();
@@ -31,6 +32,7 @@ Request RequestView::copy() const {
 }
 
 std::optional<RequestView> RequestDecoder::next(std::string_view& bytes) {
+  // The views of the last request are valid until here.
   if (position_ == 0) {
     forget_frame();
   }
@@ -52,6 +54,8 @@ void RequestDecoder::forget_frame() {
   empty(values_);
 }
 
+/// Parses as far as the bytes suffice; true if the request is complete. All progress is in the
+/// members, so the next call continues at the field where this one stopped.
 bool RequestDecoder::scan(std::string_view bytes) {
   if (position_ == 0 && !read_opcode(bytes)) {
     return false;
@@ -116,6 +120,8 @@ bool RequestDecoder::read_field(std::string_view bytes, char field) {
   return true;
 }
 
+/// Parses one string. Its length is checked before its bytes have arrived, so that a client cannot
+/// make the server buffer more than the limits.
 bool RequestDecoder::read_string(std::string_view bytes, bool is_key) {
   const std::size_t available = bytes.size() - position_;
   if (available < 8) {
@@ -138,6 +144,7 @@ bool RequestDecoder::read_string(std::string_view bytes, bool is_key) {
   return true;
 }
 
+/// Turns offsets into views, now that the whole request lies at `frame`.
 RequestView RequestDecoder::view(const char* frame) {
   for (const Piece& piece : pieces_) {
     const std::string_view text(frame + piece.begin, piece.size);

@@ -10,7 +10,7 @@
 
 namespace acc::rendezvous::wire {
 
-/// One request as it lies in the bytes that it came in; fields as in `Request`.
+/// One request as views into the received bytes, without copies; fields as in `Request`.
 struct RequestView {
   Opcode opcode = Opcode::validate;
   std::span<const std::string_view> keys{};
@@ -20,28 +20,30 @@ struct RequestView {
   [[nodiscard]] Request copy() const;
 };
 
-/// Finds the requests in a byte stream that is cut anywhere. Holds no bytes, only how far it has
-/// read a request that is not complete, so that no byte of it is looked at again.
+/// Incremental decoder of requests in a byte stream that may be cut anywhere. It stores no bytes,
+/// only its progress in an incomplete request, so that each byte is parsed once. (A decoder that
+/// starts over at every read needs quadratic time for large MULTI_SET requests.)
 class RequestDecoder {
  public:
   explicit RequestDecoder(std::size_t max_frame_bytes = kMaxFrameBytes)
       : max_frame_bytes_(max_frame_bytes) {}
 
-  /// The request at the front of `bytes`, which is taken off them; good until they go or `next` is
-  /// called again. Nothing while it is not complete: the next call must bring the same bytes, and
-  /// more. Throws Error(protocol) as soon as a declared length, count or opcode breaks a limit; the
-  /// stream is of no further use then.
+  /// Decodes the first request of `bytes` and removes it. The result is valid as long as the bytes
+  /// and until the next call. Returns nothing while the request is incomplete; the next call must
+  /// then pass the same bytes followed by more. Throws Error(protocol) as soon as a declared
+  /// length, count or opcode is beyond its limit; the stream cannot be used any more then.
   std::optional<RequestView> next(std::string_view& bytes);
-  /// Bytes of memory, for where the keys and values of an incomplete request lie.
+  /// Memory for the positions of keys and values of an incomplete request, in bytes.
   [[nodiscard]] std::size_t num_kept() const noexcept { return pieces_.size() * sizeof(Piece); }
 
-  /// It has read a part of a request.
+  /// True if it has parsed a part of an incomplete request.
   [[nodiscard]] bool has_begun() const noexcept { return position_ != 0; }
-  /// Forgets that part: for another stream.
+  /// Discards its progress, for use with another stream.
   void restart() noexcept { position_ = 0; }
   [[nodiscard]] std::size_t max_frame_bytes() const noexcept { return max_frame_bytes_; }
 
  private:
+  /// Position of a key or value, as an offset, because the bytes may move between calls.
   struct Piece {
     std::size_t begin;
     std::size_t size;
@@ -60,10 +62,10 @@ class RequestDecoder {
   }
 
   std::size_t max_frame_bytes_;
-  std::size_t position_ = 0;
+  std::size_t position_ = 0;  // bytes of the current request that are parsed
   Opcode opcode_ = Opcode::validate;
-  std::optional<std::uint64_t> rounds_left_;
-  std::size_t field_ = 0;
+  std::optional<std::uint64_t> rounds_left_;  // repetitions of the shape; nothing: count not read
+  std::size_t field_ = 0;                     // index of the next field of the shape
   std::int64_t number_ = 0;
   boost::container::small_vector<Piece, 3> pieces_;  // keys and values in the order of the frame
   boost::container::small_vector<std::string_view, 1> keys_;

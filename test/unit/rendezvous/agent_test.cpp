@@ -10,7 +10,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using namespace std::chrono_literals;
 
-TEST_CASE("a link that was closed tells nothing, not even what had come before") {
+TEST_CASE("a closed link reports nothing, not even messages that were received before") {
   asio::io_context io;
   tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
   tcp::socket socket(io);
@@ -32,7 +32,7 @@ TEST_CASE("a link that was closed tells nothing, not even what had come before")
   CHECK_FALSE(has_told);
 }
 
-TEST_CASE("an agent may be destroyed in its own event") {
+TEST_CASE("an agent may be destroyed in its own callback") {
   asio::io_context io;
   Server server(io, "127.0.0.1", 0);
   std::unique_ptr<Agent> agent;

@@ -21,7 +21,7 @@ using test::ServerThread;
 using namespace std::chrono_literals;
 using boost::asio::ip::tcp;
 
-/// The name service of this program: "slow.test" has no answer until let go.
+/// Replaces getaddrinfo in this program: "slow.test" has no answer until it is released.
 struct Names {
   std::mutex mutex;
   std::condition_variable changed;
@@ -47,7 +47,7 @@ struct Names {
 
 Names names;
 
-/// Nobody ever answers at this port of 127.0.0.2: its queue of connections is full.
+/// A port of 127.0.0.2 at which connects time out, because its listen queue is full.
 class Silence {
  public:
   explicit Silence(std::uint16_t port)
@@ -88,11 +88,11 @@ extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo
 namespace acc::rendezvous {
 namespace {
 
-TEST_CASE("a name that nobody answers for does not outlast the deadline, nor a stop") {
+TEST_CASE("a name look-up without an answer ends at the deadline and on a stop request") {
   const std::string error = error_of([] { TcpStore("slow.test", 29500, 20ms); });
   CAPTURE(error);
   CHECK(contains(error, "timeout: cannot reach the store at slow.test:29500"));
-  CHECK(contains(error, "the address of 'slow.test'"));
+  CHECK(contains(error, "the name 'slow.test' was not resolved"));
 
   std::stop_source stop;
   std::jthread stopper([&] {
@@ -104,7 +104,7 @@ TEST_CASE("a name that nobody answers for does not outlast the deadline, nor a s
   names.let_slow_answer();
 }
 
-TEST_CASE("an unknown name is asked for again until the deadline, and named") {
+TEST_CASE("an unknown name is looked up again until the deadline, and the error names it") {
   CHECK(
       contains(error_of([] { TcpStore("nowhere.invalid", 29500, 500ms); }),
                "timeout: cannot reach the store at nowhere.invalid:29500 within 500 ms: no address "
@@ -121,7 +121,7 @@ TEST_CASE("all addresses of a name are tried") {
   TcpStore("two.test", server.port(), kSoon).ping();
 }
 
-TEST_CASE("a server that takes connections and says nothing is tried again") {
+TEST_CASE("a server that accepts connections and sends nothing is tried again") {
   boost::asio::io_context io;
   std::optional<tcp::acceptor> mute(std::in_place, io,
                                     tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0));
@@ -151,7 +151,7 @@ TEST_CASE("a server that resets connections is tried again") {
   const TcpStore store("127.0.0.1", acceptor.local_endpoint().port(), kSoon);
 }
 
-TEST_CASE("a Unix socket is a host") {
+TEST_CASE("a host may be a Unix socket") {
   const std::string path = "/tmp/acc_connect_test_" + std::to_string(getpid());
   boost::asio::io_context io;
   boost::asio::local::stream_protocol::acceptor acceptor(io, {path});
@@ -173,13 +173,13 @@ TEST_CASE("a Unix socket is a host") {
                  "invalid_argument: "));
 }
 
-TEST_CASE("an IPv6 address is a host") {
+TEST_CASE("a host may be an IPv6 address") {
   ServerThread server({}, "::1");
   TcpStore("::1", server.port(), kSoon).ping();
   CHECK(contains(error_of([] { TcpStore("::1", 1, 1ms); }), "the store at [::1]:1 "));
 }
 
-TEST_CASE("a stop ends the attempts to connect") {
+TEST_CASE("a stop request ends the attempts to connect") {
   std::stop_source stop;
   boost::asio::io_context io;
   tcp::acceptor acceptor(io, {boost::asio::ip::address_v4::loopback(), 0});

@@ -21,13 +21,13 @@ using Variables = std::map<std::string, std::string>;
 
 inline constexpr const char* kDaemon = ACC_BIN_DIR "/acc-rendezvous";
 
-/// acc-rendezvous as a process of its own.
+/// Runs acc-rendezvous as a child process.
 class Daemon : public acc::test::Program {
  public:
   explicit Daemon(std::vector<std::string> flags, const Variables& variables = {})
       : Program(with_program(std::move(flags)), variables) {}
 
-  /// The port of the first address, when it serves.
+  /// Waits until it serves, and returns the port of the first address.
   std::uint16_t port() {
     wait_for_text("listening on ");
     const std::string line = out().substr(0, out().find('\n'));
@@ -41,7 +41,7 @@ class Daemon : public acc::test::Program {
   }
 };
 
-/// What a run that does not serve says, and its exit status.
+/// Output and exit status of a run that does not serve.
 struct Outcome {
   int status = 0;
   std::string out;
@@ -66,7 +66,7 @@ inline sockaddr_un unix_address(const std::string& path) {
   return address;
 }
 
-/// A bound socket of `path`.
+/// Returns a socket bound to `path`.
 inline UniqueFd bound_to(const std::string& path, int type) {
   UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   const sockaddr_un address = unix_address(path);

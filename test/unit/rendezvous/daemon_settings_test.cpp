@@ -17,7 +17,7 @@ class ConfigFile {
   acc::test::TemporaryFolder folder_;
 };
 
-/// The line of --print_config for a key.
+/// Returns the line of --print_config for a key.
 std::string shown(const std::string& key, std::vector<std::string> flags,
                   const Variables& variables = {}) {
   flags.emplace_back("--print_config");
@@ -40,7 +40,7 @@ std::string without_comments(const std::string& text) {
   return values;
 }
 
-TEST_CASE("a flag beats a variable, that the file, that the default") {
+TEST_CASE("precedence of settings: flag, variable, file, default") {
   const ConfigFile file("port: 1\nmax_keys: 5\n");
   const Variables variable = {{"ACC_RENDEZVOUS_PORT", "2"}};
   CHECK(shown("port", {}) == "port: 29500 # default");
@@ -54,7 +54,7 @@ TEST_CASE("a flag beats a variable, that the file, that the default") {
   CHECK(shown("port", {}, {{"ACC_RENDEZVOUS_PORT", ""}}) == "port: 29500 # default");
 }
 
-TEST_CASE("flags are spelled with - or _, their values follow = or a blank") {
+TEST_CASE("flags may be spelled with - or _, and values follow = or a blank") {
   for (const auto& flags :
        std::vector<std::vector<std::string>>{{"--max-bytes", "64MiB"},
                                              {"--max_bytes", "64MiB"},
@@ -64,7 +64,7 @@ TEST_CASE("flags are spelled with - or _, their values follow = or a blank") {
   }
 }
 
-TEST_CASE("hosts come as a list, a text or several flags") {
+TEST_CASE("hosts may be given as a list, a text or several flags") {
   const ConfigFile list("host: [127.0.0.1, \"[::1]\"]\n");
   CHECK(contains(shown("host", {"-c", list.path()}), "host: 127.0.0.1,[::1] #"));
   const ConfigFile all("host: \"*\"\n");
@@ -72,7 +72,7 @@ TEST_CASE("hosts come as a list, a text or several flags") {
   CHECK(contains(shown("host", {"--host", "a", "--host", "b,c"}), "host: a,b,c # --host"));
 }
 
-TEST_CASE("what --print_config prints is a file that means the same") {
+TEST_CASE("--print_config prints an equivalent settings file") {
   const Outcome first =
       run_daemon({"--host", "*", "--port=7", "--idle_timeout", "90s", "--log_level", "debug",
                   "--port_file", "a b", "--print_config"});
@@ -82,7 +82,7 @@ TEST_CASE("what --print_config prints is a file that means the same") {
   CHECK(without_comments(first.out) == without_comments(second.out));
 }
 
-TEST_CASE("bad input ends with status 2, and says where it is and what was expected") {
+TEST_CASE("bad input ends with status 2, and the error has its place and the expected values") {
   struct Case {
     std::string yaml;
     std::vector<std::string> flags;
@@ -104,9 +104,9 @@ TEST_CASE("bad input ends with status 2, and says where it is and what was expec
       {"", {"--idle_timeout", "5"}, {}, "--idle_timeout must be a time (such as 500ms or 2h)"},
       {"", {"--stop_timeout", "2h"}, {}, "0..1h, got \"2h\""},
       {"", {"--log_level", "inof"}, {}, "got \"inof\"; did you mean \"info\"?"},
-      {"", {"--host", "0.0.0.0:29500"}, {}, "the port is a setting of its own"},
+      {"", {"--host", "0.0.0.0:29500"}, {}, "use `port` for the port"},
       {"", {"--host", "*,127.0.0.1"}, {}, "\"*\" is every interface already"},
-      {"", {"--host", "unix:"}, {}, "expected a path of 1..107 bytes behind unix:"},
+      {"", {"--host", "unix:"}, {}, "expected a path of 1..107 bytes after unix:"},
       {"", {"--host", ","}, {}, "host must name at least one"},
       {"",
        {},
@@ -119,7 +119,7 @@ TEST_CASE("bad input ends with status 2, and says where it is and what was expec
       {"port: [1]\n", {}, {}, "c.yaml:1: port must be an integer 0..65535, got a list"},
       {"host: {a: b}\n", {}, {}, "c.yaml:1: host must be names joined by commas, got a block"},
       {"host: [[a]]\n", {}, {}, "host must be a list of words"},
-      {"config_file: x\n", {}, {}, "c.yaml:1: config_file cannot stand in a file"},
+      {"config_file: x\n", {}, {}, "c.yaml:1: config_file is not allowed in a file"},
       {"port: {\n", {}, {}, "not valid YAML"},
       {"- port\n", {}, {}, "c.yaml:1: expected lines of \"key: value\""},
   };
@@ -137,7 +137,7 @@ TEST_CASE("bad input ends with status 2, and says where it is and what was expec
   }
 }
 
-TEST_CASE("everything that is wrong is said at once") {
+TEST_CASE("all errors are reported at once") {
   const ConfigFile file("prot: 1\nmax_keys: none\n");
   const Outcome outcome = run_daemon({"--colour", "red", "-c", file.path(), "--port", "x"},
                                      {{"ACC_RENDEZVOUS_STOP_TIMEOUT", "soon"}});
@@ -148,13 +148,13 @@ TEST_CASE("everything that is wrong is said at once") {
   CHECK_FALSE(contains(outcome.err, "red\";"));
 }
 
-TEST_CASE("a variable that is no setting is warned of") {
+TEST_CASE("a variable that is not a setting causes a warning") {
   test::Daemon daemon({"--port", "0"}, {{"ACC_RENDEZVOUS_SERVICE_HOST", "10.0.0.1"}});
   daemon.port();
-  daemon.wait_for_text("ACC_RENDEZVOUS_SERVICE_HOST is no setting");
+  daemon.wait_for_text("ACC_RENDEZVOUS_SERVICE_HOST is not a setting");
 }
 
-TEST_CASE("--help and docs/rendezvous.md have every setting") {
+TEST_CASE("--help and docs/rendezvous.md contain every setting") {
   const std::string document = test::text_of(ACC_SOURCE_DIR "/docs/rendezvous.md");
   const std::string table = run_daemon({"--print_settings_table"}).out;
   CHECK(contains(table, "| `port` |"));
@@ -167,7 +167,7 @@ TEST_CASE("--help and docs/rendezvous.md have every setting") {
   CHECK(run_daemon({"--version"}).out.starts_with("acc-rendezvous "));
 }
 
-TEST_CASE("the example file says what the defaults are, every one") {
+TEST_CASE("the example file contains every setting with its default") {
   const std::string path = ACC_SOURCE_DIR "/rendezvous/service/rendezvous.yaml";
   const Outcome example = run_daemon({"-c", path, "--print_config"});
   CHECK_MESSAGE(example.status == 0, example.err);

@@ -17,7 +17,7 @@ using test::ServerThread;
 using test::validate;
 using wire::Opcode;
 
-/// A path for a Unix socket, in a folder of its own.
+/// A path for a Unix socket, in a separate folder.
 class SocketPath {
  public:
   [[nodiscard]] std::string path() const { return (folder_.path() / "s").string(); }
@@ -27,7 +27,7 @@ class SocketPath {
   acc::test::TemporaryFolder folder_;
 };
 
-/// What a client of the Unix socket gets for a handshake and a PING; empty where nobody listens.
+/// Returns the reply of the Unix socket to a handshake and a PING; empty if no process listens.
 std::string ping_over(const std::string& path) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_un address = test::unix_address(path);
@@ -42,7 +42,7 @@ std::string ping_over(const std::string& path) {
   return reply;
 }
 
-TEST_CASE("it serves until a signal ends it") {
+TEST_CASE("the daemon serves until a signal ends it") {
   for (const int number : {SIGTERM, SIGINT}) {
     Daemon daemon({"--port", "0", "--max_connections", "8"});
     RawClient client(daemon.port());
@@ -56,7 +56,7 @@ TEST_CASE("it serves until a signal ends it") {
   }
 }
 
-TEST_CASE("a stop delivers what was answered, a second signal does not wait for it") {
+TEST_CASE("a stop delivers queued replies, a second signal does not wait for that") {
   for (const bool again : {false, true}) {
     Daemon daemon({"--port", "0", "--stop_timeout", "1h", "--max_unread_bytes", "1GiB"});
     RawClient client(daemon.port());
@@ -67,10 +67,10 @@ TEST_CASE("a stop delivers what was answered, a second signal does not wait for 
     for (std::size_t i = 0; i < kReplies; ++i) {
       client.send(test::encoded({.opcode = Opcode::get, .keys = {"k"}}));
     }
-    CHECK(client.read(8).size() == 8);  // it answers; what follows is more than sockets hold
+    CHECK(client.read(8).size() == 8);  // it replies; the rest is more than sockets hold
     RawClient second(daemon.port());
     second.send(validate());
-    second.replies(0);  // all gets are answered by now
+    second.replies(0);  // all GETs have been served by now
     daemon.signal(SIGTERM);
     if (again) {
       CHECK(second.read_to_end().empty());
@@ -83,7 +83,7 @@ TEST_CASE("a stop delivers what was answered, a second signal does not wait for 
   }
 }
 
-TEST_CASE("SIGHUP asks for the status") {
+TEST_CASE("SIGHUP logs the status") {
   Daemon daemon({"--port", "0"});
   RawClient client(daemon.port());
   client.send(validate() + test::encoded({.opcode = Opcode::set, .keys = {"k"}, .values = {"v"}}));
@@ -93,7 +93,7 @@ TEST_CASE("SIGHUP asks for the status") {
   client.replies(0);
 }
 
-TEST_CASE("the status counts the jobs of agents, each by its run id") {
+TEST_CASE("the status counts jobs by run id") {
   Daemon daemon({"--port", "0"});
   std::vector<std::unique_ptr<RawClient>> agents;
   for (const std::string run_id : {"one", "two", "one"}) {
@@ -114,7 +114,7 @@ TEST_CASE("the status counts the jobs of agents, each by its run id") {
   daemon.wait_for_text("jobs 2, connections 4, keys 0");
 }
 
-TEST_CASE("it names who holds its port") {
+TEST_CASE("the error of a port in use names the process that holds it") {
   ServerThread server;
   Daemon daemon({"--port", std::to_string(server.port())});
   CHECK(daemon.wait() == 1);
@@ -123,7 +123,7 @@ TEST_CASE("it names who holds its port") {
   CHECK(daemon.out().empty());
 }
 
-TEST_CASE("it serves every host that it is given, each on the same port") {
+TEST_CASE("the daemon serves every given host on the same port") {
   const SocketPath socket;
   Daemon daemon({"--host", "127.0.0.1,127.0.0.2", "--host=" + socket.host(), "--port", "0"});
   const std::uint16_t port = daemon.port();
@@ -147,13 +147,13 @@ TEST_CASE("IPv6 is served, with or without brackets, and by *") {
   }
 }
 
-TEST_CASE("a host that is not of this machine is an error, also beside one that is") {
+TEST_CASE("a host that is not this machine is an error, also next to one that is") {
   Daemon daemon({"--host", "127.0.0.1,192.0.2.1", "--port", "0"});
   CHECK(daemon.wait() == 1);
   CHECK_MESSAGE(contains(daemon.err(), "cannot listen on 192.0.2.1:"), daemon.err());
 }
 
-TEST_CASE("a Unix socket is this user's, and gone at the end") {
+TEST_CASE("a Unix socket is accessible to its user only, and removed at the end") {
   const SocketPath socket;
   Daemon daemon({"--host", socket.host()});
   daemon.wait_for_text("listening on " + socket.host() + "\n");
@@ -185,19 +185,19 @@ TEST_CASE("the Unix socket of a dead daemon is replaced, that of a live one is n
   CHECK(test::pong(7) == ping_over(socket.path()));
 }
 
-TEST_CASE("a file that is no socket is left alone") {
+TEST_CASE("a file that is not a socket is left alone") {
   const SocketPath socket;
   std::ofstream(socket.path()) << "mine";
   Daemon daemon({"--host", socket.host()});
   CHECK(daemon.wait() == 1);
-  CHECK_MESSAGE(contains(daemon.err(), "a file, which is no socket"), daemon.err());
+  CHECK_MESSAGE(contains(daemon.err(), "a file, which is not a socket"), daemon.err());
   CHECK(test::text_of(socket.path()) == "mine");
 }
 
-TEST_CASE("the port file is there while it serves, and only then") {
+TEST_CASE("the port file exists only while the daemon serves") {
   const acc::test::TemporaryFolder folder;
   const std::string path = folder.path() / "port";
-  std::ofstream(path) << "127.0.0.1:1\n";  // of a daemon that was killed
+  std::ofstream(path) << "127.0.0.1:1\n";  // left behind by a killed daemon
   Daemon daemon({"--port", "0", "--port_file", path});
   const std::uint16_t port = daemon.port();
   CHECK(test::text_of(path) == "127.0.0.1:" + std::to_string(port) + "\n");
@@ -217,7 +217,7 @@ TEST_CASE("a port file that cannot be written is an error") {
   CHECK_MESSAGE(contains(daemon.err(), "/nowhere/port"), daemon.err());
 }
 
-TEST_CASE("an address that others reach is warned of, loopback is not") {
+TEST_CASE("an address that other machines can reach causes a warning, loopback does not") {
   Daemon open({"--host", "*", "--port", "0"});
   open.wait_for_text("0.0.0.0:" + std::to_string(open.port()) + " is open");
   const SocketPath socket;
@@ -228,11 +228,12 @@ TEST_CASE("an address that others reach is warned of, loopback is not") {
   CHECK_FALSE(contains(closed.err(), "is open"));
 }
 
-TEST_CASE("it takes the descriptors that it may have, and says when they are too few") {
+TEST_CASE("the limit of descriptors is raised, and a limit that is too low causes a warning") {
   acc::test::Program few({"/bin/sh", "-c",
                           "ulimit -Sn 50; ulimit -Hn 100; exec " + std::string(test::kDaemon) +
                               " --port 0 --max_connections 1000"});
-  few.wait_for_text("max_connections is 1000, but 100 descriptors are all");
+  few.wait_for_text(
+      "max_connections is 1000, but this process may open at most 100 file descriptors");
   for (const std::string fitting : {" --max_connections 100", ""}) {
     CAPTURE(fitting);
     acc::test::Program enough({"/bin/sh", "-c",

@@ -11,7 +11,7 @@ namespace acc::rendezvous::test {
 
 using nlohmann::json;
 
-/// Recorded by a real PyTorch 2.13.0; test/data/tcpstore/meta.json explains the fields.
+/// Vectors recorded with PyTorch 2.13.0; test/data/tcpstore/meta.json explains the fields.
 inline std::vector<json> golden_vectors(const std::string& kind) {
   std::ifstream file(ACC_TEST_DATA "/tcpstore/vectors.json");
   std::vector<json> chosen;

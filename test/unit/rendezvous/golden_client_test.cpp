@@ -20,8 +20,8 @@ using Keys = std::vector<std::string>;
 using Pairs = std::vector<Store::KeyValue>;
 using namespace std::chrono_literals;
 
-/// What our client does where the recording has PyTorch's, with the results of the recording but
-/// for one: a release that crosses the cancel counts here.
+/// Calls of this client that correspond to the recorded ones of PyTorch's client. The results are
+/// the same, except that a release that crosses the cancel counts as released here.
 const std::map<std::string, std::function<void(Store&)>> kCalls{
     {"client_set", [](Store& store) { store.set("k", "v1"); }},
     {"client_get", [](Store& store) { CHECK(store.get("k", kSoon) == "v1"); }},
@@ -67,7 +67,7 @@ const std::map<std::string, std::function<void(Store&)>> kCalls{
      }},
 };
 
-TEST_CASE("our client sends what PyTorch's sends") {
+TEST_CASE("the client sends the same bytes as PyTorch's") {
   std::size_t replayed = 0;
   for (const json& vector : test::golden_vectors("client")) {
     const auto call = kCalls.find(vector.at("name"));
@@ -96,7 +96,7 @@ TEST_CASE("our client sends what PyTorch's sends") {
   CHECK(replayed == kCalls.size());
 }
 
-TEST_CASE("a PrefixStore sends the names that PyTorch's sends") {
+TEST_CASE("a PrefixStore sends the same names as PyTorch's") {
   const std::map<std::string, std::string> prefixes{{"client_prefix_set", "p"},
                                                     {"client_prefix_slash_set", "p/"}};
   std::size_t replayed = 0;

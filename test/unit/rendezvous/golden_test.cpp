@@ -15,7 +15,7 @@ using test::from_hex;
 using test::RawClient;
 using test::ServerThread;
 
-/// Vectors that record what a torch server does wrong, and what ours does instead.
+/// Vectors in which PyTorch's server misbehaves, with the replies of this server.
 const std::map<std::string, std::string> kDeliberatelyDifferent{
     {"bad_magic", "a wrong magic closes the connection at once, not at the next byte"},
     {"no_handshake_get", "a first command other than VALIDATE closes the connection at once"},
@@ -35,7 +35,7 @@ void replay_steps(const json& vector, std::uint16_t port) {
       return from_hex(step.at("expect_hex").value(std::to_string(id), ""));
     };
     client.send(bytes_of(step, "send_hex"));
-    // The sender first: its answer tells that the step was served.
+    // The sender first: its reply shows that the step was served.
     CHECK(client.replies(expected(sender).size()) == expected(sender));
     for (auto& [id, other] : clients) {
       if (id != sender) {
@@ -54,12 +54,12 @@ void replay(const json& vector, std::uint16_t port) {
     return;
   }
   if (vector.at("name") == "truncated_frame") {
-    client.send(std::string(100 - std::string("short").size(), 'x'));  // the rest of its value
+    client.send(std::string(100 - std::string("short").size(), 'x'));  // the rest of the value
   }
   CHECK(client.replies(expected.size()) == expected);
 }
 
-TEST_CASE("the server answers as PyTorch's does") {
+TEST_CASE("the server sends the same replies as PyTorch's") {
   for (const json& vector : test::golden_vectors("server")) {
     const std::string name = vector.at("name");
     CAPTURE(name);
@@ -72,7 +72,7 @@ TEST_CASE("the server answers as PyTorch's does") {
   }
 }
 
-TEST_CASE("what is answered does not depend on how the bytes are cut") {
+TEST_CASE("replies do not depend on how the bytes are split") {
   for (const json& vector : test::golden_vectors("server")) {
     if (vector.contains("steps")) {
       continue;
@@ -102,7 +102,7 @@ TEST_CASE("what is answered does not depend on how the bytes are cut") {
   }
 }
 
-TEST_CASE("what PyTorch's client sends is understood, to the last byte") {
+TEST_CASE("all bytes that PyTorch's client sends are decoded") {
   std::set<wire::Opcode> seen;
   for (const json& vector : test::golden_vectors("client")) {
     const std::string name = vector.at("name");

@@ -31,13 +31,13 @@ class Impostor {
   static void write(Socket& socket, const std::string& bytes) {
     boost::asio::write(socket, boost::asio::buffer(bytes));
   }
-  /// Answers VALIDATE and PING as a server does.
+  /// Performs the server's side of the handshake: VALIDATE and PING.
   static void greet(Socket& socket) {
     const std::string hello = read(socket, 10);
     CHECK(hello.substr(0, 5) == validate());
     write(socket, hello.substr(6));
   }
-  /// Until the client closes.
+  /// Reads until the client closes.
   static std::string read_to_end(Socket& socket) {
     std::string rest;
     boost::system::error_code closed;

@@ -1,4 +1,4 @@
-// What jobs take of a server's memory and time, whatever agents say.
+// Memory and time that jobs cost a server, whatever agents send.
 #include "rounds/rank_set.hpp"
 #include "rounds_fixture.hpp"
 
@@ -15,7 +15,7 @@ using rendezvous::test::error_of;
 
 using Ranks = std::vector<int>;
 
-TEST_CASE("a set of ranks keeps runs of neighbours") {
+TEST_CASE("a set of ranks stores intervals") {
   RankSet ranks(65'536);
   CHECK(ranks.num_runs() == 1);
   CHECK(ranks.lowest(3) == Ranks{0, 1, 2});
@@ -43,7 +43,8 @@ TEST_CASE("a set of ranks keeps runs of neighbours") {
   CHECK(RankSet().num_runs() == 0);
 }
 
-TEST_CASE_FIXTURE(Static, "a job takes memory for machines that are here, not for those it names") {
+TEST_CASE_FIXTURE(Static,
+                  "a job takes memory for connected machines, not for the number it claims") {
   terms.num_machines = terms.min_machines = static_cast<int>(kMaxMachines);
   enter({1});
   CHECK(world.bytes() < 8'000);
@@ -55,7 +56,7 @@ TEST_CASE_FIXTURE(Static, "a job takes memory for machines that are here, not fo
   CHECK(world.bytes() == 0);
 }
 
-TEST_CASE_FIXTURE(Elastic, "a job that is over keeps no reports, and is forgotten within an hour") {
+TEST_CASE_FIXTURE(Elastic, "a finished job keeps no reports, and is deleted within an hour") {
   times.close = std::chrono::years(9);
   const std::string large(8'000'000, 'x');
   run_few({1, 2});
@@ -75,7 +76,7 @@ TEST_CASE_FIXTURE(Elastic, "a job that is over keeps no reports, and is forgotte
   CHECK(world.bytes() == 0);
 }
 
-TEST_CASE_FIXTURE(Elastic, "a job that goes on keeps no reports of its last round") {
+TEST_CASE_FIXTURE(Elastic, "a continuing job keeps no reports of its last round") {
   terms.max_restarts = 1;
   run_few({1, 2});
   world.say(1, End{{.restarts = true}});
@@ -84,7 +85,8 @@ TEST_CASE_FIXTURE(Elastic, "a job that goes on keeps no reports of its last roun
   CHECK(world.bytes() < 16'000);
 }
 
-TEST_CASE_FIXTURE(Elastic, "an agent that does not fit is refused, others go on without reports") {
+TEST_CASE_FIXTURE(Elastic,
+                  "an agent without memory for it is refused, others continue without reports") {
   run_few({1, 2});
   world.limit_bytes(world.bytes() + 500);
   const std::size_t before = world.bytes();
@@ -104,7 +106,7 @@ TEST_CASE_FIXTURE(Elastic, "an agent that does not fit is refused, others go on 
   CHECK(settlement.machines.at(1).report == "short");
 }
 
-/// CPU time that a job takes to refuse so many machines, of which each comes from another host.
+/// Returns the CPU time that a job takes to refuse so many machines of different hosts, in seconds.
 double time_to_refuse(int count) {
   Fixture fixture;
   fixture.terms.num_machines = fixture.terms.min_machines = count;
@@ -122,7 +124,7 @@ double time_to_refuse(int count) {
 }
 
 TEST_CASE("refusing machines takes time in proportion to their number") {
-  // 16 times as many: with time that grows as the square it would be 256 times as long.
+  // 16 times as many machines: quadratic time would be 256 times as long.
   const double few = time_to_refuse(3'000);
   const double many = time_to_refuse(48'000);
   MESSAGE("3000 refused in ", few, " s, 48000 in ", many, " s of CPU time");

@@ -10,7 +10,7 @@ namespace {
 using Ids = std::vector<KeyTable::WaiterId>;
 using Keys = std::vector<std::string_view>;
 
-/// A table that remembers whom it released.
+/// A table that records the waiters that it has released.
 struct Fixture {
   Ids released;
   KeyTable table{[this](KeyTable::WaiterId id) { released.push_back(id); }};
@@ -57,7 +57,7 @@ TEST_CASE_FIXTURE(Fixture, "compare_set stores on a match only") {
   CHECK(*table.find("k") == "other");
 }
 
-TEST_CASE_FIXTURE(Fixture, "each way to create a key releases its waiters") {
+TEST_CASE_FIXTURE(Fixture, "every way of creating a key releases its waiters") {
   CHECK_FALSE(table.wait(1, Keys{"a"}));
   table.set("a", "");
   CHECK(take() == Ids{1});
@@ -87,7 +87,7 @@ TEST_CASE_FIXTURE(Fixture, "a waiter is released once, by the last of its keys")
   CHECK(released.empty());
 }
 
-TEST_CASE_FIXTURE(Fixture, "a compare_set that stores nothing releases nobody") {
+TEST_CASE_FIXTURE(Fixture, "a compare_set that stores nothing releases no waiter") {
   CHECK_FALSE(table.wait(1, Keys{"k"}));
   table.compare_set("k", "expected", "desired");
   CHECK(released.empty());
@@ -109,7 +109,7 @@ TEST_CASE_FIXTURE(Fixture, "a cancelled or replaced wait is forgotten") {
   CHECK(take() == Ids{1});
 }
 
-TEST_CASE_FIXTURE(Fixture, "a queue is first in first out, and no key") {
+TEST_CASE_FIXTURE(Fixture, "a queue is first in, first out, and is not a key") {
   table.queue_push("q", "x");
   table.queue_push("q", "");
   CHECK(table.queue_size("q") == 2);
@@ -123,7 +123,7 @@ TEST_CASE_FIXTURE(Fixture, "a queue is first in first out, and no key") {
   CHECK_FALSE(table.all_present(Keys{"q"}));
 }
 
-TEST_CASE_FIXTURE(Fixture, "each push wakes the one who has waited longest") {
+TEST_CASE_FIXTURE(Fixture, "each push releases the client that has waited longest") {
   for (const KeyTable::WaiterId id : {3, 1, 2}) {
     CHECK_FALSE(table.wait(id, Keys{"q"}));
   }
@@ -136,7 +136,7 @@ TEST_CASE_FIXTURE(Fixture, "each push wakes the one who has waited longest") {
   CHECK(released.empty());
 }
 
-TEST_CASE_FIXTURE(Fixture, "a waiter that a queue woke does not stay registered there") {
+TEST_CASE_FIXTURE(Fixture, "a waiter that a queue has released is not registered there any more") {
   CHECK_FALSE(table.wait(1, Keys{"q"}));
   table.queue_push("q", "x");
   CHECK(take() == Ids{1});
@@ -145,14 +145,14 @@ TEST_CASE_FIXTURE(Fixture, "a waiter that a queue woke does not stay registered 
   CHECK(released.empty());
 }
 
-TEST_CASE_FIXTURE(Fixture, "a barrier releases everybody when the last one arrives") {
+TEST_CASE_FIXTURE(Fixture, "a barrier releases all waiters when the last one arrives") {
   CHECK(table.barrier(1, "b", 3) == false);
   CHECK(table.barrier(2, "b", 3) == false);
   CHECK(released.empty());
   CHECK(table.barrier(3, "b", 3) == true);
   CHECK(take() == Ids{1, 2});
   CHECK(*table.find("b") == "3");
-  CHECK(table.barrier(1, "b", 3) == true);  // never reset
+  CHECK(table.barrier(1, "b", 3) == true);  // the counter is never reset
   CHECK(table.barrier(1, "one", 1) == true);
   CHECK(table.barrier(1, "none", 0) == true);
 
@@ -167,7 +167,7 @@ TEST_CASE_FIXTURE(Fixture, "a cancelled arrival stays counted") {
   CHECK(released.empty());
 }
 
-TEST_CASE("what would break a limit changes nothing, and what fits goes on") {
+TEST_CASE("a call that would exceed a limit changes nothing, and later calls that fit succeed") {
   KeyTable table([](KeyTable::WaiterId) {}, {.max_keys = 2});
   const auto refused = [&](auto&& call) {
     return test::error_of(call) == "out_of_memory: the store is full: it may hold 2 keys";
@@ -188,7 +188,7 @@ TEST_CASE("what would break a limit changes nothing, and what fits goes on") {
   CHECK(*table.find("c") == "3");
 }
 
-TEST_CASE("bytes are counted for whatever is kept, and given back") {
+TEST_CASE("memory is counted for everything that is stored, and released with it") {
   constexpr std::size_t kMost = 100'000;
   KeyTable table([](KeyTable::WaiterId) {}, {.max_bytes = kMost});
   const auto fill = [&](auto&& call) {

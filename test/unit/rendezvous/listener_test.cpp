@@ -19,7 +19,7 @@ using test::set;
 using test::sized;
 using test::validate;
 
-TEST_CASE("a Unix socket serves like a port, beside one, and leaves no file") {
+TEST_CASE("a Unix socket serves like a port, next to one, and leaves no file") {
   const std::string path = "/tmp/acc-rendezvous-test-" + std::to_string(getpid());
   const std::vector<std::string> both{"unix:" + path, "127.0.0.1"};
   {
@@ -34,7 +34,7 @@ TEST_CASE("a Unix socket serves like a port, beside one, and leaves no file") {
                    "connection: cannot listen on unix:" + path + ": rendezvous_test (pid"));
   }
   CHECK(access(path.c_str(), F_OK) != 0);
-  // What a server that was killed leaves behind is in nobody's way.
+  // The file that a killed server leaves behind is replaced.
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   path.copy(address.sun_path, sizeof address.sun_path - 1);
   const int stale = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -63,13 +63,13 @@ TEST_CASE("a host that is not this machine is an error") {
                  "connection: cannot listen on 192.0.2.1:0"));
 }
 
-TEST_CASE("an IPv4 address that is written as IPv6 is listened on as IPv4") {
+TEST_CASE("an IPv4-mapped IPv6 address is listened on as IPv4") {
   const std::vector<Listener> listeners = listen_on({"::ffff:127.0.0.1", "127.0.0.1"}, 0);
   REQUIRE(listeners.size() == 1);
   CHECK(listeners.front().address == "127.0.0.1:" + std::to_string(listeners.front().port));
 }
 
-TEST_CASE("a server listens on the addresses of its machine among those that others are told") {
+TEST_CASE("a server listens on those published addresses that belong to its machine") {
   using Words = std::vector<std::string>;
   const Words all = {"*"};
   struct Case {
@@ -98,7 +98,7 @@ TEST_CASE("a server listens on the addresses of its machine among those that oth
   }
 }
 
-TEST_CASE("port_owner knows who listens") {
+TEST_CASE("port_owner names the listening process") {
   std::uint16_t port = 0;
   {
     ServerThread server;
@@ -108,7 +108,7 @@ TEST_CASE("port_owner knows who listens") {
   CHECK(Server::port_owner(port) == std::nullopt);
 }
 
-TEST_CASE("all interfaces means IPv4 and, where there is any, IPv6") {
+TEST_CASE("all interfaces means IPv4 and, if available, IPv6") {
   ServerThread server({}, "");
   RawClient v4(server.port());
   v4.send(validate());

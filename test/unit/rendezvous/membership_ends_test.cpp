@@ -13,22 +13,23 @@ using Next = Settlement::Next;
 using Why = Dropped::Why;
 using namespace std::chrono_literals;
 
-// Machines that are lost.
+// Lost machines.
 
-TEST_CASE_FIXTURE(Elastic, "who is silent for too long is lost") {
+TEST_CASE_FIXTURE(Elastic, "a machine that is silent for the heartbeat timeout is lost") {
   run_few({1, 2, 3});
   world.wait(4900ms, {1, 3});
   check_no_more({1, 2, 3});
   world.wait(100ms, {1, 3});
-  CHECK(world.heard<Dropped>(2) == Dropped{Why::lost, "the server heard nothing of it for 5 s"});
+  CHECK(world.heard<Dropped>(2) ==
+        Dropped{Why::lost, "the server received no heartbeat from it for 5 s"});
   CHECK(all_heard<Ends>({1, 3}).end.reason ==
-        "machine 1 (host2) is lost: nothing was heard of it for 5 s");
+        "machine 1 (host2) is lost: no heartbeat from it for 5 s");
   report({1, 3});
   rejoin({1, 3});
   formed({1, 3});
 }
 
-TEST_CASE_FIXTURE(Elastic, "what fails because another machine is lost cancels nothing") {
+TEST_CASE_FIXTURE(Elastic, "failures caused by the loss of a machine do not cancel the restart") {
   run_few({1, 2, 3});
   world.lose(2);
   CHECK(all_heard<Ends>({1, 3}).end.restarts);
@@ -40,7 +41,7 @@ TEST_CASE_FIXTURE(Elastic, "what fails because another machine is lost cancels n
   CHECK(formed({1, 3}).restart_count == 0);
 }
 
-TEST_CASE_FIXTURE(Elastic, "too few survivors wait for others") {
+TEST_CASE_FIXTURE(Elastic, "too few remaining machines wait for others") {
   run_few({1, 2});
   world.say(2, Leave{});
   CHECK(world.heard<Ends>(1).end.reason == "machine 1 (host2) is lost: its launcher has ended");
@@ -55,7 +56,7 @@ TEST_CASE_FIXTURE(Elastic, "too few survivors wait for others") {
 }
 
 TEST_CASE_FIXTURE(Fixture,
-                  "a lost machine that nobody replaces uses a restart up, then ends the job") {
+                  "a lost machine without a replacement uses up a restart, then ends the job") {
   terms.max_restarts = 1;
   run({1, 2});
   world.lose(2);
@@ -73,11 +74,11 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(world.heard<Settled>(1).settlement.next == Next::finished);
 }
 
-TEST_CASE_FIXTURE(Elastic, "nobody waits for the report of a lost machine") {
+TEST_CASE_FIXTURE(Elastic, "the report of a lost machine is not awaited") {
   run_few({1, 2, 3});
   world.say(1, End{{.restarts = true}});
   CHECK_FALSE(all_heard<Ends>({1, 2}).end.restarts);
-  world.lose(3);  // which explains why workers of others have failed
+  world.lose(3);  // the cause of the failed workers on other machines
   const AttemptEnd loss{
       2,    "host3",           1,
       true, Cause::membership, "machine 2 (host3) is lost: its connection has ended"};
@@ -91,7 +92,7 @@ TEST_CASE_FIXTURE(Elastic, "nobody waits for the report of a lost machine") {
                                                         {2, "host3", ""}});
 }
 
-TEST_CASE_FIXTURE(Elastic, "a machine whose workers have succeeded may go, others may not") {
+TEST_CASE_FIXTURE(Elastic, "a machine whose workers have succeeded may leave, others may not") {
   run_few({1, 2, 3});
   report({1, 2});
   world.lose(1);
@@ -107,7 +108,7 @@ TEST_CASE_FIXTURE(Elastic, "a machine whose workers have succeeded may go, other
   }
 }
 
-TEST_CASE_FIXTURE(Elastic, "a server that stood still accuses nobody") {
+TEST_CASE_FIXTURE(Elastic, "a server that was suspended does not drop agents as silent") {
   run_few({1, 2});
   world.stall(3h);
   check_no_more({1, 2});
@@ -117,9 +118,9 @@ TEST_CASE_FIXTURE(Elastic, "a server that stood still accuses nobody") {
   CHECK(world.heard<Dropped>(2).why == Why::lost);
 }
 
-// How rounds end.
+// Ends of rounds.
 
-TEST_CASE_FIXTURE(Fixture, "the first end is everybody's end") {
+TEST_CASE_FIXTURE(Fixture, "the first end is the end on all machines") {
   run({1, 2});
   world.say(2, End{{7, "elsewhere", 137, true, Cause::worker, "rank 3 on host2\nwas killed"}});
   world.say(1, End{{0, "", 1, true, Cause::worker, "rank 0 lost its peer"}});
@@ -132,7 +133,7 @@ TEST_CASE_FIXTURE(Fixture, "the first end is everybody's end") {
   check_no_more({1, 2});
 }
 
-TEST_CASE_FIXTURE(Fixture, "workers that fail are started again while restarts are left") {
+TEST_CASE_FIXTURE(Fixture, "failed workers are restarted while restarts are left") {
   terms.max_restarts = 2;
   run({1, 2});
   for (int restarts = 0; restarts < 3; ++restarts) {
@@ -150,7 +151,7 @@ TEST_CASE_FIXTURE(Fixture, "workers that fail are started again while restarts a
   }
 }
 
-TEST_CASE_FIXTURE(Fixture, "only failures of workers are started again") {
+TEST_CASE_FIXTURE(Fixture, "only failures of workers cause a restart") {
   terms.max_restarts = 1;
   for (const Cause cause : {Cause::stop, Cause::other, Cause::membership}) {
     run({1, 2});
@@ -172,7 +173,7 @@ TEST_CASE_FIXTURE(Fixture, "a report of failure ends the attempt by itself") {
   CHECK(all_heard<Settled>({1, 2}).settlement.machines.size() == 2);
 }
 
-TEST_CASE_FIXTURE(Fixture, "the end of the job cancels a restart") {
+TEST_CASE_FIXTURE(Fixture, "the end of the job cancels a planned restart") {
   terms.max_restarts = 1;
   run({1, 2});
   const AttemptEnd stop{1, "host2", 143, false, Cause::stop, "stopped by SIGTERM"};
@@ -181,7 +182,7 @@ TEST_CASE_FIXTURE(Fixture, "the end of the job cancels a restart") {
   SUBCASE("while workers end") {
     report({2}, true);
     world.say(2, End{stop});
-    const auto end = all_heard<Ends>({1, 2}).end;  // the first reason stays
+    const auto end = all_heard<Ends>({1, 2}).end;  // the first reason is kept
     CHECK(end.reason == "rank 0 failed");
     CHECK_FALSE(end.restarts);
     report({1}, true);
@@ -196,14 +197,14 @@ TEST_CASE_FIXTURE(Fixture, "the end of the job cancels a restart") {
     world.heard<Waiting>(1);
     world.say(2, End{stop});
     CHECK(all_heard<Settled>({1, 2}).settlement == Settlement{stop, {}, Next::finished});
-    rejoin({2});  // was on its way
+    rejoin({2});  // crossed the cancellation
     world.say(1, End{stop});
     world.say(1, Insist{});
     check_no_more({1, 2});
   }
 }
 
-TEST_CASE_FIXTURE(Elastic, "a machine that is stopped leaves the others running") {
+TEST_CASE_FIXTURE(Elastic, "a stopped machine leaves the job, and the others continue") {
   run_few({1, 2, 3});
   const AttemptEnd stop{1, "host2", 143, false, Cause::stop, "stopped by SIGTERM"};
   world.say(2, End{stop});
@@ -221,13 +222,13 @@ TEST_CASE_FIXTURE(Elastic, "a machine that is stopped leaves the others running"
   formed({1, 3});
   world.say(2, End{stop});
   check_no_more({1, 2, 3});
-  world.say(3, End{stop});  // the minimum is not left
+  world.say(3, End{stop});  // fewer than the minimum would be left
   CHECK(all_heard<Ends>({1, 3}).end.cause == Cause::stop);
   report({1, 3});
   CHECK(all_heard<Settled>({1, 3}).settlement.next == Next::finished);
 }
 
-TEST_CASE_FIXTURE(Fixture, "insistence reaches the others, once") {
+TEST_CASE_FIXTURE(Fixture, "a force stop is sent to the other machines, once") {
   terms.max_restarts = 1;
   run({1, 2});
   enter({3});
@@ -246,7 +247,8 @@ TEST_CASE_FIXTURE(Fixture, "insistence reaches the others, once") {
   check_no_more({1, 2});
 }
 
-TEST_CASE_FIXTURE(Fixture, "slow machines are not waited for, and not started again") {
+TEST_CASE_FIXTURE(Fixture,
+                  "machines that do not report in time end the job instead of a restart") {
   terms.max_restarts = 1;
   run({1, 2});
   world.say(1, End{{.exit_status = 9, .restarts = true}});
@@ -258,14 +260,14 @@ TEST_CASE_FIXTURE(Fixture, "slow machines are not waited for, and not started ag
   const auto settlement = all_heard<Settled>({1, 2}).settlement;
   CHECK(settlement.end ==
         AttemptEnd{1, "host2", 1, false, Cause::other,
-                   "the workers of machine 1 (host2) did not end for the restart"});
+                   "the workers of machine 1 (host2) did not stop in time for the restart"});
   CHECK(settlement.machines ==
         std::vector<MachineWord>{{0, "host1", "report of 1"}, {1, "host2", ""}});
   report({2});
   check_no_more({1, 2});
 }
 
-TEST_CASE_FIXTURE(Fixture, "of many reports those of failures are heard, as far as they fit") {
+TEST_CASE_FIXTURE(Fixture, "if not all reports fit, those of failures are sent") {
   terms = {.num_machines = 2000, .min_machines = 2000};
   Ids agents(2000);
   for (std::size_t i = 0; i < agents.size(); ++i) {
@@ -290,7 +292,7 @@ TEST_CASE_FIXTURE(Fixture, "of many reports those of failures are heard, as far 
 
 // Jobs.
 
-TEST_CASE_FIXTURE(Elastic, "an elastic job that is over refuses late comers for a while") {
+TEST_CASE_FIXTURE(Elastic, "a finished elastic job refuses late machines for a while") {
   run_few({1, 2});
   report({1, 2});
   world.lose(1);
@@ -299,7 +301,8 @@ TEST_CASE_FIXTURE(Elastic, "an elastic job that is over refuses late comers for 
   enter({3});
   CHECK(
       world.heard<Dropped>(3) ==
-      Dropped{Why::over, "the job 'run' has ended 7 s ago; give a new one a --rdzv_id of its own"});
+      Dropped{Why::over,
+              "the job 'run' has ended 7 s ago; start a new job with another --rdzv_id"});
   world.wait(23s);
   CHECK(world.num_jobs() == 0);
   CHECK_FALSE(world.has_deadline());
@@ -307,7 +310,7 @@ TEST_CASE_FIXTURE(Elastic, "an elastic job that is over refuses late comers for 
   world.heard<Welcome>(4);
 }
 
-TEST_CASE_FIXTURE(Elastic, "of many jobs that are over the last ones are remembered, for a day") {
+TEST_CASE_FIXTURE(Elastic, "only the most recent finished jobs are remembered, at most for a day") {
   constexpr int kNumJobs = 1030;
   Enter enter = introduction(0);
   enter.terms = {.num_machines = 2, .min_machines = 1};
@@ -335,7 +338,7 @@ TEST_CASE_FIXTURE(Elastic, "of many jobs that are over the last ones are remembe
 }
 
 TEST_CASE_FIXTURE(Fixture,
-                  "the next job may have the same name, though the last one still closes") {
+                  "the next job may have the same run id while the last one is closing") {
   run({1, 2});
   report({1, 2});
   all_heard<Settled>({1, 2});
@@ -350,7 +353,7 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(all_heard<Settled>({3, 4}).settlement == Settlement{});
 }
 
-TEST_CASE_FIXTURE(Fixture, "an agent of a job that is over is let go when it is silent") {
+TEST_CASE_FIXTURE(Fixture, "a silent agent of a finished job is dropped") {
   run({1, 2});
   report({1, 2});
   all_heard<Settled>({1, 2});
@@ -360,7 +363,7 @@ TEST_CASE_FIXTURE(Fixture, "an agent of a job that is over is let go when it is 
   CHECK(world.num_jobs() == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture, "jobs do not know of each other") {
+TEST_CASE_FIXTURE(Fixture, "jobs are independent of each other") {
   for (AgentId agent = 0; agent < 6; ++agent) {
     Enter enter = introduction(agent);
     enter.run_id = "run" + std::to_string(agent / 2);

@@ -15,9 +15,9 @@ using Next = Settlement::Next;
 using Why = Dropped::Why;
 using namespace std::chrono_literals;
 
-// When a round is complete.
+// Conditions for a round.
 
-TEST_CASE_FIXTURE(Elastic, "the minimum will do when the last call is over") {
+TEST_CASE_FIXTURE(Elastic, "the minimum of machines forms a round after the last call") {
   enter({1, 2});
   world.wait(29s, {1, 2});
   enter({3});
@@ -29,12 +29,12 @@ TEST_CASE_FIXTURE(Elastic, "the minimum will do when the last call is over") {
   formed({1, 2, 3});
 }
 
-TEST_CASE_FIXTURE(Elastic, "the last call is not waited for when all are there") {
+TEST_CASE_FIXTURE(Elastic, "a round with all machines does not wait for the last call") {
   enter({1, 2, 3, 4});
   formed({1, 2, 3, 4});
 }
 
-TEST_CASE_FIXTURE(Elastic, "the last call begins anew when there were too few in between") {
+TEST_CASE_FIXTURE(Elastic, "the last call starts again after too few machines were present") {
   enter({1, 2});
   world.wait(20s, {1, 2});
   world.lose(2);
@@ -46,7 +46,7 @@ TEST_CASE_FIXTURE(Elastic, "the last call begins anew when there were too few in
   formed({1, 3});
 }
 
-TEST_CASE_FIXTURE(Elastic, "each machine waits as long as it was told to") {
+TEST_CASE_FIXTURE(Elastic, "each machine waits for its own join timeout") {
   enter({1});
   world.forget_what_was_heard();
   world.wait(59s, {1});
@@ -54,19 +54,19 @@ TEST_CASE_FIXTURE(Elastic, "each machine waits as long as it was told to") {
   world.wait(1s, {1});
   CHECK(world.heard<Dropped>(1) ==
         Dropped{Why::timeout,
-                "1 of 2 to 4 machines came within 60 s: start acclaunch on the others with the "
-                "same flags"});
+                "timeout: only 1 of 2 to 4 machines joined within 60 s: start acclaunch on the "
+                "others with the same flags"});
   CHECK(world.num_jobs() == 0);
 }
 
-TEST_CASE_FIXTURE(Elastic, "the limit does not end a last call") {
+TEST_CASE_FIXTURE(Elastic, "the join timeout does not end a last call") {
   times.join = 10s;
   enter({1, 2});
   world.wait(30s, {1, 2});
   formed({1, 2});
 }
 
-TEST_CASE_FIXTURE(Elastic, "the limit counts anew from where there are too few") {
+TEST_CASE_FIXTURE(Elastic, "the join timeout starts again when too few machines are present") {
   times.join = 3s;
   times.heartbeat = 60s;
   enter({1, 2});
@@ -76,10 +76,10 @@ TEST_CASE_FIXTURE(Elastic, "the limit counts anew from where there are too few")
   world.wait(2900ms);
   check_no_more({1});
   world.wait(100ms);
-  CHECK(contains(world.heard<Dropped>(1).reason, "1 of 2 to 4 machines came within 3 s"));
+  CHECK(contains(world.heard<Dropped>(1).reason, "1 of 2 to 4 machines joined within 3 s"));
 }
 
-TEST_CASE_FIXTURE(Elastic, "no beat is needed for a deadline to be met") {
+TEST_CASE_FIXTURE(Elastic, "deadlines are met without heartbeats") {
   times.heartbeat = 60s;
   times.last_call = 3s;
   times.settle = 7s;
@@ -92,7 +92,8 @@ TEST_CASE_FIXTURE(Elastic, "no beat is needed for a deadline to be met") {
   CHECK(all_heard<Settled>({1, 2}).settlement.next == Next::finished);
 }
 
-TEST_CASE_FIXTURE(Elastic, "the next round waits for those of the last one, not for a last call") {
+TEST_CASE_FIXTURE(Elastic,
+                  "the next round waits for the machines of the last one, not for a last call") {
   run_few({1, 2, 3});
   enter({4});
   CHECK(world.heard<Ends>(1).end ==
@@ -107,7 +108,8 @@ TEST_CASE_FIXTURE(Elastic, "the next round waits for those of the last one, not 
   CHECK(formed({1, 2, 3}).round == 1);
 }
 
-TEST_CASE_FIXTURE(Elastic, "who does not join again keeps its place until its limit") {
+TEST_CASE_FIXTURE(Elastic,
+                  "a machine that does not rejoin keeps its place until its join timeout") {
   terms.max_restarts = 1;
   run_few({1, 2, 3});
   world.say(1, End{{.restarts = true}});
@@ -125,9 +127,9 @@ TEST_CASE_FIXTURE(Elastic, "who does not join again keeps its place until its li
   CHECK(formed({1, 2}).restart_count == 1);
 }
 
-// Machines too many, and machines that come later.
+// Spare machines, and machines that join later.
 
-TEST_CASE_FIXTURE(Fixture, "a machine too many waits without limit and replaces one that is lost") {
+TEST_CASE_FIXTURE(Fixture, "a spare machine waits without a limit and replaces a lost one") {
   run({1, 2});
   enter({3});
   world.heard<Welcome>(3);
@@ -149,7 +151,7 @@ TEST_CASE_FIXTURE(Fixture, "a machine too many waits without limit and replaces 
   CHECK(all_heard<Settled>({2, 3}).settlement == Settlement{});
 }
 
-TEST_CASE_FIXTURE(Fixture, "machines of the last round go before those that wait") {
+TEST_CASE_FIXTURE(Fixture, "machines of the last round have priority over waiting ones") {
   terms.max_restarts = 1;
   run({2, 3});
   enter({1});
@@ -164,7 +166,7 @@ TEST_CASE_FIXTURE(Fixture, "machines of the last round go before those that wait
   CHECK(world.heard<Dropped>(1) == Dropped{Why::over, "the job 'run' has ended"});
 }
 
-TEST_CASE_FIXTURE(Elastic, "machines that come at once start one new round") {
+TEST_CASE_FIXTURE(Elastic, "machines that join at the same time cause one new round") {
   run_few({1, 2});
   enter({3, 4, 5});
   CHECK(all_heard<Ends>({1, 2}).end.reason ==
@@ -176,7 +178,7 @@ TEST_CASE_FIXTURE(Elastic, "machines that come at once start one new round") {
   CHECK(world.heard<Welcome>(5) == Welcome{1s, 5s});
 }
 
-TEST_CASE_FIXTURE(Elastic, "where workers have succeeded nothing starts again for a new machine") {
+TEST_CASE_FIXTURE(Elastic, "after workers have succeeded, a new machine causes no restart") {
   run_few({1, 2});
   report({1});
   enter({3});
@@ -188,7 +190,7 @@ TEST_CASE_FIXTURE(Elastic, "where workers have succeeded nothing starts again fo
   CHECK(world.heard<Dropped>(3).why == Why::over);
 }
 
-TEST_CASE_FIXTURE(Fixture, "ten thousand machines form a round") {
+TEST_CASE_FIXTURE(Fixture, "10,000 machines form a round") {
   terms = {.num_machines = 10'000, .min_machines = 10'000};
   Ids agents(10'000);
   std::iota(agents.begin(), agents.end(), 10'000);

@@ -42,7 +42,7 @@ Outcome simulate(std::uint64_t seed, int num_machines, bool keep_log) {
   return outcome;
 }
 
-/// Mostly few machines: what goes wrong among many does so among few, sooner or later.
+/// Number of machines for a seed. Mostly few: an error among many machines also occurs among few.
 int machines_of(std::uint64_t seed) {
   if (const auto machines = setting("ACC_SIMULATION_MACHINES", 0); machines > 0) {
     return static_cast<int>(machines);
@@ -50,7 +50,7 @@ int machines_of(std::uint64_t seed) {
   return seed % 50 == 0 ? 64 : 1 + static_cast<int>(seed % 8);
 }
 
-/// Looks for a shorter story that goes wrong, and tells it.
+/// Looks for a shorter simulation with a violation, and fails with its log.
 void tell(std::uint64_t seed) {
   std::uint64_t shortest = seed;
   std::uint64_t fewest = simulate(seed, machines_of(seed), false).events;
@@ -70,9 +70,9 @@ void tell(std::uint64_t seed) {
   FAIL("seed " << shortest << ": " << *outcome.violation << "\n" << story);
 }
 
-// ACC_SIMULATION_EVENTS, ACC_SIMULATION_SEED and ACC_SIMULATION_MACHINES for longer walks, other
-// ones and larger worlds.
-TEST_CASE("whatever happens, rounds are whole and nobody is forgotten") {
+// ACC_SIMULATION_EVENTS, ACC_SIMULATION_SEED and ACC_SIMULATION_MACHINES set the number of events,
+// the first seed and the number of machines.
+TEST_CASE("simulation: rounds are complete and no machine is forgotten") {
   const std::uint64_t first = setting("ACC_SIMULATION_SEED", 1);
   const std::uint64_t wanted = setting("ACC_SIMULATION_EVENTS", 1'000'000);
   std::uint64_t events = 0;

@@ -12,7 +12,7 @@ using Next = Settlement::Next;
 using Why = Dropped::Why;
 using namespace std::chrono_literals;
 
-TEST_CASE_FIXTURE(Fixture, "a round is formed when all machines are there, whoever came first") {
+TEST_CASE_FIXTURE(Fixture, "a round is formed when all machines have joined, in any order") {
   enter({2});
   CHECK(world.heard<Welcome>(2) == Welcome{1s, 5s});
   CHECK(world.heard<Waiting>(2).text == "waiting for machines: 1 of 2 are here");
@@ -30,9 +30,9 @@ TEST_CASE_FIXTURE(Fixture, "a round is formed when all machines are there, whoev
   CHECK_FALSE(world.has_deadline());
 }
 
-// Who may come.
+// Admission of machines.
 
-TEST_CASE_FIXTURE(Fixture, "machines that were started differently are refused, all of them") {
+TEST_CASE_FIXTURE(Fixture, "all machines are refused if their settings differ") {
   struct Case {
     Terms other;
     const char* reason;
@@ -41,7 +41,8 @@ TEST_CASE_FIXTURE(Fixture, "machines that were started differently are refused, 
       {{.num_machines = 3, .min_machines = 2},
        "--num_machines 3, machine host1 (pid 1001) with --num_machines 2"},
       {{.num_machines = 2, .min_machines = 1},
-       "a minimum of machines of 1, machine host1 (pid 1001) with a minimum of machines of 2"},
+       "a minimum number of machines of 1, machine host1 (pid 1001) with a minimum number of "
+       "machines of 2"},
       {{.num_machines = 2, .min_machines = 2, .num_processes = 9},
        "--num_processes 9, machine host1 (pid 1001) with --num_processes 0"},
       {{.num_machines = 2, .min_machines = 2, .max_restarts = 2},
@@ -62,7 +63,7 @@ TEST_CASE_FIXTURE(Fixture, "machines that were started differently are refused, 
   }
 }
 
-TEST_CASE_FIXTURE(Fixture, "static and c10d do not make up one job") {
+TEST_CASE_FIXTURE(Fixture, "static and c10d machines cannot form one job") {
   enter({1});
   Enter other = introduction(2);
   other.terms.ranks_are_given = true;
@@ -73,7 +74,7 @@ TEST_CASE_FIXTURE(Fixture, "static and c10d do not make up one job") {
         "1001) with --rdzv_backend c10d: start all machines with the same");
 }
 
-TEST_CASE_FIXTURE(Fixture, "once a round has been formed only the one that differs is refused") {
+TEST_CASE_FIXTURE(Fixture, "after the first round only the machine that differs is refused") {
   run({1, 2});
   Enter other = introduction(3);
   other.terms.num_machines = 3;
@@ -84,7 +85,7 @@ TEST_CASE_FIXTURE(Fixture, "once a round has been formed only the one that diffe
   CHECK(all_heard<Settled>({1, 2}).settlement == Settlement{});
 }
 
-TEST_CASE_FIXTURE(Fixture, "numbers that do not add up are refused on every machine") {
+TEST_CASE_FIXTURE(Fixture, "a wrong total of processes is refused on every machine") {
   terms.num_processes = 5;
   enter({1, 2});
   world.forget_what_was_heard();
@@ -100,7 +101,7 @@ TEST_CASE_FIXTURE(Fixture, "numbers that do not add up are refused on every mach
   CHECK(world.num_jobs() == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what no agent says is a violation, and nothing begins by it") {
+TEST_CASE_FIXTURE(Fixture, "a wrong first message is a violation and creates no job") {
   const auto refuse = [&](const AgentMessage& message) {
     return contains(error_of([&] { world.say(7, message); }), "protocol: ");
   };
@@ -109,9 +110,10 @@ TEST_CASE_FIXTURE(Fixture, "what no agent says is a violation, and nothing begin
   CHECK(world.num_jobs() == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture, "a message that no race explains is a violation, and changes nothing") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a message that no race explains is a violation and changes nothing") {
   enter({1});
-  CHECK(contains(error_of([&] { enter({1}); }), "protocol: an agent says twice who it is"));
+  CHECK(contains(error_of([&] { enter({1}); }), "protocol: an agent sent a second Enter message"));
   CHECK(contains(error_of([&] { rejoin({1}); }), "protocol: "));
   CHECK(contains(error_of([&] { report({1}); }), "protocol: "));
   enter({2});
@@ -125,7 +127,7 @@ TEST_CASE_FIXTURE(Fixture, "a message that no race explains is a violation, and 
 
 // Given ranks.
 
-TEST_CASE_FIXTURE(Static, "given ranks are kept, whoever came first") {
+TEST_CASE_FIXTURE(Static, "given ranks are kept, in any order of arrival") {
   enter({2});
   world.heard<Welcome>(2);
   CHECK(world.heard<Waiting>(2).text ==
@@ -143,7 +145,7 @@ TEST_CASE_FIXTURE(Static, "given ranks are kept, whoever came first") {
   CHECK(round.local_world_sizes == std::vector<int>{2, 2, 2});
 }
 
-TEST_CASE_FIXTURE(Static, "a rank that is none is refused") {
+TEST_CASE_FIXTURE(Static, "an invalid rank is refused") {
   enter({3});
   CHECK(world.heard<Dropped>(3) ==
         Dropped{Why::config, "--machine_rank 3, expected 0 to 2 with --num_machines 3"});
@@ -156,7 +158,7 @@ TEST_CASE_FIXTURE(Static, "a rank that is none is refused") {
   check_no_more({1});
 }
 
-TEST_CASE_FIXTURE(Static, "a rank that two machines claim is refused, on all") {
+TEST_CASE_FIXTURE(Static, "a rank that two machines claim is refused on all machines") {
   enter({0, 1});
   Enter twin = introduction(1);
   twin.machine.host = "twin";
@@ -174,7 +176,7 @@ TEST_CASE_FIXTURE(Static, "a rank that two machines claim is refused, on all") {
   CHECK(world.num_jobs() == 0);
 }
 
-TEST_CASE_FIXTURE(Static, "those who come after a refusal hear it too") {
+TEST_CASE_FIXTURE(Static, "machines that join after a refusal are sent it, too") {
   enter({0});
   world.forget_what_was_heard();
   Enter other = introduction(1);
@@ -185,10 +187,11 @@ TEST_CASE_FIXTURE(Static, "those who come after a refusal hear it too") {
   world.wait(29s);
   enter({2});
   CHECK(world.heard<Dropped>(2) == Dropped{Why::config, reason});
-  CHECK(world.num_jobs() == 0);  // all have heard it
+  CHECK(world.num_jobs() == 0);  // all machines have been told
 }
 
-TEST_CASE_FIXTURE(Static, "a refusal is over after the closing time, and for who starts again") {
+TEST_CASE_FIXTURE(Static,
+                  "a refusal ends after the close time, or when a refused machine restarts") {
   Enter other = introduction(1);
   other.terms.num_processes = 5;
   const auto refuse = [&](AgentId first, AgentId second) {
@@ -207,7 +210,7 @@ TEST_CASE_FIXTURE(Static, "a refusal is over after the closing time, and for who
   world.heard<Welcome>(14);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what machines were told besides counts has to be alike") {
+TEST_CASE_FIXTURE(Fixture, "the agreed settings must be equal on all machines") {
   const std::string x(200, 'x');
   const struct {
     Agreed founder, newcomer;
@@ -246,7 +249,7 @@ TEST_CASE_FIXTURE(Fixture, "what machines were told besides counts has to be ali
   }
 }
 
-TEST_CASE_FIXTURE(Fixture, "the order in which they were told it is no difference") {
+TEST_CASE_FIXTURE(Fixture, "the order of the agreed settings does not matter") {
   Enter first = introduction(0);
   Enter second = introduction(1);
   first.terms.agreed = {{"--a", "1"}, {"--b", "2"}};
@@ -256,7 +259,7 @@ TEST_CASE_FIXTURE(Fixture, "the order in which they were told it is no differenc
   formed({0, 1});
 }
 
-TEST_CASE_FIXTURE(Static, "who only asks takes no place, and finds who is in it") {
+TEST_CASE_FIXTURE(Static, "an agent that only asks takes no place, and detects a conflict") {
   Enter asking = introduction(0);
   asking.only_asks = true;
   world.say(8, asking);
@@ -274,7 +277,7 @@ TEST_CASE_FIXTURE(Static, "who only asks takes no place, and finds who is in it"
   CHECK(contains(dropped.reason, "--machine_rank 0 is claimed twice"));
 }
 
-TEST_CASE_FIXTURE(Static, "who waits at another job's rendezvous hears whose it is") {
+TEST_CASE_FIXTURE(Static, "a machine that waits at the server of another job is told so") {
   Enter server = introduction(0);
   server.machine.serves = true;
   world.say(0, server);
@@ -290,8 +293,8 @@ TEST_CASE_FIXTURE(Static, "who waits at another job's rendezvous hears whose it 
   CHECK(world.heard<Dropped>(1) ==
         Dropped{Why::config,
                 "machine 0 (host0, pid 1000) serves the job 'run' there, not the job 'other': "
-                "choose another --main_process_port for one of them, or the same run id where they "
-                "are one"});
+                "choose another --main_process_port for one of them, or use the same run id if "
+                "they are one job"});
   Enter asking = introduction(0);
   asking.run_id = "other";
   asking.only_asks = true;
@@ -299,7 +302,7 @@ TEST_CASE_FIXTURE(Static, "who waits at another job's rendezvous hears whose it 
   CHECK(world.heard<Dropped>(2).why == Why::config);
 }
 
-TEST_CASE_FIXTURE(Static, "an agent that connects anew takes its own place") {
+TEST_CASE_FIXTURE(Static, "an agent that reconnects replaces its old connection") {
   enter({0, 1});
   world.forget_what_was_heard();
   world.say(9, introduction(1));
@@ -321,7 +324,7 @@ TEST_CASE_FIXTURE(Static, "a machine that leaves before the round frees its rank
   formed({0, 9, 2});
 }
 
-TEST_CASE_FIXTURE(Static, "an end before there is a round is that of one machine") {
+TEST_CASE_FIXTURE(Static, "an end before the first round concerns one machine only") {
   enter({0, 1});
   world.forget_what_was_heard();
   const AttemptEnd stop{-1, "host1", 143, false, Cause::stop, "stopped by SIGTERM"};
@@ -333,14 +336,14 @@ TEST_CASE_FIXTURE(Static, "an end before there is a round is that of one machine
   formed({0, 9, 2});
 }
 
-TEST_CASE_FIXTURE(Static, "a late comer hears who has its rank") {
+TEST_CASE_FIXTURE(Static, "a late machine is told which machine has its rank") {
   run({0, 1, 2});
   world.say(9, introduction(1));
   CHECK(world.heard<Dropped>(9).reason ==
-        "the job has started with machine 1 (host1, pid 1001), which was here before");
+        "the job has already started with machine 1 (host1, pid 1001)");
 }
 
-TEST_CASE_FIXTURE(Static, "the limit names the machines that never came") {
+TEST_CASE_FIXTURE(Static, "the join timeout names the missing machines") {
   enter({1});
   world.wait(20s, {1});
   times.join = 500ms;
@@ -349,19 +352,19 @@ TEST_CASE_FIXTURE(Static, "the limit names the machines that never came") {
   world.wait(500ms, {0, 1});
   CHECK(world.heard<Dropped>(0) ==
         Dropped{Why::timeout,
-                "machine rank 2 did not come within 0.5 s; 2 of 3 machines are here: start "
-                "acclaunch there with the same flags and --machine_rank 2"});
+                "timeout: machine rank 2 did not join within 0.5 s; 2 of 3 machines are here: "
+                "start acclaunch there with the same flags and --machine_rank 2"});
   check_no_more({1});
   world.wait(40s, {1});
   while (const auto message = next(1)) {
     if (const auto* dropped = std::get_if<Dropped>(&*message)) {
-      CHECK(contains(dropped->reason, "machine rank 2 did not come within 60 s"));
+      CHECK(contains(dropped->reason, "timeout: machine rank 2 did not join within 60 s"));
     }
   }
   CHECK(world.num_jobs() == 0);
 }
 
-TEST_CASE_FIXTURE(Static, "a machine that is lost ends the job") {
+TEST_CASE_FIXTURE(Static, "a lost machine ends the job") {
   terms.max_restarts = 5;
   run({0, 1, 2});
   world.lose(1);
@@ -378,7 +381,7 @@ TEST_CASE_FIXTURE(Static, "a machine that is lost ends the job") {
                    Next::finished});
 }
 
-TEST_CASE_FIXTURE(Static, "a machine that is lost while a restart comes ends the job, whenever") {
+TEST_CASE_FIXTURE(Static, "a machine that is lost during a restart ends the job, at any moment") {
   terms.max_restarts = 1;
   const AttemptEnd failure{0, "", 9, true, Cause::worker, "rank 0 failed"};
   SUBCASE("before all have reported") {
@@ -402,9 +405,10 @@ TEST_CASE_FIXTURE(Static, "a machine that is lost while a restart comes ends the
   CHECK(contains(settled.end->reason, "the connection to machine 1 (host1) is lost"));
 }
 
-// Ranks by order.
+// Order of ranks.
 
-TEST_CASE_FIXTURE(Fixture, "ranks follow the given rank, then the host, the address, the arrival") {
+TEST_CASE_FIXTURE(Fixture,
+                  "ranks are ordered by the given rank, the host, the address, the arrival") {
   terms = {.num_machines = 7, .min_machines = 7};
   const auto come = [&](AgentId agent, std::optional<int> rank, const char* host,
                         const char* address) {
@@ -424,7 +428,7 @@ TEST_CASE_FIXTURE(Fixture, "ranks follow the given rank, then the host, the addr
   formed({15, 12, 13, 11, 14, 10, 16});
 }
 
-TEST_CASE_FIXTURE(Fixture, "machines keep their order from round to round") {
+TEST_CASE_FIXTURE(Fixture, "machines keep their order in all rounds") {
   terms = {.num_machines = 4, .min_machines = 2};
   enter({2, 3, 4});
   world.wait(30s, {2, 3, 4});

@@ -62,7 +62,7 @@ std::string encoded_enter() {
   return encoded(kAgentMessages.front());
 }
 
-/// `payload` with its length before it.
+/// Returns `payload` with its length in front.
 std::string frame(const std::string& payload) {
   const auto size = static_cast<std::uint32_t>(payload.size());
   std::string bytes(sizeof size, '\0');
@@ -86,7 +86,7 @@ void check_round_trip(const Message& message, Take take) {
 
 auto take_agent = [](std::string_view& bytes) { return take_agent_message(bytes); };
 
-TEST_CASE("each message comes back as it was sent, and never before its last byte") {
+TEST_CASE("each message is decoded as it was encoded, and only when it is complete") {
   for (const AgentMessage& message : kAgentMessages) {
     CAPTURE(message.index());
     check_round_trip(message, take_agent);
@@ -97,7 +97,7 @@ TEST_CASE("each message comes back as it was sent, and never before its last byt
   }
 }
 
-/// The bytes of the example in docs/protocol.md that `side` sends.
+/// Returns the bytes of the example in docs/protocol.md that `side` sends.
 std::string documented(char side) {
   std::ifstream document(ACC_SOURCE_DIR "/docs/protocol.md");
   std::string bytes;
@@ -112,7 +112,7 @@ std::string documented(char side) {
   return bytes;
 }
 
-TEST_CASE("the bytes are those of docs/protocol.md") {
+TEST_CASE("the bytes are those in docs/protocol.md") {
   const Enter enter{"42",
                     {.num_machines = 2,
                      .min_machines = 2,
@@ -135,7 +135,7 @@ TEST_CASE("the bytes are those of docs/protocol.md") {
                     48));
 }
 
-TEST_CASE("the message of a round does not grow with machines that are alike") {
+TEST_CASE("the size of Formed does not grow with the number of equal machines") {
   Formed small{{0, 0, 0, std::vector<int>(2, 8), "address", 1}};
   Formed large{{0, 0, 0, std::vector<int>(10'000, 8), "address", 1}};
   CHECK(encoded(ServerMessage{small}).size() == encoded(ServerMessage{large}).size());
@@ -149,17 +149,17 @@ void check_refused(const std::string& bytes, const std::string& message, Take ta
   CHECK_MESSAGE(contains(error, "protocol: " + message), error);
 }
 
-TEST_CASE("bytes that cannot be right are refused as soon as they are seen") {
+TEST_CASE("invalid bytes are refused as soon as they arrive") {
   check_refused(std::string(4, '\0'), "a message of 0 bytes", take_agent);
   check_refused("\xff\xff\xff\x7f", "a message of 2147483647 bytes, expected 1 to 9437184",
                 take_agent);
   check_refused(std::string("\x05\0\0\0\x07", 5), "a byte is 7 where 0 to 6", take_agent);
   check_refused(std::string("\x05\0\0\0\x08", 5), "a byte is 8 where 0 to 7", take_server_message);
   check_refused(frame("\x02x"), "a message is 1 bytes longer", take_agent);
-  check_refused(frame("\x01x"), "a field of 2 bytes has 1 left", take_agent);
+  check_refused(frame("\x01x"), "a field needs 2 bytes, its message has 1 left", take_agent);
   check_refused(frame(std::string("\x05\x02\0\0\0\0", 6)), "a byte is 2 where 0 to 1", take_agent);
-  check_refused(frame(std::string("\x05\0\x09\0\0\0ab", 8)), "a field of 9 bytes has 2 left",
-                take_agent);
+  check_refused(frame(std::string("\x05\0\x09\0\0\0ab", 8)),
+                "a field needs 9 bytes, its message has 2 left", take_agent);
   check_refused(frame(std::string("\x07\x04\0\0\0\0", 6)), "a byte is 4 where 0 to 3",
                 take_server_message);
   const std::string bomb = std::string("\x03", 1) + std::string(12, '\0') +
@@ -167,7 +167,7 @@ TEST_CASE("bytes that cannot be right are refused as soon as they are seen") {
   check_refused(frame(bomb), "a message names 4294967295 machines", take_server_message);
 }
 
-TEST_CASE("no byte of a message can be changed into a crash") {
+TEST_CASE("changing any byte of a message causes no crash") {
   const std::string good = encoded_enter();
   for (std::size_t at = 0; at < good.size(); ++at) {
     for (const int value : {0, 1, 2, 127, 128, 255}) {
@@ -184,7 +184,7 @@ Enter good_enter() {
   return std::get<Enter>(kAgentMessages.front());
 }
 
-TEST_CASE("a value that has the right form and no meaning is refused, and named") {
+TEST_CASE("a well-formed value out of its range is refused and named") {
   const auto enter = [](auto change, const std::string& message) {
     CAPTURE(message);
     Enter changed = good_enter();
@@ -276,12 +276,12 @@ TEST_CASE("a value that has the right form and no meaning is refused, and named"
   said(Dropped{Dropped::Why::over, std::string(kMaxTextBytes + 1, 'x')}, "reason has 65537 bytes");
 }
 
-TEST_CASE("the world size of as many machines and workers as there may be fits an int") {
+TEST_CASE("the largest possible world size fits an int") {
   CHECK(static_cast<std::int64_t>(kMaxMachines) * kMaxLocalWorldSize <=
         std::numeric_limits<int>::max());
 }
 
-TEST_CASE("the limit of a first message is smaller") {
+TEST_CASE("the first message has a smaller size limit") {
   std::string bytes = encoded(AgentMessage{Report{false, std::string(kMaxEnterBytes, 'x')}});
   std::string_view view = bytes;
   CHECK(contains(error_of([&] { take_agent_message(view, kMaxEnterBytes); }), "protocol: "));

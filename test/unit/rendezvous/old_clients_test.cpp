@@ -14,13 +14,13 @@ using test::ServerThread;
 using test::validate;
 using wire::Opcode;
 
-/// Before PyTorch 2.2 there was no VALIDATE, and the commands began with SET = 0.
+/// Clients before PyTorch 2.2 have no VALIDATE, and their commands begin with SET = 0.
 std::string before_validate(std::string frame) {
   --frame[0];
   return frame;
 }
 
-TEST_CASE("a client that does not send VALIDATE is closed at once and changes nothing") {
+TEST_CASE("a client that does not send VALIDATE is disconnected at once and changes nothing") {
   struct Row {
     const char* client;
     std::string bytes;
@@ -36,7 +36,7 @@ TEST_CASE("a client that does not send VALIDATE is closed at once and changes no
   };
   for (const Row& row : rows) {
     CAPTURE(row.client);
-    ServerThread server({.handshake_timeout = kSoon * 2});  // beyond what read_to_end waits for
+    ServerThread server({.handshake_timeout = kSoon * 2});  // longer than read_to_end waits
     RawClient client(server.port());
     client.send(row.bytes);
     CHECK(client.read_to_end().empty());
@@ -46,7 +46,7 @@ TEST_CASE("a client that does not send VALIDATE is closed at once and changes no
   }
 }
 
-TEST_CASE("a client that sends VALIDATE is served, though it knows fewer commands") {
+TEST_CASE("an older client that sends VALIDATE is served") {
   ServerThread server;
   RawClient client(server.port());  // without the PING that later versions send next
   client.send(validate());

@@ -18,7 +18,7 @@ struct Fixture {
   TcpStore store{"127.0.0.1", server.port(), kSoon};
 };
 
-TEST_CASE_FIXTURE(Fixture, "requests of a pipeline are served in order and answered by type") {
+TEST_CASE_FIXTURE(Fixture, "requests of a pipeline are served in order and have typed replies") {
   auto batch = store.pipeline();
   batch.set("k", "v1");
   const auto value = batch.get("k");
@@ -49,7 +49,7 @@ TEST_CASE_FIXTURE(Fixture, "requests of a pipeline are served in order and answe
   CHECK(none->empty());
 }
 
-TEST_CASE_FIXTURE(Fixture, "a pipeline runs again, and its answers stay") {
+TEST_CASE_FIXTURE(Fixture, "a pipeline may run again, and its replies stay valid") {
   auto batch = store.pipeline();
   batch.run(kSoon);
   const auto first = batch.add("n", 1);
@@ -62,7 +62,7 @@ TEST_CASE_FIXTURE(Fixture, "a pipeline runs again, and its answers stay") {
   CHECK(store.add("n", 0) == 2);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what is refused leaves the rest of a pipeline as it was") {
+TEST_CASE_FIXTURE(Fixture, "a refused request does not change the rest of a pipeline") {
   auto batch = store.pipeline();
   const auto before = batch.add("n", 1);
   CHECK(contains(error_of([&] { batch.set("k", std::string((std::size_t{8} << 20) + 1, 'v')); }),
@@ -74,7 +74,8 @@ TEST_CASE_FIXTURE(Fixture, "what is refused leaves the rest of a pipeline as it 
   CHECK(store.num_keys() == 1);
 }
 
-TEST_CASE_FIXTURE(Fixture, "more than both sides can hold passes through a pipeline") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a pipeline may have more requests and replies than both sides can buffer") {
   constexpr int kRequests = 10'000;
   const std::string large(8'000, 'x');  // 80 MB each way, against a server that holds 4 MB
   store.set("k", large);
@@ -87,11 +88,12 @@ TEST_CASE_FIXTURE(Fixture, "more than both sides can hold passes through a pipel
   CHECK(std::ranges::all_of(found, [&](const auto* value) { return *value == large; }));
 }
 
-TEST_CASE_FIXTURE(Fixture, "a pipeline over a lost connection keeps the answers it got") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a pipeline over a lost connection keeps the replies that it has received") {
   store.set("text", "no number");
   auto batch = store.pipeline();
   const auto answered = batch.add("n", 1);
-  batch.add("text", 1);  // ends the connection
+  batch.add("text", 1);  // closes the connection
   const auto never = batch.add("n", 1);
   CHECK(contains(error_of([&] { batch.run(kSoon); }), "connection: store at 127.0.0.1:"));
   CHECK(*answered == 1);

@@ -45,7 +45,7 @@ struct Fixture {
       world.say(agent, Report{failed, "report of " + std::to_string(agent)});
     }
   }
-  /// The round that all `agents` have heard of, by machine rank.
+  /// Checks that all `agents`, in order of machine rank, received the same round, and returns it.
   Round formed(const Ids& agents) {
     Round round;
     int rank = 0;
@@ -68,7 +68,7 @@ struct Fixture {
     formed(agents);
     world.forget_what_was_heard();
   }
-  /// What all `agents` hear next.
+  /// Checks that all `agents` receive the same message next, and returns it.
   template <typename Message>
   Message all_heard(const Ids& agents) {
     const auto first = world.heard<Message>(agents.front());
@@ -92,7 +92,7 @@ struct Static : Fixture {
 /// Two to four machines.
 struct Elastic : Fixture {
   Elastic() { terms = {.num_machines = 4, .min_machines = 2}; }
-  /// Runs a first round of fewer machines than possible.
+  /// Forms a first round of fewer machines than num_machines.
   void run_few(const Ids& agents) {
     enter(agents);
     world.wait(30s, agents);

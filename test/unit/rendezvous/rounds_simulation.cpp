@@ -34,7 +34,7 @@ void Simulation::found_jobs() {
     terms.min_machines =
         happens(2) ? terms.num_machines
                    : 1 + static_cast<int>(draw(static_cast<std::uint64_t>(terms.num_machines)));
-    if (machines_.size() > 100) {  // so many are never there all at once
+    if (machines_.size() > 100) {  // so many are hardly ever connected at the same time
       terms.num_machines = static_cast<int>(per_job);
       terms.min_machines = terms.num_machines / 2;
     }
@@ -70,7 +70,7 @@ void Simulation::run() {
   meddle();
   run_for(30s + up_to(300s));
   has_faults_ = false;
-  calm_from_ = now_ + 2min;  // by then all that faults have left behind is known
+  calm_from_ = now_ + 2min;  // the effects of all faults have been detected by then
   note("no more faults");
   Milliseconds longest = 0ms;
   for (const JobTimes& times : times_) {
@@ -93,7 +93,7 @@ Simulation::Milliseconds Simulation::up_to(Milliseconds most) {
   return Milliseconds(draw(static_cast<std::uint64_t>(most.count()) + 1));
 }
 
-/// Mostly short, sometimes long: so that one connection overtakes another.
+/// Mostly short, sometimes long, so that messages of one connection overtake those of another.
 Simulation::Milliseconds Simulation::latency() {
   return has_faults_ && happens(10) ? up_to(slowest_) : up_to(5ms);
 }
@@ -124,9 +124,9 @@ void Simulation::violated(const std::string& law) const {
   throw Violation(fmt::format("after {} events: {}", num_events_, law));
 }
 
-// The server and the wires.
+// The server and the network.
 
-/// Calls into Jobs; a good agent never does what would be a violation of the protocol.
+/// Calls Jobs. The simulated agents are correct, so an Error(protocol) is a violation.
 template <typename Call>
 void Simulation::on_server(Call call) {
   Outbox out;
@@ -134,7 +134,7 @@ void Simulation::on_server(Call call) {
   try {
     call(out);
   } catch (const std::exception& error) {
-    violated(std::string("the server takes it for a violation: ") + error.what());
+    violated(std::string("the server refuses a message of a correct agent: ") + error.what());
   }
   post(out);
   set_timer();
@@ -149,7 +149,7 @@ void Simulation::set_timer() {
   const auto delay = std::chrono::ceil<Milliseconds>(std::max(due, now_) - now_);
   after(delay, [this, due] {
     if (timer_at_ != due) {
-      return;  // set anew since
+      return;  // the timer was set again
     }
     timer_at_ = Time::max();
     if (now_ < server_stalled_until_) {
@@ -176,13 +176,13 @@ void Simulation::arrive_at_server(AgentId id) {
     return;
   }
   if (!message) {
-    note(fmt::format("server: agent {} has hung up", id));
+    note(fmt::format("server: agent {} has disconnected", id));
     seats_[id].is_gone = true;
     links_.erase(found);
     return on_server([&](Outbox& out) { jobs_.lose(id, "its connection has ended", now_, out); });
   }
   if (!std::holds_alternative<Beat>(*message)) {
-    note(fmt::format("server: agent {} says {}", id, kAgentWords.at(message->index())));
+    note(fmt::format("server: agent {} sends {}", id, kAgentWords.at(message->index())));
   }
   Seat& seat = seats_[id];
   if (seat.is_taken && std::holds_alternative<Report>(*message)) {
@@ -212,7 +212,7 @@ void Simulation::post(const Outbox& out) {
   }
 }
 
-/// A round is told to its machines one after the other, by rank.
+/// Checks the Formed messages of a round, which are sent in order of machine rank.
 void Simulation::check_round(const Outbox& out, std::size_t first) {
   const auto message_at = [&](std::size_t i) {
     std::string_view bytes = *out[i].frame;
@@ -220,7 +220,7 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
   };
   const ServerMessage message = message_at(first);
   if (!std::holds_alternative<Beat>(message) && !std::holds_alternative<Waiting>(message)) {
-    note(fmt::format("server: tells agent {} {}", out[first].to, kServerWords.at(message.index())));
+    note(fmt::format("server: sends agent {} {}", out[first].to, kServerWords.at(message.index())));
   }
   check_seat(out[first].to, message);
   const auto* formed = std::get_if<Formed>(&message);
@@ -245,20 +245,20 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
     violated(fmt::format("round {} follows round {}", round.round, last.round));
   }
   if (round.restart_count > terms.max_restarts) {
-    violated("more restarts than there are");
+    violated("more restarts than max_restarts");
   }
   last = {.round = round.round};
   for (int rank = 0; rank < round.num_machines(); ++rank) {
     const std::size_t at = first + static_cast<std::size_t>(rank);
     if (at >= out.size()) {
-      violated("a round lacks a machine");
+      violated("a machine of a round got no Formed message");
     }
     const ServerMessage other_message = message_at(at);
     const auto* other = std::get_if<Formed>(&other_message);
     Round expected = round;
     expected.machine_rank = rank;
     if (other == nullptr || other->round != expected) {
-      violated("the machines of a round do not see the same, or are no permutation");
+      violated("machines of a round received different rounds, or ranks are no permutation");
     }
     const AgentId id = out[at].to;
     const Link& link = links_.at(id);
@@ -266,14 +266,14 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
     if (machine.enter.run_id != head.enter.run_id ||
         machine.enter.machine.local_world_size !=
             round.local_world_sizes[static_cast<std::size_t>(rank)]) {
-      violated("a round has a machine that is another one");
+      violated("a round has the data of another machine");
     }
     if (terms.ranks_are_given && machine.enter.machine.machine_rank != rank) {
       violated("a machine did not get the rank that it brought");
     }
     Seat& seat = seats_[id];
     if (seat.is_taken || seat.is_gone) {
-      violated(fmt::format("agent {} is in two rounds, or gone", id));
+      violated(fmt::format("agent {} is in two rounds, or has disconnected", id));
     }
     seat.is_taken = true;
     last.agents.push_back(id);
@@ -283,13 +283,14 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
 void Simulation::check_seat(AgentId id, const ServerMessage& message) {
   Seat& seat = seats_[id];
   if (seat.is_gone) {
-    violated(fmt::format("agent {} is gone and told {}", id, kServerWords.at(message.index())));
+    violated(fmt::format("agent {} has disconnected and is sent {}", id,
+                         kServerWords.at(message.index())));
   }
   const auto* settled = std::get_if<Settled>(&message);
   if (settled != nullptr && settled->settlement.next == Settlement::Next::finished) {
     seat.is_taken = false;
   } else if (settled != nullptr && seat.is_taken) {
-    violated(fmt::format("agent {} is to join again and has not reported", id));
+    violated(fmt::format("agent {} is told to rejoin and has not reported", id));
   }
 }
 
@@ -317,9 +318,9 @@ void Simulation::arrive_at_agent(AgentId id) {
   hear(machine, *take_server_message(bytes));
 }
 
-// What must hold when all is quiet.
+// Properties that hold when nothing happens any more.
 
-/// Without faults every machine ends up in a round, or has heard why not, or waits for a place.
+/// Without faults every machine is in a round, has been told why not, or waits for a place.
 void Simulation::check_quiet() {
   for (std::size_t job = 0; job < terms_.size(); ++job) {
     std::map<State, int> count;
@@ -347,12 +348,12 @@ void Simulation::check_quiet() {
 void Simulation::check_over() {
   for (const Machine& machine : machines_) {
     if (machine.state != State::off && machine.state != State::finished) {
-      violated(fmt::format("{} is {} when all is over", machine.enter.machine.host,
+      violated(fmt::format("{} is {} at the end of the simulation", machine.enter.machine.host,
                            name_of(machine.state)));
     }
   }
   if (jobs_.size() != 0 || jobs_.next_deadline() != Time::max()) {
-    violated(fmt::format("{} jobs are not forgotten", jobs_.size()));
+    violated(fmt::format("{} jobs are not deleted", jobs_.size()));
   }
 }
 

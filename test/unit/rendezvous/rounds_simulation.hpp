@@ -18,62 +18,64 @@
 
 namespace acc::rendezvous::rounds::test {
 
-/// A law that the machines of a simulation have seen broken.
+/// A property that does not hold in a simulation.
 struct Violation : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// `Jobs`, the object that the daemon runs, in a world of machines that come, crash, hang, are cut
-/// off, fail, succeed and are stopped, with every message on its way for a random time. What
-/// happens follows from the seed alone. Throws Violation.
+/// Simulates `Jobs`, the object that the daemon runs, with machines that start, crash, hang, lose
+/// their network, fail, succeed and are stopped. Every message has a random latency. The seed
+/// determines everything that happens. Throws Violation.
 class Simulation {
  public:
   using Milliseconds = JobTimes::Milliseconds;
 
   Simulation(std::uint64_t seed, int num_machines);
-  /// Faults for a while; then none, until all is quiet; then all workers succeed.
+  /// Runs with faults for a while, then without until nothing happens any more; then all workers
+  /// succeed.
   void run();
 
   void keep_log() { keeps_log_ = true; }
   [[nodiscard]] const std::vector<std::string>& log() const { return log_; }
-  /// What the server has been told: messages, ends of connections, the time.
+  /// Number of events of the server: messages, ends of connections, deadlines.
   [[nodiscard]] std::uint64_t num_events() const { return num_events_; }
   [[nodiscard]] std::uint64_t num_rounds() const { return num_rounds_; }
 
  private:
   enum class State {
-    off,       ///< has not been started, or has crashed
+    off,       ///< not started, or crashed
     waiting,   ///< has asked for a place
     running,   ///< its workers run
-    ending,    ///< its workers are being ended
-    reported,  ///< waits for the settlement
-    between,   ///< will join again
-    alone,     ///< its workers are being ended, its connection is lost
-    finished,  ///< has heard that it is over
+    ending,    ///< its workers are being stopped
+    reported,  ///< waits for the round result
+    between,   ///< will rejoin
+    alone,     ///< its workers are being stopped, its connection is lost
+    finished,  ///< was told that the job is over
   };
   struct Machine {
     int job = 0;
     Enter enter;
     State state = State::off;
-    std::uint64_t turn = 0;  ///< counts changes of state: what was planned in another is void
+    /// Number of changes of state: steps that were planned before the last change are void.
+    std::uint64_t turn = 0;
     AgentId link = 0;
     Milliseconds silence_limit{};
     Time last_heard{};
     Time frozen_until{};
     bool succeeded = false;
-    bool last_end = false;  ///< has heard that no round will follow
+    bool last_end = false;  ///< was told that no round follows
   };
-  /// A connection. What is on its way arrives in order; the empty message is its end.
+  /// A connection. Messages in transit arrive in order; the empty message is the end.
   struct Link {
     int machine = 0;
-    bool is_cut = false;  ///< nothing arrives any more, and nobody knows
+    bool is_cut = false;  ///< nothing arrives any more, and neither side knows
     bool server_has_closed = false;
     std::deque<std::optional<AgentMessage>> to_server{};
     std::deque<std::shared_ptr<const std::string>> to_agent{};
   };
-  /// What the server must know of an agent.
+  /// State of an agent that the server must respect.
   struct Seat {
-    bool is_taken = false;  ///< in a round that it has not reported from
+    bool is_taken = false;  ///< in a round for which it has not reported
     bool is_gone = false;
   };
   struct Gathered {
@@ -90,10 +92,11 @@ class Simulation {
     }
   };
 
-  // Chance.
+  // Random numbers.
   std::uint64_t draw(std::uint64_t below) { return chance_() % below; }
   bool happens(int in) { return draw(static_cast<std::uint64_t>(in)) == 0; }
-  /// What ends a round is as likely in a large world as in a small one.
+  /// For faults that end a round: per machine less likely in a larger simulation, so that rounds
+  /// end equally often.
   bool happens_to_one_of(int in) {
     return happens(in * std::max(1, static_cast<int>(machines_.size()) / 8));
   }
@@ -106,7 +109,7 @@ class Simulation {
   void note(const std::string& what);
   [[noreturn]] void violated(const std::string& law) const;
 
-  // The server and the wires.
+  // The server and the network.
   void found_jobs();
   void arrive_at_server(AgentId id);
   void arrive_at_agent(AgentId id);

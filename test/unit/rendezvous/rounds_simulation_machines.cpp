@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-// The machines of a simulation, and what befalls them.
+// The machines of a simulation, and their faults.
 namespace acc::rendezvous::rounds::test {
 namespace {
 
@@ -23,7 +23,7 @@ std::string_view Simulation::name_of(State state) {
   return kNames.at(static_cast<std::size_t>(state));
 }
 
-// A machine, as the launcher's agent behaves.
+// A machine, which behaves like the launcher's agent.
 
 void Simulation::change(Machine& machine, State state) {
   note(fmt::format("{} is {}", machine.enter.machine.host, name_of(state)));
@@ -53,14 +53,14 @@ void Simulation::start(Machine& machine) {
   watch(machine, machine.link, kWelcomeLimit);
 }
 
-/// The server's silence, and against its own.
+/// Sends heartbeats, and checks the heartbeat timeout of the server.
 void Simulation::watch(Machine& machine, AgentId link, Milliseconds limit) {
   if (machine.link != link || limit != machine.silence_limit) {
     return;
   }
   if (now_ >= machine.frozen_until) {
     if (now_ - machine.last_heard >= limit) {
-      note(machine.enter.machine.host + " hears nothing from the server");
+      note(machine.enter.machine.host + " has received no heartbeat from the server");
       return lose_server(machine);
     }
     if (limit != kWelcomeLimit) {
@@ -86,7 +86,7 @@ void Simulation::hang_up(Machine& machine) {
 void Simulation::hear(Machine& machine, ServerMessage message) {
   if (machine.state == State::finished && !std::holds_alternative<Beat>(message) &&
       !std::holds_alternative<Dropped>(message)) {
-    violated(machine.enter.machine.host + " has heard the last word, and then another");
+    violated(machine.enter.machine.host + " received a message after the last one");
   }
   if (const auto* welcome = std::get_if<Welcome>(&message)) {
     machine.silence_limit = welcome->silence_limit;
@@ -100,7 +100,7 @@ void Simulation::hear(Machine& machine, ServerMessage message) {
   } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
     note(machine.enter.machine.host + " is dropped: " + dropped->reason);
     if (dropped->why == Dropped::Why::lost && now_ >= calm_from_) {
-      violated(machine.enter.machine.host + " beats and is taken for lost");
+      violated(machine.enter.machine.host + " sends heartbeats and is dropped as lost");
     }
     if (dropped->why != Dropped::Why::lost) {
       change(machine, State::finished);
@@ -109,7 +109,7 @@ void Simulation::hear(Machine& machine, ServerMessage message) {
   }
 }
 
-/// Users start what has ended again.
+/// A user starts a job that has ended again.
 void Simulation::hang_up_and_restart(Machine& machine) {
   hang_up(machine);
   if (has_faults_ && happens(2)) {
@@ -142,7 +142,7 @@ void Simulation::hear_ends(Machine& machine, const AttemptEnd& end) {
                            machine.state == State::reported;
   const bool explains_failures = end.restarts && end.cause == AttemptEnd::Cause::membership;
   if (!is_in_round || (machine.last_end && !explains_failures)) {
-    violated(machine.enter.machine.host + " hears of an end and is in no round, or knew it");
+    violated(machine.enter.machine.host + " received Ends without a round, or twice");
   }
   machine.last_end = !end.restarts;
   if (machine.state == State::running) {
@@ -160,12 +160,12 @@ void Simulation::hear_settled(Machine& machine, const Settlement& settlement) {
     violated(machine.enter.machine.host + " is to join again, and has not reported or was over");
   }
   change(machine, State::between);
-  if (!has_faults_ || !happens_to_one_of(50)) {  // else it hangs
+  if (!has_faults_ || !happens_to_one_of(50)) {  // otherwise it hangs
     plan(machine, up_to(500ms), &Simulation::rejoin);
   }
 }
 
-/// Ends its workers, then looks for the server again.
+/// Ends its workers, then connects again.
 void Simulation::lose_server(Machine& machine) {
   hang_up(machine);
   if (machine.state == State::finished) {
@@ -211,7 +211,7 @@ void Simulation::meddle() {
   }
   if (happens(40)) {
     const Milliseconds pause = happens(2) ? up_to(10s) : up_to(200ms);
-    note(fmt::format("the server stands still for {} ms", pause.count()));
+    note(fmt::format("the server is suspended for {} ms", pause.count()));
     server_stalled_until_ = now_ + pause;
   } else if (happens(200)) {
     note("an hour is skipped");
@@ -237,7 +237,7 @@ void Simulation::disturb(Machine& machine) {
   const auto link = links_.find(machine.link);
   switch (draw(10)) {
     case 0:
-    case 1:  // a new process, mostly where the last one is gone
+    case 1:  // a new process, usually after the last one has ended
       if (!is_on) {
         note(host + " is started");
         hang_up(machine);
@@ -293,7 +293,7 @@ void Simulation::disturb(Machine& machine) {
   }
 }
 
-/// Somebody wants its end.
+/// A user or the system stops the machine.
 void Simulation::stop(Machine& machine) {
   const bool is_in_round = machine.state == State::running || machine.state == State::ending ||
                            machine.state == State::reported || machine.state == State::between;

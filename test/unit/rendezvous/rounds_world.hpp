@@ -13,7 +13,7 @@
 
 namespace acc::rendezvous::rounds::test {
 
-/// Jobs without sockets: what each agent has heard, by agent, and time that only a test moves.
+/// Jobs without sockets: the messages to each agent, and a clock that only the test advances.
 class World {
  public:
   void say(AgentId agent, AgentMessage message) {
@@ -26,8 +26,8 @@ class World {
     jobs_.lose(agent, why, now_, out);
     deliver(out);
   }
-  /// Every deadline on the way is met, as a server does that never stands still. The agents in
-  /// `alive` beat.
+  /// Advances the time and meets every deadline, like a server that is never delayed. The agents in
+  /// `alive` send heartbeats.
   void wait(JobTimes::Milliseconds time, const std::vector<AgentId>& alive = {}) {
     const Time end = now_ + time;
     const auto beat = [&] {
@@ -47,24 +47,24 @@ class World {
       beat();
     }
   }
-  /// The server stands still for so long.
+  /// Advances the time without the server, as if it was suspended.
   void stall(JobTimes::Milliseconds time) {
     now_ += time;
     pass();
   }
 
-  /// The next message that `agent` has not looked at, as a `Message`; fails the test where it is
-  /// another one or none.
+  /// Returns the next message to `agent`, which must be a `Message`; fails the test if it is
+  /// another one or if there is none.
   template <typename Message>
   Message heard(AgentId agent) {
     const auto message = next(agent);
-    REQUIRE_MESSAGE(message.has_value(), "agent " << agent << " has heard nothing");
+    REQUIRE_MESSAGE(message.has_value(), "agent " << agent << " has received no message");
     const auto* wanted = std::get_if<Message>(&*message);
     REQUIRE_MESSAGE(wanted != nullptr,
                     "agent " << agent << " has heard message " << message->index());
     return *wanted;
   }
-  /// The next message of any kind, if there is one.
+  /// Returns the next message to an agent, of any type, if there is one.
   std::optional<ServerMessage> next(AgentId agent) {
     auto& inbox = inboxes_[agent];
     if (inbox.empty()) {

@@ -38,7 +38,7 @@ rounds::Enter first(std::chrono::milliseconds heartbeat) {
   return enter;
 }
 
-TEST_CASE("no agent is taken for silent because the server was held up") {
+TEST_CASE("an agent is not dropped as silent because the server was delayed") {
   ServerThread server;
   RawClient agent(server.port());
   constexpr auto kHeartbeat = 500ms;
@@ -54,14 +54,14 @@ TEST_CASE("no agent is taken for silent because the server was held up") {
   CHECK(std::holds_alternative<rounds::Beat>(next_message(agent)));
 }
 
-TEST_CASE("stop waits for an agent to take what it was sent, within a limit") {
+TEST_CASE("stop waits for an agent to read its messages, within a limit") {
   for (const auto limit : {std::chrono::milliseconds(1h), 50ms}) {
     ServerThread server({.stop_timeout = limit});
     auto agent = std::make_unique<RawClient>(server.port());
     agent->send(std::string(rounds::kHello));
     RawClient other(server.port());
     other.send(validate());
-    CHECK(other.replies(0).empty());  // the agent, who came before, is known
+    CHECK(other.replies(0).empty());  // the agent connected before and is known now
     std::atomic<bool> has_stopped = false;
     std::thread stopper([&] {
       server.stop();
@@ -77,7 +77,7 @@ TEST_CASE("stop waits for an agent to take what it was sent, within a limit") {
   }
 }
 
-TEST_CASE("nobody waits for an agent that is taken for dead") {
+TEST_CASE("stop does not wait for an agent that is considered dead") {
   ServerThread server({.stop_timeout = 1h});
   RawClient agent(server.port());
   agent.send(hello(first(100ms)));
@@ -91,7 +91,7 @@ TEST_CASE("nobody waits for an agent that is taken for dead") {
   CHECK(agent.read_to_end().empty());
 }
 
-TEST_CASE("an agent that is refused hears why, whatever it still says") {
+TEST_CASE("a refused agent receives the reason, whatever it still sends") {
   ServerThread server;
   RawClient agent(server.port());
   rounds::Enter enter = first(1s);
@@ -102,7 +102,7 @@ TEST_CASE("an agent that is refused hears why, whatever it still says") {
   CHECK(agent.read_to_end().empty());
 }
 
-/// `agent` becomes one of a job at `server`, which the calling thread runs.
+/// Lets `agent` join a job at `server`, which the calling thread runs.
 void enter(RawClient& agent, const Server& server, boost::asio::io_context& io) {
   agent.send(hello(first(1h)));
   while (server.num_jobs() == 0) {
@@ -110,7 +110,7 @@ void enter(RawClient& agent, const Server& server, boost::asio::io_context& io) 
   }
 }
 
-TEST_CASE("a server that has retired may be destroyed by whom it tells") {
+TEST_CASE("a retired server may be destroyed by its callback") {
   boost::asio::io_context io;
   auto server = std::make_unique<Server>(io, "127.0.0.1", 0);
   RawClient agent(server->port());
@@ -122,7 +122,7 @@ TEST_CASE("a server that has retired may be destroyed by whom it tells") {
   CHECK_FALSE(server);
 }
 
-TEST_CASE("a server that is destroyed before its agents have gone tells nobody") {
+TEST_CASE("a server that is destroyed before its agents disconnect does not call back") {
   boost::asio::io_context io;
   auto server = std::make_unique<Server>(io, "127.0.0.1", 0);
   RawClient agent(server->port());

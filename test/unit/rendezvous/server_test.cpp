@@ -23,7 +23,7 @@ using test::validate;
 using wire::Opcode;
 using namespace std::chrono_literals;
 
-TEST_CASE("commands may arrive byte by byte, the handshake too") {
+TEST_CASE("commands may arrive byte by byte, including the handshake") {
   ServerThread server;
   RawClient client(server.port());
   const std::string bytes = validate() + ping(7) +
@@ -37,7 +37,7 @@ TEST_CASE("commands may arrive byte by byte, the handshake too") {
   CHECK(client.replies(4 + value.size()) == pong(7) + value);
 }
 
-TEST_CASE("fifty thousand pipelined commands are answered in order") {
+TEST_CASE("replies to 50,000 pipelined commands are in order") {
   ServerThread server;
   RawClient client(server.port());
   std::string requests = validate();
@@ -52,7 +52,7 @@ TEST_CASE("fifty thousand pipelined commands are answered in order") {
   CHECK(same);
 }
 
-TEST_CASE("a large MULTI_SET arrives whole while others are served") {
+TEST_CASE("a large MULTI_SET takes effect as a whole, and other clients are served meanwhile") {
   ServerThread server;
   RawClient big(server.port());
   RawClient other(server.port());
@@ -65,7 +65,7 @@ TEST_CASE("a large MULTI_SET arrives whole while others are served") {
   const std::size_t almost = bytes.size() - 1;
   big.send(bytes.substr(0, almost));
   other.send(validate() + encoded({.opcode = Opcode::num_keys}));
-  CHECK(other.replies(8) == std::string(8, '\0'));  // all or nothing
+  CHECK(other.replies(8) == std::string(8, '\0'));  // none of the keys is stored yet
   big.send(bytes.substr(almost));
   CHECK(big.replies(0).empty());
   other.send(encoded({.opcode = Opcode::get, .keys = {"/15"}}));
@@ -74,14 +74,15 @@ TEST_CASE("a large MULTI_SET arrives whole while others are served") {
   CHECK(other.replies(expected.size()) == expected);
 }
 
-TEST_CASE("a client that does not read stops being read") {
+TEST_CASE("requests of a client that does not read its replies are not read") {
   ServerThread server({.max_unread_bytes = 64 * 1024});
   RawClient greedy(server.port());
   std::string value(std::size_t{1} << 20, 'v');
   greedy.send(validate() + encoded({.opcode = Opcode::set, .keys = {"/k"}, .values = {value}}));
   CHECK(greedy.replies(0).empty());
 
-  // 20 bytes ask for a mebibyte: what the sockets buffer is soon full, and then sending must stop.
+  // A request of 20 bytes has a reply of 1 MiB: the socket buffers are soon full, then the server
+  // must stop reading.
   const std::string get = encoded({.opcode = Opcode::get, .keys = {std::string("/k")}});
   std::string gets;
   for (int i = 0; i < 100'000; ++i) {
@@ -103,7 +104,7 @@ TEST_CASE("a client that does not read stops being read") {
   std::string expected;
   wire::put_bytes(expected, value);
   for (int i = 0; i < 20; ++i) {
-    REQUIRE(greedy.read(expected.size()) == expected);  // goes on where it stopped
+    REQUIRE(greedy.read(expected.size()) == expected);  // continues where it stopped
   }
 }
 
@@ -121,7 +122,7 @@ TEST_CASE("a thousand waiters are released by one SET") {
     waiter.send(validate() + encoded({.opcode = Opcode::wait, .keys = {"/go"}}));
     CHECK(waiter.replies(0).empty());
   }
-  waiters.pop_front();  // a dead one hinders nobody
+  waiters.pop_front();  // a closed one does not affect the others
   RawClient setter(server.port());
   setter.send(validate() + encoded({.opcode = Opcode::set, .keys = {"/go"}, .values = {""}}));
   CHECK(setter.replies(0).empty());
@@ -140,14 +141,14 @@ TEST_CASE("a violation ends its own connection only, after the earlier replies")
   CHECK(good.replies(0).empty());
 }
 
-TEST_CASE("who speaks another protocol is closed at the first byte") {
+TEST_CASE("a client of another protocol is disconnected at the first byte") {
   ServerThread server;
   RawClient http(server.port());
   http.send("G");
   CHECK(http.read_to_end().empty());
 }
 
-TEST_CASE("a silent connection is closed at the handshake limit, a validated one is not") {
+TEST_CASE("a silent connection is closed at the handshake timeout, a validated one is not") {
   ServerThread server({.handshake_timeout = 50ms});
   RawClient validated(server.port());
   validated.send(validate());
@@ -157,7 +158,7 @@ TEST_CASE("a silent connection is closed at the handshake limit, a validated one
   CHECK(validated.replies(0).empty());
 }
 
-TEST_CASE("a peer that sends no more is still answered, and then closed") {
+TEST_CASE("a client that closes its sending side still receives its replies") {
   ServerThread server;
   const std::string value(std::size_t{4} << 20, 'v');
   RawClient client(server.port());
@@ -172,7 +173,7 @@ TEST_CASE("a peer that sends no more is still answered, and then closed") {
   CHECK(client.read_to_end() == expected);
 }
 
-TEST_CASE("while one client's large request comes in, others are served") {
+TEST_CASE("other clients are served while a large request arrives") {
   ServerThread server;
   RawClient big(server.port());
   RawClient other(server.port());
@@ -196,7 +197,7 @@ TEST_CASE("while one client's large request comes in, others are served") {
   CHECK(other.replies(8) == std::string("\0\x10\0\0\0\0\0\0", 8));
 }
 
-TEST_CASE("who breaks a limit loses his own connection only") {
+TEST_CASE("a client that exceeds a limit loses only its own connection") {
   struct Case {
     ServerOptions options;
     std::string bytes;
@@ -227,7 +228,7 @@ TEST_CASE("who breaks a limit loses his own connection only") {
   }
 }
 
-TEST_CASE("where all have too much buffered, the one with most makes room") {
+TEST_CASE("when too much is buffered, the client with the largest share is disconnected") {
   ServerThread server({.max_buffered_bytes = 100'000});
   const std::string frame = set("/k", std::string(90'000, 'v'));
   RawClient good(server.port());
@@ -239,7 +240,7 @@ TEST_CASE("where all have too much buffered, the one with most makes room") {
   CHECK(good.replies(0).empty());
 }
 
-TEST_CASE("unread replies count as buffered, and are given up with their client") {
+TEST_CASE("unread replies count as buffered, and are released with their client") {
   ServerThread server({.max_buffered_bytes = std::size_t{8} << 20});
   RawClient good(server.port());
   const std::string value(std::size_t{4} << 20, 'v');
@@ -250,14 +251,14 @@ TEST_CASE("unread replies count as buffered, and are given up with their client"
     greedy.emplace_back(server.port(), "127.0.0.1", 4096).send(validate() + get("/k") + get("/k"));
   }
   std::size_t left = greedy.size();
-  while (left == greedy.size()) {  // until one has been closed
+  while (left == greedy.size()) {  // until one has been disconnected
     server.run([&](Server& running) { left = running.num_connections() - 1; });
   }
   good.send(get("/k"));
   CHECK(good.replies(8 + value.size()) == sized(value));
 }
 
-TEST_CASE("clients beyond the limit are turned away, and let in when there is room") {
+TEST_CASE("clients beyond max_connections are refused, and accepted when there is room") {
   ServerThread server({.max_connections = 2});
   std::deque<RawClient> clients;
   for (int i = 0; i < 2; ++i) {
@@ -277,7 +278,7 @@ TEST_CASE("clients beyond the limit are turned away, and let in when there is ro
   CHECK(next.replies(0).empty());
 }
 
-TEST_CASE("without descriptors clients wait, and are let in when there are some") {
+TEST_CASE("without free descriptors clients wait, and are accepted when there are some") {
   ServerThread server;
   RawClient first(server.port());
   first.send(validate());
@@ -307,7 +308,7 @@ TEST_CASE("without descriptors clients wait, and are let in when there are some"
   close(second);
 }
 
-TEST_CASE("an idle store forgets its keys, one in use does not") {
+TEST_CASE("an idle store deletes its keys, one in use does not") {
   ServerThread server({.idle_timeout = 50ms});
   const auto num_keys = [&] {
     RawClient client(server.port());
@@ -319,7 +320,7 @@ TEST_CASE("an idle store forgets its keys, one in use does not") {
     client.send(validate() + set("/k", "v"));
     CHECK(client.replies(0).empty());
     pollfd nothing{};
-    poll(&nothing, 0, 200);  // longer than an idle store would keep it
+    poll(&nothing, 0, 200);  // longer than the idle timeout
     CHECK(num_keys() == 1);
   }
   while (num_keys() != 0) {
@@ -328,7 +329,7 @@ TEST_CASE("an idle store forgets its keys, one in use does not") {
   }
 }
 
-TEST_CASE("renew_store closes its clients and forgets their keys") {
+TEST_CASE("renew_store disconnects the store's clients and deletes all keys") {
   ServerThread server;
   RawClient client(server.port());
   client.send(validate() + set("/k", "v"));
@@ -340,7 +341,7 @@ TEST_CASE("renew_store closes its clients and forgets their keys") {
   CHECK(next.replies(8) == std::string(8, '\0'));
 }
 
-TEST_CASE("stop delivers what was answered, a release too, and then closes") {
+TEST_CASE("stop delivers queued replies, including releases, and then closes") {
   ServerThread server;
   RawClient waiter(server.port());
   waiter.send(validate() + encoded({.opcode = Opcode::barrier, .keys = {"/b"}, .number = 2}));
@@ -353,7 +354,7 @@ TEST_CASE("stop delivers what was answered, a release too, and then closes") {
   CHECK(last.read_to_end().empty());
 }
 
-TEST_CASE("a server may go away before its io_context, with clients connected") {
+TEST_CASE("a server may be destroyed before its io_context, with clients connected") {
   boost::asio::io_context io;
   auto server = std::make_unique<Server>(io, "127.0.0.1", 0);
   RawClient client(server->port());

@@ -24,7 +24,7 @@ Keys sorted(Keys keys) {
   return keys;
 }
 
-/// Runs `body` on each kind of store; what it expects is the contract of Store.
+/// Runs `body` on each kind of store. It checks the contract of Store.
 void on_each_store(const std::function<void(Store&)>& body) {
   SUBCASE("HashStore") {
     HashStore store;
@@ -93,7 +93,7 @@ TEST_CASE("a store handles many keys at once") {
   });
 }
 
-TEST_CASE("values that are asked for together are waited for") {
+TEST_CASE("multi_get waits for all of its keys") {
   on_each_store([](Store& store) {
     store.set("a", "1");
     CHECK(contains(error_of([&] { store.multi_get(Keys{"a", "b"}, 1ms); }), "timeout: "));
@@ -103,7 +103,7 @@ TEST_CASE("values that are asked for together are waited for") {
   });
 }
 
-TEST_CASE("a queue gives each value once, in order") {
+TEST_CASE("a queue returns each value once, in order") {
   on_each_store([](Store& store) {
     CHECK(store.queue_len("q") == 0);
     CHECK(store.try_queue_pop("q") == std::nullopt);
@@ -116,7 +116,7 @@ TEST_CASE("a queue gives each value once, in order") {
   });
 }
 
-TEST_CASE("a queue with a value is waited for like a key, and is none") {
+TEST_CASE("wait accepts a non-empty queue like a key, but it is not a key") {
   on_each_store([](Store& store) {
     store.queue_push("q", "x");
     CHECK(store.check(Keys{"q"}));
@@ -165,7 +165,7 @@ TEST_CASE("several consumers share a queue") {
   });
 }
 
-TEST_CASE("nobody leaves a barrier before all have come") {
+TEST_CASE("no client leaves a barrier before all have entered it") {
   constexpr int kSize = 5;
   on_each_store([](Store& store) {
     std::atomic<int> arrived = 0;
@@ -180,12 +180,12 @@ TEST_CASE("nobody leaves a barrier before all have come") {
     }
     members.clear();
     CHECK(too_early == 0);
-    store.barrier("b", kSize, 0ms);  // used up: open for good
+    store.barrier("b", kSize, 0ms);  // a used barrier stays open
     store.barrier("alone", 1, 0ms);
   });
 }
 
-TEST_CASE("a barrier that times out names its key and counts who gave up") {
+TEST_CASE("a barrier that times out names its key and still counts the client") {
   on_each_store([](Store& store) {
     const std::string error = error_of([&] { store.barrier("b", 2, 1ms); });
     CAPTURE(error);
@@ -195,7 +195,7 @@ TEST_CASE("a barrier that times out names its key and counts who gave up") {
   });
 }
 
-TEST_CASE("what no store takes is refused and changes nothing") {
+TEST_CASE("an invalid argument is refused and changes nothing") {
   const std::string long_key(8191, 'k');
   const std::string long_value(std::size_t{8} << 20, 'v');
   on_each_store([&](Store& store) {
@@ -264,7 +264,7 @@ TEST_CASE("a clone in another thread releases a waiter") {
   });
 }
 
-TEST_CASE("eight threads count to eight thousand") {
+TEST_CASE("concurrent additions of eight threads are all counted") {
   on_each_store([](Store& store) {
     std::vector<std::thread> threads;
     for (int i = 0; i < 8; ++i) {
@@ -281,7 +281,7 @@ TEST_CASE("eight threads count to eight thousand") {
   });
 }
 
-TEST_CASE("prefixes are joined as torch joins them") {
+TEST_CASE("prefixes are joined as in PyTorch") {
   auto store = std::make_shared<HashStore>();
   PrefixStore outer("outer", std::make_shared<PrefixStore>("inner", store));
   outer.set("k", "1");
@@ -291,7 +291,7 @@ TEST_CASE("prefixes are joined as torch joins them") {
   CHECK(store->get("p//k", kSoon) == "2");
 }
 
-TEST_CASE("adding to what is no number is refused") {
+TEST_CASE("adding to a value that is not a number is refused") {
   HashStore store;
   store.set("k", "abc");
   CHECK(contains(error_of([&] { store.add("k", 1); }), "protocol: store key 'k' holds 'abc'"));

@@ -30,10 +30,10 @@ namespace acc::rendezvous::test {
 
 using namespace std::chrono_literals;
 
-/// A bound on what must come; never how long a test takes.
+/// Upper bound of waits for events that must happen; a test that passes does not take that long.
 inline constexpr auto kSoon = 30s;
 
-/// A server on its own thread and a free port of 127.0.0.1.
+/// A server on a separate thread and a free port of 127.0.0.1.
 class ServerThread {
  public:
   explicit ServerThread(ServerOptions options = {}, const std::string& host = "127.0.0.1")
@@ -57,7 +57,7 @@ class ServerThread {
     done.get_future().get();
   }
 
-  /// Graceful; returns when the server has no work left.
+  /// Stops gracefully; returns when the server has no work left.
   void stop() {
     if (thread_.joinable()) {
       boost::asio::post(io_, [this] { server_->stop(); });
@@ -100,20 +100,20 @@ inline std::string set(const std::string& key, const std::string& value) {
   return encoded({.opcode = wire::Opcode::set, .keys = {key}, .values = {value}});
 }
 
-/// As it comes in a reply.
+/// Encodes a value as in a reply.
 inline std::string sized(const std::string& value) {
   std::string bytes;
   wire::put_bytes(bytes, value);
   return bytes;
 }
 
-/// A peer that sends any bytes it likes; each read gives up after `kSoon`.
+/// A client that sends arbitrary bytes; each read has the timeout `kSoon`.
 class RawClient {
  public:
   using tcp = boost::asio::ip::tcp;
 
-  /// `receive_buffer`: bytes that the kernel takes for a client that does not read; 0: as it likes,
-  /// up to many MiB.
+  /// `receive_buffer`: bytes that the kernel buffers for a client that does not read; 0: its
+  /// default, up to many MiB.
   explicit RawClient(std::uint16_t port, const std::string& host = "127.0.0.1",
                      int receive_buffer = 0) {
     const tcp::endpoint server(boost::asio::ip::make_address(host), port);
@@ -124,7 +124,7 @@ class RawClient {
     socket_.connect(server);
     socket_.set_option(tcp::no_delay(true));
   }
-  /// Of a Unix socket.
+  /// Connects to a Unix socket.
   explicit RawClient(const std::string& path) {
     socket_.connect(boost::asio::local::stream_protocol::endpoint(path));
   }
@@ -143,7 +143,7 @@ class RawClient {
     return bytes;
   }
 
-  /// Everything until the server closes.
+  /// Returns all bytes until the server closes.
   std::string read_to_end() {
     std::string bytes;
     closed_ = false;
@@ -154,7 +154,7 @@ class RawClient {
     return bytes;
   }
 
-  /// All replies up to now: what comes before the answer to a PING.
+  /// Returns all replies up to now: the bytes before the reply to a PING.
   std::string replies(std::size_t expected) {
     send(ping(0xABCDEF01));
     const std::string bytes = read(expected + 4);
@@ -163,7 +163,7 @@ class RawClient {
     return bytes.substr(0, expected);
   }
 
-  /// Sends no more, and still reads.
+  /// Closes the sending side; the client can still read.
   void half_close() { socket_.shutdown(tcp::socket::shutdown_send); }
 
   [[nodiscard]] int fd() { return socket_.native_handle(); }
@@ -183,7 +183,7 @@ class RawClient {
   bool closed_ = false;
 };
 
-/// The message of the acc::Error that `call` throws, preceded by its code.
+/// Returns the message of the acc::Error that `call` throws, with its code in front.
 template <typename Call>
 std::string error_of(Call&& call) {
   try {

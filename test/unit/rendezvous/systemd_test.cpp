@@ -23,13 +23,13 @@ class Manager {
 
   [[nodiscard]] std::string path() const { return (folder_.path() / "notify").string(); }
 
-  /// The first message from now on that has `part`.
+  /// Returns the next message that contains `part`.
   std::string hear(const std::string& part) { return hear_on(socket_, part); }
 
   static std::string hear_on(const UniqueFd& socket, const std::string& part) {
     for (;;) {
       pollfd event{socket.get(), POLLIN, 0};
-      REQUIRE_MESSAGE(::poll(&event, 1, 30'000) == 1, "heard no ", part);
+      REQUIRE_MESSAGE(::poll(&event, 1, 30'000) == 1, "received no ", part);
       std::string text(4096, '\0');
       text.resize(static_cast<std::size_t>(::recv(socket.get(), text.data(), text.size(), 0)));
       if (contains(text, part)) {
@@ -43,13 +43,13 @@ class Manager {
   UniqueFd socket_;
 };
 
-TEST_CASE("the service manager hears when it serves, how it is, and when it stops") {
+TEST_CASE("the service manager receives READY, STATUS and STOPPING") {
   Manager manager;
   const acc::test::TemporaryFolder folder;
   const std::string port_file = folder.path() / "port";
   Daemon daemon({"--port", "0", "--port_file", port_file}, {{"NOTIFY_SOCKET", manager.path()}});
   CHECK(manager.hear("READY=1") == "READY=1\nSTATUS=jobs 0, connections 0, keys 0");
-  const std::string address = test::text_of(port_file);  // complete, for who starts after READY
+  const std::string address = test::text_of(port_file);  // complete when READY arrives
   RawClient client(static_cast<std::uint16_t>(std::stoi(address.substr(address.find(':') + 1))));
   client.send(validate());
   client.replies(0);
@@ -59,7 +59,7 @@ TEST_CASE("the service manager hears when it serves, how it is, and when it stop
   CHECK(daemon.wait() == 0);
 }
 
-TEST_CASE("a name without a file is a service manager's address too") {
+TEST_CASE("the service manager's address may be an abstract name") {
   const std::string name = "@acc-rendezvous-test-" + std::to_string(::getpid());
   sockaddr_un address = test::unix_address(name);
   address.sun_path[0] = '\0';
@@ -70,7 +70,7 @@ TEST_CASE("a name without a file is a service manager's address too") {
   CHECK(contains(Manager::hear_on(socket, "READY=1"), "STATUS="));
 }
 
-TEST_CASE("it feeds the watchdog that is meant for it, while it serves") {
+TEST_CASE("the daemon feeds the watchdog that is meant for it, while it serves") {
   Manager manager;
   Daemon daemon({"--port", "0"}, {{"NOTIFY_SOCKET", manager.path()}, {"WATCHDOG_USEC", "20000"}});
   manager.hear("READY=1");
@@ -89,7 +89,7 @@ TEST_CASE("it feeds the watchdog that is meant for it, while it serves") {
   CHECK(other.hear("") == "STATUS=jobs 0, connections 1, keys 0");
 }
 
-TEST_CASE("a service manager that does not listen stops nothing") {
+TEST_CASE("a service manager that does not listen does not stop the daemon") {
   Daemon daemon({"--port", "0"}, {{"NOTIFY_SOCKET", "/nowhere/notify"}});
   daemon.port();
   daemon.wait_for_text("cannot tell the service manager");
@@ -118,10 +118,10 @@ UniqueFd listening_tcp(std::uint16_t& port) {
   return socket;
 }
 
-TEST_CASE("sockets that the service manager bound are served") {
+TEST_CASE("the daemon serves sockets that the service manager has bound") {
   std::uint16_t port = 0;
   const UniqueFd socket = listening_tcp(port);
-  RawClient early(port);  // before the daemon is there
+  RawClient early(port);  // before the daemon has started
   Program daemon = with_inherited(socket, "$$");
   daemon.wait_for_text("listening on 127.0.0.1:" + std::to_string(port) + "\n");
   early.send(validate());
@@ -133,7 +133,7 @@ TEST_CASE("sockets that the service manager bound are served") {
   REQUIRE(::prctl(PR_SET_NAME, "daemon_test") == 0);
 }
 
-TEST_CASE("sockets for another process are none of ours") {
+TEST_CASE("inherited sockets for another process are ignored") {
   std::uint16_t port = 0;
   const UniqueFd socket = listening_tcp(port);
   Program daemon = with_inherited(socket, "1");
@@ -141,7 +141,7 @@ TEST_CASE("sockets for another process are none of ours") {
   CHECK_FALSE(contains(daemon.out(), ":" + std::to_string(port) + "\n"));
 }
 
-TEST_CASE("an inherited descriptor that is no listening socket is an error") {
+TEST_CASE("an inherited descriptor that is not a listening socket is an error") {
   const UniqueFd datagrams(::socket(AF_INET, SOCK_DGRAM, 0));
   Program daemon = with_inherited(datagrams, "$$");
   CHECK(daemon.wait() == 2);

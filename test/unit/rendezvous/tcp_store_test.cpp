@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 using Socket = Impostor::Socket;
 
-TEST_CASE("keys are sent as torch sends them") {
+TEST_CASE("keys are sent as PyTorch sends them") {
   Impostor server([](Socket& socket) {
     Impostor::greet(socket);
     CHECK(Impostor::read(socket, 21) ==
@@ -30,7 +30,7 @@ TEST_CASE("keys are sent as torch sends them") {
   TcpStore("127.0.0.1", server.port(), kSoon).set("k", "v1");
 }
 
-TEST_CASE("unlisted keys are there for those who know their names, and in no list") {
+TEST_CASE("unlisted keys can be read by name and are not listed") {
   ServerThread server;
   TcpStore store("127.0.0.1", server.port(), kSoon);
   store.set(std::string(kUnlistedKeys) + "k", "v");
@@ -55,7 +55,7 @@ TEST_CASE("a release that crosses the cancel counts as released") {
   store.wait(Keys{"k"}, 1ms);
 }
 
-TEST_CASE("a server that goes away is a connection error that names it, now and later") {
+TEST_CASE("the loss of the server is a connection error that names it, now and in later calls") {
   auto server = std::make_unique<ServerThread>();
   const std::string where = "127.0.0.1:" + std::to_string(server->port());
   TcpStore store("127.0.0.1", server->port(), kSoon);
@@ -68,7 +68,7 @@ TEST_CASE("a server that goes away is a connection error that names it, now and 
   CHECK(contains(error_of([&] { store.num_keys(); }), "connection: "));
 }
 
-TEST_CASE("a server that stops answering is a timeout") {
+TEST_CASE("a server that stops replying is a timeout") {
   Impostor server([](Socket& socket) {
     Impostor::greet(socket);
     Impostor::read_to_end(socket);
@@ -80,7 +80,7 @@ TEST_CASE("a server that stops answering is a timeout") {
   }
 }
 
-TEST_CASE("nobody there is a timeout that names the server and the reason") {
+TEST_CASE("a missing server is a timeout that names the server and the reason") {
   std::uint16_t port = 0;
   {
     ServerThread server;
@@ -92,7 +92,7 @@ TEST_CASE("nobody there is a timeout that names the server and the reason") {
   CHECK(contains(error, "Connection refused"));
 }
 
-TEST_CASE("a server that comes later is waited for") {
+TEST_CASE("the client waits for a server that starts later") {
   boost::asio::io_context io;
   const std::uint16_t port = Server(io, "127.0.0.1", 0).port();
   std::unique_ptr<Server> server;
@@ -107,7 +107,7 @@ TEST_CASE("a server that comes later is waited for") {
   boost::asio::post(io, [&] { server->stop(); });
 }
 
-TEST_CASE("something else on the port is a protocol error") {
+TEST_CASE("a server of another protocol is a protocol error") {
   Impostor server([](Socket& socket) {
     Impostor::read(socket, 10);
     Impostor::write(socket, "HTTP/1.1 400 Bad Request");
@@ -117,7 +117,7 @@ TEST_CASE("something else on the port is a protocol error") {
                  "protocol: store at 127.0.0.1:"));
 }
 
-TEST_CASE("a length that no value has is a protocol error") {
+TEST_CASE("a reply with an impossible length is a protocol error") {
   Impostor server([](Socket& socket) {
     Impostor::greet(socket);
     Impostor::write(socket, std::string(8, '\xff'));
@@ -127,7 +127,7 @@ TEST_CASE("a length that no value has is a protocol error") {
   CHECK(contains(error_of([&] { store.compare_set("k", "a", "b"); }), "protocol: "));
 }
 
-TEST_CASE("what the server would refuse is refused here, and the connection lives on") {
+TEST_CASE("the client refuses what the server would refuse, and the connection stays usable") {
   ServerThread server;
   TcpStore store("127.0.0.1", server.port(), kSoon);
   CHECK(contains(error_of([&] { store.set("k", std::string(wire::kMaxValueBytes + 1, 'v')); }),
@@ -136,7 +136,7 @@ TEST_CASE("what the server would refuse is refused here, and the connection live
   CHECK(store.get("k", kSoon).size() == wire::kMaxValueBytes);
 }
 
-TEST_CASE("a stop ends a blocked call at once, and all later ones") {
+TEST_CASE("a stop request ends a blocked call at once, and all later ones") {
   const std::map<std::string, std::function<void(Store&)>> calls{
       {"wait", [](Store& store) { store.wait(Keys{"never"}, kForEver); }},
       {"get", [](Store& store) { store.get("never", kForEver); }},
@@ -147,7 +147,7 @@ TEST_CASE("a stop ends a blocked call at once, and all later ones") {
   for (const auto& [name, call] : calls) {
     CAPTURE(name);
     std::stop_source stop;
-    // The stop comes when the server has the request that it never answers.
+    // Requests the stop when the server has received the request, to which it never replies.
     Impostor server([&](Socket& socket) {
       Impostor::greet(socket);
       Impostor::read(socket, 1 + 8 + 6);  // opcode, count or length, and some of the name
@@ -161,7 +161,7 @@ TEST_CASE("a stop ends a blocked call at once, and all later ones") {
   }
 }
 
-TEST_CASE("a stop between two calls ends the next, though it would not have waited") {
+TEST_CASE("a stop request between two calls ends the next one, even if that would not wait") {
   ServerThread server;
   std::stop_source stop;
   TcpStore store("127.0.0.1", server.port(), kSoon, {.stop = stop.get_token()});
@@ -170,7 +170,7 @@ TEST_CASE("a stop between two calls ends the next, though it would not have wait
   CHECK(contains(error_of([&] { store.set("k", "w"); }), "stopped on request"));
 }
 
-TEST_CASE("more keys than a request may name travel in several") {
+TEST_CASE("more keys than fit one request are sent in several") {
   ServerThread server;
   TcpStore store("127.0.0.1", server.port(), kSoon);
   std::vector<Store::KeyValue> pairs;
@@ -187,7 +187,7 @@ TEST_CASE("more keys than a request may name travel in several") {
   CHECK(contains(error_of([&] { store.wait(keys, 1ms); }), "absent"));
 }
 
-TEST_CASE("more bytes than a request may have travel in several") {
+TEST_CASE("more bytes than fit one request are sent in several") {
   ServerThread server;
   TcpStore store("127.0.0.1", server.port(), kSoon);
   const std::string large(wire::kMaxValueBytes, 'v');
@@ -195,7 +195,7 @@ TEST_CASE("more bytes than a request may have travel in several") {
   CHECK(store.multi_get(Keys{"c", "a"}, kSoon) == Keys{large, large});
 }
 
-TEST_CASE("many keys are named in part") {
+TEST_CASE("an error about many keys names a part of them") {
   ServerThread server;
   TcpStore store("127.0.0.1", server.port(), kSoon);
   const Keys keys{"k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7", "k8", "k9"};

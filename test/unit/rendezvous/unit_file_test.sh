@@ -1,5 +1,5 @@
 #!/bin/sh
-# unit_file_test.sh SYSTEMD_ANALYZE PROGRAM UNIT: whether systemd takes the unit as it is.
+# unit_file_test.sh SYSTEMD_ANALYZE PROGRAM UNIT: checks that systemd accepts the unit file.
 set -eu
 analyze=$1 program=$2 unit=$3
 if [ ! -x "$analyze" ]; then
@@ -8,10 +8,10 @@ if [ ! -x "$analyze" ]; then
 fi
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
-# The program need not be installed for that.
+# The program does not have to be installed for this check.
 sed "s|^ExecStart=.*|ExecStart=$program|; s|@[A-Z_]*@|/usr/share|" "$unit" >"$folder/acc-rendezvous.service"
 output=$("$analyze" verify --man=no "$folder/acc-rendezvous.service" 2>&1) || { echo "$output"; exit 1; }
-# What it does not know it only mentions.
+# systemd-analyze succeeds with a warning for unknown settings.
 if [ -n "$output" ]; then
   echo "$output"
   exit 1

@@ -37,7 +37,7 @@ std::string count(std::uint64_t value) {
   return bytes;
 }
 
-/// Bytes that come in pieces, and the requests in them.
+/// Feeds bytes in pieces to a decoder and collects the requests.
 class Stream {
  public:
   void feed(std::string_view bytes) { received_.append(bytes); }
@@ -59,7 +59,7 @@ class Stream {
   std::string received_;
 };
 
-TEST_CASE("every request comes back from its bytes, cut at every place") {
+TEST_CASE("every request is decoded from its bytes, split at every position") {
   REQUIRE(kOneOfEach.size() == wire::kShapes.size());
   for (const Request& request : kOneOfEach) {
     const std::string bytes = encoded(request);
@@ -75,7 +75,7 @@ TEST_CASE("every request comes back from its bytes, cut at every place") {
   }
 }
 
-TEST_CASE("a stream of requests comes back byte by byte") {
+TEST_CASE("a stream of requests is decoded byte by byte") {
   std::string bytes;
   for (const Request& request : kOneOfEach) {
     wire::encode(request, bytes);
@@ -91,10 +91,10 @@ TEST_CASE("a stream of requests comes back byte by byte") {
   CHECK(decoded == kOneOfEach);
 }
 
-TEST_CASE("what was read of an incomplete request is never read again") {
+TEST_CASE("the parsed part of an incomplete request is never parsed again") {
   Request request{.opcode = Opcode::multi_set};
   std::string bytes = "\x0b" + count(1000);
-  std::string spoilt = bytes;  // as long, with other lengths
+  std::string spoilt = bytes;  // same size, with other lengths inside
   for (int i = 0; i < 1000; ++i) {
     request.keys.push_back("/k" + std::to_string(i));
     request.values.emplace_back(static_cast<std::size_t>(i % 50), 'v');
@@ -113,7 +113,7 @@ TEST_CASE("what was read of an incomplete request is never read again") {
     if (whole) {
       CHECK(*whole == request);
     }
-    // What a field lacks may come with the next piece; then it is read.
+    // The incomplete field is parsed when the next piece has completed it.
     const std::size_t surely_read = at < 2 * kPiece ? 0 : at - 2 * kPiece;
     if (!whole) {
       stream.received().replace(0, surely_read, spoilt, 0, surely_read);
@@ -122,7 +122,7 @@ TEST_CASE("what was read of an incomplete request is never read again") {
   CHECK(pieces > 300);
 }
 
-TEST_CASE("limits are kept exactly") {
+TEST_CASE("limits are exact") {
   const Request longest{.opcode = Opcode::set,
                         .keys = {std::string(wire::kMaxKeyBytes, 'k')},
                         .values = {std::string(wire::kMaxValueBytes, 'v')}};
@@ -135,7 +135,7 @@ TEST_CASE("limits are kept exactly") {
   CHECK(stream.next() == most);
 }
 
-TEST_CASE("what breaks a limit is refused before its bytes arrive") {
+TEST_CASE("a string beyond its limit is refused before its bytes arrive") {
   struct Case {
     std::string bytes;
     std::string reason;
@@ -160,7 +160,7 @@ TEST_CASE("what breaks a limit is refused before its bytes arrive") {
   }
 }
 
-TEST_CASE("a request of more bytes than a frame may have is refused before they arrive") {
+TEST_CASE("a request beyond the frame limit is refused before its bytes arrive") {
   const std::string frame = encoded({.opcode = Opcode::set, .keys = {"/k"}, .values = {"value"}});
   RequestDecoder exact(frame.size());
   std::string_view rest = frame;
@@ -171,18 +171,18 @@ TEST_CASE("a request of more bytes than a frame may have is refused before they 
                        "protocol: a request of more than 23 bytes"));
 }
 
-TEST_CASE("the encoder refuses what a server would") {
+TEST_CASE("the encoder refuses what a server would refuse") {
   std::string out;
   const auto error = [&](Request request) {
     return test::error_of([&] { wire::encode(request, out); });
   };
   CHECK(test::contains(
       error({.opcode = Opcode::get, .keys = {std::string(wire::kMaxKeyBytes + 1, 'k')}}),
-      "invalid_argument: a store key may have 8192 bytes, this has 8193"));
+      "invalid_argument: a store key may have at most 8192 bytes, this one has 8193"));
   CHECK(test::contains(error({.opcode = Opcode::set,
                               .keys = {"k"},
                               .values = {std::string(wire::kMaxValueBytes + 1, 'v')}}),
-                       "a store value may have 8388608 bytes"));
+                       "a store value may have at most 8388608 bytes"));
   CHECK(test::contains(
       error({.opcode = Opcode::wait, .keys = std::vector<std::string>(wire::kMaxKeys + 1)}),
       "131072 keys"));

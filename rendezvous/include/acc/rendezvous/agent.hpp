@@ -14,78 +14,88 @@
 
 namespace acc::rendezvous {
 
-/// This machine's part in a job: speaks for it to the server that forms the job's rounds.
+/// Represents this machine in a job: talks to the server that forms the job's rounds.
 ///
-/// The way of a job is `join`, then for each round: run the workers, `end` or not, `settle`, and
-/// `rejoin` where another round follows. Lives on the thread of its executor; one of the awaitables
-/// at a time. All errors are acc::Error and name the server's host:port.
+/// Order of calls: `join`, then for each round: run the workers, optionally `end`, then `settle`,
+/// and `rejoin` if another round follows. `leave` or `close` ends the membership at any point.
+///
+/// All calls are made on the thread of the executor, and at most one awaitable is pending at a
+/// time. All errors are acc::Error and name the server as host:port.
 class Agent {
  public:
   template <typename T>
   using Awaitable = boost::asio::awaitable<T>;
   using Milliseconds = std::chrono::milliseconds;
 
-  /// What may happen at any moment between `join` and `settle`.
+  /// Callbacks that may run at any moment between `join` and `settle`, on the executor's thread.
   struct Events {
-    /// The attempt has been ended, here or elsewhere: end the workers, then `settle`. A second time
-    /// where a round that was to be followed by another one turns out to be the last. Also where
-    /// the server is gone, or has given this machine up; `settle` then answers with what is known
-    /// here, and `rejoin` looks for the server again.
+    /// The attempt has ended, on this machine or on another one: stop the workers, then call
+    /// `settle`. Called a second time when a planned restart is cancelled and the round turns out
+    /// to be the last one. Also called when the connection to the server is lost or the server has
+    /// dropped this machine; `settle` then returns what this machine knows, and `rejoin` connects
+    /// again.
     std::function<void(const AttemptEnd&)> on_end;
-    /// After the end, somebody wants it at once.
+    /// Force stop: after the end, a user of the job asked to kill the workers without waiting.
     std::function<void()> on_insist;
-    /// One line of text: what is being waited for and how long already.
+    /// One line of text for the user: the reason for the wait and its duration so far.
     std::function<void(const std::string&)> on_progress;
-    /// Before each attempt to connect: the moment to become the server where nobody is. Says
-    /// whether this process serves. What it throws ends the join.
+    /// Called before each attempt to connect. It may start the server in this process if none is
+    /// running. Returns true if this process serves. An exception ends the join.
     std::function<bool()> before_connecting;
-    /// On each connection, before this machine introduces itself as the one at `address`: the
-    /// moment to serve the workers' store there. Returns its port, which takes the place of
-    /// Machine::store_port. What it throws ends the join.
+    /// Called on each new connection, before this machine introduces itself with `address`. It
+    /// starts the workers' store there and returns the store's port, which replaces
+    /// Machine::store_port. An exception ends the join.
     std::function<std::uint16_t(const std::string& address)> before_entering;
   };
 
   Agent(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,
         JobTimes times, Events events);
-  /// Closes, in an event of its own too.
+  /// Closes the connection. May be called from inside one of the callbacks above.
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  /// Connects, again and again with back-off, and asks for a place; completes when a round is
-  /// formed with this machine in it. Where `me.address` is empty, the address that this machine has
-  /// for the server, or the server's name where both are the same machine, is filled in. Nothing:
-  /// the job ended without another round (`known_end` says why, if there is a reason), or `leave`
-  /// was called. Throws Error(config) for machines that disagree, Error(timeout) that names who is
-  /// missing, both as JobTimes::join says.
+  /// Connects, with repeated attempts and exponential back-off, and asks for a place in the job.
+  /// Completes when a round that includes this machine is formed. An empty `me.address` is replaced
+  /// by the local address of the connection, or by `host` if the server runs on this machine.
+  ///
+  /// Returns nothing if the job ended without another round (`known_end` has the reason, if there
+  /// is one) or if `leave` was called. Throws Error(config) if the server refused this machine
+  /// because machines of the job disagree, and Error(timeout), which names the missing machines,
+  /// after JobTimes::join.
   Awaitable<std::optional<Round>> join(std::string host, std::uint16_t port, Machine me);
 
-  /// Asks the server whether another machine is in the place of `me`, or disagrees with it, or
-  /// whether another job is served there: then it throws Error(config) that says so, and who was
-  /// waiting there is refused too. Once: completes without an answer where nobody is there.
+  /// Checks for conflicts without taking a place. Throws Error(config) if another machine has the
+  /// place of `me`, if a machine of the job disagrees with it, or if another job is served there;
+  /// the server then refuses the machines that wait there, too. Tries to connect once: completes
+  /// without an error if no server answers.
   Awaitable<void> ask(std::string host, std::uint16_t port, Machine me);
 
-  /// As `join`, after a settlement that another round follows. Goes on with the connection where
-  /// there still is one.
+  /// Same as `join`, after a round result that announces another round. Uses the existing
+  /// connection if there is one.
   Awaitable<std::optional<Round>> rejoin(std::uint16_t store_port);
 
-  /// Ends the attempt on all machines, unless it has been ended; `on_end` tells which end counts.
+  /// Ends the attempt on all machines, unless it has ended already. `on_end` reports the end that
+  /// the server accepted.
   void end(AttemptEnd end);
-  /// Completes when `on_end` has told of the end, if `end` was called.
+  /// Completes when `on_end` has run after a call of `end`; at once if `end` was not called.
   Awaitable<void> end_is_known();
-  /// Of the last round that was joined.
+  /// End of the round that was joined last, if it has ended.
   [[nodiscard]] const std::optional<AttemptEnd>& known_end() const noexcept;
-  /// Tells the other machines that the user will not wait for their workers.
+  /// Requests a force stop: tells the other machines to kill their workers without waiting.
   void insist();
 
-  /// All workers of this machine have ended. Waits until all machines have said so or are gone.
+  /// Reports that all workers of this machine have ended. Completes when every machine of the round
+  /// has reported or is lost.
   Awaitable<Settlement> settle(bool failed, std::string report);
-  /// The user waits no longer: `settle` answers with what is known here.
+  /// Makes a pending or later `settle` return at once with what this machine knows; drops the
+  /// connection.
   void hurry();
 
-  /// Gives the place up, as far as that is quickly done, and closes.
+  /// Gives up the place in the job and closes. Waits at most one second for the message to be sent.
   Awaitable<void> leave();
-  /// No event comes any more; a pending call ends, with what is known here.
+  /// Closes the connection. No callback runs after it; a pending call completes with what this
+  /// machine knows.
   void close() noexcept;
 
  private:

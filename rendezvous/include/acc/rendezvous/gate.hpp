@@ -8,12 +8,14 @@
 
 namespace acc::rendezvous {
 
-/// Something that happens and that coroutines of the same thread wait for.
+/// A condition that coroutines of one thread wait for. It stays open until `close` is called, so a
+/// coroutine that arrives late passes at once.
 class Gate {
  public:
   explicit Gate(const boost::asio::any_io_executor& executor)
       : timer_(executor, boost::asio::steady_timer::time_point::max()) {}
 
+  /// Lets every waiting coroutine continue: cancelling the timer completes its pending waits.
   void open() {
     is_open_ = true;
     timer_.cancel();
@@ -21,6 +23,8 @@ class Gate {
 
   void close() { is_open_ = false; }
 
+  /// Completes when the gate is open. Checks again after each wake-up, because the gate may have
+  /// been closed before the coroutine could run.
   boost::asio::awaitable<void> passed() {
     while (!is_open_) {
       co_await timer_.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
@@ -29,7 +33,7 @@ class Gate {
 
  private:
   bool is_open_ = false;
-  boost::asio::steady_timer timer_;
+  boost::asio::steady_timer timer_;  // never expires; only cancelled
 };
 
 }  // namespace acc::rendezvous

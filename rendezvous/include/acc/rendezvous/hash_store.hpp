@@ -4,8 +4,9 @@
 
 namespace acc::rendezvous {
 
-/// A Store inside one process, for ranks as threads. Clones share its keys. Any thread may use any
-/// of them at any time. It keeps to the same limits as a server does.
+/// A Store in the memory of one process, for ranks that run as threads. Clones share its keys. It
+/// is thread-safe: any thread may use any clone at any time. Sizes of keys and values have the same
+/// limits as on a server.
 class HashStore : public Store {
  public:
   HashStore();

@@ -9,26 +9,30 @@
 
 namespace acc::rendezvous {
 
+/// Result of a name look-up.
 struct HostAddresses {
-  /// Each one once; an IPv4 address that is written as IPv6 (::ffff:127.0.0.1) is IPv4.
+  /// Addresses without duplicates. An IPv4-mapped IPv6 address (::ffff:127.0.0.1) is stored as
+  /// IPv4.
   std::vector<boost::asio::ip::address> addresses;
-  std::string failure;  ///< why there are none
-  /// The system does not know `localhost`, which is loopback all the same.
+  std::string failure;  ///< error of the look-up; empty on success
+  /// True if the system could not resolve `localhost` and 127.0.0.1 was used (RFC 6761).
   bool is_assumed = false;
 };
 
-/// The addresses of a name or a literal. A name is looked up on another thread than the executor's:
-/// a name server may be slow.
+/// Resolves a host name or parses an address literal. A name is looked up on a background thread,
+/// because name servers can be slow.
 boost::asio::awaitable<HostAddresses> addresses_of(boost::asio::any_io_executor executor,
                                                    std::string host);
 
-/// True if it is one of this machine's: a server could listen there.
+/// True if the address belongs to this machine, so that a server could listen on it.
 bool is_own_address(const boost::asio::ip::address& address);
 
-/// Where a server listens that others reach at `host`, whose addresses are `found` here: those of
-/// them that are this machine's, as literals for listen_on. "*" where there is none, because a
-/// gateway or a service leads here, and where a name leads to loopback here and elsewhere to
-/// another address (127.0.1.1 in Debian's /etc/hosts).
+/// Returns the hosts, for listen_on, of a server that other machines reach as `host`. `found` are
+/// the addresses of `host` as this machine resolves it. The result is those that belong to this
+/// machine, as literals. It is "*" (all interfaces) if none does, because a gateway or a Kubernetes
+/// service may forward to this machine, and if a name resolves to loopback here, because other
+/// machines may resolve it to another address (Debian's /etc/hosts has 127.0.1.1 for the host
+/// name).
 std::vector<std::string> hosts_to_listen_on(const std::string& host, const HostAddresses& found);
 
 }  // namespace acc::rendezvous

@@ -9,11 +9,12 @@
 
 namespace acc::rendezvous {
 
-/// The file of a Unix socket, removed at the end unless another socket took its place.
+/// Owns the file of a Unix socket. The destructor removes it, unless another socket has replaced it
+/// (compared by inode).
 class SocketFile {
  public:
   SocketFile() = default;
-  /// Of a file that this process has just made.
+  /// Takes ownership of a file that this process has just created.
   explicit SocketFile(std::filesystem::path path);
   SocketFile(SocketFile&& other) noexcept : path_(std::move(other.path_)), inode_(other.inode_) {
     other.path_.clear();
@@ -26,27 +27,29 @@ class SocketFile {
   std::uint64_t inode_ = 0;
 };
 
-/// A socket that listens, which a Server takes its clients from.
+/// A listening socket from which a Server accepts its clients.
 struct Listener {
   UniqueFd socket;
   std::string address;         ///< `127.0.0.1:29500`, `[::1]:29500` or `unix:/path`
-  std::uint16_t port = 0;      ///< of TCP
-  bool is_open = false;        ///< other machines may reach it
-  bool is_everywhere = false;  ///< on all interfaces
+  std::uint16_t port = 0;      ///< TCP port; 0 for a Unix socket
+  bool is_open = false;        ///< true if other machines may reach it (not loopback)
+  bool is_everywhere = false;  ///< true if it listens on all interfaces
   SocketFile file = {};
 };
 
-/// What an operator must know about a listener at `address` that is_open: one sentence.
+/// Returns a warning for the operator about a listener at `address` with is_open: the protocol has
+/// no authentication.
 std::string warning_of_open(const std::string& address);
 
-/// Listens on every address of every host, all on one TCP port; 0 takes a free one. A host is an
-/// address or name of this machine, "*" or "" for all interfaces (IPv4 and IPv6), or `unix:/path`,
-/// whose file only this user may open; one that a dead process left there is replaced. Throws
-/// Error(connection) that names host, port and errno, and who listens there already.
+/// Listens on every address of every host, on one common TCP port; port 0 picks a free one. A host
+/// is an address or name of this machine, "*" or "" for all interfaces (IPv4 and IPv6), or
+/// `unix:/path`. The file of a Unix socket has mode 0600 and replaces a file that a dead process
+/// left behind. Throws Error(connection) with host, port, errno and the process that holds the
+/// port.
 std::vector<Listener> listen_on(const std::vector<std::string>& hosts, std::uint16_t port);
 
-/// Takes a socket that another process bound and made to listen. Throws Error(config) for anything
-/// else.
+/// Adopts a listening socket that another process created (systemd socket activation). Throws
+/// Error(config) if the descriptor is not a listening stream socket of TCP or Unix.
 Listener adopt(UniqueFd socket);
 
 }  // namespace acc::rendezvous

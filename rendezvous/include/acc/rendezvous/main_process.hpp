@@ -5,17 +5,17 @@
 
 namespace acc::rendezvous {
 
-/// What is wrong, as a sentence without its full stop, and what to do about it, in full sentences.
+/// A problem and its remedy, for messages.
 struct Advice {
-  std::string what;
-  std::string what_to_do;
+  std::string what;        ///< the problem, as a sentence without its full stop
+  std::string what_to_do;  ///< the remedy, in full sentences
 };
 
-// For machine 0, about its --main_process_ip `host`; the launcher and doctor say the same.
+// Messages about --main_process_ip `host`, shared by the launcher and `acclaunch doctor`.
 
-/// None of its `addresses` is this machine's.
+/// Message for machine 0 if none of the `addresses` of `host` belongs to it.
 Advice main_process_elsewhere(const std::string& host, const std::vector<std::string>& addresses);
-/// It has no address, for the reason `failure`. For any machine.
+/// Message for any machine that cannot resolve `host`; `failure` is the resolver's error.
 Advice main_process_unknown(const std::string& host, const std::string& failure);
 
 }  // namespace acc::rendezvous

@@ -13,19 +13,20 @@ namespace wire {
 struct Request;
 }
 
-/// Requests to a store's server that are sent together and answered in order, for one round trip in
-/// all: `auto sum = batch.add("n", 1); batch.run(timeout); use(*sum);`
+/// A batch of requests to a store server that takes one round trip in total. Replies arrive in the
+/// order of the requests: `auto sum = batch.add("n", 1); batch.run(timeout); use(*sum);`
 ///
-/// Nothing is sent before `run`. The pointers that the calls return are to their answers, which
-/// are 0, "" or false until then, and live as long as the Pipeline. Any number of requests is
-/// fine: answers are taken in while requests are still going out. See Store for what each call
-/// does and refuses.
+/// Nothing is sent before `run`. Each call returns a pointer to its reply, which is 0, "" or false
+/// until `run` has received it and stays valid as long as the Pipeline. The number of requests is
+/// not limited: replies are received while requests are still being sent. Store documents each call
+/// and its errors.
 class Pipeline {
  public:
   void set(std::string_view key, std::string_view value);
   void append(std::string_view key, std::string_view value);
   void queue_push(std::string_view queue, std::string_view value);
-  /// Does not wait: an absent key reads as "". (A torch server without libuv ends the connection.)
+  /// Does not wait: a missing key reads as "". (PyTorch's server without libuv closes the
+  /// connection instead.)
   const std::string* get(std::string_view key);
   const std::int64_t* add(std::string_view key, std::int64_t delta);
   const std::string* compare_set(std::string_view key, std::string_view expected,
@@ -34,9 +35,9 @@ class Pipeline {
   const bool* delete_key(std::string_view key);
   const std::int64_t* queue_len(std::string_view queue);
 
-  /// Sends what was called since the last run and returns when all of it is answered; the silent
-  /// calls after the last answer may still be under way. Throws as the calls of TcpStore do; the
-  /// answers that came before the error are there.
+  /// Sends the requests added since the last run and returns when all replies have arrived.
+  /// Requests without a reply (`set`, `append`, `queue_push`) after the last reply may still be in
+  /// transit. Throws the same errors as TcpStore; replies that arrived before the error are valid.
   void run(Store::Milliseconds timeout);
 
  private:
@@ -56,9 +57,9 @@ class Pipeline {
   T* expect();
 
   StoreConnection* connection_;
-  std::string frames_;          // encoded and not sent
-  std::deque<Answer> answers_;  // of all runs; a deque leaves its elements where they are
-  std::size_t answered_ = 0;
+  std::string frames_;          // encoded requests that are not sent yet
+  std::deque<Answer> answers_;  // replies of all runs; a deque never moves its elements
+  std::size_t answered_ = 0;    // number of answers_ that have been received
 };
 
 }  // namespace acc::rendezvous

@@ -4,12 +4,13 @@
 
 namespace acc::rendezvous {
 
-/// Another store seen through a prefix: key `k` is `prefix/k` there, joined as torch's PrefixStore
-/// joins (a prefix that ends in a slash gives two); queues and barriers too. `list_keys` gives the
-/// keys under the prefix, without it; `num_keys` counts all keys of the other store.
+/// A view of another store in which each key, queue and barrier `k` stands for `prefix/k`. The
+/// names are joined as in PyTorch's PrefixStore: a prefix that ends in a slash gives two slashes.
+/// `list_keys` returns the keys under the prefix, without it; `num_keys` counts all keys of the
+/// other store.
 ///
-/// Errors are those of the other store, and its keys are named in them. Uses of several
-/// PrefixStores over one store count as uses of that store: one thread at a time.
+/// Errors are those of the other store and contain its key names. Several PrefixStores over one
+/// store count as uses of that store: one thread at a time.
 class PrefixStore : public Store {
  public:
   PrefixStore(std::string prefix, std::shared_ptr<Store> store);
@@ -32,7 +33,7 @@ class PrefixStore : public Store {
   std::string queue_pop(std::string_view queue, Milliseconds timeout) override;
   std::optional<std::string> try_queue_pop(std::string_view queue) override;
   std::int64_t queue_len(std::string_view queue) override;
-  /// The same prefix over a clone of the other store.
+  /// Returns the same prefix over a clone of the other store.
   std::unique_ptr<Store> clone() override;
 
  private:

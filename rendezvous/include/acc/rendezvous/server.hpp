@@ -17,73 +17,86 @@ class io_context;
 
 namespace acc::rendezvous {
 
+/// Time and memory limits of a Server.
 struct ServerOptions {
-  /// A connection that has not shown by then that it knows a language is closed.
+  /// A connection that has not completed its protocol's handshake by then is closed.
   std::chrono::milliseconds handshake_timeout{30'000};
-  /// How long `stop` lets clients take what they were already answered.
+  /// Time that `stop` gives clients to read the replies that are already queued for them.
   std::chrono::milliseconds stop_timeout{2'000};
-  /// A store without any client for so long forgets its keys. 0: never.
+  /// The store deletes its keys after this time without any connection. 0: never.
   std::chrono::milliseconds idle_timeout{0};
-  /// Whether agents (agent.hpp) may meet here; else there is a store only.
+  /// True: also serves agents (agent.hpp) and forms rounds. False: store only.
   bool forms_rounds = true;
 
-  /// Beyond it, connections are closed as soon as they are accepted.
+  /// Further connections are closed as soon as they are accepted.
   std::size_t max_connections = 65'536;
-  /// The client that would break one of these limits loses its connection, and nobody else does.
-  /// Bytes are those of keys, values, queues and names that are waited for, and of jobs with their
-  /// machines and reports, with what it takes to keep them; a frame is one request, or one reply.
+  // A client that would exceed one of the next three limits loses its connection; other clients are
+  // not affected.
+  /// Number of keys in the store.
   std::size_t max_keys = 10'000'000;
+  /// Memory of keys, values, queues, names that clients wait for, jobs, machines and reports,
+  /// including an estimate of the containers' overhead.
   std::size_t max_bytes = std::size_t{4} << 30;
+  /// Bytes of one frame: one request or one reply.
   std::size_t max_frame_bytes = std::size_t{512} << 20;
-  /// Of all clients together: requests that are not complete and replies that are not read. Beyond
-  /// it the client that has most of them loses its connection.
+  /// Bytes of incomplete requests and unread replies of all clients together. When it is exceeded,
+  /// the client with the largest share loses its connection.
   std::size_t max_buffered_bytes = std::size_t{1} << 30;
-  /// Requests of a client wait while this much of its replies is unread.
+  /// Requests of a client are not read or served while more than this many bytes of its replies are
+  /// unread (back-pressure; the client stays connected).
   std::size_t max_unread_bytes = std::size_t{4} << 20;
 };
 
-/// Serves torch's TCPStore protocol (all commands of PyTorch 2.13) and the agents that form the
-/// rounds of jobs (job.hpp), from `io`. A client's first byte says which it is.
+/// Rendezvous server: serves PyTorch's TCPStore protocol (all commands of PyTorch 2.13) and forms
+/// the rounds of jobs for agents (job.hpp), on the same port. The first byte of a connection
+/// selects the protocol (docs/protocol.md).
 ///
-/// Lives on the one thread that runs `io`, and must not outlive it. A client that breaks the
-/// protocol loses its own connection only.
+/// Life cycle: serving, then either `stop` (shut down within ServerOptions::stop_timeout) or
+/// `retire` (serve the agents of running jobs to their end); the destructor closes everything at
+/// once.
+///
+/// Runs on the one thread that runs `io`; all calls must come from that thread, and the server must
+/// not outlive `io`. A client that violates the protocol loses only its own connection.
 class Server {
  public:
-  /// Takes its clients from `listeners`, of which there is at least one.
+  /// Accepts clients from `listeners`, at least one.
   Server(boost::asio::io_context& io, std::vector<Listener> listeners, ServerOptions options = {});
-  /// Listens on one host: see listen_on, which may ask name servers and block so long.
+  /// Listens on one host with listen_on, which may block on a name look-up.
   Server(boost::asio::io_context& io, const std::string& host, std::uint16_t port,
          ServerOptions options = {});
-  /// Closes everything at once.
+  /// Closes all listeners and connections at once, without sending queued replies.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// The port that was bound; 0 where there are Unix sockets only.
+  /// Returns the bound TCP port; 0 if there are only Unix sockets.
   [[nodiscard]] std::uint16_t port() const noexcept;
   [[nodiscard]] std::size_t num_connections() const noexcept;
   [[nodiscard]] std::size_t num_jobs() const noexcept;
   [[nodiscard]] std::size_t num_keys() const noexcept;
-  /// Machines of a job disagree, and some have not come yet: they will hear it when they do, for as
-  /// long as JobTimes::close says.
+  /// True if machines of some job disagree and not all of them have connected yet. Each one that
+  /// connects within JobTimes::close is sent the reason.
   [[nodiscard]] bool is_refusing() const noexcept;
 
-  /// For the workers' next attempt, once the last ones have ended: forgets every key and closes the
-  /// connections of all store clients, so that nothing a dead worker sent can come late.
+  /// Prepares the store for the workers of the next round, after those of the last one have ended:
+  /// deletes every key and closes the connections of all store clients. Without the latter, bytes
+  /// that a dead worker sent could still arrive and write old values.
   void renew_store();
 
-  /// Takes no more connections, but while it `is_refusing`, and no new job. Serves the agents until
-  /// the last one has gone, which `done` is told; at once where there is none. `done` may destroy
-  /// the server, and is not called when it is destroyed before.
+  /// Accepts no new jobs and, unless `is_refusing`, no new connections, but continues to serve the
+  /// connected agents. Calls `done` when the last agent has disconnected (at once if there is none)
+  /// and the server is not refusing any more. `done` may destroy the server; it is not called if
+  /// the server is destroyed earlier.
   void retire(std::function<void()> done);
 
-  /// Takes no more requests or connections, sends what is already answered, then closes; agents are
-  /// let go first, for so long as the options say. `io` runs out of this server's work when that is
-  /// done.
+  /// Stops accepting connections and requests, sends the queued replies, then closes each
+  /// connection, at the latest after ServerOptions::stop_timeout. The connection of an agent stays
+  /// until the agent closes it, so that its last message is not lost. The server then has no
+  /// pending work in `io`.
   void stop();
 
-  /// Which process listens on a TCP port of this machine: "python3 (pid 123)". Nothing where no
-  /// process does.
+  /// Returns the process that listens on a TCP port of this machine, as "python3 (pid 123)";
+  /// nothing if the port is free. Reads /proc.
   static std::optional<std::string> port_owner(std::uint16_t port);
 
  private:

@@ -10,35 +10,38 @@ namespace acc::rendezvous {
 class StoreConnection;
 
 struct TcpStoreOptions {
-  /// Time for a call that has nothing to wait for; beyond it the server counts as dead.
+  /// Timeout of a call that does not wait for a key. After it the server is considered dead.
   Store::Milliseconds call_timeout{60'000};
-  /// Time for one attempt to connect and shake hands.
+  /// Timeout of one attempt to connect, including the handshake.
   Store::Milliseconds attempt_timeout{10'000};
-  /// A request to stop ends the constructor, or the call that another thread is in, at once with
-  /// Error(connection), and the connection with it. Clones obey it too.
+  /// A stop request makes the constructor, or a pending call of another thread, throw
+  /// Error(connection) at once and closes the connection. Applies to clones, too.
   std::stop_token stop{};
 };
 
-/// A Store on a TCPStore server, ours or torch's, over one blocking connection.
+/// A Store client of a TCPStore server, PyTorch's or `acc::rendezvous::Server`, over one connection
+/// with blocking calls.
 ///
-/// Sees the keys that torch.distributed.TCPStore sees (both send "/" + key). Used by one thread at
-/// a time; another may request the stop. Every error names the server. After an error in the middle
-/// of a call the connection is closed: later calls fail at once with Error(connection), and what
-/// the call would have changed is changed or not. A timeout of `get`, `multi_get`, `wait`,
-/// `queue_pop` or `barrier`, and what is refused as invalid_argument, leave it as it was.
+/// It uses the same key names as torch.distributed.TCPStore: both send "/" + key. One thread at a
+/// time may use it; another thread may request the stop. Every error names the server.
+///
+/// An error in the middle of a call closes the connection, because replies can no longer be matched
+/// to requests: later calls throw Error(connection) at once, and the failed call may or may not
+/// have taken effect. A timeout of `get`, `multi_get`, `wait`, `queue_pop` or `barrier` and an
+/// Error(invalid_argument) keep the connection usable.
 class TcpStore : public Store {
  public:
-  /// Connects and shakes hands, again and again with back-off until `connect_timeout`. `host` is an
-  /// address, a name, all addresses of which are tried, or "unix:/path", where `port` has no
-  /// meaning. Throws Error(timeout) with the last reason, Error(protocol) where something else
-  /// listens there.
+  /// Connects and performs the handshake; repeats with exponential back-off until
+  /// `connect_timeout`. `host` is an address, a name (all its addresses are tried) or "unix:/path",
+  /// which ignores `port`. Throws Error(timeout) with the reason of the last failure,
+  /// Error(protocol) if the server does not speak the TCPStore protocol.
   TcpStore(std::string host, std::uint16_t port, Milliseconds connect_timeout,
            TcpStoreOptions options = {});
   ~TcpStore() override;
 
   void set(std::string_view key, std::string_view value) override;
-  /// Two round trips: a GET sent along with the WAIT would end the connection to a torch server
-  /// without libuv when the key is absent.
+  /// Takes two round trips, WAIT and then GET. A GET sent together with the WAIT would close the
+  /// connection to PyTorch's server without libuv if the key is missing.
   std::string get(std::string_view key, Milliseconds timeout) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override;
   bool check(std::span<const std::string> keys) override;
@@ -51,22 +54,23 @@ class TcpStore : public Store {
   void append(std::string_view key, std::string_view value) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys,
                                      Milliseconds timeout) override;
-  /// Too many pairs for one request travel in several.
+  /// Splits pairs that exceed the size of one request into several requests.
   void multi_set(std::span<const KeyValue> pairs) override;
-  /// Like the other queue calls: not on a torch server without libuv, which ends the connection.
+  /// PyTorch's server without libuv has no queues: it closes the connection on the queue calls.
   void queue_push(std::string_view queue, std::string_view value) override;
   std::string queue_pop(std::string_view queue, Milliseconds timeout) override;
   std::optional<std::string> try_queue_pop(std::string_view queue) override;
   std::int64_t queue_len(std::string_view queue) override;
-  /// One request, which counts in `key` itself.
+  /// Sends one BARRIER request, which counts in `key` itself.
   void barrier(std::string_view key, std::int64_t world_size, Milliseconds timeout) override;
   /// Opens a second connection.
   std::unique_ptr<Store> clone() override;
 
-  /// Returns when the server has served all that was sent before; `set`, `append`, `multi_set` and
-  /// `queue_push` do not wait for that.
+  /// Returns when the server has processed all earlier requests. `set`, `append`, `multi_set` and
+  /// `queue_push` have no reply and do not wait for that.
   void ping();
-  /// Requests that travel together. Belongs to this store and its thread, and must not outlive it.
+  /// Returns an empty batch of requests. It uses this store's connection: same thread, and it must
+  /// not outlive the store.
   [[nodiscard]] Pipeline pipeline();
 
   [[nodiscard]] const std::string& host() const noexcept;

@@ -7,18 +7,19 @@
 
 namespace acc::rendezvous {
 
-/// What stands before the path of a Unix socket where a host is expected: "unix:/path".
+/// Prefix of a host that names a Unix socket: "unix:/path".
 inline constexpr std::string_view kUnixPrefix = "unix:";
 
-/// Whether a host is a Unix socket.
+/// True if `host` names a Unix socket.
 constexpr bool is_unix(std::string_view host) {
   return host.starts_with(kUnixPrefix);
 }
 
-/// What is wrong with the path of such a host, or "".
+/// Checks the path of such a host. Returns the problem, or "" if the path is usable.
 std::string unix_fault(std::string_view host);
 
-/// The address of such a host. Throws Error(invalid_argument) where there is a fault.
+/// Returns the socket address of such a host. Throws Error(invalid_argument) if unix_fault does not
+/// return "".
 sockaddr_un unix_address(std::string_view host);
 
 }  // namespace acc::rendezvous
