@@ -120,7 +120,7 @@ TEST_CASE("a folder with other files is neither replaced nor removed") {
          fs::remove_all(top / "c");
          std::ofstream(top / "c") << "x";
        },
-       "a file of that name is there"},
+       "a file with that name exists"},
   };
   for (const Row& row : rows) {
     CAPTURE(row.what);
@@ -193,7 +193,7 @@ TEST_CASE("of two jobs that save to one folder, one is told of the other") {
   later.make({"inner/deep"});
   fill(later, "later");
   CHECK(acc::test::contains(error_of([&] { later.commit(); }),
-                            "/c has appeared while it was saved here: another job saves"));
+                            "/c appeared during this save: another job saves"));
   CHECK(content(target) == "winner's");
 }
 

@@ -113,7 +113,7 @@ TEST_CASE("a manifest that is wrong in a value says which") {
     const char* message;
   };
   const Row rows[] = {
-      {"/version", 7, "m: is of version 7, this build reads version 1"},
+      {"/version", 7, "m: has version 7, this build reads version 1"},
       {"/version", "1", "m: 'version': an integer from 0 to"},
       {"/writer", nullptr, "m: 'writer': a string expected, found null"},
       {"/world_size", 0, "m: 'world_size': an integer from 1 to 2147483647 expected, found 0"},
@@ -131,7 +131,7 @@ TEST_CASE("a manifest that is wrong in a value says which") {
       {"/files/1/nbytes", -4, "m: 'files[1].nbytes': an integer from 0"},
       {"/files/0/crc32", "12", "m: 'files[0].crc32': 8 hexadecimal digits expected, found \"12\""},
       {"/files/0/crc32", "0x123456", "8 hexadecimal digits"},
-      {"/files/1/path", "optimizer_0/.metadata", "another path in every entry"},
+      {"/files/1/path", "optimizer_0/.metadata", "a different path in every entry"},
       {"/files/1/path", "/etc/passwd", "m: 'files[1].path': a path in the folder expected"},
       {"/files/1/path", "../x", "a path in the folder"},
       {"/files/1/path", "a/../../x", "a path in the folder"},
@@ -209,5 +209,5 @@ TEST_CASE("a file is checked against the checksum that is listed") {
       contains(error_of([&] { check_file(manifest, folder.path(), "optimizer_0/.metadata"); }),
                (folder.path() / "optimizer_0/.metadata").string() + ": damaged: its checksum is "));
   CHECK(contains(error_of([&] { check_file(manifest, folder.path(), "other"); }),
-                 "other: is no file that acc_checkpoint.json lists"));
+                 "other: is not listed in acc_checkpoint.json"));
 }
