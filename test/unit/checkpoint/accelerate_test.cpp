@@ -190,7 +190,7 @@ TEST_CASE("state files that are not understood are refused by file and key") {
       {random, PythonValue::list({}), {"a dict"}},
       {custom,
        PythonValue::dict({{"x", PythonValue::list({})}}),
-       {"'x'", "a number, a text or bytes"}},
+       {"'x'", "a number, a string or bytes"}},
       {custom, PythonValue::dict({{"x", PythonValue::tensor({2})}}), {"'x'"}},
       {custom, PythonValue("x"), {"a dict"}},
   };

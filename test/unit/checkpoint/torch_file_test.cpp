@@ -205,7 +205,7 @@ TEST_CASE("torch file: truncations and changed bytes are an Error that names fil
   const auto file = std::make_shared<InputFile>(path);
   const std::string fault = fault_of([&] { TorchFile(file, 0, bytes.size(), "entry model.x"); });
   CHECK(fault == path.string() +
-                     ", entry model.x: damaged: the checksum of record data.pkl is not that of its "
+                     ", entry model.x: damaged: the checksum of record data.pkl does not match its "
                      "bytes");
   const std::string outside = fault_of([&] { TorchFile(file, 100, bytes.size(), "entry"); });
   CHECK(outside.find("truncated") != outside.npos);

@@ -66,7 +66,7 @@ ProgramState read_program(const pickle::Node& node) {
     } else if (value.is(Kind::text) || value.is(Kind::bytes)) {
       result[name] = std::string(value.text);
     } else {
-      entry.fail("a number, a text or bytes");
+      entry.fail("a number, a string or bytes");
     }
   }
   return result;

@@ -72,7 +72,7 @@ std::vector<std::pair<std::string, Node>> Node::entries() const {
       const std::string number = std::to_string(name.integer);
       result.emplace_back(number, child(*pairs[i + 1], number));
     } else {
-      fail("a dict whose keys are texts or integers, and has the key " + name.describe());
+      fail("a dict with string or integer keys (found the key " + name.describe() + ")");
     }
   }
   return result;
@@ -113,11 +113,12 @@ bool Node::boolean() const {
 
 std::string Node::text() const {
   if (!is_text()) {
-    fail("a text");
+    fail("a string");
   }
   return std::string(value_->text);
 }
 
+// Accepts torch.Size((2, 3)), which is pickled as a call with one tuple, and plain sequences.
 Shape Node::shape() const {
   const Value* sizes = value_;
   if (value_->is_object_of("torch", "Size") && value_->items.size() >= 2 &&
