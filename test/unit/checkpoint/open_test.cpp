@@ -150,15 +150,15 @@ TEST_CASE("what is no checkpoint is refused with what was looked for and what is
   CHECK(error_of([&] { open_checkpoint(path / "no"); }) ==
         (path / "no").string() + ": no such file or folder");
   std::string message = error_of([&] { open_checkpoint(path); });
-  CHECK(message.starts_with(path.string() + ": no checkpoint: looked for .metadata"));
-  CHECK(message.ends_with("there is nothing"));
+  CHECK(message.starts_with(path.string() + ": not a checkpoint: looked for .metadata"));
+  CHECK(message.ends_with("found nothing"));
   for (int i = 0; i < 12; ++i) {
     write_text(path / ("__" + std::to_string(i) + "_0.distcp"), "");
   }
   message = error_of([&] { open_checkpoint(path); });
   CHECK(message.ends_with("__5_0.distcp, … (12 in all) (a save that was not completed)"));
   CHECK(contains(error_of([&] { open_checkpoint(path / "__0_0.distcp"); }),
-                 "expected a .safetensors, .bin or .pt file, or the folder of a checkpoint"));
+                 "expected a .safetensors, .bin or .pt file, or a folder with a checkpoint"));
   fs::create_directory(path / "state");
   write_text(path / "state/scheduler.bin", "");
   write_text(path / "state/pytorch_model_fsdp_rank0.bin", "");

@@ -133,7 +133,7 @@ TEST_CASE("an index and files that disagree are refused by name") {
     void (*spoil)(const fs::path& folder, nlohmann::json& index);
   };
   const Row rows[] = {
-      {"lists the file model-00002-of-00003.safetensors (with tensor 'b'), which is not there",
+      {"lists the file model-00002-of-00003.safetensors (with tensor 'b'), which does not exist",
        [](const fs::path& folder, nlohmann::json&) {
          fs::remove(folder / "model-00002-of-00003.safetensors");
        }},

@@ -4,6 +4,7 @@ namespace acc::checkpoint {
 
 std::int32_t RecordTable::record(std::uint32_t file, const torch::StoredBytes& bytes,
                                  const std::string& name) {
+  // Without any checksum a record is of no use to a reader.
   if (bytes.record_crc32 == 0 && bytes.blocks.empty()) {
     return -1;
   }

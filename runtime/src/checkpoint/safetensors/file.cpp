@@ -62,6 +62,7 @@ std::uint64_t SafetensorsWriter::current_nbytes() const noexcept {
   return static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
 }
 
+// Tensors without elements are complete as soon as they are reached.
 void SafetensorsWriter::skip_complete() noexcept {
   while (current_ < tensors_.size() && written_ == current_nbytes()) {
     ++current_;
