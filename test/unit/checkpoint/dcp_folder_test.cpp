@@ -317,7 +317,7 @@ TEST_CASE("what is missing or cut short in a folder is named") {
   }
   SUBCASE("the folder") {
     CHECK(error_of(temporary.path() / "other") ==
-          (temporary.path() / "other").string() + ": is no folder");
+          (temporary.path() / "other").string() + ": is not a folder");
   }
 }
 
@@ -379,9 +379,9 @@ TEST_CASE("safetensors shards of HuggingFaceStorageWriter make up whole tensors"
       {R"({"a": {"saved_offsets": [-1, 0]}})", Dtype::f32,
        "has saved_offsets [-1,0] of tensor 'a'"},
       {R"({"a": {"saved_offsets": [9223372036854775807, 0]}})", Dtype::f32, "has saved_offsets"},
-      {R"([)", Dtype::f32, "is no JSON object"},
+      {R"([)", Dtype::f32, "is not a JSON object"},
       {deep.c_str(), Dtype::f32, "has saved_offsets [["},
-      {R"({"a": {"saved_offsets": [2, 0]}})", Dtype::bf16, "does not go with another shard's"},
+      {R"({"a": {"saved_offsets": [2, 0]}})", Dtype::bf16, "does not match another shard's"},
   };
   for (const Case& c : cases) {
     CAPTURE(std::string(c.info).substr(0, 80));

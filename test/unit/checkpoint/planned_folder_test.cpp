@@ -306,7 +306,7 @@ TEST_CASE("a damaged plan is refused by name") {
       {"'plans.pytorch_model_fsdp_0.tensors' is missing", [](json& p) { p.erase("tensors"); }},
       {".world_size': an integer from 4 to 4 expected, found 2000000000",
        [](json& p) { p["world_size"] = 2'000'000'000; }},
-      {".tensors[0].dtype': a dtype of torch's expected, found \"float31\"",
+      {".tensors[0].dtype': a torch dtype expected, found \"float31\"",
        [](json& p) { p["tensors"][0]["dtype"] = "float31"; }},
       {".tensors[0].shape[0]': an integer from 0 to ",
        [](json& p) { p["tensors"][0]["shape"] = {-1}; }},

@@ -12,10 +12,12 @@ namespace acc::checkpoint::dcp {
 
 namespace {
 
+// Positions must match the plan, because rank 0 writes them into `.metadata` without having seen
+// this file.
 void check_position(const OutputFile& out, std::uint64_t expected, const std::string& what) {
   if (out.position() != expected) {
     throw Error(Errc::internal, out.path().string() + ": " + what + " ends at byte " +
-                                    std::to_string(out.position()) + ", planned were " +
+                                    std::to_string(out.position()) + ", planned: " +
                                     std::to_string(expected));
   }
 }
@@ -33,7 +35,7 @@ void write_chunk(OutputFile& out, const PlannedTensor& tensor, const PlannedChun
   writer.finish();
 }
 
-// A random UUID, as torch gives each save: version 4, variant 1.
+// Returns a random UUID (version 4, variant 1). torch gives each save one.
 std::string random_uuid() {
   std::random_device random;
   std::array<unsigned, 4> words{};
