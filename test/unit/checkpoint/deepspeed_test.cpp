@@ -281,13 +281,13 @@ TEST_CASE("DeepSpeed: a checkpoint that does not add up is refused by file and k
              PythonValue::list({PythonValue::dict(), PythonValue::dict()});
        },
        {model, "2 groups"}},
-      {"tensor parallel", [](Small& s) { s.module.at("mp_world_size") = 2; }, {"tensor parallel"}},
+      {"tensor parallel", [](Small& s) { s.module.at("mp_world_size") = 2; }, {"tensor-parallel"}},
       {"a step that is none", [](Small& s) { s.module.at("global_steps") = -1; }, {"global_steps"}},
       {"no state", [](Small& s) { s.ranks[1].erase("optimizer_state_dict"); }, {rank_1, "missing"}},
       {"an unknown stage", [](Small& s) { s.state("zero_stage") = 4; }, {rank_1, "zero_stage"}},
       {"another stage",
        [](Small& s) { s.state("zero_stage") = 1; },
-       {rank_1, "stage 1", "rank 0's of 2"}},
+       {rank_1, "stage 1", "rank 0's file has 2"}},
       {"no flats",
        [](Small& s) { s.ranks[1].erase("optimizer_state_dict/single_partition_of_fp32_groups"); },
        {rank_1, "single_partition_of_fp32_groups"}},
@@ -388,7 +388,7 @@ TEST_CASE("DeepSpeed: files that are missing, foreign or damaged are named") {
   const std::vector<Case> cases = {
       {"rank 1 is missing",
        [&](const fs::path& f) { fs::remove(tag(f) / optim); },
-       {"optimizer states of rank 1 is missing"}},
+       {"optimizer states of rank 1 are missing"}},
       {"all optimizer files are missing",
        [&](const fs::path& f) {
          for (const char* rank : {"0", "1", "2"}) {
