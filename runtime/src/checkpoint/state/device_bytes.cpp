@@ -5,6 +5,7 @@
 namespace acc::checkpoint {
 namespace {
 
+// Copies are done in tiles of 16 MiB through page-locked memory, one at a time.
 constexpr std::size_t kTile = 16 << 20;
 
 }  // namespace

@@ -11,6 +11,7 @@ void write_full_model(detail::ModelState& model, const std::filesystem::path& pa
   const auto arrays = weight_arrays(model);
   GatheredTensors tensors(model, arrays, weight_items(model, arrays), {});
   attempt([&] {
+    // Other ranks only take part in the gathers, by `finish`.
     if (is_rank_zero(model)) {
       write_weights_file(path, tensors, 0, tensors.items().size(), dtype);
     }

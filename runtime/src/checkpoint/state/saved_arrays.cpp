@@ -2,6 +2,7 @@
 
 namespace acc::checkpoint {
 
+// Saves the master weights, which the optimizer updates, not the rounded copies of them.
 std::vector<FlatArray> weight_arrays(detail::ModelState& model) {
   std::vector<FlatArray> arrays;
   for (sharding::FlatParameter* flat : model.flats()) {

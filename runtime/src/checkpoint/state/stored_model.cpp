@@ -16,6 +16,7 @@ using sharding::ParameterRecord;
 StoredModel::StoredModel(const std::filesystem::path& path, Want want, int index)
     : stored_(open_checkpoint(path, want, index)), reader_(stored_.catalog) {}
 
+// A tied parameter may be stored under any of its names.
 const StoredTensor& StoredModel::at(const ParameterRecord& record, const std::string& kind) const {
   if (const StoredTensor* found = stored_.catalog.find(record.name, kind)) {
     return *found;
@@ -25,7 +26,7 @@ const StoredTensor& StoredModel::at(const ParameterRecord& record, const std::st
       return *found;
     }
   }
-  return stored_.catalog.at(record.name, kind, stored_.path.string());  // throws, with its reason
+  return stored_.catalog.at(record.name, kind, stored_.path.string());  // throws: not found
 }
 
 void StoredModel::check_shape(const StoredTensor& tensor, const Shape& expected) const {
@@ -72,11 +73,13 @@ void StoredModel::read(device::Device& device, const FlatArray& array) {
   const FlatParameter& flat = *array.flat;
   const sharding::Shard owned = flat.owned();
   const auto size = static_cast<std::int64_t>(nbytes_of(array.dtype));
+  // Fills a stretch of the shard: the parts of parameters from the checkpoint, and zeros between
+  // them.
   const auto fill = [&](std::size_t at, std::span<std::byte> to) {
     const sharding::Shard part{owned.offset + static_cast<std::int64_t>(at) / size,
                                std::ssize(to) / size};
-    std::int64_t end = 0;                         // of what is filled, in the part
-    const auto clear = [&](std::int64_t until) {  // the gaps between parameters
+    std::int64_t end = 0;                         // end of the filled elements of the part
+    const auto clear = [&](std::int64_t until) {  // zeros the padding between parameters
       std::fill(to.begin() + end * size, to.begin() + until * size, std::byte{0});
     };
     for (std::size_t i = 0; i < flat.parameters().size(); ++i) {

@@ -12,9 +12,10 @@ namespace {
 
 using torch::Sink;
 
-/// Elements converted at once: they stay in the cache.
+/// Number of elements that are converted at once. They stay in the cache.
 constexpr std::size_t kTile = 1 << 16;
 
+// Passes a tensor to `sink`, converted tile by tile if its dtype changes.
 void emit(GatheredTensors& tensors, std::size_t index, Dtype to, const Sink& sink) {
   const FullItem& item = tensors.items()[index];
   const Dtype from = stored_dtype(item.dtype);
