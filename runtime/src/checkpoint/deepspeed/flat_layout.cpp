@@ -14,8 +14,8 @@
 //
 // Stage 3: every parameter is cut by itself into N parts of p = ceil(numel / N) elements; the last
 // parts are padded with zeros. A rank's parts of all parameters, over all groups, follow each
-// other. They are stored as several flat arrays (sub-groups), whose borders may fall inside a part.
-// All ranks have flat arrays of the same sizes.
+// other. They are stored as several flat arrays (sub-groups), which have the same sizes on all
+// ranks. DeepSpeed ends a sub-group with a whole part; this code does not rely on that.
 namespace acc::checkpoint::deepspeed {
 
 namespace {
