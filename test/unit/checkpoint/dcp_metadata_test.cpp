@@ -67,7 +67,7 @@ void object(Writer& w, const char* module, const char* name) {
   w.global(module, name).begin_tuple().end_tuple().new_object();
 }
 
-/// A tensor "t" of shape [4] in two chunks and a value "v"; each case changes something.
+/// A tensor "t" of shape [4] in two chunks, and a value "v". Each case changes something.
 struct Parts {
   const char* metadata_class = "Metadata";
   Push dtype = global("torch", "float32");
@@ -180,7 +180,7 @@ bool operator==(const Place& a, const Place& b) {
 
 }  // namespace
 
-TEST_CASE("the least that torch reads is read, and what others add") {
+TEST_CASE("minimal metadata is read, and so are additions of other writers") {
   const auto check = [](const Parts& parts) {
     const Metadata metadata = parse(pickled(parts));
     REQUIRE(metadata.entries.size() == 2);
@@ -232,7 +232,7 @@ TEST_CASE("the least that torch reads is read, and what others add") {
   }
 }
 
-TEST_CASE("files in folders of the folder") {
+TEST_CASE("files may be in subfolders") {
   Parts parts;
   parts.file = text("sub/__0_0.distcp");
   CHECK(parse(pickled(parts)).entries[1].value.file == "sub/__0_0.distcp");
@@ -240,7 +240,7 @@ TEST_CASE("files in folders of the folder") {
   CHECK(parse(pickled(parts)).entries[1].value.file == "sub/__0_0.distcp");
 }
 
-TEST_CASE("what is wrong is named") {
+TEST_CASE("errors in the metadata are named") {
   struct Case {
     const char* message;  // after "D/.metadata: "
     std::function<void(Parts&)> change;
@@ -323,7 +323,7 @@ TEST_CASE("what is wrong is named") {
   CHECK(fault(parts).find("os.system") != std::string::npos);
 }
 
-TEST_CASE("no truncation and no flipped bit of torch's own file does harm") {
+TEST_CASE("truncated or changed metadata of torch gives an Error or valid metadata") {
   const std::string good = read_golden("fsdp2_w4/pytorch_model_fsdp_0");
   REQUIRE(good.size() > 20'000);
   // Every length near the ends, then one in 37.
@@ -343,11 +343,11 @@ TEST_CASE("no truncation and no flipped bit of torch's own file does harm") {
       ++refused;
     }
   }
-  // Most bytes are names, which may be any.
+  // Most bytes belong to names, which may have any value.
   CHECK(refused > 500);
 }
 
-TEST_CASE("what is formatted is parsed the same, in about 100 bytes a chunk") {
+TEST_CASE("formatted metadata is parsed to the same entries, at about 100 bytes per chunk") {
   std::vector<Entry> heads;
   std::vector<std::vector<Chunk>> chunks;
   for (int i = 0; i < 300; ++i) {

@@ -95,7 +95,7 @@ TEST_CASE("a manifest is read as it was written") {
   CHECK(json::parse(format_manifest(written)).at("version") == 1);  // JSON to others, too
 }
 
-TEST_CASE("no byte of a manifest changes or ends unseen") {
+TEST_CASE("every changed byte and every truncation of a manifest is detected") {
   const std::string text = format_manifest(sample());
   for (std::size_t i = 0; i < text.size(); ++i) {
     std::string changed = text;
@@ -106,7 +106,7 @@ TEST_CASE("no byte of a manifest changes or ends unseen") {
   }
 }
 
-TEST_CASE("a manifest that is wrong in a value says which") {
+TEST_CASE("a wrong value in a manifest is named") {
   struct Row {
     const char* pointer;
     json value;
@@ -163,7 +163,7 @@ TEST_CASE("a manifest that is wrong in a value says which") {
         }).starts_with("m: damaged: "));
 }
 
-TEST_CASE("a manifest whose names no JSON can hold is not written") {
+TEST_CASE("a manifest with a name that is not UTF-8 is not written") {
   Manifest manifest = sample();
   manifest.aliases["\xff"] = "x";
   CHECK(contains(error_of([&] { format_manifest(manifest); }), "is not UTF-8"));
@@ -198,7 +198,7 @@ TEST_CASE("a folder is checked against its manifest") {
   }
 }
 
-TEST_CASE("a file is checked against the checksum that is listed") {
+TEST_CASE("a file is checked against its listed checksum") {
   const acc::test::TemporaryFolder folder;
   fill(folder.path());
   const Manifest manifest = read_manifest(folder.path()).value();

@@ -26,7 +26,7 @@ Document parse(std::string_view bytes) {
   return read(std::as_bytes(std::span(bytes)), "file");
 }
 
-/// The message of the Error that reading throws; empty where it reads.
+/// Returns the message of the Error that reading throws; empty if it succeeds.
 std::string fault_of(std::string_view bytes) {
   try {
     parse(bytes);
@@ -41,7 +41,7 @@ std::string operator""_s(const char* text, std::size_t size) {
   return {text, size};
 }
 
-/// A random value, told to a writer; `text` gets the same as text.
+/// Writes a random value; `text` receives the same value as text.
 void random_value(Writer& writer, std::string& text, std::mt19937_64& generator, int depth) {
   const auto items = [&](int per_item) {
     for (auto n = static_cast<int>(generator() % 4) * per_item; n > 0; --n) {
@@ -87,7 +87,7 @@ void random_value(Writer& writer, std::string& text, std::mt19937_64& generator,
   }
 }
 
-/// The same text of what was read.
+/// Returns the same text for a value that was read.
 void print(const Value& value, std::string& text) {
   const auto items = [&](char open, Value::Items of, char close) {
     text += open;
@@ -115,7 +115,7 @@ void print(const Value& value, std::string& text) {
 
 }  // namespace
 
-TEST_CASE("pickle: what is written is read again, for any nested values") {
+TEST_CASE("pickle: any nested values are read as they were written") {
   std::mt19937_64 generator(1);
   for (int i = 0; i < 500; ++i) {
     Writer writer;
@@ -131,7 +131,7 @@ TEST_CASE("pickle: what is written is read again, for any nested values") {
   }
 }
 
-TEST_CASE("pickle: integers of every size take the smallest opcode and come back") {
+TEST_CASE("pickle: integers of every size use the smallest opcode and are read back") {
   const std::vector<std::pair<std::int64_t, std::size_t>> cases = {{0, 2},
                                                                    {255, 2},
                                                                    {256, 3},
@@ -217,7 +217,7 @@ TEST_CASE("pickle: protocols 0 to 5 of Python's own pickler") {
   }
 }
 
-TEST_CASE("pickle: every truncation and most changed bytes of a real one are an Error") {
+TEST_CASE("pickle: truncated and changed pickles are an Error or a value, never a crash") {
   for (const char* name : {"protocol0.pkl", "protocol2.pkl", "protocol4.pkl"}) {
     const std::string whole = data(name);
     for (std::size_t size = 0; size < whole.size(); size += size < 600 ? 1 : 37) {
@@ -232,7 +232,7 @@ TEST_CASE("pickle: every truncation and most changed bytes of a real one are an 
   }
 }
 
-TEST_CASE("pickle: what is hostile or foreign is refused, and said where and why") {
+TEST_CASE("pickle: hostile and unknown pickles are refused with place and reason") {
   const struct {
     const char* what;
     std::string bytes;
@@ -311,7 +311,7 @@ TEST_CASE("pickle: size and nesting are bounded without recursion") {
     bomb += "h\0h\0\x86q\0"_s;
   }
   CHECK(fault_of(bomb + ".").find("repeated values would expand") != std::string::npos);
-  // As often as a real state uses one is fine.
+  // A real state may use a value this often.
   std::string many = "K\1\x85q\0]("_s;
   for (int i = 0; i < 100'000; ++i) {
     many += "h\0"_s;
@@ -319,8 +319,8 @@ TEST_CASE("pickle: size and nesting are bounded without recursion") {
   CHECK(fault_of(many + "e.").empty());
 }
 
-TEST_CASE("pickle: long texts that are used again and again are bounded") {
-  // 64 KiB of text in hand, some 10 bytes for each use of it.
+TEST_CASE("pickle: repeated use of long strings is bounded") {
+  // A string of 64 KiB, and about 10 bytes for each use of it.
   const std::string text = "X\0\0\1\0"_s + std::string(65536, 'a') + "q\0"_s;
   std::string bytes = "c_codecs\nencode\nq\1" + text + "0(";
   std::string dicts = text + "0(";
@@ -332,8 +332,8 @@ TEST_CASE("pickle: long texts that are used again and again are bounded") {
   CHECK(fault_of(dicts + "t.").find("repeated values would expand") != std::string::npos);
 }
 
-TEST_CASE("pickle: values that are made of one list do not share what is added to them") {
-  // Room for four, three are there.
+TEST_CASE("pickle: sets made of one list do not share later additions") {
+  // There is room for four items, and three are used.
   const std::string list = "]K\1aK\2aK\3aq\0"_s;
   const auto with = [](char item) { return "cbuiltins\nset\nh\0\x85R(K"_s + item + "\x90"; };
   const std::string bytes = list + "0" + with(10) + with(20) + "\x86.";
