@@ -217,7 +217,7 @@ TEST_CASE("files are as planned, and are read back") {
     write_all(folder.path(), plan);
     const std::string content = content_of(folder.path() / kMetadataFile);
     const Metadata metadata = parse_metadata(std::as_bytes(std::span(content)), "metadata");
-    // What .metadata says is what each rank planned for itself.
+    // .metadata must have what each rank planned for itself.
     std::set<std::tuple<std::string, std::uint64_t, std::uint64_t>> in_plan, in_metadata;
     for (int rank = 0; rank < world.size; ++rank) {
       const FilePlan file = plan_file(plan, rank);

@@ -222,7 +222,7 @@ struct Small {
                 PythonValue::list({PythonValue::tensor({numel}, first)})}})}});
   }
 
-  /// Of rank 1.
+  /// Returns a value of rank 1's file.
   PythonValue& state(const std::string& path) {
     return ranks[1].at("optimizer_state_dict/" + path);
   }

@@ -370,7 +370,7 @@ TEST_CASE("more files than may be open at once are read by many threads") {
   CHECK(open < 300);
 }
 
-TEST_CASE("an archive is a piece with dtype, shape and checksums of its own") {
+TEST_CASE("an archive is a piece with its own dtype, shape and checksums") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "__0_0.distcp";
   const Shape shape = {3, 100'000};

@@ -52,6 +52,8 @@ void push_groups(pickle::Writer& writer, const std::string& optimizer,
 
 }  // namespace
 
+// The pickle is complete before the first tensor is written, because `data.pkl` is the first
+// record.
 void write_model_file(const fs::path& path, const std::vector<FullTensor>& tensors,
                       const FillTensor& fill) {
   pickle::Writer writer;

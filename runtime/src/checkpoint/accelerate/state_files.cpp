@@ -96,6 +96,7 @@ void write_scheduler(const fs::path& path, const SchedulerState& state) {
   write_value(path, writer.finish());
 }
 
+// In our files last_epoch is the number of optimizer steps.
 SchedulerState read_scheduler(const fs::path& path) {
   const torch::TorchFile file(path);
   const pickle::Node root(file.root(), path.string());

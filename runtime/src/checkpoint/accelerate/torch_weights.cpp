@@ -17,6 +17,7 @@ namespace {
 using pickle::Node;
 using torch::TorchFile;
 
+// An optimizer's state dict always has these two keys.
 bool is_optimizer(const Node& node) {
   return node.is_dict() && node.find("state") && node.find("param_groups");
 }
@@ -60,6 +61,8 @@ class Reader {
   std::set<std::string> by_order_;            ///< names that were derived from the order alone
 };
 
+// Adds every tensor of the dict as a parameter. "_extra_state" is an arbitrary object that modules
+// may add.
 void Reader::read_weights(const Node& root) {
   for (const auto& [name, node] : root.entries()) {
     if (name.ends_with("flat_param")) {
@@ -75,6 +78,8 @@ void Reader::read_weights(const Node& root) {
   }
 }
 
+// Reads a parameter group, and remembers the names or numbers of its parameters. A group of plain
+// torch has numbers; newer versions add param_names.
 void Reader::read_group(const Node& node, std::vector<std::string>& ids, TrainingState& training) {
   StoredGroup group;
   for (const auto& [key, value] : node.entries()) {
@@ -125,6 +130,8 @@ void Reader::name_by_order(const Node& groups, const std::vector<std::string>& i
   training.groups[0].parameters = parameters;
 }
 
+// Adds the moments of one parameter. The largest step counts, because a parameter without a
+// gradient in some steps was updated less often.
 void Reader::read_state(const Node& node, const std::string& name, TrainingState& training) {
   for (const auto& [kind, value] : node.entries()) {
     const bool is_tensor = TorchFile::is_tensor(value.value());
@@ -167,6 +174,7 @@ std::string optimizer_of(const std::set<std::string>& kinds, const TrainingState
   return couples ? "" : "adamw";
 }
 
+// Groups come first, because they give the names by which states are found.
 void Reader::read_optimizer(const Node& root, TrainingState& training,
                             const std::vector<std::string>& parameters) {
   const Node groups = root.at("param_groups");

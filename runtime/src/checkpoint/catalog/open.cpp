@@ -69,6 +69,8 @@ class SaveFolder {
     stored_.manifest = read_manifest(folder_);
   }
 
+  // The manifest decides how the model is read: by its LOCAL layout, by its plan, or as any other
+  // program's.
   void read_model() {
     const auto model = accelerate::find_model(folder_, index_);
     if (!model) {
@@ -107,6 +109,8 @@ class SaveFolder {
     }
   }
 
+  // The manifest is preferred. Without it, the loss scaler and the step come from Accelerate's
+  // files.
   void read_training() {
     TrainingState& training = stored_.training;
     if (stored_.manifest) {
@@ -220,6 +224,8 @@ void index(Stored& stored) {
   }
 }
 
+// A save folder keeps the provenance of its model, but the writer and the world size of its
+// manifest.
 Stored open(const fs::path& path, Want want, int model_index) {
   Stored stored;
   stored.path = find_checkpoint(path);

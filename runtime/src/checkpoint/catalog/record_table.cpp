@@ -21,6 +21,7 @@ std::int32_t RecordTable::record(std::uint32_t file, const torch::StoredBytes& b
   return entry->second;
 }
 
+// A tensor without elements has no piece, so readers never open its file.
 StoredTensor RecordTable::tensor(std::uint32_t file, const torch::TensorRef& ref,
                                  const std::string& name, const std::string& kind,
                                  const std::string& stored_name) {

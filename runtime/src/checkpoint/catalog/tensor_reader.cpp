@@ -17,6 +17,7 @@ std::pair<std::int64_t, std::int64_t> ends_of(const Shape& shape, const Box& box
   return {element_in_tensor(shape, box, 0), element_in_tensor(shape, box, box.numel() - 1)};
 }
 
+// Boxes overlap if their intervals overlap in every dimension.
 bool overlap(const Box& a, const Box& b) {
   for (std::size_t d = 0; d < a.sizes.size(); ++d) {
     if (a.offsets[d] >= b.offsets[d] + b.sizes[d] || b.offsets[d] >= a.offsets[d] + a.sizes[d]) {
@@ -84,6 +85,8 @@ class TensorReader::State {
     return done;
   }
 
+  // True if each part can be checked alone (blocks of checksums, or a record of at most one block),
+  // or if there are no checksums.
   bool checks_parts(const StoredTensor& tensor, const StoredPiece& piece) {
     const PieceSource source = sources_.find(tensor, piece);
     return !source.has_record || !source.blocks.empty() || source.record_nbytes <= torch::kBlock;

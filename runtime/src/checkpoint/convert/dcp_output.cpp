@@ -78,6 +78,8 @@ DcpFolder optimizer_folder_of(const Stored& stored, const std::vector<OutputTens
 
 }  // namespace
 
+// A source without optimizer state, or without weights, gives a single DCP folder. With both, the
+// output is a save folder.
 Result write_dcp(const Stored& stored, const fs::path& out, const Options& options) {
   const std::vector<OutputTensor> weights = weights_of(stored, options.dtype);
   const std::vector<OutputTensor> moments = moments_of(stored);

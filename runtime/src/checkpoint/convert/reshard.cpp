@@ -62,6 +62,7 @@ struct SourceFolder {
   std::optional<TensorReader> reader;
 };
 
+// Only weights change their dtype. Optimizer state stays as it is.
 void set_dtype(DcpFolder& folder, std::optional<Dtype> dtype) {
   for (std::size_t i = 0; dtype && i < folder.plan.tensors.size(); ++i) {
     if (folder.sources[i]->kind == "param" && is_real(folder.plan.tensors[i].dtype)) {
@@ -93,6 +94,7 @@ Result reshard_folders(const std::vector<std::pair<std::string, fs::path>>& fold
   return result.write(manifest_of(stored));
 }
 
+// Collects the folders of all models and optimizers. Models without an optimizer are allowed.
 Result reshard_save_folder(const fs::path& from, const fs::path& out, const Options& options) {
   std::vector<std::pair<std::string, fs::path>> folders;
   for (int index = 0;; ++index) {

@@ -72,6 +72,8 @@ class SafetensorsJob {
   }
 
  private:
+  // Creates all files in their final size and writes the headers, so that tiles can be written in
+  // any order.
   void lay_out(const fs::path& folder) {
     std::vector<NamedTensor> named;
     std::map<std::string_view, std::size_t> number;

@@ -87,7 +87,7 @@ void verify_values(const fs::path& folder, ArchiveCheck& check, Verification& fo
   }
 }
 
-/// What was opened so far.
+/// Files and manifest of the parts that were opened.
 struct Opened {
   std::set<fs::path> files;  ///< files with tensors
   std::optional<Manifest> manifest;

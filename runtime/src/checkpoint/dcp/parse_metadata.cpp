@@ -98,6 +98,8 @@ class Parser {
   std::vector<Stored> stored_;
 };
 
+// Returns a field of an object. Throws with the entry's name if the field is missing or of another
+// kind.
 const Value& Parser::field(const Value& object, std::string_view key, Kind kind,
                            const char* expected, const std::string& what) const {
   const Value* value = object.find(key);
@@ -139,6 +141,8 @@ Shape Parser::shape_of(const Value& value, const std::string& what) const {
   return shape;
 }
 
+// TensorProperties is pickled as the tuple (dtype, layout, requires_grad, memory format,
+// pin_memory).
 Dtype Parser::dtype_of(const Value& tensor, const std::string& what) const {
   const Value* properties = tensor.find("properties");
   if (properties == nullptr || !properties->is_object_of(kClasses, "TensorProperties") ||
@@ -195,6 +199,8 @@ std::string Parser::relative_path(const Value& info, const std::string& what) co
   return text;
 }
 
+// A transform (compression, encryption) changes the bytes of an entry, which this reader cannot
+// undo.
 Place Parser::place(const Value& info, const std::string& what) const {
   if (!info.is_object_of(kFileSystem, "_StorageInfo")) {
     fail(what, "expected its place to be a _StorageInfo, found " + info.describe());
@@ -251,6 +257,7 @@ void Parser::read_names(const Value& names, Metadata& metadata) {
   }
 }
 
+// planner_data may be missing, or None. Names without a path are split at dots later.
 void Parser::read_paths(const Value* planner_data, Metadata& metadata) const {
   if (planner_data == nullptr || planner_data->is(Kind::none)) {
     return;
@@ -291,6 +298,7 @@ void Parser::read_places(const Value& storage, const Metadata& metadata) {
   }
 }
 
+// A chunk is found by its offsets in storage_data. The chunks must cover the tensor exactly once.
 void Parser::read_tensor(const Value& value, const Stored& stored, Entry& entry) const {
   const std::string what = "tensor " + in_quotes(entry.name);
   const Value* size = value.find("size");

@@ -70,6 +70,7 @@ PlannedTensor parse_tensor(const JsonValue& value) {
   return tensor;
 }
 
+// Fits of members and shards are checked by cut_arrays.
 CutArray parse_array(const JsonValue& value, std::size_t tensors, int ranks) {
   CutArray array{
       .members = {},

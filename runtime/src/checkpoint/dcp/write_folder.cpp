@@ -22,6 +22,7 @@ void check_position(const OutputFile& out, std::uint64_t expected, const std::st
   }
 }
 
+// An empty chunk is written too: torch expects an entry for it.
 void write_chunk(OutputFile& out, const PlannedTensor& tensor, const PlannedChunk& chunk,
                  const FillChunk& fill) {
   const auto nbytes = static_cast<std::uint64_t>(chunk.box.numel()) * size_of(tensor.dtype);
@@ -51,6 +52,7 @@ std::string random_uuid() {
 
 }  // namespace
 
+// Reserves the disk space first, so that a full disk is found before any tensor is copied.
 std::uint64_t write_rank_file(const std::filesystem::path& folder, const FolderPlan& plan, int rank,
                               const FillChunk& fill) {
   const FilePlan file = plan_file(plan, rank);
@@ -71,6 +73,7 @@ std::uint64_t write_rank_file(const std::filesystem::path& folder, const FolderP
   return file.nbytes;
 }
 
+// The CRC is computed on the way for the manifest, because `.metadata` has no checksum of its own.
 WrittenMetadata write_metadata_file(const std::filesystem::path& folder, const FolderPlan& plan) {
   OutputFile out(folder / kMetadataFile);
   WrittenMetadata written;

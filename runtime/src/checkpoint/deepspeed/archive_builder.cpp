@@ -59,6 +59,7 @@ void ArchiveBuilder::fill(const Storage& storage, const torch::Sink& sink) {
   }
 }
 
+// Storages are written in the order of their numbers, which the pickle has already named.
 void ArchiveBuilder::write(const std::filesystem::path& path) {
   OutputFile out(path);
   torch::TorchFileWriter file(out, writer_.finish());

@@ -116,6 +116,7 @@ void RankFile::read_groups(const Node& groups, OptimizerState& state) const {
   }
 }
 
+// A static scale is a setting of the run, not a state, so only a dynamic scaler is read.
 void RankFile::read_loss_scaler(OptimizerState& state) const {
   using Kind = pickle::Value::Kind;
   const auto scaler = state_.find("loss_scaler");

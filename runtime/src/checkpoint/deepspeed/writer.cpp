@@ -84,6 +84,7 @@ void push_shape(pickle::Writer& pickle, const Shape& shape) {
   pickle.end_tuple().end_tuple().reduce();
 }
 
+// The order of the dict is the order of the parameters in the flat array.
 void push_shapes(pickle::Writer& pickle, const std::vector<const StoredTensor*>& tensors) {
   pickle.begin_ordered_dict();
   for (const StoredTensor* tensor : tensors) {
@@ -304,6 +305,7 @@ void TagWriter::push_fragments(ArchiveBuilder& out, int rank) const {
   out.pickle().end_ordered_dict();
 }
 
+// global_steps counts skipped steps, our step does not.
 void TagWriter::push_counts(pickle::Writer& pickle) const {
   pickle.text("skipped_steps").integer(training_.skipped_steps);
   pickle.text("global_steps").integer(training_.step.value_or(0) + training_.skipped_steps);
@@ -311,6 +313,7 @@ void TagWriter::push_counts(pickle::Writer& pickle) const {
   pickle.text("mp_world_size").integer(1);
 }
 
+// Keys that DeepSpeed's loader expects are present even if they are empty.
 void TagWriter::write_module(int rank) const {
   ArchiveBuilder out(reader_);
   pickle::Writer& pickle = out.pickle();
@@ -347,6 +350,8 @@ void TagWriter::write_module(int rank) const {
 
 }  // namespace
 
+// `latest` is written last, so that a crash leaves a folder without it. The caller's folder is not
+// yet visible under its name anyway.
 void write_checkpoint(const fs::path& folder, const Catalog& catalog, TensorReader& reader,
                       const TrainingState& training, const ExportOptions& options) {
   const std::string tag =

@@ -39,6 +39,7 @@ InputFile::InputFile(std::filesystem::path path)
   nbytes_ = static_cast<std::uint64_t>(status.st_size);
 }
 
+// pread may return fewer bytes than asked for, and 0 if the file was truncated after it was opened.
 void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   const std::uint64_t end = offset + out.size();
   if (end < offset || end > nbytes_) {

@@ -108,6 +108,7 @@ std::string_view Source::take(std::uint64_t nbytes) {
   return taken;
 }
 
+// Copies into the low bytes of a zeroed integer, which is the little-endian value.
 std::uint64_t Source::unsigned_of(std::size_t nbytes) {
   const std::string_view taken = take(nbytes);
   std::uint64_t value = 0;
@@ -115,6 +116,7 @@ std::uint64_t Source::unsigned_of(std::size_t nbytes) {
   return value;
 }
 
+// BINFLOAT is the only big-endian value in a pickle.
 double Source::big_endian_double() {
   return std::bit_cast<double>(__builtin_bswap64(unsigned_of(8)));
 }
@@ -147,6 +149,8 @@ double Source::decimal_real(std::string_view line) const {
   return value;
 }
 
+// LONG1 and LONG4 hold integers of any size in two's complement. Only those that fit in 64 bits are
+// accepted.
 std::int64_t Source::long_of(std::string_view bytes) const {
   const bool negative = !bytes.empty() && (static_cast<unsigned char>(bytes.back()) & 0x80) != 0;
   std::uint64_t value = negative ? ~std::uint64_t{0} : 0;
@@ -172,6 +176,7 @@ std::string_view Source::utf8(std::string_view text) const {
   return text;
 }
 
+// Only \u and \U are escapes in this form. Every other byte is a character of Latin-1.
 std::string Source::unescaped_unicode(std::string_view line) const {
   std::string text;
   while (!line.empty()) {
@@ -190,6 +195,7 @@ std::string Source::unescaped_unicode(std::string_view line) const {
   return text;
 }
 
+// Python writes STRING as repr() of the string: in quotes, with backslash escapes.
 std::string Source::unquoted(std::string_view line) const {
   if (line.size() < 2 || line.front() != line.back() ||
       (line.front() != '\'' && line.front() != '"')) {

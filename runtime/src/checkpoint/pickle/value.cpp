@@ -33,6 +33,7 @@ bool Value::is_object_of(std::string_view module, std::string_view attribute) co
   return kind == Kind::object && !items.empty() && items[0]->is_global(module, attribute);
 }
 
+// Order of preference for objects: items set on it (OrderedDict), then its state.
 Value::Items Value::pairs() const noexcept {
   if (kind == Kind::dict) {
     return items;
@@ -89,6 +90,8 @@ std::string_view Document::keep(std::string_view text) {
   return {copy, text.size()};
 }
 
+// Copies the items to memory of the document that has room for `capacity` of them, so that a
+// container can grow in place.
 std::span<const Value*> Document::keep(std::span<const Value* const> items, std::size_t capacity) {
   if (items.empty() && capacity == 0) {
     return {};

@@ -68,6 +68,7 @@ nlohmann::json parse_index(const InputFile& file) {
   }
 }
 
+// Other keys of the index ("metadata") are not needed.
 WeightMap read_index(const fs::path& path) {
   const nlohmann::json index = parse_index(InputFile(path));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
@@ -83,6 +84,7 @@ WeightMap read_index(const fs::path& path) {
   return files;
 }
 
+// A tensor is whole in its file, so it has one piece.
 void add_file(const fs::path& path, Catalog& catalog) {
   const SafetensorsHeader header = read_header(InputFile(path));
   const std::uint32_t file = catalog.file(path);
@@ -201,6 +203,7 @@ Catalog read_safetensors(const fs::path& path) {
   return catalog;
 }
 
+// Names are assigned after the split, because they contain the number of files.
 SafetensorsPlan plan_safetensors(std::vector<NamedTensor> tensors, std::uint64_t max_shard_nbytes,
                                  const std::string& stem) {
   std::ranges::sort(tensors, {}, &NamedTensor::name);

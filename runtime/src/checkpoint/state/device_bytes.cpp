@@ -26,6 +26,7 @@ void read_bytes(device::Device& device, const void* values, std::size_t nbytes,
   }
 }
 
+// The tile is reused, so each copy must be complete before the next `fill`.
 void write_bytes(device::Device& device, void* values, std::size_t nbytes,
                  const std::function<void(std::size_t at, std::span<std::byte> to)>& fill) {
   auto* const to = static_cast<std::byte*>(values);

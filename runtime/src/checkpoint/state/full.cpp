@@ -19,6 +19,8 @@ void write_full_model(detail::ModelState& model, const std::filesystem::path& pa
   tensors.finish();
 }
 
+// Moments are gathered in the order of the arrays, and written in the same order, while the pickle
+// groups them by parameter.
 void write_full_optimizer(const Part& part, const std::filesystem::path& path, Attempt& attempt) {
   const auto arrays = moment_arrays(*part.model, *part.optimizer);
   GatheredTensors tensors(*part.model, arrays, moment_items(arrays), {});

@@ -21,6 +21,8 @@ std::string key_of(const FlatParameter& flat, int number) {
 
 }  // namespace
 
+// Units of the same name get numbered keys, in the order of the model, which is the same on every
+// rank.
 LocalModel local_layout_of(detail::ModelState& model) {
   LocalModel layout;
   std::map<std::string, int> numbers;

@@ -19,6 +19,7 @@ using nlohmann::json;
   throw Error(Errc::config, path.string() + ": " + what);
 }
 
+// The form of this JSON is described in docs/formats/acclaunch.md.
 json encode(const LocalFlat& flat) {
   json members = json::array();
   for (const LocalFlat::Member& each : flat.members) {
@@ -181,6 +182,8 @@ std::vector<LocalModel> parse_local_layout(const std::string& text, const fs::pa
   }
 }
 
+// Visits the ranks in order and collects the pieces of all members, because a member may span
+// several ranks' shards. Only ranks below the number of shards hold a flat parameter once.
 void read_local_model(const fs::path& folder, int index, const LocalModel& model,
                       Catalog& catalog) {
   int ranks = 1;

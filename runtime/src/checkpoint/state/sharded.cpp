@@ -46,6 +46,7 @@ class FolderBuilder {
     sources_.push_back(of_flat(array));
   }
 
+  // Buffers are equal on all ranks, so rank 0 writes them whole.
   void add(const BufferRecord& buffer) {
     arrays_.push_back({.members = {{tensors_.size(), 0}},
                        .padded_numel = buffer.numel,
@@ -81,6 +82,7 @@ class FolderBuilder {
     values_.push_back({dotted(path), std::move(path), std::move(pickle), 0});
   }
 
+  // The cut rule needs all tensors, so it is made last. Arrays and sources have the same numbers.
   PlannedFolder finish(std::string name) {
     const int ranks = model_.engine().groups.world->size();
     auto rule = cut_arrays(arrays_, tensors_, ranks);

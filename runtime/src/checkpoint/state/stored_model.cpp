@@ -29,6 +29,7 @@ const StoredTensor& StoredModel::at(const ParameterRecord& record, const std::st
   return stored_.catalog.at(record.name, kind, stored_.path.string());  // throws: not found
 }
 
+// Any real dtype is converted to the one in which the value is kept.
 void StoredModel::check_shape(const StoredTensor& tensor, const Shape& expected) const {
   if (tensor.shape != expected) {
     throw Error(Errc::config, fmt::format("{}: tensor {} has shape {}, this model expects {}",
@@ -96,6 +97,7 @@ void StoredModel::read(device::Device& device, const FlatArray& array) {
   write_bytes(device, array.values, static_cast<std::size_t>(owned.numel * size), fill);
 }
 
+// Buffers are not sharded, so all of a buffer is read.
 void StoredModel::read_buffer(detail::ModelState& model, BufferRecord& buffer) {
   const StoredTensor* found = stored_.catalog.find(buffer.name, "param");
   if (found == nullptr) {
@@ -106,6 +108,7 @@ void StoredModel::read_buffer(detail::ModelState& model, BufferRecord& buffer) {
   acc::model::set_buffer(model.engine(), buffer, values);
 }
 
+// Frees gathered copies, waits for collectives that use the memory, and then for the device.
 void await_readers(detail::ModelState& model) {
   for (const auto& unit : model.shard_units()) {
     unit->release("loading weights");

@@ -134,6 +134,7 @@ bool is_weights_file(const std::string& path) {
           path.find('/') == std::string::npos);
 }
 
+// Writes the shards in the order of the plan, and the index last.
 void write_folder(const fs::path& folder, const SafetensorsPlan& plan, GatheredTensors& tensors,
                   std::optional<DType> dtype) {
   std::size_t first = 0;
@@ -148,6 +149,7 @@ void write_folder(const fs::path& folder, const SafetensorsPlan& plan, GatheredT
   }
 }
 
+// Rank 0 writes; the other ranks take part in the gathers by `finish`, also if rank 0 has failed.
 void export_folder(ModelState& model, const fs::path& path, const ExportOptions& options) {
   const auto arrays = weight_arrays(model);
   auto items = weight_items(model, arrays);
@@ -175,6 +177,7 @@ void export_folder(ModelState& model, const fs::path& path, const ExportOptions&
 
 }  // namespace
 
+// The extension decides: a file for .safetensors and .bin, otherwise a folder.
 void export_weights(ModelState& model, const std::string& path, const ExportOptions& options) {
   const fs::path target(path);
   if (target.extension() == ".safetensors" || target.extension() == ".bin") {
@@ -184,6 +187,7 @@ void export_weights(ModelState& model, const std::string& path, const ExportOpti
   }
 }
 
+// A visit may throw, or skip tensors. `finish` keeps the gathers of all ranks aligned.
 void state_dict(ModelState& model, const StateDictOptions& options, const VisitTensor& visit) {
   const auto arrays = weight_arrays(model);
   GatheredTensors tensors(model, arrays, weight_items(model, arrays),

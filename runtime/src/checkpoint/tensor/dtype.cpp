@@ -54,6 +54,7 @@ std::size_t size_of(Dtype dtype) noexcept {
   return row_of(dtype).nbytes;
 }
 
+// The 8-bit floats are not included: they are copied, but never converted.
 bool is_real(Dtype dtype) noexcept {
   return dtype == Dtype::f32 || dtype == Dtype::f16 || dtype == Dtype::bf16 || dtype == Dtype::f64;
 }

@@ -59,6 +59,7 @@ double scalar(const TorchFile& file, const pickle::Node& node) {
   return value;
 }
 
+// 2^53 is the largest range in which a double represents every integer.
 std::int64_t count(const TorchFile& file, const pickle::Node& node) {
   const double value = scalar(file, node);
   if (!(value >= 0.0 && value <= 9007199254740992.0 && std::trunc(value) == value)) {

@@ -21,6 +21,7 @@ class Windows {
   Windows(const InputFile& file, std::uint64_t offset, std::uint64_t nbytes)
       : file_(file), offset_(offset), nbytes_(nbytes) {}
 
+  // Reads that do not fit into a window go to the file directly.
   void read(std::uint64_t at, std::span<std::byte> out) {
     if (at > nbytes_ || out.size() > nbytes_ - at) {
       throw Error(Errc::internal, "a read outside of an archive");
@@ -153,6 +154,7 @@ bool TorchFile::is_tensor(const pickle::Value& value) noexcept {
   return is_tensor_value(value);
 }
 
+// Offsets in the archive become offsets in the file.
 TensorRef TorchFile::tensor(const pickle::Value& value) const {
   const TensorValue tensor = tensor_value(value, where());
   const archive::Record* storage = record("data/" + std::string(tensor.storage));
