@@ -1,9 +1,14 @@
-// checkpoint_plan [RANKS [SHARDS [LAYERS]]]: what a rank has to do before it can write its file of
-// a torch DCP folder, and rank 0 for all, with the parameters of Llama 2 70B, a unit a layer: the
-// plan of a file, and .metadata, written to nowhere; and what reading costs: .metadata, or the plan
-// in the manifest and by it all pieces that rank 123 of 512 loads. RANKS / SHARDS ranks hold the
-// same. A line of JSON each for the model's and the optimizer's folder, which are measured by
-// processes of their own, so that neither's memory shows in the other's.
+// Measures the planning of a torch DCP folder without writing it, for the parameters of Llama 2 70B
+// with one unit per layer:
+//
+//     checkpoint_plan [RANKS [SHARDS [LAYERS]]]
+//
+// Writing: the plan of one rank's file, and all of `.metadata`. Reading: parsing `.metadata`, or
+// parsing the plan in the manifest and computing from it the pieces that rank 123 of 512 loads.
+// SHARDS is the number of shards, so RANKS / SHARDS ranks hold the same one.
+//
+// Prints one line of JSON for the model's folder and one for the optimizer's. Each is measured in
+// its own process, so that peak memory is not shared.
 
 #include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/dcp/folder_plan.hpp"
@@ -51,7 +56,7 @@ std::vector<Unit> llama_70b(int layers) {
   return units;
 }
 
-/// One kind of state of all units: an array a unit.
+/// Builds the plan of a folder: one kind of state of all units, with one array per unit.
 struct Builder {
   FolderPlan plan;
   std::vector<CutArray> arrays;
@@ -93,7 +98,7 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Of the processor: nothing here waits.
+// Returns processor time. The work does not wait for anything.
 template <typename Work>
 double seconds_of(const Work& work) {
   const double start = cpu_seconds();
@@ -107,7 +112,7 @@ double peak_mib() {
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
 }
 
-/// In a process of its own, whose memory is the work's.
+/// Runs `work` in a child process, so that its peak memory is its own.
 template <typename Work>
 void apart(const Work& work) {
   const pid_t child = fork();
@@ -122,6 +127,7 @@ void apart(const Work& work) {
   }
 }
 
+// Returns the manifest of a folder with this plan, as a save would write it.
 std::string manifest_of(Builder builder, int ranks) {
   FolderPlan& plan = builder.plan;
   plan.world_size = ranks;
@@ -135,7 +141,7 @@ std::string manifest_of(Builder builder, int ranks) {
   return format_manifest(manifest);
 }
 
-/// What a rank does that loads by the plan, but for reading bytes.
+/// Does what a rank does to load by the plan, except reading bytes.
 void read_by_plan(const std::string& text, const std::vector<CutArray>& arrays) {
   constexpr std::int64_t kRank = 123, kRanks = 512;
   const double before = peak_mib();
@@ -183,6 +189,7 @@ void read_by_plan(const std::string& text, const std::vector<CutArray>& arrays) 
       peak_mib() - before);
 }
 
+// Passes the manifest through a file, so that the process that reads it has not built it.
 void report_reading(const Builder& builder, int ranks) {
   std::FILE* const file = std::tmpfile();
   apart([&] {
@@ -212,6 +219,7 @@ void report(const char* folder, Builder builder, int ranks, int shards) {
   double slowest = 0.0;
   std::size_t most = 0;
   std::uint64_t least_nbytes = UINT64_MAX, most_nbytes = 0;
+  // 20 ranks, from the first to the last, stand for all.
   for (int i = 0; i < 20; ++i) {
     FilePlan file;
     slowest = std::max(slowest, seconds_of([&] { file = plan_file(plan, i * (ranks - 1) / 19); }));

@@ -18,7 +18,7 @@
 #include <stdexcept>
 #include <vector>
 
-/// Processes that do their part of something at the same time, and how long it took them.
+/// Processes that do the same work at the same time and measure it.
 namespace acc::bench {
 
 class Team {
@@ -38,11 +38,11 @@ class Team {
 
   [[nodiscard]] int size() const noexcept { return processes_; }
 
-  /// For all others.
+  /// Waits for all other processes.
   void wait() const { pthread_barrier_wait(barrier_); }
 
-  /// Seconds from when all begin to when the last has ended, and of the processor for this one,
-  /// which a busy machine changes less. In every process.
+  /// Returns, in every process, the wall-clock seconds from the common start to the end of the last
+  /// process, and the processor seconds of this one, which vary less on a busy machine.
   struct Time {
     double wall = 0, cpu = 0;
   };
@@ -57,14 +57,14 @@ class Team {
             static_cast<double>(cpu_end - cpu) / CLOCKS_PER_SEC};
   }
 
-  /// Runs body(rank) in as many processes; this one waits. False where one failed;
-  /// then the program should end, and the others end with it.
+  /// Runs body(rank) in all processes and waits for them. Returns false if one failed. The program
+  /// should then exit, which ends the others.
   bool run(const std::function<void(int rank)>& body) const {
     for (int rank = 0; rank < processes_; ++rank) {
       std::fflush(stdout);
       const pid_t child = ::fork();
       if (child == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // where one fails, nobody waits for it at the barrier
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a barrier must not wait for a failed process
         try {
           body(rank);
           std::fflush(stdout);

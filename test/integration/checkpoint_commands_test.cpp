@@ -164,7 +164,7 @@ TEST_CASE("merge-weights: what cannot be done is said, and nothing is written") 
   const Case cases[] = {
       {{copy}, {"output_path"}},
       {{folder.path() / "none", out}, {"none"}},
-      {{folder.path(), out}, {"no checkpoint", ".metadata"}},
+      {{folder.path(), out}, {"not a checkpoint", ".metadata"}},
       {{copy / "optimizer_0", out}, {"optimizer_0", "optimizer's state", "--unsafe_serialization"}},
       {{model, folder.path() / "not" / "there"}, {"not/there"}},
       {{model, out, "--dtype", "int8"}, {"--dtype"}},

@@ -73,7 +73,7 @@ TEST_CASE("names in a save folder are Accelerate's") {
   CHECK(accelerate::custom_file(0) == "custom_checkpoint_0.pkl");
 }
 
-TEST_CASE("only what we write is ours to replace") {
+TEST_CASE("is_ours is true only for files that we write") {
   for (const std::string ours :
        {"pytorch_model_fsdp_0/.metadata", "pytorch_model_fsdp_0/__0_0.distcp",
         "optimizer_12/__2815_0.distcp", "pytorch_model_fsdp.bin", "pytorch_model_fsdp_1.bin",
@@ -95,9 +95,9 @@ TEST_CASE("only what we write is ours to replace") {
   }
 }
 
-TEST_CASE("model and optimizer are found under every name that Accelerate has had") {
+TEST_CASE("model and optimizer are found under every name that Accelerate has used") {
   struct Case {
-    const char* name;  ///< a folder where it ends in '/'
+    const char* name;  ///< a name that ends in '/' is a folder
     int index;
     bool is_optimizer;
   };
@@ -133,7 +133,7 @@ TEST_CASE("model and optimizer are found under every name that Accelerate has ha
   }
 }
 
-TEST_CASE("scheduler, scaler, random states and custom values come back") {
+TEST_CASE("scheduler, scaler, random states and custom values are read back") {
   TemporaryFolder folder;
   const fs::path path = folder.path() / "file";
 
@@ -163,7 +163,7 @@ TEST_CASE("scheduler, scaler, random states and custom values come back") {
   CHECK(accelerate::read_custom(path).empty());
 }
 
-TEST_CASE("state files that are not understood are refused by file and key") {
+TEST_CASE("unknown state files are refused with file and key") {
   using Read = std::function<void(const fs::path&)>;
   const Read scheduler = [](const fs::path& path) { accelerate::read_scheduler(path); };
   const Read scaler = [](const fs::path& path) { accelerate::read_scaler(path); };
@@ -190,7 +190,7 @@ TEST_CASE("state files that are not understood are refused by file and key") {
       {random, PythonValue::list({}), {"a dict"}},
       {custom,
        PythonValue::dict({{"x", PythonValue::list({})}}),
-       {"'x'", "a number, a text or bytes"}},
+       {"'x'", "a number, a string or bytes"}},
       {custom, PythonValue::dict({{"x", PythonValue::tensor({2})}}), {"'x'"}},
       {custom, PythonValue("x"), {"a dict"}},
   };
@@ -207,7 +207,7 @@ TEST_CASE("state files that are not understood are refused by file and key") {
   }
 }
 
-TEST_CASE("parameter groups have torch's keys and come back") {
+TEST_CASE("parameter groups have torch's keys and are read back") {
   StoredGroup group;
   group.hyper_parameters = {{"lr", 0.01},     {"beta1", 0.8},        {"beta2", 0.9},
                             {"eps", 1e-6},    {"weight_decay", 0.0}, {"initial_lr", 0.02},
@@ -230,7 +230,7 @@ TEST_CASE("parameter groups have torch's keys and come back") {
   CHECK_THROWS_AS(accelerate::group_values("lion", group), acc::Error);
 }
 
-TEST_CASE("full files of model and optimizer come back") {
+TEST_CASE("full files of model and optimizer are read back") {
   TemporaryFolder folder;
   const fs::path path = folder.path() / "pytorch_model_fsdp.bin";
   accelerate::write_model_file(path,
@@ -289,7 +289,7 @@ PythonValue numbered_optimizer() {
 
 }  // namespace
 
-TEST_CASE("numbered optimizer states get their names from the weights' order, or not at all") {
+TEST_CASE("numbered optimizer states get names from the order of the weights, or are refused") {
   struct Case {
     const char* what;
     std::function<void(PythonValue&)> change;
@@ -366,7 +366,7 @@ TEST_CASE("numbered optimizer states get their names from the weights' order, or
   }
 }
 
-TEST_CASE("files of weights: a key over all, what is no tensor, parts of ranks") {
+TEST_CASE("files of weights: a top key, values that are not tensors, flat parameters") {
   struct Case {
     const char* what;
     PythonValue value;

@@ -20,7 +20,7 @@ using acc::test::TemporaryFolder;
 
 namespace {
 
-/// Reads out of a string; a read outside of it is the reader's fault.
+/// Reads from a string. A read outside of it is a mistake of the reader.
 archive::ReadAt in(const std::string& bytes) {
   return [&bytes](std::uint64_t offset, std::span<std::byte> out) {
     REQUIRE(offset <= bytes.size());
@@ -82,7 +82,7 @@ std::string with(std::string bytes, std::size_t at, T value) {
 
 }  // namespace
 
-TEST_CASE("crc32_combine: of any two pieces is that of both") {
+TEST_CASE("crc32_combine: the result for two pieces is the checksum of both") {
   std::mt19937 generator(1);
   std::string bytes(5000, '\0');
   for (char& c : bytes) {
@@ -95,7 +95,7 @@ TEST_CASE("crc32_combine: of any two pieces is that of both") {
   }
 }
 
-TEST_CASE("archive: what is written is found again where lay_out says") {
+TEST_CASE("archive: written records are found where lay_out places them") {
   const TemporaryFolder folder;
   std::mt19937 generator(3);
   for (int round = 0; round < 50; ++round) {
@@ -109,7 +109,7 @@ TEST_CASE("archive: what is written is found again where lay_out says") {
       records.push_back({std::string(generator() % 70, 'n') + std::to_string(i), payload});
       sizes.push_back({records.back().name, payload.size()});
     }
-    // In a file that has something before it, too.
+    // Also at a place within a larger file.
     const std::string bytes = written(folder, records, std::string(generator() % 100, 'x'));
     const archive::Layout layout = archive::lay_out(sizes);
     CHECK(layout.nbytes == bytes.size());
@@ -126,7 +126,7 @@ TEST_CASE("archive: what is written is found again where lay_out says") {
   }
 }
 
-TEST_CASE("archive: zip64 records beyond 4 GiB are laid out, headed and found as one") {
+TEST_CASE("archive: zip64 records beyond 4 GiB: layout, headers and reader agree") {
   constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
   const std::vector<std::vector<archive::RecordSize>> cases = {
       {{"a", 0xfffffffe}, {"b", 1}},
@@ -135,7 +135,7 @@ TEST_CASE("archive: zip64 records beyond 4 GiB are laid out, headed and found as
       {{"data.pkl", 7}, {"data/0", 4 * kGiB - 64}, {"version", 2}},
   };
   for (const auto& records : cases) {
-    // The headers alone, at their places: all that a reader reads.
+    // Only the headers, at their places: a reader reads nothing else.
     std::vector<std::pair<std::uint64_t, std::string>> parts;
     std::string central;
     std::uint64_t at = 0;
@@ -194,7 +194,7 @@ TEST_CASE("archive: a classic zip with a comment, without descriptors and paddin
   CHECK(found[1].nbytes == 0);
 }
 
-TEST_CASE("archive: every truncation is an Error, changed bytes are one or a value") {
+TEST_CASE("archive: a truncated archive is an Error, a changed one an Error or valid records") {
   const TemporaryFolder folder;
   const std::string whole =
       written(folder, {{"data.pkl", "pickle"}, {"data/0", std::string(300, 'x')}, {"e", ""}});
@@ -220,7 +220,7 @@ TEST_CASE("archive: every truncation is an Error, changed bytes are one or a val
   }
 }
 
-TEST_CASE("archive: what is hostile is refused, and said why") {
+TEST_CASE("archive: hostile archives are refused with the reason") {
   const TemporaryFolder folder;
   const std::string good = written(folder, {{"a", "payload"}, {"b", "more"}});
   const std::size_t first = good.find("PK\1\2"), second = good.find("PK\1\2", first + 1);
@@ -231,14 +231,14 @@ TEST_CASE("archive: what is hostile is refused, and said why") {
     std::string bytes;
     const char* message;
   } kCases[] = {
-      {"no zip", std::string(500, 'a'), "no archive"},
-      {"tiny", "PK", "no archive"},
+      {"no zip", std::string(500, 'a'), "not a torch.save archive"},
+      {"tiny", "PK", "not a torch.save archive"},
       {"encrypted", with<std::uint16_t>(good, first + 8, 0x0809), "record archive/a is encrypted"},
       {"deflated", with<std::uint16_t>(good, first + 10, 8), "archive/a is compressed (method 8)"},
-      {"two sizes", with<std::uint32_t>(good, first + 20, 6), "has two sizes"},
-      {"no zip64 field", with<std::uint32_t>(good, first + 24, 0xffffffff), "without its size"},
+      {"two sizes", with<std::uint32_t>(good, first + 20, 6), "has two different sizes"},
+      {"no zip64 field", with<std::uint32_t>(good, first + 24, 0xffffffff), "has no zip64 field"},
       {"header outside", with<std::uint32_t>(good, first + 42, 0xfffffff0), "outside of the arch"},
-      {"header elsewhere", with<std::uint32_t>(good, first + 42, 1), "no header of record"},
+      {"header elsewhere", with<std::uint32_t>(good, first + 42, 1), "no local header of record"},
       {"too long",
        with<std::uint32_t>(with<std::uint32_t>(good, first + 20, 9999), first + 24, 9999),
        "of 9999 bytes lies outside"},
@@ -247,20 +247,22 @@ TEST_CASE("archive: what is hostile is refused, and said why") {
        "records a and b overlap"},
       {"twice", with(with<std::uint32_t>(good, second + 42, 0), second + 46 + 8, 'a'), "overlap"},
       {"another folder", with(with(good, second + 46, 'X'), good.find("archive/b"), 'X'),
-       "is not in folder archive/"},
-      {"name outside", with<std::uint16_t>(good, second + 28, 9999), "a name outside"},
-      {"comment outside", with<std::uint16_t>(good, second + 32, 1), "a name outside"},
-      {"more records", with<std::uint64_t>(good, end64 + 32, 3), "110 bytes for 3 records"},
+       "is not in the root folder archive/"},
+      {"name outside", with<std::uint16_t>(good, second + 28, 9999), "a name reaches beyond it"},
+      {"comment outside", with<std::uint16_t>(good, second + 32, 1), "a name reaches beyond it"},
+      {"more records", with<std::uint64_t>(good, end64 + 32, 3),
+       "110 bytes is too small for 3 records"},
       {"fewer records", with<std::uint64_t>(good, end64 + 32, 1), "more than 1"},
       {"a record in the end",
        with<std::uint64_t>(with<std::uint64_t>(good, end64 + 32, 3), end64 + 40, 150),
-       "damaged directory"},
+       "damaged central directory"},
       {"endless records", with<std::uint64_t>(good, end64 + 32, ~0ULL), "records"},
-      {"directory outside", with<std::uint64_t>(good, end64 + 48, ~0ULL - 5), "directory outside"},
-      {"endless directory", with<std::uint64_t>(good, end64 + 40, ~0ULL), "directory outside"},
-      {"end64 outside", with<std::uint64_t>(good, end - 12, ~0ULL), "zip64 end record outside"},
+      {"directory outside", with<std::uint64_t>(good, end64 + 48, ~0ULL - 5),
+       "directory lies outside"},
+      {"endless directory", with<std::uint64_t>(good, end64 + 40, ~0ULL), "directory lies outside"},
+      {"end64 outside", with<std::uint64_t>(good, end - 12, ~0ULL), "end record lies outside"},
       {"end64 elsewhere", with<std::uint64_t>(good, end - 12, 0), "no zip64 end record"},
-      {"several disks", with<std::uint16_t>(good, end + 4, 1), "in several parts"},
+      {"several disks", with<std::uint16_t>(good, end + 4, 1), "into several parts"},
   };
   for (const auto& row : kCases) {
     CAPTURE(row.what);
@@ -269,7 +271,7 @@ TEST_CASE("archive: what is hostile is refused, and said why") {
   }
 }
 
-TEST_CASE("archive: a record of another size than was said is the program's mistake") {
+TEST_CASE("archive: a record with another size than announced is an internal error") {
   const TemporaryFolder folder;
   OutputFile out(folder.path() / "archive");
   archive::Writer writer(out);

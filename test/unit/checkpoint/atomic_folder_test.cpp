@@ -49,7 +49,7 @@ void save(const fs::path& target, const std::string& text, std::uint32_t id = 1)
   folder.commit();
 }
 
-// The text that both files hold; "" where there is no such folder, or only half of one.
+// Returns the text that both files hold; "" if the folder does not exist or is incomplete.
 std::string content(const fs::path& folder) {
   const std::string text = acc::test::file_text(folder / "top");
   return acc::test::file_text(folder / "inner/deep/file") == text ? text : "";
@@ -85,7 +85,7 @@ TEST_CASE("an abandoned folder leaves the older one") {
   CHECK(names_in(top.path()) == std::set<std::string>{"c"});
 }
 
-TEST_CASE("a link, a relative name and a slash at the end lead to the same folder") {
+TEST_CASE("a symbolic link, a relative name and a trailing slash lead to the same folder") {
   const TemporaryFolder top;
   fs::create_directory(top.path() / "real");
   fs::create_directory_symlink("real", top.path() / "link");
@@ -120,7 +120,7 @@ TEST_CASE("a folder with other files is neither replaced nor removed") {
          fs::remove_all(top / "c");
          std::ofstream(top / "c") << "x";
        },
-       "a file of that name is there"},
+       "a file with that name exists"},
   };
   for (const Row& row : rows) {
     CAPTURE(row.what);
@@ -138,7 +138,7 @@ TEST_CASE("a folder with other files is neither replaced nor removed") {
   }
 }
 
-TEST_CASE("what killed predecessors left is removed, but not what this attempt's others made") {
+TEST_CASE("leftovers of killed saves are removed, files of this attempt are not") {
   const TemporaryFolder top;
   const fs::path target = top.path() / "c";
   save(target, "first");
@@ -157,7 +157,7 @@ TEST_CASE("what killed predecessors left is removed, but not what this attempt's
   CHECK(names_in(top.path()) == std::set<std::string>{"c", "cc.acc-tmp.5"});
 }
 
-TEST_CASE("without an exchange, the newer folder is found wherever the replacement was killed") {
+TEST_CASE("without an exchange, the newer folder is found after a kill at any step") {
   for (const bool has_half_of_older : {false, true}) {
     CAPTURE(has_half_of_older);
     const TemporaryFolder top;
@@ -176,7 +176,7 @@ TEST_CASE("without an exchange, the newer folder is found wherever the replaceme
   }
 }
 
-TEST_CASE("of two jobs that save to one folder, one is told of the other") {
+TEST_CASE("two jobs that save to one folder: one of them fails with that reason") {
   const TemporaryFolder top;
   const fs::path target = top.path() / "c";
   AtomicFolder loser = folder_at(target, 1);
@@ -188,16 +188,16 @@ TEST_CASE("of two jobs that save to one folder, one is told of the other") {
   CHECK(acc::test::contains(message, "/c: "));
   CHECK(acc::test::contains(message, "/c.acc-tmp.1 is gone: another job saves to the same folder"));
 
-  // Neither has begun over the other: the later one finds the name taken.
+  // Both began before the other committed. The later one finds that the name exists.
   AtomicFolder later(top.path() / "c", is_ours, 3, Existing::refuse);
   later.make({"inner/deep"});
   fill(later, "later");
   CHECK(acc::test::contains(error_of([&] { later.commit(); }),
-                            "/c has appeared while it was saved here: another job saves"));
+                            "/c appeared during this save: another job saves"));
   CHECK(content(target) == "winner's");
 }
 
-TEST_CASE("a save that sleeps while another is made fails when it wakes, wherever it was") {
+TEST_CASE("a save that is suspended during another save fails when it continues, at any step") {
   const std::function<void(AtomicFolder&)> steps[] = {
       [](AtomicFolder& folder) { folder.begin(), folder.make(); },
       [](AtomicFolder& folder) { folder.make({"inner/deep"}); },
@@ -227,7 +227,7 @@ TEST_CASE("a save that sleeps while another is made fails when it wakes, whereve
   }
 }
 
-TEST_CASE("a folder that is removed is gone at once") {
+TEST_CASE("a removed folder loses its name at once") {
   const TemporaryFolder top;
   save(top.path() / "c", "first");
   fs::create_directories(top.path() / "c.acc-tmp.removed" / "of a killed one");

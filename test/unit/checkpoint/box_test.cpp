@@ -34,7 +34,7 @@ Box random_box(std::mt19937& generator, const Shape& shape) {
   return box;
 }
 
-/// Numbers, in the tensor, of a box's elements, in the box's order.
+/// Returns the numbers in the tensor of a box's elements, in the order of the box.
 std::vector<std::int64_t> elements_of(const Shape& shape, const Box& box) {
   std::vector<std::int64_t> elements = {0};
   for (std::size_t d = 0; d < shape.size(); ++d) {
@@ -54,7 +54,7 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-/// Runs of the elements that two lists share; both rise.
+/// Returns the runs of the elements that two rising lists share.
 std::vector<Run> common_runs(const std::vector<std::int64_t>& first,
                              const std::vector<std::int64_t>& second) {
   std::vector<Run> runs;
@@ -79,7 +79,7 @@ std::vector<Run> common_runs(const std::vector<std::int64_t>& first,
   return runs;
 }
 
-/// Every box of a shape that has elements.
+/// Returns every box of a shape that has elements.
 std::vector<Box> all_boxes(const Shape& shape) {
   std::vector<Box> boxes = {Box{}};
   for (const std::int64_t extent : shape) {
@@ -98,7 +98,7 @@ std::vector<Box> all_boxes(const Shape& shape) {
   return boxes;
 }
 
-/// The fewest boxes, each contiguous in the tensor, that make up each range; by trying all.
+/// Returns the fewest contiguous boxes that make up each range, by trying all.
 class FewestBoxes {
  public:
   explicit FewestBoxes(const Shape& shape) {
@@ -159,7 +159,7 @@ TEST_CASE("a range becomes the fewest boxes, in order") {
   CHECK_THROWS_AS(boxes_of_range({2, 3}, -1, 2), acc::Error);
 }
 
-TEST_CASE("runs of a box in a range or in a box: all elements once, as long as they can be") {
+TEST_CASE("runs of a box in a range or a box: every element once, in the longest runs") {
   std::mt19937 generator(2);
   for (int round = 0; round < 2000; ++round) {
     const Shape shape = random_shape(generator, 0);
@@ -189,7 +189,7 @@ TEST_CASE("runs of a box in a range or in a box: all elements once, as long as t
   }
 }
 
-TEST_CASE("only the rows that a range touches are walked") {
+TEST_CASE("only the rows that a range touches are visited") {
   int visits = 0;
   const std::int64_t rows = std::int64_t{1} << 40;
   for_each_run({rows, 4}, {{0, 1}, {rows, 2}}, 4 * (rows - 2), 4 * rows,
@@ -214,13 +214,13 @@ TEST_CASE("rows are cut as FSDP cuts them") {
       CHECK(cover_fault({rows, 3}, boxes).empty());
     }
   }
-  // As torch writes it: the third of three ranks has none of two rows.
+  // As torch writes it: with two rows, the third of three ranks has an empty box.
   CHECK(row_box({2, 26}, 2, 3) == Box{{2, 0}, {0, 26}});
   CHECK(row_box({}, 0, 4) == Box{});
   CHECK_FALSE(row_box({}, 1, 4));
 }
 
-TEST_CASE("a box lies in a shape, whatever the numbers") {
+TEST_CASE("lies_in is safe for any numbers") {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   struct Row {
     Box box;
@@ -246,7 +246,7 @@ TEST_CASE("a box lies in a shape, whatever the numbers") {
   }
 }
 
-TEST_CASE("shapes from files are refused where their elements cannot be counted") {
+TEST_CASE("shapes with too many elements are refused") {
   const std::int64_t big = std::int64_t{1} << 32;
   check_shape({}, "x");
   check_shape({0, 5}, "x");
@@ -285,7 +285,7 @@ TEST_CASE("covers: exact ones pass, holes and overlaps are named") {
   }
 }
 
-TEST_CASE("covers by chance agree with counting every element") {
+TEST_CASE("random covers: the check agrees with counting every element") {
   std::mt19937 generator(4);
   int exact = 0;
   for (int round = 0; round < 1000; ++round) {

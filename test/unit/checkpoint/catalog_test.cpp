@@ -34,10 +34,10 @@ TEST_CASE("tensors are found by name and kind, files are listed once") {
                        "here: no tensor 'c' (param) among its 3", acc::Error);
 }
 
-TEST_CASE("a tensor that is there twice is refused by its stored names") {
+TEST_CASE("a tensor that occurs twice is refused by its stored names") {
   Catalog catalog;
   catalog.tensors = {tensor("w", "param", "model.w"), tensor("w", "param", "module.w")};
   CHECK_THROWS_WITH_AS(catalog.index(),
-                       "tensor 'w' (param) is there twice: as 'model.w' and as 'module.w'",
+                       "tensor 'w' (param) occurs twice: as 'model.w' and as 'module.w'",
                        acc::Error);
 }

@@ -44,7 +44,7 @@ Read read(const fs::path& folder) {
   return read;
 }
 
-/// All of a tensor's bytes, put together from its pieces.
+/// Returns all bytes of a tensor, joined from its pieces.
 std::string bytes_of(const Catalog& catalog, const StoredTensor& tensor) {
   const std::size_t size = size_of(tensor.dtype);
   std::string bytes(static_cast<std::size_t>(numel_of(tensor.shape)) * size, '\0');
@@ -70,7 +70,7 @@ std::string bytes_of(const Catalog& catalog, const StoredTensor& tensor) {
   return bytes;
 }
 
-/// Bytes of a safetensors file, by name.
+/// Returns the bytes of each tensor of a safetensors file, by name.
 std::map<std::string, std::pair<Shape, std::string>> tensors_of(const fs::path& path) {
   const std::string content = content_of(path);
   const SafetensorsHeader header = read_header(InputFile(path));
@@ -96,7 +96,7 @@ PlannedTensor tensor(const std::string& name, Shape shape, Dtype dtype = Dtype::
   return {.name = "model." + name, .path = {"model", name}, .dtype = dtype, .shape = shape};
 }
 
-/// Some of everything: two units with moments' dtypes, a tied name, a scalar, an empty tensor.
+/// A plan with two units in the dtypes of moments, a tied name, a scalar and an empty tensor.
 FolderPlan plan_of(int shards, int world_size) {
   FolderPlan plan;
   plan.tensors = {tensor("a", {13, 7}),  tensor("b", {5}, Dtype::bf16), tensor("c", {}),
@@ -123,7 +123,7 @@ FolderPlan plan_of(int shards, int world_size) {
   return plan;
 }
 
-/// Element i of array a has the bytes (a, i) mixed.
+/// The bytes of element i of array a are a mix of a and i.
 void fill(const FolderPlan& plan, const PlannedChunk& chunk, const torch::Sink& sink) {
   const std::size_t size = size_of(plan.tensors[chunk.tensor].dtype);
   for (std::int64_t i = 0; i < chunk.box.numel(); ++i) {
@@ -147,10 +147,10 @@ void write_all(const fs::path& folder, const FolderPlan& plan) {
 
 }  // namespace
 
-TEST_CASE("torch's FSDP checkpoints are read as their full files have them") {
+TEST_CASE("torch's FSDP checkpoints are read with the values of their full files") {
   struct Case {
     const char* folder;
-    const char* full;  // null: only names and shapes are equal
+    const char* full;  // null: only names and shapes are compared
     std::size_t tensors;
   };
   const Case cases[] = {
@@ -206,7 +206,7 @@ TEST_CASE("chunks, steps and groups of torch's FSDP checkpoints") {
   }
 }
 
-TEST_CASE("files are as planned, and what is written is read back") {
+TEST_CASE("files are as planned, and are read back") {
   struct World {
     int shards, size;
   };
@@ -217,7 +217,7 @@ TEST_CASE("files are as planned, and what is written is read back") {
     write_all(folder.path(), plan);
     const std::string content = content_of(folder.path() / kMetadataFile);
     const Metadata metadata = parse_metadata(std::as_bytes(std::span(content)), "metadata");
-    // What .metadata says is what each rank planned for itself.
+    // .metadata must have what each rank planned for itself.
     std::set<std::tuple<std::string, std::uint64_t, std::uint64_t>> in_plan, in_metadata;
     for (int rank = 0; rank < world.size; ++rank) {
       const FilePlan file = plan_file(plan, rank);
@@ -257,7 +257,7 @@ TEST_CASE("files are as planned, and what is written is read back") {
   }
 }
 
-TEST_CASE("a fill that brings too little or too much is an error of the program, not a file") {
+TEST_CASE("a source with too few or too many bytes is an internal error, and no file is left") {
   const acc::test::TemporaryFolder folder;
   const FolderPlan plan = plan_of(1, 1);
   const std::vector<std::byte> bytes(10);
@@ -268,7 +268,7 @@ TEST_CASE("a fill that brings too little or too much is an error of the program,
   CHECK(!fs::exists(folder.path() / file_name(0)));
 }
 
-TEST_CASE("a damaged count of steps is not believed") {
+TEST_CASE("a damaged step count is refused") {
   const acc::test::TemporaryFolder temporary;
   const fs::path folder = temporary.path() / "dcp";
   fs::copy(kGolden / "fsdp2_w4/optimizer_0", folder);
@@ -289,7 +289,7 @@ TEST_CASE("a damaged count of steps is not believed") {
   CHECK(error.starts_with(path.string() + ": key '" + step->stored_name + "': damaged"));
 }
 
-TEST_CASE("what is missing or cut short in a folder is named") {
+TEST_CASE("missing and truncated files of a folder are named") {
   const acc::test::TemporaryFolder temporary;
   const fs::path folder = temporary.path() / "dcp";
   fs::copy(kGolden / "fsdp2_w4/pytorch_model_fsdp_0", folder);
@@ -317,7 +317,7 @@ TEST_CASE("what is missing or cut short in a folder is named") {
   }
   SUBCASE("the folder") {
     CHECK(error_of(temporary.path() / "other") ==
-          (temporary.path() / "other").string() + ": is no folder");
+          (temporary.path() / "other").string() + ": is not a folder");
   }
 }
 
@@ -339,7 +339,7 @@ void write_shard(const fs::path& path, const std::string& info,
 
 }  // namespace
 
-TEST_CASE("safetensors shards of HuggingFaceStorageWriter make up whole tensors") {
+TEST_CASE("safetensors shards of HuggingFaceStorageWriter are joined to whole tensors") {
   const acc::test::TemporaryFolder folder;
   const auto shard = [&](int rank) {
     return folder.path() /
@@ -379,9 +379,9 @@ TEST_CASE("safetensors shards of HuggingFaceStorageWriter make up whole tensors"
       {R"({"a": {"saved_offsets": [-1, 0]}})", Dtype::f32,
        "has saved_offsets [-1,0] of tensor 'a'"},
       {R"({"a": {"saved_offsets": [9223372036854775807, 0]}})", Dtype::f32, "has saved_offsets"},
-      {R"([)", Dtype::f32, "is no JSON object"},
+      {R"([)", Dtype::f32, "is not a JSON object"},
       {deep.c_str(), Dtype::f32, "has saved_offsets [["},
-      {R"({"a": {"saved_offsets": [2, 0]}})", Dtype::bf16, "does not go with another shard's"},
+      {R"({"a": {"saved_offsets": [2, 0]}})", Dtype::bf16, "does not match another shard's"},
   };
   for (const Case& c : cases) {
     CAPTURE(std::string(c.info).substr(0, 80));

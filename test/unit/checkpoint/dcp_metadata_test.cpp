@@ -67,7 +67,7 @@ void object(Writer& w, const char* module, const char* name) {
   w.global(module, name).begin_tuple().end_tuple().new_object();
 }
 
-/// A tensor "t" of shape [4] in two chunks and a value "v"; each case changes something.
+/// A tensor "t" of shape [4] in two chunks, and a value "v". Each case changes something.
 struct Parts {
   const char* metadata_class = "Metadata";
   Push dtype = global("torch", "float32");
@@ -180,7 +180,7 @@ bool operator==(const Place& a, const Place& b) {
 
 }  // namespace
 
-TEST_CASE("the least that torch reads is read, and what others add") {
+TEST_CASE("minimal metadata is read, and so are additions of other writers") {
   const auto check = [](const Parts& parts) {
     const Metadata metadata = parse(pickled(parts));
     REQUIRE(metadata.entries.size() == 2);
@@ -232,7 +232,7 @@ TEST_CASE("the least that torch reads is read, and what others add") {
   }
 }
 
-TEST_CASE("files in folders of the folder") {
+TEST_CASE("files may be in subfolders") {
   Parts parts;
   parts.file = text("sub/__0_0.distcp");
   CHECK(parse(pickled(parts)).entries[1].value.file == "sub/__0_0.distcp");
@@ -240,7 +240,7 @@ TEST_CASE("files in folders of the folder") {
   CHECK(parse(pickled(parts)).entries[1].value.file == "sub/__0_0.distcp");
 }
 
-TEST_CASE("what is wrong is named") {
+TEST_CASE("errors in the metadata are named") {
   struct Case {
     const char* message;  // after "D/.metadata: "
     std::function<void(Parts&)> change;
@@ -248,7 +248,7 @@ TEST_CASE("what is wrong is named") {
   const Case cases[] = {
       {"expected torch.distributed.checkpoint's Metadata",
        [](Parts& p) { p.metadata_class = "StorageMeta"; }},
-      {"tensor 't': dtype torch.complex64 is not one that can be read",
+      {"tensor 't': unsupported dtype torch.complex64",
        [](Parts& p) { p.dtype = global("torch", "complex64"); }},
       {"tensor 't': expected a dtype", [](Parts& p) { p.dtype = text("float32"); }},
       {"tensor 't': only strided tensors can be read",
@@ -271,19 +271,20 @@ TEST_CASE("what is wrong is named") {
        [](Parts& p) { p.size = size({5}); }},
       {"tensor 't': its chunks do not make up the shape [4]: box [0:4] and box [3:4] overlap",
        [](Parts& p) { p.sizes[0] = size({4}); }},
-      {"tensor 't': storage_data does not tell where chunk [3:4] is",
+      {"tensor 't': storage_data has no place for chunk [3:4]",
        [](Parts& p) { p.stored_offsets.pop_back(); }},
-      {"'v': storage_data does not tell where it is", [](Parts& p) { p.value_stored = false; }},
+      {"'v': storage_data has no place for it", [](Parts& p) { p.value_stored = false; }},
       {"'v': expected a tensor or a value", [](Parts& p) { p.value_class = "StorageMeta"; }},
-      {"tensor 't': its file '../x.distcp' is not one in the checkpoint's folder",
+      {"tensor 't': its file '../x.distcp' is not inside the checkpoint's folder",
        [](Parts& p) { p.file = text("../x.distcp"); }},
-      {"tensor 't': its file 'a/../../x' is not one", [](Parts& p) { p.file = text("a/../../x"); }},
-      {"tensor 't': its file '/etc/passwd' is not one",
+      {"tensor 't': its file 'a/../../x' is not inside",
+       [](Parts& p) { p.file = text("a/../../x"); }},
+      {"tensor 't': its file '/etc/passwd' is not inside",
        [](Parts& p) {
          p.file = path_object({"/", "etc", "passwd"});
        }},
-      {"tensor 't': its file '' is not one", [](Parts& p) { p.file = text(""); }},
-      {"tensor 't': its file 'a/' is not one", [](Parts& p) { p.file = text("a/"); }},
+      {"tensor 't': its file '' is not inside", [](Parts& p) { p.file = text(""); }},
+      {"tensor 't': its file 'a/' is not inside", [](Parts& p) { p.file = text("a/"); }},
       {"tensor 't': expected 'relative_path' to be text", [](Parts& p) { p.file = number(3); }},
       {"tensor 't': 'offset' is -1", [](Parts& p) { p.offset = number(-1); }},
       {"tensor 't': expected 'length' to be a number", [](Parts& p) { p.length = text("100"); }},
@@ -322,7 +323,7 @@ TEST_CASE("what is wrong is named") {
   CHECK(fault(parts).find("os.system") != std::string::npos);
 }
 
-TEST_CASE("no truncation and no flipped bit of torch's own file does harm") {
+TEST_CASE("truncated or changed metadata of torch gives an Error or valid metadata") {
   const std::string good = read_golden("fsdp2_w4/pytorch_model_fsdp_0");
   REQUIRE(good.size() > 20'000);
   // Every length near the ends, then one in 37.
@@ -342,11 +343,11 @@ TEST_CASE("no truncation and no flipped bit of torch's own file does harm") {
       ++refused;
     }
   }
-  // Most bytes are names, which may be any.
+  // Most bytes belong to names, which may have any value.
   CHECK(refused > 500);
 }
 
-TEST_CASE("what is formatted is parsed the same, in about 100 bytes a chunk") {
+TEST_CASE("formatted metadata is parsed to the same entries, at about 100 bytes per chunk") {
   std::vector<Entry> heads;
   std::vector<std::vector<Chunk>> chunks;
   for (int i = 0; i < 300; ++i) {

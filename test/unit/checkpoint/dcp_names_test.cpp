@@ -7,7 +7,7 @@ using namespace acc::checkpoint::dcp;
 namespace {
 
 struct Named {
-  Path path;             // empty: the folder does not tell it
+  Path path;             // empty: the folder has no paths
   const char* name;      // joined
   const char* expected;  // "kind name", of a group's key "group I KEY"
   bool is_tensor = true;
@@ -36,7 +36,7 @@ void check(const std::vector<Named>& named) {
 
 }  // namespace
 
-TEST_CASE("a model's tensors lose the key that they lie under, and only that") {
+TEST_CASE("a model's tensors lose the top key above them, and nothing else") {
   SUBCASE("Accelerate's") {
     check({{{"model", "h.0.weight"}, "model.h.0.weight", "param h.0.weight"},
            {{"model", "model.bias"}, "model.model.bias", "param model.bias"}});
@@ -63,7 +63,7 @@ TEST_CASE("a model's tensors lose the key that they lie under, and only that") {
   }
 }
 
-TEST_CASE("an optimizer's tensors and values are told apart") {
+TEST_CASE("tensors and values of an optimizer are recognized") {
   SUBCASE("Accelerate's") {
     check({{{"optimizer", "state", "h.0.weight", "exp_avg"},
             "optimizer.state.h.0.weight.exp_avg",
@@ -89,7 +89,7 @@ TEST_CASE("an optimizer's tensors and values are told apart") {
   }
 }
 
-TEST_CASE("model and optimizer may lie in one folder, under one key more, with other things") {
+TEST_CASE("one folder may have a model, an optimizer and other entries, under one more key") {
   SUBCASE("side by side") {
     check({{{"model", "w"}, "model.w", "param w"},
            {{"optimizer", "state", "w", "exp_avg"}, "optimizer.state.w.exp_avg", "exp_avg w"},

@@ -23,7 +23,7 @@ PlannedTensor tensor(Shape shape, Dtype dtype = Dtype::f32) {
   return {.name = "t", .path = {}, .dtype = dtype, .shape = std::move(shape)};
 }
 
-/// What all ranks write, by tensor; and that both ways of asking agree.
+/// Returns what all ranks write, by tensor, and checks that both queries agree.
 using Written = std::vector<std::vector<std::pair<int, PlannedChunk>>>;
 Written written_by_all(const CutRule& rule, std::size_t tensors, int world_size) {
   Written written(tensors);
@@ -66,7 +66,7 @@ std::vector<std::int64_t> nbytes_of_ranks(const CutRule& rule, const Table& tabl
 
 }  // namespace
 
-TEST_CASE("each element of arrays is written once, by a rank that holds it, from where it lies") {
+TEST_CASE("each element of an array is written once, by a rank that holds it, from its place") {
   std::mt19937 generator(1);
   for (int world_size = 1; world_size <= 9; ++world_size) {
     for (int shards = 1; shards <= world_size; ++shards) {
@@ -109,7 +109,7 @@ TEST_CASE("each element of arrays is written once, by a rank that holds it, from
   }
 }
 
-TEST_CASE("replicas write equal parts, in few pieces") {
+TEST_CASE("replicas write equal parts in few pieces") {
   // 2 units of 3 tensors with moments of another dtype; 4 shards, 6 replicas.
   Table table;
   for (int unit = 0; unit < 2; ++unit) {
@@ -135,12 +135,12 @@ TEST_CASE("replicas write equal parts, in few pieces") {
   for (int rank = 0; rank < kWorld; ++rank) {
     chunks += rule->chunks(rank).size();
   }
-  // A shard of an array begins and ends within a row: 3 boxes at its two ends. The borders between
+  // A shard of an array begins and ends within a row, which gives 3 boxes. The borders between
   // replicas are at ends of rows.
   CHECK(chunks <= 4 * (6 * 4) + 24 + 6 * 3);
 }
 
-TEST_CASE("a part larger than rows ends with one") {
+TEST_CASE("a part that is larger than a row ends with a row") {
   const std::vector<PlannedTensor> tensors = {tensor({1000, 10}), tensor({10, 7, 100})};
   const std::vector<CutArray> arrays = {
       {.members = {{0, 0}, {1, 10'000}}, .padded_numel = 17'000, .shards = 1}};
@@ -153,7 +153,7 @@ TEST_CASE("a part larger than rows ends with one") {
   }
 }
 
-TEST_CASE("rows are cut as FSDP cuts, the first empty share too") {
+TEST_CASE("rows are cut as FSDP does, including the first empty share") {
   struct Case {
     Shape shape;
     int world_size;
@@ -188,7 +188,7 @@ TEST_CASE("rows are cut as FSDP cuts, the first empty share too") {
   }
 }
 
-TEST_CASE("arrays that do not add up are refused") {
+TEST_CASE("inconsistent arrays are refused") {
   struct Case {
     const char* message;
     std::vector<CutArray> arrays;

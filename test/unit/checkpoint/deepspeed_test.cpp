@@ -45,7 +45,7 @@ std::vector<std::byte> bytes_of(TensorReader& reader, const StoredTensor& tensor
   return bytes;
 }
 
-/// Whether a tensor has the elements of another, bit for bit.
+/// True if a tensor has the elements of another, bit for bit.
 void check_same(Catalog& catalog, const std::string& name, const std::string& kind,
                 Catalog& expected_catalog, const StoredTensor& expected) {
   CAPTURE(name);
@@ -101,7 +101,7 @@ TEST_CASE("DeepSpeed: three ranks' checkpoints give the fp32 weights that DeepSp
   }
 }
 
-TEST_CASE("DeepSpeed: weights and moments are those that DeepSpeed itself gathers") {
+TEST_CASE("DeepSpeed: weights and moments equal those that DeepSpeed gathers") {
   struct Case {
     const char* name;
     const char* format;
@@ -126,7 +126,7 @@ TEST_CASE("DeepSpeed: weights and moments are those that DeepSpeed itself gather
   }
 }
 
-TEST_CASE("DeepSpeed: what is written is read back bit for bit, for other stages and worlds") {
+TEST_CASE("DeepSpeed: an export for any stage and world size is read back bit for bit") {
   Opened source(kData / "ds_zero3_w2");
   source.training.loss_scaler = {{"scale", 1024.0},
                                  {"clean_steps", 0.0},
@@ -222,7 +222,7 @@ struct Small {
                 PythonValue::list({PythonValue::tensor({numel}, first)})}})}});
   }
 
-  /// Of rank 1.
+  /// Returns a value of rank 1's file.
   PythonValue& state(const std::string& path) {
     return ranks[1].at("optimizer_state_dict/" + path);
   }
@@ -241,7 +241,7 @@ void copy_text(const fs::path& path, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("DeepSpeed: a checkpoint that does not add up is refused by file and key") {
+TEST_CASE("DeepSpeed: an inconsistent checkpoint is refused with file and key") {
   struct Case {
     const char* what;
     std::function<void(Small&)> change;
@@ -281,13 +281,13 @@ TEST_CASE("DeepSpeed: a checkpoint that does not add up is refused by file and k
              PythonValue::list({PythonValue::dict(), PythonValue::dict()});
        },
        {model, "2 groups"}},
-      {"tensor parallel", [](Small& s) { s.module.at("mp_world_size") = 2; }, {"tensor parallel"}},
+      {"tensor parallel", [](Small& s) { s.module.at("mp_world_size") = 2; }, {"tensor-parallel"}},
       {"a step that is none", [](Small& s) { s.module.at("global_steps") = -1; }, {"global_steps"}},
       {"no state", [](Small& s) { s.ranks[1].erase("optimizer_state_dict"); }, {rank_1, "missing"}},
       {"an unknown stage", [](Small& s) { s.state("zero_stage") = 4; }, {rank_1, "zero_stage"}},
       {"another stage",
        [](Small& s) { s.state("zero_stage") = 1; },
-       {rank_1, "stage 1", "rank 0's of 2"}},
+       {rank_1, "stage 1", "rank 0's file has 2"}},
       {"no flats",
        [](Small& s) { s.ranks[1].erase("optimizer_state_dict/single_partition_of_fp32_groups"); },
        {rank_1, "single_partition_of_fp32_groups"}},
@@ -388,7 +388,7 @@ TEST_CASE("DeepSpeed: files that are missing, foreign or damaged are named") {
   const std::vector<Case> cases = {
       {"rank 1 is missing",
        [&](const fs::path& f) { fs::remove(tag(f) / optim); },
-       {"optimizer states of rank 1 is missing"}},
+       {"optimizer states of rank 1 are missing"}},
       {"all optimizer files are missing",
        [&](const fs::path& f) {
          for (const char* rank : {"0", "1", "2"}) {
@@ -467,7 +467,7 @@ TEST_CASE("DeepSpeed: a damaged byte of the weights is found when it is read") {
   CHECK(error_of([&] { reader.verify(tensor); }).find("optim_states.pt") != std::string::npos);
 }
 
-TEST_CASE("DeepSpeed: what is no checkpoint of its is not taken for one") {
+TEST_CASE("DeepSpeed: other folders are not detected as its checkpoints") {
   TemporaryFolder folder;
   CHECK_FALSE(deepspeed::is_checkpoint(folder.path()));
   CHECK_FALSE(deepspeed::is_checkpoint(folder.path() / "absent"));

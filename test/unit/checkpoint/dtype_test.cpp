@@ -76,13 +76,13 @@ TEST_CASE("reals are rounded to nearest even") {
   }
 }
 
-TEST_CASE("any two of the reals convert at any address, in any number") {
+TEST_CASE("any two real dtypes convert at any address and in any number") {
   constexpr Dtype kReals[] = {Dtype::f32, Dtype::f16, Dtype::bf16, Dtype::f64};
   std::mt19937 generator(5);
   for (const Dtype from : kReals) {
     for (const Dtype to : kReals) {
       for (const std::size_t numel : {0U, 1U, 7U, 5000U}) {
-        // Small integers are exact in all of them.
+        // Small integers are exact in all dtypes.
         std::vector<double> values(numel);
         for (double& value : values) {
           value = static_cast<double>(generator() % 513) - 256.0;
@@ -111,7 +111,7 @@ TEST_CASE("NaN stays NaN, and float64 goes through float32") {
   CHECK(bits[1] == 0x3DCD);
 }
 
-TEST_CASE("what is no real is copied or refused by name") {
+TEST_CASE("dtypes that are not real numbers are copied, or refused by name") {
   const std::int64_t values[] = {7, -9};
   std::int64_t copy[2] = {};
   convert(values, Dtype::i64, copy, Dtype::i64, 2);

@@ -95,7 +95,7 @@ TEST_CASE("a manifest is read as it was written") {
   CHECK(json::parse(format_manifest(written)).at("version") == 1);  // JSON to others, too
 }
 
-TEST_CASE("no byte of a manifest changes or ends unseen") {
+TEST_CASE("every changed byte and every truncation of a manifest is detected") {
   const std::string text = format_manifest(sample());
   for (std::size_t i = 0; i < text.size(); ++i) {
     std::string changed = text;
@@ -106,14 +106,14 @@ TEST_CASE("no byte of a manifest changes or ends unseen") {
   }
 }
 
-TEST_CASE("a manifest that is wrong in a value says which") {
+TEST_CASE("a wrong value in a manifest is named") {
   struct Row {
     const char* pointer;
     json value;
     const char* message;
   };
   const Row rows[] = {
-      {"/version", 7, "m: is of version 7, this build reads version 1"},
+      {"/version", 7, "m: has version 7, this build reads version 1"},
       {"/version", "1", "m: 'version': an integer from 0 to"},
       {"/writer", nullptr, "m: 'writer': a string expected, found null"},
       {"/world_size", 0, "m: 'world_size': an integer from 1 to 2147483647 expected, found 0"},
@@ -131,7 +131,7 @@ TEST_CASE("a manifest that is wrong in a value says which") {
       {"/files/1/nbytes", -4, "m: 'files[1].nbytes': an integer from 0"},
       {"/files/0/crc32", "12", "m: 'files[0].crc32': 8 hexadecimal digits expected, found \"12\""},
       {"/files/0/crc32", "0x123456", "8 hexadecimal digits"},
-      {"/files/1/path", "optimizer_0/.metadata", "another path in every entry"},
+      {"/files/1/path", "optimizer_0/.metadata", "a different path in every entry"},
       {"/files/1/path", "/etc/passwd", "m: 'files[1].path': a path in the folder expected"},
       {"/files/1/path", "../x", "a path in the folder"},
       {"/files/1/path", "a/../../x", "a path in the folder"},
@@ -163,7 +163,7 @@ TEST_CASE("a manifest that is wrong in a value says which") {
         }).starts_with("m: damaged: "));
 }
 
-TEST_CASE("a manifest whose names no JSON can hold is not written") {
+TEST_CASE("a manifest with a name that is not UTF-8 is not written") {
   Manifest manifest = sample();
   manifest.aliases["\xff"] = "x";
   CHECK(contains(error_of([&] { format_manifest(manifest); }), "is not UTF-8"));
@@ -198,7 +198,7 @@ TEST_CASE("a folder is checked against its manifest") {
   }
 }
 
-TEST_CASE("a file is checked against the checksum that is listed") {
+TEST_CASE("a file is checked against its listed checksum") {
   const acc::test::TemporaryFolder folder;
   fill(folder.path());
   const Manifest manifest = read_manifest(folder.path()).value();
@@ -209,5 +209,5 @@ TEST_CASE("a file is checked against the checksum that is listed") {
       contains(error_of([&] { check_file(manifest, folder.path(), "optimizer_0/.metadata"); }),
                (folder.path() / "optimizer_0/.metadata").string() + ": damaged: its checksum is "));
   CHECK(contains(error_of([&] { check_file(manifest, folder.path(), "other"); }),
-                 "other: is no file that acc_checkpoint.json lists"));
+                 "other: is not listed in acc_checkpoint.json"));
 }

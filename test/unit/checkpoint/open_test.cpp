@@ -45,8 +45,8 @@ std::vector<float> values_of(TensorReader& reader, const StoredTensor& tensor) {
   return values;
 }
 
-/// The largest difference between what is stored and a file of all of it, whose names are
-/// "<prefix><name>", or "<prefix><name>.<kind>" of moments. Bits count where it is 0.
+/// Returns the largest difference to a file with the whole tensors, whose names are
+/// "<prefix><name>", or "<prefix><name>.<kind>" for moments. 0 means equal bits.
 double distance(const Stored& stored, const fs::path& full, const std::string& prefix = "") {
   const SafetensorsFile expected(full);
   TensorReader reader(stored.catalog);
@@ -82,7 +82,7 @@ void copy_of(const fs::path& from, const fs::path& to) {
   }
 }
 
-/// As if we had written the files that lie in a folder.
+/// Adds a manifest to a folder, as if we had written its files.
 Manifest manifest_of(const fs::path& folder) {
   Manifest manifest;
   manifest.writer = "acclaunch 0.1.0";
@@ -109,7 +109,7 @@ Manifest manifest_of(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("formats are told apart by what is there") {
+TEST_CASE("formats are detected by the files in a folder") {
   struct Row {
     const char* path;
     Format format;
@@ -144,21 +144,21 @@ TEST_CASE("formats are told apart by what is there") {
   CHECK(file_in("e", kManifestFile) == Format::save_folder);
 }
 
-TEST_CASE("what is no checkpoint is refused with what was looked for and what is there") {
+TEST_CASE("a folder that is not a checkpoint is refused with what was looked for and found") {
   const TemporaryFolder folder;
   const fs::path& path = folder.path();
   CHECK(error_of([&] { open_checkpoint(path / "no"); }) ==
         (path / "no").string() + ": no such file or folder");
   std::string message = error_of([&] { open_checkpoint(path); });
-  CHECK(message.starts_with(path.string() + ": no checkpoint: looked for .metadata"));
-  CHECK(message.ends_with("there is nothing"));
+  CHECK(message.starts_with(path.string() + ": not a checkpoint: looked for .metadata"));
+  CHECK(message.ends_with("found nothing"));
   for (int i = 0; i < 12; ++i) {
     write_text(path / ("__" + std::to_string(i) + "_0.distcp"), "");
   }
   message = error_of([&] { open_checkpoint(path); });
   CHECK(message.ends_with("__5_0.distcp, … (12 in all) (a save that was not completed)"));
   CHECK(contains(error_of([&] { open_checkpoint(path / "__0_0.distcp"); }),
-                 "expected a .safetensors, .bin or .pt file, or the folder of a checkpoint"));
+                 "expected a .safetensors, .bin or .pt file, or a folder with a checkpoint"));
   fs::create_directory(path / "state");
   write_text(path / "state/scheduler.bin", "");
   write_text(path / "state/pytorch_model_fsdp_rank0.bin", "");
@@ -168,7 +168,7 @@ TEST_CASE("what is no checkpoint is refused with what was looked for and what is
                  "no model number 1: looked for pytorch_model_fsdp_1, pytorch_model_fsdp_1.bin"));
 }
 
-TEST_CASE("of a series the newest complete checkpoint is opened") {
+TEST_CASE("the newest complete checkpoint of a series is opened") {
   const TemporaryFolder folder;
   const fs::path series = folder.path() / "run";
   fs::create_directory(series);
@@ -184,7 +184,7 @@ TEST_CASE("of a series the newest complete checkpoint is opened") {
   const Stored stored = open_checkpoint(series);
   CHECK(stored.path == series / "checkpoint_2");
   CHECK(distance(stored, kGolden / "fsdp2_w4/model_full.safetensors") == 0.0);
-  // What is a checkpoint itself, or nothing, is not looked into.
+  // A checkpoint, or a path that does not exist, is returned unchanged.
   CHECK(find_checkpoint(series / "checkpoint_2") == series / "checkpoint_2");
   fs::remove_all(series / "checkpoint_2");
   fs::remove_all(series / "checkpoint_10");
@@ -197,7 +197,7 @@ TEST_CASE("FSDP's golden sets: parameters and moments, whole or in parts") {
   const fs::path optimizer_full = kGolden / "fsdp2_w4/optimizer_full.safetensors";
   struct Row {
     const char* path;
-    double allowed;  ///< FSDP 1 adds in another order
+    double allowed;  ///< FSDP 1 sums in another order
   };
   for (const Row& row : {Row{"fsdp2_w4", 0.0}, Row{"fsdp1_w4", 1e-6}}) {
     CAPTURE(row.path);
@@ -227,7 +227,7 @@ TEST_CASE("FSDP's golden sets: parameters and moments, whole or in parts") {
   }
 }
 
-TEST_CASE("DeepSpeed's golden sets: fp32 masters and moments, by folder and by tag") {
+TEST_CASE("DeepSpeed's golden sets: fp32 master weights and moments, by folder and by tag") {
   for (const char* name : {"ds_zero2_w3", "ds_zero3_w3"}) {
     CAPTURE(name);
     const fs::path path = kGolden / name;
@@ -241,7 +241,7 @@ TEST_CASE("DeepSpeed's golden sets: fp32 masters and moments, by folder and by t
   }
 }
 
-TEST_CASE("older names of Accelerate's are known") {
+TEST_CASE("older names of Accelerate are read") {
   const TemporaryFolder folder;
   copy_of(kGolden / "fsdp2_w4/pytorch_model_fsdp_0", folder.path() / "pytorch_model_0");
   copy_of(kGolden / "fsdp2_w4/optimizer_0", folder.path() / "optimizer_0");
@@ -249,7 +249,7 @@ TEST_CASE("older names of Accelerate's are known") {
   CHECK(distance(stored, kGolden / "fsdp2_w4/model_full.safetensors") == 0.0);
   CHECK(distance(stored, kGolden / "fsdp2_w4/optimizer_full.safetensors", "optimizer.state.") ==
         0.0);
-  // DeepSpeed's plugin: the tag's folder, and `latest` beside it.
+  // DeepSpeed's plugin: the tag's folder, with `latest` next to it.
   const TemporaryFolder other;
   copy_of(kGolden / "ds_zero2_w3/global_step3", other.path() / "pytorch_model");
   accelerate::write_scheduler(other.path() / "scheduler.bin", {3, {1e-3}, {1e-3}});
@@ -265,7 +265,7 @@ TEST_CASE("older names of Accelerate's are known") {
   }
 }
 
-TEST_CASE("weights that lie beside a state are read with it") {
+TEST_CASE("weights next to a training state are read with it") {
   const TemporaryFolder folder;
   fs::copy(kGolden / "fsdp2_w4/model_full.safetensors", folder.path() / "model.safetensors");
   accelerate::write_scheduler(folder.path() / "scheduler.bin", {7, {1e-3}, {1e-3}});
@@ -282,7 +282,7 @@ TEST_CASE("weights that lie beside a state are read with it") {
   CHECK(distance(stored, kGolden / "fsdp2_w4/model_full.safetensors") == 0.0);
 }
 
-TEST_CASE("a manifest tells what the files have no place for, and checks them") {
+TEST_CASE("a manifest provides what the files cannot store, and checks them") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "state";
   fs::create_directory(path);
@@ -299,7 +299,7 @@ TEST_CASE("a manifest tells what the files have no place for, and checks them") 
   CHECK(stored.provenance.format == "torch DCP");
   CHECK(distance(stored, kGolden / "fsdp2_w4/model_full.safetensors") == 0.0);
 
-  // Any byte of what has no checksum of its own, of all that is looked at.
+  // Any byte of the files that are read and have no checksums of their own.
   for (const char* name : {"pytorch_model_fsdp_0/.metadata", "optimizer_0/.metadata"}) {
     const std::string whole = text_of(path / name);
     for (std::size_t at = 0; at < whole.size(); at += whole.size() / 23) {
@@ -318,7 +318,7 @@ TEST_CASE("a manifest tells what the files have no place for, and checks them") 
   fs::remove(data);
   CHECK(contains(error_of([&] { open_checkpoint(path); }), data.string()));
 
-  // A save that was killed between two renames.
+  // A save was killed between two renames.
   fs::rename(path, path.string() + ".acc-new");
   CHECK(contains(error_of([&] { open_checkpoint(path); }), "__2_0.distcp"));
 }
@@ -338,7 +338,7 @@ TEST_CASE("a changed byte of a DCP file is never loaded") {
     std::string damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x40);
     write_text(data, damaged);
-    // Of all tensors, at most the one that the byte is of.
+    // At most the tensor with the changed byte is refused.
     int refused = 0;
     TensorReader reader(stored.catalog);
     TensorReader good(stored.catalog);
@@ -355,14 +355,14 @@ TEST_CASE("a changed byte of a DCP file is never loaded") {
     }
     CHECK(refused <= 1);
     found += refused;
-    if (refused == 0) {  // padding, or what nobody reads
+    if (refused == 0) {  // padding, or bytes that are not read
       CHECK(distance(stored, kGolden / "fsdp2_w4/model_full.safetensors") == 0.0);
     }
   }
   CHECK(found > static_cast<int>(kPlaces) / 3);
 }
 
-TEST_CASE("a changed byte of a metadata file that nothing checks does no harm") {
+TEST_CASE("a changed byte of unchecked metadata gives an Error or correct values") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "model";
   copy_of(kGolden / "fsdp2_w4/pytorch_model_fsdp_0", path);

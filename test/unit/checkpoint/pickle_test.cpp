@@ -26,7 +26,7 @@ Document parse(std::string_view bytes) {
   return read(std::as_bytes(std::span(bytes)), "file");
 }
 
-/// The message of the Error that reading throws; empty where it reads.
+/// Returns the message of the Error that reading throws; empty if it succeeds.
 std::string fault_of(std::string_view bytes) {
   try {
     parse(bytes);
@@ -41,7 +41,7 @@ std::string operator""_s(const char* text, std::size_t size) {
   return {text, size};
 }
 
-/// A random value, told to a writer; `text` gets the same as text.
+/// Writes a random value; `text` receives the same value as text.
 void random_value(Writer& writer, std::string& text, std::mt19937_64& generator, int depth) {
   const auto items = [&](int per_item) {
     for (auto n = static_cast<int>(generator() % 4) * per_item; n > 0; --n) {
@@ -87,7 +87,7 @@ void random_value(Writer& writer, std::string& text, std::mt19937_64& generator,
   }
 }
 
-/// The same text of what was read.
+/// Returns the same text for a value that was read.
 void print(const Value& value, std::string& text) {
   const auto items = [&](char open, Value::Items of, char close) {
     text += open;
@@ -115,7 +115,7 @@ void print(const Value& value, std::string& text) {
 
 }  // namespace
 
-TEST_CASE("pickle: what is written is read again, for any nested values") {
+TEST_CASE("pickle: any nested values are read as they were written") {
   std::mt19937_64 generator(1);
   for (int i = 0; i < 500; ++i) {
     Writer writer;
@@ -131,7 +131,7 @@ TEST_CASE("pickle: what is written is read again, for any nested values") {
   }
 }
 
-TEST_CASE("pickle: integers of every size take the smallest opcode and come back") {
+TEST_CASE("pickle: integers of every size use the smallest opcode and are read back") {
   const std::vector<std::pair<std::int64_t, std::size_t>> cases = {{0, 2},
                                                                    {255, 2},
                                                                    {256, 3},
@@ -217,7 +217,7 @@ TEST_CASE("pickle: protocols 0 to 5 of Python's own pickler") {
   }
 }
 
-TEST_CASE("pickle: every truncation and most changed bytes of a real one are an Error") {
+TEST_CASE("pickle: truncated and changed pickles are an Error or a value, never a crash") {
   for (const char* name : {"protocol0.pkl", "protocol2.pkl", "protocol4.pkl"}) {
     const std::string whole = data(name);
     for (std::size_t size = 0; size < whole.size(); size += size < 600 ? 1 : 37) {
@@ -232,7 +232,7 @@ TEST_CASE("pickle: every truncation and most changed bytes of a real one are an 
   }
 }
 
-TEST_CASE("pickle: what is hostile or foreign is refused, and said where and why") {
+TEST_CASE("pickle: hostile and unknown pickles are refused with place and reason") {
   const struct {
     const char* what;
     std::string bytes;
@@ -245,9 +245,10 @@ TEST_CASE("pickle: what is hostile or foreign is refused, and said where and why
       {"eval of Python 2", "c__builtin__\neval\n.", "global __builtin__.eval"},
       {"an attribute of something known", "ctorch\nSize.__class__\n.", "is not allowed"},
       {"a call of what a call gave", "ccollections\nOrderedDict\n)R)R.",
-       "a call of a collections.O"},
-      {"a call of a text", "X\1\0\0\0a)R."_s, "a call of text 'a'"},
-      {"a call without a tuple", "ccollections\nOrderedDict\n]R.", "a call with a list"},
+       "cannot call a collections.O"},
+      {"a call of a text", "X\1\0\0\0a)R."_s, "cannot call string 'a'"},
+      {"a call without a tuple", "ccollections\nOrderedDict\n]R.",
+       "must be a tuple, and are a list"},
       {"INST", "(iposix\nsystem\n.", "opcode 0x69"},
       {"OBJ", "(cposix\nsystem\no.", "global posix.system"},
       {"text PERSID", "Pabc\n.", "opcode 0x50"},
@@ -259,13 +260,13 @@ TEST_CASE("pickle: what is hostile or foreign is refused, and said where and why
       {"no value", ".", "a value is missing on the stack"},
       {"a value behind a mark", "K\1(.", "a value is missing on the stack"},
       {"no mark", "K\1t.", "a MARK is missing"},
-      {"items of nothing", "(K\1e.", "items of no list"},
-      {"items across a mark", "]((K\1e.", "items of no list"},
-      {"items of a tuple", "((tK\1a.", "items for a tuple of 0"},
+      {"items of nothing", "(K\1e.", "APPENDS without a list"},
+      {"items across a mark", "]((K\1e.", "APPENDS without a list"},
+      {"items of a tuple", "((tK\1a.", "cannot append items to a tuple of 0"},
       {"an odd dict", "}(K\1u.", "a key without a value"},
-      {"keys of a list", "](K\1K\2u.", "keys for a list"},
-      {"state for a dict", "}}b.", "state for a dict"},
-      {"two states", "ccollections\nOrderedDict\n)\x81}b}b.", "a second state"},
+      {"keys of a list", "](K\1K\2u.", "cannot set keys of a list"},
+      {"state for a dict", "}}b.", "cannot set the state of a dict"},
+      {"two states", "ccollections\nOrderedDict\n)\x81}b}b.", "second state for"},
       {"memo", "h\1.", "memo id 1 was not stored"},
       {"memo, never stored", "N2q\0h\5."_s, "memo id 5 was not stored"},
       {"memo bomb", "Nr\xff\xff\xff\xff."_s, "memo id 4294967295 is out of range"},
@@ -275,14 +276,14 @@ TEST_CASE("pickle: what is hostile or foreign is refused, and said where and why
       {"longer text", "\x8d\xff\xff\xff\xff\xff\xff\xff\xff."_s, "truncated"},
       {"longer bytes", "\x8e\xff\xff\xff\xff\xff\xff\xff\x7f."_s, "truncated"},
       {"long integer", "\x8b\xff\xff\xff\xff."_s, "truncated"},
-      {"nine bytes", "\x8a\x09\0\0\0\0\0\0\0\0\1."_s, "an integer of 9 bytes"},
-      {"2^63", "\x8a\x09\0\0\0\0\0\0\0\x80\0."_s, "an integer of 9 bytes"},
-      {"a long line", "I99999999999999999999\n.", "not an integer of 64 bits: '9999"},
+      {"nine bytes", "\x8a\x09\0\0\0\0\0\0\0\0\1."_s, "integer of 9 bytes"},
+      {"2^63", "\x8a\x09\0\0\0\0\0\0\0\x80\0."_s, "integer of 9 bytes"},
+      {"a long line", "I99999999999999999999\n.", "not a 64-bit integer: '9999"},
       {"a number that is none", "Fabc\n.", "not a number"},
-      {"text that is no text", "X\2\0\0\0\xc3\x28."_s, "text that is not UTF-8"},
+      {"text that is no text", "X\2\0\0\0\xc3\x28."_s, "string that is not UTF-8"},
       {"overlong text", "X\2\0\0\0\xc0\x80."_s, "not UTF-8"},
       {"bytes that are none", "c_codecs\nencode\n(X\3\0\0\0\xe6\xbc\xa2X\6\0\0\0latin1tR."_s,
-       "not latin1"},
+       "not Latin-1"},
       {"a list in itself", "]q\0h\0a."_s, "a value that contains itself"},
       {"a list in itself by another way", "]q\0(h\0ta."_s, "contains itself"},
       {"a dict in itself", "}q\0X\1\0\0\0ah\0s."_s, "contains itself"},
@@ -309,8 +310,8 @@ TEST_CASE("pickle: size and nesting are bounded without recursion") {
   for (int i = 0; i < 40; ++i) {
     bomb += "h\0h\0\x86q\0"_s;
   }
-  CHECK(fault_of(bomb + ".").find("used again and again") != std::string::npos);
-  // As often as a real state uses one is fine.
+  CHECK(fault_of(bomb + ".").find("repeated values would expand") != std::string::npos);
+  // A real state may use a value this often.
   std::string many = "K\1\x85q\0]("_s;
   for (int i = 0; i < 100'000; ++i) {
     many += "h\0"_s;
@@ -318,8 +319,8 @@ TEST_CASE("pickle: size and nesting are bounded without recursion") {
   CHECK(fault_of(many + "e.").empty());
 }
 
-TEST_CASE("pickle: long texts that are used again and again are bounded") {
-  // 64 KiB of text in hand, some 10 bytes for each use of it.
+TEST_CASE("pickle: repeated use of long strings is bounded") {
+  // A string of 64 KiB, and about 10 bytes for each use of it.
   const std::string text = "X\0\0\1\0"_s + std::string(65536, 'a') + "q\0"_s;
   std::string bytes = "c_codecs\nencode\nq\1" + text + "0(";
   std::string dicts = text + "0(";
@@ -327,12 +328,12 @@ TEST_CASE("pickle: long texts that are used again and again are bounded") {
     bytes += "h\1h\0\x8c\6latin1\x86R"_s;
     dicts += "}h\0Ns"_s;
   }
-  CHECK(fault_of(bytes + "t.").find("more bytes made of texts") != std::string::npos);
-  CHECK(fault_of(dicts + "t.").find("used again and again") != std::string::npos);
+  CHECK(fault_of(bytes + "t.").find("decoded to more bytes") != std::string::npos);
+  CHECK(fault_of(dicts + "t.").find("repeated values would expand") != std::string::npos);
 }
 
-TEST_CASE("pickle: values that are made of one list do not share what is added to them") {
-  // Room for four, three are there.
+TEST_CASE("pickle: sets made of one list do not share later additions") {
+  // There is room for four items, and three are used.
   const std::string list = "]K\1aK\2aK\3aq\0"_s;
   const auto with = [](char item) { return "cbuiltins\nset\nh\0\x85R(K"_s + item + "\x90"; };
   const std::string bytes = list + "0" + with(10) + with(20) + "\x86.";

@@ -32,7 +32,7 @@ std::string all_of(const InputFile& file) {
   return text;
 }
 
-// Differs at every position, so that nothing can be left out or swapped unseen.
+// The text differs at every position, so that missing or swapped parts are detected.
 std::string pattern(std::size_t nbytes) {
   std::string text(nbytes, '\0');
   std::uint32_t state = 1;
@@ -45,13 +45,13 @@ std::string pattern(std::size_t nbytes) {
 
 }  // namespace
 
-TEST_CASE("crc32 is that of zip, in one piece or many") {
+TEST_CASE("crc32 is zip's, computed in one piece or in many") {
   CHECK(crc32(0, {}) == 0);
-  CHECK(crc32(0, bytes_of("123456789")) == 0xcbf43926);  // the catalogues' check value
+  CHECK(crc32(0, bytes_of("123456789")) == 0xcbf43926);  // the published check value
   CHECK(crc32(crc32(0, bytes_of("1234")), bytes_of("56789")) == 0xcbf43926);
 }
 
-TEST_CASE("pieces of any size come out as they were written") {
+TEST_CASE("an output file has the bytes that were written, in pieces of any size") {
   const acc::test::TemporaryFolder folder;
   const fs::path path = folder.path() / "file";
   constexpr std::size_t kBuffer = 64 << 10;
@@ -93,12 +93,12 @@ TEST_CASE("a file that is not closed leaves nothing") {
   CHECK_FALSE(fs::exists(folder.path() / "file"));
 }
 
-TEST_CASE("a file that cannot be written says which and why") {
+TEST_CASE("a file that cannot be written is named with the reason") {
   const acc::test::TemporaryFolder folder;
   const std::string missing = (folder.path() / "missing" / "file").string();
   CHECK(error_of([&] { OutputFile{missing}; }) ==
         "cannot create " + missing + ": No such file or directory");
-  // By a link, which is what is removed.
+  // Through a symbolic link. The link itself is removed.
   const std::string full = (folder.path() / "full").string();
   for (const std::size_t nbytes : {std::size_t{1}, std::size_t{1} << 20}) {
     fs::create_symlink("/dev/full", full);
@@ -111,7 +111,7 @@ TEST_CASE("a file that cannot be written says which and why") {
   }
 }
 
-TEST_CASE("room for a file that no disk holds is refused before it is written") {
+TEST_CASE("a file larger than the disk is refused before it is written") {
   const acc::test::TemporaryFolder folder;
   OutputFile out(folder.path() / "file");
   const std::string message = error_of([&] { out.reserve(std::uint64_t{1} << 50); });
@@ -142,7 +142,7 @@ TEST_CASE("an input file reads exactly what is asked for") {
         path.string() + " is truncated: at least 10 bytes expected, 8 found");
 }
 
-TEST_CASE("what is no regular file is not opened") {
+TEST_CASE("a path that is not a regular file is not opened") {
   const acc::test::TemporaryFolder folder;
   const fs::path pipe = folder.path() / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);

@@ -32,7 +32,7 @@ namespace {
 
 constexpr const char* kFolder = "pytorch_model_fsdp_0";
 
-/// `shards` 0: in rows.
+/// `shards` 0: cut in rows.
 FolderPlan random_plan(std::mt19937& generator, int shards, int world_size) {
   const auto table = acc::test::random_table(generator, std::max(shards, 1));
   FolderPlan plan;
@@ -57,7 +57,7 @@ std::string metadata_of(const FolderPlan& plan) {
   return text;
 }
 
-/// A piece in words, for comparing.
+/// Returns a piece as text, for comparisons.
 std::string words_of(const Box& box, const std::string& file, std::uint64_t offset,
                      std::uint64_t nbytes) {
   return to_string(box) + " " + file + " " + std::to_string(offset) + " " + std::to_string(nbytes);
@@ -121,7 +121,7 @@ FolderPlan some_plan(int shards = 2, int world_size = 4) {
 
 }  // namespace
 
-TEST_CASE("pieces by a plan that was written and read are those of .metadata, by any range") {
+TEST_CASE("a plan that was written and read gives the pieces of .metadata, for any range") {
   std::mt19937 generator(3);
   std::size_t compared = 0;
   for (int world_size = 1; world_size <= 8; ++world_size) {
@@ -173,9 +173,9 @@ TEST_CASE("pieces by a plan that was written and read are those of .metadata, by
   CHECK(compared > 1000);
 }
 
-// What readers compute must be what was written, by an older build too. Where this fails because
+// Readers must compute the places that older builds wrote, too. If this test fails because
 // the layout of files was changed on purpose, kPlanVersion must be raised.
-TEST_CASE("the layout that version 1 of a plan means") {
+TEST_CASE("the layout of version 1 of a plan does not change") {
   static_assert(kPlanVersion == 1);
   std::uint32_t crc = 0;
   const std::vector<PlannedTensor> tensors = {
@@ -222,7 +222,7 @@ TEST_CASE("a folder of ours is read by its plan, without .metadata") {
   }
 }
 
-TEST_CASE("values are found by the plan, and steps are not looked for where the run's is known") {
+TEST_CASE("values are found by the plan, and step entries are not read if the step is known") {
   FolderPlan plan;
   plan.world_size = 2;
   plan.tensors = {{.name = "optimizer.state.w.exp_avg",
@@ -266,7 +266,7 @@ TEST_CASE("values are found by the plan, and steps are not looked for where the 
   }
 }
 
-TEST_CASE("a plan of another version is left alone") {
+TEST_CASE("a plan of another version is ignored") {
   Saved saved(some_plan());
   const auto expected = contents_of(open_checkpoint(saved.path() / kFolder));
   saved.change([](json& plan) { plan = {{"version", kPlanVersion + 1}}; });
@@ -278,7 +278,7 @@ TEST_CASE("a plan of another version is left alone") {
   CHECK(contains(error_of([&] { open_checkpoint(saved.path()); }), kMetadataFile));
 }
 
-TEST_CASE("a file in another size is refused when it is first opened") {
+TEST_CASE("a file of another size is refused when it is first opened") {
   const Saved saved(some_plan());
   const Stored stored = open_checkpoint(saved.path());
   const fs::path file =
@@ -306,7 +306,7 @@ TEST_CASE("a damaged plan is refused by name") {
       {"'plans.pytorch_model_fsdp_0.tensors' is missing", [](json& p) { p.erase("tensors"); }},
       {".world_size': an integer from 4 to 4 expected, found 2000000000",
        [](json& p) { p["world_size"] = 2'000'000'000; }},
-      {".tensors[0].dtype': a dtype of torch's expected, found \"float31\"",
+      {".tensors[0].dtype': a torch dtype expected, found \"float31\"",
        [](json& p) { p["tensors"][0]["dtype"] = "float31"; }},
       {".tensors[0].shape[0]': an integer from 0 to ",
        [](json& p) { p["tensors"][0]["shape"] = {-1}; }},
@@ -354,14 +354,14 @@ TEST_CASE("a damaged plan is refused by name") {
                  "'files' has no pytorch_model_fsdp_0/__1_0.distcp"));
 }
 
-TEST_CASE("a plan that is not that of the files is found out when they are read") {
+TEST_CASE("a plan that does not match the files is detected when they are read") {
   Saved saved(some_plan());
   saved.change([](json& plan) { plan["values"][0]["pickle_nbytes"] = 1000; });
   CHECK(contains(error_of([&] { contents_of(open_checkpoint(saved.path())); }),
                  (saved.path() / kFolder).string()));
 }
 
-TEST_CASE("a manifest carries plans as objects") {
+TEST_CASE("a manifest stores plans as JSON objects") {
   Manifest manifest;
   manifest.plans = {{"a", R"({"b":[1,2]})"}, {"c \"d\"", "{}"}};
   const std::string text = format_manifest(manifest);

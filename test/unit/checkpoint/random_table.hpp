@@ -16,7 +16,7 @@ struct Table {
   std::vector<checkpoint::dcp::CutArray> arrays;
 };
 
-/// Units of a few tensors of any shapes, their moments, a tied name, a buffer that rank 0 writes.
+/// Returns units of a few tensors of any shapes, their moments, a tied name, and rank 0's buffer.
 inline Table random_table(std::mt19937& generator, int shards) {
   using checkpoint::Dtype;
   static constexpr Dtype kDtypes[] = {Dtype::f32, Dtype::bf16, Dtype::f64, Dtype::u8};
@@ -36,7 +36,7 @@ inline Table random_table(std::mt19937& generator, int shards) {
       checkpoint::Shape shape(generator() % 4);
       std::ranges::generate(shape, [&] { return static_cast<std::int64_t>(generator() % 9); });
       array.members.push_back({.tensor = table.tensors.size(), .offset = numel});
-      numel += checkpoint::numel_of(shape) + generator() % 3;  // holes, as alignment makes them
+      numel += checkpoint::numel_of(shape) + generator() % 3;  // gaps, as alignment leaves them
       add(shape, dtype);
     }
     array.members.push_back({.tensor = table.tensors.size(), .offset = 0});

@@ -65,7 +65,7 @@ TEST_CASE("a file of the safetensors package reads: names, shapes, metadata, val
   CHECK(gain == std::vector<float>(64, 1.0F));
 }
 
-TEST_CASE("what was written reads back, whole and in slices, whatever the chunks") {
+TEST_CASE("a written file reads back, whole and in slices, for any chunk sizes") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "a.safetensors";
   const std::vector<NamedTensor> specs = {
@@ -174,7 +174,7 @@ TEST_CASE("F64 is narrowed, other dtypes are refused by name") {
   CHECK_THROWS_AS(file.read_slice("d", 1, values), acc::Error);
 }
 
-TEST_CASE("damaged files are refused with what is wrong") {
+TEST_CASE("damaged files are refused with the reason") {
   struct Row {
     std::string bytes;
     const char* message;
@@ -233,7 +233,7 @@ TEST_CASE("damaged files are refused with what is wrong") {
   CHECK(error_of(folder.path()).find("not a regular file") != std::string::npos);
 }
 
-TEST_CASE("every truncation of a file is noticed") {
+TEST_CASE("every truncated file is refused") {
   const TemporaryFolder folder;
   SafetensorsWriter writer(folder.path() / "whole",
                            {{"a", Dtype::f32, {3}}, {"b", Dtype::f16, {2}}});

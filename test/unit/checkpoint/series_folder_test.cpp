@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using namespace acc::checkpoint;
 using Names = std::vector<std::string>;
 
-// A folder that holds the folders named, of which those with '!' are not complete.
+// Returns a folder with these subfolders. Those with '!' are not complete.
 struct Series {
   Series(const Names& names, const std::string& latest = "") {
     for (const std::string& name : names) {
@@ -57,7 +57,7 @@ struct Series {
 
 }  // namespace
 
-TEST_CASE("the newest checkpoint, and the name of the next") {
+TEST_CASE("a series: the newest checkpoint, and the name of the next") {
   struct Row {
     Names names;
     std::string latest, newest, next;
@@ -66,20 +66,20 @@ TEST_CASE("the newest checkpoint, and the name of the next") {
       {{}, "", "", "checkpoint_0"},
       {{"checkpoint_0"}, "checkpoint_0", "checkpoint_0", "checkpoint_1"},
       {{"checkpoint_2", "checkpoint_10"}, "", "checkpoint_10", "checkpoint_11"},
-      // Killed before `latest` was written; or set back to an older one by hand.
+      // Killed before `latest` was written, or `latest` was set to an older one by hand.
       {{"checkpoint_2", "checkpoint_3"}, "checkpoint_2", "checkpoint_2", "checkpoint_4"},
       {{"checkpoint_2", "checkpoint_3"}, "checkpoint_2\n", "checkpoint_2", "checkpoint_4"},
-      // Names what is not there or not complete.
+      // `latest` names a checkpoint that does not exist or is not complete.
       {{"checkpoint_2", "!checkpoint_3"}, "checkpoint_3", "checkpoint_2", "checkpoint_4"},
       {{"checkpoint_2"}, "checkpoint_9", "checkpoint_2", "checkpoint_3"},
       {{"!checkpoint_0"}, "", "", "checkpoint_1"},
-      // Not names of ours.
+      // These are not names of checkpoints.
       {{"checkpoint_01", "checkpoint_-1", "checkpoint_", "checkpoint_1x", "checkpoint_2.acc-tmp.7",
         "checkpoint_2.acc-old", "x_3", "checkpoint_9223372036854775807"},
        "",
        "",
        "checkpoint_0"},
-      // Not beside it.
+      // A name outside of the folder.
       {{"checkpoint_1", "a/b"}, "a/b", "checkpoint_1", "checkpoint_2"},
       {{"checkpoint_1", "best"}, "best", "checkpoint_1", "checkpoint_2"},
       {{"checkpoint_1"}, ".", "checkpoint_1", "checkpoint_2"},
@@ -104,7 +104,7 @@ TEST_CASE("a checkpoint that Accelerate wrote counts as one") {
   CHECK(series.newest() == "checkpoint_1");
 }
 
-TEST_CASE("a commit sets latest, and removes what is too old or was left half removed") {
+TEST_CASE("a commit sets latest, and removes old checkpoints and leftovers") {
   struct Row {
     Names before;
     std::string committed;
@@ -123,7 +123,7 @@ TEST_CASE("a commit sets latest, and removes what is too old or was left half re
       {{"checkpoint_9", "checkpoint_10", "checkpoint_11"}, "checkpoint_11/", 1, {"checkpoint_11"}},
       {{"checkpoint_0", "checkpoint_1"}, "checkpoint_1", 0, {"checkpoint_1"}},
       {{"checkpoint_0", "checkpoint_1"}, "checkpoint_1", 5, {"checkpoint_0", "checkpoint_1"}},
-      // What was committed stays, whatever its number; what is not complete does not count.
+      // The committed checkpoint stays, whatever its number. Incomplete ones do not count.
       {{"checkpoint_0", "checkpoint_1", "checkpoint_2"},
        "checkpoint_0",
        2,
@@ -132,7 +132,7 @@ TEST_CASE("a commit sets latest, and removes what is too old or was left half re
        "checkpoint_2",
        2,
        {"checkpoint_0", "!checkpoint_1", "checkpoint_2"}},
-      // What killed ones left.
+      // Leftovers of killed saves.
       {{"!checkpoint_0.acc-tmp.removed", "checkpoint_1", "!checkpoint_1.acc-tmp.7",
         "!checkpoint_2.acc-tmp.8", "!checkpoint_2.acc-tmp.8.acc-tmp.removed", "x.acc-tmp.7"},
        "checkpoint_1",

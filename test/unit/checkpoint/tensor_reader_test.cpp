@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// By what the bytes of a test's file can be checked.
+/// The kind of checksums of a test's file.
 enum class Sums { none, whole, blocks };
 
 std::span<const std::byte> bytes_of(const std::vector<float>& values) {
@@ -42,7 +42,7 @@ std::vector<float> counting(std::int64_t numel) {
   return values;
 }
 
-/// The elements of a box of a tensor that counts from 1.
+/// Returns the elements of a box of a tensor with the values 1, 2, 3, ….
 std::vector<float> counted(const Shape& shape, const Box& box) {
   std::vector<float> values;
   for (std::int64_t i = 0; i < box.numel(); ++i) {
@@ -51,12 +51,12 @@ std::vector<float> counted(const Shape& shape, const Box& box) {
   return values;
 }
 
-/// A file of raw records, each with any number of pieces of tensors.
+/// A file of raw records, each with several pieces of tensors.
 class RecordFile {
  public:
   RecordFile(Catalog& catalog, const fs::path& path) : catalog_(catalog), path_(path) {}
 
-  /// Begins a record somewhere.
+  /// Begins a record at some place.
   void begin(Sums sums) {
     bytes_.resize(bytes_.size() + 13, '?');
     start_ = bytes_.size();
@@ -107,7 +107,7 @@ StoredTensor tensor_of(const std::string& name, const Shape& shape, Dtype dtype 
   return tensor;
 }
 
-/// A tensor that counts from 1, in one file, cut in these boxes, all in one record or one each.
+/// A tensor with the values 1, 2, 3, … in one file, cut into boxes, in one record or one each.
 StoredTensor store(RecordFile& file, const Shape& shape, const std::vector<Box>& boxes, Sums sums,
                    bool one_record) {
   StoredTensor tensor = tensor_of("w", shape);
@@ -162,7 +162,7 @@ void flip(const fs::path& path, std::size_t at) {
   file.put(byte);
 }
 
-/// Where tests read to: NaN where nothing was written.
+/// A destination for reads, filled with NaN.
 std::vector<float> unread(std::int64_t numel) {
   return std::vector<float>(static_cast<std::size_t>(numel),
                             std::numeric_limits<float>::quiet_NaN());
@@ -170,11 +170,11 @@ std::vector<float> unread(std::int64_t numel) {
 
 }  // namespace
 
-TEST_CASE("any range and any box of any cut reads, whatever there is to check it by") {
+TEST_CASE("any range and any box of any cut is read, with any kind of checksum") {
   const TemporaryFolder folder;
   std::mt19937 generator(11);
   for (int round = 0; round < 24; ++round) {
-    // Rows shorter and longer than what is read in one go, records of one and of many blocks.
+    // Rows shorter and longer than one read, records of one block and of many blocks.
     const Shape shape = round % 3 == 0   ? Shape{7, 3, 11}
                         : round % 3 == 1 ? Shape{400, 1000}
                                          : Shape{5, 50'000};
@@ -212,7 +212,7 @@ TEST_CASE("any range and any box of any cut reads, whatever there is to check it
   }
 }
 
-TEST_CASE("a flipped byte is found wherever it lies, and only there") {
+TEST_CASE("a changed byte is detected wherever it is, and only when it is read") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "data.bin";
   const Shape shape = {3, 100'000};
@@ -245,7 +245,7 @@ TEST_CASE("a flipped byte is found wherever it lies, and only there") {
       const std::int64_t block_end = std::min(numel, block + kBlockElements);
       CHECK(contains(
           message, "elements " + std::to_string(block) + " to " + std::to_string(block_end) + ":"));
-      // Its block is refused for any element of it; the others read.
+      // Reading any element of its block fails. Other blocks are read.
       CHECK(error_of([&] { reader.read(tensor, block_end - 1, 1, Dtype::f32, values.data()); }) ==
             message);
       reader.read(tensor, 0, block, Dtype::f32, values.data());
@@ -254,7 +254,7 @@ TEST_CASE("a flipped byte is found wherever it lies, and only there") {
   }
 }
 
-TEST_CASE("a part of a record with one checksum is checked by verify, once for all parts") {
+TEST_CASE("verify checks a record with one checksum once for all its parts") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "data.bin";
   Catalog catalog;
@@ -265,7 +265,7 @@ TEST_CASE("a part of a record with one checksum is checked by verify, once for a
   TensorReader reader(catalog);
   CHECK(reader.verify(tensor));
   flip(path, file.nbytes() - 1);
-  CHECK(reader.verify(tensor));  // remembered
+  CHECK(reader.verify(tensor));  // the result is remembered
   TensorReader another(catalog);
   CHECK(contains(error_of([&] { another.verify(tensor); }), "elements 0 to 30000: damaged"));
 }
@@ -285,7 +285,7 @@ TEST_CASE("small records are checked for every element that is read") {
                  "tensor 'w', elements 25 to 40: damaged"));
 }
 
-TEST_CASE("what does not fit is refused with file and tensor") {
+TEST_CASE("pieces that do not fit their file are refused with file and tensor") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "data.bin";
   Catalog catalog;
@@ -370,7 +370,7 @@ TEST_CASE("more files than may be open at once are read by many threads") {
   CHECK(open < 300);
 }
 
-TEST_CASE("an archive is a piece: of its dtype and shape, checked by its own sums") {
+TEST_CASE("an archive is a piece with its own dtype, shape and checksums") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "__0_0.distcp";
   const Shape shape = {3, 100'000};
@@ -416,7 +416,7 @@ TEST_CASE("an archive is a piece: of its dtype and shape, checked by its own sum
   CHECK(contains(
       error_of([&] { TensorReader(catalog).read(other, 0, 1, Dtype::i32, values.data()); }),
       "found float32 of shape [1, 100000]"));
-  // Every 20,011th byte of the file, be it an element or anything else of an archive.
+  // Every 20,011th byte of the file: an element or any other byte of an archive.
   for (std::size_t at = 0; at < fs::file_size(path); at += 20'011) {
     CAPTURE(at);
     flip(path, at);
@@ -426,7 +426,7 @@ TEST_CASE("an archive is a piece: of its dtype and shape, checked by its own sum
     if (message != "no error") {
       CHECK(message.starts_with(path.string()));
       CHECK((contains(message, "tensor 'w'") || contains(message, ", w: ")));
-    } else {  // padding, or what nobody reads: nothing was changed
+    } else {  // padding, or bytes that are not read: nothing was changed
       reader.read(tensor, 0, numel, Dtype::f32, values.data());
       CHECK(values == counting(numel));
     }

@@ -25,7 +25,7 @@ void write_text(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-/// Tensors that count from their number on.
+/// Tensors whose values count up from the tensor's number.
 void write_set(const fs::path& folder, const SafetensorsPlan& plan) {
   float first = 0;
   for (const auto& file : plan.files) {
@@ -55,7 +55,7 @@ std::vector<NamedTensor> four() {
 
 }  // namespace
 
-TEST_CASE("tensors go to files in the order of their names, as many as fit") {
+TEST_CASE("tensors fill the files in the order of their names") {
   struct Row {
     std::uint64_t max_nbytes;
     std::vector<std::vector<std::string>> files;
@@ -67,7 +67,7 @@ TEST_CASE("tensors go to files in the order of their names, as many as fit") {
       {252, {{"a", "d", "b", "c"}}},
       {251, {{"a", "b", "c"}, {"d"}}},
       {223, {{"a"}, {"b", "c"}, {"d"}}},
-      {52, {{"b"}, {"a", "d", "c"}}},  // what is too large is a file at once
+      {52, {{"b"}, {"a", "d", "c"}}},  // a tensor above the limit gets its own file
       {1, {{"a"}, {"b"}, {"c"}, {"d"}}},
   };
   for (const Row& row : rows) {
@@ -86,7 +86,7 @@ TEST_CASE("tensors go to files in the order of their names, as many as fit") {
   CHECK(plan_safetensors({}, 10).files.size() == 1);
 }
 
-TEST_CASE("files and index are named as the others name them") {
+TEST_CASE("files and index have the names that other packages use") {
   CHECK(plan_safetensors(four(), 0).files[0].name == "model.safetensors");
   const SafetensorsPlan plan = plan_safetensors(four(), 223, "weights");
   REQUIRE(plan.files.size() == 3);
@@ -133,7 +133,7 @@ TEST_CASE("an index and files that disagree are refused by name") {
     void (*spoil)(const fs::path& folder, nlohmann::json& index);
   };
   const Row rows[] = {
-      {"lists the file model-00002-of-00003.safetensors (with tensor 'b'), which is not there",
+      {"lists the file model-00002-of-00003.safetensors (with tensor 'b'), which does not exist",
        [](const fs::path& folder, nlohmann::json&) {
          fs::remove(folder / "model-00002-of-00003.safetensors");
        }},

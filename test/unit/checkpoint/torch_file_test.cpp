@@ -50,7 +50,7 @@ std::vector<std::byte> random_bytes(std::size_t nbytes, unsigned seed) {
   return bytes;
 }
 
-/// A dict of byte tensors "0", "1", …, handed over in pieces of random sizes; returns its layout.
+/// Writes byte tensors "0", "1", … in pieces of random sizes, and returns their layout.
 archive::Layout write_file(OutputFile& out, const std::vector<std::vector<std::byte>>& storages) {
   pickle::Writer pickled;
   std::vector<std::uint64_t> sizes;
@@ -132,7 +132,7 @@ TEST_CASE("torch file: the layout of storages of many gigabytes counts their che
   CHECK(layout.nbytes < 11 * kGiB + 4 * (11 * kGiB / kBlock) + 8192);
 }
 
-TEST_CASE("torch file: two writers' files of the same are the same") {
+TEST_CASE("torch file: writing the same value twice gives the same bytes") {
   const TemporaryFolder folder;
   std::string texts[2];
   for (std::string& text : texts) {
@@ -144,7 +144,7 @@ TEST_CASE("torch file: two writers' files of the same are the same") {
   CHECK(texts[0] == texts[1]);
 }
 
-TEST_CASE("torch file: torch's own, with views, parameters and newer dtypes") {
+TEST_CASE("torch file: files of torch with views, parameters and newer dtypes are read") {
   const TorchFile file{std::filesystem::path(kData + "tensors.pt")};
   const auto at = [&](const char* name) -> const pickle::Value& { return *file.root().find(name); };
   const torch::TensorRef matrix = file.tensor(at("matrix")), rows = file.tensor(at("rows"));
@@ -168,7 +168,7 @@ TEST_CASE("torch file: torch's own, with views, parameters and newer dtypes") {
   CHECK(none.find("expected a tensor, found a dict") != none.npos);
 }
 
-TEST_CASE("torch file: random states, whose numpy arrays are data and not arrays") {
+TEST_CASE("torch file: random states are read, with numpy arrays as plain data") {
   const TorchFile file{std::filesystem::path(kData + "random_states.pkl")};
   CHECK(file.root().find("step")->integer == 3);
   CHECK(file.root().find("random_state")->items[1]->items.size() == 625);
@@ -177,7 +177,7 @@ TEST_CASE("torch file: random states, whose numpy arrays are data and not arrays
   CHECK(file.tensor(*file.root().find("torch_manual_seed")).dtype == Dtype::u8);
 }
 
-TEST_CASE("torch file: truncations and changed bytes are an Error that names file and entry") {
+TEST_CASE("torch file: a truncated or changed file is an Error with file and entry") {
   const TemporaryFolder folder;
   const std::string whole = acc::test::file_text(kData + "tensors.pt");
   for (std::size_t size = 0; size < whole.size(); size += 13) {
@@ -198,14 +198,14 @@ TEST_CASE("torch file: truncations and changed bytes are an Error that names fil
       }
     });
   }
-  // A byte of the pickle: its record's checksum tells.
+  // A byte of the pickle: the checksum of its record detects the change.
   std::string bytes = whole;
   bytes[bytes.find("matrix")] = 'M';
   const auto path = changed(folder, "damaged.pt", bytes);
   const auto file = std::make_shared<InputFile>(path);
   const std::string fault = fault_of([&] { TorchFile(file, 0, bytes.size(), "entry model.x"); });
   CHECK(fault == path.string() +
-                     ", entry model.x: damaged: the checksum of record data.pkl is not that of its "
+                     ", entry model.x: damaged: the checksum of record data.pkl does not match its "
                      "bytes");
   const std::string outside = fault_of([&] { TorchFile(file, 100, bytes.size(), "entry"); });
   CHECK(outside.find("truncated") != outside.npos);
@@ -264,7 +264,7 @@ TEST_CASE("torch file: tensors that do not fit their storage are refused") {
   }
 }
 
-TEST_CASE("torch file: torch's form without zip, and what is none of its, are refused by name") {
+TEST_CASE("torch file: the form without zip and foreign archives are refused by name") {
   const TemporaryFolder folder;
   const std::string magic("\x80\x02\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.", 15);
   const auto legacy = changed(folder, "legacy.pt", magic + std::string(500, 'x'));
@@ -279,7 +279,7 @@ TEST_CASE("torch file: torch's form without zip, and what is none of its, are re
   CHECK(fault_of([&] { TorchFile{path}; }).find("no record data.pkl") != std::string::npos);
 }
 
-TEST_CASE("torch file: block checksums of another length are refused") {
+TEST_CASE("torch file: a wrong number of block checksums is refused") {
   const TemporaryFolder folder;
   const auto path = folder.path() / "file";
   OutputFile out(path);

@@ -15,11 +15,13 @@ std::uint64_t nbytes_of(Dtype dtype, const Shape& shape) {
   return static_cast<std::uint64_t>(numel_of(shape)) * size_of(dtype);
 }
 
+/// The moments of one parameter. Storages are numbered as the moments in the caller's list.
 struct ParameterState {
   std::string name;
-  std::vector<std::size_t> moments;  ///< in the list of them, where storages have these numbers
+  std::vector<std::size_t> moments;  ///< indices in the list of moments
 };
 
+// Groups the moments by parameter, in the order in which the names first occur.
 std::vector<ParameterState> by_parameter(const std::vector<FullMoment>& moments) {
   std::vector<ParameterState> result;
   std::map<std::string, std::size_t> index;
@@ -50,6 +52,8 @@ void push_groups(pickle::Writer& writer, const std::string& optimizer,
 
 }  // namespace
 
+// The pickle is complete before the first tensor is written, because `data.pkl` is the first
+// record.
 void write_model_file(const fs::path& path, const std::vector<FullTensor>& tensors,
                       const FillTensor& fill) {
   pickle::Writer writer;
@@ -73,7 +77,8 @@ void write_optimizer_file(const fs::path& path, const std::string& optimizer, st
                           const std::vector<StoredGroup>& groups,
                           const std::vector<FullMoment>& moments, const FillTensor& fill) {
   const std::vector<ParameterState> states = by_parameter(moments);
-  // torch's SGD counts no steps. Each parameter has a tensor of its own: torch adds to it in place.
+  // torch's SGD has no step. The step tensors must not share a storage, because torch adds to each
+  // of them in place.
   const bool counts = optimizer != "sgd";
   pickle::Writer writer;
   writer.begin_dict().text("state").begin_dict();

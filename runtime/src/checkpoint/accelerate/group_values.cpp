@@ -11,7 +11,7 @@ namespace acc::checkpoint::accelerate {
 
 namespace {
 
-/// A key of a class's parameter groups, in its order, and what it is where a group does not say.
+/// A key of an optimizer class's parameter groups, in the class's order, and its default.
 struct Setting {
   enum class Kind { real, betas, boolean, none };
   std::string_view key;
@@ -20,6 +20,9 @@ struct Setting {
 };
 using Kind = Setting::Kind;
 
+// torch loads an optimizer by the keys of the live object, so every key of the class must be
+// stored, also those that this runtime does not use. The lists are those of torch 2.13's AdamW and
+// SGD.
 constexpr auto kAdamW = std::to_array<Setting>({
     {"lr", Kind::real, 1e-3},
     {"betas", Kind::betas},
@@ -52,8 +55,8 @@ std::span<const Setting> settings_of(const std::string& optimizer) {
   if (optimizer == "sgd") {
     return kSgd;
   }
-  throw Error(Errc::config, "parameter groups of the optimizer '" + optimizer +
-                                "' can't be written as torch has them: adamw and sgd can");
+  throw Error(Errc::config, "cannot write parameter groups of the optimizer '" + optimizer +
+                                "': only adamw and sgd are supported");
 }
 
 void push(pickle::Writer& writer, const Setting& setting,
@@ -92,7 +95,7 @@ void read_betas(const pickle::Node& node, StoredGroup& group) {
   group.hyper_parameters["beta2"] = betas[1].real();
 }
 
-/// Numbered parameters, as plain torch has them, name nothing.
+/// Reads names of parameters. Numbers, which plain torch has instead, carry no names.
 void read_names(const pickle::Node& node, StoredGroup& group) {
   for (const pickle::Node& name : node.items()) {
     if (!name.value().is(pickle::Value::Kind::integer)) {
@@ -117,6 +120,7 @@ bool is_known(std::string_view key) {
 void for_each_group_value(
     const std::string& optimizer, const StoredGroup& group,
     const std::function<void(const std::string& key, const PushValue& push)>& visit) {
+  // Keys that only this run has ("initial_lr") follow those of the class.
   const std::map<std::string, double>& values = group.hyper_parameters;
   std::set<std::string, std::less<>> written = {"beta1", "beta2"};
   for (const Setting& setting : settings_of(optimizer)) {
@@ -154,7 +158,7 @@ void read_group_key(const std::string& key, const pickle::Node& node, StoredGrou
   } else if (is_known(key)) {
     node.fail("a number, True or False");
   }
-  // Keys that a program gave its groups itself ("name") are no settings of the optimizer.
+  // Other keys ("name") were added by the program and are not settings of the optimizer.
 }
 
 }  // namespace acc::checkpoint::accelerate

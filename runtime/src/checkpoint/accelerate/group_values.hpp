@@ -11,14 +11,14 @@ namespace acc::checkpoint::accelerate {
 
 using PushValue = std::function<void(pickle::Writer& writer)>;
 
-/// The keys of a parameter group, in torch's order, each with what pushes its value. Throws
-/// Error(config) for an optimizer that torch has not under that name.
+/// Visits the keys of a parameter group in torch's order, each with a function that pushes its
+/// value. Throws Error(config) if torch has no optimizer of that name.
 void for_each_group_value(
     const std::string& optimizer, const StoredGroup& group,
     const std::function<void(const std::string& key, const PushValue& push)>& visit);
 
-/// A key of a parameter group, from a pickled dict or from a value of its own. Throws Error(config)
-/// that names the key.
+/// Reads a key of a parameter group, either from a pickled dict or from its own DCP entry. Throws
+/// Error(config) with the key.
 void read_group_key(const std::string& key, const pickle::Node& node, StoredGroup& group);
 
 }  // namespace acc::checkpoint::accelerate

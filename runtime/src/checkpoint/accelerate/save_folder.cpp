@@ -11,12 +11,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Number 0 has none in the name of a file.
+/// Suffix of single files. Model or optimizer number 0 has none; folders always have a number.
 std::string suffix(int index) {
   return index == 0 ? "" : "_" + std::to_string(index);
 }
 
-/// "<stem><end>" or "<stem>_<number><end>"
+/// True for "<stem><end>" and "<stem>_<number><end>".
 bool is_indexed(std::string_view name, std::string_view stem, std::string_view end) {
   NameParser parser(name);
   if (!parser.take(stem)) {
@@ -25,13 +25,13 @@ bool is_indexed(std::string_view name, std::string_view stem, std::string_view e
   return !parser.take("_") || parser.number() ? parser.take(end) && parser.done() : false;
 }
 
-/// "<stem><number><end>"
+/// True for "<stem><number><end>".
 bool is_numbered(std::string_view name, std::string_view stem, std::string_view end) {
   NameParser parser(name);
   return parser.take(stem) && parser.number() && parser.take(end) && parser.done();
 }
 
-/// "pytorch_model_fsdp_rank<rank>.bin" or "pytorch_model_fsdp_<index>_rank<rank>.bin"
+/// True for "pytorch_model_fsdp_rank<rank>.bin" and "pytorch_model_fsdp_<index>_rank<rank>.bin".
 bool is_local_model(std::string_view name) {
   NameParser parser(name);
   if (!parser.take("pytorch_model_fsdp_")) {
@@ -49,7 +49,7 @@ bool is_our_file(std::string_view name) {
          is_numbered(name, "custom_checkpoint_", ".pkl");
 }
 
-/// ".metadata", or "__<rank>_<file>.distcp"
+/// True for ".metadata" and "__<rank>_<file>.distcp".
 bool is_dcp_file(std::string_view name) {
   NameParser parser(name);
   return name == ".metadata" || (parser.take("__") && parser.number() && parser.take("_") &&
@@ -102,6 +102,7 @@ std::string custom_file(int index) {
   return "custom_checkpoint_" + std::to_string(index) + ".pkl";
 }
 
+// Folders first. Accelerate has used three names for them; the last one is DeepSpeed's tag folder.
 std::optional<fs::path> find_model(const fs::path& folder, int index) {
   for (const std::string& name : {model_folder(index), "pytorch_model_" + std::to_string(index),
                                   "pytorch_model" + suffix(index)}) {
@@ -109,7 +110,7 @@ std::optional<fs::path> find_model(const fs::path& folder, int index) {
       return folder / name;
     }
   }
-  // Last what we write in 16 bits beside any other form.
+  // plain_bin_file comes last, because we also write it as a 16-bit copy next to the other forms.
   for (const std::string& name : {model_file(index), plain_model_file(index),
                                   local_model_file(index, 0), plain_bin_file(index)}) {
     if (is_file(folder / name)) {

@@ -11,10 +11,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Our key in a file of random states; Accelerate looks at its own alone.
+/// Our key in the files of random states. Accelerate reads only its own keys.
 constexpr const char* kProgramKey = "program_state";
 
-/// An archive that holds a value and no tensor.
+/// Writes an archive that holds a value without tensors.
 void write_value(const fs::path& path, std::string pickle) {
   OutputFile out(path);
   torch::TorchFileWriter(out, std::move(pickle)).finish();
@@ -38,6 +38,7 @@ std::vector<double> read_reals(const pickle::Node& node) {
 }
 
 void push_program(pickle::Writer& writer, const ProgramState& values) {
+  // Strings that are not UTF-8 are written as bytes.
   writer.begin_dict();
   for (const auto& [name, value] : values) {
     writer.text(name);
@@ -66,7 +67,7 @@ ProgramState read_program(const pickle::Node& node) {
     } else if (value.is(Kind::text) || value.is(Kind::bytes)) {
       result[name] = std::string(value.text);
     } else {
-      entry.fail("a number, a text or bytes");
+      entry.fail("a number, a string or bytes");
     }
   }
   return result;
@@ -85,7 +86,8 @@ void write_scheduler(const fs::path& path, const SchedulerState& state) {
   writer.text("_get_lr_called_within_step").boolean(false);
   writer.text("_last_lr");
   push_reals(writer, state.last_lrs);
-  // LambdaLR takes this key out before it looks at the others; None leaves the function alone.
+  // LambdaLR removes this key from the state before it reads the others. None keeps the function of
+  // the live object.
   writer.text("lr_lambdas").begin_list();
   for (std::size_t i = 0; i < state.base_lrs.size(); ++i) {
     writer.none();
@@ -94,6 +96,7 @@ void write_scheduler(const fs::path& path, const SchedulerState& state) {
   write_value(path, writer.finish());
 }
 
+// In our files last_epoch is the number of optimizer steps.
 SchedulerState read_scheduler(const fs::path& path) {
   const torch::TorchFile file(path);
   const pickle::Node root(file.root(), path.string());
@@ -109,6 +112,8 @@ SchedulerState read_scheduler(const fs::path& path) {
 }
 
 void write_scaler(const fs::path& path, const std::map<std::string, double>& state) {
+  // GradScaler calls the number of steps without overflow _growth_tracker; ours is clean_steps.
+  // Keys that only our scaler has follow, and GradScaler ignores them.
   std::map<std::string, double> left = state;
   const auto take = [&left](const char* name, double otherwise) {
     const auto found = left.extract(name);

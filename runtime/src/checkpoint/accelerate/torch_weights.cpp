@@ -17,11 +17,12 @@ namespace {
 using pickle::Node;
 using torch::TorchFile;
 
+// An optimizer's state dict always has these two keys.
 bool is_optimizer(const Node& node) {
   return node.is_dict() && node.find("state") && node.find("param_groups");
 }
 
-/// Without the single key that merged and wrapped files have over everything.
+/// Returns the value below the single key that merged and wrapped files have over everything.
 Node unwrapped(const Node& root) {
   if (!root.is_dict()) {
     root.fail("a dict of tensors, or an optimizer's state");
@@ -57,15 +58,17 @@ class Reader {
   RecordTable records_;
   std::uint32_t index_;
   std::map<std::string, std::string> names_;  ///< of numbered parameters
-  std::set<std::string> by_order_;            ///< names that were given by their order alone
+  std::set<std::string> by_order_;            ///< names that were derived from the order alone
 };
 
+// Adds every tensor of the dict as a parameter. "_extra_state" is an arbitrary object that modules
+// may add.
 void Reader::read_weights(const Node& root) {
   for (const auto& [name, node] : root.entries()) {
     if (name.ends_with("flat_param")) {
       throw Error(Errc::config, node.where() +
-                                    " is a part of a flat parameter (LOCAL_STATE_DICT), which one "
-                                    "rank's file alone can't give the weights of");
+                                    " is a part of a flat parameter (LOCAL_STATE_DICT); one "
+                                    "rank's file alone does not hold the weights");
     }
     if (TorchFile::is_tensor(node.value())) {
       add(node, name, "param");
@@ -75,6 +78,8 @@ void Reader::read_weights(const Node& root) {
   }
 }
 
+// Reads a parameter group, and remembers the names or numbers of its parameters. A group of plain
+// torch has numbers; newer versions add param_names.
 void Reader::read_group(const Node& node, std::vector<std::string>& ids, TrainingState& training) {
   StoredGroup group;
   for (const auto& [key, value] : node.entries()) {
@@ -93,7 +98,7 @@ void Reader::read_group(const Node& node, std::vector<std::string>& ids, Trainin
   if (const auto names = node.find("param_names"); names && !numbers.empty()) {
     const std::vector<Node> items = names->items();
     if (items.size() != numbers.size()) {
-      names->fail(std::to_string(numbers.size()) + " names, one a parameter");
+      names->fail(std::to_string(numbers.size()) + " names, one per parameter");
     }
     for (std::size_t i = 0; i < items.size(); ++i) {
       names_[numbers[i]] = items[i].text();
@@ -104,6 +109,8 @@ void Reader::read_group(const Node& node, std::vector<std::string>& ids, Trainin
   training.groups.push_back(std::move(group));
 }
 
+// Names numbered parameters by the order of the weights. This is only safe with one group, and
+// every moment's shape is compared with its weight's later.
 void Reader::name_by_order(const Node& groups, const std::vector<std::string>& ids,
                            const std::vector<std::string>& parameters, TrainingState& training) {
   const std::string fault =
@@ -123,6 +130,8 @@ void Reader::name_by_order(const Node& groups, const std::vector<std::string>& i
   training.groups[0].parameters = parameters;
 }
 
+// Adds the moments of one parameter. The largest step counts, because a parameter without a
+// gradient in some steps was updated less often.
 void Reader::read_state(const Node& node, const std::string& name, TrainingState& training) {
   for (const auto& [kind, value] : node.entries()) {
     const bool is_tensor = TorchFile::is_tensor(value.value());
@@ -150,7 +159,7 @@ void Reader::read_state(const Node& node, const std::string& name, TrainingState
   }
 }
 
-/// By what is kept, and by the key that tells torch's AdamW from its Adam.
+/// Derives the optimizer from its kinds of state. AdamW is told from Adam by a key of its groups.
 std::string optimizer_of(const std::set<std::string>& kinds, const TrainingState& training) {
   if (kinds.contains("momentum_buffer")) {
     return "sgd";
@@ -165,6 +174,7 @@ std::string optimizer_of(const std::set<std::string>& kinds, const TrainingState
   return couples ? "" : "adamw";
 }
 
+// Groups come first, because they give the names by which states are found.
 void Reader::read_optimizer(const Node& root, TrainingState& training,
                             const std::vector<std::string>& parameters) {
   const Node groups = root.at("param_groups");
@@ -180,7 +190,7 @@ void Reader::read_optimizer(const Node& root, TrainingState& training,
   for (const auto& [key, node] : root.at("state").entries()) {
     const auto name = names_.find(key);
     if (!ids.empty() && name == names_.end()) {
-      throw Error(Errc::config, node.where() + " is a parameter's of no group");
+      throw Error(Errc::config, node.where() + " belongs to a parameter that is in no group");
     }
     read_state(node, name == names_.end() ? key : name->second, training);
   }

@@ -6,6 +6,11 @@
 #include <cstring>
 #include <utility>
 
+// Reads a zip archive from its end: the end record gives the place of the central directory, which
+// lists all records with their sizes, CRCs and local headers. Only the local header gives the place
+// of the payload, because its extra field (padding) may have another length than the one in the
+// directory. A zip64 end record, if there is one, has the values that do not fit in the classic end
+// record. All offsets come from an untrusted file and are checked before use.
 namespace acc::checkpoint::archive {
 namespace {
 
@@ -22,7 +27,7 @@ struct CentralDirectory {
   std::uint64_t begin = 0, nbytes = 0, records = 0;
 };
 
-/// A record as the central directory has it.
+/// A record as the central directory lists it.
 struct Listed {
   std::string_view name;
   std::uint64_t header = 0, nbytes = 0;
@@ -61,12 +66,13 @@ std::string Reader::bytes(std::uint64_t offset, std::uint64_t nbytes) const {
   return out;
 }
 
-/// Where the end record is; `tail` gets the bytes from there.
+/// Returns the offset of the end record; `tail` receives the bytes from there.
 std::uint64_t Reader::find_end(std::string& tail) const {
   if (nbytes_ < zip::kEndSize) {
-    fail("no archive as torch.save writes it: " + std::to_string(nbytes_) + " bytes");
+    fail("not a torch.save archive: only " + std::to_string(nbytes_) + " bytes");
   }
-  // Right at the end, unless the archive has a comment of up to 64 KiB.
+  // The end record is the last one, unless the archive has a comment of up to 64 KiB after it. The
+  // first round reads 22 bytes, the second one searches backwards through the last 64 KiB.
   for (const std::uint64_t back :
        {std::uint64_t{zip::kEndSize}, std::uint64_t{zip::kEndSize} + 65535}) {
     const std::uint64_t begin = nbytes_ - std::min(back, nbytes_);
@@ -79,10 +85,12 @@ std::uint64_t Reader::find_end(std::string& tail) const {
       }
     }
   }
-  fail("no archive as torch.save writes it, or a truncated one: no end record in " +
+  fail("not a torch.save archive, or a truncated one: no end record in " +
        std::to_string(nbytes_) + " bytes");
 }
 
+/// Replaces the values of the classic end record by those of the zip64 end record, if the archive
+/// has one. Its locator stands directly before the classic end record.
 void Reader::apply_zip64(std::uint64_t end, CentralDirectory& central) const {
   if (end < zip::kLocator64Size + zip::kEnd64Size) {
     return;
@@ -93,11 +101,11 @@ void Reader::apply_zip64(std::uint64_t end, CentralDirectory& central) const {
   }
   const auto at = get<std::uint64_t>(locator, 8);
   if (at > end - zip::kLocator64Size - zip::kEnd64Size) {
-    fail("zip64 end record outside");
+    fail("zip64 end record lies outside of the archive");
   }
   const std::string record = bytes(at, zip::kEnd64Size);
   if (get<std::uint32_t>(record, 0) != zip::kEnd64) {
-    fail("no zip64 end record at its place");
+    fail("no zip64 end record where its locator points");
   }
   central = {get<std::uint64_t>(record, 48), get<std::uint64_t>(record, 40),
              get<std::uint64_t>(record, 32)};
@@ -107,28 +115,31 @@ CentralDirectory Reader::find_central() const {
   std::string tail;
   const std::uint64_t end = find_end(tail);
   if (get<std::uint16_t>(tail, 4) != 0 || get<std::uint16_t>(tail, 6) != 0) {
-    fail("an archive in several parts");
+    fail("archive split into several parts, which is not supported");
   }
   CentralDirectory central{get<std::uint32_t>(tail, 16), get<std::uint32_t>(tail, 12),
                            get<std::uint16_t>(tail, 10)};
   apply_zip64(end, central);
   if (central.nbytes > end || central.begin > end - central.nbytes) {
-    fail("directory outside of the archive");
+    fail("central directory lies outside of the archive");
   }
+  // Bounds the number of records by the directory's size, before a loop or allocation uses it.
   if (central.records > central.nbytes / zip::kCentralHeaderSize) {
-    fail("directory of " + std::to_string(central.nbytes) + " bytes for " +
+    fail("central directory of " + std::to_string(central.nbytes) + " bytes is too small for " +
          std::to_string(central.records) + " records");
   }
   return central;
 }
 
-/// `stored`: the compressed size, the same for what is stored.
+/// Reads the sizes and the offset that the classic fields do not hold (0xffffffff) from the zip64
+/// extra field, in the fixed order uncompressed size, compressed size, offset. `stored` is the
+/// compressed size, which must equal the uncompressed one for a stored record.
 void Reader::apply_zip64_field(std::string_view extra, Listed& listed, std::uint64_t stored) const {
   std::string_view field;
   while (extra.size() >= 4) {
     const auto length = get<std::uint16_t>(extra, 2);
     if (length > extra.size() - 4U) {
-      fail("extra field outside of its header");
+      fail("extra field reaches beyond its header");
     }
     if (get<std::uint16_t>(extra, 0) == zip::kZip64Field) {
       field = extra.substr(4, length);
@@ -140,7 +151,7 @@ void Reader::apply_zip64_field(std::string_view extra, Listed& listed, std::uint
       return;
     }
     if (field.size() < 8) {
-      fail("record " + std::string(listed.name) + " without its size or place");
+      fail("record " + std::string(listed.name) + " has no zip64 field with its size or offset");
     }
     value = get<std::uint64_t>(field, 0);
     field.remove_prefix(8);
@@ -149,19 +160,19 @@ void Reader::apply_zip64_field(std::string_view extra, Listed& listed, std::uint
   take(stored);
   take(listed.header);
   if (stored != listed.nbytes) {
-    fail("record " + std::string(listed.name) + " has two sizes");
+    fail("record " + std::string(listed.name) + " has two different sizes");
   }
 }
 
 Listed Reader::take_listed(std::string_view& rest) const {
   if (rest.size() < zip::kCentralHeaderSize || get<std::uint32_t>(rest, 0) != zip::kCentralHeader) {
-    fail("damaged directory");
+    fail("damaged central directory");
   }
   const std::uint64_t name = get<std::uint16_t>(rest, 28), extra = get<std::uint16_t>(rest, 30);
   const std::uint64_t length =
       zip::kCentralHeaderSize + name + extra + get<std::uint16_t>(rest, 32);
   if (length > rest.size()) {
-    fail("damaged directory: a name outside");
+    fail("damaged central directory: a name reaches beyond it");
   }
   Listed listed{.name = rest.substr(zip::kCentralHeaderSize, name),
                 .header = get<std::uint32_t>(rest, 42),
@@ -182,18 +193,19 @@ Listed Reader::take_listed(std::string_view& rest) const {
   return listed;
 }
 
-/// With the payload's place, which only the local header tells. `limit`: the directory's.
+/// Adds the place of the payload, which only the local header gives. `limit`: offset of the central
+/// directory, before which all records must end.
 Record Reader::record(const Listed& listed, std::uint64_t limit) const {
   const std::string name(listed.name);
   const std::uint64_t header_nbytes = zip::kLocalHeaderSize + name.size();
   if (listed.header > limit || header_nbytes > limit - listed.header) {
-    fail("record " + name + " outside of the archive");
+    fail("record " + name + " lies outside of the archive");
   }
   const std::string header = bytes(listed.header, header_nbytes);
   if (get<std::uint32_t>(header, 0) != zip::kLocalHeader ||
       get<std::uint16_t>(header, 26) != name.size() ||
       header.compare(zip::kLocalHeaderSize, name.size(), name) != 0) {
-    fail("no header of record " + name + " at its place, byte " + std::to_string(listed.header));
+    fail("no local header of record " + name + " at byte " + std::to_string(listed.header));
   }
   const std::uint64_t offset = listed.header + header_nbytes + get<std::uint16_t>(header, 28);
   if (offset > limit || listed.nbytes > limit - offset) {
@@ -203,14 +215,15 @@ Record Reader::record(const Listed& listed, std::uint64_t limit) const {
   return {name, offset, listed.nbytes, listed.crc32};
 }
 
+/// torch accepts any name for the root folder, but all records must share it.
 std::string_view Reader::without_root(std::string_view name, std::string_view root) const {
   if (!name.starts_with(root)) {
-    fail("record " + std::string(name) + " is not in folder " + std::string(root));
+    fail("record " + std::string(name) + " is not in the root folder " + std::string(root));
   }
   return name.substr(root.size());
 }
 
-/// Headers, payloads: no byte belongs to two records.
+/// Checks that no byte (header or payload) belongs to two records, and that names are unique.
 void Reader::check_apart(std::vector<std::pair<std::uint64_t, Record>> placed) const {
   std::sort(placed.begin(), placed.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -225,7 +238,7 @@ void Reader::check_apart(std::vector<std::pair<std::uint64_t, Record>> placed) c
   for (std::size_t i = 1; i < placed.size(); ++i) {
     const std::string& name = placed[i].second.name;
     if (placed[i - 1].second.name == name) {
-      fail("record " + name + " is there twice");
+      fail("record " + name + " occurs twice");
     }
   }
 }
@@ -248,7 +261,7 @@ std::vector<Record> Reader::records() {
     found.push_back(std::move(record));
   }
   if (!rest.empty()) {
-    fail("directory lists more than " + std::to_string(central.records));
+    fail("central directory lists more than " + std::to_string(central.records) + " records");
   }
   check_apart(std::move(placed));
   return found;

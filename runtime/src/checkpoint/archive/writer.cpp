@@ -5,6 +5,9 @@
 
 #include <utility>
 
+// Streams records in order. The size of a record must be known before its payload, because it
+// decides whether the header needs a zip64 field. The CRC is computed on the way and written after
+// the payload, in the data descriptor, and again in the central directory.
 namespace acc::checkpoint::archive {
 
 Writer::Writer(OutputFile& out, std::string root)
@@ -69,6 +72,8 @@ void Writer::finish() {
   out_.write(zip::trailer(records_.size(), begin, central.size()));
 }
 
+// Computes the same positions as Writer without writing, so that a rank knows where other ranks'
+// archives lie. Writer and this function share zip_format.cpp.
 Layout lay_out(std::span<const RecordSize> records, std::string_view root) {
   Layout layout;
   std::uint64_t at = 0, central = 0;

@@ -5,11 +5,13 @@
 namespace acc::checkpoint::archive::zip {
 namespace {
 
-/// The name is UTF-8; what has bytes is followed by their CRC and number.
+/// Flag 0x0800: the name is UTF-8. Flag 0x0008: sizes and CRC are 0 in the local header and follow
+/// the payload in a data descriptor; set for records with bytes.
 std::uint16_t flags_of(const Entry& entry) {
   return entry.nbytes == 0 ? 0x0800 : 0x0808;
 }
-/// What torch's zip library puts into the zip64 end record.
+/// "Version made by" and "version needed" that torch's zip library writes into the zip64 end
+/// record.
 constexpr std::uint16_t kMadeBy = 0x031e, kNeeded = 0x002d;
 
 template <typename T>
@@ -17,11 +19,14 @@ void put(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
+// Writes a field that holds all ones if the value does not fit; the zip64 field then has the value.
 template <typename Small>
 void put_saturated(std::string& out, std::uint64_t value) {
   put(out, static_cast<Small>(std::min<std::uint64_t>(value, static_cast<Small>(~Small{0}))));
 }
 
+// Size of the zip64 extra field: header of 4 bytes, two sizes for a large record, and the offset of
+// the local header if it lies beyond 4 GiB.
 std::size_t zip64_nbytes(const Entry& entry) {
   if (!entry.large() && !entry.far()) {
     return 0;
@@ -44,7 +49,7 @@ void put_zip64(std::string& out, const Entry& entry) {
   }
 }
 
-/// Bytes between the field "FB" and the payload.
+/// Number of fill bytes in the extra field "FB", so that the payload is aligned.
 std::uint64_t padding(const Entry& entry) {
   const std::uint64_t start =
       entry.header + kLocalHeaderSize + entry.name.size() + zip64_nbytes(entry) + 4;
@@ -73,7 +78,7 @@ std::string local_header(const Entry& entry) {
   put(out, kLocalHeader);
   put(out, std::uint16_t{0});
   put(out, flags_of(entry));
-  out.append(2 + 4 + 4 + 4 + 4, '\0');  // stored; time, CRC and sizes
+  out.append(2 + 4 + 4 + 4 + 4, '\0');  // method (stored), time, CRC and both sizes are 0
   put(out, static_cast<std::uint16_t>(entry.name.size()));
   put(out, static_cast<std::uint16_t>(zip64_nbytes(entry) + 4 + padding(entry)));
   out += entry.name;
@@ -103,15 +108,15 @@ std::string descriptor(const Entry& entry) {
 
 void append_central_header(std::string& out, const Entry& entry) {
   put(out, kCentralHeader);
-  out.append(2 + 2, '\0');
+  out.append(2 + 2, '\0');  // version made by, version needed
   put(out, flags_of(entry));
-  out.append(2 + 4, '\0');
+  out.append(2 + 4, '\0');  // method (stored), time
   put(out, entry.crc32);
   put_saturated<std::uint32_t>(out, entry.nbytes);
   put_saturated<std::uint32_t>(out, entry.nbytes);
   put(out, static_cast<std::uint16_t>(entry.name.size()));
   put(out, static_cast<std::uint16_t>(zip64_nbytes(entry)));
-  out.append(2 + 2 + 2 + 4, '\0');
+  out.append(2 + 2 + 2 + 4, '\0');  // comment, disk number, attributes
   put_saturated<std::uint32_t>(out, entry.header);
   out += entry.name;
   put_zip64(out, entry);
@@ -121,18 +126,18 @@ std::string trailer(std::uint64_t records, std::uint64_t central_begin,
                     std::uint64_t central_nbytes) {
   std::string out;
   put(out, kEnd64);
-  put(out, std::uint64_t{kEnd64Size - 12});
+  put(out, std::uint64_t{kEnd64Size - 12});  // size of this record after this field
   put(out, kMadeBy);
   put(out, kNeeded);
-  out.append(4 + 4, '\0');
+  out.append(4 + 4, '\0');  // disk numbers
   put(out, records);
   put(out, records);
   put(out, central_nbytes);
   put(out, central_begin);
   put(out, kLocator64);
   put(out, std::uint32_t{0});
-  put(out, central_begin + central_nbytes);
-  put(out, std::uint32_t{1});
+  put(out, central_begin + central_nbytes);  // offset of the zip64 end record
+  put(out, std::uint32_t{1});                // number of disks
   put(out, kEnd);
   out.append(2 + 2, '\0');
   put_saturated<std::uint16_t>(out, records);

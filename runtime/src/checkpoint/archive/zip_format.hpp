@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-/// The structures of a zip file (APPNOTE 6.3, sections 4.3 and 4.5), as torch.save fills them in:
-/// no times, no versions, sizes and CRC of a record behind its payload.
+/// The structures of a zip file (APPNOTE 6.3, sections 4.3 and 4.5) as torch.save fills them in: no
+/// times, no versions, and the sizes and the CRC of a record after its payload.
 namespace acc::checkpoint::archive::zip {
 
 inline constexpr std::uint32_t kLocalHeader = 0x04034b50, kDescriptor = 0x08074b50,
@@ -15,30 +15,32 @@ inline constexpr std::uint32_t kLocalHeader = 0x04034b50, kDescriptor = 0x08074b
 inline constexpr std::size_t kLocalHeaderSize = 30, kCentralHeaderSize = 46, kEndSize = 22,
                              kEnd64Size = 56, kLocator64Size = 20;
 inline constexpr std::uint16_t kZip64Field = 1;
-/// Values that do not fit say this, and the zip64 field has them.
+/// Value of a classic field that is too small for its number; the zip64 extra field then has it.
 inline constexpr std::uint32_t kSaturated = 0xffffffff;
 inline constexpr std::uint16_t kSaturated16 = 0xffff;
-/// A payload begins at a multiple of this.
+/// Every payload begins at a multiple of this number of bytes.
 inline constexpr std::uint64_t kAlignment = 64;
 
-/// A record as far as its headers depend on it.
+/// The properties of a record on which its headers depend.
 struct Entry {
   std::string_view name = {};  ///< with the root folder
-  std::uint64_t header = 0;    ///< where its local header begins
+  std::uint64_t header = 0;    ///< offset of its local header
   std::uint64_t nbytes = 0;
   std::uint32_t crc32 = 0;
 
+  /// True if the sizes need the zip64 field.
   [[nodiscard]] bool large() const noexcept { return nbytes >= kSaturated; }
+  /// True if the offset of the local header needs the zip64 field.
   [[nodiscard]] bool far() const noexcept { return header >= kSaturated; }
 };
 
-/// Bytes of each part.
+/// Sizes of the structures in bytes.
 std::uint64_t local_header_nbytes(const Entry& entry);
 std::uint64_t descriptor_nbytes(const Entry& entry);
 std::uint64_t central_header_nbytes(const Entry& entry);
 inline constexpr std::uint64_t kTrailerNbytes = kEnd64Size + kLocator64Size + kEndSize;
 
-/// The parts themselves. The local header is padded up to the payload.
+/// The structures themselves. The local header includes the padding up to the payload.
 std::string local_header(const Entry& entry);
 std::string descriptor(const Entry& entry);
 void append_central_header(std::string& out, const Entry& entry);

@@ -6,6 +6,9 @@
 
 namespace acc::checkpoint {
 
+// Elements of a box lie between its first and its last element in the tensor. A piece whose
+// interval does not touch the range is skipped; one whose interval does may still hold none of its
+// elements.
 void StoredTensor::for_each_piece(std::int64_t begin, std::int64_t end,
                                   const VisitPiece& visit) const {
   if (rule) {
@@ -29,6 +32,7 @@ std::vector<StoredPiece> StoredTensor::all_pieces() const {
   return all;
 }
 
+// Each path has one number, so that pieces of one file share an opened InputFile.
 std::uint32_t Catalog::file(const std::filesystem::path& path,
                             std::optional<std::uint64_t> nbytes) {
   const auto [found, is_new] = by_path_.emplace(path, static_cast<std::uint32_t>(files.size()));
@@ -52,7 +56,7 @@ void Catalog::index() {
     const auto [found, is_new] = by_name_.emplace(Key{tensors[i].name, tensors[i].kind}, i);
     if (!is_new) {
       throw Error(Errc::config, "tensor '" + tensors[i].name + "' (" + tensors[i].kind +
-                                    ") is there twice: as '" + tensors[found->second].stored_name +
+                                    ") occurs twice: as '" + tensors[found->second].stored_name +
                                     "' and as '" + tensors[i].stored_name + "'");
     }
   }

@@ -52,15 +52,17 @@ Format format_of_file(const fs::path& path) {
     return Format::torch_file;
   }
   throw Error(Errc::config, path.string() +
-                                ": expected a .safetensors, .bin or .pt file, or the folder of a "
+                                ": expected a .safetensors, .bin or .pt file, or a folder with a "
                                 "checkpoint");
 }
 
-// As HuggingFaceStorageWriter names what each rank writes: "shard-00001-model-00001-of-00002".
+// True for the files that HuggingFaceStorageWriter writes per rank:
+// "shard-00001-model-00001-of-00002".
 bool is_rank_shard(std::string_view name) {
   return name.starts_with("shard-") && name.ends_with(".safetensors");
 }
 
+// True for files that only a saved training state has.
 bool is_part_of_state(std::string_view name) {
   return name == kManifestFile || name == accelerate::kScalerFile ||
          name == accelerate::scheduler_file(0) || name == accelerate::random_states_file(0);
@@ -70,7 +72,10 @@ bool any_ends(const std::set<std::string>& names, std::string_view end) {
   return std::ranges::any_of(names, [&](const auto& name) { return name.ends_with(end); });
 }
 
-// Nothing where the folder, which holds these names, is no checkpoint.
+// Returns the format of a folder with these names, or nothing if it is not a checkpoint. The order
+// of the checks matters: the save folder of a DeepSpeed run is also a DeepSpeed checkpoint, with
+// `latest` and a tag folder, and a save folder may hold model.safetensors, which alone would mean a
+// safetensors set.
 std::optional<Format> format_of_folder(const fs::path& path, const std::set<std::string>& names) {
   if (names.contains(dcp::kMetadataFile)) {
     return Format::dcp;
@@ -109,6 +114,8 @@ std::string to_string(Format format) {
   return "folder of a saved training state";
 }
 
+// Two cases need more than the path itself: a commit that was killed on a file system without
+// exchange ("<path>.acc-new"), and a folder that is not a checkpoint but holds a series of them.
 fs::path find_checkpoint(const fs::path& path) {
   const AtomicFolder folder(path, accelerate::is_ours);
   if (const fs::path current = folder.current(); current != folder.target()) {
@@ -133,10 +140,10 @@ Format format_of(const fs::path& path) {
   }
   throw Error(Errc::config,
               path.string() +
-                  ": no checkpoint: looked for .metadata (torch DCP), latest or "
-                  "*_model_states.pt (DeepSpeed), pytorch_model_fsdp_0, optimizer_0 and the "
-                  "like (a saved training state), *.safetensors, pytorch_model.bin and complete "
-                  "checkpoint_<n> (a series); there is " +
+                  ": not a checkpoint: looked for .metadata (torch DCP), latest or "
+                  "*_model_states.pt (DeepSpeed), pytorch_model_fsdp_0, optimizer_0 and similar "
+                  "names (a saved training state), *.safetensors, pytorch_model.bin and complete "
+                  "checkpoint_<n> (a series); found " +
                   listed(names) +
                   (any_ends(names, ".distcp") ? " (a save that was not completed)" : ""));
 }

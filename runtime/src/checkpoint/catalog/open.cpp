@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Reads a file or folder of one format into what there is already.
+/// Reads a file or folder of one format and adds it to `stored`.
 void read_part(const fs::path& path, Format format, Stored& stored) {
   switch (format) {
     case Format::safetensors:
@@ -45,8 +45,8 @@ void read_part(const fs::path& path, Format format, Stored& stored) {
   throw Error(Errc::config, path.string() + ": expected weights, found a " + to_string(format));
 }
 
-/// Names of weights in their order, the second names of shared ones left out, as torch numbers an
-/// optimizer's parameters.
+/// Returns the names of weights in their order, without the second names of tied ones. torch
+/// numbers the parameters of an optimizer in this order.
 std::vector<std::string> parameter_names(const Stored& stored) {
   std::set<std::pair<std::uint32_t, std::uint64_t>> places;
   std::vector<std::string> names;
@@ -61,7 +61,7 @@ std::vector<std::string> parameter_names(const Stored& stored) {
   return names;
 }
 
-/// A folder that Accelerate's save_state or we wrote.
+/// Reads a folder that Accelerate's save_state or we wrote.
 class SaveFolder {
  public:
   SaveFolder(fs::path folder, int index, Stored& stored)
@@ -69,6 +69,8 @@ class SaveFolder {
     stored_.manifest = read_manifest(folder_);
   }
 
+  // The manifest decides how the model is read: by its LOCAL layout, by its plan, or as any other
+  // program's.
   void read_model() {
     const auto model = accelerate::find_model(folder_, index_);
     if (!model) {
@@ -92,7 +94,7 @@ class SaveFolder {
       check(folder_ / accelerate::optimizer_file(index_));
       return;
     }
-    if (stored_.manifest) {  // so that nobody looks for the step in as many files
+    if (stored_.manifest) {  // saves the readers from opening a step entry per parameter
       take_training(*stored_.manifest, stored_.training);
     }
     if (read_planned(*optimizer)) {
@@ -107,6 +109,8 @@ class SaveFolder {
     }
   }
 
+  // The manifest is preferred. Without it, the loss scaler and the step come from Accelerate's
+  // files.
   void read_training() {
     TrainingState& training = stored_.training;
     if (stored_.manifest) {
@@ -139,8 +143,8 @@ class SaveFolder {
     }
   }
 
-  // What lies below `path`: that it is there, and by their checksums the files that have none of
-  // their own.
+  // Checks the files below `path` against the manifest: that they exist in their size, and the
+  // checksum of those that contain none themselves.
   void check(const fs::path& path) const {
     if (!stored_.manifest) {
       return;
@@ -154,7 +158,8 @@ class SaveFolder {
     }
   }
 
-  // Whether the manifest has the plan that the folder was written by, so that it was read by that.
+  // Reads a DCP folder by the plan in the manifest, without its `.metadata`. Returns false if the
+  // manifest has no plan for it, or one of another version; the caller then reads `.metadata`.
   bool read_planned(const fs::path& path) {
     const std::string name = path.lexically_relative(folder_).generic_string();
     if (!stored_.manifest || !stored_.manifest->plans.contains(name)) {
@@ -198,11 +203,12 @@ class SaveFolder {
     const fs::path path = folder_ / kManifestFile;
     const auto models = parse_local_layout(stored_.manifest->local_layout, path);
     if (static_cast<std::size_t>(index_) >= models.size()) {
-      throw Error(Errc::config, path.string() + ": tells of " + std::to_string(models.size()) +
-                                    " models, number " + std::to_string(index_) + " asked for");
+      throw Error(Errc::config, path.string() + ": describes " + std::to_string(models.size()) +
+                                    " models, model number " + std::to_string(index_) +
+                                    " was requested");
     }
     read_local_model(folder_, index_, models[static_cast<std::size_t>(index_)], stored_.catalog);
-    stored_.provenance.format = "torch.save, a file a rank";
+    stored_.provenance.format = "torch.save, one file per rank";
   }
 
   fs::path folder_;
@@ -218,6 +224,8 @@ void index(Stored& stored) {
   }
 }
 
+// A save folder keeps the provenance of its model, but the writer and the world size of its
+// manifest.
 Stored open(const fs::path& path, Want want, int model_index) {
   Stored stored;
   stored.path = find_checkpoint(path);

@@ -10,7 +10,7 @@
 
 namespace acc::checkpoint {
 
-/// What a path holds.
+/// Format of the checkpoint at a path.
 enum class Format {
   safetensors,
   safetensors_set,
@@ -21,37 +21,39 @@ enum class Format {
   save_folder
 };
 
-/// "torch DCP folder", …
+/// Returns a name for messages: "torch DCP folder", …
 std::string to_string(Format format);
 
-/// Tells formats apart by what is there (checkpoint-formats 1, 2, 3, 4, 5): a .safetensors file, a
-/// folder with an index of such or with one of them, a .bin or .pt file, a folder with .metadata, a
-/// folder of HuggingFaceStorageWriter's, a DeepSpeed folder (with `latest`, or a tag's own), a
-/// folder that Accelerate or we saved (its model and optimizer are in it under their names, old or
-/// new). Throws Error(config): the path, what was looked for and what is there.
+/// Detects the format of a checkpoint by the files that exist (docs/formats/README.md): a
+/// .safetensors file; a folder with an index of such files or with one of them; a .bin or .pt file;
+/// a folder with .metadata; a folder of HuggingFaceStorageWriter; a DeepSpeed folder (with
+/// `latest`, or the folder of one tag); a folder that Accelerate or we saved (its model and
+/// optimizer have their old or new names). Throws Error(config) with the path, what was looked for
+/// and what was found.
 Format format_of(const std::filesystem::path& path);
 
-/// Where the checkpoint is that a path names: there, or, where a save was killed over it, under its
-/// older name; of a folder that is no checkpoint and holds a series of them, the newest complete.
-/// A path that is none of these comes back as it is.
+/// Returns where the checkpoint of a path lies. That is the path itself, or "<path>.acc-new" if a
+/// save was killed while it replaced the checkpoint, or the newest complete checkpoint if the path
+/// is a folder of a series. Any other path is returned unchanged.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
-/// Tensors and state of a checkpoint of any format. In a save folder: those of model and optimizer
-/// number `index`.
+/// Tensors and state of a checkpoint of any format. For a save folder: those of the model and the
+/// optimizer with number `index`.
 struct Stored {
-  std::filesystem::path path;  ///< as find_checkpoint gives it
+  std::filesystem::path path;  ///< as find_checkpoint returns it
   Format format = Format::safetensors;
   Provenance provenance;
-  Catalog catalog;  ///< parameters, and the optimizer's kinds where it has them
+  Catalog catalog;  ///< parameters, and the optimizer's kinds if there are any
   TrainingState training;
-  std::optional<Manifest> manifest;  ///< ours, where we wrote it
+  std::optional<Manifest> manifest;  ///< our manifest, if we wrote the checkpoint
 };
 
-/// Which part of a checkpoint is wanted; the other's files are not touched.
+/// Part of a checkpoint to open. Files of the other part are not touched.
 enum class Want { weights, everything };
 
-/// Of what find_checkpoint gives. Reads the metadata, no tensor. Throws Error(config) that names
-/// the file for whatever is wrong: damaged, incomplete (tensors not covered), not a checkpoint.
+/// Opens what find_checkpoint returns for the path. Reads metadata only, no tensors. Throws
+/// Error(config) with the file if anything is damaged, incomplete (a tensor is not covered by its
+/// pieces) or not a checkpoint.
 Stored open_checkpoint(const std::filesystem::path& path, Want want = Want::everything,
                        int index = 0);
 

@@ -12,10 +12,12 @@
 namespace acc::checkpoint {
 namespace {
 
-// Runs from this on are worth a call of their own where nothing has to be checked.
+// Runs of at least this many bytes are read directly, if there is no checksum to compute. Shorter
+// ones are read through the scratch tile, which saves system calls.
 constexpr std::uint64_t kDirect = 8 * 1024;
 
-// Read and then checked at a time: what it is copied from and to fits a second-level cache.
+// Bytes that are read and then checked at a time. Source and destination together fit a
+// second-level cache.
 constexpr std::uint64_t kStep = 64 * 1024;
 
 }  // namespace
@@ -44,6 +46,8 @@ PieceReader::PieceReader(PieceSource source, const StoredTensor& tensor, const S
       piece_(piece),
       scratch_(scratch),
       element_(size_of(tensor.dtype)) {
+  // A checksum per block allows checking any part. A checksum of the whole record can be checked
+  // only if all of the record is read in order.
   if (!source_.has_record) {
     source_.record_offset = source_.offset;
     source_.record_nbytes = source_.nbytes;
@@ -60,6 +64,7 @@ PieceReader::~PieceReader() {
   }
 }
 
+// Tiles are the checksum blocks of the record, so they are counted from its beginning.
 PieceReader::Range PieceReader::tile_at(std::uint64_t byte) const noexcept {
   const std::uint64_t in_record = byte - source_.record_offset;
   const std::uint64_t begin = in_record - in_record % torch::kBlock;
@@ -68,7 +73,7 @@ PieceReader::Range PieceReader::tile_at(std::uint64_t byte) const noexcept {
 }
 
 void PieceReader::damaged(Range range, std::uint32_t expected, std::uint32_t found) const {
-  // Of the range, what the piece has; the record may hold more.
+  // Reports the part of the damaged range that lies in the piece. The record may hold more.
   const std::uint64_t begin = std::max(range.begin, source_.offset) - source_.offset;
   const std::uint64_t end =
       std::min(range.end, source_.offset + source_.nbytes) - source_.offset - 1;
@@ -94,6 +99,8 @@ void PieceReader::read_tile(Range tile, std::byte* to) {
     source_.file->read(tile.begin, {to, tile.nbytes()});
     return;
   }
+  // The bytes are checked step by step, while they are in the cache. With Check::whole the CRC runs
+  // on over all tiles, and `finish` compares it.
   std::uint32_t crc = check_ == Check::whole ? whole_crc32_ : 0;
   for (std::uint64_t at = 0; at < tile.nbytes(); at += kStep) {
     const std::span<std::byte> step(to + at, std::min(kStep, tile.nbytes() - at));
@@ -113,7 +120,7 @@ void PieceReader::finish() const {
   }
 }
 
-// Makes the scratch tile hold `wanted`, which lies in one tile.
+// Makes the scratch tile contain `wanted`, which lies within one tile.
 void PieceReader::fill_scratch(Range wanted) {
   if (tile_ && wanted.begin >= in_tile_.begin && wanted.end <= in_tile_.end) {
     return;
@@ -122,7 +129,7 @@ void PieceReader::fill_scratch(Range wanted) {
     tile_ = scratch_.take();
   }
   Range range = tile_at(wanted.begin);
-  if (check_ == Check::none) {  // runs rise: what lies before is not needed any more
+  if (check_ == Check::none) {  // runs rise, so bytes before `wanted` are not needed again
     range = {wanted.begin, std::min(range.end, source_.offset + source_.nbytes)};
   }
   in_tile_ = {};
@@ -134,6 +141,8 @@ void PieceReader::read(std::int64_t first, std::int64_t numel, Dtype dtype, std:
   Range left = {source_.offset + static_cast<std::uint64_t>(first) * element_, 0};
   left.end = left.begin + static_cast<std::uint64_t>(numel) * element_;
   const bool same = dtype == tensor_.dtype;
+  // A tile that is wanted whole and without conversion is read straight into `out`. With a checksum
+  // it must be a whole tile, because only whole blocks can be checked.
   while (left.begin < left.end) {
     const Range tile = tile_at(left.begin);
     const Range part = {left.begin, std::min(left.end, tile.end)};
@@ -153,6 +162,8 @@ void PieceReader::read(std::int64_t first, std::int64_t numel, Dtype dtype, std:
 }
 
 bool PieceReader::verify() {
+  // Large records of other writers have one checksum. It can only be checked over all of the
+  // record.
   Range range = {source_.offset, source_.offset + source_.nbytes};
   if (source_.has_record && check_ == Check::none) {
     check_ = Check::whole;

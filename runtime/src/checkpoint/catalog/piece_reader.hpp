@@ -10,7 +10,7 @@
 
 namespace acc::checkpoint {
 
-/// Memory for tiles, one for each call that is under way. Any thread.
+/// Pool of tile buffers, one for each call in progress. Thread-safe.
 class Scratch {
  public:
   using Tile = std::unique_ptr<std::byte[]>;  ///< [torch::kBlock]
@@ -22,30 +22,32 @@ class Scratch {
   std::vector<Tile> free_;
 };
 
-/// Reads runs of one piece, which rise, in one call of TensorReader: tile by tile, a tile being the
-/// block that has a checksum, so that bytes are checked and converted while they are in the cache.
+/// Reads the runs of one piece, in rising order, during one call of TensorReader. Works tile by
+/// tile, where a tile is the block that one checksum covers, so that bytes are checked and
+/// converted while they are in the cache.
 class PieceReader {
  public:
-  /// `all`: the runs will be all of the piece.
+  /// `all`: true if the runs will cover all of the piece.
   PieceReader(PieceSource source, const StoredTensor& tensor, const StoredPiece& piece, bool all,
               Scratch& scratch);
   PieceReader(const PieceReader&) = delete;
   PieceReader& operator=(const PieceReader&) = delete;
   ~PieceReader();
 
-  /// Elements [first, first + numel) of the piece to `out`. Throws Error(config), also for damage.
+  /// Reads elements [first, first + numel) of the piece into `out`. Throws Error(config), also for
+  /// damage.
   void read(std::int64_t first, std::int64_t numel, Dtype dtype, std::byte* out);
-  /// After the last run: checks what has only a checksum of the whole.
+  /// To be called after the last run. Checks a piece that has only one checksum for all of it.
   void finish() const;
-  /// Instead of reading: reads and checks all blocks that the piece lies in, or all of its record
-  /// where that has only one checksum. Whether there was anything to check by.
+  /// To be called instead of `read`. Reads and checks all blocks in which the piece lies, or all of
+  /// its record if that has only one checksum. Returns true if there was a checksum.
   bool verify();
 
  private:
   enum class Check { none, blocks, whole };
 
   struct Range {
-    std::uint64_t begin = 0, end = 0;  ///< bytes of the file
+    std::uint64_t begin = 0, end = 0;  ///< offsets in the file, in bytes
     [[nodiscard]] std::uint64_t nbytes() const noexcept { return end - begin; }
   };
 
@@ -63,7 +65,7 @@ class PieceReader {
   Check check_ = Check::none;
   std::uint32_t whole_crc32_ = 0;
   Scratch::Tile tile_;
-  Range in_tile_;  ///< what `tile_` holds
+  Range in_tile_;  ///< the bytes that `tile_` holds
 };
 
 }  // namespace acc::checkpoint

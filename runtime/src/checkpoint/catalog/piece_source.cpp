@@ -7,6 +7,8 @@
 namespace acc::checkpoint {
 namespace {
 
+// Bounds of the caches. Files are closed oldest first. Archives are all dropped at once, because
+// their order of use is unknown.
 constexpr std::size_t kMaxOpenFiles = 256;
 constexpr std::size_t kMaxArchives = 65'536;
 
@@ -14,6 +16,7 @@ constexpr std::size_t kMaxArchives = 65'536;
   throw Error(Errc::config, file.path().string() + ": tensor '" + tensor.name + "': " + what);
 }
 
+// Checks the numbers of a source, which come from files, before anything is computed from them.
 void check_extent(const PieceSource& source, const StoredTensor& tensor, const StoredPiece& piece) {
   const std::uint64_t expected =
       static_cast<std::uint64_t>(piece.box.numel()) * size_of(tensor.dtype);
@@ -40,12 +43,14 @@ void check_extent(const PieceSource& source, const StoredTensor& tensor, const S
                       source.record_nbytes <= source.file->nbytes() - source.record_offset;
   if (!inside || before % size_of(tensor.dtype) != 0 ||
       (!source.blocks.empty() && source.blocks.size() != blocks)) {
-    fail(*source.file, tensor, "does not fit the record that it is said to be in");
+    fail(*source.file, tensor, "does not fit the record that contains it");
   }
 }
 
 }  // namespace
 
+// Files are opened without the lock, because opening may be slow on a network file system. If two
+// threads open the same file, the second one's handle is dropped.
 std::shared_ptr<const InputFile> PieceSources::file(std::uint32_t index) {
   {
     const std::lock_guard lock(mutex_);
@@ -72,6 +77,8 @@ std::shared_ptr<const InputFile> PieceSources::file(std::uint32_t index) {
   return files_[index];
 }
 
+// Returns the tensor of a DCP entry. Opening it reads the ends of its archive; the result is
+// cached, because a tensor's pieces are usually read several times.
 std::shared_ptr<const torch::TensorRef> PieceSources::archived(
     const StoredTensor& tensor, const StoredPiece& piece,
     const std::shared_ptr<const InputFile>& file) {
@@ -102,6 +109,7 @@ PieceSource PieceSources::find(const StoredTensor& tensor, const StoredPiece& pi
   }
   if (piece.packing == Packing::archive) {
     const auto stored = archived(tensor, piece, source.file);
+    // The archive must hold exactly the box that the metadata announces.
     if (stored->dtype != tensor.dtype || stored->shape != piece.box.sizes) {
       fail(*source.file, tensor,
            "expected " + std::string(torch_name(tensor.dtype)) + " of shape " +

@@ -4,6 +4,7 @@ namespace acc::checkpoint {
 
 std::int32_t RecordTable::record(std::uint32_t file, const torch::StoredBytes& bytes,
                                  const std::string& name) {
+  // Without any checksum a record is of no use to a reader.
   if (bytes.record_crc32 == 0 && bytes.blocks.empty()) {
     return -1;
   }
@@ -20,6 +21,7 @@ std::int32_t RecordTable::record(std::uint32_t file, const torch::StoredBytes& b
   return entry->second;
 }
 
+// A tensor without elements has no piece, so readers never open its file.
 StoredTensor RecordTable::tensor(std::uint32_t file, const torch::TensorRef& ref,
                                  const std::string& name, const std::string& kind,
                                  const std::string& stored_name) {

@@ -10,16 +10,16 @@
 
 namespace acc::checkpoint {
 
-/// Enters tensors of torch.save archives into a catalog, whose lifetime contains its own, and the
-/// records that they are checked by, each once.
+/// Adds tensors of torch.save archives to a catalog, together with the records whose checksums
+/// cover them. Each record is added once. The catalog must outlive this object.
 class RecordTable {
  public:
   explicit RecordTable(Catalog& catalog) : catalog_(catalog) {}
 
-  /// The record of these bytes of file number `file`, as Catalog::records counts; `name` is for
-  /// messages where it is new; -1 where the writer left no checksums.
+  /// Returns the index in Catalog::records of the record with these bytes of file number `file`; -1
+  /// if the writer stored no checksums. `name`: name of a new record, for messages.
   std::int32_t record(std::uint32_t file, const torch::StoredBytes& bytes, const std::string& name);
-  /// A tensor that is whole in one file.
+  /// Returns a tensor that lies whole in one file.
   StoredTensor tensor(std::uint32_t file, const torch::TensorRef& ref, const std::string& name,
                       const std::string& kind, const std::string& stored_name);
 

@@ -12,11 +12,12 @@
 namespace acc::checkpoint {
 namespace {
 
-// First and last element of a box that has some, in its tensor.
+// Returns the first and the last element of a box, which must have some, as numbers in its tensor.
 std::pair<std::int64_t, std::int64_t> ends_of(const Shape& shape, const Box& box) {
   return {element_in_tensor(shape, box, 0), element_in_tensor(shape, box, box.numel() - 1)};
 }
 
+// Boxes overlap if their intervals overlap in every dimension.
 bool overlap(const Box& a, const Box& b) {
   for (std::size_t d = 0; d < a.sizes.size(); ++d) {
     if (a.offsets[d] >= b.offsets[d] + b.sizes[d] || b.offsets[d] >= a.offsets[d] + a.sizes[d]) {
@@ -44,6 +45,8 @@ void check_dtype(const StoredTensor& tensor, Dtype dtype) {
   }
 }
 
+// The pieces must have delivered every element that was asked for. Formats check that pieces cover
+// their tensors; this finds mistakes in a rule.
 void check_complete(const StoredTensor& tensor, const Box* box, std::int64_t expected,
                     std::int64_t found) {
   if (found != expected) {
@@ -60,10 +63,11 @@ class TensorReader::State {
  public:
   explicit State(const Catalog& catalog) : sources_(catalog) {}
 
-  /// Walks the runs of a piece that are wanted: visit(in_piece, in_out, numel).
+  /// Walks the wanted runs of a piece: visit(in_piece, in_out, numel).
   using ForEachRun = std::function<void(const VisitRun& visit)>;
 
-  // Returns how many elements it read.
+  // Reads the runs and returns the number of elements. The source is looked up at the first run, so
+  // that a piece without wanted elements costs nothing.
   std::int64_t read_piece(const StoredTensor& tensor, const StoredPiece& piece, bool all,
                           Dtype dtype, std::byte* out, const ForEachRun& for_each) {
     std::optional<PieceReader> reader;
@@ -81,6 +85,8 @@ class TensorReader::State {
     return done;
   }
 
+  // True if each part can be checked alone (blocks of checksums, or a record of at most one block),
+  // or if there are no checksums.
   bool checks_parts(const StoredTensor& tensor, const StoredPiece& piece) {
     const PieceSource source = sources_.find(tensor, piece);
     return !source.has_record || !source.blocks.empty() || source.record_nbytes <= torch::kBlock;
@@ -91,7 +97,7 @@ class TensorReader::State {
     const bool in_parts =
         source.has_record && source.blocks.empty() && source.nbytes != source.record_nbytes;
     const std::pair place(piece.file, source.record_offset);
-    if (in_parts) {  // all of the record is read, once for all that lie in it
+    if (in_parts) {  // verifying one tensor of the record verifies all, so it is done only once
       const std::lock_guard lock(mutex_);
       if (verified_.contains(place)) {
         return true;
@@ -108,7 +114,7 @@ class TensorReader::State {
  private:
   PieceSources sources_;
   Scratch scratch_;
-  std::mutex mutex_;                                            // of what follows
+  std::mutex mutex_;                                            // guards verified_
   std::set<std::pair<std::uint32_t, std::uint64_t>> verified_;  ///< records: file, offset
 };
 

@@ -10,32 +10,34 @@
 
 namespace acc::checkpoint {
 
-/// Reads stored tensors, whatever the format: only the bytes asked for (and the rest of the blocks
-/// that they are checked by), straight to where they are wanted where nothing is converted. Bytes
-/// that have checksums of blocks are checked; those with a checksum of the whole record where all
-/// of the record is read. Any thread may read; opened files and archives are remembered. Throws
-/// Error(config): file, tensor, elements, what was expected and found; "damaged" for a checksum.
+/// Reads stored tensors of any format. Reads only the bytes asked for, and the rest of the checksum
+/// blocks in which they lie. Bytes go straight to the destination if they need no conversion. Bytes
+/// with block checksums are always checked; bytes with one checksum for the whole record are
+/// checked only if all of the record is read. Thread-safe; opened files and archives are cached.
+/// Throws Error(config) with the file, the tensor, the elements, and what was expected and found; a
+/// wrong checksum is reported as "damaged".
 class TensorReader {
  public:
-  /// `catalog` outlives the reader.
+  /// The catalog must outlive the reader.
   explicit TensorReader(const Catalog& catalog);
   ~TensorReader();
   TensorReader(const TensorReader&) = delete;
   TensorReader& operator=(const TensorReader&) = delete;
 
-  /// Elements [begin, begin + numel) of a tensor, row-major, as `dtype`; out: [numel].
+  /// Reads elements [begin, begin + numel) of a tensor, row-major, converted to `dtype`. out:
+  /// [numel].
   void read(const StoredTensor& tensor, std::int64_t begin, std::int64_t numel, Dtype dtype,
             void* out);
-  /// The same for a box of it, row-major; out: [box.numel()].
+  /// Reads a box of a tensor, row-major. out: [box.numel()].
   void read(const StoredTensor& tensor, const Box& box, Dtype dtype, void* out);
-  /// Whether reading a part of the tensor checks that part, or there is nothing to check it by.
-  /// False for records of others than us that have one checksum and are longer than a block: only
-  /// `verify` and reading all of it at once check those.
+  /// True if reading a part of the tensor checks that part, or if there are no checksums. False for
+  /// long records of other writers, which have one checksum: only `verify` and a read of the whole
+  /// record check those.
   bool checks_parts(const StoredTensor& tensor);
-  /// Reads and checks all that is stored of the tensor, as far as there is anything to check it by;
-  /// nothing is kept. True where all of it could be checked.
+  /// Reads and checks all that is stored of the tensor. Keeps nothing. Returns true if all of it
+  /// has checksums.
   bool verify(const StoredTensor& tensor);
-  /// The same of one of its pieces.
+  /// The same for one of its pieces.
   bool verify(const StoredTensor& tensor, const StoredPiece& piece);
 
  private:

@@ -12,7 +12,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A file on its way to its name.
+/// A new file that is written under a temporary name. Without `commit` the temporary file is
+/// removed.
 class NewFile {
  public:
   NewFile(const fs::path& folder, const std::string& name)
@@ -45,6 +46,7 @@ std::size_t check(const fs::path& path, const std::vector<OutputTensor>& tensors
   return check_written(written, tensors, options);
 }
 
+// Streams the weights into an archive, converted to their new dtype.
 void write_weights(const fs::path& path, const std::vector<OutputTensor>& tensors,
                    TensorReader& reader, ProgressMeter& meter) {
   std::vector<accelerate::FullTensor> full;
@@ -56,7 +58,7 @@ void write_weights(const fs::path& path, const std::vector<OutputTensor>& tensor
   });
 }
 
-/// Without the step of each parameter: it is written from the training's.
+/// Removes the step of each parameter. The writer adds it from the training state.
 std::vector<OutputTensor> without_steps(std::vector<OutputTensor> tensors) {
   std::erase_if(tensors, [](const OutputTensor& tensor) { return tensor.from->kind == "step"; });
   return tensors;
@@ -79,6 +81,8 @@ void write_moments(const fs::path& path, const Stored& stored,
 }  // namespace
 
 Result write_bin(const Stored& stored, const fs::path& folder, const Options& options) {
+  // For merge-weights, the state of an optimizer's folder, which has no weights, is written under
+  // the name of the weights, as Accelerate does.
   const std::vector<OutputTensor> weights = weights_of(stored, options.dtype);
   const bool with_moments = !options.merge || weights.empty();
   const std::vector<OutputTensor> moments =
@@ -93,6 +97,7 @@ Result write_bin(const Stored& stored, const fs::path& folder, const Options& op
   check_sources(sources_of(moments), reader, options);
   Result result{{}, 0, nbytes_of(weights) + nbytes_of(moments), {}};
   ProgressMeter meter(options.progress, "writing", result.nbytes);
+  // Both files are written and checked before either gets its name.
   const NewFile of_weights(folder, kBinFile),
       of_moments(folder, options.merge ? kBinFile : "optimizer.bin");
   if (!weights.empty()) {

@@ -3,6 +3,8 @@
 
 namespace acc::checkpoint::conversion {
 
+// The checksums in the output were computed from the bytes that were read and converted. Reading
+// all of the output and comparing them detects what the disk or the file system damaged on the way.
 std::size_t check_written(const Stored& written, const std::vector<OutputTensor>& tensors,
                           const Options& options) {
   for (const OutputTensor& tensor : tensors) {

@@ -4,6 +4,7 @@
 
 namespace acc::checkpoint::conversion {
 
+// Each writer opens its own reader of the catalog, checks its sources, and reads its output back.
 Result convert(const Stored& from, const std::filesystem::path& out, const Options& options) {
   switch (options.to) {
     case Target::safetensors: return write_safetensors(from, out, options);

@@ -11,16 +11,17 @@
 #include <string>
 #include <vector>
 
-/// A checkpoint of any format into another format, or for another world, in bounded memory: tiles
-/// of a megabyte a thread, whatever the size. Outputs are complete or absent, and what was written
-/// is read back and checked before it gets its name.
+/// Converts a checkpoint of any format into another format, or for another world size, in bounded
+/// memory: one tile of a MiB per thread, whatever the size of the checkpoint. Outputs are complete
+/// or absent. What was written is read back and checked before it gets its name.
 namespace acc::checkpoint::conversion {
 
-/// What is written. There is no LOCAL_STATE_DICT: its flat parameters are of one run alone.
+/// Form of the output. LOCAL_STATE_DICT is not one: its flat parameters only fit the run that made
+/// them.
 enum class Target {
-  safetensors,  ///< OUT/model.safetensors, or shards with an index; weights alone
-  bin,          ///< OUT/pytorch_model.bin; and OUT/optimizer.bin, where the optimizer is there
-  dcp,          ///< OUT: a torch DCP folder of weights; with the optimizer a save folder with two
+  safetensors,  ///< OUT/model.safetensors, or shards with an index; weights only
+  bin,          ///< OUT/pytorch_model.bin, and OUT/optimizer.bin if there is optimizer state
+  dcp,          ///< OUT: a torch DCP folder of weights, or a save folder with optimizer state
   deepspeed,    ///< OUT/latest, OUT/TAG/…
 };
 
@@ -28,33 +29,34 @@ inline constexpr const char* kBinFile = "pytorch_model.bin";
 
 struct Options {
   Target to = Target::safetensors;
-  int num_processes = 1;               ///< ranks that dcp and deepspeed are cut for
-  std::optional<Dtype> dtype;          ///< of weights that are real numbers
-  std::uint64_t max_shard_nbytes = 0;  ///< of safetensors; 0: one file
+  int num_processes = 1;               ///< number of ranks for which dcp and deepspeed are cut
+  std::optional<Dtype> dtype;          ///< dtype of weights that are real numbers
+  std::uint64_t max_shard_nbytes = 0;  ///< largest safetensors file; 0: one file
   int zero_stage = 2;
   int num_threads = 1;
-  /// Whether the folder of a dcp or deepspeed output may replace a checkpoint that is there.
+  /// True if a dcp or deepspeed output may replace an existing checkpoint.
   bool overwrite = false;
-  /// Weights alone, where there are any, else the optimizer's state as `bin`'s pytorch_model.bin:
-  /// as Accelerate's merge-weights.
+  /// Writes only the weights. If there are none, writes the optimizer's state as pytorch_model.bin.
+  /// This is what Accelerate's merge-weights does.
   bool merge = false;
   std::string writer;  ///< "acclaunch 0.1.0"
   Progress progress;
 };
 
 struct Result {
-  std::vector<std::filesystem::path> files;  ///< or the folder
+  std::vector<std::filesystem::path> files;  ///< the files, or the one folder
   std::size_t tensors = 0;                   ///< written, read back and found equal
-  std::uint64_t nbytes = 0;                  ///< of their elements
-  std::vector<std::string> left_out;         ///< what the format has no place for
+  std::uint64_t nbytes = 0;                  ///< size of their elements
+  std::vector<std::string> left_out;         ///< what the format cannot store
 };
 
-/// Throws Error(config): what of `from` is damaged, what `out` holds already, what cannot be done.
+/// Throws Error(config) if `from` is damaged, if `out` holds something already, or if the
+/// conversion is not possible.
 Result convert(const Stored& from, const std::filesystem::path& out, const Options& options);
 
-/// A checkpoint for another number of ranks in its own format: a DCP folder with all that it has,
-/// whatever it is; a save folder of SHARDED_STATE_DICT with its other files; a DeepSpeed
-/// checkpoint. Others are refused by name: they are the same for any number.
+/// Converts a checkpoint for another number of ranks in the same format: a DCP folder with all its
+/// entries; a save folder of SHARDED_STATE_DICT with its other files; a DeepSpeed checkpoint. Other
+/// formats are the same for any number of ranks and are refused by name.
 Result reshard(const std::filesystem::path& from, const std::filesystem::path& out,
                const Options& options);
 

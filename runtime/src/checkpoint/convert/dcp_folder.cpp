@@ -20,6 +20,7 @@ void DcpFolder::cut(int num_processes) {
   plan.rule = dcp::cut_by_rows(plan.tensors, num_processes);
 }
 
+// Writes the ranks' files in parallel, one thread per file. fsync of the folder comes last.
 void write_dcp_folder(const std::filesystem::path& folder, const DcpFolder& from,
                       TensorReader& reader, int num_threads, ProgressMeter& meter) {
   const dcp::FillChunk fill = [&](const dcp::PlannedChunk& chunk, const torch::Sink& sink) {
@@ -39,6 +40,7 @@ void write_dcp_folder(const std::filesystem::path& folder, const DcpFolder& from
   sync_folder(folder);
 }
 
+// True for the files of a DCP folder, including those that a killed writer of torch leaves.
 bool is_dcp_file(const std::string& path) {
   return path == dcp::kMetadataFile || path == std::string(dcp::kMetadataFile) + ".tmp" ||
          path == kManifestFile || (path.starts_with("__") && path.ends_with(".distcp"));

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// "model.<name>" below the key "model", as Accelerate saves it.
+/// Plans "model.NAME" entries below the key "model", as Accelerate saves them.
 DcpFolder model_folder_of(const std::vector<OutputTensor>& weights) {
   DcpFolder folder;
   for (const OutputTensor& tensor : weights) {
@@ -36,7 +36,8 @@ void add_state(DcpFolder& folder, const std::string& parameter, const std::strin
   folder.sources.push_back(source);
 }
 
-/// torch's optimizers keep their steps beside the moments; other formats once for all.
+/// Adds a step per parameter if the source has only one for all. torch stores steps next to the
+/// moments.
 void add_steps(DcpFolder& folder, const Stored& stored, const std::vector<OutputTensor>& moments) {
   if (optimizer_of(stored) != "adamw" || !stored.training.step) {
     return;
@@ -50,6 +51,7 @@ void add_steps(DcpFolder& folder, const Stored& stored, const std::vector<Output
   }
 }
 
+// Adds each key of each parameter group as its own entry.
 void add_groups(DcpFolder& folder, const Stored& stored) {
   for (std::size_t i = 0; i < stored.training.groups.size(); ++i) {
     for (accelerate::GroupValue& value :
@@ -76,6 +78,8 @@ DcpFolder optimizer_folder_of(const Stored& stored, const std::vector<OutputTens
 
 }  // namespace
 
+// A source without optimizer state, or without weights, gives a single DCP folder. With both, the
+// output is a save folder.
 Result write_dcp(const Stored& stored, const fs::path& out, const Options& options) {
   const std::vector<OutputTensor> weights = weights_of(stored, options.dtype);
   const std::vector<OutputTensor> moments = moments_of(stored);
@@ -86,7 +90,7 @@ Result write_dcp(const Stored& stored, const fs::path& out, const Options& optio
   if (!moments.empty()) {
     folders.emplace_back(accelerate::optimizer_folder(0), optimizer_folder_of(stored, moments));
   }
-  if (folders.size() == 1) {  // nothing to keep apart
+  if (folders.size() == 1) {  // the output itself is the DCP folder
     folders.front().first.clear();
   }
   TensorReader reader(stored.catalog);

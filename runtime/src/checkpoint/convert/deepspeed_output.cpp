@@ -11,13 +11,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A tag's folder is known by what is in it alone.
+/// True for files of a DeepSpeed checkpoint. A path without a dot passes too, because the tag may
+/// have any name.
 bool is_deepspeed_file(const std::string& path) {
   return path == "latest" || path == "zero_to_fp32.py" || path == "zero_to_torch.py" ||
          path.ends_with("_states.pt") || path.find('.') == std::string::npos;
 }
 
-/// The masters are fp32, whatever the weights were stored as.
+/// The master weights of DeepSpeed are fp32, whatever dtype the source has.
 std::vector<OutputTensor> in_fp32(std::vector<OutputTensor> tensors) {
   for (OutputTensor& tensor : tensors) {
     tensor.dtype = is_real(tensor.dtype) ? Dtype::f32 : tensor.dtype;
@@ -41,6 +42,7 @@ Result write_deepspeed(const Stored& stored, const fs::path& out, const Options&
   {
     TensorReader reader(stored.catalog);
     check_sources(sources_of(tensors), reader, options);
+    // write_checkpoint does not report progress, so the meter jumps to the end.
     ProgressMeter meter(options.progress, "writing", result.nbytes);
     deepspeed::write_checkpoint(folder.path(), stored.catalog, reader, stored.training,
                                 {options.zero_stage, options.num_processes, {}});

@@ -8,6 +8,7 @@ namespace acc::checkpoint::conversion {
 
 namespace fs = std::filesystem;
 
+// The process id serves as the attempt's id: one conversion is one process.
 NewFolder::NewFolder(const fs::path& target,
                      const std::function<bool(const std::string& path)>& is_ours, bool overwrite,
                      const std::vector<std::string>& folders)
@@ -15,7 +16,7 @@ NewFolder::NewFolder(const fs::path& target,
   const bool is_there = fs::exists(target) && !(fs::is_directory(target) && fs::is_empty(target));
   if (is_there && !overwrite) {
     throw Error(Errc::config, target.string() +
-                                  " is there already; choose another folder, or --overwrite to "
+                                  " already exists; choose another folder, or --overwrite to "
                                   "replace the checkpoint in it");
   }
   folder_.begin();

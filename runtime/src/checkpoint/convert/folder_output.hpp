@@ -9,11 +9,11 @@
 
 namespace acc::checkpoint::conversion {
 
-/// The folder of an output, while it is filled: complete or absent.
+/// The folder of an output while it is filled. Without `commit` it is removed.
 class NewFolder {
  public:
-  /// `overwrite`: whether a folder that holds nothing but `is_ours` may be replaced. Throws
-  /// Error(config) where the target is there and may not.
+  /// `overwrite`: true if an existing folder may be replaced, provided that it holds only files for
+  /// which `is_ours` is true. Throws Error(config) if the target exists and may not be replaced.
   NewFolder(const std::filesystem::path& target,
             const std::function<bool(const std::string& path)>& is_ours, bool overwrite,
             const std::vector<std::string>& folders = {});

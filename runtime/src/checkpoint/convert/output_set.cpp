@@ -20,12 +20,13 @@ OutputSet::OutputSet(fs::path folder) : folder_(std::move(folder)) {
   }
 }
 
+// Removes temporary files, and the folder if this object made it.
 OutputSet::~OutputSet() {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     ::unlink(temporary(i).c_str());
   }
   if (made_folder_) {
-    ::rmdir(folder_.c_str());  // where it is empty
+    ::rmdir(folder_.c_str());  // fails unless it is empty
   }
 }
 
@@ -43,6 +44,7 @@ std::size_t OutputSet::add(const std::string& name, std::uint64_t nbytes) {
     files_.pop_back();
     throw file_error("create", path, reason);
   }
+  // Sets the size, so that threads can write at any place. The file is sparse until they do.
   if (::ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
     throw file_error("make room in", path, errno);
   }
@@ -72,7 +74,7 @@ void OutputSet::read(std::size_t file, std::uint64_t offset, std::span<std::byte
       throw file_error("read", temporary(file), errno);
     }
     if (count == 0) {
-      throw Error(Errc::config, temporary(file).string() + " is truncated while it is written");
+      throw Error(Errc::config, temporary(file).string() + " was truncated while it was written");
     }
     const std::size_t done = count > 0 ? static_cast<std::size_t>(count) : 0;
     bytes = bytes.subspan(done);
@@ -80,6 +82,8 @@ void OutputSet::read(std::size_t file, std::uint64_t offset, std::span<std::byte
   }
 }
 
+// All files reach the disk before the first one gets its name. The order of the renames is the
+// order of `add`: an index, added last, appears only after the files that it names.
 std::vector<fs::path> OutputSet::commit() {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     if (::fsync(files_[i].fd.get()) != 0 || ::close(files_[i].fd.release()) != 0) {

@@ -11,25 +11,25 @@
 
 namespace acc::checkpoint::conversion {
 
-/// Files of known sizes in a folder, filled at any place by any thread, that get their names
-/// together: each is written as "<name>.tmp" and renamed by `commit`, in the order of the list, so
-/// that what makes them a set (an index) is the last. Without `commit` nothing stays. Throws
-/// Error(config) that names the path and errno's reason.
+/// Files of known sizes in a folder. Any thread may write any part. All get their names together:
+/// each is written as "<name>.tmp" and renamed by `commit`, in the order of the list, so that a
+/// file that completes the set (an index) comes last. Without `commit` nothing is left. Throws
+/// Error(config) with the path and the reason of errno.
 class OutputSet {
  public:
-  /// Makes the folder, if it is not there; not the one that it lies in.
+  /// Creates the folder if it does not exist. Its parent must exist.
   explicit OutputSet(std::filesystem::path folder);
   OutputSet(const OutputSet&) = delete;
   OutputSet& operator=(const OutputSet&) = delete;
   ~OutputSet();
 
-  /// Makes room on the disk. Gives its number. Not while others write.
+  /// Creates a file of `nbytes` and returns its number. Not to be called while other threads write.
   std::size_t add(const std::string& name, std::uint64_t nbytes);
   void write(std::size_t file, std::uint64_t offset, std::span<const std::byte> bytes) const;
   void read(std::size_t file, std::uint64_t offset, std::span<std::byte> bytes) const;
-  /// Where a file lies until `commit`.
+  /// Path of a file until `commit`.
   [[nodiscard]] std::filesystem::path temporary(std::size_t file) const;
-  /// Flushes and renames. Gives the files' final paths.
+  /// Flushes and renames all files. Returns their final paths.
   std::vector<std::filesystem::path> commit();
 
  private:

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-/// The writers of convert(), one an output.
+/// The writers behind convert(), one per output format.
 namespace acc::checkpoint::conversion {
 
 Result write_safetensors(const Stored& stored, const std::filesystem::path& folder,
@@ -20,21 +20,21 @@ Result write_dcp(const Stored& stored, const std::filesystem::path& folder, cons
 Result write_deepspeed(const Stored& stored, const std::filesystem::path& folder,
                        const Options& options);
 
-/// Hands elements [begin, end) of a stored tensor to `sink` in tiles.
+/// Passes elements [begin, end) of a stored tensor to `sink`, tile by tile.
 void stream(TensorReader& reader, const StoredTensor& tensor, Range range, Dtype dtype,
             ProgressMeter& meter, const torch::Sink& sink);
 
-/// Before tensors are read in tiles: checks those that reading in tiles does not. Throws
-/// Error(config) for damage.
+/// Verifies the tensors that reading in tiles cannot check, because they have one checksum for a
+/// long record. To be called before they are read in tiles. Throws Error(config) for damage.
 void check_sources(const std::vector<const StoredTensor*>& tensors, TensorReader& reader,
                    const Options& options);
 
-/// Reads a checkpoint that was just written and compares it with what was meant: every tensor there
-/// in its dtype and shape, every checksum, made of what was on its way, right. Gives their number.
+/// Reads back a checkpoint that was just written: every tensor must exist with its dtype and shape,
+/// and all checksums, which were computed while writing, must match. Returns the number of tensors.
 std::size_t check_written(const Stored& written, const std::vector<OutputTensor>& tensors,
                           const Options& options);
 
-/// "… does not read back as it was written".
+/// Returns the error "… does not read back as it was written".
 Error not_as_written(const std::filesystem::path& path, const std::string& tensor);
 
 }  // namespace acc::checkpoint::conversion

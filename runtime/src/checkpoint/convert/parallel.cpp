@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+// Threads take the next index from a shared counter. After a failure the counter is set to the end,
+// so that the others stop after their current index.
 namespace acc::checkpoint::conversion {
 
 void for_each_parallel(std::size_t count, int threads,
@@ -40,6 +42,8 @@ void for_each_parallel(std::size_t count, int threads,
   }
 }
 
+// sched_getaffinity respects the cores that a job manager or container assigns; the number of the
+// machine's cores does not.
 int default_threads() {
   cpu_set_t allowed;
   const bool known = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0;

@@ -10,12 +10,12 @@
 
 namespace acc::checkpoint::conversion {
 
-/// Hears how far a long piece of work is: "writing", "checking"; bytes. One call at a time, on any
-/// thread of it.
+/// Receives the progress of a long operation: its name ("writing", "checking"), bytes done and
+/// bytes in total. Called by one thread at a time, by any thread of the operation.
 using Progress =
     std::function<void(std::string_view what, std::uint64_t done, std::uint64_t total)>;
 
-/// Counts for a Progress, which may be empty, and calls it some times a second.
+/// Counts bytes and reports them to a Progress, which may be empty, at most ten times per second.
 class ProgressMeter {
  public:
   ProgressMeter(const Progress& progress, std::string what, std::uint64_t total)

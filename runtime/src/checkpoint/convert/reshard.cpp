@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A DCP folder that is read as it is: all tensors and values, under their own names and paths.
+/// A DCP folder that is copied with all tensors and values, under their own names and paths.
 struct SourceFolder {
   explicit SourceFolder(const fs::path& path) {
     TrainingState training;
@@ -37,14 +37,14 @@ struct SourceFolder {
     reader.emplace(catalog);
   }
 
-  /// The bytes of a value as they are; the archive is checked on the way.
+  /// Returns the pickle of a value without changing it. Opening the archive checks it.
   static std::string pickle_of(const fs::path& path, const dcp::Entry& entry) {
     const auto file = std::make_shared<const InputFile>(path / entry.value.file);
     const torch::TorchFile archive(file, entry.value.offset, entry.value.nbytes, entry.name);
     for (const archive::Record& record : archive.records()) {
       if (record.name.starts_with("data/")) {
         throw Error(Errc::config, file->path().string() + ": value " + entry.name +
-                                      " holds tensors, which are not taken over");
+                                      " holds tensors, which cannot be copied");
       }
     }
     for (const archive::Record& record : archive.records()) {
@@ -62,6 +62,7 @@ struct SourceFolder {
   std::optional<TensorReader> reader;
 };
 
+// Only weights change their dtype. Optimizer state stays as it is.
 void set_dtype(DcpFolder& folder, std::optional<Dtype> dtype) {
   for (std::size_t i = 0; dtype && i < folder.plan.tensors.size(); ++i) {
     if (folder.sources[i]->kind == "param" && is_real(folder.plan.tensors[i].dtype)) {
@@ -70,6 +71,8 @@ void set_dtype(DcpFolder& folder, std::optional<Dtype> dtype) {
   }
 }
 
+// Cuts each folder for the new number of ranks. A single folder without a name is the output
+// itself; otherwise the output is a save folder with a manifest.
 Result reshard_folders(const std::vector<std::pair<std::string, fs::path>>& folders,
                        const fs::path& from, const fs::path& out, const Options& options) {
   std::deque<SourceFolder> sources;
@@ -91,6 +94,7 @@ Result reshard_folders(const std::vector<std::pair<std::string, fs::path>>& fold
   return result.write(manifest_of(stored));
 }
 
+// Collects the folders of all models and optimizers. Models without an optimizer are allowed.
 Result reshard_save_folder(const fs::path& from, const fs::path& out, const Options& options) {
   std::vector<std::pair<std::string, fs::path>> folders;
   for (int index = 0;; ++index) {
@@ -101,8 +105,8 @@ Result reshard_save_folder(const fs::path& from, const fs::path& out, const Opti
     if (format_of(*model) != Format::dcp) {
       throw Error(Errc::config, from.string() + ": " + model->filename().string() + " is a " +
                                     to_string(format_of(*model)) +
-                                    ", which is not cut for a number of ranks; convert --to dcp "
-                                    "makes a folder that is");
+                                    ", which does not depend on the number of ranks; use convert "
+                                    "--to dcp for a folder that does");
     }
     folders.emplace_back(accelerate::model_folder(index), *model);
     const auto optimizer = accelerate::find_optimizer(from, index);
@@ -114,13 +118,14 @@ Result reshard_save_folder(const fs::path& from, const fs::path& out, const Opti
 }
 
 Result reshard_deepspeed(const fs::path& from, const fs::path& out, const Options& options) {
+  // The stage is the last character of "DeepSpeed ZeRO 2". Stage 0 shards nothing.
   const Stored stored = open_checkpoint(from);
   Options same = options;
   same.to = Target::deepspeed;
   const char stage = stored.provenance.format.empty() ? '0' : stored.provenance.format.back();
   if (stage < '1' || stage > '3') {
     throw Error(Errc::config, from.string() + " is " + stored.provenance.format +
-                                  ", whose ranks hold all of it: there is nothing to reshard");
+                                  ", which is not sharded: there is nothing to reshard");
   }
   same.zero_stage = stage - '0';
   return convert(stored, out, same);
@@ -138,8 +143,8 @@ Result reshard(const fs::path& path, const fs::path& out, const Options& options
     default: break;
   }
   throw Error(Errc::config, from.string() + " is a " + to_string(format) +
-                                ", which is the same for any number of ranks; convert --to dcp or "
-                                "--to deepspeed cuts it");
+                                ", which is the same for any number of ranks; use convert --to dcp "
+                                "or --to deepspeed for one that is cut for ranks");
 }
 
 }  // namespace acc::checkpoint::conversion

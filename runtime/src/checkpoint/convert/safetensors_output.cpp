@@ -14,22 +14,25 @@ namespace acc::checkpoint::conversion {
 
 namespace fs = std::filesystem;
 
+// Works in two parallel passes over tiles. The first reads, converts and writes each tile, and
+// keeps the CRC of its bytes. The second reads each tile back from the file and compares the CRC,
+// because safetensors files have no checksums. Only then do the files get their names.
 namespace {
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kOneFile = "model.safetensors";
 
-/// Where the elements of a tensor go.
+/// Destination of a tensor's elements.
 struct Place {
   std::size_t file = 0;
   std::uint64_t offset = 0;
 };
 
-/// A reader of a folder takes the one file, where there are both.
+/// Readers of a folder prefer model.safetensors if there is also a set of shards.
 void check_no_other_form(const fs::path& folder, bool is_set) {
   const fs::path other = folder / kOneFile;
   if (is_set && fs::exists(other)) {
-    throw Error(Errc::config, "will not write shards beside " + other.string() +
+    throw Error(Errc::config, "will not write shards next to " + other.string() +
                                   ", which readers would take instead; remove it, or choose "
                                   "another folder");
   }
@@ -69,6 +72,8 @@ class SafetensorsJob {
   }
 
  private:
+  // Creates all files in their final size and writes the headers, so that tiles can be written in
+  // any order.
   void lay_out(const fs::path& folder) {
     std::vector<NamedTensor> named;
     std::map<std::string_view, std::size_t> number;
@@ -123,7 +128,7 @@ class SafetensorsJob {
   OutputSet files_;
   std::vector<Place> places_;
   std::vector<Tile> tiles_;
-  std::vector<std::uint32_t> crcs_;  ///< of the bytes that went into each tile
+  std::vector<std::uint32_t> crcs_;  ///< of the bytes written per tile
 };
 
 }  // namespace
@@ -131,13 +136,13 @@ class SafetensorsJob {
 Result write_safetensors(const Stored& stored, const fs::path& folder, const Options& options) {
   if (weights_of(stored, {}).empty()) {
     throw Error(Errc::config, stored.path.string() +
-                                  " holds an optimizer's state and no weights, and safetensors has "
-                                  "no place for that; write it as a .bin file "
+                                  " holds an optimizer's state and no weights, and safetensors "
+                                  "cannot store that; write it as a .bin file "
                                   "(--unsafe_serialization, or convert --to bin)");
   }
   Result result = SafetensorsJob(stored, folder, options).run();
   if (has_optimizer(stored) && !options.merge) {
-    result.left_out.emplace_back("the optimizer's state, for which safetensors has no place");
+    result.left_out.emplace_back("the optimizer's state, which safetensors cannot store");
   }
   return result;
 }

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Hands out the bytes of a file in pieces.
+/// Passes the bytes of a file to `take` in pieces.
 template <typename Take>
 void read_file(const fs::path& path, const Take& take) {
   const InputFile file(path);
@@ -34,8 +34,8 @@ void read_file(const fs::path& path, const Take& take) {
   }
 }
 
-/// A world that is smaller has no rank for some of the random states; one that is larger has ranks
-/// without, which Accelerate passes over.
+/// True for files of a save folder that are copied. A smaller world has no ranks for some of the
+/// random states. A larger one has ranks without random states, which Accelerate skips.
 bool is_other_state(const std::string& name, int num_processes) {
   constexpr std::string_view kOfRank = "random_states_";
   if (name.starts_with(kOfRank)) {
@@ -47,6 +47,7 @@ bool is_other_state(const std::string& name, int num_processes) {
       [&](std::string_view start) { return name.starts_with(start); });
 }
 
+// Copies a file and flushes it.
 void take_over(const fs::path& from, const fs::path& to) {
   OutputFile out(to);
   read_file(from, [&](std::span<const std::byte> piece) { out.write(piece); });
@@ -59,7 +60,7 @@ std::uint32_t crc32_of(const fs::path& path) {
   return crc;
 }
 
-/// What is read back must have what was planned, by its stored names.
+/// Reads a written DCP folder back and compares it with the plan, by its stored names.
 std::size_t check_part(const fs::path& path, const DcpFolder& part, const Options& options) {
   Stored written;
   written.path = path;
@@ -99,6 +100,9 @@ void SaveFolder::add_other_state(const fs::path& from) {
   }
 }
 
+// Everything happens in the temporary folder: tensors are written, other files copied, and all of
+// it is read back. The manifest follows, because it lists the final files; then the folder is
+// committed.
 Result SaveFolder::write(std::optional<Manifest> manifest) {
   const bool alone = parts_.size() == 1 && parts_.front().name.empty();
   std::vector<std::string> names;
@@ -143,6 +147,7 @@ void SaveFolder::write_manifest(const fs::path& folder, Manifest manifest) const
     if (!entry.is_regular_file()) {
       continue;
     }
+    // Archives in .distcp files have their own checksums. All other files are small.
     const bool checks_itself = entry.path().extension() == ".distcp";
     manifest.files.push_back(
         {entry.path().lexically_relative(folder).generic_string(), entry.file_size(),

@@ -11,19 +11,20 @@
 
 namespace acc::checkpoint::conversion {
 
-/// An output of DCP folders: one alone, or a save folder (checkpoint-formats 4) with several, other
-/// files and our manifest.
+/// An output that consists of DCP folders: either one alone, or a save folder
+/// (docs/formats/accelerate.md) with several of them, other files and our manifest.
 class SaveFolder {
  public:
   SaveFolder(std::filesystem::path out, const Options& options)
       : out_(std::move(out)), options_(options) {}
 
-  /// `name`: "optimizer_0"; empty where it is the output itself. `reader` outlives `write`.
+  /// `name`: "optimizer_0"; empty if the folder is the output itself. `reader` must outlive
+  /// `write`.
   void add(const std::string& name, DcpFolder folder, TensorReader& reader);
-  /// Of another save folder, what is the same in any form of it: scheduler, scaler, the program's
-  /// values, random states of ranks that there will be.
+  /// Copies from another save folder the files that do not depend on the form: scheduler, scaler,
+  /// the program's values, and the random states of ranks that the new world has.
   void add_other_state(const std::filesystem::path& from);
-  /// Writes, checks and commits. `manifest`: files and world are filled in.
+  /// Writes, checks and commits. The manifest's list of files and world size are filled in.
   Result write(std::optional<Manifest> manifest);
 
  private:
@@ -40,7 +41,8 @@ class SaveFolder {
   std::vector<std::filesystem::path> copies_;
 };
 
-/// Of a SHARDED_STATE_DICT with this state; what is said of other models stays.
+/// Returns the manifest of a SHARDED_STATE_DICT with this state. The values of other models are
+/// kept.
 Manifest manifest_of(const Stored& stored);
 
 }  // namespace acc::checkpoint::conversion

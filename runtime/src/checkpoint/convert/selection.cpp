@@ -7,6 +7,7 @@
 namespace acc::checkpoint::conversion {
 namespace {
 
+// Tensors of unknown meaning ("value") are treated as weights, so that they are not lost.
 bool is_weight(const StoredTensor& tensor) {
   return tensor.kind == "param" || tensor.kind == "value";
 }
@@ -39,6 +40,7 @@ bool has_optimizer(const Stored& stored) {
                      [](const StoredTensor& tensor) { return !is_weight(tensor); });
 }
 
+// A checkpoint that names its optimizer is trusted. Otherwise the first moment found decides.
 std::string known_optimizer(const Stored& stored) {
   std::string known = stored.training.optimizer;
   for (const StoredTensor& tensor : stored.catalog.tensors) {

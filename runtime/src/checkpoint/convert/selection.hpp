@@ -9,15 +9,16 @@
 
 namespace acc::checkpoint::conversion {
 
-/// All that is no optimizer's state, in the order of the checkpoint; `dtype`: of the real ones.
+/// Returns all tensors that are not optimizer state, in the order of the checkpoint. `dtype`
+/// replaces the dtype of real tensors.
 std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> dtype);
-/// The optimizer's state, in the order of the checkpoint, as it is stored.
+/// Returns the optimizer's state, in the order of the checkpoint, with its dtypes.
 std::vector<OutputTensor> moments_of(const Stored& stored);
 bool has_optimizer(const Stored& stored);
-/// "adamw" or "sgd": as the checkpoint says, else as its kinds of state show; empty where they do
-/// not.
+/// Returns "adamw" or "sgd", as the checkpoint says or as its kinds of state show; "" if neither
+/// tells.
 std::string known_optimizer(const Stored& stored);
-/// The same; throws Error(config) where it is empty.
+/// The same; throws Error(config) if it is unknown.
 std::string optimizer_of(const Stored& stored);
 
 }  // namespace acc::checkpoint::conversion

@@ -7,6 +7,7 @@
 
 namespace acc::checkpoint::conversion {
 
+// The buffer belongs to the thread and is reused for all its tiles.
 void stream(TensorReader& reader, const StoredTensor& tensor, Range range, Dtype dtype,
             ProgressMeter& meter, const torch::Sink& sink) {
   std::vector<Tile> tiles;
@@ -26,7 +27,7 @@ void check_sources(const std::vector<const StoredTensor*>& tensors, TensorReader
   std::vector<Part> parts;
   std::uint64_t total = 0;
   for (const StoredTensor* const tensor : tensors) {
-    if (tensor == nullptr || tensor->rule) {  // what has a rule we wrote, with checksums of blocks
+    if (tensor == nullptr || tensor->rule) {  // with a rule: ours, with block checksums
       continue;
     }
     const bool is_long = std::ranges::any_of(tensor->pieces, [&](const StoredPiece& piece) {

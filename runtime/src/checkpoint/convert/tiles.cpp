@@ -20,8 +20,10 @@ std::uint64_t nbytes_of(std::span<const OutputTensor> tensors) {
   return sum;
 }
 
+// A box is a range of elements if at most one dimension is cut, all before it have one index, and
+// all after it are whole.
 std::optional<Range> range_of(const Shape& shape, const Box& box) {
-  std::size_t cut = shape.size();  // dimensions behind this one are whole
+  std::size_t cut = shape.size();  // dimensions from here on are whole
   while (cut > 0 && box.sizes[cut - 1] == shape[cut - 1]) {
     --cut;
   }
@@ -37,6 +39,8 @@ std::optional<Range> range_of(const Shape& shape, const Box& box) {
   return Range{begin, begin + box.numel()};
 }
 
+// Tiles start at the beginning of every stored piece, so that they coincide with its checksum
+// blocks.
 void cut_tiles(const StoredTensor& tensor, std::size_t number, Range range,
                std::uint64_t tile_nbytes, std::vector<Tile>& tiles) {
   std::vector<std::int64_t> starts = {range.begin};

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-/// How a conversion is cut into pieces of work. Pure.
+/// Division of a conversion into units of work. Pure.
 namespace acc::checkpoint::conversion {
 
-/// A stored tensor on its way into an output, with its name and dtype there.
+/// A stored tensor that goes into an output, with its name and dtype there.
 struct OutputTensor {
   std::string name;
   const StoredTensor* from = nullptr;
@@ -34,24 +34,24 @@ struct Tile {
   std::int64_t numel = 0;
 };
 
-/// What a thread holds of a tensor at once, in bytes of the stored dtype: it stays in a
+/// Size of a tile in bytes of the stored dtype. A thread holds one tile at a time. It stays in a
 /// second-level cache between reading and writing.
 inline constexpr std::uint64_t kTileBytes = 1 << 20;
 
-/// The range of elements that a box is, where it is one.
+/// Returns the range of elements that a box is; nothing if the box is not contiguous.
 struct Range {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
 std::optional<Range> range_of(const Shape& shape, const Box& box);
 
-/// All elements of the tensors, once, in order, in tiles of at most `tile_nbytes`. A tile begins
-/// where a stored piece does and goes on in whole tiles from there, so that no block of checksums
-/// is read twice.
+/// Cuts tensors into tiles of at most `tile_nbytes` that cover every element once, in order. A tile
+/// begins at the beginning of each stored piece, and further tiles follow in full length, so that
+/// no checksum block is read twice.
 std::vector<Tile> cut_tiles(std::span<const OutputTensor> tensors,
                             std::uint64_t tile_nbytes = kTileBytes);
 
-/// The same for elements [begin, end) of one tensor, `number` in the list of its caller.
+/// The same for elements [begin, end) of one tensor, which has `number` in the caller's list.
 void cut_tiles(const StoredTensor& tensor, std::size_t number, Range range,
                std::uint64_t tile_nbytes, std::vector<Tile>& tiles);
 

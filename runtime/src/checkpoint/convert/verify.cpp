@@ -19,9 +19,12 @@ namespace acc::checkpoint::conversion {
 
 namespace fs = std::filesystem;
 
+// Verification reads everything: first all tensors of each model and optimizer, piece by piece;
+// then archives without tensors, the values of DCP folders, and the files that the manifest lists.
+// A failure is recorded and the rest is still checked.
 namespace {
 
-/// All records of archives in files, each by its CRC; damage goes to `found`.
+/// Checks archives record by record against their CRCs. Damage is added to `found`.
 class ArchiveCheck {
  public:
   explicit ArchiveCheck(Verification& found) : found_(found) {}
@@ -57,7 +60,7 @@ class ArchiveCheck {
           crc32_of(archive.file(), archive.offset() + record.offset, record.nbytes);
       if (crc != record.crc32) {
         throw Error(Errc::config, archive.file().path().string() + ": record " + record.name +
-                                      " is damaged: its checksum is not the stored one");
+                                      " is damaged: its checksum does not match its bytes");
       }
     }
   }
@@ -71,7 +74,7 @@ bool is_archive(const fs::path& path) {
   return kEndings.contains(path.extension().string());
 }
 
-/// The values of a DCP folder, which no catalog lists.
+/// Checks the pickled values of a DCP folder, which are in no catalog.
 void verify_values(const fs::path& folder, ArchiveCheck& check, Verification& found) {
   try {
     for (const dcp::Entry& entry : dcp::read_metadata(folder).entries) {
@@ -84,13 +87,13 @@ void verify_values(const fs::path& folder, ArchiveCheck& check, Verification& fo
   }
 }
 
-/// What was seen of a checkpoint.
+/// Files and manifest of the parts that were opened.
 struct Opened {
-  std::set<fs::path> files;  ///< with tensors
+  std::set<fs::path> files;  ///< files with tensors
   std::optional<Manifest> manifest;
 };
 
-/// What of a checkpoint is no tensor of its catalogs.
+/// Checks what is in none of the catalogs.
 void verify_others(const fs::path& path, const Opened& opened, Verification& found) {
   ArchiveCheck check(found);
   if (!fs::is_directory(path)) {
@@ -115,7 +118,7 @@ void verify_others(const fs::path& path, const Opened& opened, Verification& fou
   }
 }
 
-/// By file; the same reason is not told twice.
+/// Sorts by file and tensor, and removes duplicate reasons.
 void sort_damage(std::vector<Damage>& damaged) {
   std::set<std::string> seen;
   std::erase_if(damaged, [&](const Damage& damage) { return !seen.insert(damage.reason).second; });
@@ -128,7 +131,7 @@ void sort_damage(std::vector<Damage>& damaged) {
 
 void verify_tensors(const Stored& stored, int num_threads, const Progress& progress,
                     Verification& found) {
-  // So many at a time: a checkpoint of thousands of ranks has millions.
+  // Number of pieces in memory at a time. A checkpoint of thousands of ranks has millions.
   constexpr std::size_t kAtOnce = 16'384;
   std::uint64_t total = 0;
   for (const StoredTensor& tensor : stored.catalog.tensors) {
@@ -171,7 +174,7 @@ void verify_tensors(const Stored& stored, int num_threads, const Progress& progr
 
 namespace {
 
-/// Opens and checks what is there; gives whether it could be opened.
+/// Opens and checks a checkpoint. Returns true if it could be opened.
 bool verify_opened(const std::function<Stored()>& open, const fs::path& path, int num_threads,
                    const Progress& progress, Opened& opened, Verification& found) {
   try {
@@ -200,7 +203,7 @@ Verification verify(const fs::path& path, int num_threads, const Progress& progr
         format != Format::save_folder) {
       continue;
     }
-    // What is not hurt is still checked.
+    // One part of a save folder is damaged. The other one is still checked.
     for (const auto& part :
          {accelerate::find_model(path, index), accelerate::find_optimizer(path, index)}) {
       if (part) {

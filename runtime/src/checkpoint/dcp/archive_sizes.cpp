@@ -5,6 +5,7 @@
 namespace acc::checkpoint::dcp {
 
 std::uint64_t ArchiveSizes::add(Dtype dtype, const Shape& shape) {
+  // The table is dropped at its limit, so that a tensor cut at many places cannot fill memory.
   if (known_.size() >= kMaxKnown) {
     known_.clear();
   }

@@ -7,7 +7,7 @@
 
 namespace acc::checkpoint::dcp {
 
-/// Sizes of archives of one tensor, of which a large world has many alike.
+/// Sizes of archives of one tensor, cached by dtype and shape: a large world has many equal ones.
 class ArchiveSizes {
  public:
   std::uint64_t operator()(Dtype dtype, const Shape& shape) {
@@ -22,7 +22,7 @@ class ArchiveSizes {
     Dtype dtype;
     S shape;
   };
-  // Transparent, so that looking up copies no shape.
+  // Transparent hash and equality, so that a lookup copies no shape.
   struct Hash {
     using is_transparent = void;
     template <typename S>
@@ -48,7 +48,7 @@ class ArchiveSizes {
   std::unordered_map<Key<Shape>, std::uint64_t, Hash, Equal> known_;
 };
 
-/// Of a pickled value.
+/// Returns the size of the archive of a pickled value.
 std::uint64_t archive_nbytes(const PlannedValue& value);
 
 }  // namespace acc::checkpoint::dcp

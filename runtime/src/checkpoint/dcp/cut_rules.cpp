@@ -6,6 +6,19 @@
 #include <optional>
 #include <utility>
 
+// The rules that decide which rank writes which box of which tensor. There are two:
+//
+// - RowRule cuts every tensor in rows, as FSDP's SHARDED_STATE_DICT does. Every rank writes
+//   ceil(rows / ranks) rows, as far as there are rows.
+// - ArrayRule cuts flat arrays. A tensor is a range of an array; a shard is an equal part of the
+//   array; so a rank's share of a tensor is a range of its elements, which boxes_of_range turns
+//   into the fewest boxes. If several ranks hold the same shard (replicas), they share the work:
+//   all that the shard has of all tensors, in order, is a line of bytes, which is divided equally
+//   among the replicas (see Line).
+//
+// Both answer two questions that must agree: what one rank writes in all tensors (`chunks`), and
+// what all ranks write of one tensor (`for_each_chunk`). Neither answer enumerates the chunks of
+// all ranks in all tensors, of which a large world has millions.
 namespace acc::checkpoint::dcp {
 
 namespace {
@@ -52,8 +65,9 @@ class RowRule final : public CutRule {
   }
 
  private:
-  // Nothing after the first that is empty: its offsets, by which entries are told apart, are those
-  // of all that follow.
+  // Returns the rank's chunk of a tensor. A tensor with fewer rows than ranks has one empty chunk,
+  // at its end; torch writes it too. Further ranks write nothing, because `.metadata` identifies a
+  // chunk by its offsets, which would be the same for all of them.
   std::optional<PlannedChunk> chunk_of(std::size_t tensor, int rank) const {
     const Shape& shape = shapes_[tensor];
     auto box = row_box(shape, rank, world_size_);
@@ -71,42 +85,48 @@ class RowRule final : public CutRule {
   int world_size_;
 };
 
-/// A border between two replicas' parts: an element of a tensor.
+/// A border between the parts of two replicas, given as an element of a tensor.
 struct Cut {
   std::size_t tensor = 0;
   std::int64_t element = 0;
 };
 
-/// The replicas' parts of what a shard has of all tensors (a line), found in one sweep over the
-/// tensors. Empty where there is one replica.
+/// The line of a shard: its share of all tensors, one after the other, as a sequence of bytes that
+/// its replicas write in equal parts. Built in one sweep over the tensors, by `add`. Replica k
+/// writes from border k to border k + 1.
 class Line {
  public:
   Line(int replicas, std::uint64_t nbytes)
       : replicas_(static_cast<std::uint64_t>(replicas)), nbytes_(nbytes) {}
 
-  /// The next piece of the line: elements [begin, end) of a tensor.
+  /// Appends the next piece of the line: elements [begin, end) of a tensor.
   void add(std::size_t tensor, const PlannedTensor& planned, std::int64_t begin, std::int64_t end);
-  /// Elements of [begin, end) of a tensor that are before the part of `replica`.
+  /// Returns the first of elements [begin, end) of a tensor that is not before the part of
+  /// `replica`; `end` if all are before it.
   std::int64_t before(std::size_t replica, std::size_t tensor, std::int64_t begin,
                       std::int64_t end) const;
-  /// The replica whose part holds the element.
+  /// Returns the replica whose part contains the element.
   std::size_t replica_of(std::size_t tensor, std::int64_t element) const;
 
  private:
-  // Of the border before replica k's part, in bytes from the line's beginning.
+  // Returns the place of the border before replica k's part, in bytes from the beginning of the
+  // line: nbytes * k / replicas, without overflow.
   std::uint64_t border(std::size_t k) const {
     return nbytes_ / replicas_ * k + nbytes_ % replicas_ * k / replicas_;
   }
   std::int64_t settle(const PlannedTensor& planned, std::int64_t begin, std::int64_t end,
                       std::int64_t element) const;
 
-  static constexpr std::int64_t kAlignment = 16;  // elements, for who copies from there
+  static constexpr std::int64_t kAlignment = 16;  // elements; keeps copies from a border aligned
 
   std::uint64_t replicas_, nbytes_, position_ = 0;
-  std::vector<Cut> cuts_;  // before replica 1, 2, …
+  std::vector<Cut> cuts_;  // the borders before replica 1, 2, …
 };
 
-// Moves a border, in the same direction wherever it is asked for, to where it cuts no box in two.
+// Moves a border to a place where it does not cut a box: the beginning or the end of the piece, or
+// the next border of a row, if one is within 1/64 of a replica's part. A border inside of a row
+// costs up to two more boxes, each of which is an archive with about 1.5 KiB of overhead. The
+// result depends only on the arguments, so that all ranks agree.
 std::int64_t Line::settle(const PlannedTensor& planned, std::int64_t begin, std::int64_t end,
                           std::int64_t element) const {
   const auto reach = static_cast<std::int64_t>(nbytes_ / replicas_ / 64 / size_of(planned.dtype));
@@ -130,6 +150,7 @@ std::int64_t Line::settle(const PlannedTensor& planned, std::int64_t begin, std:
                         : std::clamp((element + stride / 2) / stride * stride, begin, end);
 }
 
+// Adds the borders that fall into the piece.
 void Line::add(std::size_t tensor, const PlannedTensor& planned, std::int64_t begin,
                std::int64_t end) {
   const std::uint64_t size = size_of(planned.dtype);
@@ -173,13 +194,13 @@ class ArrayRule final : public CutRule {
   [[nodiscard]] const std::vector<CutArray>* arrays() const override { return &arrays_; }
 
  private:
-  /// A tensor and where in which array it lies.
+  /// Place of a tensor: an array and an offset in it.
   struct Home {
     std::size_t array = 0;
     std::int64_t offset = 0;
     std::int64_t numel = 0;
     std::int64_t shard_numel = 0;
-    int shards = 0;  // 0: whole, by rank 0
+    int shards = 0;  // 0: written whole by rank 0
   };
   struct Range {
     std::int64_t begin = 0, end = 0;
@@ -188,7 +209,7 @@ class ArrayRule final : public CutRule {
   static void check(const CutArray& array, int world_size);
   void settle_homes(const std::vector<CutArray>& arrays);
   void cut_lines(int world_size);
-  /// Elements of the tensor in a shard.
+  /// Returns the range of the tensor's elements that is in a shard; empty if there is none.
   static Range in_shard(const Home& home, std::int64_t shard);
   template <typename VisitPiece>
   void for_each_shard(const Home& home, const VisitPiece& visit) const;
@@ -196,9 +217,9 @@ class ArrayRule final : public CutRule {
   void visit_range(std::size_t tensor, Range range, const VisitChunk& visit) const;
 
   std::vector<CutArray> arrays_;
-  std::vector<PlannedTensor> tensors_;      // without names
-  std::vector<Home> homes_;                 // of the tensors
-  std::map<int, std::vector<Line>> lines_;  // by number of shards, for each shard
+  std::vector<PlannedTensor> tensors_;      // without names and paths
+  std::vector<Home> homes_;                 // one per tensor
+  std::map<int, std::vector<Line>> lines_;  // key: number of shards; one line per shard
 };
 
 void ArrayRule::check(const CutArray& array, int world_size) {
@@ -210,6 +231,7 @@ void ArrayRule::check(const CutArray& array, int world_size) {
   }
 }
 
+// Finds the place of every tensor, and checks that each is in exactly one array.
 void ArrayRule::settle_homes(const std::vector<CutArray>& arrays) {
   std::vector<int> times(tensors_.size());
   for (std::size_t i = 0; i < arrays.size(); ++i) {
@@ -242,6 +264,7 @@ ArrayRule::Range ArrayRule::in_shard(const Home& home, std::int64_t shard) {
           .end = std::clamp<std::int64_t>(first + home.shard_numel, 0, home.numel)};
 }
 
+// Visits the shards that hold elements of a tensor.
 template <typename VisitPiece>
 void ArrayRule::for_each_shard(const Home& home, const VisitPiece& visit) const {
   const std::int64_t last = (home.offset + home.numel - 1) / home.shard_numel;
@@ -250,7 +273,7 @@ void ArrayRule::for_each_shard(const Home& home, const VisitPiece& visit) const 
   }
 }
 
-// Lines are needed where a shard has replicas. First how long each is, then where it is cut.
+// Builds the lines of all shards with replicas. The first pass measures them, the second cuts them.
 void ArrayRule::cut_lines(int world_size) {
   std::map<int, std::vector<std::uint64_t>> nbytes;
   const auto for_each_piece = [&](const auto& visit) {
@@ -289,6 +312,8 @@ ArrayRule::ArrayRule(const std::vector<CutArray>& arrays, const std::vector<Plan
   cut_lines(world_size);
 }
 
+// Emits the chunks of a range. They are contiguous in the array, so that a chunk's source is a
+// range of it, too.
 template <typename VisitChunk>
 void ArrayRule::visit_range(std::size_t tensor, Range range, const VisitChunk& visit) const {
   std::int64_t begin = range.begin;
@@ -302,6 +327,7 @@ void ArrayRule::visit_range(std::size_t tensor, Range range, const VisitChunk& v
   }
 }
 
+// A rank looks up its range of each tensor: its shard of the array, then its replica's part of it.
 std::vector<PlannedChunk> ArrayRule::chunks(int rank) const {
   std::vector<PlannedChunk> chunks;
   const auto keep = [&](PlannedChunk&& chunk) { chunks.push_back(std::move(chunk)); };
@@ -340,6 +366,8 @@ void ArrayRule::for_each_chunk(std::size_t tensor, const Visit& visit) const {
   }
 }
 
+// The same from the side of a tensor: walks the shards that the range touches, and in each the
+// replicas, from the one that holds the first wanted element.
 void ArrayRule::for_each_chunk(std::size_t tensor, std::int64_t begin, std::int64_t end,
                                const Visit& visit) const {
   const Home& home = homes_[tensor];

@@ -10,39 +10,40 @@
 
 namespace acc::checkpoint::dcp {
 
-/// Calls sink with the elements of a chunk, in its dtype, in order.
+/// Calls `sink` with the elements of a chunk, in the tensor's dtype, in order.
 using FillChunk = std::function<void(const PlannedChunk& chunk, const torch::Sink& sink)>;
 
-/// Writes a rank's file into an existing folder and flushes it. Every rank at once, without a word
-/// to another. Returns its size.
+/// Writes a rank's file into an existing folder and flushes it to disk. Returns its size. Ranks
+/// call it without any communication.
 std::uint64_t write_rank_file(const std::filesystem::path& folder, const FolderPlan& plan, int rank,
                               const FillChunk& fill);
-/// Rank 0: the same for `.metadata`; returns its size and CRC-32.
+/// Writes and flushes `.metadata`. Called by rank 0. Returns the size and the CRC-32.
 struct WrittenMetadata {
   std::uint64_t nbytes = 0;
   std::uint32_t crc32 = 0;
 };
 WrittenMetadata write_metadata_file(const std::filesystem::path& folder, const FolderPlan& plan);
 
-/// Its `.metadata`. Throws Error(config) where it has none, and what `parse_metadata` throws.
+/// Reads and parses `.metadata`. Throws Error(config) if it does not exist, and what
+/// `parse_metadata` throws.
 Metadata read_metadata(const std::filesystem::path& folder);
 
-/// A DCP folder that anyone wrote, into `catalog`: "model.X" (or X under any single top key but
-/// "optimizer") is parameter X, "optimizer.state.X.KIND" its kind; other tensors keep their name
-/// with kind "value". `training` gets step and groups from an optimizer's values, as far as they
-/// are there, the step only where it has none. Checks that every file that is named is there and
-/// long enough. Throws Error(config).
+/// Reads a DCP folder of any writer into `catalog`. "model.X" (or X under any single top key except
+/// "optimizer") becomes parameter X, and "optimizer.state.X.KIND" becomes its kind. Other tensors
+/// keep their names, with kind "value". `training` receives the step and the groups from an
+/// optimizer's entries, as far as they exist; the step only if it has none yet. Checks that every
+/// file exists and is long enough. Throws Error(config).
 void read_folder(const std::filesystem::path& folder, Catalog& catalog, TrainingState& training,
                  Provenance& provenance);
 
-/// The same of a folder that was written by this plan: `.metadata` is not looked at, nor a file
-/// before something in it is read, and then only if it has the bytes that `file_nbytes` tells of
-/// each rank's. Pieces are computed where they are asked for.
+/// The same for a folder that was written by this plan. Does not read `.metadata`, and opens a file
+/// only when something in it is read; the file must then have the size that `file_nbytes` gives for
+/// its rank. Pieces are computed on request.
 void read_planned_folder(const std::filesystem::path& folder, FolderPlan plan,
                          const std::vector<std::uint64_t>& file_nbytes, Catalog& catalog,
                          TrainingState& training, Provenance& provenance);
 
-/// HuggingFaceStorageWriter's shards (checkpoint-formats 2).
+/// Reads the shards that HuggingFaceStorageWriter writes (docs/formats/dcp.md).
 void read_hugging_face(const std::filesystem::path& folder, Catalog& catalog,
                        Provenance& provenance);
 

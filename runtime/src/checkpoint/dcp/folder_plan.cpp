@@ -10,6 +10,7 @@ std::string file_name(int rank) {
   return "__" + std::to_string(rank) + "_0.distcp";
 }
 
+// The file is the concatenation of its archives, so each begins where the one before ends.
 FilePlan plan_file(const FolderPlan& plan, int rank) {
   FilePlan file{.name = file_name(rank),
                 .chunks = plan.rule->chunks(rank),
@@ -53,6 +54,7 @@ std::vector<Entry> entries_of(const FolderPlan& plan) {
                        .chunks = {},
                        .value = {}});
   }
+  // A rank's file begins with its values, in the order of the plan.
   std::map<int, std::uint64_t> ends;
   for (const PlannedValue& value : plan.values) {
     const std::uint64_t nbytes = archive_nbytes(value);
@@ -71,7 +73,9 @@ std::vector<Entry> entries_of(const FolderPlan& plan) {
 void write_metadata(const FolderPlan& plan, const std::function<void(std::string_view)>& write,
                     const std::string& save_id) {
   const std::vector<Entry> entries = entries_of(plan);
-  // Where each rank's file has got to.
+  // The end of each rank's file so far. All chunks are visited in the order in which the ranks
+  // write them, so one cursor per rank gives every offset. This is why a rank's file has its chunks
+  // in the order of the tensors.
   std::vector<std::uint64_t> ends(static_cast<std::size_t>(plan.world_size));
   for (const auto& [rank, nbytes] : values_nbytes(plan)) {
     ends[static_cast<std::size_t>(rank)] = nbytes;

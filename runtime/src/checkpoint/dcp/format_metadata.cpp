@@ -6,11 +6,16 @@
 #include <optional>
 #include <unordered_map>
 
+// Writes `.metadata` as a pickle of protocol 2 in one pass over the chunks. The pickle is handed
+// out every 512 chunks, so that memory does not grow with the world. Names of classes and keys
+// repeat in every chunk. They are stored in the memo once, as its first entries, so that each later
+// use takes two bytes. docs/formats/dcp.md describes the objects.
 namespace acc::checkpoint::dcp {
 
 namespace {
 
-// What comes once a chunk or a tensor. It is spelled out once and then recalled, in two bytes.
+// A class or key that repeats per chunk or tensor. It is written out once and then recalled from
+// the memo, in two bytes.
 enum class Word : std::uint8_t {
   chunk_class,
   index_class,
@@ -32,7 +37,7 @@ enum class Word : std::uint8_t {
 };
 
 struct Spelling {
-  const char* module;  // null: text
+  const char* module;  // null: a string
   const char* name;
 };
 
@@ -66,6 +71,8 @@ class Formatter {
   void format(const std::string& save_id);
 
  private:
+  /// Recalls a word from the memo, or writes it and stores it there. `file` does the same for the
+  /// name of a file.
   void word(Word word);
   void object(Word of_class);
   void size(const Shape& shape);
@@ -86,7 +93,7 @@ class Formatter {
   const std::function<void(std::string_view)>& write_;
   pickle::Writer out_;
   std::array<std::optional<std::uint32_t>, kSpellings.size()> words_;
-  std::vector<std::uint32_t> names_;  // of the entries, as remembered
+  std::vector<std::uint32_t> names_;  // memo ids of the entries' names
   std::unordered_map<std::string, std::uint32_t> files_;
   std::size_t since_handed_out_ = 0;
 };
@@ -129,7 +136,7 @@ void Formatter::file(const std::string& name) {
   files_.emplace(name, out_.remember());
 }
 
-// What torch saves of a dense tensor on the CPU; of all this only the dtype is ever used.
+// Properties of a dense CPU tensor, as torch saves them. Readers use only the dtype.
 void Formatter::properties(Dtype dtype) {
   object(Word::properties_class);
   out_.begin_tuple().global("torch", torch_name(dtype));
@@ -194,6 +201,7 @@ void Formatter::paths() {
   out_.end_dict();
 }
 
+// Writes a _StorageInfo: file, offset and length of an archive.
 void Formatter::place(const Place& place) {
   object(Word::place_class);
   out_.begin_dict();
@@ -206,7 +214,8 @@ void Formatter::place(const Place& place) {
   out_.end_dict().build();
 }
 
-// MetadataIndex.index, a hint that does not count when two are compared, is left out.
+// Writes the storage_data of an entry: MetadataIndex -> _StorageInfo. The field MetadataIndex.index
+// is left out, because it is only a hint and does not take part in comparisons.
 void Formatter::places_of(std::size_t entry) {
   const auto index = [&](const Shape* offset) {
     object(Word::index_class);
@@ -246,8 +255,9 @@ void Formatter::storage_meta(const std::string& save_id) {
 
 void Formatter::format(const std::string& save_id) {
   out_.global(kClasses, "Metadata").begin_tuple().end_tuple().new_object().begin_dict();
-  // All words first, so that recalling one takes two bytes and not five. They need a place: the
-  // key comes again below, and then counts.
+  // Stores all words in the memo first, so that they get ids below 256, which take two bytes
+  // instead of five. The words need a place in the pickle: a first value of "version", which the
+  // second one at the end replaces.
   out_.text("version").begin_tuple();
   for (std::size_t i = 0; i < kSpellings.size(); ++i) {
     word(static_cast<Word>(i));

@@ -14,6 +14,9 @@ namespace acc::checkpoint::dcp {
 
 namespace fs = std::filesystem;
 
+// HuggingFaceStorageWriter writes one safetensors file per rank and no `.metadata`. The header of
+// each file says where its tensors begin in the whole ones. The shape of a whole tensor is not
+// stored; it is the smallest one that contains all shards, and the shards must cover it.
 namespace {
 
 constexpr const char* kShardingInfo = "DCP_SHARDING_INFO";
@@ -31,23 +34,24 @@ std::set<fs::path> shards_in(const fs::path& folder) {
   return shards;
 }
 
-/// Where the tensors of a shard begin in the whole ones.
+/// The offsets of a shard's tensors in the whole tensors, from the header's DCP_SHARDING_INFO.
 class ShardOffsets {
  public:
   ShardOffsets(const SafetensorsHeader& header, const fs::path& path) : path_(path) {
     if (const auto info = header.metadata.find(kShardingInfo); info != header.metadata.end()) {
-      // Deeper than tensor, saved_offsets, number: what prints it would recurse as deep.
+      // Limits the nesting to tensor, saved_offsets and number: printing a value for a message
+      // recurses.
       const auto is_flat = [](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
         return depth <= 3;
       };
       info_ = nlohmann::json::parse(info->second, is_flat, false);
       if (!info_.is_object()) {
-        fail("is no JSON object");
+        fail("is not a JSON object");
       }
     }
   }
 
-  /// A shard without the information has whole tensors.
+  /// Returns the offsets of a tensor. A file without the information has whole tensors.
   Shape of(const TensorEntry& tensor) const {
     if (info_.is_null()) {
       return Shape(tensor.shape.size(), 0);
@@ -101,7 +105,7 @@ class Shards {
     }
   }
 
-  /// Checks that the shards make up all tensors, and puts them into the catalog.
+  /// Checks that the shards cover all tensors, and adds the tensors to the catalog.
   void finish(const fs::path& folder) {
     for (StoredTensor& tensor : tensors_) {
       const std::string what = folder.string() + ": tensor '" + tensor.name + "'";
@@ -135,7 +139,7 @@ class Shards {
       throw Error(Errc::config, path.string() + ": tensor '" + entry.name + "' is " +
                                     std::string(safetensors_name(entry.dtype)) + " of shape " +
                                     to_string(entry.shape) +
-                                    ", which does not go with another shard's");
+                                    ", which does not match another shard's");
     }
     return tensor;
   }

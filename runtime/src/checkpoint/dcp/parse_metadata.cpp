@@ -7,6 +7,10 @@
 #include <unordered_map>
 #include <utility>
 
+// Parses `.metadata` from an untrusted pickle. The order of the steps: names of all entries, their
+// paths, their places, and then each tensor, whose chunks are checked against its shape. torch
+// checks the cover only when it saves; a file with a hole would load there and leave old values in
+// place.
 namespace acc::checkpoint::dcp {
 
 namespace fs = std::filesystem;
@@ -25,8 +29,8 @@ bool is_path_class(std::string_view module, std::string_view name) {
           name == "PureWindowsPath");
 }
 
-// A dtype that we do not know is let through here, so that the message can name its tensor. Each
-// name that is let through is kept: they are short.
+// Allows the globals of docs/formats/dcp.md. Any name of module torch passes, so that the message
+// about an unknown dtype can name its tensor. The length limit bounds the memory for such names.
 bool is_metadata_global(std::string_view module, std::string_view name) {
   constexpr std::size_t kLongest = 64;
   if (name.size() > kLongest) {
@@ -48,7 +52,7 @@ std::string in_quotes(std::string_view name) {
   return "'" + std::string(name) + "'";
 }
 
-// An object that was made and given its state, if it has one.
+// Returns the state that BUILD gave to an object; null if there is none.
 const Value* state_of(const Value& object) {
   return object.is(Kind::object) && object.items.size() > 2 ? object.items[2] : nullptr;
 }
@@ -64,7 +68,7 @@ class Parser {
   Metadata parse(const Value& root);
 
  private:
-  /// What lies under a name in `storage_data`.
+  /// Entries of storage_data under one name.
   struct Stored {
     std::map<Shape, const Value*> chunks;
     const Value* value = nullptr;
@@ -94,6 +98,8 @@ class Parser {
   std::vector<Stored> stored_;
 };
 
+// Returns a field of an object. Throws with the entry's name if the field is missing or of another
+// kind.
 const Value& Parser::field(const Value& object, std::string_view key, Kind kind,
                            const char* expected, const std::string& what) const {
   const Value* value = object.find(key);
@@ -114,7 +120,7 @@ const Value& Parser::dict_field(const Value& object, std::string_view key,
   return *value;
 }
 
-// torch.Size, or a plain tuple as older writers had it.
+// Reads a torch.Size, or a plain tuple, which older writers used.
 Shape Parser::shape_of(const Value& value, const std::string& what) const {
   const Value* numbers = &value;
   if (value.is_object_of("torch", "Size")) {
@@ -135,6 +141,8 @@ Shape Parser::shape_of(const Value& value, const std::string& what) const {
   return shape;
 }
 
+// TensorProperties is pickled as the tuple (dtype, layout, requires_grad, memory format,
+// pin_memory).
 Dtype Parser::dtype_of(const Value& tensor, const std::string& what) const {
   const Value* properties = tensor.find("properties");
   if (properties == nullptr || !properties->is_object_of(kClasses, "TensorProperties") ||
@@ -148,7 +156,7 @@ Dtype Parser::dtype_of(const Value& tensor, const std::string& what) const {
   }
   const auto dtype = dtype_of_torch(values[0]->name);
   if (!dtype) {
-    fail(what, "dtype torch." + std::string(values[0]->name) + " is not one that can be read");
+    fail(what, "unsupported dtype torch." + std::string(values[0]->name));
   }
   const Value& layout = *values[1];
   if (layout.is_object_of("torch.serialization", "_get_layout") &&
@@ -167,7 +175,8 @@ std::uint64_t Parser::count(const Value& object, std::string_view key,
   return static_cast<std::uint64_t>(value.integer);
 }
 
-// Text, or a pathlib path, which is pickled as its parts.
+// Reads a string, or a pathlib path, which is pickled as its parts. The path must stay in the
+// folder.
 std::string Parser::relative_path(const Value& info, const std::string& what) const {
   const Value* value = info.find("relative_path");
   fs::path path;
@@ -185,11 +194,13 @@ std::string Parser::relative_path(const Value& info, const std::string& what) co
   const bool leaves = std::ranges::any_of(path, [](const auto& part) { return part == ".."; });
   const std::string text = path.string();
   if (!path.has_filename() || path.is_absolute() || leaves || text.find('\0') != text.npos) {
-    fail(what, "its file '" + text + "' is not one in the checkpoint's folder");
+    fail(what, "its file '" + text + "' is not inside the checkpoint's folder");
   }
   return text;
 }
 
+// A transform (compression, encryption) changes the bytes of an entry, which this reader cannot
+// undo.
 Place Parser::place(const Value& info, const std::string& what) const {
   if (!info.is_object_of(kFileSystem, "_StorageInfo")) {
     fail(what, "expected its place to be a _StorageInfo, found " + info.describe());
@@ -236,7 +247,7 @@ void Parser::read_names(const Value& names, Metadata& metadata) {
     if (!pairs[i]->is(Kind::text)) {
       fail("state_dict_metadata", "expected names as keys, found " + pairs[i]->describe());
     }
-    // As in Python, a key that comes twice has its last value.
+    // A key that occurs twice has its last value, as in Python.
     const auto [at, is_new] = by_name_.emplace(pairs[i]->text, metadata.entries.size());
     if (is_new) {
       metadata.entries.emplace_back().name = pairs[i]->text;
@@ -246,6 +257,7 @@ void Parser::read_names(const Value& names, Metadata& metadata) {
   }
 }
 
+// planner_data may be missing, or None. Names without a path are split at dots later.
 void Parser::read_paths(const Value* planner_data, Metadata& metadata) const {
   if (planner_data == nullptr || planner_data->is(Kind::none)) {
     return;
@@ -262,7 +274,7 @@ void Parser::read_paths(const Value* planner_data, Metadata& metadata) const {
   }
 }
 
-// Places of names that are not described are left over from an older save; nobody reads them.
+// Places of names that have no description are ignored: they are leftovers of an older save.
 void Parser::read_places(const Value& storage, const Metadata& metadata) {
   stored_.resize(metadata.entries.size());
   const auto pairs = storage.pairs();
@@ -286,6 +298,7 @@ void Parser::read_places(const Value& storage, const Metadata& metadata) {
   }
 }
 
+// A chunk is found by its offsets in storage_data. The chunks must cover the tensor exactly once.
 void Parser::read_tensor(const Value& value, const Stored& stored, Entry& entry) const {
   const std::string what = "tensor " + in_quotes(entry.name);
   const Value* size = value.find("size");
@@ -310,7 +323,7 @@ void Parser::read_tensor(const Value& value, const Stored& stored, Entry& entry)
     }
     const auto found = stored.chunks.find(box.offsets);
     if (found == stored.chunks.end()) {
-      fail(what, "storage_data does not tell where chunk " + to_string(box) + " is");
+      fail(what, "storage_data has no place for chunk " + to_string(box));
     }
     boxes.push_back(box);
     entry.chunks.push_back({.box = std::move(box), .place = place(*found->second, what)});
@@ -320,6 +333,7 @@ void Parser::read_tensor(const Value& value, const Stored& stored, Entry& entry)
   }
 }
 
+// Each entry's chunks are released after use, because the whole structure may take gigabytes.
 Metadata Parser::parse(const Value& root) {
   if (!root.is_object_of(kClasses, "Metadata")) {
     fail("", "expected torch.distributed.checkpoint's Metadata, found " + root.describe());
@@ -337,7 +351,7 @@ Metadata Parser::parse(const Value& root) {
     } else if (!described.is_object_of(kClasses, "BytesStorageMetadata")) {
       fail(in_quotes(entry.name), "expected a tensor or a value, found " + described.describe());
     } else if (stored_[i].value == nullptr) {
-      fail(in_quotes(entry.name), "storage_data does not tell where it is");
+      fail(in_quotes(entry.name), "storage_data has no place for it");
     } else {
       entry.value = place(*stored_[i].value, in_quotes(entry.name));
     }

@@ -9,14 +9,18 @@
 
 namespace acc::checkpoint::dcp {
 
+// The plan is read from a manifest, which is untrusted. Every number has a limit, so that sums of
+// bytes and elements cannot overflow and memory stays bounded by the size of the text and the
+// number of files.
 namespace {
 
 using nlohmann::json;
 
-// More than anyone stores; sums of bytes stay far below 2^63.
+// Far more than any checkpoint has. Sums of bytes stay far below 2^63.
 constexpr std::int64_t kMaxNumel = std::int64_t{1} << 56;
 constexpr std::int64_t kMaxPickle = std::int64_t{1} << 40;
-// Numbers of shards in one folder: of units that are sharded, of those that are not.
+// Largest number of different shard counts in one folder. Real ones have two: of units that are
+// sharded, and of units that are not.
 constexpr std::size_t kMaxShardings = 64;
 
 json encode(const Path& path) {
@@ -57,7 +61,7 @@ PlannedTensor parse_tensor(const JsonValue& value) {
   PlannedTensor tensor{
       .name = value["name"].text(), .path = parse_path(value["path"]), .dtype = {}, .shape = {}};
   const auto dtype = dtype_of_torch(value["dtype"].text());
-  value["dtype"].expect(dtype.has_value(), "a dtype of torch's");
+  value["dtype"].expect(dtype.has_value(), "a torch dtype");
   tensor.dtype = *dtype;
   for (const JsonValue& extent : value["shape"].elements()) {
     tensor.shape.push_back(extent.integer(0, kMaxNumel));
@@ -66,6 +70,7 @@ PlannedTensor parse_tensor(const JsonValue& value) {
   return tensor;
 }
 
+// Fits of members and shards are checked by cut_arrays.
 CutArray parse_array(const JsonValue& value, std::size_t tensors, int ranks) {
   CutArray array{
       .members = {},
@@ -100,6 +105,7 @@ FolderPlan parse_tables(const JsonValue& root, int ranks) {
                            .pickle_nbytes = static_cast<std::uint64_t>(
                                value["pickle_nbytes"].integer(0, kMaxPickle))});
   }
+  // Without arrays the tensors were cut in rows.
   if (!root.contains("arrays")) {
     plan.rule = cut_by_rows(plan.tensors, ranks);
     return plan;

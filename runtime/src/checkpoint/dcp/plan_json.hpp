@@ -7,20 +7,21 @@
 #include <string>
 #include <string_view>
 
-/// A plan as JSON, for the manifest: its tables, of which everything else is a pure function, so
-/// that its size does not grow with the world.
+/// A folder's plan as JSON, for the manifest. Only its tables are stored, because everything else
+/// is a function of them; so the size does not grow with the world (docs/formats/acclaunch.md).
 namespace acc::checkpoint::dcp {
 
-/// To be raised with every change of the cut rules, of what an archive's size is, or of the order
-/// in a rank's file: of folders that were written by another one, readers use `.metadata`.
+/// Version of the plan. To be raised with every change of the cut rules, of archive sizes, or of
+/// the order in a rank's file. A folder with another version is read by its `.metadata`.
 inline constexpr int kPlanVersion = 1;
 
-/// Of values without their pickles. Throws Error(config) for names that are not UTF-8.
+/// Returns the plan as JSON. Values come without their pickles. Throws Error(config) if a name is
+/// not UTF-8.
 std::string format_plan(const FolderPlan& plan);
 
-/// Nothing where it is of another version. `name`: in the file at `path`, for messages
-/// ("plans.optimizer_0"). `ranks`: how many files the folder has, which the plan must have too;
-/// memory is bounded by it and by the text. Throws Error(config).
+/// Parses a plan. Returns nothing if it has another version. `path` and `name`
+/// ("plans.optimizer_0") are for messages. `ranks` is the number of the folder's files, which the
+/// plan must have too; it and the text bound the memory used. Throws Error(config).
 std::optional<FolderPlan> parse_plan(std::string_view text, int ranks,
                                      const std::filesystem::path& path, const std::string& name);
 

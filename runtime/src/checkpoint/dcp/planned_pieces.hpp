@@ -12,11 +12,11 @@
 
 namespace acc::checkpoint::dcp {
 
-/// Pieces of a folder's tensors by the plan that it was written by. Remembers where tensors begin
-/// in the files of ranks that it met, in at most 64 MiB.
+/// Computes the pieces of a folder's tensors from the plan by which it was written. Remembers where
+/// tensors begin in the files of ranks that were asked for, in at most 64 MiB.
 class PlannedPieces final : public PieceRule {
  public:
-  /// `first_file`: the number of rank 0's file in the catalog; the others' follow.
+  /// `first_file`: number in the catalog of rank 0's file. The files of the other ranks follow it.
   PlannedPieces(FolderPlan plan, std::uint32_t first_file);
 
   void for_each_piece(std::size_t tensor, std::int64_t begin, std::int64_t end,
@@ -32,11 +32,11 @@ class PlannedPieces final : public PieceRule {
 
   FolderPlan plan_;
   std::uint32_t first_file_;
-  std::map<int, std::uint64_t> values_nbytes_;  ///< of the ranks that have some
-  mutable std::mutex mutex_;                    // of what follows
+  std::map<int, std::uint64_t> values_nbytes_;  ///< of the ranks that have values
+  mutable std::mutex mutex_;                    // guards the members below
   mutable ArchiveSizes sizes_;
   mutable std::unordered_map<int, std::vector<Start>> starts_;
-  mutable std::size_t remembered_ = 0;  ///< in `starts_`
+  mutable std::size_t remembered_ = 0;  ///< entries in all of `starts_`
 };
 
 }  // namespace acc::checkpoint::dcp

@@ -18,28 +18,29 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// "__3.metadata": each rank for itself (no_dist, or use_collectives=False), so that which boxes
-// make up a tensor is nowhere written.
+// Throws with the reason why a folder has no `.metadata`. "__3.metadata" is written by each rank
+// for itself (no_dist, or use_collectives=False). Such a folder does not say which boxes make up a
+// tensor.
 void refuse_unfinished(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("__") && name.ends_with(kMetadataFile)) {
       throw Error(Errc::config,
                   folder.string() + ": was saved without coordination between ranks ('" + name +
-                      "'), which cannot be read; save with one .metadata for all ranks");
+                      "'), which is not supported; save with one .metadata for all ranks");
     }
   }
   throw Error(Errc::config, folder.string() +
                                 ": no .metadata in it, which is written last: the save was not "
-                                "completed, or this is no torch DCP folder");
+                                "completed, or this is not a torch DCP folder");
 }
 
-/// Files of the folder, each opened when first named.
+/// The files of the folder. Each is opened when an entry first refers to it.
 class Files {
  public:
   Files(const fs::path& folder, Catalog& catalog) : folder_(folder), catalog_(catalog) {}
 
-  /// The number in the catalog of the file that holds all of `place`.
+  /// Returns the number in the catalog of the file that contains all of `place`.
   std::uint32_t holding(const Place& place, const std::string& stored_name) {
     const auto [at, is_new] = known_.try_emplace(place.file);
     File& file = at->second;
@@ -47,7 +48,7 @@ class Files {
     if (is_new) {
       if (!fs::is_regular_file(path)) {
         throw Error(Errc::config, path.string() + ": is missing; '" + stored_name +
-                                      "' is in it, as .metadata says");
+                                      "' is in it according to .metadata");
       }
       file = {catalog_.file(path), fs::file_size(path), nullptr};
     }
@@ -61,7 +62,7 @@ class Files {
     return file.number;
   }
 
-  /// The archive at a place that `holding` has seen.
+  /// Opens the archive at a place that `holding` has checked.
   torch::TorchFile open(const Place& place, const std::string& stored_name) {
     File& file = known_.at(place.file);
     if (file.opened == nullptr) {
@@ -70,7 +71,7 @@ class Files {
     return {file.opened, place.offset, place.nbytes, stored_name};
   }
 
-  /// Ranks that wrote: 1 + the greatest R of "__R_K.distcp".
+  /// Returns the number of ranks that wrote: 1 + the greatest R of "__R_K.distcp".
   [[nodiscard]] int ranks() const {
     int ranks = 0;
     for (const auto& [name, file] : known_) {
@@ -116,7 +117,7 @@ StoredTensor stored_tensor(const Entry& entry, StateName name, Files& files) {
   return tensor;
 }
 
-// How often the optimizer has updated a parameter.
+// Reads the number of times that the optimizer has updated a parameter.
 std::int64_t read_step(const Entry& entry, const Place& place, Files& files) {
   files.holding(place, entry.name);
   const torch::TorchFile file = files.open(place, entry.name);
@@ -141,7 +142,7 @@ Place place_of(const StoredPiece& piece, const Catalog& catalog) {
   return {catalog.files[piece.file].filename().string(), piece.offset, piece.nbytes};
 }
 
-/// `rule`: of a plan whose tensors are the first entries; null: the entries have all chunks.
+/// `rule`: of a plan whose tensors are the first entries; null: the entries have all their chunks.
 void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const PieceRule>& rule,
                   Files& files, Catalog& catalog, TrainingState& training) {
   const bool has_step = training.step.has_value();
@@ -160,7 +161,7 @@ void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const
     const std::vector<StoredPiece> pieces =
         is_step ? tensor.all_pieces() : std::vector<StoredPiece>{};
     if (!pieces.empty()) {
-      // A parameter that got no gradient for a while has seen fewer.
+      // The maximum counts: a parameter without a gradient in some steps was updated less often.
       const Place place = place_of(pieces.front(), catalog);
       training.step = std::max(training.step.value_or(0), read_step(entry, place, files));
     }
@@ -183,7 +184,7 @@ Metadata read_metadata(const fs::path& folder) {
 void read_folder(const fs::path& folder, Catalog& catalog, TrainingState& training,
                  Provenance& provenance) {
   if (!fs::is_directory(folder)) {
-    throw Error(Errc::config, folder.string() + ": is no folder");
+    throw Error(Errc::config, folder.string() + ": is not a folder");
   }
   Files files(folder, catalog);
   read_entries(read_metadata(folder).entries, nullptr, files, catalog, training);

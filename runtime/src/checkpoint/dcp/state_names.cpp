@@ -7,6 +7,10 @@
 
 namespace acc::checkpoint::dcp {
 
+// A DCP folder stores a flattened state dict. This file maps its names to parameters, moments and
+// groups. Writers differ in the keys above them: "model.X", "app.model.X", "module.X" or X alone.
+// With planner_data the paths say what is a key; without it, only the dots in the names do, and a
+// parameter may itself be called "model.X".
 namespace {
 
 bool is_model(std::string_view key) {
@@ -16,12 +20,12 @@ bool is_optimizer(std::string_view key) {
   return key == "optimizer" || key == "optim";
 }
 
-/// An entry's name without the keys over it.
+/// An entry's name and path without the keys above it that are stripped already.
 struct Rest {
-  Path path;  // empty: not known
+  Path path;  // empty: unknown
   std::string name;
 
-  /// The first key, if something is under it.
+  /// Returns the first key if anything is below it.
   [[nodiscard]] std::optional<std::string> top() const {
     if (path.size() > 1) {
       const auto* key = std::get_if<std::string>(&path.front());
@@ -38,7 +42,8 @@ struct Rest {
   }
 };
 
-// The key that all lie under, where it is no part of their names.
+// Returns the key above all entries, if it can be stripped: it is not the optimizer's, and either
+// the paths show that it is a key, or it is "model".
 std::optional<std::string> common_top(const std::vector<Rest>& rests) {
   const auto top = rests.empty() ? std::nullopt : rests.front().top();
   const auto shares = [&](const Rest& rest) {
@@ -47,8 +52,8 @@ std::optional<std::string> common_top(const std::vector<Rest>& rests) {
   return top && !is_optimizer(*top) && std::ranges::all_of(rests, shares) ? top : std::nullopt;
 }
 
-// Whether there is a part of that name. Where no path says what is a key, "model." may begin a
-// parameter's own name: then all must be in one of the parts.
+// True if the folder has a part of that name. If there are no paths, "model." may be the beginning
+// of a parameter's name; then all entries must be in a model or an optimizer.
 bool has_part(const std::vector<Rest>& rests, bool (*is_part)(std::string_view)) {
   const auto is = [](const Rest& rest, auto test) {
     const auto top = rest.top();
@@ -61,7 +66,7 @@ bool has_part(const std::vector<Rest>& rests, bool (*is_part)(std::string_view))
   });
 }
 
-// "state.X.KIND", "param_groups.0.KEY".
+// Splits "state.X.KIND" and "param_groups.0.KEY".
 StateName optimizer_name(const Rest& rest) {
   constexpr std::string_view kState = "state.", kGroups = "param_groups.";
   if (rest.name.starts_with(kState)) {
@@ -92,6 +97,7 @@ std::vector<StateName> state_names(const std::vector<Entry>& entries) {
   for (const Entry& entry : entries) {
     rests.push_back({.path = entry.path, .name = entry.name});
   }
+  // Strips keys that all entries share, from the outside in, up to and including "model".
   bool stripped_model = false;
   while (const auto top = common_top(rests)) {
     std::ranges::for_each(rests, [&](Rest& rest) { rest.drop(*top); });

@@ -7,9 +7,9 @@
 
 namespace acc::checkpoint::dcp {
 
-/// What an entry of a DCP folder is to us. `kind`: "param", a moment's ("exp_avg"), "value" for
-/// tensors of no model or optimizer; for pickled values "group" (then `group` and `key` tell which
-/// of the optimizer's parameter groups, and which of its keys) or "value".
+/// Meaning of an entry of a DCP folder. `kind`: "param", a kind of moment ("exp_avg"), or "value"
+/// for tensors that belong to no model or optimizer. For pickled values: "group" (`group` and `key`
+/// then say which parameter group and which of its keys) or "value".
 struct StateName {
   std::string name;
   std::string kind;
@@ -17,9 +17,9 @@ struct StateName {
   std::string key;
 };
 
-/// One for each entry. A model's tensors lie under "model" or under any single top key, an
-/// optimizer's under "optimizer" or "optim", and both may lie under one key more ("app.model.X").
-/// Where the folder does not tell paths, only "model." is taken for a key.
+/// Returns one for each entry. The tensors of a model lie under "model" or under any single top
+/// key, those of an optimizer under "optimizer" or "optim". Both may lie under one more key
+/// ("app.model.X"). If the folder has no paths, only "model." counts as a key.
 std::vector<StateName> state_names(const std::vector<Entry>& entries);
 
 }  // namespace acc::checkpoint::dcp

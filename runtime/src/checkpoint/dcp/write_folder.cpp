@@ -12,14 +12,17 @@ namespace acc::checkpoint::dcp {
 
 namespace {
 
+// Positions must match the plan, because rank 0 writes them into `.metadata` without having seen
+// this file.
 void check_position(const OutputFile& out, std::uint64_t expected, const std::string& what) {
   if (out.position() != expected) {
     throw Error(Errc::internal, out.path().string() + ": " + what + " ends at byte " +
-                                    std::to_string(out.position()) + ", planned were " +
+                                    std::to_string(out.position()) + ", planned: " +
                                     std::to_string(expected));
   }
 }
 
+// An empty chunk is written too: torch expects an entry for it.
 void write_chunk(OutputFile& out, const PlannedTensor& tensor, const PlannedChunk& chunk,
                  const FillChunk& fill) {
   const auto nbytes = static_cast<std::uint64_t>(chunk.box.numel()) * size_of(tensor.dtype);
@@ -33,7 +36,7 @@ void write_chunk(OutputFile& out, const PlannedTensor& tensor, const PlannedChun
   writer.finish();
 }
 
-// A random UUID, as torch gives each save: version 4, variant 1.
+// Returns a random UUID (version 4, variant 1). torch gives each save one.
 std::string random_uuid() {
   std::random_device random;
   std::array<unsigned, 4> words{};
@@ -49,6 +52,7 @@ std::string random_uuid() {
 
 }  // namespace
 
+// Reserves the disk space first, so that a full disk is found before any tensor is copied.
 std::uint64_t write_rank_file(const std::filesystem::path& folder, const FolderPlan& plan, int rank,
                               const FillChunk& fill) {
   const FilePlan file = plan_file(plan, rank);
@@ -69,6 +73,7 @@ std::uint64_t write_rank_file(const std::filesystem::path& folder, const FolderP
   return file.nbytes;
 }
 
+// The CRC is computed on the way for the manifest, because `.metadata` has no checksum of its own.
 WrittenMetadata write_metadata_file(const std::filesystem::path& folder, const FolderPlan& plan) {
   OutputFile out(folder / kMetadataFile);
   WrittenMetadata written;

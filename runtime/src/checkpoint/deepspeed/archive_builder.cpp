@@ -7,11 +7,12 @@ namespace acc::checkpoint::deepspeed {
 
 namespace {
 
-/// Bytes that are held at once.
+/// Size of the buffer through which elements pass from the reader to the archive.
 constexpr std::int64_t kBufferNbytes = std::int64_t{4} << 20;
 
 }  // namespace
 
+// Storages are numbered in the order of their first push, as torch numbers them.
 int ArchiveBuilder::push(const FlatParts& parts, Dtype dtype, const Shape& shape) {
   const int storage = static_cast<int>(storages_.size());
   storages_.push_back({.parts = parts, .dtype = dtype, .bytes = {}});
@@ -31,6 +32,7 @@ void ArchiveBuilder::push_scalar(float value) {
   push_again(static_cast<int>(storages_.size()) - 1, Dtype::f32, {});
 }
 
+// Copies the parts of a storage to the sink, at most one buffer at a time. Zeros stand for padding.
 void ArchiveBuilder::fill(const Storage& storage, const torch::Sink& sink) {
   if (!storage.bytes.empty()) {
     sink(storage.bytes);
@@ -57,6 +59,7 @@ void ArchiveBuilder::fill(const Storage& storage, const torch::Sink& sink) {
   }
 }
 
+// Storages are written in the order of their numbers, which the pickle has already named.
 void ArchiveBuilder::write(const std::filesystem::path& path) {
   OutputFile out(path);
   torch::TorchFileWriter file(out, writer_.finish());

@@ -13,18 +13,18 @@
 
 namespace acc::checkpoint::deepspeed {
 
-/// A torch.save archive of a nested value: whoever builds it pushes values and tensors, whose
-/// elements are read only when the archive is written, in bounded memory.
+/// Builds a torch.save archive of a nested value. The caller pushes values and tensors. The
+/// elements of the tensors are read only when the archive is written, in bounded memory.
 class ArchiveBuilder {
  public:
   explicit ArchiveBuilder(TensorReader& reader) : reader_(reader) {}
 
   [[nodiscard]] pickle::Writer& pickle() noexcept { return writer_; }
-  /// Pushes a tensor of these parts, end to end; gives its storage.
+  /// Pushes a tensor that consists of these parts, end to end. Returns the number of its storage.
   int push(const FlatParts& parts, Dtype dtype, const Shape& shape);
-  /// Pushes another tensor over a storage that is there.
+  /// Pushes another tensor that uses an existing storage.
   void push_again(int storage, Dtype dtype, const Shape& shape);
-  /// Pushes a tensor of one number.
+  /// Pushes a tensor with one number.
   void push_scalar(float value);
 
   void write(const std::filesystem::path& path);
@@ -33,7 +33,7 @@ class ArchiveBuilder {
   struct Storage {
     FlatParts parts;
     Dtype dtype = Dtype::f32;
-    std::vector<std::byte> bytes;  ///< instead of parts
+    std::vector<std::byte> bytes;  ///< content, if there are no parts
   };
   void fill(const Storage& storage, const torch::Sink& sink);
 

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What the name of a file says of it.
+/// Meaning of a file's name.
 struct FileName {
   enum class Kind { other, module, rank_module, optimizer, refused };
   Kind kind = Kind::other;
@@ -28,6 +28,9 @@ struct FileName {
 constexpr const char* kTensorParallel = "a rank of tensor parallelism";
 constexpr const char* kPipeline = "a layer of pipeline parallelism, or an expert";
 
+// Parses the names that DeepSpeed gives its files: mp_rank_00_model_states.pt (stages 0 to 2),
+// zero_pp_rank_R_mp_rank_00_model_states.pt (stage 3),
+// [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt (stages 1 to 3).
 FileName parse(const std::string& name) {
   using Kind = FileName::Kind;
   if (!name.ends_with("_states.pt")) {
@@ -63,13 +66,14 @@ FileName parse(const std::string& name) {
   return {};
 }
 
-/// The tag that `latest` names; empty where there is no such file. Throws Error(config) where it is
-/// a pipe or a device, from which a read may never return.
+/// Returns the tag that `latest` names; "" if there is no such file. Throws Error(config) if it is
+/// a pipe or a device, because reading it could block forever.
 std::string latest_tag(const fs::path& folder) {
   const fs::path path = folder / "latest";
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
-  if (!fs::exists(status) || fs::is_directory(status)) {  // some keep a link to a folder there
+  // Some programs keep a symbolic link to a folder under this name.
+  if (!fs::exists(status) || fs::is_directory(status)) {
     return "";
   }
   constexpr std::uint64_t kLongest = 4096;
@@ -78,7 +82,7 @@ std::string latest_tag(const fs::path& folder) {
   file.read(0, std::as_writable_bytes(std::span(tag)));
   const auto end = tag.find_last_not_of(" \n\r\t");
   tag.resize(end == std::string::npos ? 0 : end + 1);
-  // A tag is a folder here, not a way out of it.
+  // A tag must be a folder here. A name with a slash could lead out of this one.
   const bool is_name = tag.find('/') == std::string::npos && tag != "." && tag != ".." &&
                        tag.find('\0') == std::string::npos;
   return is_name ? tag : "";
@@ -101,18 +105,20 @@ void add(ByRank& files, int rank, const fs::path& path) {
   if (!is_new) {
     throw Error(Errc::config, path.parent_path().string() + ": rank " + std::to_string(rank) +
                                   " has two files, " + entry->second.filename().string() + " and " +
-                                  path.filename().string() + ": two checkpoints lie over another");
+                                  path.filename().string() +
+                                  ": two checkpoints were saved over each other");
   }
 }
 
+// Returns the files by rank, from 0 without gaps.
 std::vector<fs::path> in_order(const ByRank& files, const fs::path& folder, const char* what) {
   std::vector<fs::path> result;
   for (const auto& [rank, path] : files) {
     if (rank != static_cast<int>(result.size())) {
       throw Error(Errc::config, folder.string() + ": " + what + " of rank " +
-                                    std::to_string(result.size()) + " is missing, and rank " +
-                                    std::to_string(rank) + "'s is there (" +
-                                    path.filename().string() + ")");
+                                    std::to_string(result.size()) +
+                                    " are missing, but those of rank " + std::to_string(rank) +
+                                    " exist (" + path.filename().string() + ")");
     }
     result.push_back(path);
   }
@@ -126,7 +132,7 @@ fs::path tag_folder(const fs::path& path) {
   }
   if (!fs::is_directory(path / tag)) {
     throw Error(Errc::config, (path / "latest").string() + ": names the tag '" + tag +
-                                  "', and there is no folder of that name");
+                                  "', but there is no folder with that name");
   }
   return path / tag;
 }
@@ -153,8 +159,8 @@ CheckpointFiles list_files(const fs::path& path) {
       case FileName::Kind::optimizer: add(optimizers, name.rank, it->path()); break;
       case FileName::Kind::refused:
         throw Error(Errc::config, it->path().string() + ": holds " + name.refusal +
-                                      ", and ZeRO's data parallelism alone can be read; " +
-                                      "DeepSpeed's own tools merge such checkpoints");
+                                      "; only data-parallel ZeRO checkpoints are supported; " +
+                                      "merge this one with DeepSpeed's own tools");
     }
   }
   if (error) {
@@ -165,9 +171,9 @@ CheckpointFiles list_files(const fs::path& path) {
   if (!files.module && files.rank_modules.empty()) {
     const bool is_universal = fs::is_directory(files.folder / "zero");
     throw Error(Errc::config, files.folder.string() +
-                                  (is_universal ? ": a universal checkpoint of DeepSpeed's, which "
-                                                  "can't be read; the one it was made from can"
-                                                : ": has no *_model_states.pt of DeepSpeed's"));
+                                  (is_universal ? ": a DeepSpeed universal checkpoint, which is "
+                                                  "not supported; use the one it was made from"
+                                                : ": has no *_model_states.pt file of DeepSpeed"));
   }
   return files;
 }

@@ -6,17 +6,17 @@
 
 namespace acc::checkpoint::deepspeed {
 
-/// The files of one tag.
+/// The files of one tag, sorted by rank.
 struct CheckpointFiles {
   std::filesystem::path folder;
   std::optional<std::filesystem::path> module;      ///< mp_rank_00_model_states.pt (stages 0 to 2)
-  std::vector<std::filesystem::path> rank_modules;  ///< of every rank (stage 3)
-  std::vector<std::filesystem::path> optimizers;    ///< of every rank (stages 1 to 3)
+  std::vector<std::filesystem::path> rank_modules;  ///< one per rank (stage 3)
+  std::vector<std::filesystem::path> optimizers;    ///< one per rank (stages 1 to 3)
 };
 
-/// Lists them by rank. `path`: of the tag, or of the folder with `latest`. Throws Error(config)
-/// that names the folder and the rank that is missing, and refuses by name what is not data
-/// parallel alone: tensor parallel ranks, pipeline layers, experts, universal checkpoints.
+/// Lists the files. `path` is the folder of a tag, or the folder with `latest`. Throws
+/// Error(config) with the folder and the missing rank. Refuses by name what is not only data
+/// parallel: ranks of tensor parallelism, pipeline layers, experts, universal checkpoints.
 CheckpointFiles list_files(const std::filesystem::path& path);
 
 }  // namespace acc::checkpoint::deepspeed

@@ -7,11 +7,13 @@
 #include <map>
 #include <set>
 
+// Decides which stretch of which tensor goes to which flat array. docs/formats/deepspeed.md shows
+// the layout of both kinds of flat arrays; flat_layout.cpp reads it.
 namespace acc::checkpoint::deepspeed {
 
 namespace {
 
-/// The same place in the same files.
+/// True if both tensors are stored in the same places of the same files.
 bool share_bytes(const StoredTensor& a, const StoredTensor& b) {
   return a.shape == b.shape && a.dtype == b.dtype &&
          std::ranges::equal(a.pieces, b.pieces, [](const StoredPiece& p, const StoredPiece& q) {
@@ -19,12 +21,13 @@ bool share_bytes(const StoredTensor& a, const StoredTensor& b) {
          });
 }
 
-/// First names of tensors, found by where they are.
+/// Finds tensors that share their bytes, by their place.
 class Distinct {
  public:
-  /// The tensor that has these bytes already, or null: then this one has from now on.
+  /// Returns the tensor that was seen with these bytes before. Null if there is none; then this
+  /// tensor is remembered.
   const StoredTensor* other(const StoredTensor& tensor) {
-    if (tensor.pieces.empty()) {  // also where a rule tells them: no two tensors share any
+    if (tensor.pieces.empty()) {  // also for a rule: its tensors share no bytes
       return nullptr;
     }
     const StoredPiece& first = tensor.pieces.front();
@@ -41,6 +44,8 @@ class Distinct {
   std::multimap<std::pair<std::uint32_t, std::uint64_t>, const StoredTensor*> by_place_;
 };
 
+// Adds a group. The second name of a tied parameter goes to the shared names, because DeepSpeed
+// stores the parameter once.
 void add_group(ExportPlan& plan, const StoredGroup& stored, const Catalog& catalog,
                const std::string& where, Distinct& distinct, std::set<std::string>& placed) {
   ExportGroup group{.stored = stored, .parameters = {}};
@@ -60,7 +65,7 @@ void add_group(ExportPlan& plan, const StoredGroup& stored, const Catalog& catal
   plan.groups.push_back(std::move(group));
 }
 
-/// All weights as one group, where it is not known what was trained.
+/// Returns all weights as one group, for a checkpoint that does not say what was trained.
 StoredGroup all_weights(const Catalog& catalog, const std::set<std::string>& buffers) {
   StoredGroup group;
   for (const StoredTensor& tensor : catalog.tensors) {
@@ -116,6 +121,7 @@ std::int64_t group_partition(std::int64_t numel, int ranks) noexcept {
   return partition_numel(numel, 2 * std::int64_t{ranks}) * 2;
 }
 
+// Walks the group's parameters as one long array and keeps what lies in the rank's partition.
 FlatParts group_part(const ExportGroup& group, const Catalog& catalog, const std::string& kind,
                      int rank, int ranks) {
   const std::int64_t size = group_partition(group.numel, ranks);
@@ -132,13 +138,14 @@ FlatParts group_part(const ExportGroup& group, const Catalog& catalog, const std
     }
     at += numel;
   }
-  // DeepSpeed leaves the padding away from the weights, and not from their moments.
+  // DeepSpeed removes the padding at the end from the saved weights, but not from their moments.
   if (const std::int64_t gap = size - numel_of(parts); kind != "param" && gap > 0) {
     parts.push_back({nullptr, 0, gap});
   }
   return parts;
 }
 
+// Stage 3 pads the part of every single parameter, so each part is followed by its own zeros.
 FlatParts tensor_part(const StoredTensor* tensor, std::int64_t numel, int rank, int ranks) {
   const std::int64_t size = partition_numel(numel, ranks);
   const std::int64_t begin = std::min(size * rank, numel);

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-/// What of a checkpoint goes where when it is written for DeepSpeed. Pure.
+/// Plans which parts of a checkpoint go to which flat array of a DeepSpeed checkpoint. Pure.
 namespace acc::checkpoint::deepspeed {
 
-/// A stretch of a flat array: elements of a tensor, or zeros (no tensor).
+/// A stretch of a flat array: elements of a tensor, or zeros if there is no tensor.
 struct FlatPart {
   const StoredTensor* tensor = nullptr;
   std::int64_t begin = 0;
@@ -18,7 +18,7 @@ struct FlatPart {
 };
 using FlatParts = std::vector<FlatPart>;
 
-/// A parameter group: what is trained, in the order of its flat array.
+/// A parameter group: its trained parameters in the order of the flat array.
 struct ExportGroup {
   StoredGroup stored;
   std::vector<const StoredTensor*> parameters;
@@ -27,26 +27,29 @@ struct ExportGroup {
 
 struct ExportPlan {
   std::vector<ExportGroup> groups;
-  std::vector<const StoredTensor*> frozen;                  ///< parameters of no group
-  std::vector<const StoredTensor*> buffers;                 ///< what is known as one, or not real
-  std::vector<std::pair<std::string, std::string>> shared;  ///< second name, name
-  std::vector<std::string> kinds;                           ///< of moments
+  std::vector<const StoredTensor*> frozen;                  ///< parameters in no group
+  std::vector<const StoredTensor*> buffers;                 ///< known ones, and what is not real
+  std::vector<std::pair<std::string, std::string>> shared;  ///< second name, first name
+  std::vector<std::string> kinds;                           ///< kinds of moments
 };
 
-/// Groups as they were in training; where that is not known, one of all weights. Names that share
-/// their bytes are one parameter. Throws Error(config) for a group's parameter that is not there.
+/// Plans the groups as they were in training, or one group of all weights if that is unknown. Names
+/// that share their bytes become one parameter. Throws Error(config) if a parameter of a group does
+/// not exist.
 ExportPlan plan_export(const Catalog& catalog, const TrainingState& training,
                        const std::string& where);
 
-/// Stages 1 and 2: elements [rank * p, (rank + 1) * p) of a group's flat, p = ceil(numel / 2N) * 2.
-/// `kind`: "param", or of moments; where a parameter has none, zeros.
+/// Stages 1 and 2: a rank has elements [rank * p, (rank + 1) * p) of a group's flat array, with p =
+/// 2 * ceil(numel / 2N). group_partition returns p. `kind` is "param" or a kind of moment;
+/// parameters without that moment get zeros.
 std::int64_t group_partition(std::int64_t numel, int ranks) noexcept;
 FlatParts group_part(const ExportGroup& group, const Catalog& catalog, const std::string& kind,
                      int rank, int ranks);
-/// Stage 3: of every parameter elements [rank * p, (rank + 1) * p), p = ceil(numel / N).
+/// Stage 3: a rank has elements [rank * p, (rank + 1) * p) of every parameter, with p = ceil(numel
+/// / N).
 FlatParts partitioned_part(const ExportGroup& group, const Catalog& catalog,
                            const std::string& kind, int rank, int ranks);
-/// The same for one tensor.
+/// The part of one tensor in stage 3.
 FlatParts tensor_part(const StoredTensor* tensor, std::int64_t numel, int rank, int ranks);
 
 std::int64_t numel_of(const FlatParts& parts) noexcept;

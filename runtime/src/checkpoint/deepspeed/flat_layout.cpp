@@ -4,12 +4,24 @@
 
 #include <algorithm>
 
+// How ZeRO lays parameters out, for N ranks.
+//
+// Stages 1 and 2: the parameters of a group follow each other in one flat array, in the order of
+// param_shapes, each followed by param_alignment_paddings elements (usually none). Zeros extend the
+// array to a multiple of 2N elements. Rank r has the r-th of N equal partitions. A parameter may
+// span any number of ranks. In the files the last rank's fp32 partition has lost the zeros at its
+// end, but its moments keep them.
+//
+// Stage 3: every parameter is cut by itself into N parts of p = ceil(numel / N) elements; the last
+// parts are padded with zeros. A rank's parts of all parameters, over all groups, follow each
+// other. They are stored as several flat arrays (sub-groups), which have the same sizes on all
+// ranks. DeepSpeed ends a sub-group with a whole part; this code does not rely on that.
 namespace acc::checkpoint::deepspeed {
 
 namespace {
 
-/// A run of elements over arrays that lie end to end, given by where each begins (and the last
-/// ends): visit(array, at, numel).
+/// Splits the range [begin, end) over arrays that lie end to end. `begins` holds the begin of each
+/// array and the end of the last one. Calls visit(array, at, numel) per part.
 template <typename Visit>
 void for_each_part(const std::vector<std::int64_t>& begins, std::int64_t begin, std::int64_t end,
                    const Visit& visit) {
@@ -27,10 +39,11 @@ void for_each_part(const std::vector<std::int64_t>& begins, std::int64_t begin, 
                              std::int64_t begin, std::int64_t available) {
   throw Error(Errc::config, where + ": parameter " + name + " of shape " + to_string(shape) +
                                 " begins at element " + std::to_string(begin) +
-                                " of the flat group, and the group has " +
+                                " of the flat group, which has " +
                                 std::to_string(available));
 }
 
+// Returns the begin of each array, and the end of the last one.
 std::vector<std::int64_t> begins_of(const std::vector<std::int64_t>& sizes) {
   std::vector<std::int64_t> begins = {0};
   for (const std::int64_t size : sizes) {
@@ -75,16 +88,18 @@ std::vector<std::vector<FlatRun>> group_runs(const NamedShapes& group, std::size
                     begin += part;
                   });
     at += numel;
+    // The minimum only prevents an overflow by a padding that is larger than the group.
     if (!paddings.empty()) {
       at += std::min(paddings[i], available + 1);
     }
   }
-  // The last rank's file lacks the padding that the others' sizes came from.
+  // The sizes of the files do not include the zeros at the end of the last partition, so both sides
+  // are compared after rounding up to 2N.
   const auto unit = 2 * static_cast<std::int64_t>(sizes.size());
   if (aligned(at, unit) != aligned(available, unit)) {
     throw Error(Errc::config, where + ": the parameters of flat group " + std::to_string(flat) +
                                   " have " + std::to_string(at) +
-                                  " elements, and the optimizer's files " +
+                                  " elements, but the optimizer's files have " +
                                   std::to_string(available));
   }
   return result;
@@ -119,7 +134,7 @@ std::vector<std::vector<FlatRun>> partitioned_runs(const NamedShapes& parameters
   }
   if (at != available) {
     throw Error(Errc::config, where + ": the parameters have " + std::to_string(at) +
-                                  " elements a rank, and the optimizer's files " +
+                                  " elements per rank, but the optimizer's files have " +
                                   std::to_string(available));
   }
   return result;

@@ -18,6 +18,7 @@ NamedShapes read_shapes(const Node& node) {
   return result;
 }
 
+// Values without elements (None) and a module's "_extra_state" are no tensors and are skipped.
 NamedTensors read_tensors(const TorchFile& file, const Node& node) {
   NamedTensors result;
   for (const auto& [name, value] : node.entries()) {
@@ -37,12 +38,14 @@ std::int64_t read_count(const TorchFile& file, const Node& root, const char* key
 
 void check_parallelism(const Node& root) {
   if (const auto size = root.find("mp_world_size"); size && size->integer() != 1) {
-    size->fail("1, as tensor parallel checkpoints can't be read");
+    size->fail("1, because tensor-parallel checkpoints are not supported");
   }
 }
 
 }  // namespace
 
+// Keys that are missing or None are skipped: stage 0 has no param_shapes, and older versions of
+// DeepSpeed have no frozen parameters.
 ModuleStates read_module_states(const std::filesystem::path& path) {
   const TorchFile file(path);
   const Node root(file.root(), path.string());

@@ -13,7 +13,7 @@ namespace {
 using pickle::Node;
 using torch::TorchFile;
 
-/// An integer, or the enumerator that DeepSpeed pickles: a class called with one.
+/// Reads an integer, or the enumerator that DeepSpeed pickles: a class called with one integer.
 int read_stage(const Node& node) {
   const pickle::Value* value = &node.value();
   if (value->is_object_of("deepspeed.runtime.zero.config", "ZeroStageEnum") &&
@@ -26,7 +26,7 @@ int read_stage(const Node& node) {
   return static_cast<int>(value->integer);
 }
 
-/// One rank's file.
+/// Reads one rank's *_optim_states.pt.
 class RankFile {
  public:
   explicit RankFile(const std::filesystem::path& path)
@@ -34,14 +34,15 @@ class RankFile {
         state_(Node(file_.root(), path.string()).at("optimizer_state_dict")),
         stage_(stage()) {
     if (state_.find("ds_zero_partition_groups")) {
-      state_.at("ds_zero_partition_groups").fail("absent: experts can't be read");
+      state_.at("ds_zero_partition_groups")
+          .fail("absent, because mixture-of-experts checkpoints are not supported");
     }
   }
 
-  /// Ranks that the checkpoint has by this file. Groups of experts would have counts of their own.
+  /// Returns the number of ranks that this file states. Groups of experts would have other numbers.
   [[nodiscard]] std::int64_t partitions() const;
   [[nodiscard]] std::vector<Flat> flats(OptimizerState& state) const;
-  /// What is not cut among ranks.
+  /// Reads what is the same in all ranks' files.
   void read_common(OptimizerState& state) const;
   [[nodiscard]] int stage_number() const noexcept { return stage_; }
 
@@ -55,7 +56,7 @@ class RankFile {
   }
   void read_groups(const Node& groups, OptimizerState& state) const;
   void read_loss_scaler(OptimizerState& state) const;
-  /// State of the optimizer by flat, absent where no step was made.
+  /// Returns the optimizer's state per flat array; empty if no step was made.
   [[nodiscard]] std::map<std::string, Node> states() const;
   void read_moments(const Node& node, Flat& flat, OptimizerState& state) const;
 
@@ -68,7 +69,7 @@ int RankFile::stage() const {
   if (const auto stage = state_.find("zero_stage")) {
     return read_stage(*stage);
   }
-  // DeepSpeed's bf16 optimizer cuts as stage 1 does, and does not say so.
+  // DeepSpeed's bf16 optimizer uses the layout of stage 1 without writing zero_stage.
   if (state_.find("single_partition_of_fp32_groups")) {
     return 1;
   }
@@ -83,7 +84,8 @@ std::int64_t RankFile::partitions() const {
   std::int64_t result = 0;
   for (const Node& of_group : count.items()) {
     if (result != 0 && of_group.integer() != result) {
-      of_group.fail(std::to_string(result) + " as the other groups', as experts can't be read");
+      of_group.fail(std::to_string(result) +
+                    ", as in the other groups (mixture-of-experts checkpoints are not supported)");
     }
     result = of_group.integer();
   }
@@ -103,7 +105,7 @@ void RankFile::read_groups(const Node& groups, OptimizerState& state) const {
         accelerate::read_group_key(key, value, stored);
       }
     }
-    // Each of its numbered parameters is a flat.
+    // The group's "params" are numbers. Each stands for one flat array.
     for ([[maybe_unused]] const Node& flat : group.at("params").items()) {
       state.group_of.push_back(state.groups.size());
     }
@@ -114,6 +116,7 @@ void RankFile::read_groups(const Node& groups, OptimizerState& state) const {
   }
 }
 
+// A static scale is a setting of the run, not a state, so only a dynamic scaler is read.
 void RankFile::read_loss_scaler(OptimizerState& state) const {
   using Kind = pickle::Value::Kind;
   const auto scaler = state_.find("loss_scaler");
@@ -136,7 +139,7 @@ void RankFile::read_common(OptimizerState& state) const {
   if (base_state && base_state->is_dict()) {
     read_groups(base_state->at("param_groups"), state);
   } else {
-    // The elastic form keeps no groups, only one flat of each.
+    // The elastic form of the state has no groups, and one flat array for each.
     state.groups.resize(masters().items().size());
     for (std::size_t i = 0; i < state.groups.size(); ++i) {
       state.group_of.push_back(i);
@@ -145,7 +148,7 @@ void RankFile::read_common(OptimizerState& state) const {
   const std::size_t flats = masters().items().size();
   if (state.group_of.size() != flats) {
     masters().fail("a list of " + std::to_string(state.group_of.size()) +
-                   " tensors, as many as the optimizer has parameters");
+                   " tensors, one per parameter of the optimizer");
   }
   if (const auto paddings = state_.find("param_alignment_paddings"); paddings && stage_ != 3) {
     for (const Node& of_group : paddings->items()) {
@@ -168,7 +171,7 @@ std::map<std::string, Node> RankFile::states() const {
     return result;
   }
   if (base_state->is_dict()) {
-    // Numbered through the groups, as flats are.
+    // The numbers run through all groups, as the flat arrays do.
     for (const auto& [number, node] : base_state->at("state").entries()) {
       result.emplace(number, node);
     }
@@ -181,6 +184,7 @@ std::map<std::string, Node> RankFile::states() const {
   return result;
 }
 
+// Moments may be longer than the weights, by the padding that only they keep.
 void RankFile::read_moments(const Node& node, Flat& flat, OptimizerState& state) const {
   for (const auto& [kind, value] : node.entries()) {
     if (kind == "step") {
@@ -195,8 +199,8 @@ void RankFile::read_moments(const Node& node, Flat& flat, OptimizerState& state)
       continue;
     }
     if (ref.shape.size() != 1 || ref.shape[0] < flat.master.shape[0]) {
-      throw Error(Errc::config, value.where() + " is of shape " + to_string(ref.shape) +
-                                    ", and its fp32 weights are of shape " +
+      throw Error(Errc::config, value.where() + " has shape " + to_string(ref.shape) +
+                                    ", but its fp32 weights have shape " +
                                     to_string(flat.master.shape));
     }
     flat.moments[kind] = ref;
@@ -222,26 +226,26 @@ std::vector<Flat> RankFile::flats(OptimizerState& state) const {
   return result;
 }
 
-/// Throws where a rank's flats do not fit to rank 0's.
+/// Throws if a rank's flat arrays do not match those of rank 0.
 void check_alike(const OptimizerState& state, std::size_t rank, const std::string& path) {
   const std::vector<Flat>& first = state.ranks.front();
   const std::vector<Flat>& flats = state.ranks[rank];
   if (flats.size() != first.size()) {
     throw Error(Errc::config, path + ": has " + std::to_string(flats.size()) +
-                                  " flat groups, and rank 0's file has " +
+                                  " flat groups, but rank 0's file has " +
                                   std::to_string(first.size()));
   }
   for (std::size_t i = 0; i < flats.size(); ++i) {
     const std::string group = path + ": flat group " + std::to_string(i);
     if (flats[i].master.dtype != first[i].master.dtype ||
         (state.stage == 3 && flats[i].master.shape != first[i].master.shape)) {
-      throw Error(Errc::config, group + " is of shape " + to_string(flats[i].master.shape) +
-                                    ", and rank 0's of " + to_string(first[i].master.shape));
+      throw Error(Errc::config, group + " has shape " + to_string(flats[i].master.shape) +
+                                    ", but rank 0's has " + to_string(first[i].master.shape));
     }
     for (const auto& [kind, ref] : first[i].moments) {
       const auto found = flats[i].moments.find(kind);
       if (found == flats[i].moments.end() || found->second.dtype != ref.dtype) {
-        throw Error(Errc::config, group + " has no " + kind + " like rank 0's");
+        throw Error(Errc::config, group + " has no " + kind + ", which rank 0's file has");
       }
     }
   }
@@ -257,14 +261,15 @@ OptimizerState read_optimizer_files(const CheckpointFiles& files) {
     if (rank == 0) {
       file.read_common(state);
     } else if (file.stage_number() != state.stage) {
-      throw Error(Errc::config, path.string() + ": is of ZeRO stage " +
-                                    std::to_string(file.stage_number()) + ", and rank 0's of " +
-                                    std::to_string(state.stage));
+      throw Error(Errc::config, path.string() + ": has ZeRO stage " +
+                                    std::to_string(file.stage_number()) +
+                                    ", but rank 0's file has " + std::to_string(state.stage));
     }
     if (file.partitions() != static_cast<std::int64_t>(files.optimizers.size())) {
       throw Error(Errc::config, path.string() + ": was saved by " +
-                                    std::to_string(file.partitions()) + " ranks, and files of " +
-                                    std::to_string(files.optimizers.size()) + " are there");
+                                    std::to_string(file.partitions()) +
+                                    " ranks, but there are files of " +
+                                    std::to_string(files.optimizers.size()));
     }
     state.ranks.push_back(file.flats(state));
     check_alike(state, rank, path.string());

@@ -10,6 +10,9 @@
 #include <map>
 #include <set>
 
+// Reads a DeepSpeed checkpoint without copying elements: every parameter becomes a list of pieces
+// of the ranks' flat arrays. The model states tell names and shapes, the optimizer states the flat
+// arrays; flat_layout maps one to the other. docs/formats/deepspeed.md describes the files.
 namespace acc::checkpoint::deepspeed {
 
 namespace fs = std::filesystem;
@@ -27,16 +30,16 @@ FlatSizes sizes_of(const OptimizerState& state) {
   return sizes;
 }
 
-/// Enters a checkpoint's tensors into a catalog.
+/// Adds a checkpoint's tensors to a catalog.
 class CatalogBuilder {
  public:
   CatalogBuilder(const CheckpointFiles& files, const ModuleStates& module, Catalog& catalog)
       : files_(files), module_(module), catalog_(catalog), records_(catalog) {}
 
-  /// Masters and moments.
+  /// Adds master weights and moments.
   void add_trained(const OptimizerState& state);
   void add_frozen(int stage);
-  /// What of "module" is nowhere else: buffers, in stages 0 to 2 everything that has no fp32 form.
+  /// Adds what only "module" has: buffers, and in stages 0 to 2 everything without an fp32 form.
   void add_module(bool buffers_alone);
   void add_shared();
 
@@ -52,7 +55,7 @@ class CatalogBuilder {
     }
     catalog_.tensors.push_back(std::move(tensor));
   }
-  /// The same data under another name.
+  /// Adds the same data under another name.
   void push_alias(const std::string& name, std::size_t of) {
     StoredTensor alias = catalog_.tensors[of];
     alias.name = name;
@@ -63,11 +66,11 @@ class CatalogBuilder {
   const ModuleStates& module_;
   Catalog& catalog_;
   RecordTable records_;
-  std::vector<std::uint32_t> optimizer_files_;  ///< of every rank, in the catalog
-  std::map<std::string, std::size_t> names_;    ///< of parameters, in the catalog
+  std::vector<std::uint32_t> optimizer_files_;  ///< numbers in the catalog, by rank
+  std::map<std::string, std::size_t> names_;    ///< numbers in the catalog of parameters
 };
 
-/// Bytes of a run's box, from the array that `select(rank, flat)` gives.
+/// The array from which a run is read, as `select(rank, flat)` returns it.
 struct Source {
   std::uint32_t file;
   const torch::TensorRef* ref;
@@ -81,6 +84,7 @@ StoredTensor CatalogBuilder::assemble(const std::string& name, const std::string
   StoredTensor tensor{
       .name = name, .kind = kind, .stored_name = name, .shape = shape, .pieces = {}};
   for (const FlatRun& run : runs) {
+    // A run is contiguous in its flat array, and so are the boxes that it covers.
     const Source source = select(run.rank, run.flat);
     tensor.dtype = source.ref->dtype;
     tensor.stored_name = source.stored_name;
@@ -144,7 +148,7 @@ void CatalogBuilder::add_trained(const OptimizerState& state) {
   }
   if (module_.groups.size() != sizes.front().size()) {
     throw Error(Errc::config, where + " has " + std::to_string(module_.groups.size()) +
-                                  " groups, and the optimizer's files " +
+                                  " groups, but the optimizer's files have " +
                                   std::to_string(sizes.front().size()));
   }
   for (std::size_t flat = 0; flat < module_.groups.size(); ++flat) {
@@ -159,7 +163,7 @@ void CatalogBuilder::add_trained(const OptimizerState& state) {
   }
 }
 
-/// The fragment of that name; throws where there is none, or it has not the elements expected.
+/// Returns the fragment of that name. Throws if it is missing or has another number of elements.
 const torch::TensorRef& fragment(const std::map<std::string, const torch::TensorRef*>& fragments,
                                  const fs::path& path, const std::string& name,
                                  std::int64_t numel) {
@@ -169,8 +173,8 @@ const torch::TensorRef& fragment(const std::map<std::string, const torch::Tensor
                 path.string() + ": key 'frozen_param_fragments." + name + "' " +
                     (found == fragments.end()
                          ? "is missing"
-                         : "is of shape " + to_string(found->second->shape) + ", and " +
-                               std::to_string(numel) + " elements were expected"));
+                         : "has shape " + to_string(found->second->shape) + ", expected " +
+                               std::to_string(numel) + " elements"));
   }
   return *found->second;
 }
@@ -179,7 +183,7 @@ void CatalogBuilder::add_frozen(int stage) {
   if (module_.frozen.empty()) {
     return;
   }
-  // Whole in one file, or cut among all ranks' files.
+  // Stages 1 and 2 store frozen parameters whole in one file; stage 3 cuts them among all ranks.
   std::vector<ModuleStates> others;
   std::vector<const ModuleStates*> ranks = {&module_};
   if (stage == 3) {
@@ -221,7 +225,7 @@ void CatalogBuilder::add_module(bool buffers_alone) {
       aliases.insert(second);
     }
   }
-  // Names that share their bytes in "module" share their fp32 form too.
+  // Names that share their bytes in "module" are tied, so they share their fp32 form too.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> by_bytes;
   for (const auto& [name, ref] : module_.module) {
     if (const auto found = names_.find(name); found != names_.end() && ref.bytes.nbytes > 0) {
@@ -252,13 +256,13 @@ void CatalogBuilder::add_shared() {
   }
 }
 
-/// Groups of the optimizer with the names of what is in their flats.
+/// Returns the optimizer's groups, with the names of the parameters in their flat arrays.
 std::vector<StoredGroup> named_groups(const OptimizerState& state, const ModuleStates& module) {
   std::vector<StoredGroup> groups = state.groups;
   if (module.groups.size() != state.group_of.size()) {
     throw Error(Errc::config, module.path.string() + ": key 'param_shapes' has " +
                                   std::to_string(module.groups.size()) +
-                                  " groups, and the optimizer's files " +
+                                  " groups, but the optimizer's files have " +
                                   std::to_string(state.group_of.size()));
   }
   for (std::size_t flat = 0; flat < module.groups.size(); ++flat) {
@@ -269,6 +273,8 @@ std::vector<StoredGroup> named_groups(const OptimizerState& state, const ModuleS
   return groups;
 }
 
+// SGD has a momentum buffer, Adam two moments. AdamW is told from Adam by its decoupled weight
+// decay.
 std::string optimizer_of(const OptimizerState& state) {
   const auto has = [&state](const char* kind) {
     return std::ranges::any_of(state.ranks.front(),
@@ -317,18 +323,19 @@ void read_checkpoint(const fs::path& path, Catalog& catalog, TrainingState& trai
     throw Error(Errc::config, files.folder.string() + ": has " + files.module->filename().string() +
                                   " (stages 0 to 2) and " +
                                   files.rank_modules.front().filename().string() +
-                                  " (stage 3): two checkpoints lie over another");
+                                  " (stage 3): two checkpoints were saved over each other");
   }
   const ModuleStates module =
       read_module_states(files.module ? *files.module : files.rank_modules.front());
   provenance.writer = module.writer;
+  // global_steps counts attempts; those that an overflow skipped did not update anything.
   training.step = std::max<std::int64_t>(module.global_steps - module.skipped_steps, 0);
   training.skipped_steps = module.skipped_steps;
   training.buffers = module.buffers;
   CatalogBuilder builder(files, module, catalog);
   if (!files.optimizers.empty()) {
     if (!module.has_zero) {
-      throw Error(Errc::config, module.path.string() + ": key 'param_shapes' is missing, and " +
+      throw Error(Errc::config, module.path.string() + ": key 'param_shapes' is missing, but " +
                                     files.optimizers.front().filename().string() +
                                     " holds flat groups");
     }

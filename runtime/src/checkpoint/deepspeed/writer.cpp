@@ -13,9 +13,12 @@ namespace acc::checkpoint::deepspeed {
 
 namespace fs = std::filesystem;
 
+// Writes what DeepSpeed reads back: its merge script zero_to_fp32.py, and its engine in a run of
+// the same stage and world size. Keys that neither of them reads are left out or empty. Each rank's
+// file is written on its own, so that memory stays bounded by one buffer.
 namespace {
 
-/// The DeepSpeed whose files these are like.
+/// The version of DeepSpeed whose files are imitated.
 constexpr const char* kVersion = "0.19.8";
 
 /// Writes the files of one tag.
@@ -81,6 +84,7 @@ void push_shape(pickle::Writer& pickle, const Shape& shape) {
   pickle.end_tuple().end_tuple().reduce();
 }
 
+// The order of the dict is the order of the parameters in the flat array.
 void push_shapes(pickle::Writer& pickle, const std::vector<const StoredTensor*>& tensors) {
   pickle.begin_ordered_dict();
   for (const StoredTensor* tensor : tensors) {
@@ -94,7 +98,8 @@ FlatParts whole_tensor(const StoredTensor& tensor) {
   return {{&tensor, 0, checkpoint::numel_of(tensor.shape)}};
 }
 
-/// What loads takes as an object that trains on, and reads as an object with these attributes.
+/// Pushes the loss scaler: for torch.load an object of DeepSpeed's class, for our reader an object
+/// with these attributes.
 void TagWriter::push_loss_scaler(pickle::Writer& pickle) const {
   const std::map<std::string, double>& state = training_.loss_scaler;
   const auto value = [&state](const char* name, double otherwise) {
@@ -128,7 +133,7 @@ void TagWriter::push_loss_scaler(pickle::Writer& pickle) const {
   pickle.end_dict().build();
 }
 
-/// As the optimizer has it, its one parameter being the flat.
+/// Pushes a parameter group as the base optimizer has it. Its only parameter is the flat array.
 void TagWriter::push_group(pickle::Writer& pickle, std::size_t index) const {
   const StoredGroup& group = plan_.groups[index].stored;
   pickle.begin_dict();
@@ -146,6 +151,7 @@ void TagWriter::push_group(pickle::Writer& pickle, std::size_t index) const {
   pickle.end_dict();
 }
 
+// A parameter's step is stored once per flat array; SGD has none.
 void TagWriter::push_base_state(ArchiveBuilder& out, int rank) const {
   pickle::Writer& pickle = out.pickle();
   pickle.begin_dict().text("state").begin_dict();
@@ -176,7 +182,7 @@ void TagWriter::push_masters(ArchiveBuilder& out, int rank) const {
   out.pickle().end_list();
 }
 
-/// What stages 1 and 2 say of their flats.
+/// Pushes the keys by which stages 1 and 2 describe their flat arrays.
 void TagWriter::push_layout(pickle::Writer& pickle, int rank) const {
   pickle.text("group_paddings").begin_list();
   for (const ExportGroup& group : plan_.groups) {
@@ -225,7 +231,7 @@ void TagWriter::write_optimizer(int rank) const {
   out.write(folder_ / ("zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00_optim_states.pt"));
 }
 
-/// In fp32, which every run's dtype can be rounded from as its own masters are.
+/// Pushes all weights in fp32. A run of any dtype can round them, as it rounds its master weights.
 void TagWriter::push_whole_module(ArchiveBuilder& out) const {
   struct Storage {
     int number;
@@ -255,7 +261,7 @@ void TagWriter::push_whole_module(ArchiveBuilder& out) const {
   }
 }
 
-/// Stage 3's module is empty but for the buffers.
+/// Pushes the module of stage 3: empty tensors for parameters, and the buffers.
 void TagWriter::push_placeholders(ArchiveBuilder& out) const {
   int storage = -1;
   const auto push = [&](const std::string& name) {
@@ -283,6 +289,7 @@ void TagWriter::push_placeholders(ArchiveBuilder& out) const {
   }
 }
 
+// Frozen parameters are stored whole in stages 1 and 2, and as this rank's part in stage 3.
 void TagWriter::push_fragments(ArchiveBuilder& out, int rank) const {
   out.pickle().begin_ordered_dict();
   for (const StoredTensor* tensor : plan_.frozen) {
@@ -298,6 +305,7 @@ void TagWriter::push_fragments(ArchiveBuilder& out, int rank) const {
   out.pickle().end_ordered_dict();
 }
 
+// global_steps counts skipped steps, our step does not.
 void TagWriter::push_counts(pickle::Writer& pickle) const {
   pickle.text("skipped_steps").integer(training_.skipped_steps);
   pickle.text("global_steps").integer(training_.step.value_or(0) + training_.skipped_steps);
@@ -305,6 +313,7 @@ void TagWriter::push_counts(pickle::Writer& pickle) const {
   pickle.text("mp_world_size").integer(1);
 }
 
+// Keys that DeepSpeed's loader expects are present even if they are empty.
 void TagWriter::write_module(int rank) const {
   ArchiveBuilder out(reader_);
   pickle::Writer& pickle = out.pickle();
@@ -341,6 +350,8 @@ void TagWriter::write_module(int rank) const {
 
 }  // namespace
 
+// `latest` is written last, so that a crash leaves a folder without it. The caller's folder is not
+// yet visible under its name anyway.
 void write_checkpoint(const fs::path& folder, const Catalog& catalog, TensorReader& reader,
                       const TrainingState& training, const ExportOptions& options) {
   const std::string tag =

@@ -16,6 +16,23 @@
 #include <utility>
 #include <vector>
 
+// How a folder is replaced, and what a crash at each point leaves (D is the target):
+//
+//  1. All processes write their files below "D.acc-tmp.ID" and fsync each file. A crash leaves that
+//     folder next to the old D. The next `begin` removes it.
+//  2. The committing process fsyncs every folder in the temporary one and then that folder itself,
+//     so that all names in it are on disk before it gets the name of the target.
+//  3. renameat2(RENAME_EXCHANGE) swaps the temporary folder and D in one step. Before it, D is the
+//     old checkpoint; after it, D is the new one. No state between the two exists.
+//  4. fsync of the parent folder makes the swap survive a crash of the machine.
+//  5. The old content, now under the temporary name, is renamed to "D.acc-tmp.removed" and then
+//     deleted. A crash leaves a part of it under that name. The next `begin` deletes the rest.
+//
+// Two variants of step 3 exist. If there is no D yet, or must not be one (`Existing::refuse`), it
+// is a plain rename. If the file system cannot exchange folders, `replace_in_steps` renames the
+// temporary folder to "D.acc-new", fsyncs the parent, moves D away, and renames "D.acc-new" to D.
+// From the first of these renames on, "D.acc-new" is the newest complete checkpoint. `current`
+// prefers it, and the next `begin` completes the renames.
 namespace acc::checkpoint {
 
 namespace fs = std::filesystem;
@@ -25,7 +42,7 @@ namespace {
 constexpr const char* kTemporary = ".acc-tmp.";
 constexpr const char* kRemoved = ".acc-tmp.removed";
 
-// Absolute, without links and without a slash at the end.
+// Returns the path as absolute, without symbolic links and without a slash at the end.
 fs::path resolved(const fs::path& path) {
   std::error_code error;
   fs::path result = fs::weakly_canonical(fs::absolute(path), error);
@@ -35,12 +52,12 @@ fs::path resolved(const fs::path& path) {
   return result.has_filename() ? result : result.parent_path();
 }
 
-// Also a link that leads nowhere.
+// True if anything has this name, including a symbolic link that leads nowhere.
 bool is_there(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
   if (error && status.type() != fs::file_type::not_found) {
-    throw file_error("look at", path, error.value());
+    throw file_error("access", path, error.value());
   }
   return fs::exists(status);
 }
@@ -50,7 +67,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, ignored);
 }
 
-// Does not follow links.
+// Lists a folder (recursively with recursive_directory_iterator). Does not follow symbolic links.
 template <typename Iterator>
 std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
   std::error_code error;
@@ -75,7 +92,9 @@ void rename_folder(const fs::path& from, const fs::path& to) {
   }
 }
 
-// Goes on after a file that cannot be removed: a checkpoint is large, and its rest takes room.
+// Deletes a folder and all in it, children before parents. Continues after a file that cannot be
+// deleted, because a checkpoint is large and its other files still take space. Throws the first
+// failure at the end. ENOENT is no failure: another process may delete the same leftovers.
 void clear_away(const fs::path& folder) {
   std::vector<fs::directory_entry> entries = {fs::directory_entry(folder)};
   if (is_real_folder(entries[0])) {
@@ -97,8 +116,8 @@ void clear_away(const fs::path& folder) {
   }
 }
 
-// A free name for what is to be removed, beside the target that `folder` is or was a temporary form
-// of. Another removal may have left the first such name.
+// Returns an unused name for a folder that is about to be deleted: "<target>.acc-tmp.removed", with
+// a number appended if the leftovers of an earlier removal have that name.
 fs::path name_for_removal(const fs::path& folder) {
   const std::string name = folder.filename().string();
   const fs::path removed =
@@ -110,7 +129,8 @@ fs::path name_for_removal(const fs::path& folder) {
   return result;
 }
 
-// Of several processes that make the same folder at once, all succeed. Tells which made it.
+// Creates a folder unless it exists, so that several processes may create the same one at once.
+// Returns true if this process created it.
 bool make_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0777) == 0) {
     return true;
@@ -122,7 +142,8 @@ bool make_folder(const fs::path& folder) {
   return false;
 }
 
-// Their names survive a crash of the machine: what is put into them does.
+// Creates the missing parent folders and fsyncs the folder above each new one. Without the fsync a
+// crash of the machine could lose a parent, and with it the checkpoint.
 void make_parents(const fs::path& folder) {
   fs::path path;
   for (const fs::path& part : folder) {
@@ -133,12 +154,12 @@ void make_parents(const fs::path& folder) {
   }
 }
 
-// What is mounted there cannot be exchanged for a folder beside it.
+// Refuses a folder that is a mount point: rename and exchange do not work across file systems.
 void check_not_mounted(const fs::path& folder) {
   struct stat own {};
   struct stat parent {};
   if (::stat(folder.c_str(), &own) != 0 || ::stat(folder_of(folder).c_str(), &parent) != 0) {
-    throw file_error("look at", folder, errno);
+    throw file_error("access", folder, errno);
   }
   if (own.st_dev != parent.st_dev) {
     throw Error(Errc::config, "cannot replace " + folder.string() +
@@ -146,6 +167,7 @@ void check_not_mounted(const fs::path& folder) {
   }
 }
 
+// Flushes the names in a folder and its subfolders. The files in them are flushed by their writers.
 void sync_folders(const fs::path& top) {
   for (const auto& entry : entries_of<fs::recursive_directory_iterator>(top)) {
     if (is_real_folder(entry)) {
@@ -170,6 +192,8 @@ void remove_at_once(const fs::path& folder) {
     return clear_away(removed);
   }
   const int reason = errno;
+  // A folder that has its temporary name is not taken for a checkpoint, so it can be deleted in
+  // place. Any other folder must lose its name first.
   if (name.find(kTemporary) == std::string::npos) {
     throw file_error("rename " + folder.string() + " to", removed, reason);
   }
@@ -187,19 +211,20 @@ AtomicFolder::AtomicFolder(const fs::path& target, std::function<bool(const std:
 void AtomicFolder::check_ours(const fs::path& folder) const {
   if (!is_folder(folder)) {
     throw Error(Errc::config,
-                "cannot write the folder " + folder.string() + ": a file of that name is there");
+                "cannot write the folder " + folder.string() + ": a file with that name exists");
   }
   for (const auto& entry : entries_of<fs::recursive_directory_iterator>(folder)) {
     const std::string path = entry.path().lexically_relative(folder).generic_string();
     if (!is_real_folder(entry) && !is_ours_(path)) {
       throw Error(Errc::config, "will not replace " + folder.string() + ": it holds '" + path +
-                                    "', which is no part of a checkpoint; choose another folder");
+                                    "', which is not part of a checkpoint; choose another folder");
     }
   }
 }
 
-// Away from its name first: of a process that wakes up over it, the commit must fail rather than
-// exchange the target for half a folder.
+// Deletes a folder, or warns. The folder loses its name first. Otherwise a process that was
+// suspended and wakes up during the deletion could commit, and exchange the target for half a
+// folder.
 void AtomicFolder::discard(const fs::path& folder) const {
   try {
     if (is_there(folder)) {
@@ -207,11 +232,12 @@ void AtomicFolder::discard(const fs::path& folder) const {
       remove_at_once(folder);
     }
   } catch (const Error& error) {
-    logger("runtime")->warn("{}; it stays, and the next save to {} tries again", error.what(),
-                            target_.string());
+    logger("runtime")->warn("{}; it stays on disk, and the next save to {} tries again",
+                            error.what(), target_.string());
   }
 }
 
+// Deletes temporary folders of earlier attempts (any id but this one's) and unfinished removals.
 void AtomicFolder::remove_predecessors() const {
   const fs::path parent = folder_of(target_);
   if (!is_there(parent)) {
@@ -241,13 +267,16 @@ void AtomicFolder::make(const std::vector<std::string>& folders) {
   }
 }
 
+// Leftovers of a failed removal are found by the next `begin`.
 void AtomicFolder::abandon() noexcept {
   try {
     clear_away(temporary_);
-  } catch (const std::exception&) {  // the next save tries again
+  } catch (const std::exception&) {
   }
 }
 
+// Steps that a predecessor did not reach come first: "D.acc-new" is newer than D and must not be
+// treated as a leftover.
 void AtomicFolder::begin() {
   if (is_there(new_)) {
     check_ours(new_);
@@ -263,8 +292,8 @@ void AtomicFolder::begin() {
 Error AtomicFolder::taken_over() const {
   return {Errc::config,
           "cannot write the folder " + target_.string() + ": " + temporary_.string() +
-              " is gone: another job saves to the same folder, or a later attempt of this job; "
-              "give each job a folder of its own"};
+              " is gone: another job saves to the same folder (or a later attempt of this job); "
+              "give each job its own folder"};
 }
 
 void AtomicFolder::check_there() const {
@@ -284,7 +313,8 @@ void AtomicFolder::commit() {
     rename_folder(temporary_, target_);
   } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(),
                          RENAME_EXCHANGE) != 0) {
-    // EXDEV: the target is of the lower layer of an overlayfs.
+    // EINVAL or ENOSYS: the file system or kernel has no RENAME_EXCHANGE. EXDEV: the target is in
+    // the lower layer of an overlayfs.
     if (errno != EINVAL && errno != ENOSYS && errno != EXDEV) {
       throw file_error("exchange " + temporary_.string() + " with", target_, errno);
     }
@@ -294,20 +324,22 @@ void AtomicFolder::commit() {
   discard(temporary_);
 }
 
+// Renames the temporary folder to a target that must not exist. rename(2) itself is the check: it
+// fails for a folder that is not empty, so that no time passes between check and rename.
 void AtomicFolder::name_new() const {
   if (::rename(temporary_.c_str(), target_.c_str()) == 0) {
     return;
   }
   if (errno == ENOTEMPTY || errno == EEXIST) {
     throw Error(Errc::config, target_.string() +
-                                  " has appeared while it was saved here: another job saves to the "
-                                  "same series; give each job a folder of its own");
+                                  " appeared during this save: another job saves to the "
+                                  "same series; give each job its own folder");
   }
   throw file_error("rename " + temporary_.string() + " to", target_, errno);
 }
 
-// For file systems that cannot exchange the two. From the first step on `new_` is the checkpoint,
-// which `current` and `begin` know to look for; the target may be half removed.
+// Replacement on file systems that cannot exchange two folders. From the first rename on, `new_` is
+// the newest checkpoint. `current` and `begin` look for it, because the target may be half removed.
 void AtomicFolder::replace_in_steps() const {
   rename_folder(temporary_, new_);
   sync_folder(folder_of(target_));
@@ -315,11 +347,13 @@ void AtomicFolder::replace_in_steps() const {
     put_new_in_place();
   } catch (const Error& error) {
     throw Error(Errc::config, std::string(error.what()) + "; the new checkpoint is complete in " +
-                                  new_.string() + ", which acclaunch reads in place of " +
+                                  new_.string() + ", which acclaunch reads instead of " +
                                   target_.string());
   }
 }
 
+// Moves the old target away and renames "D.acc-new" to D. Repeating it after a crash is safe: a
+// target that is already away is skipped.
 void AtomicFolder::put_new_in_place() const {
   const fs::path removed = name_for_removal(target_);
   if (is_there(target_)) {
@@ -328,6 +362,7 @@ void AtomicFolder::put_new_in_place() const {
       if (errno != EXDEV) {
         throw file_error("rename " + target_.string() + " to", removed, errno);
       }
+      // A folder of an overlayfs's lower layer cannot be renamed. It is deleted in place.
       clear_away(target_);
     }
   }

@@ -8,24 +8,27 @@
 #include <string>
 #include <vector>
 
-/// A folder that is complete or absent, also when it replaces an older one: it is filled under the
-/// name "<target>.acc-tmp.<id>" and then exchanged with the target in one step. Any number of
-/// processes on any machines fills it at once; one of them begins and commits.
+/// A folder that is either complete or absent, also when it replaces an older one. It is filled
+/// under the name "<target>.acc-tmp.<id>" and then exchanged with the target in one step. Any
+/// number of processes on any machines may fill it at once. One of them calls `begin` and `commit`.
+/// The file atomic_folder.cpp describes each step and what a crash leaves.
 namespace acc::checkpoint {
 
-/// The action of a commit where the target is already there.
+/// Action of a commit if the target already exists.
 enum class Existing {
   replace,
-  refuse,  ///< the target is new: a folder of that name can only be another job's
+  refuse,  ///< the target is new: only another job can have made a folder with that name
 };
 
 class AtomicFolder {
  public:
-  /// `is_ours` tells whether a file, by its path in the folder ("optimizer_0/.metadata"), may lie
-  /// in such a folder: a folder with any other is never replaced or removed. Links in `target` are
-  /// followed. `id`: of this attempt to fill it and of no other, the same in all its processes, so
-  /// that one that was given up for dead and wakes up (a machine that hung) finds its own temporary
-  /// folder gone, instead of writing into its successor's.
+  /// `is_ours` returns true if a file, given by its path in the folder ("optimizer_0/.metadata"),
+  /// may be part of such a folder. A folder with any other file is never replaced or removed.
+  /// Symbolic links in `target` are followed.
+  ///
+  /// `id` identifies this attempt to fill the folder: the same in all its processes, and different
+  /// in every other attempt. A process that was given up as dead and wakes up later (on a machine
+  /// that hung) then finds its temporary folder gone, and does not write into its successor's.
   AtomicFolder(const std::filesystem::path& target,
                std::function<bool(const std::string& path)> is_ours, std::uint32_t id = 0,
                Existing existing = Existing::replace);
@@ -33,27 +36,27 @@ class AtomicFolder {
   [[nodiscard]] const std::filesystem::path& target() const noexcept { return target_; }
   [[nodiscard]] const std::filesystem::path& temporary() const noexcept { return temporary_; }
 
-  /// Every process, in any order: makes the temporary folder, and folders in it, unless another
-  /// did. Throws Error(config) where this object made it earlier and it is gone since: another
-  /// attempt has taken over.
+  /// Called by every process, in any order. Creates the temporary folder, and `folders` in it,
+  /// unless another process has. Throws Error(config) if this object created the temporary folder
+  /// earlier and it is gone: another attempt has taken over.
   void make(const std::vector<std::string>& folders = {});
-  /// The process that will commit, at any time before that: completes the replacement that a
-  /// predecessor was killed in, removes what other predecessors left. Throws Error(config) where
-  /// the target holds files that are not ours, or is where a file system is mounted. What cannot be
-  /// removed is a warning, and the next attempt tries again.
+  /// Called by the process that will commit, at any time before it does. Completes the replacement
+  /// in which a predecessor was killed, and removes what other predecessors left. Throws
+  /// Error(config) if the target holds files that are not ours, or is a mount point. Leftovers that
+  /// cannot be removed cause a warning, and the next attempt tries again.
   void begin();
-  /// Throws Error(config) where the temporary folder was made and is gone: another job, or a later
+  /// Throws Error(config) if the temporary folder was made and is gone: another job, or a later
   /// attempt of this one, has taken the target over.
   void check_there() const;
-  /// After all have filled it: flushes its folders, exchanges, removes the older folder (a warning
-  /// where that fails). On a file system that cannot exchange the two, the new folder is
-  /// "<target>.acc-new" until the older one is out of its way; a failure on the way throws
-  /// Error(config) and leaves it there, complete.
+  /// Called after all processes have filled the folder. Flushes its subfolders, exchanges it with
+  /// the target, and removes the older folder (a failure to do so is a warning). On a file system
+  /// that cannot exchange folders, the new one is "<target>.acc-new" until the older one is out of
+  /// its way. A failure on the way throws Error(config) and leaves "<target>.acc-new" complete.
   void commit();
-  /// After all have stopped: removes the temporary folder.
+  /// Removes the temporary folder. Called after all processes have stopped writing.
   void abandon() noexcept;
-  /// Path of the complete folder: the target, or its newer form "<target>.acc-new" where a commit
-  /// was killed on a file system that cannot exchange folders.
+  /// Returns the path of the complete folder: the target, or its newer form "<target>.acc-new" if a
+  /// commit was killed on a file system that cannot exchange folders.
   [[nodiscard]] std::filesystem::path current() const;
 
  private:
@@ -71,10 +74,11 @@ class AtomicFolder {
   bool made_ = false;
 };
 
-/// Removes a folder and all in it; nothing where there is none. It is gone under its name from the
-/// first moment on: a kill on the way leaves "<path>.acc-tmp.removed", which the next AtomicFolder
-/// of that name or commit to its SeriesFolder removes. Throws Error(config) with the first reason:
-/// where the folder cannot lose its name it stays whole, else all of it that can be removed is.
+/// Removes a folder and all in it; does nothing if it does not exist. The folder loses its name
+/// first, so that a crash on the way leaves "<path>.acc-tmp.removed", which the next AtomicFolder
+/// with that target or the next commit to its SeriesFolder removes. Throws Error(config) with the
+/// first reason. If the folder cannot be renamed, it stays whole; otherwise as much of it as
+/// possible is deleted.
 void remove_at_once(const std::filesystem::path& folder);
 
 }  // namespace acc::checkpoint

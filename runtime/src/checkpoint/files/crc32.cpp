@@ -3,6 +3,8 @@
 #include <isa-l/crc.h>
 #include <zlib.h>
 
+// ISA-L uses the processor's carry-less multiplication. zlib has the function that combines two
+// checksums, which ISA-L lacks.
 namespace acc::checkpoint {
 
 std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> bytes) noexcept {

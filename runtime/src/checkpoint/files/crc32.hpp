@@ -6,10 +6,12 @@
 
 namespace acc::checkpoint {
 
-/// CRC-32 of zip and gzip (reflected 0x04C11DB7), going on from `crc` (0 at first). ISA-L's.
+/// Returns the CRC-32 of zip and gzip (reflected polynomial 0x04C11DB7) of the bytes, continued
+/// from `crc` (0 for the first bytes). Computed by ISA-L.
 std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> bytes) noexcept;
 
-/// Of two pieces in a row, from the CRC-32 of each and the bytes of the second. zlib's.
+/// Returns the CRC-32 of two consecutive pieces, given the CRC-32 of each and the length of the
+/// second. O(log second_nbytes), computed by zlib.
 std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second,
                             std::uint64_t second_nbytes) noexcept;
 

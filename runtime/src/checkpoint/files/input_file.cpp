@@ -26,7 +26,8 @@ Error truncated(const std::filesystem::path& path, std::uint64_t expected, std::
 }  // namespace
 
 InputFile::InputFile(std::filesystem::path path)
-    // Non-blocking: opening a pipe would otherwise wait for its writer.
+    // O_NONBLOCK: opening a named pipe would otherwise wait for its writer. It has no effect on
+    // regular files.
     : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   struct stat status {};
   if (!fd_ || ::fstat(fd_.get(), &status) != 0) {
@@ -38,6 +39,7 @@ InputFile::InputFile(std::filesystem::path path)
   nbytes_ = static_cast<std::uint64_t>(status.st_size);
 }
 
+// pread may return fewer bytes than asked for, and 0 if the file was truncated after it was opened.
 void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   const std::uint64_t end = offset + out.size();
   if (end < offset || end > nbytes_) {
@@ -49,7 +51,7 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
     if (count < 0 && errno != EINTR) {
       throw file_error("read", path_, errno);
     }
-    if (count == 0) {  // cut since it was opened
+    if (count == 0) {  // the file was truncated after it was opened
       throw truncated(path_, end, end - out.size());
     }
     out = out.subspan(count > 0 ? static_cast<std::size_t>(count) : 0);

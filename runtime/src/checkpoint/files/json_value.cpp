@@ -14,6 +14,7 @@ namespace {
   throw Error(Errc::config, path.string() + ": " + what);
 }
 
+// JSON has no numbers for these. The names are those that Manifest writes.
 const std::map<std::string, double> kNotFinite = {
     {"inf", std::numeric_limits<double>::infinity()},
     {"-inf", -std::numeric_limits<double>::infinity()},
@@ -53,7 +54,8 @@ std::string JsonValue::text() const {
 }
 
 std::int64_t JsonValue::integer(std::int64_t least, std::int64_t most) const {
-  // The parser's integers below 2^63 are signed or not; what has no 64 bits it takes for a float.
+  // nlohmann::json keeps integers from 2^63 on as unsigned, and integers that do not fit in 64 bits
+  // as floating point. Both are out of every range here.
   const bool fits = value_.is_number_integer() &&
                     (!value_.is_number_unsigned() ||
                      value_.get<std::uint64_t>() <= static_cast<std::uint64_t>(most));
@@ -92,6 +94,7 @@ std::string JsonValue::object() const {
   return expect(value_.is_object(), "an object").dump();
 }
 
+// A message shows the beginning of the found value. Bytes that are not UTF-8 are replaced.
 const json& JsonValue::expect(bool right, const std::string& expected) const {
   if (!right) {
     constexpr std::size_t kShown = 60;

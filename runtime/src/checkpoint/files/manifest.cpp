@@ -13,6 +13,9 @@
 #include <set>
 #include <span>
 
+// The file is JSON with a fixed first line, `{"crc32": "XXXXXXXX",`. The checksum covers all bytes
+// after that line, so that a reader can check the text before it parses it. See
+// docs/formats/acclaunch.md.
 namespace acc::checkpoint {
 
 namespace fs = std::filesystem;
@@ -21,10 +24,12 @@ namespace {
 
 using nlohmann::json;
 
+// Raised when a reader of this version could not understand the file.
 constexpr std::int64_t kVersion = 1;
+// Deepest nesting that is parsed. Our files need fewer levels.
 constexpr int kMaxDepth = 16;
 
-// The first line of the file, which is that of the checksum of the others.
+// Parts of the first line, which holds the checksum of all other lines.
 constexpr std::string_view kCrcBegin = "{\"crc32\": \"";
 constexpr std::string_view kCrcEnd = "\",\n";
 constexpr std::size_t kCrcDigits = 8;
@@ -46,6 +51,7 @@ std::uint32_t crc_of(std::string_view text) {
   return crc32(0, std::as_bytes(std::span(text)));
 }
 
+// Returns a JSON number, or a string for values that JSON cannot express.
 json number(double value) {
   return std::isfinite(value) ? json(value)
                               : json(std::isnan(value) ? "nan"
@@ -98,7 +104,8 @@ json body_of(const Manifest& manifest) {
   };
 }
 
-// Each in a line of its own, however long, or a list of lists would be as long as it has numbers.
+// Writes one plan per line, however long the line is. With json::dump every number of the plans'
+// nested lists would get its own line.
 std::string lines_of(const std::map<std::string, std::string>& plans) {
   std::string text;
   for (const auto& [folder, plan] : plans) {
@@ -107,7 +114,8 @@ std::string lines_of(const std::map<std::string, std::string>& plans) {
   return "{" + text + "\n }";
 }
 
-// It must not lead out of the folder.
+// True if the path is relative and cannot lead out of the folder ("..", an absolute path, a NUL
+// byte).
 bool stays_inside(const std::string& text) {
   const fs::path path(text);
   return !text.empty() && text.find('\0') == std::string::npos && path.is_relative() &&
@@ -123,7 +131,7 @@ std::vector<Manifest::File> parse_files(const JsonValue& list) {
     Manifest::File& file = files.emplace_back();
     file.path = entry["path"].text();
     entry["path"].expect(stays_inside(file.path), "a path in the folder");
-    entry["path"].expect(paths.insert(file.path).second, "another path in every entry");
+    entry["path"].expect(paths.insert(file.path).second, "a different path in every entry");
     file.nbytes = static_cast<std::uint64_t>(entry["nbytes"].integer(0));
     if (entry.contains("crc32")) {
       file.crc32 = entry["crc32"].crc();
@@ -168,7 +176,7 @@ Manifest parse_body(const JsonValue& root) {
   return manifest;
 }
 
-// Any changed byte shows, also one that JSON would not mind.
+// Detects any changed byte, including one that leaves the JSON valid.
 void check_crc(std::string_view text, const fs::path& path) {
   const bool whole = text.size() > kFirstLine && text.starts_with(kCrcBegin) &&
                      text.substr(kCrcBegin.size() + kCrcDigits).starts_with(kCrcEnd);
@@ -192,8 +200,9 @@ std::string text_of(const fs::path& path) {
 }  // namespace
 
 std::string format_manifest(const Manifest& manifest) {
+  // dump(1) begins with "{\n". Both are replaced by the line with the checksum.
   try {
-    std::string body = body_of(manifest).dump(1).substr(2);  // without "{\n"
+    std::string body = body_of(manifest).dump(1).substr(2);
     if (!manifest.plans.empty()) {
       body.replace(body.size() - 2, 2, ",\n \"plans\": " + lines_of(manifest.plans) + "\n}");
     }
@@ -209,10 +218,10 @@ Manifest parse_manifest(std::string_view text, const fs::path& path) {
   check_crc(text, path);
   json root;
   try {
-    // Deeper than any of ours: what prints a value for a message would recurse as deep.
+    // The limit protects JsonValue::expect, which prints a value recursively for its message.
     root = json::parse(text, [&](int depth, json::parse_event_t, const json&) {
       if (depth > kMaxDepth) {
-        fail(path, "nested deeper than a manifest can be");
+        fail(path, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
       }
       return true;
     });
@@ -222,7 +231,7 @@ Manifest parse_manifest(std::string_view text, const fs::path& path) {
   const JsonValue value(root, path, "");
   const std::int64_t version = value["version"].integer(0);
   if (version != kVersion) {
-    fail(path, "is of version " + std::to_string(version) + ", this build reads version " +
+    fail(path, "has version " + std::to_string(version) + ", this build reads version " +
                    std::to_string(kVersion));
   }
   return parse_body(value);
@@ -250,6 +259,7 @@ void check_size(const Manifest::File& file, const fs::path& folder) {
   }
 }
 
+// The slash keeps "optimizer_1" from matching files of "optimizer_10".
 bool is_in(const Manifest::File& file, const std::string& part) {
   return file.path == part || file.path.starts_with(part + "/");
 }
@@ -266,7 +276,7 @@ void check_file(const Manifest& manifest, const fs::path& folder, const std::str
   const fs::path whole_path = folder / path;
   const auto listed = std::ranges::find(manifest.files, path, &Manifest::File::path);
   if (listed == manifest.files.end()) {
-    fail(whole_path, std::string("is no file that ") + kManifestFile + " lists");
+    fail(whole_path, std::string("is not listed in ") + kManifestFile);
   }
   if (!listed->crc32) {
     return;

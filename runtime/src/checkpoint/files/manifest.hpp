@@ -11,25 +11,25 @@
 
 namespace acc::checkpoint {
 
-/// What we add to a checkpoint folder that others would write too: acc_checkpoint.json, written
-/// last. It says that the folder is whole, by what to check its small files, and what other formats
-/// have no place for.
+/// Content of acc_checkpoint.json, the file that we add to a checkpoint folder in Accelerate's
+/// layout. It is written last. It states that the folder is complete, holds the checksums of the
+/// small files, and keeps what the other formats have no place for (docs/formats/acclaunch.md).
 struct Manifest {
   struct File {
-    std::string path;  ///< in the folder, with '/'
+    std::string path;  ///< relative to the folder, with '/'
     std::uint64_t nbytes = 0;
-    std::optional<std::uint32_t> crc32;  ///< absent: its content has checksums of its own
+    std::optional<std::uint32_t> crc32;  ///< absent: the file's content has its own checksums
   };
 
   std::string writer;      ///< "acclaunch 0.1.0"
   std::string state_dict;  ///< "SHARDED_STATE_DICT", …
-  std::string strategy;    ///< of the saving run, for messages
+  std::string strategy;    ///< sharding strategy of the run that saved, for messages
   int world_size = 1;
-  std::int64_t step = 0;  ///< of model 0, as what follows
+  std::int64_t step = 0;  ///< optimizer steps of model 0; the next three are model 0's too
   std::int64_t skipped_steps = 0;
   std::string optimizer;  ///< "adamw" or "sgd"
   std::map<std::string, double> loss_scaler;
-  /// The same of models 1, 2, ….
+  /// The same four values for models 1, 2, ….
   struct Training {
     std::int64_t step = 0;
     std::int64_t skipped_steps = 0;
@@ -39,36 +39,38 @@ struct Manifest {
     bool operator==(const Training&) const = default;
   };
   std::vector<Training> others = {};
-  std::map<std::string, std::string> aliases;  ///< second name of a tied tensor -> its name
-  /// How LOCAL_STATE_DICT's flat parameters are cut, so that other worlds can read them: JSON.
+  std::map<std::string, std::string> aliases;  ///< other name of a tied tensor -> its main name
+  /// How the flat parameters of LOCAL_STATE_DICT are cut, so that other worlds can read them. JSON,
+  /// as format_local_layout returns it; empty for other state-dict types.
   std::string local_layout;
-  /// By which plan a DCP folder was written ("optimizer_0"), so that nobody needs its `.metadata`:
-  /// JSON, as dcp::format_plan gives it.
+  /// For each DCP folder ("optimizer_0"), the plan by which it was written, so that our readers do
+  /// not need its `.metadata`. JSON, as dcp::format_plan returns it.
   std::map<std::string, std::string> plans;
-  std::vector<File> files;
+  std::vector<File> files;  ///< all files of the checkpoint but the manifest itself
 };
 
 inline constexpr const char* kManifestFile = "acc_checkpoint.json";
 
-/// With a checksum of its own.
+/// Returns the text of the file, with its own checksum in the first line. Throws Error(config) if a
+/// name is not UTF-8.
 std::string format_manifest(const Manifest& manifest);
-/// Throws Error(config) that begins with `path`: damaged, another version.
+/// Throws Error(config) that begins with `path` if the text is damaged or of another version.
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& path);
 
-/// Of a folder; nothing where it has none. Looks at no other file: of a save folder of 10,000 ranks
-/// nobody reads all.
+/// Reads the manifest of a folder. Returns nothing if the folder has none. Does not look at any
+/// other file: a save folder of 10,000 ranks has too many to check on every open.
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
 
-/// Whether a file is `part` ("optimizer_0", "scheduler.bin") or lies below it.
+/// True if a file is `part` ("optimizer_0", "scheduler.bin") or lies below it.
 bool is_in(const Manifest::File& file, const std::string& part);
-/// Throws Error(config) that names the file unless it is there in its size.
+/// Throws Error(config) with the file's path unless the file exists and has the listed size.
 void check_size(const Manifest::File& file, const std::filesystem::path& folder);
-/// The same of all files listed that are in `part`; empty: of all.
+/// Checks the sizes of all listed files in `part`, or of all files if `part` is empty.
 void check_sizes(const Manifest& manifest, const std::filesystem::path& folder,
                  const std::string& part = {});
 
-/// Throws Error(config) that names the file unless its bytes have the checksum that the manifest
-/// lists.
+/// Throws Error(config) with the file's path unless the file is listed and its bytes have the
+/// listed checksum (if there is one).
 void check_file(const Manifest& manifest, const std::filesystem::path& folder,
                 const std::string& path);
 

@@ -15,7 +15,7 @@ namespace acc::checkpoint {
 namespace fs = std::filesystem;
 
 MappedFile::MappedFile(const fs::path& path) {
-  // Non-blocking: opening a pipe would otherwise wait for its writer.
+  // O_NONBLOCK: opening a named pipe would otherwise wait for its writer.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) {
@@ -25,6 +25,7 @@ MappedFile::MappedFile(const fs::path& path) {
     throw Error(Errc::config, "cannot read " + path.string() + ": not a regular file");
   }
   size_ = static_cast<std::size_t>(status.st_size);
+  // mmap refuses a length of 0.
   if (size_ == 0) {
     return;
   }

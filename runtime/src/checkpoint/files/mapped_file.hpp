@@ -6,7 +6,8 @@
 
 namespace acc::checkpoint {
 
-/// A whole file mapped read-only.
+/// A whole regular file, mapped read-only for the lifetime of the object. Errors are Error(config).
+/// Reading pages beyond a file that was truncated later raises SIGBUS.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);

@@ -6,11 +6,13 @@
 
 namespace acc::checkpoint {
 
-/// Takes a file's name apart from the front: "zero_pp_rank_", 3, "_mp_rank_00_model_states.pt".
+/// Splits a file name from the front: "zero_pp_rank_", 3, "_mp_rank_00_model_states.pt".
 class NameParser {
  public:
   explicit NameParser(std::string_view name) noexcept : left_(name) {}
 
+  /// Removes `text` from the front of the rest. Returns false, and removes nothing, if it is not
+  /// there.
   [[nodiscard]] bool take(std::string_view text) noexcept {
     if (!left_.starts_with(text)) {
       return false;
@@ -18,7 +20,7 @@ class NameParser {
     left_.remove_prefix(text.size());
     return true;
   }
-  /// A number of at most nine digits.
+  /// Removes a decimal number of at most nine digits. Returns nothing if there is no digit.
   [[nodiscard]] std::optional<int> number() noexcept {
     int value = 0;
     std::size_t digits = 0;

@@ -23,14 +23,18 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Order of the steps of `committed`, after the checkpoint itself has its name: `latest` is
+// replaced, then leftovers are removed, then checkpoints beyond the limit. A crash between two of
+// them leaves one checkpoint too many, or `latest` with the name of the one before. Both are
+// harmless: `newest` accepts any complete checkpoint, and the next call removes the rest.
 constexpr const char* kLatest = "latest";
-constexpr const char* kLeftBehind = ".acc-tmp.";  // of a killed save or removal
+constexpr const char* kLeftBehind = ".acc-tmp.";  // in names that a killed save or removal left
 
 std::string name_of(std::int64_t number) {
   return "checkpoint_" + std::to_string(number);
 }
 
-// Of "checkpoint_<n>", written as name_of writes it.
+// Returns n of "checkpoint_<n>" if the name is exactly what name_of writes (no leading zeros).
 std::optional<std::int64_t> number_of(std::string_view name) {
   const std::string_view digits = name.substr(name.find('_') + 1);
   std::int64_t number = 0;
@@ -45,7 +49,8 @@ bool is_left_behind(std::string_view name) {
   return end != std::string_view::npos && number_of(name.substr(0, end)).has_value();
 }
 
-// Ours get their name when they are; Accelerate's have no manifest.
+// True if the checkpoint is complete. Ours get their name only when they are; Accelerate's have no
+// manifest, and count if their model is there.
 bool is_complete(const fs::path& checkpoint) {
   std::error_code ignored;
   return fs::is_regular_file(checkpoint / kManifestFile, ignored) ||
@@ -64,7 +69,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// By number.
+// Sorted by number.
 std::map<std::int64_t, fs::path> checkpoints_in(const fs::path& folder) {
   std::map<std::int64_t, fs::path> result;
   for (const std::string& name : names_in(folder)) {
@@ -75,15 +80,16 @@ std::map<std::int64_t, fs::path> checkpoints_in(const fs::path& folder) {
   return result;
 }
 
-// What `latest` holds, without the newline of one that was written by hand; "" where it is missing
-// or names none of the series.
+// Returns the content of `latest`, without the newline that a file written by hand may have.
+// Returns "" if the file is missing or does not name a checkpoint of the series.
 std::string named_by_latest(const fs::path& folder) {
   const fs::path path = folder / kLatest;
   std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) {  // some keep a link to a folder under that name
+  // Some programs keep a symbolic link to a folder under this name.
+  if (!fs::is_regular_file(path, ignored)) {
     return "";
   }
-  constexpr std::uint64_t kLongest = 64;  // more than the longest name, and a line's end
+  constexpr std::uint64_t kLongest = 64;  // longer than any name and a line end
   const InputFile file(path);
   std::string text(std::min(file.nbytes(), kLongest), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
@@ -134,6 +140,7 @@ std::vector<std::string> SeriesFolder::committed(const fs::path& path,
   if (!total_limit) {
     return failures;
   }
+  // The checkpoint just committed always stays, so the limit applies to the others plus one.
   auto checkpoints = checkpoints_in(folder_);
   std::erase_if(checkpoints, [&](const auto& each) {
     return each.second.filename() == name || !is_complete(each.second);

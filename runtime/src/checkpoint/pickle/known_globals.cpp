@@ -12,8 +12,9 @@ using Global = std::pair<std::string_view, std::string_view>;
 
 constexpr std::string_view kDcp = "torch.distributed.checkpoint.metadata";
 
-/// As found in files that torch 2.13, Accelerate 1.15 and DeepSpeed 0.19 wrote, and what the other
-/// versions of Python and numpy call the same.
+/// Globals found in files that torch 2.13, Accelerate 1.15 and DeepSpeed 0.19 wrote, and the names
+/// that other versions of Python and numpy use for the same objects. Adding a global is safe only
+/// if its object is plain data: readers interpret it, nothing calls it.
 constexpr auto kGlobals = std::to_array<Global>({
     {"_codecs", "encode"},
     {"collections", "Counter"},
@@ -58,10 +59,12 @@ constexpr auto kGlobals = std::to_array<Global>({
     {"torch.storage", "UntypedStorage"},
 });
 
-/// Types whose objects are plain data, in Python 3 and as protocol 2 calls them.
+/// Built-in types whose objects are plain data, for Python 3 ("builtins") and for protocol 2 of
+/// Python 2 ("__builtin__").
 constexpr auto kBuiltins =
     std::to_array<std::string_view>({"bool", "bytearray", "bytes", "complex", "dict", "float",
                                      "frozenset", "int", "list", "set", "str", "tuple"});
+/// Path classes of pathlib. Python 3.13 pickles them as pathlib._local.
 constexpr auto kPaths = std::to_array<std::string_view>(
     {"PosixPath", "PurePath", "PurePosixPath", "PureWindowsPath", "WindowsPath"});
 

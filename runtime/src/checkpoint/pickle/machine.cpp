@@ -6,13 +6,26 @@
 #include <limits>
 #include <utility>
 
+// The pickle machine: stack, marks and memo, and how values are built. The opcodes are in
+// reader.cpp.
+//
+// Bounds that make hostile input harmless:
+// - Nothing is recursive, so nesting costs no stack. Each value knows its depth; more than
+//   kMaxDepth is an error, so that users of a Document may recurse.
+// - Values are never circular. A container that was fetched from the memo (or duplicated) cannot be
+//   changed any more, because what is added could contain it.
+// - `expanded` counts the values that a traversal would visit. It is limited at the end, because a
+//   few bytes can describe an exponentially large tree of shared values.
+// - Memo ids are below the number of bytes, and every value costs at least one opcode, so that
+//   memory stays proportional to the input.
 namespace acc::checkpoint::pickle {
 namespace {
 
-/// Python's own pickler gives up at a few hundred levels.
+/// Largest nesting. Python's own pickler gives up at a few hundred levels.
 constexpr std::uint16_t kMaxDepth = 1000;
-/// A value may occur in many places, which costs a byte or two each and, nested, makes little bytes
-/// a tree without end. This many values for a byte no real state has.
+/// Limit of `expanded` at the root: kExpandedFree + kExpandedPerByte * bytes. A value may occur in
+/// many places, which costs a byte or two each. Nested, this makes a few bytes a tree of any size.
+/// Real state has far fewer values per byte.
 constexpr std::uint64_t kExpandedPerByte = 64, kExpandedFree = 1'000'000;
 
 }  // namespace
@@ -28,7 +41,7 @@ Machine::Machine(std::span<const std::byte> bytes, const std::string& where, con
 Document Machine::finish() {
   Value* root = pop();
   if (root->expanded > kExpandedFree + kExpandedPerByte * source_.nbytes()) {
-    fail("values that are used again and again would expand to " + std::to_string(root->expanded));
+    fail("repeated values would expand to " + std::to_string(root->expanded) + " values");
   }
   document_.set_root(*root);
   return std::move(document_);
@@ -59,6 +72,8 @@ void Machine::drop_mark() {
   marks_.pop_back();
 }
 
+// Small caches reuse the last value with the same hash. `.metadata` repeats the same integers,
+// strings and globals in every chunk.
 void Machine::integer(std::int64_t value) {
   const auto bits = static_cast<std::uint64_t>(value);
   Value*& last = integers_[(bits ^ bits >> 10) % integers_.size()];
@@ -76,6 +91,7 @@ void Machine::text(std::string_view value) {
   push(last);
 }
 
+// The length counts in `expanded`: a reader that copies a repeated string pays for each copy.
 Value& Machine::kept(Kind kind, std::string_view value) {
   Value& result = document_.add({.kind = kind, .text = document_.keep(value)});
   result.expanded += static_cast<std::uint32_t>(std::min<std::size_t>(
@@ -83,12 +99,15 @@ Value& Machine::kept(Kind kind, std::string_view value) {
   return result;
 }
 
+// Another value now refers to the same memory. Forgetting the capacity makes the next `extend` of
+// either value copy the items first.
 Value::Items Machine::shared(Value& value) {
   value.fetched = true;
   capacities_.erase(value.items.data());
   return value.items;
 }
 
+// Updates depth and expanded of a container to which items are added.
 void Machine::account(Value& to, std::span<Value* const> items) const {
   for (const Value* item : items) {
     if (item->depth >= kMaxDepth) {
@@ -97,7 +116,7 @@ void Machine::account(Value& to, std::span<Value* const> items) const {
     to.depth = std::max(to.depth, static_cast<std::uint16_t>(item->depth + 1));
     const std::uint64_t sum = std::uint64_t{to.expanded} + item->expanded;
     if (sum > std::numeric_limits<std::uint32_t>::max()) {
-      fail("values that are used again and again would expand to " + std::to_string(sum));
+      fail("repeated values would expand to " + std::to_string(sum) + " values");
     }
     to.expanded = static_cast<std::uint32_t>(sum);
   }
@@ -109,7 +128,7 @@ Value* Machine::composite(Kind kind, std::span<Value* const> items) {
   return &value;
 }
 
-/// With room for its state, which most have.
+/// Pushes an object with room for its state, which most objects get from BUILD.
 void Machine::push_object(Value* callable, Value* arguments, std::string_view name) {
   Value& value = document_.add({.kind = Kind::object, .name = name});
   const std::array items{callable, arguments};
@@ -122,8 +141,8 @@ void Machine::extend(Value& to, Value::Items& items, std::span<Value* const> mor
   if (more.empty()) {
     return;
   }
-  // What the memo gave out may be inside of what is added now. Python's pickler does this only for
-  // a value that contains itself.
+  // Items that are added now may contain this value, because the memo gave it out. Python's pickler
+  // emits this only for a value that contains itself.
   if (to.fetched) {
     fail("a value that contains itself");
   }
@@ -135,7 +154,8 @@ void Machine::extend(Value& to, Value::Items& items, std::span<Value* const> mor
     capacity = known != capacities_.end() ? known->second : items.size();
   }
   if (count > capacity) {
-    // The first time just as much as is needed: most values are filled at once.
+    // The first allocation is exact, because most containers are filled by one opcode. Later ones
+    // grow by powers of two.
     const std::size_t wanted = items.empty() ? count : std::bit_ceil(count);
     const auto grown = document_.keep(items, wanted);
     if (!items.empty()) {
@@ -163,6 +183,7 @@ void Machine::tuple_of(std::size_t count) {
   push(value);
 }
 
+// Resolves a global against the allow list. Nothing is imported: a global is a pair of names.
 void Machine::global(std::string_view module, std::string_view name) {
   const std::hash<std::string_view> hash;
   Value*& last = globals_[(hash(module) ^ 3 * hash(name)) % globals_.size()];
@@ -180,7 +201,7 @@ void Machine::global(std::string_view module, std::string_view name) {
 }
 
 void Machine::put(std::uint64_t id) {
-  // Writers number from 0, so that there cannot be more than bytes.
+  // Writers number the memo from 0, so an id cannot reach the number of bytes.
   if (id >= source_.nbytes()) {
     fail("memo id " + std::to_string(id) + " is out of range");
   }

@@ -15,7 +15,8 @@
 
 namespace acc::checkpoint::pickle {
 
-/// The stack machine that a pickle is a program for, without what would run anything.
+/// The stack machine for which a pickle is a program. It builds values and runs no code: REDUCE,
+/// NEWOBJ and BUILD only record what Python would call.
 class Machine {
  public:
   Machine(std::span<const std::byte> bytes, const std::string& where, const Allows& allows);
@@ -30,7 +31,7 @@ class Machine {
   static constexpr void add_texts(Handlers& on);
   static constexpr void add_containers(Handlers& on);
   static constexpr void add_objects(Handlers& on);
-  /// What is on the stack at STOP.
+  /// Returns the document whose root is the value on top of the stack. Called at STOP.
   Document finish();
   [[noreturn]] void fail(const std::string& what) const { source_.fail(what); }
 
@@ -38,9 +39,10 @@ class Machine {
   void push(Value* value) { stack_.push_back(value); }
   Value* pop();
   Value* top();
-  /// Items above the last mark; `drop_mark` takes both away.
+  /// Items above the last MARK. `drop_mark` removes the items and the MARK.
   std::span<Value* const> marked();
   void drop_mark();
+  /// Size of the stack at the last MARK. Opcodes that pop must not go below it.
   [[nodiscard]] std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
 
   // Values.
@@ -49,28 +51,31 @@ class Machine {
   void text(std::string_view value);
   void text_of(std::uint64_t nbytes) { text(source_.utf8(source_.take(nbytes))); }
   void bytes(std::string_view value) { push(&kept(Kind::bytes, value)); }
-  /// A value of these bytes, copied; long ones count for as many values as they take memory.
+  /// Adds a value with a copy of these bytes. A long one counts in `expanded` by its memory.
   Value& kept(Kind kind, std::string_view value);
-  /// The items, for another value to have too: whoever adds to them gets memory of its own.
+  /// Returns the items of a value so that another value can refer to them. Whichever of the two is
+  /// extended later gets its own memory first.
   Value::Items shared(Value& value);
   Value* composite(Kind kind, std::span<Value* const> items);
   void push_object(Value* callable, Value* arguments, std::string_view name);
   void push_marked(Kind kind);
   void tuple_of(std::size_t count);
-  /// The document's memory, which only this machine writes.
+  /// The document's memory as writable. Only this machine writes it.
   static const Value** own(Value::Items items) { return const_cast<const Value**>(items.data()); }
-  /// Appends to the items or entries of `to`.
+  /// Appends to `items`, which are the items or entries of `to`.
   void extend(Value& to, Value::Items& items, std::span<Value* const> more);
+  /// Adds the depth and the number of expanded values of `items` to those of `to`.
   void account(Value& to, std::span<Value* const> items) const;
   void global(std::string_view module, std::string_view name);
-  /// What a call of a plain-data type gives; null for other callables.
+  /// Returns the value for a call of a type whose objects are plain data (bytes, bytearray, set,
+  /// frozenset, _codecs.encode); null for other callables.
   Value* plain_data(const Value& callable, Value::Items arguments);
 
-  // The memo.
+  // The memo (PUT, MEMOIZE and GET).
   void put(std::uint64_t id);
   void get(std::uint64_t id);
 
-  // Opcodes with more than a line to them.
+  // Opcodes that need more than one line.
   void op_int();
   void op_long();
   void op_global() {
@@ -99,14 +104,14 @@ class Machine {
   const Allows& allows_;
   Document document_;
   std::vector<Value*> stack_;
-  std::vector<std::size_t> marks_;  ///< stack sizes
+  std::vector<std::size_t> marks_;  ///< sizes of the stack, one per open MARK
   std::vector<Value*> memo_;
-  /// Of items that grew more than once: room at this address.
+  /// Allocated length of item lists that grew more than once, by address.
   std::unordered_map<const void*, std::size_t> capacities_;
-  /// The last values of their kind: keys, offsets and sizes come again and again.
+  /// Caches of the last values of each kind, by hash: `.metadata` repeats keys, offsets and sizes.
   std::array<Value*, 1024> integers_{}, texts_{}, globals_{};
   Value *none_, *true_, *false_, *empty_tuple_;
-  std::uint64_t decoded_ = 0;  ///< bytes of texts that calls made bytes of
+  std::uint64_t decoded_ = 0;  ///< bytes made from strings by calls so far
   unsigned char opcode_ = 0;
 };
 

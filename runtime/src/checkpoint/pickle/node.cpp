@@ -16,6 +16,7 @@ void Node::fail(const std::string& expected) const {
                                 expected + ", and is " + value_->describe());
 }
 
+// OrderedDict and defaultdict are pickled as objects on which items are set.
 bool Node::is_dict() const noexcept {
   return value_->is(Value::Kind::dict) || value_->is_object_of("collections", "OrderedDict") ||
          value_->is_object_of("collections", "defaultdict");
@@ -30,10 +31,13 @@ bool Node::is_number() const noexcept {
          value_->is(Value::Kind::boolean);
 }
 
+// The path of keys grows with each step, so that a message shows the full way to the value.
 Node Node::child(const Value& value, std::string_view name) const {
   return {value, where_, key_.empty() ? std::string(name) : key_ + "." + std::string(name)};
 }
 
+// Objects are accepted too: the state of a pickled object is usually a dict (a loss scaler's
+// attributes).
 Node Node::at(std::string_view name) const {
   if (!is_dict() && !value_->is(Value::Kind::object)) {
     fail("a dict");
@@ -57,6 +61,8 @@ std::optional<Node> Node::find(std::string_view name) const {
   return child(*found, name);
 }
 
+// Optimizers that torch saved number their parameters, so integer keys are accepted and converted
+// to text.
 std::vector<std::pair<std::string, Node>> Node::entries() const {
   if (!is_dict()) {
     fail("a dict");
@@ -72,7 +78,7 @@ std::vector<std::pair<std::string, Node>> Node::entries() const {
       const std::string number = std::to_string(name.integer);
       result.emplace_back(number, child(*pairs[i + 1], number));
     } else {
-      fail("a dict whose keys are texts or integers, and has the key " + name.describe());
+      fail("a dict with string or integer keys (found the key " + name.describe() + ")");
     }
   }
   return result;
@@ -113,11 +119,12 @@ bool Node::boolean() const {
 
 std::string Node::text() const {
   if (!is_text()) {
-    fail("a text");
+    fail("a string");
   }
   return std::string(value_->text);
 }
 
+// Accepts torch.Size((2, 3)), which is pickled as a call with one tuple, and plain sequences.
 Shape Node::shape() const {
   const Value* sizes = value_;
   if (value_->is_object_of("torch", "Size") && value_->items.size() >= 2 &&

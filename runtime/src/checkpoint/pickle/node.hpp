@@ -12,42 +12,42 @@
 
 namespace acc::checkpoint::pickle {
 
-/// A value of a pickle and where it is, so that whoever takes it apart can say so: every fault
-/// throws Error(config) "<file>: key 'a.b' must be …, and is …". Cheap to copy; refers to a
-/// Document.
+/// A value of a pickle together with its place, for readers that take a pickle apart. Every fault
+/// throws Error(config) "<file>: key 'a.b' must be …, and is …". Cheap to copy. Refers to a
+/// Document, which must outlive it.
 class Node {
  public:
-  /// `where`: the file, and the entry in it.
+  /// `where`: the file, and the entry in it if there are several.
   Node(const Value& value, std::string where, std::string key = {});
 
   [[nodiscard]] const Value& value() const noexcept { return *value_; }
   [[nodiscard]] const std::string& key() const noexcept { return key_; }
-  /// "<file>: key 'a.b'"
+  /// Returns the beginning of a message: "<file>: key 'a.b'".
   [[nodiscard]] std::string where() const;
-  /// Throws: what it must be, and what it is.
+  /// Throws Error(config) that states what the value must be, and what it is.
   [[noreturn]] void fail(const std::string& expected) const;
 
   [[nodiscard]] bool is_none() const noexcept { return value_->is(Value::Kind::none); }
   [[nodiscard]] bool is_dict() const noexcept;
-  [[nodiscard]] bool is_list() const noexcept;  ///< or a tuple
+  [[nodiscard]] bool is_list() const noexcept;  ///< list or tuple
   [[nodiscard]] bool is_text() const noexcept { return value_->is(Value::Kind::text); }
-  [[nodiscard]] bool is_number() const noexcept;  ///< integer, real, boolean
+  [[nodiscard]] bool is_number() const noexcept;  ///< integer, real or boolean
 
-  /// Of a dict (or an object that is or holds one): a key that must be there.
+  /// Returns the value of a key that must exist, in a dict or an object that is or holds one.
   [[nodiscard]] Node at(std::string_view name) const;
-  /// A key that may be absent or None.
+  /// Returns the value of a key, or nothing if it is absent or None.
   [[nodiscard]] std::optional<Node> find(std::string_view name) const;
-  /// Keys and values of a dict in their order; keys are texts, or integers in decimal.
+  /// Keys and values of a dict in their order. Keys are strings, or integers as decimal text.
   [[nodiscard]] std::vector<std::pair<std::string, Node>> entries() const;
-  /// Of a list or a tuple.
+  /// Items of a list or tuple.
   [[nodiscard]] std::vector<Node> items() const;
 
   [[nodiscard]] std::int64_t integer() const;
-  /// Integers and booleans too.
+  /// Accepts integers and booleans too.
   [[nodiscard]] double real() const;
   [[nodiscard]] bool boolean() const;
   [[nodiscard]] std::string text() const;
-  /// A torch.Size, or a list or tuple of integers; checked by check_shape.
+  /// Returns a torch.Size, or a list or tuple of integers, after check_shape.
   [[nodiscard]] Shape shape() const;
 
  private:

@@ -4,8 +4,12 @@
 
 #include <array>
 
+// The opcodes of the pickle machine. `handlers` maps each opcode byte of protocols 0 to 5 to its
+// action; docs/formats/torch_save.md lists the opcodes that are accepted. All others are errors,
+// among them INST, OBJ, PERSID, EXT1, EXT2, EXT4 and the out-of-band buffers of protocol 5.
 namespace acc::checkpoint::pickle {
 
+// INT: protocol 0 writes booleans as "I00" and "I01".
 void Machine::op_int() {
   const std::string_view line = source_.line();
   if (line == "00" || line == "01") {
@@ -14,6 +18,7 @@ void Machine::op_int() {
   integer(source_.decimal(line));
 }
 
+// LONG: protocol 0 and 1 append an "L".
 void Machine::op_long() {
   std::string_view line = source_.line();
   if (line.ends_with('L')) {
@@ -26,25 +31,29 @@ void Machine::op_stack_global() {
   const Value* name = pop();
   const Value* module = pop();
   if (!name->is(Kind::text) || !module->is(Kind::text)) {
-    fail("a global named by " + module->describe() + " and " + name->describe());
+    fail("global named by " + module->describe() + " and " + name->describe() +
+         ", expected two strings");
   }
   global(module->text, name->text);
 }
 
+// Protocol 2 has no opcode for bytes. Python 3 writes them as _codecs.encode(text, "latin1"), and
+// sets as a call of set with a list. These calls are evaluated here, because their result is plain
+// data.
 Value* Machine::plain_data(const Value& callable, Value::Items arguments) {
   const bool builtin = callable.text == "builtins" || callable.text == "__builtin__";
   const Value* first = arguments.empty() ? nullptr : arguments[0];
   const bool from_text = arguments.size() == 2 && first->is(Kind::text);
   if ((callable.is_global("_codecs", "encode") || (builtin && callable.name == "bytearray")) &&
       from_text) {
-    // A text that is announced once may be used again and again.
+    // The limit covers a string that is stored once and decoded many times by way of the memo.
     decoded_ += first->text.size();
     if (decoded_ > source_.nbytes()) {
-      fail("more bytes made of texts than the file has");
+      fail("strings are decoded to more bytes than the file has");
     }
     std::string latin1;
     if (!latin1_of_utf8(first->text, latin1)) {
-      fail("bytes from text that is not latin1");
+      fail("bytes encoded as a string that is not Latin-1");
     }
     return &kept(Kind::bytes, latin1);
   }
@@ -65,20 +74,22 @@ Value* Machine::plain_data(const Value& callable, Value::Items arguments) {
   if (first == nullptr) {
     return &document_.add({.kind = Kind::set});
   }
+  // The set refers to the list's items without a copy.
   return &document_.add({.kind = Kind::set,
                          .depth = first->depth,
                          .expanded = first->expanded,
                          .items = shared(const_cast<Value&>(*first))});
 }
 
+// REDUCE: records a call of a global. Anything else on the stack cannot be a callable.
 void Machine::op_reduce() {
   Value* arguments = pop();
   Value* callable = pop();
   if (!callable->is(Kind::global)) {
-    fail("a call of " + callable->describe());
+    fail("cannot call " + callable->describe() + ", expected a global");
   }
   if (!arguments->is(Kind::tuple)) {
-    fail("a call with " + arguments->describe());
+    fail("call arguments must be a tuple, and are " + arguments->describe());
   }
   if (Value* plain = plain_data(*callable, arguments->items)) {
     return push(plain);
@@ -86,22 +97,24 @@ void Machine::op_reduce() {
   push_object(callable, arguments, "reduce");
 }
 
+// NEWOBJ: records cls.__new__(cls, *arguments).
 void Machine::op_new_object() {
   Value* arguments = pop();
   Value* type = pop();
   if (!type->is(Kind::global)) {
-    fail("an object of " + type->describe());
+    fail("cannot make an object of " + type->describe() + ", expected a class");
   }
   if (!arguments->is(Kind::tuple)) {
-    fail("an object with " + arguments->describe());
+    fail("arguments of a new object must be a tuple, and are " + arguments->describe());
   }
   push_object(type, arguments, "new");
 }
 
+// NEWOBJ_EX: as NEWOBJ, with keyword arguments, which become entries of the object.
 void Machine::op_new_object_ex() {
   Value* keywords = pop();
   if (!keywords->is(Kind::dict)) {
-    fail("keyword arguments in " + keywords->describe());
+    fail("keyword arguments must be a dict, and are " + keywords->describe());
   }
   op_new_object();
   Value* object = top();
@@ -109,14 +122,15 @@ void Machine::op_new_object_ex() {
   account(*object, std::array{keywords});
 }
 
+// BUILD: records the state of an object. push_object has reserved the place for it.
 void Machine::op_build() {
   Value* state = pop();
   Value* object = top();
   if (!object->is(Kind::object)) {
-    fail("state for " + object->describe());
+    fail("cannot set the state of " + object->describe());
   }
   if (object->items.size() > 2) {
-    fail("a second state for " + object->describe());
+    fail("second state for " + object->describe());
   }
   if (object->fetched) {
     fail("a value that contains itself");
@@ -140,7 +154,7 @@ void Machine::op_appends() {
   const auto items = marked();
   const std::size_t mark = marks_.back();
   if (mark <= (marks_.size() > 1 ? marks_[marks_.size() - 2] : 0)) {
-    fail("items of no list");
+    fail("APPENDS without a list below its MARK");
   }
   append_to(*stack_[mark - 1], items);
   drop_mark();
@@ -148,7 +162,7 @@ void Machine::op_appends() {
 
 void Machine::append_to(Value& list, std::span<Value* const> items) {
   if (!list.is(Kind::list)) {
-    fail("items for " + list.describe());
+    fail("cannot append items to " + list.describe());
   }
   extend(list, list.items, items);
 }
@@ -163,12 +177,13 @@ void Machine::op_set_items() {
   const auto items = marked();
   const std::size_t mark = marks_.back();
   if (mark <= (marks_.size() > 1 ? marks_[marks_.size() - 2] : 0)) {
-    fail("keys of no dict");
+    fail("SETITEMS without a dict below its MARK");
   }
   set_items(*stack_[mark - 1], items);
   drop_mark();
 }
 
+// Objects take keys too: an OrderedDict is an object on which the pickle sets items.
 void Machine::set_items(Value& dict, std::span<Value* const> items) {
   if (items.size() % 2 != 0) {
     fail("a key without a value");
@@ -177,7 +192,7 @@ void Machine::set_items(Value& dict, std::span<Value* const> items) {
     return extend(dict, dict.items, items);
   }
   if (!dict.is(Kind::object)) {
-    fail("keys for " + dict.describe());
+    fail("cannot set keys of " + dict.describe());
   }
   extend(dict, dict.entries, items);
 }
@@ -193,11 +208,11 @@ void Machine::op_add_items() {
   const auto items = marked();
   const std::size_t mark = marks_.back();
   if (mark <= (marks_.size() > 1 ? marks_[marks_.size() - 2] : 0)) {
-    fail("items of no set");
+    fail("ADDITEMS without a set below its MARK");
   }
   Value& set = *stack_[mark - 1];
   if (!set.is(Kind::set)) {
-    fail("items for " + set.describe());
+    fail("cannot add items to " + set.describe());
   }
   extend(set, set.items, items);
   drop_mark();
@@ -223,7 +238,7 @@ void Machine::op_protocol() {
 void Machine::op_unknown() {
   constexpr std::string_view kDigits = "0123456789abcdef";
   fail(std::string("opcode 0x") + kDigits[opcode_ >> 4] + kDigits[opcode_ & 15] +
-       " is not one that is read here");
+       " is not supported");
 }
 
 constexpr void Machine::add_constants(Handlers& on) {
@@ -249,13 +264,14 @@ constexpr void Machine::add_texts(Handlers& on) {
   on['X'] = [](Machine& m) { m.text_of(m.source_.unsigned_of(4)); };
   on[0x8c] = [](Machine& m) { m.text_of(m.source_.unsigned_of(1)); };
   on[0x8d] = [](Machine& m) { m.text_of(m.source_.unsigned_of(8)); };
-  on['T'] = on['X'];  // what Python 2 called a string
+  on['T'] = on['X'];  // BINSTRING and SHORT_BINSTRING: Python 2's str
   on['U'] = on[0x8c];
   on['V'] = [](Machine& m) { m.text(m.source_.unescaped_unicode(m.source_.line())); };
   on['S'] = [](Machine& m) { m.text(m.source_.unquoted(m.source_.line())); };
   on['B'] = [](Machine& m) { m.bytes(m.source_.take(m.source_.unsigned_of(4))); };
   on['C'] = [](Machine& m) { m.bytes(m.source_.take(m.source_.unsigned_of(1))); };
   on[0x8e] = [](Machine& m) { m.bytes(m.source_.take(m.source_.unsigned_of(8))); };
+  // BYTEARRAY8 has the same form as BINBYTES8.
   on[0x96] = on[0x8e];
 }
 
@@ -297,16 +313,16 @@ constexpr Machine::Handlers Machine::handlers() {
   add_containers(on);
   add_objects(on);
   on[0x80] = [](Machine& m) { m.op_protocol(); };
-  on[0x95] = [](Machine& m) { m.source_.unsigned_of(8); };  // a hint for reading ahead
+  on[0x95] = [](Machine& m) { m.source_.unsigned_of(8); };  // FRAME: a hint for reading ahead
   on['0'] = [](Machine& m) { m.op_pop(); };
-  on['1'] = [](Machine& m) { m.marked(), m.drop_mark(); };
-  on['2'] = [](Machine& m) { m.top()->fetched = true, m.push(m.top()); };
+  on['1'] = [](Machine& m) { m.marked(), m.drop_mark(); };  // POP_MARK
+  on['2'] = [](Machine& m) { m.top()->fetched = true, m.push(m.top()); };  // DUP
   on['p'] = [](Machine& m) {
     m.put(static_cast<std::uint64_t>(m.source_.decimal(m.source_.line())));
   };
   on['q'] = [](Machine& m) { m.put(m.source_.unsigned_of(1)); };
   on['r'] = [](Machine& m) { m.put(m.source_.unsigned_of(4)); };
-  on[0x94] = [](Machine& m) { m.put(m.memo_.size()); };
+  on[0x94] = [](Machine& m) { m.put(m.memo_.size()); };  // MEMOIZE: the next free id
   on['g'] = [](Machine& m) {
     m.get(static_cast<std::uint64_t>(m.source_.decimal(m.source_.line())));
   };

@@ -10,6 +10,7 @@
 namespace acc::checkpoint::pickle {
 namespace {
 
+// Appends a code point as UTF-8.
 void append_utf8(std::string& out, std::uint32_t point) {
   const auto put = [&](std::uint32_t byte) { out += static_cast<char>(byte); };
   if (point < 0x80) {
@@ -29,7 +30,7 @@ void append_utf8(std::string& out, std::uint32_t point) {
   }
 }
 
-/// Bytes of the character that begins there; 0 where it is none.
+/// Returns the number of bytes of the UTF-8 character at the beginning; 0 if it is not valid.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
@@ -72,7 +73,7 @@ bool is_ascii(std::string_view text) {
                      [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-/// Hexadecimal digits at the beginning of `text`, exactly `count`; they are taken off.
+/// Parses exactly `count` hexadecimal digits at the beginning of `text` and removes them.
 bool take_hex(std::string_view& text, std::size_t count, std::uint32_t& value) {
   if (text.size() < count) {
     return false;
@@ -107,13 +108,15 @@ std::string_view Source::take(std::uint64_t nbytes) {
   return taken;
 }
 
+// Copies into the low bytes of a zeroed integer, which is the little-endian value.
 std::uint64_t Source::unsigned_of(std::size_t nbytes) {
   const std::string_view taken = take(nbytes);
   std::uint64_t value = 0;
-  std::memcpy(&value, taken.data(), nbytes);  // little endian, as all that we run on
+  std::memcpy(&value, taken.data(), nbytes);  // every supported machine is little-endian
   return value;
 }
 
+// BINFLOAT is the only big-endian value in a pickle.
 double Source::big_endian_double() {
   return std::bit_cast<double>(__builtin_bswap64(unsigned_of(8)));
 }
@@ -121,7 +124,7 @@ double Source::big_endian_double() {
 std::string_view Source::line() {
   const std::size_t end = bytes_.find('\n', next_);
   if (end == std::string_view::npos) {
-    fail("truncated, a line does not end");
+    fail("truncated, a line has no newline");
   }
   const std::string_view found = bytes_.substr(next_, end - next_);
   next_ = end + 1;
@@ -132,7 +135,7 @@ std::int64_t Source::decimal(std::string_view line) const {
   std::int64_t value = 0;
   const auto [stop, error] = std::from_chars(line.data(), line.data() + line.size(), value);
   if (error != std::errc() || stop != line.data() + line.size()) {
-    fail("not an integer of 64 bits: '" + std::string(line.substr(0, 40)) + "'");
+    fail("not a 64-bit integer: '" + std::string(line.substr(0, 40)) + "'");
   }
   return value;
 }
@@ -146,31 +149,34 @@ double Source::decimal_real(std::string_view line) const {
   return value;
 }
 
+// LONG1 and LONG4 hold integers of any size in two's complement. Only those that fit in 64 bits are
+// accepted.
 std::int64_t Source::long_of(std::string_view bytes) const {
   const bool negative = !bytes.empty() && (static_cast<unsigned char>(bytes.back()) & 0x80) != 0;
   std::uint64_t value = negative ? ~std::uint64_t{0} : 0;
-  // Longer forms may only repeat the sign.
+  // A longer form is accepted if its extra bytes only repeat the sign.
   const char sign = negative ? '\xff' : '\0';
   for (std::size_t i = 8; i < bytes.size(); ++i) {
     if (bytes[i] != sign) {
-      fail("an integer of " + std::to_string(bytes.size()) + " bytes");
+      fail("integer of " + std::to_string(bytes.size()) + " bytes does not fit in 64 bits");
     }
   }
   std::memcpy(&value, bytes.data(), std::min<std::size_t>(bytes.size(), 8));
   const auto result = static_cast<std::int64_t>(value);
   if (!bytes.empty() && (result < 0) != negative) {
-    fail("an integer of " + std::to_string(bytes.size()) + " bytes");
+    fail("integer of " + std::to_string(bytes.size()) + " bytes does not fit in 64 bits");
   }
   return result;
 }
 
 std::string_view Source::utf8(std::string_view text) const {
   if (!is_ascii(text) && !is_utf8(text)) {
-    fail("text that is not UTF-8");
+    fail("string that is not UTF-8");
   }
   return text;
 }
 
+// Only \u and \U are escapes in this form. Every other byte is a character of Latin-1.
 std::string Source::unescaped_unicode(std::string_view line) const {
   std::string text;
   while (!line.empty()) {
@@ -181,7 +187,7 @@ std::string Source::unescaped_unicode(std::string_view line) const {
     if (c == '\\' && digits != 0) {
       line.remove_prefix(1);
       if (!take_hex(line, digits, point) || point > 0x10ffff) {
-        fail("an escape that is none");
+        fail("invalid escape sequence");
       }
     }
     append_utf8(text, point);
@@ -189,10 +195,11 @@ std::string Source::unescaped_unicode(std::string_view line) const {
   return text;
 }
 
+// Python writes STRING as repr() of the string: in quotes, with backslash escapes.
 std::string Source::unquoted(std::string_view line) const {
   if (line.size() < 2 || line.front() != line.back() ||
       (line.front() != '\'' && line.front() != '"')) {
-    fail("a string without quotes");
+    fail("string without quotes");
   }
   line = line.substr(1, line.size() - 2);
   std::string text;
@@ -208,7 +215,7 @@ std::string Source::unquoted(std::string_view line) const {
         line.remove_prefix(1);
       }
       if (which == kNames.npos && !(hex && take_hex(line, 2, byte))) {
-        fail("an escape that is none");
+        fail("invalid escape sequence");
       }
       c = which == kNames.npos ? static_cast<char>(byte) : kMeans[which];
     }

@@ -6,7 +6,7 @@
 namespace acc::checkpoint::pickle {
 namespace {
 
-/// Long or unprintable texts come from files; a message shows their beginning.
+/// Quotes a string from a file for a message. Shows at most 60 bytes, and no control characters.
 std::string quoted(std::string_view text) {
   constexpr std::size_t kShown = 60;
   std::string shown = "'";
@@ -17,6 +17,7 @@ std::string quoted(std::string_view text) {
   return shown + (text.size() > kShown ? "…'" : "'");
 }
 
+// True for objects that behave as a dict: keys were set on them, or their class is one.
 bool is_mapping(const Value& object) {
   return !object.entries.empty() || object.is_object_of("collections", "OrderedDict") ||
          object.is_object_of("collections", "defaultdict");
@@ -32,6 +33,7 @@ bool Value::is_object_of(std::string_view module, std::string_view attribute) co
   return kind == Kind::object && !items.empty() && items[0]->is_global(module, attribute);
 }
 
+// Order of preference for objects: items set on it (OrderedDict), then its state.
 Value::Items Value::pairs() const noexcept {
   if (kind == Kind::dict) {
     return items;
@@ -42,6 +44,7 @@ Value::Items Value::pairs() const noexcept {
   if (is_mapping(*this)) {
     return entries;
   }
+  // Any other object: its state, if that is a dict (as __dict__ is for most classes).
   const Value* state = items.size() > 2 ? items[2] : nullptr;
   return state != nullptr && state->is(Kind::dict) ? state->items : Items{};
 }
@@ -65,7 +68,7 @@ std::string Value::describe() const {
     case Kind::boolean: return integer != 0 ? "True" : "False";
     case Kind::integer: return std::to_string(integer);
     case Kind::real: return std::to_string(real);
-    case Kind::text: return "text " + quoted(text);
+    case Kind::text: return "string " + quoted(text);
     case Kind::bytes: return std::to_string(text.size()) + " bytes";
     case Kind::global: return of(*this);
     case Kind::tuple: return "a tuple of " + std::to_string(items.size());
@@ -87,6 +90,8 @@ std::string_view Document::keep(std::string_view text) {
   return {copy, text.size()};
 }
 
+// Copies the items to memory of the document that has room for `capacity` of them, so that a
+// container can grow in place.
 std::span<const Value*> Document::keep(std::span<const Value* const> items, std::size_t capacity) {
   if (items.empty() && capacity == 0) {
     return {};

@@ -10,8 +10,8 @@
 
 namespace acc::checkpoint::pickle {
 
-/// What a pickle describes, as data: nothing is ever called. It, its texts and its items lie in its
-/// Document.
+/// A value that a pickle describes, as data: nothing is ever called. The value, its strings and its
+/// items are owned by its Document.
 struct Value {
   using Items = std::span<const Value* const>;
 
@@ -33,9 +33,10 @@ struct Value {
     persistent,  ///< items: the identifier (a torch storage)
   };
   Kind kind = Kind::none;
-  bool fetched = false;        ///< the reader's: the memo gave it out
-  std::uint16_t depth = 0;     ///< 0 for what has no items, else 1 + the deepest item's
-  std::uint32_t expanded = 1;  ///< values in it and itself, shared ones as often as they occur
+  bool fetched = false;        ///< used by the reader: the memo gave it out
+  std::uint16_t depth = 0;     ///< 0 without items, else 1 + the largest depth of an item
+  /// Number of values in it, itself included. A shared value counts as often as it occurs.
+  std::uint32_t expanded = 1;
   std::int64_t integer = 0;
   double real = 0.0;
   std::string_view text = {};
@@ -44,30 +45,31 @@ struct Value {
   Items entries = {};
 
   [[nodiscard]] bool is(Kind which) const noexcept { return kind == which; }
-  /// Whether it is that global ("torch", "Size").
+  /// True if it is this global ("torch", "Size").
   [[nodiscard]] bool is_global(std::string_view module, std::string_view attribute) const noexcept;
-  /// Whether it is an object made by that class or function.
+  /// True if it is an object made by this class or function.
   [[nodiscard]] bool is_object_of(std::string_view module,
                                   std::string_view attribute) const noexcept;
-  /// Of a dict, or of an object that is one (OrderedDict, defaultdict) or whose state is a dict;
-  /// null where there is none. Linear.
+  /// Returns the value of a key of a dict, or of an object that is a dict (OrderedDict,
+  /// defaultdict) or whose state is a dict. Null if there is none. Searches linearly.
   [[nodiscard]] const Value* find(std::string_view key) const noexcept;
-  /// Key, value, … of the same.
+  /// Returns key, value, key, value, … of the same.
   [[nodiscard]] Items pairs() const noexcept;
-  /// "a dict", "text 'abc'", "torch.Size": for messages.
+  /// Returns a description for messages: "a dict", "string 'abc'", "torch.Size".
   [[nodiscard]] std::string describe() const;
 };
 
-/// The values of one pickle and their storage. Values may be shared, never circular.
+/// Owns the values of one pickle and their memory. Values may be shared, but are never circular.
 class Document {
  public:
   Document() : memory_(std::make_unique<std::pmr::monotonic_buffer_resource>()) {}
 
   [[nodiscard]] const Value& root() const noexcept { return *root_; }
-  /// The texts and items that `value` refers to are the document's too, or constants.
+  /// Adds a value. Its strings and items must be owned by this document, or be constants.
   Value& add(const Value& value) { return *std::construct_at(room<Value>(1), value); }
-  /// A copy of the text that lives as long as the document.
+  /// Returns a copy of the text that lives as long as the document.
   std::string_view keep(std::string_view text);
+  /// Returns a copy of the items, with room for `capacity` of them.
   std::span<const Value*> keep(std::span<const Value* const> items, std::size_t capacity = 0);
   void set_root(const Value& root) noexcept { root_ = &root; }
 

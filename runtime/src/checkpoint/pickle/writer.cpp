@@ -15,6 +15,7 @@ void append_raw(std::string& out, T value) {
 
 }  // namespace
 
+// PROTO 2. torch.load's restricted unpickler (weights_only=True) understands the opcodes used here.
 Writer::Writer() : out_("\x80\x02") {}
 
 Writer& Writer::none() {
@@ -27,6 +28,7 @@ Writer& Writer::boolean(bool value) {
   return *this;
 }
 
+// Uses the smallest opcode: BININT1, BININT2, BININT or LONG1.
 Writer& Writer::integer(std::int64_t value) {
   if (value >= 0 && value < 1 << 8) {
     out_ += 'K';
@@ -38,7 +40,7 @@ Writer& Writer::integer(std::int64_t value) {
     out_ += 'J';
     append_raw(out_, static_cast<std::int32_t>(value));
   } else {
-    // As many bytes as hold it with its sign.
+    // The fewest bytes that hold the value and its sign bit.
     const auto bits = static_cast<std::uint64_t>(value < 0 ? ~value : value);
     const auto nbytes = static_cast<std::size_t>(std::bit_width(bits)) / 8 + 1;
     out_ += '\x8a';
@@ -61,6 +63,7 @@ Writer& Writer::text(std::string_view value) {
   return *this;
 }
 
+// Protocol 2 has no opcode for bytes; this is the form in which Python 3 writes them.
 Writer& Writer::bytes(std::string_view value) {
   global("_codecs", "encode").begin_tuple().text(utf8_of_latin1(value)).text("latin1");
   return end_tuple().reduce();
@@ -135,6 +138,7 @@ Writer& Writer::persistent() {
   return *this;
 }
 
+// Writes BINPUT or LONG_BINPUT. The first 256 memo ids cost two bytes per use, later ones five.
 std::uint32_t Writer::remember() {
   if (memo_ < 256) {
     out_ += 'q';

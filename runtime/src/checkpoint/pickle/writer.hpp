@@ -7,9 +7,9 @@
 
 namespace acc::checkpoint::pickle {
 
-/// Writes a protocol 2 pickle, opcode by opcode, into a string that grows. What is built is the
-/// caller's to balance: a value is pushed by one call, or by begin … end around those it consists
-/// of.
+/// Writes a pickle of protocol 2, opcode by opcode, into a string that grows. The caller keeps the
+/// stack balanced: one call pushes a value, or a pair of begin and end calls around the parts of
+/// the value.
 class Writer {
  public:
   Writer();
@@ -20,36 +20,38 @@ class Writer {
   Writer& real(double value);
   /// UTF-8.
   Writer& text(std::string_view value);
-  Writer& bytes(
-      std::string_view value);  ///< as Python 3 reads protocol 2: _codecs.encode of latin1
+  /// Written as Python 3 does in protocol 2: a call of _codecs.encode with a Latin-1 string.
+  Writer& bytes(std::string_view value);
   Writer& global(std::string_view module, std::string_view name);
 
-  Writer& begin_tuple();  ///< then the items, then
+  Writer& begin_tuple();  ///< followed by the items and end_tuple
   Writer& end_tuple();
   Writer& begin_list();
   Writer& end_list();
-  Writer& begin_dict();  ///< then key, value, …
+  Writer& begin_dict();  ///< followed by key, value, … and end_dict
   Writer& end_dict();
   /// An OrderedDict: begin_ordered_dict, key, value, …, end_ordered_dict.
   Writer& begin_ordered_dict();
   Writer& end_ordered_dict();
 
-  /// The stack holds a callable and a tuple of arguments; calls it.
+  /// Calls a callable with a tuple of arguments. Both must be on the stack.
   Writer& reduce();
-  /// The stack holds a class and a tuple: cls.__new__(cls, *args).
+  /// Makes an object: cls.__new__(cls, *args). The class and the tuple must be on the stack.
   Writer& new_object();
-  /// The stack holds an object and its state.
+  /// Sets the state of an object. Both must be on the stack.
   Writer& build();
-  /// The stack holds an identifier, which becomes what the reader's persistent_load gives.
+  /// Turns the identifier on the stack into the object that the reader's persistent_load returns
+  /// for it (a torch storage).
   Writer& persistent();
 
-  /// Remembers what is on top of the stack; `recall` pushes it again.
+  /// Stores the value on top of the stack in the memo and returns its id. `recall` pushes it again.
   std::uint32_t remember();
   Writer& recall(std::uint32_t id);
 
-  /// Ends the pickle and gives its bytes.
+  /// Ends the pickle and returns its bytes.
   std::string finish();
-  /// What was written so far may be taken away between any two calls (a pickle of gigabytes).
+  /// Returns and removes the bytes written so far. May be called between any two other calls, so
+  /// that a pickle of gigabytes does not have to fit in memory.
   std::string take();
 
  private:

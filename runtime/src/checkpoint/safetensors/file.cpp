@@ -31,6 +31,7 @@ const TensorEntry& SafetensorsFile::at(std::string_view name) const {
   return tensors_[found->second];
 }
 
+// The kernel reads only the pages of the mapping that the conversion touches.
 void SafetensorsFile::read_slice(std::string_view name, std::int64_t offset,
                                  std::span<float> out) const {
   const TensorEntry& tensor = at(name);
@@ -62,6 +63,7 @@ std::uint64_t SafetensorsWriter::current_nbytes() const noexcept {
   return static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
 }
 
+// Tensors without elements are complete as soon as they are reached.
 void SafetensorsWriter::skip_complete() noexcept {
   while (current_ < tensors_.size() && written_ == current_nbytes()) {
     ++current_;
@@ -69,6 +71,7 @@ void SafetensorsWriter::skip_complete() noexcept {
   }
 }
 
+// Refuses bytes beyond the current tensor: they would silently become elements of the next one.
 void SafetensorsWriter::check_room(std::uint64_t nbytes) const {
   const std::uint64_t left = current_ == tensors_.size() ? 0 : current_nbytes() - written_;
   if (nbytes > left) {
@@ -89,6 +92,7 @@ void SafetensorsWriter::append(std::span<const std::byte> bytes) {
   }
 }
 
+// Converts in chunks, so that a call of any size needs only a small buffer.
 void SafetensorsWriter::append(std::span<const float> values) {
   if (values.empty()) {
     return;
@@ -108,6 +112,7 @@ void SafetensorsWriter::append(std::span<const float> values) {
   }
 }
 
+// An incomplete file never gets its name: without the commit AtomicFile removes it.
 void SafetensorsWriter::commit() {
   if (current_ != tensors_.size()) {
     throw Error(Errc::internal, file_.path().string() + ": tensor '" + tensors_[current_].name +

@@ -11,28 +11,28 @@
 #include <string_view>
 #include <vector>
 
-/// One safetensors file, mapped or written as a stream.
+/// Reader (memory-mapped) and writer (streaming) of one safetensors file.
 namespace acc::checkpoint {
 
-/// A file opened for reading. The whole header is checked on opening, so that a truncated or
-/// damaged file is refused as a whole. Every fault throws Error(config) that names the file, the
-/// tensor, what was expected and what was found. Any thread may read.
+/// A file opened for reading. Opening checks the whole header, so that a truncated or damaged file
+/// is refused at once. Any thread may read. Every fault throws Error(config) with the file, the
+/// tensor, what was expected and what was found.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
 
-  /// In the order of their bytes.
+  /// Tensors in the order of their bytes.
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const noexcept { return tensors_; }
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const noexcept {
     return metadata_;
   }
   [[nodiscard]] bool contains(std::string_view name) const { return by_name_.contains(name); }
-  /// Throws Error(config) where the file has no such tensor.
+  /// Throws Error(config) if the file has no such tensor.
   [[nodiscard]] const TensorEntry& at(std::string_view name) const;
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
-  /// Elements [offset, offset + out.size()) of a tensor of dtype F32, F16, BF16 or F64, as fp32.
-  /// Touches only their bytes.
+  /// Reads elements [offset, offset + out.size()) of a tensor with dtype F32, F16, BF16 or F64, as
+  /// fp32. Touches only the pages that hold them.
   void read_slice(std::string_view name, std::int64_t offset, std::span<float> out) const;
 
  private:
@@ -44,19 +44,19 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Writes a file as a stream: the header at once, then the tensors one after the other in the order
-/// of the list. The file is complete or absent (AtomicFile).
+/// Writes a file as a stream: first the header, then the tensors in the order of the list. The file
+/// is complete or absent (AtomicFile).
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::filesystem::path& path, std::vector<NamedTensor> tensors,
                     const std::map<std::string, std::string>& metadata = {});
 
-  /// The next elements of the tensor at hand, converted to its dtype; Error(config) where that is
-  /// no real one. A call may not reach beyond its end: Error(internal).
+  /// Appends the next elements of the current tensor, converted to its dtype. Throws Error(config)
+  /// if that dtype is not real, and Error(internal) if the elements do not fit into the tensor.
   void append(std::span<const float> values);
-  /// The same in its dtype; any number of bytes.
+  /// Appends bytes in the tensor's own dtype.
   void append(std::span<const std::byte> bytes);
-  /// Throws Error(internal) where elements are missing.
+  /// Completes the file. Throws Error(internal) if elements are missing.
   void commit();
 
  private:
@@ -67,7 +67,7 @@ class SafetensorsWriter {
   AtomicFile file_;
   std::vector<NamedTensor> tensors_;
   std::size_t current_ = 0;
-  std::uint64_t written_ = 0;  ///< bytes of the current tensor
+  std::uint64_t written_ = 0;  ///< bytes written of the current tensor
 };
 
 }  // namespace acc::checkpoint

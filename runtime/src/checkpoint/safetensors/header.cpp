@@ -10,12 +10,15 @@
 #include <set>
 #include <tuple>
 
+// The header comes from an untrusted file. Its length is limited as in the reference reader, the
+// JSON must have the exact form of a header, and the byte ranges must tile the data section. See
+// docs/formats/safetensors.md.
 namespace acc::checkpoint {
 namespace {
 
 constexpr std::uint64_t kLengthWord = 8;
-constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference reader's limit
-constexpr int kMaxDepth = 3;                       // tensor, list of its numbers, number
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // limit of the reference implementation
+constexpr int kMaxDepth = 3;                       // object, tensor, list of numbers
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
   throw Error(Errc::config, path.string() + ": " + what);
@@ -26,7 +29,7 @@ constexpr int kMaxDepth = 3;                       // tensor, list of its number
   fail(path, "tensor '" + name + "': " + what);
 }
 
-// What was found, for a message.
+// Returns the beginning of a value for a message.
 std::string shown(const nlohmann::json& value) {
   constexpr std::size_t kMaxShown = 200;
   const std::string text = value.dump();
@@ -42,7 +45,7 @@ std::uint64_t header_length(std::span<const std::byte> bytes, std::uint64_t file
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), kLengthWord);
   if (length > kMaxHeader) {
-    fail(path, "not a safetensors file: its first 8 bytes tell a header of " +
+    fail(path, "not a safetensors file: its first 8 bytes give a header length of " +
                    std::to_string(length) + " bytes, expected at most 100 MB");
   }
   if (length > file_nbytes - kLengthWord) {
@@ -52,13 +55,14 @@ std::uint64_t header_length(std::span<const std::byte> bytes, std::uint64_t file
   return length;
 }
 
-// nlohmann keeps the last of two equal keys without a word; the format forbids them.
+// Parses the JSON and refuses duplicate names, which the format forbids. nlohmann::json alone would
+// silently keep the last of two equal keys.
 nlohmann::json parse_json(std::string_view text, const std::filesystem::path& path) {
   std::set<std::string> names;
   const auto check_key = [&](int depth, nlohmann::json::parse_event_t event,
                              const nlohmann::json& value) {
-    if (depth > kMaxDepth) {  // or what prints it would recurse as deep as the file says
-      fail(path, "the header is nested deeper than a header can be");
+    if (depth > kMaxDepth) {  // `shown` would recurse as deep as the file says
+      fail(path, "the header is nested deeper than " + std::to_string(kMaxDepth) + " levels");
     }
     if (event == nlohmann::json::parse_event_t::key && depth == 1 &&
         !names.insert(value.get<std::string>()).second) {
@@ -77,7 +81,7 @@ nlohmann::json parse_json(std::string_view text, const std::filesystem::path& pa
   }
 }
 
-// A list of numbers that are not negative.
+// Returns a list of numbers that are not negative.
 std::vector<std::uint64_t> numbers(const nlohmann::json& entry, const char* key,
                                    const std::string& name, const std::filesystem::path& path) {
   std::vector<std::uint64_t> values;
@@ -105,6 +109,7 @@ TensorEntry parse_entry(const std::string& name, const nlohmann::json& entry,
   }
   TensorEntry tensor{.name = name, .dtype = *dtype, .shape = {}};
   for (const std::uint64_t extent : numbers(entry, "shape", name, path)) {
+    // A size beyond int64 is clamped; check_shape refuses it as too large.
     tensor.shape.push_back(static_cast<std::int64_t>(
         std::min(extent, std::uint64_t{std::numeric_limits<std::int64_t>::max()})));
   }
@@ -131,7 +136,7 @@ TensorEntry parse_entry(const std::string& name, const nlohmann::json& entry,
   return tensor;
 }
 
-// Tensors must follow each other without hole or overlap and fill the file.
+// Checks that the tensors follow each other without holes and overlaps and fill the data section.
 void check_layout(const std::vector<TensorEntry>& tensors, std::uint64_t data_size,
                   const std::filesystem::path& path) {
   std::uint64_t position = 0;
@@ -175,6 +180,7 @@ SafetensorsHeader parse_header(std::span<const std::byte> bytes, std::uint64_t f
       fail(path, "__metadata__ must map strings to strings, found " + shown(entry));
     }
   }
+  // Sorting by `end` second puts an empty tensor before the one that begins at the same byte.
   std::sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });
@@ -205,7 +211,7 @@ std::string quoted(const std::string& name) {
 
 SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
                                       const std::map<std::string, std::string>& metadata) {
-  // Joined by hand: an ordered JSON object would search all names so far for each new one.
+  // The text is built by hand: an ordered JSON object would compare each new name with all others.
   std::string text = "{";
   if (!metadata.empty()) {
     text += "\"__metadata__\":" + nlohmann::json(metadata).dump();
@@ -216,7 +222,7 @@ SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
   for (const NamedTensor& tensor : tensors) {
     if (!names.insert(tensor.name).second) {
       throw Error(Errc::internal,
-                  "cannot write tensor '" + tensor.name + "': its name is there twice");
+                  "cannot write tensor '" + tensor.name + "': its name occurs twice");
     }
     layout.offsets.push_back(position);
     const std::uint64_t end =
@@ -228,6 +234,7 @@ SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
     position = end;
   }
   text += "}";
+  // Padding with spaces, which JSON ignores, aligns the data section to 8 bytes.
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = text.size();
   layout.header.resize(kLengthWord);

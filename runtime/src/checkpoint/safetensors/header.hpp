@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-/// The head of a safetensors file (github.com/huggingface/safetensors): u64 length, JSON; the
-/// tensors' bytes follow without holes, row-major, little endian.
+/// Header of a safetensors file: a u64 length and a JSON object. The bytes of the tensors follow
+/// without holes, row-major and little-endian. See docs/formats/safetensors.md.
 namespace acc::checkpoint {
 
-/// A tensor as a header lists it.
+/// An entry of the header.
 struct TensorEntry {
   std::string name;
   Dtype dtype = Dtype::f32;
@@ -30,33 +30,33 @@ struct TensorEntry {
 struct SafetensorsHeader {
   std::vector<TensorEntry> tensors;  ///< in the order of their bytes
   std::map<std::string, std::string> metadata;
-  std::uint64_t data_begin = 0;  ///< where the tensors' bytes begin in the file
+  std::uint64_t data_begin = 0;  ///< offset in the file of the first byte after the header
 };
 
-/// Reads and checks the header of a file of `file_nbytes`, of which `bytes` are the first and hold
-/// all of the header, unless the file is too short or its length word too large. Throws
-/// Error(config) that names the file, the tensor, what was expected and what was found.
+/// Parses and checks the header of a file of `file_nbytes`. `bytes` are the first bytes of the file
+/// and must include all of the header, unless the file is too short or its length field too large.
+/// Throws Error(config) with the file, the tensor, what was expected and what was found.
 SafetensorsHeader parse_header(std::span<const std::byte> bytes, std::uint64_t file_nbytes,
                                const std::filesystem::path& path);
-/// The same, reading no more than the header.
+/// The same for an opened file. Reads no more than the header.
 SafetensorsHeader read_header(const InputFile& file);
 
-/// A tensor that is to be written.
+/// A tensor to be written.
 struct NamedTensor {
   std::string name;
   Dtype dtype = Dtype::f32;
   Shape shape;
 };
 
-/// A file before its tensors are written, so that any number of threads can write them at once.
+/// The layout of a file whose tensors are not written yet, so that several threads can write them.
 struct SafetensorsLayout {
   std::string header;                  ///< the file's first bytes
-  std::vector<std::uint64_t> offsets;  ///< in the file, of each tensor's bytes
-  std::uint64_t nbytes = 0;            ///< of the file
+  std::vector<std::uint64_t> offsets;  ///< offset in the file of each tensor's first byte
+  std::uint64_t nbytes = 0;            ///< size of the file
 };
-/// Tensors lie in the order of the list; readers that map want those with the largest elements
-/// first (plan_safetensors gives that order). Throws Error(internal) for a name that is there
-/// twice, Error(config) for one that is not UTF-8.
+/// Lays tensors out in the order of the list. Readers that map the file want tensors with the
+/// largest elements first, so that all are aligned; plan_safetensors returns them in that order.
+/// Throws Error(internal) if a name occurs twice, Error(config) if one is not UTF-8.
 SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
                                       const std::map<std::string, std::string>& metadata = {});
 

@@ -20,7 +20,7 @@ namespace {
 
 using WeightMap = std::map<std::string, std::string>;  ///< tensor -> file
 
-constexpr std::uint64_t kMaxIndex = 100'000'000;  // as a header may have
+constexpr std::uint64_t kMaxIndex = 100'000'000;  // the same limit as for a header
 
 [[noreturn]] void fail(const fs::path& path, const std::string& what) {
   throw Error(Errc::config, path.string() + ": " + what);
@@ -37,7 +37,7 @@ std::vector<fs::path> files_ending(const fs::path& folder, std::string_view endi
   return found;
 }
 
-// The only file with that ending; empty where there is none.
+// Returns the only file with that ending; an empty path if there is none.
 fs::path only_file(const fs::path& folder, std::string_view ending) {
   const auto found = files_ending(folder, ending);
   if (found.size() > 1) {
@@ -48,6 +48,7 @@ fs::path only_file(const fs::path& folder, std::string_view ending) {
   return found.empty() ? fs::path{} : found.front();
 }
 
+// An index names files of its own folder only. A name with a slash could lead out of it.
 bool is_plain_name(const std::string& name) {
   return name.ends_with(".safetensors") && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -67,6 +68,7 @@ nlohmann::json parse_index(const InputFile& file) {
   }
 }
 
+// Other keys of the index ("metadata") are not needed.
 WeightMap read_index(const fs::path& path) {
   const nlohmann::json index = parse_index(InputFile(path));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
@@ -82,6 +84,7 @@ WeightMap read_index(const fs::path& path) {
   return files;
 }
 
+// A tensor is whole in its file, so it has one piece.
 void add_file(const fs::path& path, Catalog& catalog) {
   const SafetensorsHeader header = read_header(InputFile(path));
   const std::uint32_t file = catalog.file(path);
@@ -100,7 +103,7 @@ void add_file(const fs::path& path, Catalog& catalog) {
   }
 }
 
-// Every tensor is in the file that the index says, and no file has another.
+// Checks that every tensor is in the file that the index names, and that no file has another one.
 void check_against_index(const fs::path& index, const WeightMap& files, const Catalog& catalog) {
   std::map<std::string_view, const StoredTensor*> found;
   for (const StoredTensor& tensor : catalog.tensors) {
@@ -125,7 +128,8 @@ Catalog read_set(const fs::path& index) {
   std::set<std::string> names;
   for (const auto& [tensor, file] : files) {
     if (names.insert(file).second && !fs::exists(index.parent_path() / file)) {
-      fail(index, "lists the file " + file + " (with tensor '" + tensor + "'), which is not there");
+      fail(index, "lists the file " + file + " (with tensor '" + tensor +
+                      "'), which does not exist");
     }
   }
   Catalog catalog;
@@ -140,6 +144,8 @@ std::uint64_t nbytes_of(const NamedTensor& tensor) {
   return static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
 }
 
+// Greedy in the order of the list, as huggingface_hub splits: a tensor that does not fit starts a
+// new file, and a tensor above the limit gets its own file without closing the current one.
 std::vector<std::vector<NamedTensor>> split(std::vector<NamedTensor> tensors,
                                             std::uint64_t max_shard_nbytes) {
   std::vector<std::vector<NamedTensor>> shards;
@@ -175,7 +181,7 @@ std::string format_index(const std::vector<SafetensorsPlan::File>& files) {
   }
   const nlohmann::json index = {{"metadata", {{"total_size", total}}},
                                 {"weight_map", std::move(weight_map)}};
-  // A name that is not UTF-8 is refused where its file is laid out.
+  // A name that is not UTF-8 is refused by lay_out_safetensors. Here it is only replaced.
   return index.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -197,12 +203,14 @@ Catalog read_safetensors(const fs::path& path) {
   return catalog;
 }
 
+// Names are assigned after the split, because they contain the number of files.
 SafetensorsPlan plan_safetensors(std::vector<NamedTensor> tensors, std::uint64_t max_shard_nbytes,
                                  const std::string& stem) {
   std::ranges::sort(tensors, {}, &NamedTensor::name);
   auto shards = split(std::move(tensors), max_shard_nbytes);
   SafetensorsPlan plan;
   for (std::size_t i = 0; i < shards.size(); ++i) {
+    // Largest elements first aligns all tensors. The stable sort keeps the order of names.
     std::ranges::stable_sort(shards[i], std::greater<>(),
                              [](const NamedTensor& tensor) { return size_of(tensor.dtype); });
     const std::string suffix =

@@ -12,11 +12,16 @@
 #include <filesystem>
 #include <string>
 
+// Ranks exchange one number to learn whether any of them failed: world_size - rank of a failed
+// rank, of which the maximum identifies the lowest one. That rank then shares its message by the
+// same operation, because all_reduce of doubles is the only exchange of host data that every back
+// end has. Each double carries 6 bytes of text, which it represents exactly; ranks without a
+// message contribute zeros, so that the maximum is the text.
 namespace acc::checkpoint {
 
 namespace {
 
-// Figures are what every group has in host memory: 8 at a time, of 6 bytes each without rounding.
+// all_reduce of host values takes up to 8 doubles per call.
 constexpr std::size_t kFigures = 8;
 constexpr std::size_t kFigureBytes = 6;
 constexpr std::size_t kRounds = 10;
@@ -27,11 +32,11 @@ std::string words_of(const std::exception_ptr& failure) {
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {
-    return "see its message";
+    return "unknown reason; see the output of that rank";
   }
 }
 
-// A text of one rank's, at most 480 bytes of it, on every rank. `text`: "" on the others.
+// Copies up to 480 bytes of one rank's text to every rank. `text` is "" on the other ranks.
 std::string share(collectives::ProcessGroup& world, std::string text) {
   text.resize(kRounds * kFigures * kFigureBytes);
   for (std::size_t round = 0; round < kRounds; ++round) {
@@ -58,7 +63,8 @@ void Attempt::settle(const sharding::Groups& groups, const std::string& what,
   auto& world = *groups.world;
   std::array<double, 1> failed = {failure_ ? static_cast<double>(world.size() - world.rank())
                                            : 0.0};
-  // Released: nobody may end its groups over a failure before all have heard of it.
+  // wait_released: no rank may end its groups because of the failure before all ranks have the
+  // result.
   world.all_reduce(failed, ReduceOp::max)->wait_released();
   if (failed[0] == 0.0) {
     return;
@@ -66,7 +72,8 @@ void Attempt::settle(const sharding::Groups& groups, const std::string& what,
   if (undo) {
     undo();
   }
-  // The reason goes to all: a launcher ends the rank that has it as soon as another has gone.
+  // Every rank learns the reason. The launcher may kill the rank that has it as soon as another
+  // rank ends.
   const int rank = world.size() - static_cast<int>(failed[0]);
   const std::string reason =
       share(world, world.rank() == rank ? words_of(failure_) : std::string());

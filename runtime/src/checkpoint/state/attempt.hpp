@@ -8,11 +8,11 @@
 
 namespace acc::checkpoint {
 
-/// What a rank tries without a word to the others, step by step, until they meet in `settle`: so
-/// that no rank waits for one that has given up.
+/// A sequence of steps that a rank tries without communicating, until all ranks meet in `settle`. A
+/// failed rank still calls `settle`, so that no rank waits for it in vain.
 class Attempt {
  public:
-  /// Runs `step`, unless one before it failed.
+  /// Runs `step`, unless an earlier step failed.
   template <typename Step>
   void operator()(const Step& step) noexcept {
     if (failure_) {
@@ -25,7 +25,8 @@ class Attempt {
     }
   }
 
-  /// Runs `look` where a step has failed: what it throws is a better reason, and takes its place.
+  /// Runs `look` if a step has failed. What it throws is a better explanation and replaces the
+  /// failure.
   template <typename Look>
   void explain(const Look& look) noexcept {
     if (failure_) {
@@ -37,10 +38,11 @@ class Attempt {
     }
   }
 
-  /// Tells every rank whether all went well everywhere: one all_reduce, and where it did not,
-  /// the reason too. Throws the own failure, or Error(config) that names a rank that failed
-  /// and its reason. `what`: the attempt, in what the others say. `undo` runs on every rank where
-  /// one has failed: after all have stopped, and before any hears of it and may end the job.
+  /// Collective. Tells every rank whether all ranks succeeded: one all_reduce, and after a failure
+  /// the reason too. Throws this rank's own failure, or Error(config) with the number and the
+  /// reason of a rank that failed. `what` names the attempt for the other ranks' messages. `undo`
+  /// runs on every rank if any has failed: after all have stopped, and before any rank throws and
+  /// may end the job.
   void settle(const sharding::Groups& groups, const std::string& what,
               const std::function<void()>& undo = {}) const;
 

@@ -5,6 +5,7 @@
 namespace acc::checkpoint {
 namespace {
 
+// Copies are done in tiles of 16 MiB through page-locked memory, one at a time.
 constexpr std::size_t kTile = 16 << 20;
 
 }  // namespace
@@ -25,6 +26,7 @@ void read_bytes(device::Device& device, const void* values, std::size_t nbytes,
   }
 }
 
+// The tile is reused, so each copy must be complete before the next `fill`.
 void write_bytes(device::Device& device, void* values, std::size_t nbytes,
                  const std::function<void(std::size_t at, std::span<std::byte> to)>& fill) {
   auto* const to = static_cast<std::byte*>(values);

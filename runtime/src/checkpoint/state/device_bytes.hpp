@@ -6,14 +6,16 @@
 #include <functional>
 #include <span>
 
-/// Memory of a device as bytes of the host, from front to back: where they are, without a copy,
-/// where that is host memory (the CPU's), else in tiles through page-locked memory.
+/// Access to device memory as bytes of host memory, from front to back. Memory of the CPU is passed
+/// on as it is, without a copy. Memory of a GPU passes in tiles through page-locked host memory.
 namespace acc::checkpoint {
 
+/// Calls `visit` with all bytes, in order.
 void read_bytes(device::Device& device, const void* values, std::size_t nbytes,
                 const std::function<void(std::span<const std::byte> bytes)>& visit);
 
-/// `fill` puts bytes [at, at + to.size()) into `to`; `at` is a multiple of 256.
+/// Calls `fill` to put bytes [at, at + to.size()) into `to`, and copies them to the device. `at` is
+/// a multiple of 256.
 void write_bytes(device::Device& device, void* values, std::size_t nbytes,
                  const std::function<void(std::size_t at, std::span<std::byte> to)>& fill);
 

@@ -11,6 +11,7 @@ void write_full_model(detail::ModelState& model, const std::filesystem::path& pa
   const auto arrays = weight_arrays(model);
   GatheredTensors tensors(model, arrays, weight_items(model, arrays), {});
   attempt([&] {
+    // Other ranks only take part in the gathers, by `finish`.
     if (is_rank_zero(model)) {
       write_weights_file(path, tensors, 0, tensors.items().size(), dtype);
     }
@@ -18,6 +19,8 @@ void write_full_model(detail::ModelState& model, const std::filesystem::path& pa
   tensors.finish();
 }
 
+// Moments are gathered in the order of the arrays, and written in the same order, while the pickle
+// groups them by parameter.
 void write_full_optimizer(const Part& part, const std::filesystem::path& path, Attempt& attempt) {
   const auto arrays = moment_arrays(*part.model, *part.optimizer);
   GatheredTensors tensors(*part.model, arrays, moment_items(arrays), {});

@@ -49,6 +49,8 @@ bool GatheredTensors::wants() const {
   return where_.every_rank || is_rank_zero(model_);
 }
 
+// Items are visited in the same order on all ranks, and each array is gathered when the first item
+// needs it. So every rank issues the same gathers, also a rank that skips items or has failed.
 const std::byte* GatheredTensors::bring(std::size_t item) {
   for (; next_ <= item; ++next_) {
     const FullItem& each = items_[next_];
@@ -72,6 +74,8 @@ void GatheredTensors::finish() {
   }
 }
 
+// Gathers an array. Memory is needed for one full array at a time, on ranks that want values; the
+// others free theirs when the gather is done.
 void GatheredTensors::gather(std::size_t array) {
   const FlatArray& from = arrays_[array];
   auto& engine = model_.engine();
@@ -107,8 +111,8 @@ void GatheredTensors::gather(std::size_t array) {
   }
 }
 
-/// Holds what was gathered, on the host where it is wanted there. It is there on return: the
-/// program may read it from any stream.
+/// Keeps a gathered array, in host memory if it is wanted there. The values are complete on return,
+/// because the program may read them from any stream.
 void GatheredTensors::keep(const device::MemoryPtr& full, std::size_t nbytes) {
   device::Device& device = *model_.engine().device;
   if (!where_.on_host || device.kind() == plugins::Device::cpu) {
@@ -123,7 +127,8 @@ void GatheredTensors::keep(const device::MemoryPtr& full, std::size_t nbytes) {
   device_memory_.reset();
 }
 
-/// Beside what was gathered: the ranks that get no values must know as well what is at hand.
+/// Reads a buffer. It is kept apart from the gathered array, so that `at_hand_` stays the same on
+/// all ranks, also on those that get no values.
 const std::byte* GatheredTensors::bring_buffer(const BufferRecord& buffer) {
   buffer_ = acc::model::read_buffer(model_.engine(), buffer);
   const auto bytes = std::as_bytes(std::span(buffer_));

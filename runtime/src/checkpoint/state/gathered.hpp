@@ -9,11 +9,10 @@
 #include <string>
 #include <vector>
 
-/// Full tensors of a sharded model, one flat parameter in memory at a time.
+/// Whole tensors of a sharded model, with one flat parameter in memory at a time.
 namespace acc::checkpoint {
 
-/// A tensor, and where it lies: elements [offset, offset + numel of the shape) of an array, or a
-/// buffer.
+/// A tensor and its place: elements [offset, offset + numel) of an array, or a buffer.
 struct FullItem {
   std::string name;
   std::string kind;
@@ -21,28 +20,31 @@ struct FullItem {
   DType dtype = DType::float32;
   std::size_t array = 0;
   std::int64_t offset = 0;
-  const acc::model::BufferRecord* buffer = nullptr;  ///< or null
+  const acc::model::BufferRecord* buffer = nullptr;  ///< null: the item is in `array`
 };
 
-/// Parameters, each under all of its names, then buffers (as float32), as `arrays` have them.
+/// Returns an item per parameter and name, then one per buffer (as float32). `arrays`: as
+/// weight_arrays returns them.
 std::vector<FullItem> weight_items(detail::ModelState& model, const std::vector<FlatArray>& arrays);
 std::vector<FullItem> moment_items(const std::vector<FlatArray>& arrays);
 
+/// Gathers tensors one after the other. All functions but `items` are collective: every rank must
+/// call `bring` with the same items, or `finish`, in the same order.
 class GatheredTensors {
  public:
   struct Where {
-    bool every_rank = false;  ///< else rank 0 alone gets the values
-    bool on_host = true;      ///< else they lie in the memory of the compute device
+    bool every_rank = false;  ///< false: only rank 0 gets the values
+    bool on_host = true;      ///< false: they are in the memory of the compute device
   };
-  /// items: those that all ranks go through, in this order.
+  /// `items`: the tensors, in the order in which all ranks visit them.
   GatheredTensors(detail::ModelState& model, std::vector<FlatArray> arrays,
                   std::vector<FullItem> items, Where where);
 
   [[nodiscard]] const std::vector<FullItem>& items() const noexcept { return items_; }
-  /// Values of an item, until the next call; null on a rank that gets none. Takes part in the
-  /// gathers of those before. Collective.
+  /// Returns the values of an item, valid until the next call; null on a rank that gets none. Takes
+  /// part in the gathers of all items before it.
   const std::byte* bring(std::size_t item);
-  /// Takes part in the gathers that are left. Collective: a rank that has given up calls it too.
+  /// Takes part in the remaining gathers. A rank that has failed calls it too.
   void finish();
 
  private:
@@ -55,13 +57,13 @@ class GatheredTensors {
   std::vector<FlatArray> arrays_;
   std::vector<FullItem> items_;
   Where where_;
-  std::size_t next_ = 0;  ///< item that no gather was made for yet
+  std::size_t next_ = 0;  ///< first item whose array may not be gathered yet
   std::optional<std::size_t> at_hand_;
   device::MemoryPtr device_memory_;
   std::vector<std::byte> host_memory_;
   std::vector<float> buffer_;
   device::MemoryPtr buffer_on_device_;
-  const std::byte* values_ = nullptr;  ///< of the array at hand
+  const std::byte* values_ = nullptr;  ///< of the array in memory
 };
 
 }  // namespace acc::checkpoint

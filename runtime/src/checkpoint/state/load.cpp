@@ -11,6 +11,10 @@
 #include <bit>
 #include <optional>
 
+// Loading a checkpoint: every rank opens it, checks that it fits the model, and reads its own
+// shards. It checks everything that metadata shows before it overwrites its first weight. Ranks
+// learn of each other's failures at the end (Attempt::settle); after a failure the weights are
+// undefined.
 namespace acc::checkpoint {
 namespace {
 
@@ -28,7 +32,7 @@ void load_training(const Stored& stored, detail::ModelState& model,
                    detail::OptimizerState& optimizer) {
   const TrainingState& training = stored.training;
   if (!training.step && is_rank_zero(model)) {
-    logger("runtime")->warn("{} does not tell how many steps were made: they count from 0",
+    logger("runtime")->warn("{} does not store the number of steps: counting starts at 0",
                             stored.path.string());
   }
   optimizer.steps = training.step.value_or(0);
@@ -38,8 +42,8 @@ void load_training(const Stored& stored, detail::ModelState& model,
   }
 }
 
-/// Everything is checked before anything is overwritten. Gives what we added to the folder, if we
-/// wrote it.
+/// Loads a model and its optimizer. Checks names, shapes and dtypes of everything before it
+/// overwrites anything. Returns our manifest, if we wrote the checkpoint.
 std::optional<Manifest> load_part(const Part& part, const fs::path& folder, int index) {
   StoredModel stored(folder, Want::everything, index);
   check_optimizer(stored.stored(), *part.optimizer);
@@ -63,7 +67,8 @@ std::optional<Manifest> load_part(const Part& part, const fs::path& folder, int 
   return stored.stored().manifest;
 }
 
-/// From one file on all ranks: those that hold the same shard must round alike.
+/// Loads the seeds of stochastic rounding from rank 0's file on all ranks: ranks that hold the same
+/// shard must round alike.
 void load_seeds(std::span<const Part> parts, const fs::path& folder) {
   const fs::path path = folder / accelerate::random_states_file(0);
   if (!fs::exists(path)) {
@@ -79,7 +84,8 @@ void load_seeds(std::span<const Part> parts, const fs::path& folder) {
   }
 }
 
-/// What we wrote beside the tensors; others' files of those names may hold anything.
+/// Loads the values that we wrote next to the tensors. Only called if there is a manifest, because
+/// files of other writers with these names may hold anything.
 SavedState load_own_values(std::span<const Part> parts, const fs::path& folder,
                            const Manifest& manifest, int rank) {
   SavedState state;
@@ -101,7 +107,8 @@ SavedState load_own_values(std::span<const Part> parts, const fs::path& folder,
   return state;
 }
 
-/// After the master weights changed: the rounded copy, and everybody's sight of it.
+/// Updates what depends on the master weights: the rounded copy and the copies that other ranks
+/// see.
 void renew_weights(detail::ModelState& model) {
   for (sharding::FlatParameter* flat : model.flats()) {
     flat->round_master();
@@ -113,9 +120,10 @@ void renew_weights(detail::ModelState& model) {
 
 SavedState load(std::span<const Part> parts, const std::string& directory) {
   if (parts.empty()) {
-    throw Error(Errc::invalid_argument, "a checkpoint needs a model at least");
+    throw Error(Errc::invalid_argument, "a checkpoint needs at least one model");
   }
   const auto& groups = parts.front().model->engine().groups;
+  // No rank may overwrite weights while a peer still reads them in a gather.
   for (const Part& part : parts) {
     await_readers(*part.model);
   }

@@ -11,7 +11,8 @@ namespace {
 
 using sharding::FlatParameter;
 
-/// FSDP 1's name of a unit's flat parameter; where a unit has several they are numbered.
+/// Returns FSDP 1's name for a unit's flat parameter. Further flat parameters of a unit get
+/// numbers.
 std::string key_of(const FlatParameter& flat, int number) {
   const std::string& unit = flat.unit_name();
   return (unit.empty() ? "" : unit + ".") + "_flat_param" +
@@ -20,6 +21,8 @@ std::string key_of(const FlatParameter& flat, int number) {
 
 }  // namespace
 
+// Units of the same name get numbered keys, in the order of the model, which is the same on every
+// rank.
 LocalModel local_layout_of(detail::ModelState& model) {
   LocalModel layout;
   std::map<std::string, int> numbers;

@@ -5,12 +5,12 @@
 
 #include <filesystem>
 
-/// LOCAL_STATE_DICT: each rank writes its shards as they lie in memory.
+/// LOCAL_STATE_DICT: each rank writes its shards as they are in memory.
 namespace acc::checkpoint {
 
-/// The same on every rank.
+/// Returns the layout of the flat parameters. It is the same on every rank.
 LocalModel local_layout_of(detail::ModelState& model);
-/// This rank's shards by the keys of the layout, padding included, and the buffers, into a new
+/// Writes this rank's shards, with padding, under the keys of the layout, and the buffers, to a new
 /// file.
 void write_local_model(detail::ModelState& model, const LocalModel& layout,
                        const std::filesystem::path& path);

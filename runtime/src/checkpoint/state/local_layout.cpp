@@ -19,6 +19,7 @@ using nlohmann::json;
   throw Error(Errc::config, path.string() + ": " + what);
 }
 
+// The form of this JSON is described in docs/formats/acclaunch.md.
 json encode(const LocalFlat& flat) {
   json members = json::array();
   for (const LocalFlat::Member& each : flat.members) {
@@ -33,7 +34,7 @@ json encode(const LocalFlat& flat) {
           {"members", std::move(members)}};
 }
 
-/// What comes from a file is checked before it reaches any arithmetic.
+/// Checks numbers from a file before anything is computed from them.
 void check_flat(const LocalFlat& flat, const fs::path& path) {
   if (flat.shards < 1 || flat.padded_numel < 0 || flat.padded_numel % flat.shards != 0) {
     fail(path, "flat parameter '" + flat.key + "': impossible layout");
@@ -60,13 +61,13 @@ LocalFlat decode(const json& value, const fs::path& path) {
   return flat;
 }
 
-/// A rank's file.
+/// Reads one rank's file.
 class RankFile {
  public:
   RankFile(const fs::path& path, Catalog& catalog)
       : opened_(path), number_(catalog.file(path)), catalog_(catalog) {}
 
-  /// The tensor of that key, and the place of its bytes.
+  /// The tensor of a key, and the place of its bytes in the catalog.
   struct Found {
     torch::TensorRef tensor;
     std::uint32_t file;
@@ -92,7 +93,7 @@ class RankFile {
   Catalog& catalog_;
 };
 
-/// The boxes of a member that lie in a shard, which is stored as `found`.
+/// Adds the boxes of a member that lie in a shard, which is stored as `found`.
 void add_pieces(const LocalFlat::Member& member, std::int64_t shard_begin, std::int64_t shard_numel,
                 const RankFile::Found& found, std::vector<StoredPiece>& pieces) {
   const std::int64_t begin = std::max(member.offset, shard_begin);
@@ -113,7 +114,7 @@ void add_pieces(const LocalFlat::Member& member, std::int64_t shard_begin, std::
 
 using Tensors = std::vector<StoredTensor>;
 
-/// What a rank holds of a flat parameter. tensors: of its members.
+/// Reads a rank's shard of a flat parameter. `tensors`: one per member.
 void read_shard(const LocalFlat& flat, int rank, RankFile& file, Tensors& tensors) {
   const std::int64_t shard_numel = flat.padded_numel / flat.shards;
   const RankFile::Found found = file.find(flat.key);
@@ -123,7 +124,7 @@ void read_shard(const LocalFlat& flat, int rank, RankFile& file, Tensors& tensor
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (rank > 0 && tensors[i].dtype != found.tensor.dtype) {
-      fail(file.path(), "'" + flat.key + "' has another dtype than that of rank 0");
+      fail(file.path(), "'" + flat.key + "' has a different dtype than in rank 0's file");
     }
     tensors[i].dtype = found.tensor.dtype;
     add_pieces(flat.members[i], rank * shard_numel, shard_numel, found, tensors[i].pieces);
@@ -140,7 +141,7 @@ StoredTensor read_buffer(const std::string& name, RankFile& file) {
   return tensor;
 }
 
-/// Under all of their names.
+/// Adds the members to the catalog, under all of their names.
 void add_members(const LocalFlat& flat, Tensors tensors, Catalog& catalog) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     for (const std::string& alias : flat.members[i].aliases) {
@@ -181,10 +182,12 @@ std::vector<LocalModel> parse_local_layout(const std::string& text, const fs::pa
   }
 }
 
+// Visits the ranks in order and collects the pieces of all members, because a member may span
+// several ranks' shards. Only ranks below the number of shards hold a flat parameter once.
 void read_local_model(const fs::path& folder, int index, const LocalModel& model,
                       Catalog& catalog) {
   int ranks = 1;
-  std::vector<Tensors> members;  // of each flat parameter
+  std::vector<Tensors> members;  // one list per flat parameter
   for (const LocalFlat& flat : model.flats) {
     ranks = std::max(ranks, flat.shards);
     members.emplace_back();
@@ -193,7 +196,8 @@ void read_local_model(const fs::path& folder, int index, const LocalModel& model
     }
   }
   Tensors buffers;
-  for (int rank = 0; rank < ranks; ++rank) {  // one file is open at a time: there may be thousands
+  // Only one file is open at a time, because there may be thousands.
+  for (int rank = 0; rank < ranks; ++rank) {
     RankFile file(folder / accelerate::local_model_file(index, rank), catalog);
     for (std::size_t i = 0; i < members.size(); ++i) {
       if (rank < model.flats[i].shards) {

@@ -22,17 +22,35 @@
 #include <utility>
 #include <vector>
 
+// The save protocol. Every rank runs the same steps:
+//
+//  1. begin: rank 0 completes or removes leftovers of earlier saves and checks the target. Every
+//     rank makes the temporary folder "<directory>.acc-tmp.<id>" if it does not exist yet. The id
+//     was agreed on before, so that no message is needed.
+//  2. Every rank writes and fsyncs its own files: shards and random states. Rank 0 also writes
+//     `.metadata`, scheduler, scaler and the program's values. In the FULL form the ranks gather
+//     tensors and rank 0 writes them.
+//  3. settle: one all_reduce tells every rank whether all have succeeded. After a failure rank 0
+//     removes the temporary folder, and all ranks throw.
+//  4. commit, by rank 0 alone, while the other ranks continue training: it checks that every
+//     expected file is visible with its planned size, writes the manifest, and exchanges the folder
+//     with the target (AtomicFolder). A failure here aborts the process groups, which is how the
+//     other ranks learn of it.
+//
+// A crash before the exchange leaves the older checkpoint and a temporary folder, which the next
+// save removes. A crash after it leaves the new checkpoint.
 namespace acc::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
 using plugins::StateDictType;
 
-/// Whether model number i goes to model.safetensors, as Accelerate has it without FSDP.
+/// True if models are saved as model.safetensors, as Accelerate does without FSDP.
 bool is_plain(const plugins::RuntimeSettings& settings) {
   return settings.origin == "none" && settings.sharding.strategy == plugins::Strategy::no_shard;
 }
 
+// Name of a state-dict type, as Accelerate's configuration spells it.
 std::string words_of(StateDictType form) {
   switch (form) {
     case StateDictType::full: return "FULL_STATE_DICT";
@@ -51,23 +69,23 @@ accelerate::SchedulerState scheduler_state(const detail::OptimizerState& optimiz
   return state;
 }
 
-/// Of what no reader would give back.
+/// Refuses names that no reader would return: not UTF-8, or reserved for the runtime.
 void check_names(const ProgramState& values) {
   for (const auto& [name, value] : values) {
     if (!pickle::is_utf8(name)) {
       throw Error(Errc::invalid_argument,
-                  fmt::format("the name of a program's value is no UTF-8: '{}'", name));
+                  fmt::format("the name of a program's value is not UTF-8: '{}'", name));
     }
     if (name.starts_with(kSeedPrefix)) {
       throw Error(Errc::invalid_argument,
                   fmt::format("a program's value may not be named '{}': names that begin with {} "
-                              "are the runtime's",
+                              "are reserved for the runtime",
                               name, kSeedPrefix));
     }
   }
 }
 
-/// One save of one rank.
+/// One save, as seen by one rank.
 class Save {
  public:
   Save(std::span<const Part> parts, const std::string& directory, const SavedState& state,
@@ -88,6 +106,7 @@ class Save {
         write_part(parts_[i], static_cast<int>(i));
       }
       attempt_([this] { write_small_files(); });
+      // A rank that finds its folder gone reports that instead of the write error it caused.
       attempt_.explain([this] { check_there(); });
       attempt_.settle(engine_.groups, "saving " + directory_, [this] { abandon(); });
       if (rank_ == 0) {
@@ -100,13 +119,13 @@ class Save {
   }
 
  private:
-  /// A file that must be there before the folder gets its name.
+  /// A file that must exist before the folder gets its name.
   struct Expected {
     std::string path;
-    int rank = 0;  ///< who writes it
+    int rank = 0;  ///< the rank that writes it
     std::optional<std::uint64_t> nbytes = {};
     std::optional<std::uint32_t> crc32 = {};
-    bool is_small = false;  ///< the manifest has its checksum
+    bool is_small = false;  ///< the manifest stores its checksum
   };
 
   [[nodiscard]] StateDictType form() const { return engine_.settings.sharding.state_dict_type; }
@@ -114,7 +133,7 @@ class Save {
     return folder_->temporary() / path;
   }
 
-  /// Of a file that cannot be written because its folder is gone, the reason is that.
+  /// Throws if the temporary folder is gone, which explains why a file could not be written.
   void check_there() const {
     if (folder_) {
       folder_->check_there();
@@ -127,6 +146,7 @@ class Save {
     }
   }
 
+  // Names are checked here, inside of the attempt, so that an error on one rank reaches all.
   void begin() {
     folder_.emplace(directory_, accelerate::is_ours, id_, existing_);
     check_names(state_.program);
@@ -168,6 +188,7 @@ class Save {
     }
   }
 
+  // Rank 0 computes the expected size of every rank's file from the plan; no rank reports it.
   void write_folder(const PlannedFolder& planned) {
     dcp::write_rank_file(in_folder(planned.name), planned.plan, rank_, planned.fill);
     if (rank_ != 0) {
@@ -194,7 +215,7 @@ class Save {
     }
   }
 
-  /// Collective, whatever has failed before.
+  /// Collective: a rank that has failed still takes part in the gathers.
   void write_full(const Part& part, int index) {
     write_model(*part.model,
                 is_plain(engine_.settings) ? accelerate::plain_model_file(index)
@@ -239,7 +260,7 @@ class Save {
     }
   }
 
-  /// The program's of this rank, and the seeds of what the runtime rounds by chance.
+  /// Returns the program's values of this rank, and the seeds of the runtime's stochastic rounding.
   [[nodiscard]] ProgramState random_states() const {
     ProgramState values = state_.of_rank;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -248,8 +269,8 @@ class Save {
     return values;
   }
 
-  /// Rank 0, when all have written. Peers are on their way: a failure ends the groups, so that they
-  /// hear of it.
+  /// Completes the save on rank 0, after all ranks have written. The other ranks have left by now.
+  /// On failure the process groups are aborted, so that they learn of it.
   void commit() {
     try {
       check_there();
@@ -262,13 +283,14 @@ class Save {
       file.close();
       folder_->commit();
     } catch (const std::exception& error) {
-      abandon();  // the launcher may end this rank as soon as its peers have heard of it
+      abandon();  // first, because the launcher may kill this rank once its peers know
       engine_.groups.abort(
           fmt::format("rank 0 could not complete {}: {}", directory_, error.what()));
       throw;
     }
   }
 
+  // Checks that rank 0 sees a rank's file, which fails if the machines do not share the folder.
   [[nodiscard]] Manifest::File found(const Expected& each) const {
     const fs::path path = in_folder(each.path);
     std::error_code error;
@@ -331,15 +353,15 @@ class Save {
   Attempt attempt_;
   std::optional<AtomicFolder> folder_;
   std::vector<LocalModel> local_;
-  std::vector<Expected> expected_;            ///< rank 0's counts
-  std::map<std::string, std::string> plans_;  ///< rank 0's, of the DCP folders
+  std::vector<Expected> expected_;            ///< only rank 0's is used
+  std::map<std::string, std::string> plans_;  ///< only rank 0's is used; of the DCP folders
 };
 
 }  // namespace
 
 Part part_of(detail::ModelState& model, detail::OptimizerState& optimizer) {
   if (&optimizer.model() != &model) {
-    throw Error(Errc::invalid_argument, "the optimizer is of another model");
+    throw Error(Errc::invalid_argument, "the optimizer belongs to another model");
   }
   model.finalize();
   return {&model, &optimizer};
@@ -348,7 +370,7 @@ Part part_of(detail::ModelState& model, detail::OptimizerState& optimizer) {
 void save(std::span<const Part> parts, const std::string& directory, const SavedState& state,
           std::uint32_t id, Existing existing) {
   if (parts.empty()) {
-    throw Error(Errc::invalid_argument, "a checkpoint needs a model at least");
+    throw Error(Errc::invalid_argument, "a checkpoint needs at least one model");
   }
   Save(parts, directory, state, id, existing).run();
 }

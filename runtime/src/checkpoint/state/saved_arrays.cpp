@@ -2,6 +2,7 @@
 
 namespace acc::checkpoint {
 
+// Saves the master weights, which the optimizer updates, not the rounded copies of them.
 std::vector<FlatArray> weight_arrays(detail::ModelState& model) {
   std::vector<FlatArray> arrays;
   for (sharding::FlatParameter* flat : model.flats()) {
@@ -21,6 +22,8 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
   return arrays;
 }
 
+// Ignored parameters are whole on every rank. Without a sharded optimizer every rank has all master
+// weights, whatever the strategy gathers.
 int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat) {
   if (flat.ignored() || !model.engine().on.shard_optimizer) {
     return 1;
@@ -28,6 +31,7 @@ int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat) {
   return model.engine().groups.plan.shard_size();
 }
 
+// Files have no dtype of their own for raw bytes; they are stored as uint8.
 Dtype stored_dtype(DType dtype) {
   switch (dtype) {
     case DType::bfloat16: return Dtype::bf16;

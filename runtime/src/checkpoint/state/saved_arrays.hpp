@@ -8,30 +8,30 @@
 #include <string>
 #include <vector>
 
-/// What of a model and its optimizer a checkpoint holds.
+/// The arrays of a model and its optimizer that a checkpoint holds.
 namespace acc::checkpoint {
 
-/// Weights or moments of a flat parameter, as the optimizer updates them.
+/// The weights or one kind of moment of a flat parameter, in the form that the optimizer updates.
 struct FlatArray {
   sharding::FlatParameter* flat;
   std::string kind;  ///< "param", "exp_avg", "exp_avg_sq", "momentum_buffer"
-  void* values;      ///< [owned().numel], memory of the updater
+  void* values;      ///< [owned().numel], in memory of the updater's device
   DType dtype;
 };
 std::vector<FlatArray> weight_arrays(detail::ModelState& model);
 std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::OptimizerState& optimizer);
 
-/// Into how many shards a flat parameter is cut: rank r holds shard r % shards (or all of them),
-/// and ranks 0 to shards - 1 hold it once. 1: it is whole everywhere.
+/// Returns the number of shards into which a flat parameter is cut. Rank r holds shard r % shards,
+/// and ranks 0 to shards - 1 hold every shard once. 1: every rank holds all of it.
 int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat);
 
-/// In which dtype values of a parameter are stored; those of buffers are f32.
+/// Returns the dtype in which values of a parameter are stored. Buffers are stored as f32.
 Dtype stored_dtype(DType dtype);
-/// The optimizer's parameter groups, as its torch twin has them.
+/// Returns the optimizer's parameter groups in the form of the equivalent torch optimizer.
 std::vector<StoredGroup> stored_groups(const detail::OptimizerState& optimizer);
 
-/// The runtime's own among the random states of rank 0: the seed of model number `index`. Names
-/// that begin so are not the program's.
+/// The runtime's own entry among the random states of rank 0: the seed of model number `index`.
+/// Names with this prefix are reserved.
 inline constexpr const char* kSeedPrefix = "acc.seed.";
 std::string seed_name(int index);
 

@@ -18,15 +18,17 @@ using sharding::FlatParameter;
 using sharding::ParameterRecord;
 using torch::Sink;
 
-/// Brings elements [begin, begin + numel) of an array.
+/// Passes elements [begin, begin + numel) of an array to `sink`.
 using Source = std::function<void(std::int64_t begin, std::int64_t numel, const Sink& sink)>;
 
-/// Collects tensors and the arrays that they lie in.
+/// Collects the tensors of a folder and the arrays in which they lie, and returns a plan for all
+/// ranks and a source of bytes for this one.
 class FolderBuilder {
  public:
   FolderBuilder(ModelState& model, std::string top) : model_(model), top_(std::move(top)) {}
 
-  /// `names`: of each parameter, how it is saved: its path below the top.
+  /// Adds the parameters of a flat array. `names` returns the paths below the top under which a
+  /// parameter is saved.
   template <typename Names>
   void add(const FlatArray& array, const Names& names) {
     const FlatParameter& flat = *array.flat;
@@ -44,6 +46,7 @@ class FolderBuilder {
     sources_.push_back(of_flat(array));
   }
 
+  // Buffers are equal on all ranks, so rank 0 writes them whole.
   void add(const BufferRecord& buffer) {
     arrays_.push_back({.members = {{tensors_.size(), 0}},
                        .padded_numel = buffer.numel,
@@ -58,7 +61,7 @@ class FolderBuilder {
         });
   }
 
-  /// A scalar for each of `paths`, all of them `value`, which every rank knows.
+  /// Adds a scalar for each of `paths`, all with `value`, which every rank knows.
   void add_scalars(const std::vector<dcp::Path>& paths, float value) {
     dcp::CutArray cut{.members = {}, .padded_numel = std::ssize(paths)};
     for (std::int64_t i = 0; i < std::ssize(paths); ++i) {
@@ -73,11 +76,13 @@ class FolderBuilder {
     });
   }
 
+  /// Adds a pickled value.
   void add_value(dcp::Path path, std::string pickle) {
     path.insert(path.begin(), top_);
     values_.push_back({dotted(path), std::move(path), std::move(pickle), 0});
   }
 
+  // The cut rule needs all tensors, so it is made last. Arrays and sources have the same numbers.
   PlannedFolder finish(std::string name) {
     const int ranks = model_.engine().groups.world->size();
     auto rule = cut_arrays(arrays_, tensors_, ranks);
@@ -131,7 +136,7 @@ std::vector<dcp::Path> weight_paths(const ParameterRecord& record) {
   return paths;
 }
 
-/// As torch's AdamW counts them, of each parameter; its SGD asks for none and finds no fault.
+/// Adds a step per parameter, as torch's AdamW counts them. Its SGD has no steps and ignores these.
 void add_steps(FolderBuilder& builder, detail::OptimizerState& optimizer) {
   std::vector<dcp::Path> paths;
   for (const auto& state : optimizer.flats()) {

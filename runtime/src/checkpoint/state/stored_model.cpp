@@ -16,6 +16,7 @@ using sharding::ParameterRecord;
 StoredModel::StoredModel(const std::filesystem::path& path, Want want, int index)
     : stored_(open_checkpoint(path, want, index)), reader_(stored_.catalog) {}
 
+// A tied parameter may be stored under any of its names.
 const StoredTensor& StoredModel::at(const ParameterRecord& record, const std::string& kind) const {
   if (const StoredTensor* found = stored_.catalog.find(record.name, kind)) {
     return *found;
@@ -25,9 +26,10 @@ const StoredTensor& StoredModel::at(const ParameterRecord& record, const std::st
       return *found;
     }
   }
-  return stored_.catalog.at(record.name, kind, stored_.path.string());  // throws, with its reason
+  return stored_.catalog.at(record.name, kind, stored_.path.string());  // throws: not found
 }
 
+// Any real dtype is converted to the one in which the value is kept.
 void StoredModel::check_shape(const StoredTensor& tensor, const Shape& expected) const {
   if (tensor.shape != expected) {
     throw Error(Errc::config, fmt::format("{}: tensor {} has shape {}, this model expects {}",
@@ -72,11 +74,13 @@ void StoredModel::read(device::Device& device, const FlatArray& array) {
   const FlatParameter& flat = *array.flat;
   const sharding::Shard owned = flat.owned();
   const auto size = static_cast<std::int64_t>(nbytes_of(array.dtype));
+  // Fills a stretch of the shard: the parts of parameters from the checkpoint, and zeros between
+  // them.
   const auto fill = [&](std::size_t at, std::span<std::byte> to) {
     const sharding::Shard part{owned.offset + static_cast<std::int64_t>(at) / size,
                                std::ssize(to) / size};
-    std::int64_t end = 0;                         // of what is filled, in the part
-    const auto clear = [&](std::int64_t until) {  // the gaps between parameters
+    std::int64_t end = 0;                         // end of the filled elements of the part
+    const auto clear = [&](std::int64_t until) {  // zeros the padding between parameters
       std::fill(to.begin() + end * size, to.begin() + until * size, std::byte{0});
     };
     for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
@@ -93,6 +97,7 @@ void StoredModel::read(device::Device& device, const FlatArray& array) {
   write_bytes(device, array.values, static_cast<std::size_t>(owned.numel * size), fill);
 }
 
+// Buffers are not sharded, so all of a buffer is read.
 void StoredModel::read_buffer(detail::ModelState& model, BufferRecord& buffer) {
   const StoredTensor* found = stored_.catalog.find(buffer.name, "param");
   if (found == nullptr) {
@@ -103,6 +108,7 @@ void StoredModel::read_buffer(detail::ModelState& model, BufferRecord& buffer) {
   acc::model::set_buffer(model.engine(), buffer, values);
 }
 
+// Frees gathered copies, waits for collectives that use the memory, and then for the device.
 void await_readers(detail::ModelState& model) {
   for (const auto& unit : model.shard_units()) {
     unit->release("loading weights");

@@ -11,25 +11,27 @@ namespace acc::checkpoint {
 
 enum class BuffersMay { be_missing, not_be_missing };
 
-/// A checkpoint of any format, asked for the parameters and buffers of a model. Faults throw
-/// Error(config) that names the path, the tensor, what was expected and found.
+/// A checkpoint of any format, from which parameters and buffers of a model are read. Faults throw
+/// Error(config) with the path, the tensor, what was expected and what was found.
 class StoredModel {
  public:
-  /// index: of the model, in a save folder.
+  /// `index`: number of the model in a save folder.
   StoredModel(const std::filesystem::path& path, Want want, int index);
 
   [[nodiscard]] const Stored& stored() const noexcept { return stored_; }
-  /// Whether all parameters are there in their shapes. Buffers may be missing, or not.
+  /// Checks that all parameters exist with their shapes, and all buffers unless they may be
+  /// missing.
   void check(detail::ModelState& model, BuffersMay buffers) const;
-  /// The same for a kind of the optimizer's.
+  /// The same for one kind of the optimizer's state.
   void check(const FlatArray& array) const;
 
-  /// Elements [offset, offset + numel) of a parameter, by any of its names.
+  /// Reads elements [offset, offset + numel) of a parameter, which may be stored under any of its
+  /// names.
   void read(const sharding::ParameterRecord& record, const std::string& kind, std::int64_t offset,
             std::int64_t numel, Dtype dtype, void* out);
-  /// What this rank keeps of an array, straight to where it is kept.
+  /// Reads this rank's shard of an array directly to its place in memory.
   void read(device::Device& device, const FlatArray& array);
-  /// Leaves a buffer as it is where there is none of its name.
+  /// Reads a buffer; leaves it unchanged if none is stored under its name.
   void read_buffer(detail::ModelState& model, acc::model::BufferRecord& buffer);
 
  private:
@@ -41,9 +43,9 @@ class StoredModel {
   TensorReader reader_;
 };
 
-/// Weights are about to be overwritten where they lie: gathers of the old ones may still be under
-/// way here, and a GPU may be behind with reading what lies in host memory. Peers may read until a
-/// barrier that follows.
+/// Waits until this rank's weights may be overwritten in place. Gathers of the old weights may
+/// still be running, and a GPU may still read host memory. Peers may read this rank's memory until
+/// a barrier that the caller adds.
 void await_readers(detail::ModelState& model);
 
 }  // namespace acc::checkpoint

@@ -25,10 +25,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// save_model's default of Accelerate and transformers.
+/// Default of max_shard_size in save_model of Accelerate and transformers, in bytes.
 constexpr std::uint64_t kMaxShardNbytes = 10'000'000'000;
 
-/// Collective, whatever has failed before.
+/// Collective: a rank that has failed still takes part.
 void load_buffers(ModelState& model, std::optional<StoredModel>& stored, Attempt& attempt) {
   for (BufferRecord* buffer : model.buffers()) {
     attempt([&] {
@@ -44,6 +44,7 @@ void load_buffers(ModelState& model, std::optional<StoredModel>& stored, Attempt
 
 }  // namespace
 
+// With cpu_ram_efficient_loading only rank 0 reads, and sends the values to the others.
 void load_weights(ModelState& model, const std::string& path) {
   const bool rank_zero_reads = model.engine().settings.sharding.cpu_ram_efficient_loading;
   std::optional<StoredModel> stored;
@@ -76,7 +77,7 @@ void load_weights(ModelState& model, const std::string& path) {
 
 namespace {
 
-/// One file, complete or absent.
+/// Exports to one file, which is complete or absent.
 void export_file(ModelState& model, const fs::path& path, std::optional<DType> dtype) {
   const auto arrays = weight_arrays(model);
   GatheredTensors tensors(model, arrays, weight_items(model, arrays), {});
@@ -85,7 +86,7 @@ void export_file(ModelState& model, const fs::path& path, std::optional<DType> d
     if (!is_rank_zero(model)) {
       return;
     }
-    // The ending tells the format.
+    // The extension selects the format, so the temporary name keeps it.
     const fs::path temporary =
         folder_of(path) / (path.stem().string() + ".acc-tmp" + path.extension().string());
     try {
@@ -112,7 +113,7 @@ SafetensorsPlan plan_folder(const std::vector<FullItem>& items, const ExportOpti
                                                   : options.max_shard_nbytes);
 }
 
-/// Items in the order in which the plan's files have them.
+/// Returns the items in the order in which the plan's files contain them.
 std::vector<FullItem> in_order_of(const SafetensorsPlan& plan, std::vector<FullItem> items) {
   std::map<std::string, FullItem> by_name;
   for (FullItem& item : items) {
@@ -133,6 +134,7 @@ bool is_weights_file(const std::string& path) {
           path.find('/') == std::string::npos);
 }
 
+// Writes the shards in the order of the plan, and the index last.
 void write_folder(const fs::path& folder, const SafetensorsPlan& plan, GatheredTensors& tensors,
                   std::optional<DType> dtype) {
   std::size_t first = 0;
@@ -147,6 +149,7 @@ void write_folder(const fs::path& folder, const SafetensorsPlan& plan, GatheredT
   }
 }
 
+// Rank 0 writes; the other ranks take part in the gathers by `finish`, also if rank 0 has failed.
 void export_folder(ModelState& model, const fs::path& path, const ExportOptions& options) {
   const auto arrays = weight_arrays(model);
   auto items = weight_items(model, arrays);
@@ -174,6 +177,7 @@ void export_folder(ModelState& model, const fs::path& path, const ExportOptions&
 
 }  // namespace
 
+// The extension decides: a file for .safetensors and .bin, otherwise a folder.
 void export_weights(ModelState& model, const std::string& path, const ExportOptions& options) {
   const fs::path target(path);
   if (target.extension() == ".safetensors" || target.extension() == ".bin") {
@@ -183,6 +187,7 @@ void export_weights(ModelState& model, const std::string& path, const ExportOpti
   }
 }
 
+// A visit may throw, or skip tensors. `finish` keeps the gathers of all ranks aligned.
 void state_dict(ModelState& model, const StateDictOptions& options, const VisitTensor& visit) {
   const auto arrays = weight_arrays(model);
   GatheredTensors tensors(model, arrays, weight_items(model, arrays),
@@ -198,7 +203,7 @@ void state_dict(ModelState& model, const StateDictOptions& options, const VisitT
     }
   });
   tensors.finish();
-  attempt.settle(model.engine().groups, "handing out the state dict");
+  attempt.settle(model.engine().groups, "visiting the state dict");
 }
 
 }  // namespace acc::checkpoint

@@ -12,9 +12,10 @@ namespace {
 
 using torch::Sink;
 
-/// Elements converted at once: they stay in the cache.
+/// Number of elements that are converted at once. They stay in the cache.
 constexpr std::size_t kTile = 1 << 16;
 
+// Passes a tensor to `sink`, converted tile by tile if its dtype changes.
 void emit(GatheredTensors& tensors, std::size_t index, Dtype to, const Sink& sink) {
   const FullItem& item = tensors.items()[index];
   const Dtype from = stored_dtype(item.dtype);
@@ -34,10 +35,13 @@ void emit(GatheredTensors& tensors, std::size_t index, Dtype to, const Sink& sin
 
 }  // namespace
 
+// The requested dtype applies to parameters only; buffers keep theirs.
 Dtype written_dtype(const FullItem& item, std::optional<DType> dtype) {
   return stored_dtype(item.buffer == nullptr ? dtype.value_or(item.dtype) : item.dtype);
 }
 
+// All headers are written first, so dtypes and shapes must be known before the first tensor is
+// gathered.
 void write_weights_file(const std::filesystem::path& path, GatheredTensors& tensors,
                         std::size_t first, std::size_t count, std::optional<DType> dtype) {
   const auto dtype_at = [&](std::size_t i) {

@@ -8,11 +8,12 @@
 
 namespace acc::checkpoint {
 
-/// In which dtype an item is written.
+/// Returns the dtype in which an item is written.
 Dtype written_dtype(const FullItem& item, std::optional<DType> dtype);
 
-/// Rank 0: writes items [first, first + count) into one new file, safetensors by its ending, else
-/// torch.save's, and flushes it. dtype: of parameters; absent: that in which they are kept.
+/// Writes items [first, first + count) to one new file and flushes it: safetensors if the path ends
+/// in .safetensors, otherwise a torch.save archive. Rank 0 calls it. `dtype` is for parameters;
+/// absent: the dtype in which they are kept.
 void write_weights_file(const std::filesystem::path& path, GatheredTensors& tensors,
                         std::size_t first, std::size_t count, std::optional<DType> dtype);
 

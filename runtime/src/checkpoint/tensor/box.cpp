@@ -6,12 +6,16 @@
 #include <functional>
 #include <numeric>
 
+// Three algorithms share one idea: a row-major tensor is a nest of dimensions, and a box is
+// contiguous in it exactly if it takes all of every dimension after the first one that it cuts. A
+// "run" is such a contiguous stretch. RunVisitor and for_each_run list runs, boxes_of_range builds
+// the fewest boxes that are one run each, and CoverCheck proves that boxes tile a shape.
 namespace acc::checkpoint {
 namespace {
 
 constexpr std::int64_t kMaxNumel = std::int64_t{1} << 62;
 
-// Elements from an index of a dimension to the next.
+// Number of elements between neighbouring indices of each dimension.
 Shape strides_of(const Shape& shape) {
   Shape strides(shape.size());
   std::int64_t stride = 1;
@@ -26,7 +30,7 @@ std::string interval(std::int64_t begin, std::int64_t end) {
   return std::to_string(begin) + ":" + std::to_string(end);
 }
 
-// Visits the runs of a box by dimensions, passing over what a range does not touch.
+// Visits the runs that a box of a tensor shares with the elements [begin, end) of that tensor.
 class RunVisitor {
  public:
   RunVisitor(const Shape& shape, const Box& box, std::int64_t begin, std::int64_t end,
@@ -37,7 +41,8 @@ class RunVisitor {
         begin_(begin),
         end_(end),
         visit_(visit) {
-    // A run spans the dimensions that the box has all of, and one before them.
+    // A run covers all trailing dimensions of which the box has the full extent, and a stretch of
+    // the dimension before them.
     run_dimension_ = shape.empty() ? 0 : shape.size() - 1;
     while (run_dimension_ > 0 && box.sizes[run_dimension_] == shape[run_dimension_]) {
       --run_dimension_;
@@ -53,6 +58,8 @@ class RunVisitor {
   }
 
  private:
+  // d: current dimension. in_tensor, in_box: element numbers at index 0 of dimension d and of those
+  // after it, given the indices of the outer dimensions.
   void descend(std::size_t d, std::int64_t in_tensor, std::int64_t in_box) const {
     const std::int64_t first = box_.offsets[d];
     const std::int64_t last = first + box_.sizes[d];
@@ -65,6 +72,7 @@ class RunVisitor {
       }
       return;
     }
+    // Skips indices that lie before the range, without visiting them.
     const std::int64_t stride = in_tensor_[d];
     std::int64_t i = std::max(first, (std::max(begin_, in_tensor) - in_tensor) / stride);
     for (; i < last && in_tensor + i * stride < end_; ++i) {
@@ -79,13 +87,17 @@ class RunVisitor {
   std::size_t run_dimension_ = 0;
 };
 
-// Cuts the shape, dimension by dimension, at the borders of the boxes that are there: between two
-// borders the same boxes are there, and in the end it must be one.
+// Checks that boxes cover a shape exactly once. Cuts the current dimension at every border of a
+// box. Between two neighbouring borders the set of boxes is constant, so that the check can recurse
+// into the next dimension with that set. After the last dimension exactly one box must be left.
+// `place_` is the part of the shape under examination, for the message.
 class CoverCheck {
  public:
   CoverCheck(const Shape& shape, const std::vector<Box>& boxes)
       : boxes_(boxes), place_(whole(shape)) {}
 
+  // `there`: numbers of the boxes that cover `place_` in all dimensions before d. Returns "" or a
+  // sentence that describes the first fault.
   std::string operator()(std::vector<std::size_t> there, std::size_t d) {
     if (there.empty()) {
       return hole(d);
@@ -98,6 +110,7 @@ class CoverCheck {
     const auto begin_of = [&](std::size_t i) { return boxes_[i].offsets[d]; };
     std::ranges::sort(there, {}, begin_of);
     const std::int64_t extent = place_.sizes[d];
+    // A sweep along dimension d: `active` are the boxes at `position`.
     std::vector<std::size_t> active;
     std::size_t next = 0;
     std::string fault;
@@ -161,6 +174,7 @@ void check_shape(const Shape& shape, const std::string& what) {
     if (extent < 0) {
       throw Error(Errc::config, what + ": shape " + to_string(shape) + " has a negative extent");
     }
+    // An extent of 0 counts as 1: strides and sizes of the other dimensions must not overflow.
     if (__builtin_mul_overflow(numel, std::max<std::int64_t>(extent, 1), &numel) ||
         numel > kMaxNumel) {
       throw Error(Errc::config,
@@ -202,7 +216,8 @@ std::vector<Box> boxes_of_range(const Shape& shape, std::int64_t begin, std::int
   const Shape strides = strides_of(shape);
   std::vector<Box> boxes;
   while (begin < end) {
-    // The outermost dimension of which whole rows begin here.
+    // Finds the outermost dimension d such that the range begins at a whole index of d and holds at
+    // least one of them. The box takes as many indices of d as fit. Only a scalar has none.
     std::size_t d = 0;
     while (d < shape.size() && (begin % strides[d] != 0 || end - begin < strides[d])) {
       ++d;
@@ -226,6 +241,7 @@ std::optional<Box> row_box(const Shape& shape, int rank, int ranks) {
     return rank == 0 ? std::optional(Box{}) : std::nullopt;
   }
   const std::int64_t rows = shape[0];
+  // ceil(rows / ranks) without overflow.
   const std::int64_t share = rows / ranks + (rows % ranks != 0 ? 1 : 0);
   Box box = whole(shape);
   box.offsets[0] = std::min(rows, rank * share);
@@ -241,6 +257,8 @@ void for_each_run(const Shape& shape, const Box& box, std::int64_t begin, std::i
 }
 
 void for_each_run(const Box& first, const Box& second, const VisitRun& visit) {
+  // Moves the common part of both boxes into each box's own coordinates, finds the longest run that
+  // is contiguous in both, and visits the runs one by one.
   const std::size_t dimensions = first.sizes.size();
   Box common = first;
   for (std::size_t d = 0; d < dimensions; ++d) {

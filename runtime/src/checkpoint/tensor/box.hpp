@@ -7,24 +7,27 @@
 #include <string>
 #include <vector>
 
-/// Parts of tensors: boxes, and ranges of elements in row-major order. Pure arithmetic.
+/// Parts of tensors: boxes, and ranges of elements in row-major order. Pure arithmetic without
+/// input or output.
 namespace acc::checkpoint {
 
-/// Sizes, outermost first; empty for a scalar.
+/// Extents of the dimensions, outermost first; empty for a scalar.
 using Shape = std::vector<std::int64_t>;
 
-/// torch's own limit for most of what it does with a tensor.
+/// Largest number of dimensions. torch has the same limit for most operations.
 inline constexpr std::size_t kMaxDimensions = 64;
 
-/// "[2, 3]"
+/// Returns text such as "[2, 3]".
 std::string to_string(const Shape& shape);
+/// Returns the number of elements. The shape must have passed check_shape if it comes from a file.
 std::int64_t numel_of(const Shape& shape) noexcept;
-/// Throws Error(config), beginning with `what`, for a negative extent, more than kMaxDimensions,
-/// and where the number of elements, extents of 0 counted as 1, exceeds 2^62. For shapes from
-/// files.
+/// Checks a shape from a file. Throws Error(config) that begins with `what` if an extent is
+/// negative, if there are more than kMaxDimensions, or if the number of elements (extents of 0
+/// counted as 1) exceeds 2^62.
 void check_shape(const Shape& shape, const std::string& what);
 
-/// Elements offsets[d] <= i[d] < offsets[d] + sizes[d] of a tensor; both as long as its shape.
+/// The elements with offsets[d] <= i[d] < offsets[d] + sizes[d] of a tensor. Both lists are as long
+/// as the tensor's shape.
 struct Box {
   Shape offsets;
   Shape sizes;
@@ -33,39 +36,41 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// All of a tensor.
+/// Returns the box of all elements.
 Box whole(const Shape& shape);
-/// Whether the box lies in the shape; on any numbers.
+/// True if the box lies in the shape. Safe for arbitrary numbers.
 bool lies_in(const Box& box, const Shape& shape) noexcept;
-/// "[0:2, 3:6]"
+/// Returns text such as "[0:2, 3:6]".
 std::string to_string(const Box& box);
 
-/// Elements [begin, end) of a tensor, row-major, as the fewest boxes, in order: at most 2n - 1 for
-/// n dimensions. Each is contiguous in the tensor. Empty ranges give none. Throws Error(internal)
-/// for a range that is not in the tensor.
+/// Returns elements [begin, end) of a tensor, in row-major order, as the fewest boxes. There are at
+/// most 2n - 1 for n dimensions. Each box is contiguous in the tensor, and they are in the order of
+/// their elements. An empty range gives none. Throws Error(internal) if the range is not in the
+/// tensor.
 std::vector<Box> boxes_of_range(const Shape& shape, std::int64_t begin, std::int64_t end);
 
-/// Rows [rank * c, (rank + 1) * c) of dimension 0, c = ceil(rows / ranks), as FSDP 2 and FSDP 1's
-/// sharded state dict cut; may have no rows. A scalar is rank 0's; the others have nothing of it.
+/// Returns rows [rank * c, (rank + 1) * c) of dimension 0 with c = ceil(rows / ranks), as FSDP 2
+/// and the sharded state dict of FSDP 1 cut a parameter. The box may have no rows. A scalar belongs
+/// to rank 0, and the other ranks get nothing.
 std::optional<Box> row_box(const Shape& shape, int rank, int ranks);
 
-/// Runs of elements that lie together in two places: from which element on in either, how many.
-/// They rise in both and are as long as they can be.
+/// Receives a run: `numel` elements that are contiguous in two places, with the number of the first
+/// element in each. Runs are visited in rising order in both places and are as long as possible.
 using VisitRun =
     std::function<void(std::int64_t in_first, std::int64_t in_second, std::int64_t numel)>;
-/// What a box, stored contiguously, shares with elements [begin, end) of its tensor; the second
-/// count is from `begin`.
+/// Visits what a box, stored contiguously, shares with elements [begin, end) of its tensor.
+/// `in_first` counts from the beginning of the box, `in_second` from `begin`.
 void for_each_run(const Shape& shape, const Box& box, std::int64_t begin, std::int64_t end,
                   const VisitRun& visit);
-/// What two boxes of a tensor share, each stored contiguously.
+/// Visits what two boxes of a tensor share. Both are stored contiguously.
 void for_each_run(const Box& first, const Box& second, const VisitRun& visit);
 
-/// The number in the tensor of element `index` of a box.
+/// Returns the number in the tensor of element `index` of a box.
 std::int64_t element_in_tensor(const Shape& shape, const Box& box, std::int64_t index) noexcept;
 
-/// Empty where the boxes cover the shape exactly once, else a sentence that says where not ("rows
-/// 3:5 are in no piece", "box [..] and box [..] overlap"). O(n log n) for boxes cut from ranges or
-/// rows; boxes without elements count for nothing.
+/// Returns "" if the boxes cover the shape exactly once, else a sentence with the first fault
+/// ("rows 3:5 are in no piece", "box [..] and box [..] overlap"). O(n log n) for boxes that were
+/// cut from ranges or rows. Boxes without elements are ignored.
 std::string cover_fault(const Shape& shape, const std::vector<Box>& boxes);
 
 }  // namespace acc::checkpoint

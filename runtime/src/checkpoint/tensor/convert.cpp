@@ -8,12 +8,15 @@
 #include <span>
 #include <string>
 
+// Converts between dtypes in chunks through an aligned fp32 buffer, with the vectorized kernels of
+// runtime/src/kernels. Source and destination may have any alignment, because they may be pages of
+// a mapped file.
 namespace acc::checkpoint {
 namespace {
 
 constexpr std::size_t kChunk = 2048;  // elements converted at a time
 
-// Values that may lie at any address, to and from aligned fp32.
+// Converts values at any address to aligned fp32.
 void widen(const std::byte* from, Dtype dtype, std::span<float> to) {
   const auto& table = kernels::kernels();
   if (dtype == Dtype::f32) {
@@ -31,6 +34,7 @@ void widen(const std::byte* from, Dtype dtype, std::span<float> to) {
   }
 }
 
+// Converts aligned fp32 to values at any address.
 void narrow(std::span<const float> from, std::byte* to, Dtype dtype) {
   const auto& table = kernels::kernels();
   if (dtype == Dtype::f32) {

@@ -11,7 +11,8 @@ struct Row {
   std::string_view safetensors, torch, storage;
 };
 
-// In the order of the enumerators.
+// Rows are in the order of the enumerators (checked below). An empty storage class means that torch
+// saves the dtype as UntypedStorage.
 constexpr Row kRows[] = {
     {Dtype::boolean, 1, "BOOL", "bool", "BoolStorage"},
     {Dtype::u8, 1, "U8", "uint8", "ByteStorage"},
@@ -37,6 +38,7 @@ constexpr const Row& row_of(Dtype dtype) noexcept {
 static_assert(std::ranges::all_of(kRows,
                                   [](const Row& row) { return &row_of(row.dtype) == &row; }));
 
+// Returns the dtype whose column holds the name.
 std::optional<Dtype> find(std::string_view Row::*column, std::string_view name) noexcept {
   for (const Row& row : kRows) {
     if (!name.empty() && row.*column == name) {
@@ -52,6 +54,7 @@ std::size_t size_of(Dtype dtype) noexcept {
   return row_of(dtype).nbytes;
 }
 
+// The 8-bit floats are not included: they are copied, but never converted.
 bool is_real(Dtype dtype) noexcept {
   return dtype == Dtype::f32 || dtype == Dtype::f16 || dtype == Dtype::bf16 || dtype == Dtype::f64;
 }

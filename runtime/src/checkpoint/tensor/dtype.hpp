@@ -7,7 +7,7 @@
 
 namespace acc::checkpoint {
 
-/// What elements of stored tensors are. All little endian.
+/// Type of the elements of a stored tensor. All formats here store them in little-endian order.
 enum class Dtype : std::uint8_t {
   boolean,
   u8,
@@ -26,25 +26,27 @@ enum class Dtype : std::uint8_t {
   f8_e5m2
 };
 
-/// Bytes of an element.
+/// Returns the number of bytes of an element.
 std::size_t size_of(Dtype dtype) noexcept;
-/// Whether values can be converted to and from fp32: f32, f16, bf16, f64.
+/// True if values can be converted to and from fp32: f32, f16, bf16, f64.
 bool is_real(Dtype dtype) noexcept;
 
-/// "F32", "BF16", "F8_E4M3" (safetensors).
+/// Name in safetensors headers: "F32", "BF16", "F8_E4M3".
 std::string_view safetensors_name(Dtype dtype) noexcept;
 std::optional<Dtype> dtype_of_safetensors(std::string_view name) noexcept;
 
-/// "float32", "bfloat16", "float8_e4m3fn" (the attribute of module torch).
+/// Name as an attribute of the Python module torch: "float32", "bfloat16", "float8_e4m3fn".
 std::string_view torch_name(Dtype dtype) noexcept;
 std::optional<Dtype> dtype_of_torch(std::string_view name) noexcept;
 
-/// "FloatStorage"; absent for the dtypes that torch saves as UntypedStorage (u16, u32, u64, f8).
+/// Name of torch's typed storage class: "FloatStorage". Absent for dtypes that torch saves as
+/// UntypedStorage (u16, u32, u64, f8).
 std::optional<std::string_view> torch_storage(Dtype dtype) noexcept;
 std::optional<Dtype> dtype_of_torch_storage(std::string_view name) noexcept;
 
-/// values: [numel] each, no overlap, any alignment. Reals to nearest even through fp32 (f64 to and
-/// from the others; the same dtype copies). Throws Error(config) for other pairs.
+/// Converts `numel` values. from, to: [numel], any alignment, no overlap. Equal dtypes are copied.
+/// Other pairs must be real dtypes (is_real); they are rounded to nearest even by way of fp32, also
+/// between f64 and the others. Throws Error(config) for other pairs.
 void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::size_t numel);
 
 }  // namespace acc::checkpoint

@@ -14,7 +14,8 @@ namespace acc::checkpoint::torch {
 
 namespace {
 
-// All of the record, which is small: its checksum is of all of it.
+// Reads the whole record, because its checksum covers all of it. A record without a checksum, or a
+// large one (a slice of a big tensor), is read only where it is needed.
 std::array<std::byte, 8> element_of(const TorchFile& file, const pickle::Node& node,
                                     const TensorRef& ref) {
   std::array<std::byte, 8> element{};
@@ -27,7 +28,7 @@ std::array<std::byte, 8> element_of(const TorchFile& file, const pickle::Node& n
   std::vector<std::byte> record(bytes.record_nbytes);
   file.file().read(bytes.record_offset, record);
   if (crc32(0, record) != bytes.record_crc32) {
-    throw Error(Errc::config, node.where() + ": damaged: its checksum is not that of its bytes");
+    throw Error(Errc::config, node.where() + ": damaged: its checksum does not match its bytes");
   }
   std::memcpy(wanted.data(), record.data() + (bytes.offset - bytes.record_offset), wanted.size());
   return element;
@@ -42,7 +43,7 @@ double scalar(const TorchFile& file, const pickle::Node& node) {
   const TensorRef ref = file.tensor(node.value());
   const bool is_integer = ref.dtype == Dtype::i64 || ref.dtype == Dtype::i32;
   if (numel_of(ref.shape) != 1 || (!is_real(ref.dtype) && !is_integer)) {
-    node.fail("a number, or a tensor of one");
+    node.fail("a number, or a tensor with one element");
   }
   const std::array<std::byte, 8> bytes = element_of(file, node, ref);
   if (ref.dtype == Dtype::i64) {
@@ -58,10 +59,11 @@ double scalar(const TorchFile& file, const pickle::Node& node) {
   return value;
 }
 
+// 2^53 is the largest range in which a double represents every integer.
 std::int64_t count(const TorchFile& file, const pickle::Node& node) {
   const double value = scalar(file, node);
   if (!(value >= 0.0 && value <= 9007199254740992.0 && std::trunc(value) == value)) {
-    node.fail("a count");
+    node.fail("a count (an integer from 0 to 2^53)");
   }
   return static_cast<std::int64_t>(value);
 }

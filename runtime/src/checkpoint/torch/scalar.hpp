@@ -7,12 +7,12 @@
 
 namespace acc::checkpoint::torch {
 
-/// A number of a file, as itself or as a tensor of one element, as optimizers keep their steps and
-/// at times their rates; such a tensor's checksum is checked. Throws Error(config) that names its
-/// key.
+/// Returns a number of a file, given as a number or as a tensor of one element (optimizers store
+/// their steps, and sometimes their learning rates, as tensors). The checksum of such a tensor is
+/// checked. Throws Error(config) with the key.
 double scalar(const TorchFile& file, const pickle::Node& node);
 
-/// The same, of what is counted: an integer from 0 to 2^53.
+/// The same for a count: an integer from 0 to 2^53.
 std::int64_t count(const TorchFile& file, const pickle::Node& node);
 
 }  // namespace acc::checkpoint::torch

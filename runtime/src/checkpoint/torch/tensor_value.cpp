@@ -4,19 +4,25 @@
 
 #include <limits>
 
+// Understands the forms in which torch pickles a tensor:
+//   _rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks[, metadata])
+//   _rebuild_tensor_v3(… the same …, dtype[, metadata]), for dtypes without a storage class
+//   _rebuild_parameter(tensor, …) and _rebuild_from_type_v2(callable, type, arguments, state),
+//   which wrap one of these.
+// A storage is a persistent id: the tuple ("storage", class, key, location, numel).
 namespace acc::checkpoint::torch {
 namespace {
 
 using pickle::Value;
 using Kind = Value::Kind;
 
-/// A callable and its arguments.
+/// A call that a pickle records: the callable and its arguments.
 struct Call {
   const Value* callable = nullptr;
   Value::Items arguments = {};
 };
 
-/// The call inside of a wrapper; without a callable where it is none.
+/// Returns the call inside of a wrapper; without a callable if the call is not a wrapper.
 Call unwrapped(const Call& call) {
   const auto is = [&](std::string_view name) {
     return call.callable->is_global("torch._utils", name);
@@ -35,7 +41,8 @@ Call unwrapped(const Call& call) {
   return {};
 }
 
-/// The _rebuild_tensor call that the value is or wraps; without a callable where it is none.
+/// Returns the _rebuild_tensor call that the value is or wraps; without a callable if there is
+/// none.
 Call tensor_call(const Value& value) {
   if (!value.is(Kind::object)) {
     return {};
@@ -71,7 +78,7 @@ class Decoder {
 };
 
 Shape Decoder::integers(const Value& value, const char* what) const {
-  // torch.Size((…)) is as good as the tuple.
+  // torch.Size((…)) is treated as the tuple in it.
   const bool sized = value.is_object_of("torch", "Size") && value.items[1]->items.size() == 1;
   const Value& tuple = sized ? *value.items[1]->items[0] : value;
   if (!tuple.is(Kind::tuple)) {
@@ -87,6 +94,7 @@ Shape Decoder::integers(const Value& value, const char* what) const {
   return found;
 }
 
+// v2 derives the dtype from the storage class, v3 has it as its seventh argument.
 Dtype Decoder::dtype(const Call& call, const Value& storage_class) const {
   const bool v3 = call.callable->is_global("torch._utils", "_rebuild_tensor_v3");
   if (!v3) {
@@ -103,11 +111,13 @@ Dtype Decoder::dtype(const Call& call, const Value& storage_class) const {
                          ? dtype_of_torch(named->name)
                          : std::nullopt;
   if (!known) {
-    fail("a tensor of dtype " + (named != nullptr ? named->describe() : "that is missing"));
+    fail("a tensor of unsupported dtype: " + (named != nullptr ? named->describe() : "none"));
   }
   return *known;
 }
 
+// Strides of dimensions with one index do not matter, and a tensor without elements has none that
+// do.
 void Decoder::check_strides(const Shape& shape, const Shape& strides) const {
   if (numel_of(shape) == 0) {
     return;
@@ -136,7 +146,7 @@ TensorValue Decoder::decode(const Value& value) const {
   const Value& id = *call.arguments[0]->items[0];
   if (!id.is(Kind::tuple) || id.items.size() < 5 || !id.items[0]->is(Kind::text) ||
       id.items[0]->text != "storage" || !id.items[2]->is(Kind::text)) {
-    fail("a tensor in no storage, but " + id.describe());
+    fail("a tensor with an unsupported storage: " + id.describe());
   }
   TensorValue found{.dtype = dtype(call, *id.items[1]),
                     .shape = integers(*call.arguments[2], "shape"),

@@ -13,13 +13,15 @@
 namespace acc::checkpoint::torch {
 namespace {
 
-/// Reads an archive through two windows on its ends, where headers, pickle and directory of a small
-/// one lie: a folder may have millions of archives.
+/// Reads an archive through two windows of 4 KiB at its ends. Headers, pickle and directory of a
+/// small archive lie there, so that two reads are enough. This matters because a DCP folder may
+/// hold millions of archives.
 class Windows {
  public:
   Windows(const InputFile& file, std::uint64_t offset, std::uint64_t nbytes)
       : file_(file), offset_(offset), nbytes_(nbytes) {}
 
+  // Reads that do not fit into a window go to the file directly.
   void read(std::uint64_t at, std::span<std::byte> out) {
     if (at > nbytes_ || out.size() > nbytes_ - at) {
       throw Error(Errc::internal, "a read outside of an archive");
@@ -51,7 +53,8 @@ class Windows {
   std::vector<std::byte> head_, tail_;
 };
 
-/// torch.save without zip begins with the pickle of a magic number.
+/// True for the legacy format of torch.save (before 1.6, without zip), which begins with the pickle
+/// of a magic number.
 bool is_unzipped(const InputFile& file, std::uint64_t offset, std::uint64_t nbytes) {
   constexpr std::string_view kMagic = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
   std::array<char, 2 + kMagic.size()> begin{};
@@ -79,8 +82,8 @@ TorchFile::TorchFile(std::shared_ptr<const InputFile> file, std::uint64_t offset
   }
   if (is_unzipped(*file_, offset_, nbytes_)) {
     fail(
-        "torch.save's older form without zip, which is not read; torch.load and torch.save "
-        "make the newer one of it");
+        "torch.save's older form without zip is not supported; load the file with torch.load and "
+        "save it again with torch.save");
   }
   Windows windows(*file_, offset_, nbytes_);
   const archive::ReadAt read = [&](std::uint64_t at, std::span<std::byte> out) {
@@ -93,12 +96,12 @@ TorchFile::TorchFile(std::shared_ptr<const InputFile> file, std::uint64_t offset
   if (const archive::Record* order = record("byteorder")) {
     const std::vector<std::byte> name = payload(*order, read);
     if (std::string_view(reinterpret_cast<const char*>(name.data()), name.size()) != "little") {
-      fail("written on a machine that is not little-endian");
+      fail("its byte order is not little-endian");
     }
   }
   const archive::Record* data = record("data.pkl");
   if (data == nullptr) {
-    fail("no record data.pkl, which torch.save writes");
+    fail("no record data.pkl, which every torch.save archive has");
   }
   document_ = pickle::read(payload(*data, read), where());
 }
@@ -116,16 +119,18 @@ const archive::Record* TorchFile::record(std::string_view name) const noexcept {
   return found != by_name_.end() ? &records_[found->second] : nullptr;
 }
 
+// A CRC of 0 means that the writer stored none (torch.serialization.set_crc32_options(False)).
 std::vector<std::byte> TorchFile::payload(const archive::Record& record,
                                           const archive::ReadAt& read) const {
   std::vector<std::byte> bytes(record.nbytes);
   read(record.offset, bytes);
   if (record.crc32 != 0 && crc32(0, bytes) != record.crc32) {
-    fail("damaged: the checksum of record " + record.name + " is not that of its bytes");
+    fail("damaged: the checksum of record " + record.name + " does not match its bytes");
   }
   return bytes;
 }
 
+// Reads our record of block checksums. Other writers have none.
 std::vector<std::uint32_t> TorchFile::block_checksums(const archive::Record& storage,
                                                       std::string_view key) const {
   const archive::Record* sums = record(".acc/crc32/" + std::string(key));
@@ -149,6 +154,7 @@ bool TorchFile::is_tensor(const pickle::Value& value) noexcept {
   return is_tensor_value(value);
 }
 
+// Offsets in the archive become offsets in the file.
 TensorRef TorchFile::tensor(const pickle::Value& value) const {
   const TensorValue tensor = tensor_value(value, where());
   const archive::Record* storage = record("data/" + std::string(tensor.storage));

@@ -9,7 +9,7 @@
 namespace acc::checkpoint::torch {
 namespace {
 
-/// Records that never change, in torch's order.
+/// Records with fixed content, in torch's order.
 struct Constant {
   const char* name;
   std::string_view payload;
@@ -31,7 +31,8 @@ std::uint64_t blocks_of(std::uint64_t nbytes) {
   return (nbytes + kBlock - 1) / kBlock;
 }
 
-/// 40 digits that tell archives apart, from names and checksums as torch's are.
+/// Returns 40 decimal digits that identify the archive, made from names and checksums as torch's
+/// are (with another hash function).
 std::string serialization_id(const std::vector<archive::Record>& records) {
   const auto fold = [](std::uint64_t into, std::uint64_t value) {
     return (into ^ value) * 0x9e3779b97f4a7c15 + (into >> 29);
@@ -74,8 +75,8 @@ void TorchFileWriter::storage(std::uint64_t nbytes, const Fill& fill) {
   ++storages_;
 }
 
-/// Tile by tile, so that the checksum finds the bytes in memory and the copy to the page cache in
-/// the processor's.
+/// Appends tile by tile. The bytes are still in the processor's cache when the second of checksum
+/// and copy to the page cache uses them.
 void TorchFileWriter::append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto tile = bytes.first(std::min(bytes.size(), kBlock - block_nbytes_));
@@ -91,6 +92,7 @@ void TorchFileWriter::append(std::span<const std::byte> bytes) {
   }
 }
 
+// torch's order: the version and the serialization id follow the storages.
 void TorchFileWriter::finish() {
   writer_.add(kVersion.name, kVersion.payload);
   writer_.add(kSerializationId, serialization_id(writer_.records()));
@@ -115,12 +117,15 @@ archive::Layout archive_layout(std::uint64_t data_pkl_nbytes,
   records.push_back({kSerializationId, kSerializationIdNbytes});
   const archive::Layout all = archive::lay_out(records);
   archive::Layout layout{.offsets = {}, .nbytes = all.nbytes};
+  // Returns only the offsets of storages; the records of checksums shift them, too.
   for (const std::size_t i : storages) {
     layout.offsets.push_back(all.offsets[i]);
   }
   return layout;
 }
 
+// Emits the opcodes of torch's own _rebuild_tensor_v2 pickle. Dtypes without a storage class are
+// emitted as v3 with an UntypedStorage, whose size counts bytes instead of elements.
 void push_tensor(pickle::Writer& writer, const TensorSpec& tensor, int storage) {
   const auto storage_class = torch_storage(tensor.dtype);
   const std::int64_t numel = numel_of(tensor.shape);

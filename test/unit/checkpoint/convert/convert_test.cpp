@@ -43,7 +43,7 @@ StoredTensor tensor_of(Shape shape, const std::vector<Box>& boxes) {
 
 }  // namespace
 
-TEST_CASE("a box is a range of elements, or not") {
+TEST_CASE("range_of: the range of a contiguous box, or nothing") {
   struct Case {
     Shape shape;
     Box box;
@@ -71,7 +71,7 @@ TEST_CASE("a box is a range of elements, or not") {
   }
 }
 
-TEST_CASE("tiles hold every element once and begin where pieces do") {
+TEST_CASE("tiles cover every element once and begin where pieces begin") {
   struct Case {
     StoredTensor tensor;
     std::uint64_t tile_nbytes;
@@ -101,7 +101,7 @@ TEST_CASE("tiles hold every element once and begin where pieces do") {
   }
 }
 
-TEST_CASE("work is shared by threads, and ends at the first failure") {
+TEST_CASE("threads share the work and stop at the first failure") {
   for (const int threads : {1, 3}) {
     std::mutex seeing;
     std::multiset<std::size_t> seen;
@@ -123,7 +123,7 @@ TEST_CASE("work is shared by threads, and ends at the first failure") {
   }
 }
 
-TEST_CASE("files of an output get their names together, or never") {
+TEST_CASE("all files of an output get their names, or none does") {
   const TemporaryFolder folder;
   const fs::path out = folder.path() / "out";
   {
@@ -150,7 +150,7 @@ TEST_CASE("files of an output get their names together, or never") {
                        acc::Error);
 }
 
-TEST_CASE("what has one checksum for more than a tile is checked before it is read") {
+TEST_CASE("records with one checksum for several tiles are checked before they are read") {
   const TemporaryFolder folder;
   const std::vector<float> values(3 << 18, 1.5F);  // three tiles
   const auto bytes = std::as_bytes(std::span(values));
