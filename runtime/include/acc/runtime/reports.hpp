@@ -17,11 +17,11 @@ struct StepInfo {
 };
 
 /// Bytes that this rank holds for a model between steps, and the peak of gathered weights and of
-/// gradient buffers. docs/sharding.md, "Bytes a rank holds", gives the formula for each strategy.
+/// gradient buffers. docs/sharding.md gives the formula for each strategy.
 struct MemoryReport {
   std::int64_t parameter_bytes = 0;  ///< master weights: this rank's shards, or all if not sharded
   std::int64_t gradient_bytes = 0;   ///< reduced or accumulated gradients kept until the step, and
-                                     ///< whole gradients that no_sync has not reduced yet (where the
+                                     ///< whole gradients that no_sync has not reduced yet (if the
                                      ///< program writes fp32 they also count as gradient buffers)
   std::int64_t optimizer_bytes = 0;  ///< moments
   std::int64_t gathered_bytes = 0;   ///< peak of gathered weights beyond `parameter_bytes`; memory
@@ -34,8 +34,8 @@ struct MemoryReport {
 };
 
 /// Elements that this rank passed to collectives, without padding: for an all_gather its result,
-/// for a reduce_scatter its input, for an all_reduce the buffer. docs/sharding.md, "Elements a rank
-/// hands to collectives in a step", gives the count for each strategy.
+/// for a reduce_scatter its input, for an all_reduce the buffer. docs/sharding.md gives the count
+/// per step for each strategy.
 struct TrafficReport {
   std::int64_t gathered_elements = 0;  ///< all_gather
   /// The part of `gathered_elements` that was copied. A gather copies nothing if the ranks of one
