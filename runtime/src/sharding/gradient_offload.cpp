@@ -29,16 +29,20 @@ void GradientOffload::bring(device::MemoryPtr reduced, float* host, std::int64_t
       staging = device.allocate_host(nbytes, "offloaded gradients");
     }
   }
+  // The reduction was ordered before the compute stream's later work; the copy must follow it too.
   device.wait(*copies_, *device.record(device.compute()));
   device.copy(accumulate ? staging->as<float>() : host, reduced->data(), nbytes, *copies_);
   auto copied = device.record(*copies_);
   flights_.push_back({std::move(reduced), std::move(staging), host, numel, std::move(copied)});
 }
 
+/// Ends the oldest transfer. A plain copy needs no host wait here, only `drain` waits for it. A
+/// copy that is added does: the CPU updater reads the staging memory. Transfers retire in issue
+/// order, so the sum over micro-steps runs in their order.
 void GradientOffload::retire_oldest() {
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
-  engine_.device->wait(engine_.device->compute(), *flight.copied);  // before its memory is reused
+  engine_.device->wait(engine_.device->compute(), *flight.copied);  // scratch is reused in its order
   engine_.scratch->release(std::move(flight.reduced));
   if (flight.staging) {
     flight.copied->synchronize();
