@@ -261,8 +261,9 @@ void FlatGradient::average_own() {
 }
 
 void FlatGradient::flush() {
-  // The condition is the same on all ranks: unfinished micro-steps, sums of no_sync, and units that
-  // the step did not use. The latter send zeros, because the peers take part in the reduction.
+  // Left over are unfinished micro-steps, sums of no_sync, and units that the step did not use. The
+  // last send zeros, because their peers issue the reduction as well. All ranks open the same
+  // scopes, so the condition has the same value on all of them.
   if (kept_whole_ ? !accumulated_ : is_open() || waits_ || !accumulated_) {
     end(true);
   }

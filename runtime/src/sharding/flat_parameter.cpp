@@ -15,7 +15,7 @@ FlatLayout layout_of(const Engine& engine, const std::vector<ParameterRecord>& p
   if (traits.ignored) {
     return lay_out(numels, 1);
   }
-  // NO_SHARD keeps whole parameters, but checkpoints save them in one slice per rank.
+  // NO_SHARD keeps whole parameters, but reduces and saves them in slices, one per rank.
   const auto& slices = engine.on.shard_optimizer ? engine.groups.shard : engine.groups.world;
   return lay_out(numels, slices->size());
 }

@@ -29,7 +29,7 @@ void GradientOffload::bring(device::MemoryPtr reduced, float* host, std::int64_t
       staging = device.allocate_host(nbytes, "offloaded gradients");
     }
   }
-  // The reduction was ordered before the compute stream's later work; the copy must follow it too.
+  // Work issued to the compute stream from now on follows the reduction; so must the copy.
   device.wait(*copies_, *device.record(device.compute()));
   device.copy(accumulate ? staging->as<float>() : host, reduced->data(), nbytes, *copies_);
   auto copied = device.record(*copies_);
@@ -42,7 +42,8 @@ void GradientOffload::bring(device::MemoryPtr reduced, float* host, std::int64_t
 void GradientOffload::retire_oldest() {
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
-  engine_.device->wait(engine_.device->compute(), *flight.copied);  // scratch is reused in its order
+  // Scratch memory is reused in the order of the compute stream.
+  engine_.device->wait(engine_.device->compute(), *flight.copied);
   engine_.scratch->release(std::move(flight.reduced));
   if (flight.staging) {
     flight.copied->synchronize();

@@ -86,11 +86,11 @@ TEST_CASE("groups that cannot be are refused by name") {
                   s.sharding.reshard_size = 2;
                   s.sharding.hpz_partition_size = 2;
                 },
-                Strategy::full_shard, "both say over which ranks"},
+                Strategy::full_shard, "both set the ranks over which the backward gathers"},
            Case{[](auto& s) {
                   s.identity.local_world_sizes = {3, 5};
                 },
-                Strategy::hybrid_shard, "the machines have differently many ranks"},
+                Strategy::hybrid_shard, "the machines have different numbers of ranks"},
        }) {
     RuntimeSettings settings = of_eight(1, each.strategy);
     each.ask(settings);
