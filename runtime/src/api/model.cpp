@@ -70,7 +70,8 @@ Optimizer Model::optimizer_from_settings() {
 
 namespace {
 
-/// Raises `depth` as long as what it gives lives.
+/// Increments `depth` as long as the returned object lives. The object holds no value, only the
+/// deleter; it keeps the model alive.
 std::shared_ptr<void> raised(std::shared_ptr<detail::ModelState> state, int& depth) {
   ++depth;
   return {nullptr, [kept = std::move(state), &depth](void*) { --depth; }};

@@ -36,13 +36,13 @@ std::string precision_in_words(const plugins::ShardingSettings& sharding) {
   return text;
 }
 
-/// Writes stdout line by line into a pipe, as C does on a terminal: the launcher shows lines when
-/// they are written, and none is lost when a signal ends the program.
+/// Makes stdout line-buffered if it is a pipe, as C does on a terminal. The launcher then shows
+/// lines when they are written, and a signal that ends the program loses none (docs/jobs.md).
 void write_whole_lines() noexcept {
   struct stat out {};
   if (::fstat(STDOUT_FILENO, &out) == 0 && S_ISFIFO(out.st_mode)) {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
-    std::fflush(stdout);  // glibc looks at the new mode from here on
+    std::fflush(stdout);  // glibc uses the new mode after the next flush
   }
 }
 

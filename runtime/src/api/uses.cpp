@@ -13,8 +13,11 @@ using detail::guarded;
 
 namespace {
 
-/// Ends a scope in its destructor. While an error unwinds the program the collectives that would be
-/// due make no sense: the groups are ended instead. A failure shows again at the next call.
+/// Ends a scope from its destructor. exceptions: number of uncaught exceptions when the scope
+/// began. If there are more now, an exception is ending the scope: the collectives that it should
+/// issue would wait for ranks that go on, so the groups are aborted instead, and the peers fail
+/// with this reason. A destructor cannot throw; an error of `end` aborts the groups, so the next
+/// call reports it.
 template <typename Use>
 void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
   if (unit == nullptr) {
@@ -22,7 +25,7 @@ void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
   }
   const auto& groups = unit->model->engine().groups;
   if (std::uncaught_exceptions() > exceptions) {
-    groups.abort(fmt::format("rank {} left a scope of unit '{}' by an error of the program",
+    groups.abort(fmt::format("rank {} left a scope of unit '{}' because of an error in the program",
                              unit->model->engine().settings.identity.rank, unit->name));
     return;
   }
@@ -44,7 +47,7 @@ void check_view_is_float(const detail::UnitState& unit) {
   const DType dtype = unit.model->engine().precision.viewed;
   if (dtype != DType::float32) {
     throw Error(Errc::invalid_argument,
-                fmt::format("unit '{}' has its parameters in {}: ask for them by raw()", unit.name,
+                fmt::format("unit '{}' has its parameters in {}: get them with raw()", unit.name,
                             to_string(dtype)));
   }
 }

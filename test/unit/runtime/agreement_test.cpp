@@ -50,7 +50,7 @@ TEST_CASE("ranks that were not started alike are told which rank has what") {
                                     }),
                     Error);
     CHECK(said.size() == 3);
-    CHECK(said.count(std::string("the ranks of this job were not started alike: ") + row.message) ==
+    CHECK(said.count(std::string("the ranks of this job have different settings: ") + row.message) ==
           3);
   }
 }
