@@ -12,7 +12,7 @@ namespace acc::optim {
 namespace {
 
 void check_rate(const char* what, const std::string& group, double value) {
-  if (!(value >= 0.0)) {
+  if (!(value >= 0.0)) {  // also true for NaN
     throw Error(Errc::config,
                 fmt::format("{}{}: expected a number of at least 0, found {}",
                             group.empty() ? "" : fmt::format("parameter group '{}', ", group), what,
@@ -20,7 +20,7 @@ void check_rate(const char* what, const std::string& group, double value) {
   }
 }
 
-/// Whether `pattern` is the name or, with a `*` at its end, how it begins.
+/// True if `pattern` equals the name or, if it ends in `*`, is a prefix of it.
 bool fits(const std::string& pattern, const std::string& name) {
   return pattern.ends_with('*')
              ? name.starts_with(std::string_view(pattern).substr(0, pattern.size() - 1))

@@ -29,7 +29,7 @@ kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step
       .momentum = static_cast<float>(settings.momentum),
       .weight_decay = static_cast<float>(settings.weight_decay),
       .nesterov = settings.nesterov,
-      .first = step == 1,
+      .first = step == 1,  // torch initialises the velocity with the first gradient
   };
 }
 

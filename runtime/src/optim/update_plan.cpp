@@ -31,7 +31,7 @@ std::vector<Tile> plan_updates(const sharding::FlatParameter& flat,
       begin += numel;
     }
   }
-  std::erase_if(tiles, [](const Tile& tile) { return tile.empty(); });  // of padding alone
+  std::erase_if(tiles, [](const Tile& tile) { return tile.empty(); });  // only padding in it
   return tiles;
 }
 

@@ -299,7 +299,7 @@ TEST_CASE(
       });
       if (policy == NanPolicy::raise) {
         CHECK(outcome.error ==
-              "step 2: a gradient is not finite, first that of unit 'layer' in "
+              "step 2: a gradient is not finite, first in unit 'layer' in "
               "micro-step 2 on rank " +
                   std::to_string(guilty));
       } else {
