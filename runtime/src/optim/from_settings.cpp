@@ -79,8 +79,9 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
     return adamw_of(choice);
   }
   if (type == "adam") {
-    // Without decay Adam and AdamW are the same rule. DeepSpeed's "adam" with decay adds it to the
-    // gradient (L2 regularization), unless adam_w_mode; the settings call that case "adamw".
+    // The settings say "adam" only for the rule that adds the decay to the gradient (L2
+    // regularization); with adam_w_mode true they say "adamw". Without decay both rules are the
+    // same.
     AdamW settings = adamw_of(choice);
     settings.weight_decay = choice.weight_decay.value_or(0.0);
     if (settings.weight_decay != 0.0) {

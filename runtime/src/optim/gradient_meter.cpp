@@ -90,8 +90,8 @@ Error GradientMeter::non_finite(std::int64_t step) {
 }
 
 /// Returns for each rank the number (`Engine::gradients_closed`) of the first micro-step with a
-/// non-finite gradient; -1 for a rank whose gradients were finite. Uses all_reduce with the
-/// maximum, 8 doubles at a time, because every group offers that for doubles in host memory.
+/// non-finite gradient; -1 for a rank whose gradients were finite. Gathers by all_reduce with the
+/// maximum, in pieces, because a group combines at most 8 doubles in host memory at once.
 std::vector<std::int64_t> GradientMeter::first_of_each_rank() {
   constexpr std::size_t kAtOnce = 8;
   std::int64_t here = -1;

@@ -39,15 +39,15 @@ double rise(WarmupType type, std::int64_t index, std::int64_t steps) {
   return 1.0 / std::log(static_cast<double>(steps)) * std::log(static_cast<double>(index + 1));
 }
 
-/// DeepSpeed uses at least 2 warmup steps, because the logarithm of 1 would be a divisor of 0.
+/// DeepSpeed raises the number of warmup steps to 2: it divides by its logarithm, which is 0 for 1.
 std::int64_t checked_warmup(std::int64_t steps) {
   check_count("warmup_num_steps", steps, 1);
   return std::max<std::int64_t>(2, steps);
 }
 
 /// A schedule between `min_lr` (factor 0) and `max_lr` (factor 1). after(index): the factor after
-/// the warmup. DeepSpeed's engine steps the schedule after the optimizer, so optimizer step n uses
-/// the schedule's step n - 1, and steps 0 and 1 have the same rate.
+/// the warmup. DeepSpeed's engine advances the schedule after each optimizer step, so the
+/// schedule's index is step - 1; before the first step it already has the rate of index 0.
 template <typename After>
 LrSchedule deepspeed_warmup(const WarmupLr& settings, std::int64_t warmup, const After& after) {
   return [=](std::int64_t step, double base) {

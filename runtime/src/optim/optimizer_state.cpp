@@ -176,9 +176,9 @@ void OptimizerState::add_members(std::size_t group, bool decays,
 //
 // One step: wait for all reductions; compute the global norm of the mean gradient; decide with it,
 // on all ranks alike, whether the step is made; clip; update the owned shards; publish the new
-// weights. The norm is a collective that every rank enters after its last use of the old weights,
-// and leaves before it writes the new ones. It is therefore also the barrier that lets ranks share
-// gathered memory without another one.
+// weights. The norm is a collective that every rank of the shard group enters after its last use of
+// the old weights and leaves before it writes new ones. It is therefore also the barrier that ranks
+// with shared gathered memory need.
 
 StepInfo OptimizerState::step() {
   auto& engine = model_->engine();
