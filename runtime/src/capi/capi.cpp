@@ -8,7 +8,8 @@ using namespace acc::capi;
 using acc::Errc;
 using acc::Error;
 
-// Text and rank of this thread's last failure. The text is kept even where no memory is left.
+// Text and rank of this thread's last failure. If there is no memory for a copy of the text, the
+// message is the constant "out of memory".
 struct LastError {
   std::string text;
   const char* message = "";
@@ -26,6 +27,7 @@ struct LastError {
 };
 thread_local LastError last_error;
 
+// The inverse of status_of, for the functions that name a status.
 Errc code_of(acc_status status) noexcept {
   for (int code = 0; code <= static_cast<int>(Errc::internal); ++code) {
     if (status_of(static_cast<Errc>(code)) == status) {

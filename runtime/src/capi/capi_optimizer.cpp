@@ -10,6 +10,7 @@ using namespace acc::capi;
 using acc::Errc;
 using acc::Error;
 
+// Negative numbers stand for "not set" in the C structs.
 std::optional<double> unless_negative(double value) {
   return value < 0.0 ? std::nullopt : std::optional(value);
 }

@@ -24,7 +24,8 @@ using sharding::ShardUnit;
 
 namespace {
 
-/// An equal part of the cores that this process may use.
+/// Threads of the CPU updater of an offloaded optimizer: an equal part of the cores that this
+/// process may use (sched_getaffinity(2), which respects cpusets and taskset).
 int updater_threads(const plugins::WorkerIdentity& identity) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -70,8 +71,8 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
 
 ModelState::~ModelState() {
   engine_.guard->release();
-  // Collectives under way use this model's memory: wait for them, or end them where an error is
-  // what ends the model.
+  // Collectives under way use this model's memory, so they must end before it is freed. If an
+  // exception destroys the model, the peers may never come: the groups are aborted instead.
   try {
     if (std::uncaught_exceptions() > 0) {
       engine_.groups.abort("ended by an error in the program");
@@ -89,7 +90,7 @@ ModelState::~ModelState() {
     for (sharding::FlatParameter* flat : flats()) {
       flat->settle();
     }
-  } catch (const std::exception&) {  // the groups are aborted; nothing is under way any more
+  } catch (const std::exception&) {  // a wait failed: the groups are aborted, nothing is under way
   }
 }
 
@@ -110,7 +111,7 @@ Unit& ModelState::add_unit(std::string name, std::string class_name, bool is_roo
 void ModelState::check_open(const std::string& what) const {
   if (finalized_) {
     throw Error(Errc::invalid_argument,
-                what + " comes too late: the model is in use, declare everything before");
+                what + " comes too late: the model is in use, declare everything before its use");
   }
 }
 
@@ -119,7 +120,7 @@ void ModelState::finalize() {
     return;
   }
   if (finalized_) {
-    throw Error(Errc::invalid_argument, "the model cannot be used: making it ready has failed");
+    throw Error(Errc::invalid_argument, "the model cannot be used: its initialization has failed");
   }
   const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   model::check_declared_alike(engine_, declaration());
@@ -128,7 +129,7 @@ void ModelState::finalize() {
   for (const model::UnitPlan& unit : plan.units) {
     model::check_trained_alike(engine_.settings.sharding, unit.name, records_of(unit));
   }
-  finalized_ = true;
+  finalized_ = true;  // from here on memory is allocated, and a failure is final
   mark_persistent();
   make_units(plan);
   make_pools();
@@ -220,8 +221,8 @@ std::vector<ParameterRecord> ModelState::records_of(const model::UnitPlan& unit)
 }
 
 void ModelState::mark_persistent() {
-  // On one host the shards lie in everybody's full parameter: nothing to keep, and one flat
-  // parameter a unit is less work than two.
+  // If the ranks share gathered memory, the full parameter exists anyway: there is nothing to keep
+  // gathered, and one flat parameter per unit needs fewer collectives than two.
   const bool gathers_move = engine_.settings.identity.num_nodes > 1 ||
                             engine_.settings.copy_gathers ||
                             engine_.device->kind() == plugins::Device::cuda;
@@ -236,7 +237,8 @@ void ModelState::mark_persistent() {
   }
 }
 
-/// The usual gather is that of the largest flat parameter outside the root.
+/// Makes the pools. The usual size of a gather buffer is that of the largest flat parameter outside
+/// the root, so that every unit can use any buffer; the root, often larger, gets its own.
 void ModelState::make_pools() {
   std::int64_t largest = 0;
   for (const auto& unit : shard_units_) {
@@ -289,6 +291,9 @@ void ModelState::initialize() {
   }
 }
 
+// A scope first checks all sharded units that it opens, then opens them one by one, each followed
+// by the early gathers that the schedule asks for. Under no_grad nothing is gathered early and the
+// schedule learns nothing, because evaluation may use units in another order.
 void ModelState::before_forward(UnitState& unit) {
   finalize();
   for (const int number : unit.owners) {
@@ -367,18 +372,20 @@ std::vector<std::string> ModelState::mistakes() const {
     if (uses.forwards > uses.backwards) {
       found.push_back(fmt::format(
           "unit '{}' had {} forward scope(s) outside no_grad() and {} backward scope(s) since the "
-          "last step; a gradient that is zero on purpose needs the model's option unused_units",
+          "last step; set the model's option unused_units if its gradient is zero on purpose",
           unit->name, uses.forwards, uses.backwards));
     } else if (uses.backwards_without_gradient > 0) {
       found.push_back(fmt::format(
-          "{} of {} backward scope(s) of unit '{}' asked for no gradient to write; a gradient that "
-          "is zero on purpose needs the model's option unused_units",
+          "{} of {} backward scope(s) of unit '{}' asked for no gradient to write; set the model's "
+          "option unused_units if its gradient is zero on purpose",
           uses.backwards_without_gradient, uses.backwards, unit->name));
     }
   }
   return found;
 }
 
+/// Runs before the first collective of the step. Peers may be in that collective already; the abort
+/// makes them fail with the same text.
 void ModelState::check_step() const {
   const std::vector<std::string> found = mistakes();
   if (found.empty()) {

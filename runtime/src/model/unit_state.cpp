@@ -18,8 +18,8 @@ using sharding::ParameterRecord;
 
 namespace {
 
-/// The units that live in this process, by number. A handle comes from the program, which may have
-/// taken it from another model: only this tells to whom it belongs.
+/// All units of this process, by number. A handle that the program passes may belong to another
+/// model or to one that no longer exists; this table gives the owner for the error message.
 struct LivingUnits {
   std::mutex mutex;
   std::map<std::int32_t, const UnitState*> by_number;  ///< guarded by `mutex`
@@ -31,8 +31,8 @@ LivingUnits& living_units() {
   return units;
 }
 
-/// The error for a handle that came to the wrong unit. `records`: where its own unit keeps what it
-/// stands for.
+/// Returns the error for a handle that was passed to the wrong unit. unit, index: of the handle;
+/// records: member of UnitState that contains the parameters or buffers.
 template <typename Record>
 Error foreign_handle(const UnitState& asked, const char* kind, std::int32_t unit, std::size_t index,
                      std::vector<Record> UnitState::*records) {
