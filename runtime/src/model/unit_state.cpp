@@ -40,13 +40,14 @@ Error foreign_handle(const UnitState& asked, const char* kind, std::int32_t unit
   const std::lock_guard lock(living.mutex);
   const auto found = living.by_number.find(unit);
   std::string whose =
-      unit < 0 ? "the handle was never given a value" : "the handle is of a model that has ended";
+      unit < 0 ? "the handle was never given a value"
+               : "the handle belongs to a model that no longer exists";
   if (found != living.by_number.end()) {
     const UnitState& owner = *found->second;
     const std::vector<Record>& all = owner.*records;
     whose = index >= all.size()
-                ? fmt::format("the handle is none of unit '{}'", owner.name)
-                : fmt::format("'{}' is of unit '{}'{}", all[index].name, owner.name,
+                ? fmt::format("the handle does not belong to unit '{}'", owner.name)
+                : fmt::format("'{}' belongs to unit '{}'{}", all[index].name, owner.name,
                               owner.model == asked.model ? "" : " of another model");
   }
   return {Errc::invalid_argument,

@@ -10,7 +10,7 @@
 
 namespace {
 
-/// What was waited for, in order.
+/// The events and reductions that were waited for, in order.
 using Log = std::string;
 
 class NotedEvent final : public acc::device::Event {
@@ -55,7 +55,7 @@ TEST_CASE("a gather waits while the device still reads two buffers that were fre
   CHECK(log == "abc");
 }
 
-TEST_CASE("gathers after a step are under way as far as the bucket goes") {
+TEST_CASE("gathers after a step are limited by the bucket size") {
   struct Case {
     const char* name;
     std::int64_t bucket;

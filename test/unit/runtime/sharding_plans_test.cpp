@@ -12,7 +12,7 @@ using acc::plugins::RuntimeSettings;
 using acc::plugins::Strategy;
 using Ranks = std::vector<int>;
 
-/// `rank` of 8 on two machines.
+/// Settings of rank `rank` of 8 on two machines.
 RuntimeSettings of_eight(int rank, Strategy strategy) {
   RuntimeSettings settings;
   settings.identity = {.rank = rank,
@@ -28,7 +28,7 @@ RuntimeSettings of_eight(int rank, Strategy strategy) {
 
 }  // namespace
 
-TEST_CASE("who shards, who replicates, who shares a secondary copy: rank 5 of 8 on two machines") {
+TEST_CASE("shard, replicate and secondary groups of rank 5 of 8 on two machines") {
   struct Case {
     const char* name;
     Strategy strategy;
@@ -67,7 +67,7 @@ TEST_CASE("who shards, who replicates, who shares a secondary copy: rank 5 of 8 
   }
 }
 
-TEST_CASE("groups that cannot be are refused by name") {
+TEST_CASE("impossible groups are errors that name the setting") {
   struct Case {
     void (*ask)(RuntimeSettings&);
     Strategy strategy;
