@@ -323,7 +323,7 @@ ACC_API acc_status acc_model_reset_traffic(acc_model* model) ACC_NOEXCEPT;
  * a backward or recomputation without its forward. */
 ACC_API acc_status acc_forward_begin(acc_unit* unit, acc_forward_use** use) ACC_NOEXCEPT;
 /* Begins a forward that is computed again for the backward that follows (activation checkpointing).
- * It needs no backward use of its own, and the parameters that it gathers stay gathered for that
+ * It needs no separate backward use, and the parameters that it gathers stay gathered for that
  * backward. Ended by acc_forward_end. */
 ACC_API acc_status acc_recompute_begin(acc_unit* unit, acc_forward_use** use) ACC_NOEXCEPT;
 /* The full parameter. data: [shape], fp32, read-only, valid until the use ends.

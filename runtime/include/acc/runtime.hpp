@@ -227,7 +227,7 @@ class ACC_API Unit {
   /// gradient_accumulation_steps.
   [[nodiscard]] ForwardUse forward();
   /// Opens a scope in which a forward is computed again for the backward that follows (activation
-  /// checkpointing). It needs no backward scope of its own, and the parameters that it gathers stay
+  /// checkpointing). It needs no separate backward scope, and the parameters that it gathers stay
   /// gathered for that backward. Throws Error(invalid_argument) if no forward awaits its backward.
   [[nodiscard]] ForwardUse recompute();
   /// Opens a backward scope. Throws Error(invalid_argument) if no forward awaits its backward.

@@ -59,6 +59,9 @@ device::MemoryPtr ActivationStore::take_far(std::size_t nbytes) {
   return piece ? piece : device_->allocate_host(nbytes, "offloaded activations");
 }
 
+// The program may overwrite its data as soon as this returns (in stream order), while the copy to
+// the host is still under way. So the data is first copied on the device, which is fast, and sent
+// from there.
 device::EventPtr ActivationStore::send(const device::MemoryPtr& far, const void* data,
                                        std::size_t nbytes) {
   if (leaving_.size() == kLeaving) {

@@ -1,3 +1,6 @@
+// Units, models and optimizers of the C++ interface: thin functions over UnitState, ModelState and
+// OptimizerState. Public objects hold only a pointer to the state, so copies are cheap and the ABI
+// does not depend on the state.
 #include "acc/runtime.hpp"
 #include "api/guarded.hpp"
 #include "model/model_state.hpp"

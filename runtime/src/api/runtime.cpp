@@ -97,6 +97,8 @@ ComputeDevice Runtime::device() const {
           .stream = device.compute().native()};
 }
 
+// The line begins with the strategy and its source, if a launcher or the program chose one, and
+// lists only properties that differ from the defaults at its end.
 std::string Runtime::describe() const {
   const auto& plan = state_->groups.plan;
   const plugins::RuntimeSettings& settings = state_->settings;
@@ -152,6 +154,7 @@ bool Runtime::last_micro_step(const Model& model) const {
   return model.state_->last_micro_step();
 }
 
+// A sum in rank order, so that every rank and every run gets the same value.
 double Runtime::mean(double value) {
   std::array<double, 1> sum = {value};
   guarded(state_->groups, [&] { state_->groups.world->all_reduce(sum, ReduceOp::sum)->wait(); });

@@ -1,3 +1,6 @@
+// Scopes of units. A scope object only knows its unit; the model opens and closes the sharded units
+// behind it. `unit_` is null after `end` and after a move, so each scope ends exactly once. Access
+// to a parameter leads from the handle, checked by the unit, to the sharded unit that stores it.
 #include "acc/runtime.hpp"
 #include "api/guarded.hpp"
 #include "model/model_state.hpp"
@@ -36,6 +39,7 @@ void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
   }
 }
 
+/// Returns the unit of an open scope. Throws Error(invalid_argument) after its end or a move.
 detail::UnitState& opened(detail::UnitState* unit) {
   if (unit == nullptr) {
     throw Error(Errc::invalid_argument, "this scope of a unit has ended");
@@ -138,6 +142,8 @@ RawGradient BackwardUse::raw_grad(Parameter parameter) {
   return {.data = target.data, .beta = target.written ? 1.0F : 0.0F};
 }
 
+/// Fills only this parameter with zeros, in the order of the compute stream: the memory may come
+/// from a pool and contain another unit's gradients.
 void* BackwardUse::raw_grad_to_add(Parameter parameter) {
   const auto& place = opened(unit_).place(parameter);
   const auto target =

@@ -1,3 +1,7 @@
+// The C interface: errors, runtime, ranks. Every function of these files has the same form: it
+// checks its output arguments, calls the C++ function inside `guarded`, and writes its outputs
+// last, so that they keep their values on failure. Functions that cannot fail return -1 for a NULL
+// handle.
 #include "capi/capi.hpp"
 
 #include <algorithm>
@@ -25,6 +29,7 @@ struct LastError {
     }
   }
 };
+// One per thread: a process may hold several runtimes, each used by one thread.
 thread_local LastError last_error;
 
 // The inverse of status_of, for the functions that name a status.

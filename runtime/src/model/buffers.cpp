@@ -22,6 +22,7 @@ void make_buffer(Engine& engine, BufferRecord& buffer, std::uint64_t seed) {
   }
 }
 
+// Values pass through float32 memory of the device, where the cast to the buffer's dtype runs.
 void set_buffer(Engine& engine, BufferRecord& buffer, std::span<const float> values) {
   device::Device& device = *engine.device;
   const auto staged = device.allocate(values.size_bytes(), "buffers");

@@ -1,3 +1,14 @@
+// A model from its declaration to its last scope.
+//
+// Declaration: add_unit and UnitState::add collect records. finalize: every rank compares its
+// declaration with rank 0's; a pure plan assigns parameters to sharded units; flat parameters and
+// pools are allocated; values are initialised and published. Scopes: a scope of a declared unit
+// opens the sharded units that contain its parameters. All of this is issued in the same order on
+// all ranks, because the plan depends only on the declaration and on settings that the ranks have
+// compared.
+//
+// Parameters are numbered in the order of declaration, unit by unit. plan_units, records_of and
+// make_units all rely on that numbering.
 #include "model/model_state.hpp"
 
 #include "device/cpu_device.hpp"
@@ -47,6 +58,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
   engine_.device = std::move(device);
   engine_.updater = engine_.device;
   engine_.tracer = std::move(tracer);
+  // mprotect(2) protects host memory only.
   engine_.guard =
       std::make_unique<sharding::ViewGuard>(settings.check && !on_gpu, settings.identity.rank);
   engine_.scratch = std::make_unique<sharding::ScratchPool>(*engine_.device, *engine_.guard);
@@ -55,6 +67,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.updater = device::open_cpu_device(updater_threads(settings.identity));
     engine_.gradient_offload = std::make_shared<sharding::GradientOffload>(engine_);
   }
+  // On the CPU, offload settings have no effect: everything is in host memory.
   engine_.offload_param = on_gpu && asked.offload_param == plugins::OffloadDevice::cpu;
   if (engine_.offload_param) {
     engine_.fetches = engine_.device->make_stream("copy to GPU");
@@ -64,6 +77,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.precision.viewed = DType::bfloat16;
   }
   engine_.schedule = std::make_unique<sharding::Schedule>(sharding::schedule_rules(asked, on_gpu));
+  // Gradients that are kept whole are always reduced in float32.
   engine_.gradient_scaling = sharding::scale_gradients(
       settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
       engine_.on.shard_gradients ? engine_.precision.reduced : DType::float32);
@@ -119,7 +133,7 @@ void ModelState::finalize() {
   if (ready_) {
     return;
   }
-  if (finalized_) {
+  if (finalized_) {  // an earlier call has failed halfway
     throw Error(Errc::invalid_argument, "the model cannot be used: its initialization has failed");
   }
   const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
@@ -137,6 +151,7 @@ void ModelState::finalize() {
   ready_ = true;
 }
 
+/// Contains every property on which sizes or the order of collectives depend, and the seed.
 model::Declaration ModelState::declaration() const {
   const auto sizes = [](const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); };
   model::Declaration all = {{"the model's dtype", std::string(to_string(options_.dtype))},
@@ -264,6 +279,8 @@ void ModelState::make_pools() {
       std::make_unique<sharding::GradientPool>(*engine_.groups.shard, tracer, asked.overlap_comm);
 }
 
+/// Makes the sharded units, whose order is that of their flat parameters' allocations and later of
+/// the reductions and updates of a step; then tells the declared units where their parameters are.
 void ModelState::make_units(const model::Assembly& plan) {
   for (const model::UnitPlan& unit : plan.units) {
     shard_units_.push_back(
@@ -281,6 +298,8 @@ void ModelState::make_units(const model::Assembly& plan) {
   }
 }
 
+/// The first gather of each flat parameter belongs to its publication (resident weights) or to its
+/// first use (transient weights).
 void ModelState::initialize() {
   for (sharding::FlatParameter* flat : flats()) {
     sharding::initialize(engine_, *flat, seed_);
@@ -354,6 +373,8 @@ void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
   }
 }
 
+/// Open scopes are reported first: they explain missing backwards. Units without trained parameters
+/// need no backward.
 std::vector<std::string> ModelState::mistakes() const {
   std::vector<std::string> found;
   for (const auto& unit : shard_units_) {
@@ -443,6 +464,7 @@ std::vector<model::BufferRecord*> ModelState::buffers() {
   return all;
 }
 
+/// Any unit will do: a micro-step need not use all of them.
 bool ModelState::last_micro_step() const {
   return std::any_of(shard_units_.begin(), shard_units_.end(), [this](const auto& unit) {
     return unit->micro_steps_done() >= engine_.settings.sharding.gradient_accumulation_steps;
@@ -454,6 +476,7 @@ std::int64_t ModelState::numel() const {
                          [](std::int64_t sum, const auto& unit) { return sum + unit->numel(); });
 }
 
+/// Pools report their peak, because they keep every buffer; the rest is what is held now.
 MemoryReport ModelState::memory() const {
   MemoryReport report;
   for (const sharding::FlatParameter* flat : flats()) {

@@ -76,6 +76,7 @@ UnitState::UnitState(ModelState* in_model, std::string unit_name, std::string un
   living.by_number[number_] = this;
 }
 
+// From here on handles of this unit are reported as those of a model that no longer exists.
 UnitState::~UnitState() {
   LivingUnits& living = living_units();
   const std::lock_guard lock(living.mutex);
@@ -128,6 +129,7 @@ acc::model::BufferRecord& UnitState::buffer(Buffer handle) {
   return buffers[checked(handle)];
 }
 
+/// Compares the unit's number, not only the index: a handle of another unit may have a valid index.
 std::size_t UnitState::checked(Parameter parameter) const {
   const auto index = static_cast<std::size_t>(parameter.index_);
   if (parameter.unit_ != number_ || index >= parameters.size()) {

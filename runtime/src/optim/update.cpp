@@ -4,6 +4,9 @@
 
 namespace acc::optim {
 
+// torch.optim.AdamW (arXiv 1711.05101, algorithm 2), rearranged so that the kernel multiplies by
+// constants of the step:
+//   weight = weight * decay - step_size * m / (sqrt(v) / sqrt_bias_correction2 + eps)
 kernels::AdamWCoefficients adamw_coefficients(const AdamW& settings, std::int64_t step,
                                               double grad_scale) noexcept {
   const auto power = static_cast<double>(step);

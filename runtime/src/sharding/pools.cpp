@@ -26,6 +26,7 @@ Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
 }  // namespace
 
 void GatherLimiter::before_gather() {
+  // On the CPU the events are complete when they are recorded, so this never blocks.
   while (freed_.size() >= kMostFreed) {
     const trace::Scope scope(tracer_, "wait", "for", "a freed buffer");
     freed_.front()->synchronize();
