@@ -18,7 +18,7 @@ namespace {
 
 /// Ends a scope from its destructor. exceptions: number of uncaught exceptions when the scope
 /// began. If there are more now, an exception is ending the scope: the collectives that it should
-/// issue would wait for ranks that go on, so the groups are aborted instead, and the peers fail
+/// issue would wait for ranks that continue, so the groups are aborted instead, and the peers fail
 /// with this reason. A destructor cannot throw; an error of `end` aborts the groups, so the next
 /// call reports it.
 template <typename Use>

@@ -280,7 +280,8 @@ void ModelState::make_pools() {
 }
 
 /// Makes the sharded units, whose order is that of their flat parameters' allocations and later of
-/// the reductions and updates of a step; then tells the declared units where their parameters are.
+/// the reductions and updates of a step; then stores in the declared units where their parameters
+/// are.
 void ModelState::make_units(const model::Assembly& plan) {
   for (const model::UnitPlan& unit : plan.units) {
     shard_units_.push_back(

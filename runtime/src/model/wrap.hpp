@@ -9,11 +9,11 @@
 namespace acc::model {
 
 /// Returns the modules that become sharded units: FSDP's auto_wrap_policy for the program's
-/// modules. Children come before their parents. The root, which takes the rest, is not listed. -
-/// unset: every declared unit. - TRANSFORMER_BASED_WRAP: units of the listed classes; without a
-/// list every declared unit.
-///   Throws Error(config) for a class that no unit has. The message begins with `classes_source`, the
-///   source of the setting (`config.yaml:12`), and lists the classes of the model.
+/// modules. Children come before their parents. The root, which takes the rest, is not listed.
+/// - unset: every declared unit.
+/// - TRANSFORMER_BASED_WRAP: units of the listed classes; without a list every declared unit.
+///   Throws Error(config) for a class that no unit has. The message begins with `classes_source`,
+///   the source of the setting (`config.yaml:12`), and lists the classes of the model.
 /// - SIZE_BASED_WRAP: torch's size_based_auto_wrap_policy.
 /// - NO_WRAP: none.
 std::vector<int> wrap(const plugins::ShardingSettings& settings, const ModuleTree& tree,

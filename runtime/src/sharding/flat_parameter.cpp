@@ -22,11 +22,11 @@ FlatLayout layout_of(const Engine& engine, const std::vector<ParameterRecord>& p
 
 }  // namespace
 
-// Two properties decide which copies of the weights exist: the optimizer's dtype may be the gathered
-// dtype, and the optimizer's memory may be the storage's memory. Same dtype and memory: the storage's
-// own part is the master. Another dtype in the same memory: `master_`, and the update rounds into the
-// storage's own part. Another memory: `master_` and, for another dtype, `rounded_`; `publish` copies
-// to the storage's own part.
+// Two properties decide which copies of the weights exist: the optimizer's dtype may be the
+// gathered dtype, and the optimizer's memory may be the storage's memory. Same dtype and memory:
+// the storage's own part is the master. Another dtype in the same memory: `master_`, and the update
+// rounds into the storage's own part. Another memory: `master_` and, for another dtype, `rounded_`;
+// `publish` copies to the storage's own part.
 FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
                              std::vector<ParameterRecord> parameters, FlatTraits traits)
     : engine_(engine),

@@ -47,8 +47,8 @@ struct FlatPlan {
 ///   t_1, t_(N+1), …, where N is `shards`;
 /// - contiguous_gradients false: each trained parameter is a flat parameter;
 /// - reduce_bucket_size (and allgather_bucket_size if weights are gathered after the step) is the
-///   largest number of elements of a trained flat parameter; a larger parameter is alone in one. A
-///   pure function, so all ranks get the same plan.
+///   largest number of elements of a trained flat parameter; a larger parameter is alone in one.
+/// The plan is a pure function of the declaration, so all ranks get the same one.
 std::vector<FlatPlan> plan_flats(const std::vector<ParameterRecord>& parameters,
                                  const plugins::ShardingSettings& settings, int shards);
 

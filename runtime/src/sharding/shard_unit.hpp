@@ -15,8 +15,10 @@ namespace acc::sharding {
 ///
 /// Life cycle of a micro-step with reshard_after_forward:
 ///
-///     before_forward: gather | after_forward: free | before_backward: gather | after_backward:
-///     reduce gradients, free
+///     before_forward    gather
+///     after_forward     free
+///     before_backward   gather
+///     after_backward    reduce gradients, free
 ///
 /// Weights stay gathered between scopes if the schedule keeps them; `hide` then only ends the
 /// program's access. The methods issue collectives, so all ranks call them in the same order.

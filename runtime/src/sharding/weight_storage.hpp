@@ -30,7 +30,8 @@ struct Gathering {
 ///   persistent, by its first use after a step;
 /// - transient: only the shard stays in memory (in host memory if parameters are offloaded). The
 ///   full parameter is gathered into a pooled buffer, from a secondary copy if there is a valid
-///   one. All methods except the getters are called in the same order on all ranks.
+///   one.
+/// All methods except the getters are called in the same order on all ranks.
 class WeightStorage {
  public:
   virtual ~WeightStorage() = default;

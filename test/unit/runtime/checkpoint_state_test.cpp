@@ -313,7 +313,7 @@ TEST_CASE("a failed save fails on every rank and leaves only the older checkpoin
     struct Case {
       std::string path;
       const char* said;
-      rlim_t largest_file;  ///< as a full disk, but for the errno
+      rlim_t largest_file;  ///< limits the file size; like a full disk, with another errno
     };
     std::ofstream(folder.path() / "notes.txt") << "x";
     fs::create_directory(folder.path() / "others");
@@ -710,7 +710,8 @@ TEST_CASE("two jobs in one series: a job fails when another job has saved to it"
         const std::string expected =
             runtime.rank() != 0 ? "rank 0 could not use the folder of checkpoints "
             : has_saved         ? "found checkpoint_8, which this job did not save (it knows of "
-                                  "checkpoint_7 as the newest): another job saves to the same series"
+                                  "checkpoint_7 as the newest): another job saves to the same "
+                                  "series"
                                 : "found checkpoint_4, which this job did not save (it knows of no "
                                   "checkpoint as the newest): another job saves to the same series";
         const std::string message = error.what();

@@ -60,7 +60,7 @@ struct Task {
   acc::ModelOptions options;
   bool ignores = false;
   bool clips = false;
-  bool overflows = false;  ///< in one step, on one rank, in one unit
+  bool overflows = false;  ///< one gradient overflows: in one step, on one rank, in one unit
   bool adamw = false;
 
   [[nodiscard]] bool is_float32() const {
@@ -97,8 +97,8 @@ struct Layout {
   bool copy_gathers = false;
   bool recomputes = false;
   bool evaluates = false;         ///< between micro-steps, and between forward and backward
-  bool accompanied = false;       ///< by a model in bfloat16, in the same process
-  std::uint32_t quiet_steps = 0;  ///< a bit a micro-step: under no_sync
+  bool accompanied = false;       ///< trains a bfloat16 model in the same process as well
+  std::uint32_t quiet_steps = 0;  ///< one bit per micro-step: under no_sync
 
   [[nodiscard]] std::string words() const {
     const ShardingSettings& s = sharding;

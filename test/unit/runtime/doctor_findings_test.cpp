@@ -13,7 +13,7 @@ struct Case {
   const char* kind;
   Severity severity;
   std::vector<int> machines;
-  const char* words;  ///< that the sentence has
+  const char* words;  ///< words that the finding contains
   std::function<void(Examination&)> spoil;
 };
 

@@ -240,7 +240,7 @@ TEST_CASE("a server without the secret is not rank 0") {
   CAPTURE(std::string(error.what()));
   CHECK(error.code() == Errc::protocol);
   CHECK(contains(error, "did not prove that it is rank 0 of shm[0,1]"));
-  std::thread([&] {  // lets the stranger go: for a rank of its own kind
+  std::thread([&] {  // a rank with the same wrong secret, so that the false rank 0 stops waiting
     const Error ended = error_of([&] {
       GroupSpec spec = spec_of(1, 2, store, kWrongSecret);
       const DescriptorLinks links(spec);

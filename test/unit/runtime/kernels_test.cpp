@@ -530,7 +530,7 @@ TEST_CASE("stochastic rounding has the right mean and keeps exact values") {
   struct Row {
     DType dtype;
     float weight;
-    float step;  ///< far less than half a unit of the weight's last place, or none of it
+    float step;  ///< much smaller than half a unit in the last place of the weight, or 0
   };
   const Row rows[] = {
       {DType::bfloat16, 1.0F, 1e-4F},       {DType::bfloat16, -3.0F, 2e-3F},

@@ -82,7 +82,7 @@ Job job_of(int world_size, int num_machines, Strategy strategy, int micro_steps 
 struct Program {
   const char* name;
   void (*run)(Net&);
-  const char* refusal;  ///< part of the message; null: the step is right
+  const char* refusal;  ///< part of the message; null: the step succeeds
   int micro_steps = 1;
 };
 
@@ -310,8 +310,8 @@ TEST_CASE("ranks that declare different models get an error with the differences
   struct Row {
     const char* name;
     Declare odd;
-    const char* here;   ///< what the rank that differs says
-    const char* there;  ///< what the others say
+    const char* here;   ///< message on the rank that differs
+    const char* there;  ///< message on the other ranks
   };
   const Row rows[] = {
       {"another size", model_of({65, 16}), "fc1.weight is [65, 16] here, [64, 16] on rank 0",

@@ -49,7 +49,7 @@ TEST_CASE("each wrap policy gives the same training, with different units") {
     WrapPolicy policy;
     std::vector<std::string> classes;
     std::int64_t min_numel;
-    int gather_calls;  ///< of a step: two a unit, one of the root
+    int gather_calls;  ///< per step: two per unit, one for the root
   };
   const Weights expected = reference();
   for (const Case& each :
@@ -281,7 +281,7 @@ TEST_CASE("a tied parameter is stored once, wherever its second name is") {
     auto& root = net.unit(0);
     const acc::Parameter embedding = net.parameter(0, 0);
     root.tie("net.embedding_again", embedding);
-    root.tie("net.h.0.mlp.head", embedding);  // in a unit that is wrapped by itself
+    root.tie("net.h.0.mlp.head", embedding);  // in a unit that is wrapped separately
     right += net.model().numel() == 147;
     auto optimizer = net.model().optimizer(acc::Sgd{.lr = 1.0});
     const float before = net.read().at("net.embedding")[38];

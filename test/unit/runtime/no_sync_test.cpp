@@ -78,8 +78,8 @@ struct Net {
 
 struct Seen {
   Weights weights;
-  acc::TrafficReport quiet;   ///< of the micro-steps under no_sync
-  acc::TrafficReport step;    ///< of the whole step, up to Optimizer::step
+  acc::TrafficReport quiet;   ///< during the micro-steps under no_sync
+  acc::TrafficReport step;    ///< during the whole step, up to Optimizer::step
   acc::MemoryReport waiting;  ///< before the micro-step that reduces
   acc::MemoryReport after;    ///< after the step
 };

@@ -507,7 +507,7 @@ TEST_CASE("with fp16 gradients are divided by the loss scale, and every rank ski
   using acc::plugins::LossScaling;
   struct Case {
     LossScaling rules;
-    std::vector<double> scales;  ///< before each step, and after all
+    std::vector<double> scales;  ///< before each step, and after the last
   };
   const acc::test::TemporaryFolder folder;
   const std::string checkpoint = (folder.path() / "checkpoint").string();

@@ -56,7 +56,7 @@ constexpr Row kRows[] = {
 
 struct Reduce {
   std::optional<MixedPrecision> asked;
-  std::optional<DType> reduced;  ///< absent: as weights are gathered
+  std::optional<DType> reduced;  ///< absent: the dtype of gathered weights
 };
 
 constexpr Reduce kReduces[] = {{std::nullopt, std::nullopt},

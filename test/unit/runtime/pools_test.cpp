@@ -59,7 +59,7 @@ TEST_CASE("gathers after a step are limited by the bucket size") {
   struct Case {
     const char* name;
     std::int64_t bucket;
-    const char* waited;  ///< for four gathers a, b, c, d of 10, 10, 30, 5 elements
+    const char* waited;  ///< waits caused by four gathers a, b, c, d of 10, 10, 30, 5 elements
   };
   for (const Case& each :
        {Case{"no bound", 0, ""}, Case{"all fit", 55, ""}, Case{"two fit", 20, "abc"},

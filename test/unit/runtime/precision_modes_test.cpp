@@ -41,13 +41,13 @@ struct Run {
   float weight = 1.0F;
   float gradient = 1.0F;
   int steps = 1;
-  std::optional<acc::AdamW> adamw = {};  ///< else SGD
+  std::optional<acc::AdamW> adamw = {};  ///< absent: SGD
   acc::Sgd sgd = {.lr = 0.0};
   acc::Initializer initializer = {};  ///< instead of `weight`
-  std::int64_t frozen = 0;            ///< elements of a frozen weight beside it
+  std::int64_t frozen = 0;            ///< elements of an additional frozen weight
   using Hook = std::function<void(acc::Runtime&, acc::Model&, acc::Optimizer&)>;
-  Hook before = {};  ///< the first step
-  Hook then = {};    ///< after the last
+  Hook before = {};  ///< runs before the first step
+  Hook then = {};    ///< runs after the last step
 };
 
 struct Outcome {
@@ -171,7 +171,7 @@ TEST_CASE("bytes held in each mode equal the formula") {
     DType load;
     MixedPrecision mixed;
     bool deepspeed;
-    int weights, frozen, moments;  ///< bytes an element, where they are sharded
+    int weights, frozen, moments;  ///< bytes per element, if they are sharded
   };
   for (const Row& row :
        {Row{"fp32", DType::float32, MixedPrecision::no, false, 4, 4, 8},

@@ -66,8 +66,8 @@ struct Net {
 };
 
 struct Part {
-  std::string from = {};  ///< checkpoint; empty: a start
-  int until = 0;          ///< step
+  std::string from = {};  ///< checkpoint to resume from; empty: none
+  int until = 0;          ///< last step
   std::string to = {};
 };
 

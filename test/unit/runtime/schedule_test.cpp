@@ -96,8 +96,8 @@ constexpr const char* kStep = "F0 F1 f1 F2 f2 f0 B0 B2 b2 B1 b1 b0 |";
 struct Case {
   const char* name;
   ScheduleRules rules;
-  const char* first;   ///< what is done in the first iteration
-  const char* second;  ///< and in every later one
+  const char* first;   ///< decisions in the first iteration
+  const char* second;  ///< decisions in every later iteration
 };
 
 }  // namespace

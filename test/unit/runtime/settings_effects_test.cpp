@@ -30,7 +30,7 @@ Environment with(Environment environment, const Environment& more) {
 struct Trajectory {
   std::vector<double> scales;  ///< loss scale before each step
   std::vector<double> rates;   ///< learning rate of each step
-  std::vector<float> weights;  ///< after all
+  std::vector<float> weights;  ///< after the last step
   bool operator==(const Trajectory&) const = default;
 };
 

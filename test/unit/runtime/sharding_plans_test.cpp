@@ -103,7 +103,7 @@ TEST_CASE("which parameters stay gathered") {
   struct Case {
     const char* name;
     std::int64_t parameter, model;
-    std::vector<bool> stay;  ///< of parameters of 10, 100, 20, 5 elements
+    std::vector<bool> stay;  ///< expected for parameters of 10, 100, 20, 5 elements
   };
   constexpr std::int64_t kAny = acc::plugins::ShardingSettings::kUnbounded;
   for (const Case& each : {Case{"none", 0, kAny, {false, false, false, false}},

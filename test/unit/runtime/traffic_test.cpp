@@ -229,7 +229,7 @@ TEST_CASE("DeepSpeed's limits: units kept, freed and gathered ahead") {
     const char* name;
     std::function<void(ShardingSettings&)> set;
     std::int64_t gathered;
-    int buffers;  ///< of a block's size that the gathers took in all, with the root's
+    int buffers;  ///< peak of gathered memory, in blocks, with the root's buffer
   };
   constexpr std::int64_t kTwice = 2 * kAll - kRoot;
   const auto reuse = [](ShardingSettings& s) { s.max_reuse_distance = 1'000'000; };
@@ -267,7 +267,7 @@ TEST_CASE("FSDP's prefetches hold one more gathered unit and gather nothing twic
   struct Case {
     const char* name;
     std::function<void(ShardingSettings&)> set;
-    int buffers;  ///< of a block's size that the gathers took in all, with the root's
+    int buffers;  ///< peak of gathered memory, in blocks, with the root's buffer
   };
   for (const Case& each :
        {Case{"none", [](auto&) {}, 2},

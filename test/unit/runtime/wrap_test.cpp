@@ -205,7 +205,7 @@ TEST_CASE("a model without a declared root gets a root unit if it needs one") {
 TEST_CASE("ignored modules are those whose whole name matches, and all modules below") {
   struct Case {
     const char* pattern;
-    std::vector<bool> ignored;  ///< of the six parameters
+    std::vector<bool> ignored;  ///< expected for the six parameters
   };
   for (const Case& each : {Case{"", {false, false, false, false, false, false}},
                            Case{"net\\.h\\.0", {false, false, true, true, false, false}},

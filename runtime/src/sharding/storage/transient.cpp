@@ -8,9 +8,9 @@ using collectives::BufferPtr;
 using collectives::ProcessGroup;
 using collectives::WorkPtr;
 
-/// Only the shard stays in memory. Each use gathers the full parameter into a buffer of the pool and
-/// gives the buffer back when the parameter is freed. For groups that share no memory: GPUs, several
-/// machines.
+/// Only the shard stays in memory. Each use gathers the full parameter into a buffer of the pool
+/// and gives the buffer back when the parameter is freed. For groups that share no memory: GPUs,
+/// several machines.
 class Transient final : public WeightStorage {
  public:
   Transient(Engine& engine, const FlatLayout& layout)
