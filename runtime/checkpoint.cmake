@@ -1,5 +1,6 @@
-# acc_checkpoint: the files of every format, without models, devices or ranks. Position independent:
-# linked whole into libacc_runtime.so, and into the launcher, whose sub-commands convert them.
+# acc_checkpoint: checkpoint files of every format, without models, devices or ranks. Position
+# independent: linked whole into libacc_runtime.so, and into the launcher, whose sub-commands
+# convert checkpoints.
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
 find_library(ACC_ISAL isal REQUIRED)
@@ -70,7 +71,7 @@ acc_add_library(checkpoint
     src/checkpoint/accelerate/save_folder.cpp
     src/checkpoint/accelerate/state_files.cpp
     src/checkpoint/accelerate/torch_weights.cpp
-    # for what torch.save archives hold: taken apart, entered in a catalog
+    # contents of torch.save archives, listed in a catalog
     src/checkpoint/catalog/record_table.cpp
     src/checkpoint/pickle/node.cpp
     src/checkpoint/torch/scalar.cpp

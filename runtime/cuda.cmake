@@ -1,5 +1,5 @@
-# libacc_cuda.so: the CUDA half of the runtime, loaded when a GPU is asked for (open_device.cpp).
-# acc_cuda_sources also makes its twin that tests run on host memory.
+# libacc_cuda.so: the CUDA part of the runtime, loaded when a GPU is requested (open_device.cpp).
+# Tests also build acc_cuda_sources against an emulated CUDA that uses host memory.
 set(acc_cuda_sources
   src/cuda/backend.cpp
   src/cuda/cuda_device.cpp
@@ -26,7 +26,7 @@ add_library(acc_cuda MODULE ${acc_cuda_sources} ${acc_cuda_kernels})
 target_include_directories(acc_cuda PRIVATE src include ${PROJECT_SOURCE_DIR}/rendezvous/include)
 target_link_libraries(acc_cuda PRIVATE acc_options acc_cuda_headers acc::base acc::settings
                                        CUDA::cudart_static)
-# Products and sums stay apart, as on the CPU, so that both give the same bits.
+# No fused multiply-add, as on the CPU, so that both give bitwise equal results.
 target_compile_options(acc_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
 set(cuda_export_map ${CMAKE_CURRENT_SOURCE_DIR}/acc_cuda.map)
 target_link_options(acc_cuda PRIVATE LINKER:--version-script=${cuda_export_map})

@@ -1,4 +1,4 @@
-# What `acclaunch doctor` starts on each machine; src/doctor/README.md.
+# acc_doctor: the program that `acclaunch doctor` starts on each machine (src/doctor/README.md).
 acc_add_library(doctor_parts
   SOURCES
     src/doctor/alone.cpp

@@ -1,5 +1,5 @@
-# acc_runtime_parts: what the runtime is made of below its collectives and its sharding. Position
-# independent and linked whole into libacc_runtime.so; unit tests link it directly.
+# acc_runtime_parts: the parts of the runtime below collectives and sharding. Position independent
+# and linked whole into libacc_runtime.so; unit tests link it directly.
 set(kernel_sources src/kernels/kernels_generic.cpp)
 # -O3 in every build type: unoptimised, the vectorised loops would be 20 times slower in tests.
 # Interchanging the loops over sources and elements (g++ 12 does at -O3) makes a sum of 4 arrays in

@@ -6,19 +6,24 @@
 #include <cmath>
 #include <cstddef>
 
-// Built like the kernels (parts.cmake): plain loops over a batch, vectorised by the compiler, and
-// no contraction, so that every machine draws the same numbers.
+// Initialisers with counter-based random numbers: element i of a stream is a function of (stream,
+// i), so a rank computes any range without the elements before it, and the values do not depend on
+// how parameters are sharded. Compiled with the flags of the kernels (parts.cmake): plain loops
+// over a batch that the compiler vectorises, without contraction to fused multiply-add, so that
+// every machine draws the same numbers. Logarithm, sine and cosine are defined here: loops with
+// them vectorise, and the values do not depend on the version of the C library.
 namespace acc {
 namespace {
 
-// A batch: kBlocks Philox blocks of 4 words, word-major, so that lane loops run over blocks.
+// A batch consists of kBlocks Philox blocks of 4 words each. It is stored word-major, so that the
+// innermost loops run over blocks and vectorise.
 constexpr std::size_t kBlocks = 32;
 constexpr std::size_t kWords = 4;
 constexpr std::size_t kBatch = kBlocks * kWords;
 using Words = std::array<std::array<std::uint32_t, kBlocks>, kWords>;
 
 // Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
-// Key: the stream. Counter: number of the block.
+// The key is the stream, the counter is the number of the block.
 void philox(std::uint64_t stream, std::uint64_t first_block, Words& x) noexcept {
   for (std::size_t b = 0; b < kBlocks; ++b) {
     const std::uint64_t block = first_block + b;
@@ -60,8 +65,8 @@ struct SineCosine {
   float sine, cosine;
 };
 
-// Of 2 pi (word / 2^32): the nearest quarter turn and a rest of at most an eighth, by Taylor
-// series.
+// Sine and cosine of 2 pi * word / 2^32: the nearest quarter turn, and Taylor series for the rest
+// of at most an eighth of a turn.
 inline SineCosine of_turn(std::uint32_t word) noexcept {
   const std::uint32_t quarter = (word + 0x20000000U) >> 30;
   const auto rest = static_cast<float>(static_cast<std::int32_t>(word - (quarter << 30)));
@@ -77,13 +82,15 @@ inline SineCosine of_turn(std::uint32_t word) noexcept {
   return {(quarter & 2U) != 0 ? -s : s, ((quarter + 1U) & 2U) != 0 ? -c : c};
 }
 
-// In (0, 1]. The signed conversion is the one that has a vector instruction.
+// Maps a word to (0, 1]; 0 would have no logarithm. AVX2 has a vector instruction for the
+// conversion of signed integers only, so one bit is dropped.
 inline float open_unit(std::uint32_t word) noexcept {
   const auto centered = static_cast<float>(static_cast<std::int32_t>(word >> 1));
   return (centered + 0.5F) * 0x1p-31F;
 }
 
-// Box-Muller: words 0 and 1 of a block give its elements 0 and 1, words 2 and 3 the other two.
+// Box-Muller transform: words 0 and 1 of a block give its elements 0 and 1, words 2 and 3 the other
+// two.
 void normal_batch(const Words& x, float stddev, float* out) noexcept {
   std::array<std::array<float, kBlocks>, kWords> z;
   for (std::size_t pair = 0; pair < kWords; pair += 2) {
@@ -101,6 +108,7 @@ void normal_batch(const Words& x, float stddev, float* out) noexcept {
   }
 }
 
+// Uses the upper 24 bits of each word. The product may round up to `high`, which is excluded.
 void uniform_batch(const Words& x, float low, float high, float* out) noexcept {
   const float below_high = std::nextafter(high, low);
   for (std::size_t b = 0; b < kBlocks; ++b) {
@@ -112,7 +120,8 @@ void uniform_batch(const Words& x, float low, float high, float* out) noexcept {
   }
 }
 
-// Draws whole batches from a multiple of kBatch on; ends of the range go through a buffer.
+// Fills elements [offset, offset + out.size()). Draws whole batches that start at multiples of
+// kBatch; the two ends of the range go through a buffer.
 template <typename Batch>
 void fill(std::uint64_t stream, std::int64_t offset, std::span<float> out, const Batch& batch) {
   auto position = static_cast<std::uint64_t>(offset);

@@ -348,7 +348,8 @@ static void expect_misuse(acc_runtime* runtime) {
   EXPECT_OK(acc_forward_begin(p.unit, &use));
   const float* data = NULL;
   EXPECT(acc_forward_parameter(use, other.weight, &data) == ACC_INVALID_ARGUMENT);
-  EXPECT(strstr(acc_last_error(), "'linear.weight' is of unit 'linear' of another model") != NULL);
+  EXPECT(strstr(acc_last_error(),
+                "'linear.weight' belongs to unit 'linear' of another model") != NULL);
   EXPECT(data == NULL);
   EXPECT_OK(acc_forward_end(use));
   EXPECT(acc_forward_parameter(use, p.weight, &data) == ACC_INVALID_ARGUMENT && data == NULL);

@@ -97,8 +97,8 @@ TEST_CASE("mistakes of a program that need no check are refused with unit and ra
             "no gradient"},
         Row{{"backward"}, "Optimizer::step() refused: unit 'fc1'"},
         Row{{"handle"},
-            "unit 'fc1' was asked for a parameter that it does not have: 'fc2.weight' is of unit "
-            "'fc2'"},
+            "unit 'fc1' was asked for a parameter that it does not have: 'fc2.weight' belongs to "
+            "unit 'fc2'"},
         Row{{"shape", "1"}, "the ranks declare different models: fc1.weight is ["}}) {
     CAPTURE(row.program[0]);
     Program program(command_of({"--num_processes", "2", "--use_fsdp"}, row.program));

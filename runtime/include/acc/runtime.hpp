@@ -27,10 +27,23 @@
 #include <variant>
 #include <vector>
 
-/// The sharded-training runtime: a program registers parameters in units, brackets each unit's use
-/// with a scope, and the runtime gathers, frees, reduces, accumulates, clips and updates as the
-/// launcher's settings say. One thread of the program uses a Runtime and what it made; all ranks
-/// make the same calls in the same order. Every function throws acc::Error.
+/// The sharded-training runtime. A program registers its parameters in units and opens a scope
+/// around each use of a unit. The runtime then gathers and frees the unit's parameters, reduces and
+/// accumulates its gradients, clips them and updates the parameters, as the launcher's settings
+/// say. One optimizer step looks like this:
+///
+///     for (int i = 0; i < runtime.gradient_accumulation_steps(); ++i) {   // micro-steps
+///       for each unit: { auto use = unit.forward(); … use[weight] … }
+///       for each unit in reverse: { auto use = unit.backward(); … use.grad(weight) … }
+///     }
+///     optimizer.step();
+///
+/// Threads: the thread that made a Runtime is the only one that uses it and the objects that it
+/// made. Ranks: all ranks make the same calls in the same order, because most calls issue
+/// collectives; a call marked "Collective" waits for the other ranks. Errors: every function may
+/// throw acc::Error; after Errc::collective, timeout or connection the process groups are aborted
+/// and every later call fails with the same reason. docs/sharding.md describes the strategies,
+/// docs/errors.md the errors.
 namespace acc {
 
 class Model;
@@ -50,26 +63,29 @@ class UnitState;
 using Shape = std::vector<std::int64_t>;
 
 struct ModelOptions {
-  /// In which dtype the program brings its weights (what `torch_dtype` is where a model is loaded):
-  /// float32, bfloat16 or float16. Without mixed precision everything is then kept in it, weights
-  /// and optimizer states too (FSDP's low-precision mode); with it, master weights are float32.
+  /// Dtype in which the program loads its weights (like `torch_dtype` of transformers): float32,
+  /// bfloat16 or float16. Without mixed precision, weights and optimizer state are kept in this
+  /// dtype (FSDP's low-precision mode; the moments of float16 weights are bfloat16). With mixed
+  /// precision, master weights are float32. docs/sharding.md, "Precision".
   DType dtype = DType::float32;
-  /// On a CPU 16-bit weights are widened to float32 for the program, and its gradients are float32.
-  /// True: bfloat16 ones are handed out, and gradients taken, as they are.
+  /// False: on a CPU, 16-bit weights are widened to float32 for the program, and its gradients are
+  /// float32. True: bfloat16 weights are given to the program as they are, and its gradients are
+  /// bfloat16.
   bool bfloat16_on_cpu = false;
-  /// False: `Optimizer::step` refuses a unit with trained parameters of which a forward scope had
-  /// no backward scope since the last step, or a backward scope asked for no gradient. True: such
-  /// gradients count as zero.
+  /// False: `Optimizer::step` throws if a unit with trained parameters had, since the last step, a
+  /// forward scope without a backward scope, or a backward scope that asked for no gradient. True:
+  /// such gradients count as zero.
   bool unused_units = false;
 };
 
 struct ParameterOptions {
   bool trainable = true;  ///< a frozen parameter is sharded and gathered, never reduced or updated
-  bool weight_decay = true;  ///< whether the optimizer's weight decay applies
+  bool weight_decay = true;  ///< false: the optimizer's weight decay does not apply
 };
 
-/// A registered parameter: a small handle, valid as long as its Model. Every unit except the one
-/// that registered it refuses it with Error(invalid_argument), which names both.
+/// Handle of a registered parameter. Small and copyable; valid as long as its Model. Only the unit
+/// that registered the parameter accepts the handle; any other unit throws Error(invalid_argument)
+/// that names both units.
 class Parameter {
  public:
   Parameter() = default;
@@ -78,11 +94,11 @@ class Parameter {
   friend class detail::UnitState;
   Parameter(std::int32_t index, std::int32_t unit) : index_(index), unit_(unit) {}
   std::int32_t index_ = -1;
-  std::int32_t unit_ = -1;  ///< number of its unit, unique in the process
+  std::int32_t unit_ = -1;  ///< number of its unit; unique in the process
 };
 
-/// A registered buffer (`Unit::buffer`): a small handle, valid as long as its Model. Other units
-/// refuse it, as they do a parameter.
+/// Handle of a registered buffer (`Unit::buffer`). Valid as long as its Model; other units refuse
+/// it as they refuse a Parameter.
 class Buffer {
  public:
   Buffer() = default;
@@ -91,36 +107,39 @@ class Buffer {
   friend class detail::UnitState;
   Buffer(std::int32_t index, std::int32_t unit) : index_(index), unit_(unit) {}
   std::int32_t index_ = -1;
-  std::int32_t unit_ = -1;  ///< number of its unit, unique in the process
+  std::int32_t unit_ = -1;  ///< number of its unit; unique in the process
 };
 
-/// Where a program computes, and so where its parameters and gradients lie.
+/// The device on which a program computes and on which its parameters and gradients lie.
 struct ComputeDevice {
   plugins::Device kind = plugins::Device::cpu;
-  int index = 0;           ///< of the GPU among those this process sees
+  int index = 0;           ///< index of the GPU among those visible to this process; 0 on the CPU
   std::string name;        ///< "cpu", "cuda:0 (NVIDIA H200)"
-  void* stream = nullptr;  ///< GPU: the cudaStream_t on which the program must compute
+  void* stream = nullptr;  ///< GPU: cudaStream_t on which the program must compute; CPU: null
 };
 
-/// Where a unit's gradient is to be put. The program computes `data = beta * data + gradient`:
-/// with `beta` 0 the old content is undefined and must be overwritten, with 1 it is added to (the
-/// signature of a GEMM). data: [numel of the parameter], fp32.
+/// Memory for one parameter's gradient. The program computes `data = beta * data + gradient`, as a
+/// GEMM does: with `beta` 0 the old content is undefined and must be overwritten; with `beta` 1 the
+/// gradient is added to it. data: [numel of the parameter], float32; owned by the runtime, valid
+/// until the scope ends.
 struct Gradient {
   float* data;
   float beta;
 };
 
-/// The same in the model's compute dtype, in the memory of the compute device.
+/// The same as Gradient, in Model::compute_dtype() and in the memory of the compute device.
 struct RawGradient {
   void* data;
   float beta;
 };
 
-/// The unit's full parameters, gathered on construction, freed on destruction when the strategy
-/// reshards after forward. Move-only; must end before the Model.
+/// A forward scope: the unit's full parameters. The constructor gathers them; the end of the scope
+/// frees them if the strategy reshards after forward (FSDP: arXiv 2304.11277, section 3.2). Begin
+/// and end issue collectives. Move-only; must end before the Model. If an exception destroys the
+/// scope, the process groups are aborted, so that the other ranks fail instead of waiting.
 class ACC_API ForwardUse {
  public:
-  /// `recomputes`: `Unit::recompute`.
+  /// recomputes: true for `Unit::recompute`.
   explicit ForwardUse(detail::UnitState* unit, bool recomputes = false);
   ForwardUse(ForwardUse&& other) noexcept;
   ForwardUse(const ForwardUse&) = delete;
@@ -128,23 +147,26 @@ class ACC_API ForwardUse {
   ForwardUse& operator=(ForwardUse&&) = delete;
   ~ForwardUse();
 
-  /// The full parameter: [shape], fp32, row-major, read-only (other ranks may share the memory).
-  /// Throws Error(invalid_argument) where the compute dtype is another.
+  /// Returns the full parameter: [shape], float32, row-major, valid until the scope ends.
+  /// Read-only: other ranks of the host may share the memory. Throws Error(invalid_argument) if
+  /// Model::compute_dtype() is not float32; use `raw` then.
   [[nodiscard]] const float* operator[](Parameter parameter) const;
-  /// The same in Model::compute_dtype(), whichever it is; memory of Runtime::device(), where it is
-  /// valid for work on its stream.
+  /// Returns the full parameter, [shape], in Model::compute_dtype(), in memory of
+  /// Runtime::device(). On a GPU it is valid for work issued to the device's stream.
   [[nodiscard]] const void* raw(Parameter parameter) const;
-  /// Frees now what the destructor would, so that errors reach the caller.
+  /// Ends the scope now. Unlike the destructor it throws its errors. A second call does nothing.
   void end();
 
  private:
   detail::UnitState* unit_;
   bool recomputes_;
-  int exceptions_;  ///< in flight when the scope was opened
+  int exceptions_;  ///< std::uncaught_exceptions() when the scope was opened
 };
 
-/// The same for backward, with a place for the gradients. When the last backward of the micro-step
-/// has ended (as many as there were forwards), the unit's gradients are reduced.
+/// A backward scope: the unit's full parameters and the memory for its gradients. The unit's
+/// micro-step is over when as many backward scopes as forward scopes have ended; its gradients are
+/// then reduced (with sharded gradients in every micro-step, else in the last one before the step;
+/// not under `Model::no_sync`). Ownership, threads and errors as for ForwardUse.
 class ACC_API BackwardUse {
  public:
   explicit BackwardUse(detail::UnitState* unit);
@@ -154,48 +176,61 @@ class ACC_API BackwardUse {
   BackwardUse& operator=(BackwardUse&&) = delete;
   ~BackwardUse();
 
+  /// The full parameter, as in ForwardUse.
   [[nodiscard]] const float* operator[](Parameter parameter) const;
   [[nodiscard]] const void* raw(Parameter parameter) const;
-  /// Where to put the gradient; each call tells anew whether to overwrite or to add, and counts as
-  /// that write: ask once per write. `data` is null for a frozen parameter.
+  /// Returns the memory for the gradient and says whether to overwrite it or to add to it. Each
+  /// call counts as one write, so call it once per write. `data` is null for a frozen parameter.
+  /// Throws Error(invalid_argument) if Model::compute_dtype() is not float32; use `raw_grad` then.
   [[nodiscard]] Gradient grad(Parameter parameter);
-  /// The same, zero-filled where nothing was written yet, so that it is always added to.
+  /// Returns the same memory, filled with zeros if nothing was written to it in this micro-step, so
+  /// that the program always adds. Null for a frozen parameter.
   [[nodiscard]] float* grad_to_add(Parameter parameter);
-  /// Both in Model::compute_dtype(); a zero-fill is queued on the device's stream.
+  /// `grad` and `grad_to_add` in Model::compute_dtype(). The zero-fill is queued on the device's
+  /// stream.
   [[nodiscard]] RawGradient raw_grad(Parameter parameter);
   [[nodiscard]] void* raw_grad_to_add(Parameter parameter);
+  /// Ends the scope now. Unlike the destructor it throws its errors. A second call does nothing.
   void end();
 
  private:
   detail::UnitState* unit_;
-  int exceptions_;               ///< in flight when the scope was opened
-  bool asked_gradient_ = false;  ///< of a trained parameter
+  int exceptions_;               ///< std::uncaught_exceptions() when the scope was opened
+  bool asked_gradient_ = false;  ///< the scope gave out the gradient of a trained parameter
 };
 
-/// What is gathered and freed together: the runtime stores its parameters as one flat parameter,
-/// sharded over the shard group. Owned by the Model; references stay valid as long as it lives.
+/// A set of parameters that are gathered and freed together (FSDP's unit). The runtime stores them
+/// as flat parameters, sharded over the shard group: usually one for the trained and one for the
+/// frozen parameters (docs/sharding.md, "Units and wrapping"). Owned by the Model; references stay
+/// valid as long as the Model lives.
 class ACC_API Unit {
  public:
-  /// Registers a parameter; only before the first use, `load` or `optimizer`. Names are unique in
-  /// the unit; the full name is "<unit>.<name>" ("<name>" where the unit's name is empty).
+  /// Registers a parameter. Its full name is "<unit>.<name>" ("<name>" if the unit's name is empty)
+  /// and must be unique in the model. shape: each size at least 1; empty for a scalar. Throws
+  /// Error(invalid_argument) after the first scope, load or optimizer of the model.
   Parameter parameter(std::string name, Shape shape, Initializer initializer,
                       ParameterOptions options = {});
-  /// A second full name for an existing parameter of this unit (a tied weight), in any module:
-  /// exported and checkpointed under both, stored, reduced and counted once, used through this
-  /// unit.
+  /// Gives an existing parameter of this unit a second full name (a tied weight). The second name
+  /// may lie in any module. Files contain the parameter under both names; it is stored, reduced and
+  /// counted once, and used through this unit.
   void tie(std::string alias_full_name, Parameter parameter);
 
-  /// Values that belong to the unit and are neither trained nor sharded (running statistics,
-  /// masks): whole on every rank, rank 0's at first where fsdp_sync_module_states holds.
+  /// Registers values that are neither trained nor sharded (running statistics, masks). Every rank
+  /// holds the whole buffer. With fsdp_sync_module_states all ranks begin with rank 0's values.
+  /// Throws as `parameter` does.
   Buffer buffer(std::string name, Shape shape, Initializer initializer);
-  /// The buffer in Model::buffer_dtype(), [shape], memory of Runtime::device(); the program's to
-  /// write.
+  /// Returns the buffer's values: [shape] in Model::buffer_dtype(), memory of Runtime::device().
+  /// The program may read and write them at any time. The first call is collective.
   [[nodiscard]] void* data(Buffer buffer);
 
+  /// Opens a forward scope. Throws Error(invalid_argument) if the micro-step exceeds
+  /// gradient_accumulation_steps.
   [[nodiscard]] ForwardUse forward();
-  /// A forward that is computed once more for the backward that follows (activation checkpointing):
-  /// expects no backward of its own, and what it gathers stays for that backward.
+  /// Opens a scope in which a forward is computed again for the backward that follows (activation
+  /// checkpointing). It needs no separate backward scope, and the parameters that it gathers stay
+  /// gathered for that backward. Throws Error(invalid_argument) if no forward awaits its backward.
   [[nodiscard]] ForwardUse recompute();
+  /// Opens a backward scope. Throws Error(invalid_argument) if no forward awaits its backward.
   [[nodiscard]] BackwardUse backward();
   [[nodiscard]] const std::string& name() const;
 
@@ -205,7 +240,7 @@ class ACC_API Unit {
   detail::UnitState* state_;
 };
 
-/// A kept activation (`Runtime::keep`). Move-only; must end before the Runtime.
+/// A saved activation (`Runtime::keep`). Move-only; must be destroyed before the Runtime.
 class ACC_API SavedActivation {
  public:
   SavedActivation();
@@ -213,9 +248,11 @@ class ACC_API SavedActivation {
   SavedActivation& operator=(SavedActivation&& other) noexcept;
   ~SavedActivation();
 
-  /// Starts to bring it back, so that `restore` does not wait.
+  /// Starts the copy back to the device, so that `restore` does not wait for it.
   void prefetch();
-  /// The values again, [nbytes], memory of the device, valid until this ends.
+  /// Returns the saved values: [nbytes], memory of the device, valid until this object is
+  /// destroyed. Throws Error(invalid_argument) for an empty (default-constructed or moved-from)
+  /// object.
   [[nodiscard]] const void* restore();
 
  private:
@@ -226,70 +263,80 @@ class ACC_API SavedActivation {
 };
 
 struct ExportOptions {
-  std::optional<DType> dtype = {};     ///< of parameters; absent: that in which they are kept
-  std::uint64_t max_shard_nbytes = 0;  ///< of a folder's files; 0: 10 GB, transformers' default
+  std::optional<DType> dtype = {};     ///< dtype of parameters; absent: that of the master weights
+  std::uint64_t max_shard_nbytes = 0;  ///< largest file of a folder; 0: 10 GB, as transformers
 };
 
-/// torch's FullStateDictConfig.
+/// Options of `Model::state_dict`, as in torch's FullStateDictConfig.
 struct StateDictOptions {
-  bool rank0_only = true;      ///< the other ranks' `visit` is not called
-  bool offload_to_cpu = true;  ///< false: values lie in the compute device's memory
+  bool rank0_only = true;      ///< true: `visit` is called on rank 0 only
+  bool offload_to_cpu = true;  ///< true: host memory; false: memory of the compute device
 };
 
-/// A full tensor, valid during the call. data: [numel of the shape], row-major.
+/// A full tensor, valid during the call of `visit`. data: [numel of the shape], row-major.
 struct FullTensor {
-  std::string_view name;  ///< full name; a tied one comes under each of its names
+  std::string_view name;  ///< full name; a tied parameter is visited under each of its names
   const Shape& shape;
-  DType dtype;  ///< in which master weights are kept; buffers float32
+  DType dtype;  ///< dtype of the master weights; float32 for buffers
   const void* data;
 };
 using VisitTensor = std::function<void(const FullTensor& tensor)>;
 
-/// The program's parameters. Copies are handles on the same model.
+/// The program's parameters, in units. All units, parameters and buffers are declared before the
+/// first scope, load or optimizer; that first use shards, allocates and initialises the model and
+/// is collective. All ranks declare the same model (names, shapes, order, dtype, seed), else the
+/// first use throws Error(config) on every rank. Copies are handles of the same model.
 class ACC_API Model {
  public:
-  /// A unit that other units' scopes may nest in; there is at most one. It holds what no other unit
-  /// took (embeddings, final norm, head) and stays gathered from its forward to its backward.
+  /// Declares the root unit, in whose scopes other units' scopes may nest; at most one per model.
+  /// It holds the parameters of no other unit (embeddings, final norm, head) and stays gathered
+  /// from its forward to its backward.
   Unit& root(std::string name, std::string class_name);
-  /// `class_name` is what fsdp_transformer_layer_cls_to_wrap selects.
+  /// Declares a unit. class_name: the name by which fsdp_transformer_layer_cls_to_wrap selects it.
   Unit& unit(std::string name, std::string class_name);
 
-  /// Takes initial values by full name from a checkpoint of any format: a safetensors file, or a
-  /// folder of them with an index; a .bin of torch.save; a folder of torch DCP; a DeepSpeed
-  /// checkpoint; a folder of `Runtime::save` or of Accelerate's. Every parameter must be there in
-  /// its shape, buffers may be; other tensors are ignored. With fsdp_cpu_ram_efficient_loading only
-  /// rank 0 reads, and hands on a few megabytes at a time; without, each rank reads its shard.
+  /// Sets parameters by full name from a checkpoint of any supported format: a safetensors file, or
+  /// a folder of them with an index; a .bin file of torch.save; a folder of torch DCP; a DeepSpeed
+  /// checkpoint; a folder of `Runtime::save` or of Accelerate. Every parameter must be in it with
+  /// its shape; buffers may be; other tensors are ignored. With fsdp_cpu_ram_efficient_loading only
+  /// rank 0 reads and broadcasts 4 MiB at a time; otherwise each rank reads its shard. Collective.
+  /// Throws Error(config) that names the file and the tensor.
   void load_weights(const std::string& path);
-  /// Writes all parameters (full names, ties under both) and buffers: one file "….safetensors" or
-  /// "….bin" (torch.save), or, for a path without such an ending, a folder of safetensors files
-  /// with an index. Collective; rank 0 writes, one unit in memory at a time. Complete or absent.
+  /// Writes all parameters (full names, tied ones under each name) and buffers: to one file if the
+  /// path ends in ".safetensors" or ".bin" (torch.save), else to a folder of safetensors files with
+  /// an index. Collective; rank 0 writes and holds one unit in memory at a time. The file or folder
+  /// is complete or absent. Throws Error(config) that names the path.
   void export_weights(const std::string& path, const ExportOptions& options = {});
-  /// Hands the full parameters and buffers to the program, one after the other, one unit in memory
-  /// at a time. Collective; `visit` may not use the runtime.
+  /// Calls `visit` for each full parameter and buffer, with one unit in memory at a time.
+  /// Collective; `visit` must not use the runtime. An exception of `visit` is passed on.
   void state_dict(const StateDictOptions& options, const VisitTensor& visit);
 
-  /// Parameters that no group names have `settings` as they are. Throws Error(config) for a group
-  /// that names nothing, and for parameters that two groups name.
+  /// Makes the model's optimizer; there is one at a time. Parameters that no group names use
+  /// `settings`. Collective. Throws Error(config) if a group's name matches no parameter, two
+  /// groups name the same parameter, or the model already has an optimizer.
   Optimizer optimizer(const AdamW& settings, const std::vector<ParameterGroup>& groups = {});
   Optimizer optimizer(const Sgd& settings, const std::vector<ParameterGroup>& groups = {});
-  /// What the launcher's configuration says (`optimizer` and `scheduler` of a DeepSpeed file).
-  /// Throws Error(config) where it says nothing.
+  /// Makes the optimizer and the schedule of the launcher's configuration (`optimizer` and
+  /// `scheduler` of a DeepSpeed file). Throws Error(config) if it chooses no optimizer.
   Optimizer optimizer_from_settings();
 
-  /// While it lives, forward scopes expect no backward (evaluation, sampling).
+  /// While the returned object lives, forward scopes expect no backward (evaluation, sampling).
   [[nodiscard]] std::shared_ptr<void> no_grad();
-  /// While it lives, micro-steps that end are not reduced: their gradients are accumulated whole on
-  /// each rank (FSDP's no_sync), and the next micro-step outside reduces all of them at once.
+  /// While the returned object lives, micro-steps that end are not reduced. Each rank accumulates
+  /// their whole gradients in float32; the next micro-step outside, or the step, reduces all of
+  /// them at once (FSDP's no_sync: arXiv 2304.11277, section 3.3.4).
   [[nodiscard]] std::shared_ptr<void> no_sync();
 
-  /// What parameters and gradients are for the program: float32, or on a GPU with mixed precision
-  /// or a model that is loaded in 16 bits, bfloat16 or float16. (On the CPU 16-bit weights are
-  /// widened before use.)
+  /// Dtype of parameters and gradients as the program sees them. On a GPU: bfloat16 or float16 with
+  /// mixed precision or with weights loaded in 16 bits, else float32. On a CPU: float32, because
+  /// 16-bit weights are widened, except with ModelOptions::bfloat16_on_cpu.
   [[nodiscard]] DType compute_dtype() const;
+  /// Dtype of buffers; that in which weights are gathered.
   [[nodiscard]] DType buffer_dtype() const;
-  [[nodiscard]] std::int64_t numel() const;  ///< elements of all parameters, tied ones once
+  [[nodiscard]] std::int64_t numel() const;  ///< elements of all parameters; tied ones count once
+  /// Bytes that this rank holds for the model.
   [[nodiscard]] MemoryReport memory() const;
-  /// Counts since the last `reset_traffic`.
+  /// Elements that this rank passed to collectives since the last `reset_traffic`.
   [[nodiscard]] TrafficReport traffic() const;
   void reset_traffic();
 
@@ -300,36 +347,43 @@ class ACC_API Model {
   std::shared_ptr<detail::ModelState> state_;
 };
 
-/// Updates the shards of one model. Copies are handles on the same optimizer.
+/// Updates this rank's shards of one model (ZeRO: arXiv 1910.02054, section 5.1). Copies are
+/// handles of the same optimizer.
 class ACC_API Optimizer {
  public:
-  /// Finishes the reductions, scales (mean over ranks and micro-steps), clips to `clip_norm`,
-  /// updates, and forgets the gradients. Collective. Without `set_clip_norm` the launcher's
-  /// gradient_clipping holds; 0 is no clipping. Throws Error(invalid_argument) that names unit and
-  /// rank where this rank forgot a backward or its gradients (`ModelOptions::unused_units`), and
-  /// Error(collective) with the same text on the other ranks.
+  /// Makes one optimizer step: waits for the reductions, computes the global norm of the mean
+  /// gradient (mean over ranks and micro-steps), clips, updates, and drops the gradients.
+  /// Collective. If a gradient is not finite, all ranks act alike: with fp16, or with the NaN
+  /// policy "skip", no rank updates (`StepInfo::skipped`). Throws Error(collective) with the NaN
+  /// policy "raise", naming unit, micro-step and ranks. Throws Error(invalid_argument) naming unit
+  /// and rank if this rank left out a backward or its gradients (`ModelOptions::unused_units`); the
+  /// other ranks throw Error(collective) with the same text.
   StepInfo step();
-  /// With fp16, by what the program multiplies the gradient of its loss before the backward, so
-  /// that small gradients survive; `step` divides by it. 1 otherwise.
+  /// Factor by which the program multiplies the gradient of its loss before the backward, so that
+  /// small gradients do not vanish in float16; `step` divides by it. 1 without fp16. May change in
+  /// every step.
   [[nodiscard]] double loss_scale() const;
 
-  /// Of the parameters that no group names, and, with its name, of a group. With a schedule the
-  /// next step's rate; `set_lr` ends the schedule of what it sets.
+  /// Learning rate of the named group, or, without a name, of the parameters that no group names.
+  /// With a schedule, `lr` returns the rate of the next step. `set_lr` ends the schedule of the
+  /// parameters that it sets. Throws Error(config) for an unknown name.
   void set_lr(double lr);
   void set_lr(const std::string& group, double lr);
   [[nodiscard]] double lr() const;
   [[nodiscard]] double lr(const std::string& group) const;
-  /// From now on every step takes its learning rates from `schedule`; steps that are skipped do not
-  /// count. Its place travels with checkpoints.
+  /// Makes every later step take its learning rates from `schedule`. Its position is the number of
+  /// steps made; skipped steps do not count. Checkpoints contain it.
   void set_schedule(LrSchedule schedule);
 
+  /// Norm to which gradients are clipped (torch's clip_grad_norm_); 0: no clipping. The default is
+  /// the launcher's gradient_clipping.
   void set_clip_norm(double max_norm);
   [[nodiscard]] double clip_norm() const;
-  /// Clips each element of the mean gradient to [-max_value, max_value] (torch's clip_grad_value_);
-  /// 0: no. With a norm to clip to as well, values come first.
+  /// Limit to which each element of the mean gradient is clipped, [-max_value, max_value] (torch's
+  /// clip_grad_value_); 0: no clipping. Values are clipped before the norm.
   void set_clip_value(double max_value);
   [[nodiscard]] double clip_value() const;
-  /// Steps made, those before a checkpoint that was loaded included.
+  /// Number of steps made, including those before a loaded checkpoint; without skipped steps.
   [[nodiscard]] std::int64_t steps() const;
 
  private:
@@ -340,37 +394,46 @@ class ACC_API Optimizer {
   std::shared_ptr<detail::OptimizerState> state_;
 };
 
-/// Small named values of the program itself that travel with a checkpoint (its step, its place in
-/// the data, …). Texts may hold any bytes; names are UTF-8 and do not begin with "acc.seed.".
+/// Small named values of the program that are saved in a checkpoint (its step, its position in the
+/// data, …). Strings may contain any bytes; names are UTF-8 and do not begin with "acc.seed.".
 using ProgramValue = std::variant<std::int64_t, double, std::string>;
 using ProgramState = std::map<std::string, ProgramValue>;
 
-/// What `Runtime::save` writes besides one model and its optimizer, and `load` brings back.
+/// Values of the program that `Runtime::save` writes and `Runtime::load` returns.
 struct SavedState {
-  ProgramState program = {};  ///< rank 0's are written; all ranks get them
-  /// This rank's own (the state of its random numbers); a rank that the saving run did not have
-  /// gets none.
+  ProgramState program = {};  ///< rank 0's values are written; every rank loads them
+  /// Values of each rank (the state of its random numbers). A rank that did not exist in the run
+  /// that saved loads none.
   ProgramState of_rank = {};
 };
 
-/// A model and what trains it.
+/// A model and its optimizer.
 struct Trained {
   Model model;
   Optimizer optimizer;
 };
 
+/// This process's membership in the job: rank, device, process groups and settings. Copies are
+/// handles of the same runtime.
 class ACC_API Runtime {
  public:
-  /// Rank, groups and settings from the environment that the launcher made; one rank without it.
+  /// Makes a runtime from the environment variables that the launcher set (docs/environment.md);
+  /// without them, a job of one rank. Collective. Makes stdout line-buffered if it is a pipe, as C
+  /// does on a terminal, so that the launcher shows lines when they are written and a signal that
+  /// ends the process loses none (docs/jobs.md, "Output"). Throws Error(config) for settings that
+  /// contradict each other, differ between ranks or are not supported, and Error(timeout |
+  /// connection) if the ranks cannot reach each other.
   static Runtime from_environment();
-  /// The same, but for what the program fills in: it wins over what the launcher injected, and its
-  /// mode holds where the launcher chose none. Throws Error(config) with both places for what
-  /// excludes each other. `describe` tells which values are the program's.
+  /// Does the same with settings of the program. Fields that the plugin sets win over the
+  /// launcher's settings; the plugin's mode (FSDP or DeepSpeed) is used if the launcher chose none.
+  /// All ranks must pass equal plugins. Throws Error(config) that names both sources of settings
+  /// that exclude each other. `describe` lists the values that the program set.
   static Runtime from_environment(const FullyShardedDataParallelPlugin& plugin);
   static Runtime from_environment(const DeepSpeedPlugin& plugin);
-  /// The same from settings in hand (tests, programs with their own launcher).
+  /// Makes a runtime from given settings (tests, programs with their own launcher). Does not change
+  /// stdout. Collective.
   static Runtime from_settings(const plugins::RuntimeSettings& settings);
-  /// And with a rendezvous of the program's own; `store` may be null for one rank.
+  /// Does the same with the program's own rendezvous. store: may be null for one rank.
   static Runtime from_settings(const plugins::RuntimeSettings& settings,
                                std::unique_ptr<rendezvous::Store> store);
 
@@ -379,42 +442,50 @@ class ACC_API Runtime {
   [[nodiscard]] int world_size() const;
   [[nodiscard]] const plugins::RuntimeSettings& settings() const;
   [[nodiscard]] ComputeDevice device() const;
-  /// One line for the user: strategy, groups, precision, where they come from, and what the
-  /// program's own plugin set.
+  /// Returns one line for the user: strategy, groups, precision, the source of the settings, and
+  /// the values that the program's plugin set.
   [[nodiscard]] std::string describe() const;
 
-  /// A new model; `seed` feeds its initialisers, whose values do not depend on the world size.
+  /// Makes an empty model. seed: of its initialisers, whose values do not depend on the number of
+  /// ranks. Not collective.
   Model model(std::uint64_t seed = 0, const ModelOptions& options = {});
 
+  /// Number of micro-steps (forward and backward of one micro-batch) per optimizer step; at least
+  /// 1.
   [[nodiscard]] int gradient_accumulation_steps() const;
-  /// Whether the program is asked to keep a block's input alone and compute the block again
+  /// True if the program should save only a block's input (`keep`) and compute the block again
   /// (`Unit::recompute`) in the backward.
   [[nodiscard]] bool activation_checkpointing() const;
-  /// Keeps a copy of `data` (memory of `device()`) until it is wanted again: in host memory where
-  /// fsdp_activation_checkpointing_offload holds, else where it is. Copies run beside what is
-  /// computed; `data` may be overwritten by work issued after the call.
+  /// Saves a copy of an activation: in host memory with fsdp_activation_checkpointing_offload, else
+  /// on the device. data: [nbytes], memory of `device()`. The copy overlaps with computation; work
+  /// that is issued after the call may overwrite `data`. Throws Error(invalid_argument) for a null
+  /// pointer or 0 bytes.
   [[nodiscard]] SavedActivation keep(const void* data, std::size_t nbytes);
-  /// True when this micro-step's backward was the last before `Optimizer::step()`.
+  /// True if the micro-step whose backward has just ended was the last before `Optimizer::step()`.
   [[nodiscard]] bool last_micro_step(const Model& model) const;
 
-  /// Collective helpers for the program's own figures; values: same length on all ranks.
+  /// Returns the mean of all ranks' values, on every rank. Collective.
   [[nodiscard]] double mean(double value);
-  /// values of all ranks, [world_size * values.size()], rank-major, on every rank.
+  /// Returns the values of all ranks, [world_size * values.size()] in rank order, on every rank.
+  /// values: the same number on all ranks. Collective.
   [[nodiscard]] std::vector<double> all_gather(std::span<const double> values);
+  /// Returns when all ranks have called it.
   void barrier();
 
-  /// Writes a checkpoint folder in Accelerate's layout, in the form that the settings' state dict
-  /// type names; collective. SHARDED_STATE_DICT: each rank writes its shards at once, and the ranks
-  /// meet once, before the folder gets its name. Complete or absent: an older folder of that name
-  /// stays whole until the new one is. Throws Error(config) naming the path when it cannot be
-  /// written.
+  /// Writes a checkpoint folder in Accelerate's layout (docs/checkpoints.md), in the form of
+  /// fsdp_state_dict_type: SHARDED_STATE_DICT (each rank writes its shards), FULL_STATE_DICT (rank
+  /// 0 writes whole tensors) or LOCAL_STATE_DICT (each rank writes its flat parameters, which only
+  /// this library can read). Collective; the ranks meet once, before the folder gets its name. The
+  /// folder is complete or absent: an older folder of that name stays whole until the new one is
+  /// complete. Throws Error(config) that names the path if it cannot be written.
   void save(const std::string& directory, const Model& model, const Optimizer& optimizer,
             const SavedState& state = {});
-  /// The same for several models, each with its optimizer: number i is pytorch_model_fsdp_i.
+  /// Saves several models, each with its optimizer; model i becomes pytorch_model_fsdp_i.
   void save(const std::string& directory, std::span<const Trained> parts,
             const SavedState& state = {});
-  /// Reads what any strategy, precision and number of ranks saved, here, in torch (DCP of FSDP 1 or
-  /// 2), Accelerate or DeepSpeed; collective. What is damaged is refused and named.
+  /// Loads a checkpoint saved with any strategy, precision and number of ranks by this library,
+  /// torch (DCP of FSDP 1 or 2), Accelerate or DeepSpeed. Collective. Throws Error(config) that
+  /// names the missing or damaged file or tensor. parts: in the order in which they were saved.
   SavedState load(const std::string& directory, Model& model, Optimizer& optimizer);
   SavedState load(const std::string& directory, std::span<const Trained> parts);
 

@@ -6,10 +6,12 @@
 namespace acc::detail {
 namespace {
 
-/// Copies on their way to the host at once; the compute stream waits before there are more.
+/// Staging copies in GPU memory at once; the compute stream waits before there are more. Together
+/// with a restored and a prefetched activation this bounds what offloading leaves on the GPU.
 constexpr std::size_t kLeaving = 2;
 
-/// A free piece that fits without wasting more than it holds, or null.
+/// Takes the smallest free piece of at least `nbytes` and at most twice that; null if there is
+/// none.
 device::MemoryPtr take_free(std::multimap<std::size_t, device::MemoryPtr>& pieces,
                             std::size_t nbytes) {
   const auto found = pieces.lower_bound(nbytes);
@@ -43,7 +45,7 @@ ActivationStore::~ActivationStore() {
     if (out_) {
       device_->synchronize();
     }
-  } catch (const std::exception&) {  // the device failed: nothing runs on it any more
+  } catch (const std::exception&) {  // the device has failed: nothing runs on it any more
   }
 }
 
@@ -57,6 +59,9 @@ device::MemoryPtr ActivationStore::take_far(std::size_t nbytes) {
   return piece ? piece : device_->allocate_host(nbytes, "offloaded activations");
 }
 
+// The program may overwrite its data as soon as this returns (in stream order), while the copy to
+// the host is still under way. So the data is first copied on the device, which is fast, and sent
+// from there.
 device::EventPtr ActivationStore::send(const device::MemoryPtr& far, const void* data,
                                        std::size_t nbytes) {
   if (leaving_.size() == kLeaving) {
@@ -75,7 +80,7 @@ device::EventPtr ActivationStore::send(const device::MemoryPtr& far, const void*
 
 device::EventPtr ActivationStore::fetch(const device::MemoryPtr& near, const device::MemoryPtr& far,
                                         const device::Event& left, std::size_t nbytes) {
-  device_->wait(*back_, *device_->record(device_->compute()));  // which may still use `near`
+  device_->wait(*back_, *device_->record(device_->compute()));  // it may still use this memory
   device_->wait(*back_, left);
   device_->copy(near->data(), far->data(), nbytes, *back_);
   return device_->record(*back_);
@@ -96,7 +101,7 @@ ActivationStore::Kept::Kept(std::shared_ptr<ActivationStore> store, const void* 
 ActivationStore::Kept::~Kept() {
   try {
     await_arrival();
-  } catch (const std::exception&) {  // the device failed: nothing runs on it any more
+  } catch (const std::exception&) {  // the device has failed: nothing runs on it any more
   }
   give_back(store_->free_near_, std::move(near_));
   give_back(store_->free_far_, std::move(far_));
@@ -115,7 +120,8 @@ const void* ActivationStore::Kept::restore() {
   return near_->data();
 }
 
-/// Then all that the program issues comes after the copy, the next use of its memory too.
+/// Makes the compute stream wait for the copy back. Later work follows the copy, including the next
+/// use of this memory, so the destructor calls it too.
 void ActivationStore::Kept::await_arrival() {
   if (arrived_) {
     store_->device_->wait(store_->device_->compute(), *arrived_);

@@ -9,18 +9,22 @@
 
 namespace acc::detail {
 
-/// Where a runtime keeps activations between a forward and its backward: memory of the device, or
-/// host memory beside a GPU, to and from which they travel on streams of their own. Memory is used
-/// again, in the order of the streams, without waiting and without a zero-fill.
+/// Stores activations between a forward and its backward: in memory of the device or, offloaded, in
+/// page-locked host memory, with one stream for each direction. Memory is reused in the order of
+/// the streams, without waiting and without a zero-fill.
 class ActivationStore : public std::enable_shared_from_this<ActivationStore> {
  public:
-  /// offload: to host memory; without effect on the CPU, whose memory it is.
+  /// offload: store in host memory; no effect on the CPU, which has only host memory.
   ActivationStore(device::DevicePtr device, bool offload);
   ~ActivationStore();
   ActivationStore(const ActivationStore&) = delete;
   ActivationStore& operator=(const ActivationStore&) = delete;
 
-  /// One activation: [nbytes].
+  /// One stored activation, [nbytes]. The copies run on the store's streams:
+  ///
+  ///     constructor: data -> staging copy (compute stream) -> host (out stream)
+  ///     prefetch:    host -> device memory (back stream)
+  ///     restore:     the compute stream waits for prefetch's copy
   class Kept {
    public:
     Kept(std::shared_ptr<ActivationStore> store, const void* data, std::size_t nbytes);
@@ -36,29 +40,30 @@ class ActivationStore : public std::enable_shared_from_this<ActivationStore> {
 
     std::shared_ptr<ActivationStore> store_;
     std::size_t nbytes_;
-    device::MemoryPtr near_;    ///< of the device; null while it is on the host
-    device::MemoryPtr far_;     ///< of the host; null where nothing is offloaded
-    device::EventPtr left_;     ///< when it had reached the host
-    device::EventPtr arrived_;  ///< when it is back; null once the compute stream waits for that
+    device::MemoryPtr near_;    ///< device memory; null while the values are on the host
+    device::MemoryPtr far_;     ///< host memory; null if nothing is offloaded
+    device::EventPtr left_;     ///< end of the copy to the host
+    device::EventPtr arrived_;  ///< end of the copy back; null once the compute stream waits for it
   };
 
  private:
   using Free = std::multimap<std::size_t, device::MemoryPtr>;
   device::MemoryPtr take_near(std::size_t nbytes);
   device::MemoryPtr take_far(std::size_t nbytes);
-  /// Copies `data` out of the program's way and from there to `far`.
+  /// Copies `data` to a staging copy on the device, which the program cannot overwrite, and from
+  /// there to `far`. Returns the end of the copy to the host.
   device::EventPtr send(const device::MemoryPtr& far, const void* data, std::size_t nbytes);
   device::EventPtr fetch(const device::MemoryPtr& near, const device::MemoryPtr& far,
                          const device::Event& left, std::size_t nbytes);
 
-  /// A copy that the program need not wait for: it may overwrite what it gave.
+  /// A staging copy that is being copied to the host.
   struct Leaving {
     device::MemoryPtr copy;
     device::EventPtr left;
   };
 
   device::DevicePtr device_;
-  device::StreamPtr out_;  ///< null where nothing is offloaded
+  device::StreamPtr out_;  ///< null if nothing is offloaded
   device::StreamPtr back_;
   std::deque<Leaving> leaving_;
   Free free_near_;

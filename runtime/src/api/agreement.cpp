@@ -24,7 +24,8 @@ std::string in_words(const plugins::LossScaling& scaling) {
       scaling.consecutive_hysteresis ? "consecutive" : "in all", scaling.min_scale);
 }
 
-/// What launchers say, they have agreed on; programs have not.
+/// The program's plugin and its values. The launchers of a job have compared their own settings;
+/// the values that programs set are compared only here.
 std::string program_plugin(const plugins::RuntimeSettings& settings) {
   return settings.program_plugin.empty() ? "none"
                                          : fmt::format("{} with {}", settings.program_plugin,
@@ -33,7 +34,7 @@ std::string program_plugin(const plugins::RuntimeSettings& settings) {
 
 using Terms = std::vector<std::pair<std::string, std::string>>;
 
-/// A line each.
+/// One line "name=value" per setting.
 std::string encode(const Terms& terms) {
   std::string text;
   for (const auto& [name, value] : terms) {
@@ -42,7 +43,8 @@ std::string encode(const Terms& terms) {
   return text;
 }
 
-/// Of two encodings the first lines that differ: of the same term, but for another version's.
+/// Returns the first lines in which two encodings differ. Both lines are of the same setting,
+/// unless the ranks run different versions of the library.
 std::pair<std::string, std::string> first_difference(std::string_view a, std::string_view b) {
   while (!a.empty() || !b.empty()) {
     const std::string_view x = a.substr(0, a.find('\n'));
@@ -111,6 +113,9 @@ void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store
   if (identity.world_size == 1) {
     return;
   }
+  // Rank 0 publishes its settings and every other rank compares. The first rank that differs writes
+  // the fault (compare_set keeps the first). After the barrier every rank has compared, so all
+  // ranks see the same fault, or none.
   const std::string own = encode(agreed_terms(settings));
   const std::string terms_key = "agreement/terms";
   const std::string fault_key = "agreement/fault";
@@ -120,7 +125,7 @@ void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store
              first != own) {
     const auto [theirs, ours] = first_difference(first, own);
     store.compare_set(fault_key, "",
-                      fmt::format("the ranks of this job were not started alike: rank {} has {}, "
+                      fmt::format("the ranks of this job have different settings: rank {} has {}, "
                                   "rank 0 has {}",
                                   identity.rank, ours, theirs));
   }
@@ -146,8 +151,8 @@ std::uint32_t agree_on_number(const plugins::WorkerIdentity& identity,
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || rest != end) {
-    throw Error(Errc::protocol, fmt::format("the rendezvous store's key {} is to hold a number of "
-                                            "32 bits that rank 0 wrote, found '{}'; another "
+    throw Error(Errc::protocol, fmt::format("the rendezvous store's key {} must contain a 32-bit "
+                                            "number written by rank 0, found '{}': another "
                                             "program writes to the store of this job",
                                             key, text.substr(0, 64)));
   }

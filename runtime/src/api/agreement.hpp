@@ -8,22 +8,29 @@
 #include <utility>
 #include <vector>
 
+// Agreement between ranks, at the start of a job. Every rank decides which collectives it issues
+// from its own settings; if two ranks had different settings, they would wait for each other
+// forever or mix up data. So differences are found here, before the first collective, through the
+// store. (Later checks: model/declaration.hpp compares the declared models; the process groups
+// compare the collectives.)
+
 namespace acc::rendezvous {
 class Store;
 }
 
 namespace acc::detail {
 
-/// What all ranks of a job must have alike: they decide by it which collectives they call. By the
-/// name that a message gives it.
+/// Returns the settings that must be equal on all ranks, as pairs of name and value in the words of
+/// error messages.
 std::vector<std::pair<std::string, std::string>> agreed_terms(
     const plugins::RuntimeSettings& settings);
 
-/// Collective over the job's ranks. Where a rank differs from rank 0, all throw Error(config) that
-/// names the rank, the term and both values.
+/// Compares the settings of all ranks. Collective over the job's ranks. If a rank differs from rank
+/// 0, all ranks throw Error(config) that names the rank, the setting and both values.
 void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store);
 
-/// A random number of rank 0's, on every rank. `store` may be null for one rank.
+/// Returns a random number that rank 0 chooses, the same on every rank. store: may be null for one
+/// rank. Throws Error(protocol) if the store's value is not such a number.
 std::uint32_t agree_on_number(const plugins::WorkerIdentity& identity,
                               std::chrono::milliseconds timeout, rendezvous::Store* store);
 

@@ -23,18 +23,19 @@ namespace {
 
 constexpr const char* kPrefix = "checkpoint_";
 
-/// n of "checkpoint_<n>".
+/// Returns n of "checkpoint_<n>".
 std::int64_t number_of(const fs::path& path) {
   return std::stoll(path.filename().string().substr(std::string_view(kPrefix).size()));
 }
 
-/// What a run knows of the folder. Two series of one run may share it.
+/// The job's record of a folder. Kept in the runtime, because several CheckpointSeries objects of
+/// one job may use the same folder.
 detail::KnownSeries& known(detail::RuntimeState& state, const std::string& folder) {
   return state.series[(fs::absolute(folder) / "").lexically_normal().string()];
 }
 
-/// The number for the next save. Throws Error(config) where a checkpoint has appeared that is not
-/// this run's: two runs in one folder would resume from each other's.
+/// Returns the number of the next checkpoint. Throws Error(config) if a checkpoint has appeared
+/// that this job did not save: two jobs in one folder would resume from each other's checkpoints.
 std::int64_t next_number(detail::RuntimeState& state, const std::string& folder) {
   const std::int64_t next = number_of(checkpoint::SeriesFolder(folder).next());
   const std::optional<std::int64_t> last = known(state, folder).last;
@@ -42,36 +43,37 @@ std::int64_t next_number(detail::RuntimeState& state, const std::string& folder)
     const std::string own = *last < 0 ? "no checkpoint" : fmt::format("{}{}", kPrefix, *last);
     throw Error(Errc::config,
                 fmt::format("{}: found {}{}, which this job did not save (it knows of {} as the "
-                            "newest): another job saves to the same series; give each job a "
-                            "folder of its own",
+                            "newest): another job saves to the same series; use a separate folder "
+                            "for each job",
                             folder, kPrefix, next - 1, own));
   }
   return next;
 }
 
-/// Once per reason: the next save tries again, and may fail alike.
+/// Warns about checkpoints that cannot be removed, once per reason: each save tries again and may
+/// fail in the same way.
 void warn(detail::KnownSeries& series, const std::string& folder, const std::string& failures) {
   if (!failures.empty() && failures != series.warned) {
     logger("runtime")->warn(
-        "{}: not every old checkpoint can be removed: {}; training goes on, and each save tries "
-        "again",
+        "{}: cannot remove every old checkpoint: {}; training continues, and each save tries again",
         folder, failures);
   }
   series.warned = failures;
 }
 
-/// What rank 0 finds, on every rank: what the others see of a network file system may be older. A
-/// failure there is one on all.
+/// Calls `look` on rank 0 and returns its result on every rank. The other ranks do not look
+/// themselves: on a network file system they may see an older state of the folder. If rank 0 fails,
+/// all ranks throw.
 template <typename Look>
 double by_rank_zero(Runtime& runtime, const std::string& folder, const Look& look) {
   std::optional<Error> failure;
-  std::array<double, 2> found = {0.0, 0.0};
+  std::array<double, 2> found = {0.0, 0.0};  // result, 1 if rank 0 failed
   if (runtime.rank() == 0) {
     try {
       found[0] = look();
     } catch (const Error& error) {
       failure = error;
-    } catch (const std::exception& error) {  // of the standard library's file functions
+    } catch (const std::exception& error) {  // from the standard library's file functions
       failure = Error(Errc::config, error.what());
     }
     found[1] = failure ? 1.0 : 0.0;
@@ -126,9 +128,10 @@ std::string CheckpointSeries::save(const Model& model, const Optimizer& optimize
       const auto failures =
           checkpoint::SeriesFolder(folder_).committed(path, options_.total_limit);
       warn(series, folder_, fmt::format("{}", fmt::join(failures, "; ")));
-    } catch (const std::exception& error) {  // peers are on their way, as after a save's commit
+    } catch (const std::exception& error) {
+      // The peers have left the save already; aborting makes their next collective fail.
       state.groups.abort(
-          fmt::format("rank 0 could not put {} at the end of its series: {}", path, error.what()));
+          fmt::format("rank 0 could not add {} to its series: {}", path, error.what()));
       throw;
     }
   }

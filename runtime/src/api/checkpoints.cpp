@@ -12,6 +12,10 @@ namespace acc {
 
 using detail::guarded;
 
+// A model's first use is collective, and any of these functions may be it; `finalize` does nothing
+// later. Errors of the file formats are thrown on every rank alike by checkpoint/state, so that no
+// rank waits for one that has given up.
+
 void Model::load_weights(const std::string& path) {
   guarded(state_->engine().groups, [&] {
     state_->finalize();
@@ -46,6 +50,7 @@ void detail::RuntimeState::save(const std::string& directory, std::span<const Tr
   for (const Trained& each : parts) {
     all.push_back(checkpoint::part_of(*each.model.state_, *each.optimizer.state_));
   }
+  // The number is used up even if the save fails: the temporary names of two saves never coincide.
   guarded(groups, [&] { checkpoint::save(all, directory, state, save_id++, existing); });
 }
 

@@ -9,7 +9,8 @@ void pin_choices() {
     const char* variable;
     const char* value;
   };
-  // NCCL's own choice depends on its measurements of links; cuBLAS's on which stream comes first.
+  // NCCL chooses by its measurements of links. cuBLAS chooses internal workspaces by the streams
+  // that are active at the same time (cuBLAS documentation, "Results Reproducibility").
   constexpr Choice kChoices[] = {
       {"NCCL_ALGO", "Ring"},       {"NCCL_PROTO", "Simple"},
       {"NCCL_MIN_NCHANNELS", "4"}, {"NCCL_MAX_NCHANNELS", "4"},

@@ -7,8 +7,10 @@
 
 namespace acc::detail {
 
-/// Calls into the groups and the device. A failure there ends every group of this rank with its
-/// reason, so that all peers, whichever group they wait in, name the first cause.
+/// Runs a call that uses process groups and the device. If it fails there, every group of this rank
+/// is aborted with the reason, so that all peers, whichever group they wait in, report the first
+/// cause. Errors of the program (invalid_argument, config) abort nothing: no collective has been
+/// issued.
 template <typename Call>
 decltype(auto) guarded(const sharding::Groups& groups, const Call& call) {
   try {

@@ -1,3 +1,6 @@
+// Units, models and optimizers of the C++ interface: thin functions over UnitState, ModelState and
+// OptimizerState. Public objects hold only a pointer to the state, so copies are cheap and the ABI
+// does not depend on the state.
 #include "acc/runtime.hpp"
 #include "api/guarded.hpp"
 #include "model/model_state.hpp"
@@ -70,7 +73,8 @@ Optimizer Model::optimizer_from_settings() {
 
 namespace {
 
-/// Raises `depth` as long as what it gives lives.
+/// Increments `depth` as long as the returned object lives. The object holds no value, only the
+/// deleter; it keeps the model alive.
 std::shared_ptr<void> raised(std::shared_ptr<detail::ModelState> state, int& depth) {
   ++depth;
   return {nullptr, [kept = std::move(state), &depth](void*) { --depth; }};

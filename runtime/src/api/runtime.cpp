@@ -36,13 +36,13 @@ std::string precision_in_words(const plugins::ShardingSettings& sharding) {
   return text;
 }
 
-/// Writes stdout line by line into a pipe, as C does on a terminal: the launcher shows lines when
-/// they are written, and none is lost when a signal ends the program.
+/// Makes stdout line-buffered if it is a pipe, as C does on a terminal. The launcher then shows
+/// lines when they are written, and a signal that ends the program loses none (docs/jobs.md).
 void write_whole_lines() noexcept {
   struct stat out {};
   if (::fstat(STDOUT_FILENO, &out) == 0 && S_ISFIFO(out.st_mode)) {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
-    std::fflush(stdout);  // glibc looks at the new mode from here on
+    std::fflush(stdout);  // glibc uses the new mode after the next flush
   }
 }
 
@@ -97,6 +97,8 @@ ComputeDevice Runtime::device() const {
           .stream = device.compute().native()};
 }
 
+// The line begins with the strategy and its source, if a launcher or the program chose one, and
+// lists only properties that differ from the defaults at its end.
 std::string Runtime::describe() const {
   const auto& plan = state_->groups.plan;
   const plugins::RuntimeSettings& settings = state_->settings;
@@ -152,6 +154,7 @@ bool Runtime::last_micro_step(const Model& model) const {
   return model.state_->last_micro_step();
 }
 
+// A sum in rank order, so that every rank and every run gets the same value.
 double Runtime::mean(double value) {
   std::array<double, 1> sum = {value};
   guarded(state_->groups, [&] { state_->groups.world->all_reduce(sum, ReduceOp::sum)->wait(); });

@@ -23,8 +23,8 @@ void check_supported(const plugins::RuntimeSettings& settings) {
     }
   };
   refuse(asked.mixed_precision == plugins::MixedPrecision::fp8,
-         "mixed_precision fp8 (no, fp16 and bf16 are there)");
-  // Offload to the CPU: on the CPU device everything is in host memory as it is.
+         "mixed_precision fp8 (no, fp16 and bf16 are supported)");
+  // Offload to the CPU is never refused: on the CPU device everything is in host memory anyway.
   refuse(asked.offload_param == plugins::OffloadDevice::nvme, "offload of parameters to nvme");
   refuse(asked.offload_optimizer == plugins::OffloadDevice::nvme,
          "offload of the optimizer to nvme");
@@ -38,6 +38,9 @@ void check_supported(const plugins::RuntimeSettings& settings) {
 RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
                            std::unique_ptr<rendezvous::Store> given)
     : settings(wanted), store(std::move(given)) {
+  // The order matters: environment variables before libraries are loaded, the trace file before any
+  // rank writes to it, agreement before the first group, and the tracer's wrappers before the
+  // recorder's.
   check_supported(settings);
   if (settings.deterministic) {
     pin_choices();
@@ -61,7 +64,9 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   groups.record(std::make_shared<flight::Recorder>(settings.flight_record, identity.rank));
 }
 
-/// By now every rank has met rank 0, so the file is there.
+/// Local rank 0 has created the file: it did so before the groups were made, and making the groups
+/// waits for every rank. On a GPU the groups report collectives to the tracer themselves, through
+/// Device::set_timeline; on the CPU they are wrapped.
 void RuntimeState::start_trace() {
   tracer = std::make_shared<trace::Tracer>(settings.trace, settings.identity.rank, compute.device);
   if (compute.device->kind() == plugins::Device::cpu) {

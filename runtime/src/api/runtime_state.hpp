@@ -18,16 +18,18 @@ class Store;
 
 namespace acc::detail {
 
-/// A folder of checkpoints, as this job last saw it.
+/// State of a folder of checkpoints when this job last used it.
 struct KnownSeries {
-  std::optional<std::int64_t> last;  ///< highest number; -1 in an empty folder
-  std::string warned;                ///< what could not be removed, as it was last reported
+  std::optional<std::int64_t> last;  ///< highest number of a checkpoint; -1: empty folder
+  std::string warned;                ///< last warning about checkpoints that cannot be removed
 };
 
-/// What one process has of the job: settings, the device, the store, the groups.
+/// State of one process of a job: settings, device, store and process groups. Shared by the Runtime
+/// and its models.
 class RuntimeState {
  public:
-  /// `store`: how the ranks find each other; may be null for one rank.
+  /// Checks and compares settings, opens the device and makes the groups; collective. store:
+  /// through which the ranks find each other; may be null for one rank.
   RuntimeState(const plugins::RuntimeSettings& settings, std::unique_ptr<rendezvous::Store> store);
   ~RuntimeState();
 
@@ -37,11 +39,12 @@ class RuntimeState {
   sharding::Groups groups;
   std::shared_ptr<trace::Tracer> tracer;         ///< null: no trace
   std::shared_ptr<ActivationStore> activations;  ///< null until something is kept
-  /// Of the next save: the same on all ranks, and another one than that of any save before.
+  /// Number of the next save, part of its temporary names: the same on all ranks, and different
+  /// from those of earlier saves and, being random at first, of other jobs.
   std::uint32_t save_id = 0;
-  std::map<std::string, KnownSeries> series;  ///< rank 0's, by the folder's absolute path
+  std::map<std::string, KnownSeries> series;  ///< on rank 0, by absolute path of the folder
 
-  /// `Runtime::save`; `existing`: the action where the directory is already there.
+  /// Implements `Runtime::save`. existing: what to do if the directory exists.
   void save(const std::string& directory, std::span<const Trained> parts, const SavedState& state,
             checkpoint::Existing existing);
 
@@ -49,7 +52,7 @@ class RuntimeState {
   void start_trace();
 };
 
-/// Refuses by name what the settings ask for and this build or version cannot do.
+/// Throws Error(config) that lists the settings that this version or build does not support.
 void check_supported(const plugins::RuntimeSettings& settings);
 
 }  // namespace acc::detail

@@ -9,6 +9,7 @@ namespace acc {
 
 using detail::guarded;
 
+/// Keeps the runtime's state alive: the store is on its device, and failures abort its groups.
 class SavedActivation::State {
  public:
   State(std::shared_ptr<detail::RuntimeState> of, const void* data, std::size_t nbytes)
@@ -32,7 +33,7 @@ void SavedActivation::prefetch() {
 
 const void* SavedActivation::restore() {
   if (!state_) {
-    throw Error(Errc::invalid_argument, "this SavedActivation keeps nothing");
+    throw Error(Errc::invalid_argument, "this SavedActivation is empty");
   }
   return guarded(state_->runtime->groups, [&] { return state_->kept.restore(); });
 }

@@ -1,3 +1,6 @@
+// Scopes of units. A scope object only knows its unit; the model opens and closes the sharded units
+// behind it. `unit_` is null after `end` and after a move, so each scope ends exactly once. Access
+// to a parameter leads from the handle, checked by the unit, to the sharded unit that stores it.
 #include "acc/runtime.hpp"
 #include "api/guarded.hpp"
 #include "model/model_state.hpp"
@@ -13,8 +16,11 @@ using detail::guarded;
 
 namespace {
 
-/// Ends a scope in its destructor. While an error unwinds the program the collectives that would be
-/// due make no sense: the groups are ended instead. A failure shows again at the next call.
+/// Ends a scope from its destructor. exceptions: number of uncaught exceptions when the scope
+/// began. If there are more now, an exception is ending the scope: the collectives that it should
+/// issue would wait for ranks that continue, so the groups are aborted instead, and the peers fail
+/// with this reason. A destructor cannot throw; an error of `end` aborts the groups, so the next
+/// call reports it.
 template <typename Use>
 void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
   if (unit == nullptr) {
@@ -22,7 +28,7 @@ void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
   }
   const auto& groups = unit->model->engine().groups;
   if (std::uncaught_exceptions() > exceptions) {
-    groups.abort(fmt::format("rank {} left a scope of unit '{}' by an error of the program",
+    groups.abort(fmt::format("rank {} left a scope of unit '{}' because of an error in the program",
                              unit->model->engine().settings.identity.rank, unit->name));
     return;
   }
@@ -33,6 +39,7 @@ void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
   }
 }
 
+/// Returns the unit of an open scope. Throws Error(invalid_argument) after its end or a move.
 detail::UnitState& opened(detail::UnitState* unit) {
   if (unit == nullptr) {
     throw Error(Errc::invalid_argument, "this scope of a unit has ended");
@@ -44,7 +51,7 @@ void check_view_is_float(const detail::UnitState& unit) {
   const DType dtype = unit.model->engine().precision.viewed;
   if (dtype != DType::float32) {
     throw Error(Errc::invalid_argument,
-                fmt::format("unit '{}' has its parameters in {}: ask for them by raw()", unit.name,
+                fmt::format("unit '{}' has its parameters in {}: get them with raw()", unit.name,
                             to_string(dtype)));
   }
 }
@@ -135,6 +142,8 @@ RawGradient BackwardUse::raw_grad(Parameter parameter) {
   return {.data = target.data, .beta = target.written ? 1.0F : 0.0F};
 }
 
+/// Fills only this parameter with zeros, in the order of the compute stream: the memory may come
+/// from a pool and contain another unit's gradients.
 void* BackwardUse::raw_grad_to_add(Parameter parameter) {
   const auto& place = opened(unit_).place(parameter);
   const auto target =

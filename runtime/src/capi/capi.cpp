@@ -1,3 +1,7 @@
+// The C interface: errors, runtime, ranks. Every function of these files has the same form: it
+// checks its output arguments, calls the C++ function inside `guarded`, and writes its outputs
+// last, so that they keep their values on failure. Functions that cannot fail return -1 for a NULL
+// handle.
 #include "capi/capi.hpp"
 
 #include <algorithm>
@@ -8,7 +12,8 @@ using namespace acc::capi;
 using acc::Errc;
 using acc::Error;
 
-// Text and rank of this thread's last failure. The text is kept even where no memory is left.
+// Text and rank of this thread's last failure. If there is no memory for a copy of the text, the
+// message is the constant "out of memory".
 struct LastError {
   std::string text;
   const char* message = "";
@@ -24,8 +29,10 @@ struct LastError {
     }
   }
 };
+// One per thread: a process may hold several runtimes, each used by one thread.
 thread_local LastError last_error;
 
+// The inverse of status_of, for the functions that name a status.
 Errc code_of(acc_status status) noexcept {
   for (int code = 0; code <= static_cast<int>(Errc::internal); ++code) {
     if (status_of(static_cast<Errc>(code)) == status) {

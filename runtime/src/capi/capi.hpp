@@ -14,7 +14,9 @@
 #include <string>
 #include <type_traits>
 
-// A handle is a C++ handle on the heap. A unit is owned by its model: its handle is its address.
+// Implementation of the C interface (acc/runtime.h). A handle is a heap object that contains the
+// C++ object; the *_free or *_end function deletes it. A unit belongs to its model, so its handle
+// is the address of the acc::Unit and is never freed by the caller.
 struct acc_runtime {
   acc::Runtime value;
 };
@@ -26,7 +28,7 @@ struct acc_optimizer {
 };
 struct acc_forward_use {
   acc::ForwardUse value;
-  bool ended = false;
+  bool ended = false;  ///< the handle is kept only to refuse later calls (capi_uses.cpp)
 };
 struct acc_backward_use {
   acc::BackwardUse value;
@@ -50,11 +52,12 @@ struct acc_checkpoint_series {
 
 namespace acc::capi {
 
-/// Keeps the reason of this thread's last failure for acc_last_error.
+/// Sets the reason of this thread's last failure for acc_last_error. rank: -1 if unknown.
 void set_last_error(const char* text, int rank) noexcept;
 acc_status status_of(Errc code) noexcept;
 
-/// The border: every function that can fail runs its body through here.
+/// Runs the body of a C function and converts exceptions to a status. Every function that can fail
+/// uses it, so that no exception reaches C code.
 template <typename Body>
 acc_status guarded(const Body& body) noexcept {
   try {
@@ -74,6 +77,8 @@ acc_status guarded(const Body& body) noexcept {
   return ACC_INTERNAL;
 }
 
+/// Returns *pointer. Throws Error(invalid_argument) with the argument's name for NULL. Functions
+/// check their output arguments before they do anything, so a failure leaves nothing behind.
 template <typename T>
 T& required(T* pointer, const char* name) {
   if (pointer == nullptr) {
@@ -86,6 +91,7 @@ inline std::string string_of(const char* text, const char* name) {
   return std::string(&required(text, name));
 }
 
+// The C enumerators have the values of acc::DType, so a cast converts them.
 static_assert(static_cast<int>(acc::DType::float32) == ACC_FLOAT32);
 static_assert(static_cast<int>(acc::DType::bfloat16) == ACC_BFLOAT16);
 static_assert(static_cast<int>(acc::DType::float16) == ACC_FLOAT16);
@@ -106,6 +112,7 @@ inline acc::Unit& unit_of(acc_unit* unit) {
   return *reinterpret_cast<acc::Unit*>(&required(unit, "unit"));
 }
 
+// The C handles have the layout of the C++ ones, whose fields are private: bit_cast converts them.
 static_assert(sizeof(acc_parameter) == sizeof(acc::Parameter));
 static_assert(sizeof(acc_buffer) == sizeof(acc::Buffer));
 
@@ -113,6 +120,8 @@ inline acc::Parameter parameter_of(acc_parameter parameter) noexcept {
   return std::bit_cast<acc::Parameter>(parameter);
 }
 
+/// Checks the `size` field of a caller's struct. A smaller size comes from a program built with an
+/// older header; a larger one from a newer header than this library.
 inline void check_struct_size(std::size_t found, std::size_t known, const char* name) {
   if (found < sizeof(std::size_t) || found > known) {
     throw Error(Errc::invalid_argument,
@@ -122,7 +131,8 @@ inline void check_struct_size(std::size_t found, std::size_t known, const char* 
   }
 }
 
-/// The caller's fields over the defaults, as far as the caller's header knew them.
+/// Returns the defaults, overwritten by the fields that the caller's header has. given: may be
+/// NULL. New fields are only ever added at the end of a struct.
 template <typename Config>
 Config config_of(const Config* given, Config config, const char* name) {
   static_assert(std::is_trivially_copyable_v<Config>);
@@ -133,7 +143,8 @@ Config config_of(const Config* given, Config config, const char* name) {
   return config;
 }
 
-/// Each of an array of structs, which lie as far apart as the caller's header says.
+/// Visits the elements of an array of structs. The distance between elements is the size in the
+/// caller's header, which may be smaller than in this library's.
 template <typename T, typename Visit>
 void for_each_of(const T* first, std::size_t count, const std::string& name, const Visit& visit) {
   const auto* at = reinterpret_cast<const std::byte*>(first);
@@ -148,7 +159,7 @@ void for_each_of(const T* first, std::size_t count, const std::string& name, con
   }
 }
 
-/// The fields that the caller's header knew.
+/// Copies to the caller's struct the fields that the caller's header has.
 template <typename Report>
 void give(Report* to, Report report, const char* name) {
   const std::size_t size = required(to, name).size;

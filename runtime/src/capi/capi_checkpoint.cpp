@@ -1,3 +1,5 @@
+// Weights, checkpoints and series in C. Values of the program are arrays of structs whose size the
+// caller's header determines (`for_each_of`).
 #include "capi/capi.hpp"
 
 #include <map>
@@ -34,6 +36,7 @@ acc::SavedState state_of(const acc_program_value* values, std::size_t count) {
   return state;
 }
 
+// The result points into `name` and `value`, which belong to the acc_program_state.
 acc_program_value value_to_c(const std::string& name, const acc::ProgramValue& value,
                              bool of_rank) {
   acc_program_value result = ACC_PROGRAM_VALUE_INITIALIZER;
@@ -74,12 +77,14 @@ std::vector<acc::Trained> trained_of(const acc_trained* parts, std::size_t count
   return all;
 }
 
+// Returns the loaded values to a caller that wants them.
 void give_state(acc_program_state** to, acc::SavedState state) {
   if (to != nullptr) {
     *to = new acc_program_state{std::move(state)};
   }
 }
 
+// Calls the program's function. The name is copied, because a string_view has no final NUL.
 void give_tensor(const acc::FullTensor& tensor, acc_visit_function visit, void* context) {
   const std::string name(tensor.name);
   const acc_full_tensor given{sizeof(acc_full_tensor),

@@ -1,3 +1,5 @@
+// Models, units, parameters and buffers in C. Strings and shapes are copied; of an initialiser the
+// function pointer and its context are kept, and called during the first use of the model.
 #include "capi/capi.hpp"
 
 #include <algorithm>
@@ -28,6 +30,7 @@ acc::Initializer initializer_of(const acc_parameter_config& config) {
               "config.initializer: unknown kind " + std::to_string(config.initializer));
 }
 
+// num_dims 0 is a scalar, for which `shape` may be NULL.
 acc::Shape shape_of(const std::int64_t* shape, std::size_t num_dims) {
   acc::Shape sizes;
   if (num_dims > 0) {

@@ -1,3 +1,5 @@
+// Optimizers, parameter groups and schedules in C. A config struct is read with `config_of`, which
+// fills fields that the caller's header does not have with the defaults.
 #include "capi/capi.hpp"
 
 #include <algorithm>
@@ -10,6 +12,7 @@ using namespace acc::capi;
 using acc::Errc;
 using acc::Error;
 
+// Negative numbers stand for "not set" in the C structs.
 std::optional<double> unless_negative(double value) {
   return value < 0.0 ? std::nullopt : std::optional(value);
 }
@@ -35,6 +38,7 @@ std::vector<acc::ParameterGroup> groups_of(const acc_parameter_group* groups, st
   return all;
 }
 
+// The defaults of warmup_steps differ: DeepSpeed's schedules take theirs from acc::WarmupLr.
 acc::WarmupLr warmup_of(const acc_lr_schedule_config& config) {
   acc::WarmupLr warmup{.min_lr = config.min_lr, .max_lr = unless_negative(config.max_lr)};
   warmup.warmup_steps = config.warmup_steps < 0 ? warmup.warmup_steps : config.warmup_steps;
@@ -125,7 +129,7 @@ void acc_optimizer_free(acc_optimizer* optimizer) noexcept {
 
 acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* info) noexcept {
   return guarded([&] {
-    if (info != nullptr) {
+    if (info != nullptr) {  // before the step, which cannot be undone
       check_struct_size(info->size, sizeof(acc_step_info), "info");
     }
     const acc::StepInfo found = required(optimizer, "optimizer").value.step();

@@ -1,3 +1,5 @@
+// Plugins in C are tables of fields that are set by name, so that a new field of a plugin needs no
+// new function.
 #include "capi/capi.hpp"
 
 struct acc_fsdp_plugin {

@@ -1,3 +1,6 @@
+// Uses of units (forward, recomputation, backward), no_grad, no_sync and saved activations in C. C
+// has no destructors, so a program can call functions with a handle after its end; `end_use` keeps
+// the last handles for a while to detect that.
 #include "capi/capi.hpp"
 
 #include <deque>
@@ -6,8 +9,8 @@ using namespace acc::capi;
 
 namespace {
 
-/// Ended handles that each thread keeps, so that a program that goes on with one is refused instead
-/// of reading memory that was freed.
+/// Number of ended handles per thread that are not freed yet. A program that continues to use one
+/// of them gets ACC_INVALID_ARGUMENT instead of undefined behaviour.
 constexpr std::size_t kKeptHandles = 64;
 
 template <typename Use>
@@ -16,6 +19,7 @@ void end_use(Use& use) {
     throw acc::Error(acc::Errc::invalid_argument, "this scope of a unit has ended already");
   }
   use.ended = true;
+  // The handle is taken over before `end`, which may throw: it is released also if ending fails.
   thread_local std::deque<std::unique_ptr<Use>> kept;
   kept.emplace_back(&use);
   if (kept.size() > kKeptHandles) {

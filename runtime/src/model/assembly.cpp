@@ -19,8 +19,11 @@ Assembly assemble(const ModuleTree& tree, const std::vector<int>& wrapped) {
   for (const int module : wrapped) {
     is_wrapped[static_cast<std::size_t>(module)] = true;
   }
-  std::map<int, std::vector<int>> modules;  // that own something, with the parameters they own
-  std::map<int, std::vector<int>> opened;   // by declared unit
+  // Keys are module numbers, which begin with the root and follow the declaration, so the maps'
+  // order is that of `Assembly::units`. A declared unit without parameters also makes its owner a
+  // unit.
+  std::map<int, std::vector<int>> modules;  // owner -> its parameters
+  std::map<int, std::vector<int>> opened;   // declared unit -> owners that its scopes open
   for (std::size_t m = 0; m < tree.modules.size(); ++m) {
     if (tree.modules[m].unit >= 0) {
       const int owner = nearest_wrapped(tree, is_wrapped, static_cast<int>(m));

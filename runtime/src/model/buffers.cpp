@@ -9,6 +9,7 @@ using sharding::Engine;
 void make_buffer(Engine& engine, BufferRecord& buffer, std::uint64_t seed) {
   const auto numel = static_cast<std::size_t>(buffer.numel);
   buffer.values = engine.device->allocate(numel * nbytes_of(engine.precision.buffers), "buffers");
+  // Equal on all ranks: only one branch is collective. A pure initialiser needs no broadcast.
   const bool shares = engine.settings.sharding.sync_module_states && !buffer.ignored &&
                       !buffer.initializer.same_everywhere();
   if (!shares || engine.groups.world->rank() == 0) {
@@ -21,6 +22,7 @@ void make_buffer(Engine& engine, BufferRecord& buffer, std::uint64_t seed) {
   }
 }
 
+// Values pass through float32 memory of the device, where the cast to the buffer's dtype runs.
 void set_buffer(Engine& engine, BufferRecord& buffer, std::span<const float> values) {
   device::Device& device = *engine.device;
   const auto staged = device.allocate(values.size_bytes(), "buffers");

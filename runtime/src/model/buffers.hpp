@@ -11,25 +11,25 @@
 
 namespace acc::model {
 
-/// A buffer as the program registered it, and its values: whole on every rank, in the policy's
-/// buffer dtype, memory of the device on which the program computes.
+/// A registered buffer and its values: whole on every rank, in PrecisionPolicy::buffers, in memory
+/// of the device on which the program computes.
 struct BufferRecord {
   std::string name;  ///< full name
   std::vector<std::int64_t> shape;
   std::int64_t numel = 0;
   Initializer initializer;
-  bool ignored = false;
+  bool ignored = false;  ///< in a module that fsdp_ignored_modules names
   device::MemoryPtr values = nullptr;
 };
 
-/// Allocates and initialises. With sync_module_states rank 0's values hold on all ranks, but for
-/// ignored buffers. Collective.
+/// Allocates and initialises the buffer. With sync_module_states all ranks get rank 0's values,
+/// except for ignored buffers. Collective.
 void make_buffer(sharding::Engine& engine, BufferRecord& buffer, std::uint64_t seed);
-/// values: [numel], host memory.
+/// Sets this rank's values. values: [numel], host memory. Blocks until they are on the device.
 void set_buffer(sharding::Engine& engine, BufferRecord& buffer, std::span<const float> values);
-/// [numel], in host memory.
+/// Returns this rank's values: [numel] in host memory.
 std::vector<float> read_buffer(sharding::Engine& engine, const BufferRecord& buffer);
-/// Gives all ranks what rank 0 has. Collective.
+/// Broadcasts rank 0's values to all ranks. Collective.
 void share_buffer(sharding::Engine& engine, BufferRecord& buffer);
 
 }  // namespace acc::model

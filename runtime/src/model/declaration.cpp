@@ -15,7 +15,7 @@
 namespace acc::model {
 namespace {
 
-/// Differences that a message lists; it counts the others.
+/// Number of differences that a message lists; it states the number of the others.
 constexpr std::size_t kListed = 3;
 
 /// Each name and value ends with a NUL.
@@ -42,7 +42,7 @@ Declaration decode(std::string_view text) {
   return declaration;
 }
 
-/// `own` of rank `root`, on every rank. nbytes: its length.
+/// Returns rank `root`'s `own` on every rank. nbytes: length of that rank's text.
 std::string broadcast(const sharding::Engine& engine, const std::string& own, std::size_t nbytes,
                       int root) {
   device::Device& device = *engine.device;
@@ -77,6 +77,7 @@ std::vector<std::string> differences(const Declaration& here, const Declaration&
       found.push_back(fmt::format("{} is not declared here, {} {}", name, value, there));
     }
   }
+  // The names and descriptions agree: only the order can differ.
   for (std::size_t i = 0; found.empty() && i < std::min(here.size(), other.size()); ++i) {
     if (here[i].first != other[i].first) {
       found.push_back(fmt::format("{} comes before {} here, after it {}", here[i].first,
@@ -93,7 +94,7 @@ void check_declared_alike(const sharding::Engine& engine, const Declaration& own
   }
   const std::string text = encode(own);
   const std::uint64_t hash = sharding::stream_of(text, 0);
-  // Halves, which doubles hold exactly.
+  // A double holds integers up to 2^53 exactly, so the hash is sent in halves.
   const double figures[] = {static_cast<double>(hash >> 32U),
                             static_cast<double>(hash & 0xffffffffU),
                             static_cast<double>(text.size())};
@@ -108,6 +109,8 @@ void check_declared_alike(const sharding::Engine& engine, const Declaration& own
   if (differs == world) {
     return;
   }
+  // All ranks have the same hashes, so all of them agree on the rank that differs and take part in
+  // these broadcasts.
   const auto text_of = [&](std::size_t rank) {
     return broadcast(engine, text, static_cast<std::size_t>(of_rank(rank)[kFigures - 1]),
                      static_cast<int>(rank));

@@ -8,17 +8,19 @@
 
 namespace acc::model {
 
-/// A model as one rank declared it: facts by name, in the order of declaration. A parameter's fact
-/// is its full name and "[64, 16]", with its traits where they are not the usual ones.
+/// A model as one rank declared it: descriptions by name, in the order of declaration. The
+/// description of a parameter is its shape, "[64, 16]", and its traits if they are not the
+/// defaults.
 using Declaration = std::vector<std::pair<std::string, std::string>>;
 
-/// Lists how two declarations differ, in sentences such as "fc1.weight is [64, 16] here, [65, 16]
-/// on rank 1". Empty where they are equal. there: "on rank 1".
+/// Lists the differences of two declarations, in clauses such as "fc1.weight is [64, 16] here, [65,
+/// 16] on rank 1". Empty if they are equal. there: name of the other declaration, "on rank 1".
 std::vector<std::string> differences(const Declaration& here, const Declaration& other,
                                      const std::string& there);
 
-/// Compares the declarations of all ranks: their hashes, and where these differ the facts.
-/// Collective. Throws Error(config) on every rank where one differs from rank 0.
+/// Compares the declarations of all ranks: first their hashes and, if these differ, the
+/// descriptions. Runs before any shared memory is allocated, because sizes follow from the
+/// declaration. Collective. Throws Error(config) on every rank if one differs from rank 0.
 void check_declared_alike(const sharding::Engine& engine, const Declaration& own);
 
 }  // namespace acc::model

@@ -1,3 +1,14 @@
+// A model from its declaration to its last scope.
+//
+// Declaration: add_unit and UnitState::add collect records. finalize: every rank compares its
+// declaration with rank 0's; a pure plan assigns parameters to sharded units; flat parameters and
+// pools are allocated; values are initialised and published. Scopes: a scope of a declared unit
+// opens the sharded units that contain its parameters. All of this is issued in the same order on
+// all ranks, because the plan depends only on the declaration and on settings that the ranks have
+// compared.
+//
+// Parameters are numbered in the order of declaration, unit by unit. plan_units, records_of and
+// make_units all rely on that numbering.
 #include "model/model_state.hpp"
 
 #include "device/cpu_device.hpp"
@@ -24,7 +35,8 @@ using sharding::ShardUnit;
 
 namespace {
 
-/// An equal part of the cores that this process may use.
+/// Threads of the CPU updater of an offloaded optimizer: an equal part of the cores that this
+/// process may use (sched_getaffinity(2), which respects cpusets and taskset).
 int updater_threads(const plugins::WorkerIdentity& identity) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -46,6 +58,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
   engine_.device = std::move(device);
   engine_.updater = engine_.device;
   engine_.tracer = std::move(tracer);
+  // mprotect(2) protects host memory only.
   engine_.guard =
       std::make_unique<sharding::ViewGuard>(settings.check && !on_gpu, settings.identity.rank);
   engine_.scratch = std::make_unique<sharding::ScratchPool>(*engine_.device, *engine_.guard);
@@ -54,6 +67,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.updater = device::open_cpu_device(updater_threads(settings.identity));
     engine_.gradient_offload = std::make_shared<sharding::GradientOffload>(engine_);
   }
+  // On the CPU, offload settings have no effect: everything is in host memory.
   engine_.offload_param = on_gpu && asked.offload_param == plugins::OffloadDevice::cpu;
   if (engine_.offload_param) {
     engine_.fetches = engine_.device->make_stream("copy to GPU");
@@ -63,6 +77,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
     engine_.precision.viewed = DType::bfloat16;
   }
   engine_.schedule = std::make_unique<sharding::Schedule>(sharding::schedule_rules(asked, on_gpu));
+  // Gradients that are kept whole are always reduced in float32.
   engine_.gradient_scaling = sharding::scale_gradients(
       settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
       engine_.on.shard_gradients ? engine_.precision.reduced : DType::float32);
@@ -70,8 +85,8 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
 
 ModelState::~ModelState() {
   engine_.guard->release();
-  // Collectives under way use this model's memory: wait for them, or end them where an error is
-  // what ends the model.
+  // Collectives under way use this model's memory, so they must end before it is freed. If an
+  // exception destroys the model, the peers may never come: the groups are aborted instead.
   try {
     if (std::uncaught_exceptions() > 0) {
       engine_.groups.abort("ended by an error in the program");
@@ -89,7 +104,7 @@ ModelState::~ModelState() {
     for (sharding::FlatParameter* flat : flats()) {
       flat->settle();
     }
-  } catch (const std::exception&) {  // the groups are aborted; nothing is under way any more
+  } catch (const std::exception&) {  // a wait failed: the groups are aborted, nothing is under way
   }
 }
 
@@ -110,7 +125,7 @@ Unit& ModelState::add_unit(std::string name, std::string class_name, bool is_roo
 void ModelState::check_open(const std::string& what) const {
   if (finalized_) {
     throw Error(Errc::invalid_argument,
-                what + " comes too late: the model is in use, declare everything before");
+                what + " comes too late: the model is in use, declare everything before its use");
   }
 }
 
@@ -118,8 +133,8 @@ void ModelState::finalize() {
   if (ready_) {
     return;
   }
-  if (finalized_) {
-    throw Error(Errc::invalid_argument, "the model cannot be used: making it ready has failed");
+  if (finalized_) {  // an earlier call has failed halfway
+    throw Error(Errc::invalid_argument, "the model cannot be used: its initialization has failed");
   }
   const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
   model::check_declared_alike(engine_, declaration());
@@ -128,7 +143,7 @@ void ModelState::finalize() {
   for (const model::UnitPlan& unit : plan.units) {
     model::check_trained_alike(engine_.settings.sharding, unit.name, records_of(unit));
   }
-  finalized_ = true;
+  finalized_ = true;  // from here on memory is allocated, and a failure is final
   mark_persistent();
   make_units(plan);
   make_pools();
@@ -136,6 +151,7 @@ void ModelState::finalize() {
   ready_ = true;
 }
 
+/// Contains every property on which sizes or the order of collectives depend, and the seed.
 model::Declaration ModelState::declaration() const {
   const auto sizes = [](const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); };
   model::Declaration all = {{"the model's dtype", std::string(to_string(options_.dtype))},
@@ -220,8 +236,8 @@ std::vector<ParameterRecord> ModelState::records_of(const model::UnitPlan& unit)
 }
 
 void ModelState::mark_persistent() {
-  // On one host the shards lie in everybody's full parameter: nothing to keep, and one flat
-  // parameter a unit is less work than two.
+  // If the ranks share gathered memory, the full parameter exists anyway: there is nothing to keep
+  // gathered, and one flat parameter per unit needs fewer collectives than two.
   const bool gathers_move = engine_.settings.identity.num_nodes > 1 ||
                             engine_.settings.copy_gathers ||
                             engine_.device->kind() == plugins::Device::cuda;
@@ -236,7 +252,8 @@ void ModelState::mark_persistent() {
   }
 }
 
-/// The usual gather is that of the largest flat parameter outside the root.
+/// Makes the pools. The usual size of a gather buffer is that of the largest flat parameter outside
+/// the root, so that every unit can use any buffer; the root, often larger, gets its own.
 void ModelState::make_pools() {
   std::int64_t largest = 0;
   for (const auto& unit : shard_units_) {
@@ -262,6 +279,9 @@ void ModelState::make_pools() {
       std::make_unique<sharding::GradientPool>(*engine_.groups.shard, tracer, asked.overlap_comm);
 }
 
+/// Makes the sharded units, whose order is that of their flat parameters' allocations and later of
+/// the reductions and updates of a step; then stores in the declared units where their parameters
+/// are.
 void ModelState::make_units(const model::Assembly& plan) {
   for (const model::UnitPlan& unit : plan.units) {
     shard_units_.push_back(
@@ -279,6 +299,8 @@ void ModelState::make_units(const model::Assembly& plan) {
   }
 }
 
+/// The first gather of each flat parameter belongs to its publication (resident weights) or to its
+/// first use (transient weights).
 void ModelState::initialize() {
   for (sharding::FlatParameter* flat : flats()) {
     sharding::initialize(engine_, *flat, seed_);
@@ -289,6 +311,9 @@ void ModelState::initialize() {
   }
 }
 
+// A scope first checks all sharded units that it opens, then opens them one by one, each followed
+// by the early gathers that the schedule asks for. Under no_grad nothing is gathered early and the
+// schedule learns nothing, because evaluation may use units in another order.
 void ModelState::before_forward(UnitState& unit) {
   finalize();
   for (const int number : unit.owners) {
@@ -349,6 +374,8 @@ void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
   }
 }
 
+/// Open scopes are reported first: they explain missing backwards. Units without trained parameters
+/// need no backward.
 std::vector<std::string> ModelState::mistakes() const {
   std::vector<std::string> found;
   for (const auto& unit : shard_units_) {
@@ -367,18 +394,20 @@ std::vector<std::string> ModelState::mistakes() const {
     if (uses.forwards > uses.backwards) {
       found.push_back(fmt::format(
           "unit '{}' had {} forward scope(s) outside no_grad() and {} backward scope(s) since the "
-          "last step; a gradient that is zero on purpose needs the model's option unused_units",
+          "last step; set the model's option unused_units if its gradient is zero on purpose",
           unit->name, uses.forwards, uses.backwards));
     } else if (uses.backwards_without_gradient > 0) {
       found.push_back(fmt::format(
-          "{} of {} backward scope(s) of unit '{}' asked for no gradient to write; a gradient that "
-          "is zero on purpose needs the model's option unused_units",
+          "{} of {} backward scope(s) of unit '{}' asked for no gradient to write; set the model's "
+          "option unused_units if its gradient is zero on purpose",
           uses.backwards_without_gradient, uses.backwards, unit->name));
     }
   }
   return found;
 }
 
+/// Runs before the first collective of the step. Peers may be in that collective already; the abort
+/// makes them fail with the same text.
 void ModelState::check_step() const {
   const std::vector<std::string> found = mistakes();
   if (found.empty()) {
@@ -436,6 +465,7 @@ std::vector<model::BufferRecord*> ModelState::buffers() {
   return all;
 }
 
+/// Any unit will do: a micro-step need not use all of them.
 bool ModelState::last_micro_step() const {
   return std::any_of(shard_units_.begin(), shard_units_.end(), [this](const auto& unit) {
     return unit->micro_steps_done() >= engine_.settings.sharding.gradient_accumulation_steps;
@@ -447,6 +477,7 @@ std::int64_t ModelState::numel() const {
                          [](std::int64_t sum, const auto& unit) { return sum + unit->numel(); });
 }
 
+/// Pools report their peak, because they keep every buffer; the rest is what is held now.
 MemoryReport ModelState::memory() const {
   MemoryReport report;
   for (const sharding::FlatParameter* flat : flats()) {

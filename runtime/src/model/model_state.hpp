@@ -12,7 +12,9 @@
 
 namespace acc::detail {
 
-/// The model of a program: declared units first, then, from `finalize` on, what is sharded.
+/// State of a model. Two phases: until `finalize` the program declares units, parameters and
+/// buffers; `finalize` then compares the declarations of all ranks, wraps, allocates and
+/// initialises, and from then on the parameters live in sharded units. Owns the Engine.
 class ModelState {
  public:
   ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
@@ -21,22 +23,28 @@ class ModelState {
   ~ModelState();
 
   Unit& add_unit(std::string name, std::string class_name, bool is_root);
-  /// Wraps, allocates and initialises, once; every use of the parameters calls it. Collective.
+  /// Ends the declaration phase; does nothing afterwards. Every use of the parameters calls it.
+  /// Collective. If it fails, the model cannot be used.
   void finalize();
+  /// Throws Error(invalid_argument) after the declaration phase. what: the declaration, for the
+  /// message.
   void check_open(const std::string& what) const;
 
+  /// Scopes of a unit of the program. Each opens, in order, or closes, in reverse order, the
+  /// sharded units that contain the unit's parameters, and starts the early gathers of the
+  /// schedule. An early gather is issued after the scope's own gather, so it never delays that one.
   void before_forward(UnitState& unit);
   void after_forward(UnitState& unit);
   void before_recompute(UnitState& unit);
   void after_recompute(UnitState& unit);
   void before_backward(UnitState& unit);
-  /// asked_gradient: the scope asked for the gradient of a trained parameter.
+  /// asked_gradient: the program asked for the gradient of a trained parameter in this scope.
   void after_backward(UnitState& unit, bool asked_gradient);
-  /// Refuses a step inside a scope, and one for which this rank forgot a backward or its gradients:
-  /// ends the groups with the reason, so that no rank makes the step, and throws
+  /// Checks that a step may be made. Inside a scope, or if this rank left out a backward or its
+  /// gradients, it aborts the groups with the reason, so that no rank makes the step, and throws
   /// Error(invalid_argument).
   void check_step() const;
-  /// After a step: forgets gradients and scopes.
+  /// Forgets gradients and scopes after a step.
   void after_step();
 
   [[nodiscard]] const std::vector<std::unique_ptr<sharding::ShardUnit>>& shard_units() const {
@@ -45,28 +53,29 @@ class ModelState {
   /// All flat parameters, in a fixed order that is the same on every rank.
   [[nodiscard]] std::vector<sharding::FlatParameter*> flats() const;
   [[nodiscard]] sharding::Engine& engine() noexcept { return engine_; }
-  /// Of the initial values and of what is rounded by chance.
+  /// Seed of initial values and of stochastic rounding.
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
-  /// What is rounded by chance goes on as in a run of that seed.
+  /// Sets the seed of stochastic rounding to that of the run that saved a checkpoint.
   void seed_noise(std::uint64_t seed);
-  /// All buffers, unit by unit.
+  /// All buffers, in the order of units.
   [[nodiscard]] std::vector<model::BufferRecord*> buffers();
   [[nodiscard]] bool last_micro_step() const;
   [[nodiscard]] std::int64_t numel() const;
   [[nodiscard]] MemoryReport memory() const;
-  /// Said by the optimizer, so that `memory()` knows.
+  /// Bytes of moments, set by the optimizer for `memory()`.
   std::int64_t optimizer_nbytes = 0;
-  bool has_optimizer = false;  ///< there is one at a time
+  bool has_optimizer = false;  ///< a model has at most one optimizer at a time
 
  private:
-  /// Each mistake that `check_step` refuses, in words.
+  /// Descriptions of all mistakes that `check_step` refuses.
   [[nodiscard]] std::vector<std::string> mistakes() const;
-  /// All that the ranks must declare alike.
+  /// Everything that all ranks must declare alike.
   [[nodiscard]] model::Declaration declaration() const;
-  /// Which sharded units the declared ones become; checks that names are unique.
+  /// Plans the sharded units, and marks ignored parameters and buffers.
   [[nodiscard]] model::Assembly plan_units();
+  /// Throws Error(invalid_argument) if two parameters or buffers have the same full name.
   void check_names() const;
-  /// Which parameters stay gathered from step to step.
+  /// Marks the parameters that stay gathered.
   void mark_persistent();
   void make_units(const model::Assembly& plan);
   void make_pools();
@@ -81,8 +90,8 @@ class ModelState {
   sharding::Engine engine_;
   std::uint64_t seed_;
   ModelOptions options_;
-  bool finalized_ = false;
-  bool ready_ = false;  ///< all of it is made; false once finalized: that failed
+  bool finalized_ = false;  ///< the declaration phase has ended
+  bool ready_ = false;      ///< `finalize` has succeeded; false while finalized_: it failed
   std::vector<std::unique_ptr<UnitState>> unit_states_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<sharding::ShardUnit>> shard_units_;

@@ -11,13 +11,13 @@
 namespace acc::model {
 namespace {
 
-/// "net.h.0" for "net.h.0.weight"; empty at the top.
+/// Returns "net.h.0" for "net.h.0.weight"; empty for a name without a dot.
 std::string_view parent_of(std::string_view name) {
   const auto dot = name.rfind('.');
   return dot == std::string_view::npos ? std::string_view{} : name.substr(0, dot);
 }
 
-/// Whether `name` is `prefix` or lies in it.
+/// True if `name` is the module `prefix` or is inside it.
 bool lies_in(std::string_view name, std::string_view prefix) {
   return prefix.empty() || name == prefix ||
          (name.starts_with(prefix) && name[prefix.size()] == '.');
@@ -27,12 +27,14 @@ std::regex compile(const std::string& pattern) {
   try {
     return std::regex(pattern, std::regex::ECMAScript | std::regex::optimize);
   } catch (const std::regex_error& error) {
-    throw Error(Errc::config, fmt::format("fsdp_ignored_modules: '{}' is no regular expression "
-                                          "(ECMAScript): {}",
+    throw Error(Errc::config, fmt::format("fsdp_ignored_modules: '{}' is not a valid regular "
+                                          "expression (ECMAScript): {}",
                                           pattern, error.what()));
   }
 }
 
+/// Builds the tree in three passes: declared units become modules; parameters add the modules of
+/// their dotted names; `link` connects each module with its parent.
 class TreeBuilder {
  public:
   TreeBuilder(const std::vector<DeclaredUnit>& units, const IgnoredModules& ignored)
@@ -73,6 +75,8 @@ class TreeBuilder {
     return number;
   }
 
+  /// The first name places a parameter in the declaring unit. A tied name places it in the deepest
+  /// unit that contains the name, which may be another one.
   void add_parameter(int unit, const DeclaredParameter& declared) {
     const int number = static_cast<int>(tree_.parameters.size());
     const std::string& unit_name = units_[static_cast<std::size_t>(unit)].name;
@@ -89,7 +93,8 @@ class TreeBuilder {
     tree_.parameters.push_back(parameter);
   }
 
-  /// The module in which a name lies that belongs to the unit called `unit`, with all between them.
+  /// Returns the module that contains `name`, a name inside the unit called `unit`, and adds the
+  /// modules between the two.
   int module_of(std::string_view name, std::string_view unit) {
     const std::string_view path = parent_of(name);
     if (path == unit || path.empty() || !lies_in(path, unit)) {
@@ -100,6 +105,7 @@ class TreeBuilder {
     return module_named(path);
   }
 
+  /// Returns the longest unit name that contains `name`; empty for the root.
   [[nodiscard]] std::string_view longest_unit(std::string_view name) const {
     std::string_view longest;
     for (const DeclaredUnit& each : units_) {

@@ -8,12 +8,13 @@
 
 namespace acc::model {
 
+/// A parameter as the program declared it.
 struct DeclaredParameter {
-  std::vector<std::string> names;  ///< its full name, then those that it is tied to
+  std::vector<std::string> names;  ///< its full name, then its tied names
   std::int64_t numel = 0;
 };
 
-/// A unit as the program declared it, as far as wrapping looks at it.
+/// A unit as the program declared it: the properties that wrapping uses.
 struct DeclaredUnit {
   std::string name;
   std::string class_name;
@@ -21,23 +22,23 @@ struct DeclaredUnit {
   std::vector<DeclaredParameter> parameters;
 };
 
-/// A module of the program: a declared unit, or one that only dotted names tell of ("attn" in the
-/// parameter "attn.c_attn.weight" of a unit), which has no class.
+/// A module of the program: a declared unit, or a module without class that only occurs in dotted
+/// names ("attn" in the parameter "attn.c_attn.weight" of a unit).
 struct Module {
-  std::string name;  ///< full, dotted
+  std::string name;  ///< full dotted name
   std::string class_name;
-  int unit = -1;  ///< number of the declared unit; -1: none
-  int parent = -1;
+  int unit = -1;    ///< number of the declared unit; -1: none
+  int parent = -1;  ///< index into `ModuleTree::modules`; -1: the root
   bool ignored = false;
   std::vector<int> children = {};
-  std::vector<int> parameters = {};  ///< those that have a name in it, by `ModuleTree::parameters`
+  std::vector<int> parameters = {};  ///< parameters with a name in it, as in ModuleTree::parameters
 };
 
-/// A distinct parameter; tied names are one.
+/// A distinct parameter; a tied parameter is one.
 struct ModuleParameter {
   std::int64_t numel = 0;
-  int unit = 0;    ///< that declared it
-  int module = 0;  ///< in which its first name is
+  int unit = 0;    ///< number of the unit that declared it
+  int module = 0;  ///< module of its first name
   bool ignored = false;
 };
 
@@ -45,28 +46,30 @@ struct ModuleParameter {
 /// module name that is a dotted prefix of it, else the root. Parameters are numbered as declared,
 /// unit by unit.
 struct ModuleTree {
-  std::vector<Module> modules;  ///< [0]: the root, declared or not
+  std::vector<Module> modules;  ///< [0] is the root, even if it was not declared
   std::vector<ModuleParameter> parameters;
 };
 
-/// Which modules are left alone: a regular expression (ECMAScript) that matches the whole of a
-/// module's name or of one that it lies in (Accelerate's fsdp_ignored_modules). Throws
-/// Error(config) for a text that is none.
+/// The modules that are not sharded (Accelerate's fsdp_ignored_modules): a regular expression
+/// (ECMAScript) that must match the whole name of a module or of a module that contains it. Throws
+/// Error(config) for an invalid expression.
 class IgnoredModules {
  public:
-  /// An empty pattern: none.
+  /// pattern: empty: no module is ignored.
   explicit IgnoredModules(const std::string& pattern);
+  /// True if the module is ignored.
   [[nodiscard]] bool contains(std::string_view module) const;
-  /// Of a parameter or buffer.
+  /// True if the module that holds this parameter or buffer is ignored.
   [[nodiscard]] bool contains_holder_of(std::string_view full_name) const;
 
  private:
-  std::function<bool(std::string_view)> matches_;  ///< a module's own name
+  std::function<bool(std::string_view)> matches_;  ///< matches one module name; empty: none
 };
 
+/// A pure function of the declaration, so all ranks get the same tree.
 ModuleTree build_tree(const std::vector<DeclaredUnit>& units, const IgnoredModules& ignored);
 
-/// Of `module` and its ancestors the first for which `wrapped` holds; the root holds the rest.
+/// Returns the first of `module` and its ancestors that is wrapped; the root if none is.
 int nearest_wrapped(const ModuleTree& tree, const std::vector<bool>& wrapped, int module);
 
 }  // namespace acc::model

@@ -9,7 +9,7 @@ namespace {
 
 using sharding::ParameterRecord;
 
-/// Two parameters of a unit that `kind_of` tells apart end in an error.
+/// Throws if `kind_of` differs for two parameters of a unit. demand: the rule, for the message.
 template <typename KindOf>
 void check_alike(const std::string& unit, const std::vector<ParameterRecord>& parameters,
                  const char* demand, const KindOf& kind_of) {
@@ -24,7 +24,7 @@ void check_alike(const std::string& unit, const std::vector<ParameterRecord>& pa
       throw Error(
           Errc::config,
           fmt::format("fsdp_use_orig_params false: {} in unit '{}', found {} {} and {} {}; "
-                      "set it to true or wrap them apart",
+                      "set it to true or wrap them separately",
                       demand, unit, first->name, kind_of(*first), each.name, kind_of(each)));
     }
   }

@@ -7,16 +7,17 @@
 #include <string>
 #include <vector>
 
-/// What fsdp_use_orig_params off forbids: a unit then is one parameter to FSDP, and so is trained
-/// as a whole and in one group of the optimizer. Ignored parameters are outside of it.
+/// Checks for fsdp_use_orig_params false. FSDP then exposes each unit as one flat parameter, which
+/// is trained or frozen as a whole and is in one group of the optimizer. Ignored parameters are not
+/// part of it.
 namespace acc::model {
 
-/// Throws Error(config), naming unit and parameters, where some are trained and others frozen.
+/// Throws Error(config), naming unit and parameters, if some are trained and others are frozen.
 void check_trained_alike(const plugins::ShardingSettings& settings, const std::string& unit,
                          const std::vector<sharding::ParameterRecord>& parameters);
 
-/// `group_of`: which group of the optimizer a trained parameter is in; "" for none. Throws
-/// Error(config), naming unit, parameters and groups, where they differ within the unit.
+/// Throws Error(config), naming unit, parameters and groups, if trained parameters of the unit are
+/// in different groups. group_of: returns the name of a parameter's group; "" for none.
 void check_grouped_alike(
     const plugins::ShardingSettings& settings, const std::string& unit,
     const std::vector<sharding::ParameterRecord>& parameters,

@@ -18,8 +18,8 @@ using sharding::ParameterRecord;
 
 namespace {
 
-/// The units that live in this process, by number. A handle comes from the program, which may have
-/// taken it from another model: only this tells to whom it belongs.
+/// All units of this process, by number. A handle that the program passes may belong to another
+/// model or to one that no longer exists; this table gives the owner for the error message.
 struct LivingUnits {
   std::mutex mutex;
   std::map<std::int32_t, const UnitState*> by_number;  ///< guarded by `mutex`
@@ -31,8 +31,8 @@ LivingUnits& living_units() {
   return units;
 }
 
-/// The error for a handle that came to the wrong unit. `records`: where its own unit keeps what it
-/// stands for.
+/// Returns the error for a handle that was passed to the wrong unit. unit, index: of the handle;
+/// records: member of UnitState that contains the parameters or buffers.
 template <typename Record>
 Error foreign_handle(const UnitState& asked, const char* kind, std::int32_t unit, std::size_t index,
                      std::vector<Record> UnitState::*records) {
@@ -40,13 +40,14 @@ Error foreign_handle(const UnitState& asked, const char* kind, std::int32_t unit
   const std::lock_guard lock(living.mutex);
   const auto found = living.by_number.find(unit);
   std::string whose =
-      unit < 0 ? "the handle was never given a value" : "the handle is of a model that has ended";
+      unit < 0 ? "the handle was never given a value"
+               : "the handle belongs to a model that no longer exists";
   if (found != living.by_number.end()) {
     const UnitState& owner = *found->second;
     const std::vector<Record>& all = owner.*records;
     whose = index >= all.size()
-                ? fmt::format("the handle is none of unit '{}'", owner.name)
-                : fmt::format("'{}' is of unit '{}'{}", all[index].name, owner.name,
+                ? fmt::format("the handle does not belong to unit '{}'", owner.name)
+                : fmt::format("'{}' belongs to unit '{}'{}", all[index].name, owner.name,
                               owner.model == asked.model ? "" : " of another model");
   }
   return {Errc::invalid_argument,
@@ -75,6 +76,7 @@ UnitState::UnitState(ModelState* in_model, std::string unit_name, std::string un
   living.by_number[number_] = this;
 }
 
+// From here on handles of this unit are reported as those of a model that no longer exists.
 UnitState::~UnitState() {
   LivingUnits& living = living_units();
   const std::lock_guard lock(living.mutex);
@@ -127,6 +129,7 @@ acc::model::BufferRecord& UnitState::buffer(Buffer handle) {
   return buffers[checked(handle)];
 }
 
+/// Compares the unit's number, not only the index: a handle of another unit may have a valid index.
 std::size_t UnitState::checked(Parameter parameter) const {
   const auto index = static_cast<std::size_t>(parameter.index_);
   if (parameter.unit_ != number_ || index >= parameters.size()) {

@@ -9,8 +9,8 @@
 
 namespace acc::detail {
 
-/// A unit as the program declared it; after `ModelState::finalize` its parameters live in sharded
-/// units.
+/// A unit as the program declared it. After `ModelState::finalize` its parameters are stored in
+/// sharded units, not necessarily in one.
 class UnitState {
  public:
   UnitState(ModelState* in_model, std::string unit_name, std::string unit_class, bool root);
@@ -24,7 +24,7 @@ class UnitState {
   Buffer add_buffer(std::string buffer_name, Shape shape, Initializer initializer);
 
   [[nodiscard]] const sharding::ParameterRecord& record(Parameter parameter) const;
-  /// In which sharded unit a parameter lives, and as which of its parameters.
+  /// The sharded unit that stores a parameter, and the parameter's index there.
   struct Place {
     sharding::ShardUnit* owner;
     std::size_t index;
@@ -32,7 +32,7 @@ class UnitState {
   [[nodiscard]] const Place& place(Parameter parameter) const;
   [[nodiscard]] acc::model::BufferRecord& buffer(Buffer handle);
   [[nodiscard]] std::int64_t numel() const;
-  /// True if it has a parameter that is trained.
+  /// True if the unit has a trained parameter.
   [[nodiscard]] bool trains() const;
 
   ModelState* model;
@@ -41,14 +41,14 @@ class UnitState {
   bool is_root;
   std::vector<sharding::ParameterRecord> parameters;
   std::vector<acc::model::BufferRecord> buffers;
-  std::vector<Place> places;  ///< of the parameters; from `finalize` on
-  std::vector<int> owners;    ///< numbers of the sharded units that its scopes open, in this order
+  std::vector<Place> places;  ///< by parameter; set by `finalize`
+  std::vector<int> owners;    ///< sharded units that its scopes open, in this order; by `finalize`
 
-  /// Scopes since the last step that had gradients enabled; recomputations do not count.
+  /// Numbers of scopes since the last step, outside no_grad and without recomputations.
   struct Uses {
     int forwards = 0;
     int backwards = 0;
-    int backwards_without_gradient = 0;  ///< in which no gradient was asked for
+    int backwards_without_gradient = 0;  ///< backwards that asked for no gradient
   };
   Uses uses;
 
@@ -57,7 +57,7 @@ class UnitState {
   [[nodiscard]] std::size_t checked(Parameter parameter) const;
   [[nodiscard]] std::size_t checked(Buffer buffer) const;
 
-  std::int32_t number_;  ///< in every handle that it gives out; unique in the process
+  std::int32_t number_;  ///< part of every handle that the unit returns; unique in the process
 };
 
 }  // namespace acc::detail

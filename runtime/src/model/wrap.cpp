@@ -21,7 +21,7 @@ const Module& at(const ModuleTree& tree, int module) {
   return tree.modules[static_cast<std::size_t>(module)];
 }
 
-/// `source`: where the list of wanted classes comes from, or empty.
+/// Throws if a wanted class does not exist. source: the source of the list, or empty.
 void check_classes(const std::vector<std::string>& wanted, const ModuleTree& tree,
                    const std::string& source) {
   std::set<std::string> present;
@@ -45,7 +45,7 @@ void check_classes(const std::vector<std::string>& wanted, const ModuleTree& tre
   }
 }
 
-/// Modules below `module` that `chosen` picks, children first.
+/// Adds the modules below `module` for which `chosen` is true, children first.
 void collect(const ModuleTree& tree, int module, const std::function<bool(const Module&)>& chosen,
              std::vector<int>& wrapped) {
   for (const int child : at(tree, module).children) {
@@ -56,7 +56,8 @@ void collect(const ModuleTree& tree, int module, const std::function<bool(const 
   }
 }
 
-/// torch.distributed.fsdp.wrap: size_based_auto_wrap_policy under _recursive_wrap.
+/// size_based_auto_wrap_policy under _recursive_wrap, of torch/distributed/fsdp/wrap.py: post-order
+/// recursion. A module is wrapped if at least `min_numel` of its elements are not wrapped below it.
 class SizeBased {
  public:
   SizeBased(const ModuleTree& tree, std::int64_t min_numel) : tree_(tree), min_numel_(min_numel) {}
@@ -67,7 +68,7 @@ class SizeBased {
   }
 
  private:
-  /// Wraps in and below `module`; elements that are wrapped now.
+  /// Wraps modules in and below `module`. Returns the number of elements that are wrapped.
   std::int64_t visit(int module) {
     const Module& here = at(tree_, module);
     const std::int64_t numel = numel_below(module);
@@ -106,6 +107,7 @@ class SizeBased {
     }
   }
 
+  // torch's defaults force_leaf_modules and exclude_wrap_modules.
   inline static const std::vector<std::string> kLeaves = {"MultiheadAttention"};
   inline static const std::vector<std::string> kContainers = {"ModuleList", "ModuleDict"};
 

@@ -79,13 +79,16 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
     return adamw_of(choice);
   }
   if (type == "adam") {
+    // The settings say "adam" only for the rule that adds the decay to the gradient (L2
+    // regularization); with adam_w_mode true they say "adamw". Without decay both rules are the
+    // same.
     AdamW settings = adamw_of(choice);
     settings.weight_decay = choice.weight_decay.value_or(0.0);
     if (settings.weight_decay != 0.0) {
       throw Error(Errc::config,
                   "optimizer.type adam that adds its weight_decay to the gradient (adam_w_mode "
-                  "false) is not in this version of libacc_runtime: AdamW is, and Adam without "
-                  "decay");
+                  "false) is not in this version of libacc_runtime: use AdamW, or Adam without "
+                  "weight decay");
     }
     return settings;
   }
@@ -94,7 +97,7 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
   }
   throw Error(Errc::config,
               "optimizer.type " + choice.type +
-                  " is not in this version of libacc_runtime (AdamW, Adam and SGD are)");
+                  " is not in this version of libacc_runtime (use AdamW, Adam or SGD)");
 }
 
 LrSchedule schedule_of(const ScheduleChoice& choice) {
@@ -113,8 +116,8 @@ LrSchedule schedule_of(const ScheduleChoice& choice) {
   }
   throw Error(Errc::config,
               "scheduler.type " + type +
-                  " is not in this version of libacc_runtime (WarmupLR, WarmupDecayLR and "
-                  "WarmupCosineLR are)");
+                  " is not in this version of libacc_runtime (use WarmupLR, WarmupDecayLR or "
+                  "WarmupCosineLR)");
 }
 
 }  // namespace acc::optim

@@ -4,13 +4,12 @@
 #include "acc/runtime/lr_schedule.hpp"
 #include "optim/update.hpp"
 
-/// `optimizer` and `scheduler` of the settings as what the runtime makes of them; what they leave
-/// out is as the optimizer, or DeepSpeed's schedule, has it. All throw Error(config) naming the
-/// key.
+/// Translates `optimizer` and `scheduler` of the settings. Absent values have the defaults of the
+/// optimizer or of DeepSpeed's schedule. Both functions throw Error(config) that names the key.
 namespace acc::optim {
 
 OptimizerSettings optimizer_of(const plugins::OptimizerChoice& choice);
-/// An empty function where no schedule was chosen.
+/// Returns an empty function if no schedule was chosen.
 LrSchedule schedule_of(const plugins::ScheduleChoice& choice);
 
 }  // namespace acc::optim

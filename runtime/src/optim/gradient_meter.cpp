@@ -20,6 +20,9 @@ GradientMeter::GradientMeter(sharding::Engine& engine, std::vector<FlatParameter
                              [](const FlatParameter* flat) { return flat->ignored(); });
 }
 
+// The sum of squares is taken in an order that depends only on the layout: within a flat parameter
+// by the kernel, over flat parameters in their order, over ranks in rank order. So two runs of the
+// same layout clip by exactly the same factor.
 double GradientMeter::norm() {
   device::Device& updater = *engine_.updater;
   updater.zero(squares_->data(), squares_->nbytes(), updater.compute());
@@ -30,13 +33,15 @@ double GradientMeter::norm() {
   }
   updater.copy(squares_here_->data(), squares_->data(), squares_->nbytes(), updater.compute());
   updater.record(updater.compute())->synchronize();
-  // Over the shard group only: replicas hold the same shards, and unsharded gradients are whole.
+  // Summed over the shard group only: replicas hold the same shards. With NO_SHARD that group is
+  // this rank alone, whose gradients are whole.
   const trace::Scope scope(engine_.tracer.get(), "wait", "for", "the norm of all ranks");
   const auto* here = squares_here_->as<double>();
   std::array<double, 1> total = {here[0]};
   engine_.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
   double squares = total[0];
-  // Those of ignored modules are each rank's own; their mean makes one norm of all ranks.
+  // Gradients of ignored modules differ between ranks. The mean of their squares gives all ranks
+  // the same norm, so that they clip and skip alike.
   if (any_ignored_) {
     total = {here[1]};
     engine_.groups.world->all_reduce(total, ReduceOp::sum)->wait();
@@ -54,6 +59,9 @@ void GradientMeter::clamp(double scale, double limit) {
   }
 }
 
+// Each rank knows the first micro-step in which its own gradient was not finite, by a number that
+// counts alike on all ranks. The smallest number over ranks is the cause; later ones usually follow
+// from it. If no rank has one, the sum over the ranks overflowed.
 Error GradientMeter::non_finite(std::int64_t step) {
   const std::vector<std::int64_t> firsts = first_of_each_rank();
   std::int64_t first = -1;
@@ -63,7 +71,7 @@ Error GradientMeter::non_finite(std::int64_t step) {
   if (first < 0) {
     return {Errc::collective,
             fmt::format("step {}: a gradient is not finite: the sum over the ranks of unit '{}' is "
-                        "not, though every rank's own gradient is",
+                        "not finite (overflow), but every rank's own gradient is",
                         step, unit_of_sum())};
   }
   std::vector<int> ranks;
@@ -75,13 +83,15 @@ Error GradientMeter::non_finite(std::int64_t step) {
   }
   return {Errc::collective,
           fmt::format(
-              "step {}: a gradient is not finite, first that of {} on rank {}{}", step,
+              "step {}: a gradient is not finite, first in {} on rank {}{}", step,
               where(first), fmt::join(ranks, ", "),
               later.empty() ? "" : fmt::format(", later also on rank {}", fmt::join(later, ", "))),
           ranks.front()};
 }
 
-/// -1 for a rank whose gradients were finite.
+/// Returns for each rank the number (`Engine::gradients_closed`) of the first micro-step with a
+/// non-finite gradient; -1 for a rank whose gradients were finite. Gathers by all_reduce with the
+/// maximum, in pieces, because a group combines at most 8 doubles in host memory at once.
 std::vector<std::int64_t> GradientMeter::first_of_each_rank() {
   constexpr std::size_t kAtOnce = 8;
   std::int64_t here = -1;
@@ -97,7 +107,7 @@ std::vector<std::int64_t> GradientMeter::first_of_each_rank() {
   all[own] = static_cast<double>(here);
   for (std::size_t begin = 0; begin < ranks; begin += kAtOnce) {
     const std::span<double> part(all.data() + begin, std::min(kAtOnce, ranks - begin));
-    // Released: nobody may end its groups over this before all have heard of it.
+    // wait_released: a rank throws and aborts its groups only after all ranks have the result.
     world.all_reduce(part, ReduceOp::max)->wait_released();
   }
   std::vector<std::int64_t> result(ranks);
@@ -106,7 +116,8 @@ std::vector<std::int64_t> GradientMeter::first_of_each_rank() {
   return result;
 }
 
-/// All ranks end the same micro-steps in the same order.
+/// Returns the unit and the micro-step of a number. Any rank can tell, because all ranks end the
+/// same micro-steps in the same order.
 std::string GradientMeter::where(std::int64_t closed) const {
   for (const FlatParameter* flat : flats_) {
     const auto& all = flat->gradient()->closed();
@@ -118,9 +129,12 @@ std::string GradientMeter::where(std::int64_t closed) const {
   return "an unknown unit";
 }
 
+/// Returns the unit with the first reduced gradient that is not finite. A rank sees only its
+/// shards, so the ranks agree on the smallest index, as the maximum of "flat parameters from that
+/// one on".
 std::string GradientMeter::unit_of_sum() {
   device::Device& updater = *engine_.updater;
-  std::array<double, 1> before_end = {0.0};  // max over ranks of: flats from the first on
+  std::array<double, 1> before_end = {0.0};  // flat parameters from the first non-finite one on
   for (std::size_t i = 0; i < flats_.size() && before_end[0] == 0.0; ++i) {
     updater.zero(squares_->data(), sizeof(double), updater.compute());
     updater.add_squared_norm(flats_[i]->gradient()->reduced(),

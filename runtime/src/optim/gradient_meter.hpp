@@ -10,20 +10,21 @@
 
 namespace acc::optim {
 
-/// What a step has to know of all reduced gradients, and what it does to them before the update.
-/// Every function is collective and gives the same on every rank.
+/// Measures and clips the reduced gradients of all flat parameters before the update. Every
+/// function except `clamp` is collective and returns the same value on every rank.
 class GradientMeter {
  public:
-  /// flats: trainable, in an order that all ranks have; they and `engine` outlive this.
+  /// flats: trainable, in the same order on all ranks; they and `engine` outlive this.
   GradientMeter(sharding::Engine& engine, std::vector<sharding::FlatParameter*> flats);
 
-  /// The L2 norm over all ranks, in double: not finite if and only if an element is not. What every
-  /// rank has whole counts once, of ignored modules the ranks' mean.
+  /// Returns the global L2 norm, computed in double: not finite if and only if an element is not. A
+  /// gradient that every rank has whole counts once; for ignored modules the mean over ranks of the
+  /// squares counts.
   double norm();
-  /// Each element times `scale`, brought into [-limit, limit].
+  /// Multiplies each element by `scale` and clips it to [-limit, limit].
   void clamp(double scale, double limit);
-  /// Whose gradient made a norm that is not finite: the unit and the ranks where one was first, as
-  /// an Error(collective). Needs `Engine::watches_gradients`.
+  /// Returns the Error(collective) for a norm that is not finite. It names the unit, the micro-step
+  /// and the ranks whose own gradient was non-finite first. Needs `Engine::watches_gradients`.
   Error non_finite(std::int64_t step);
 
  private:
@@ -34,8 +35,8 @@ class GradientMeter {
   sharding::Engine& engine_;
   std::vector<sharding::FlatParameter*> flats_;
   bool any_ignored_ = false;
-  device::MemoryPtr squares_;       ///< two doubles of the updater: of shards, of what is ignored
-  device::MemoryPtr squares_here_;  ///< and their copy in host memory
+  device::MemoryPtr squares_;       ///< two doubles of the updater: of shards, of ignored modules
+  device::MemoryPtr squares_here_;  ///< their copy in host memory
 };
 
 }  // namespace acc::optim

@@ -21,6 +21,7 @@ void LossScaler::update(bool overflow) {
                                                    : update_grad_scaler(overflow);
 }
 
+/// torch's _amp_update_scale_: growth factor 2 after `window` clean steps, backoff factor 0.5.
 void LossScaler::update_grad_scaler(bool overflow) {
   if (overflow) {
     scale_ *= 0.5;
@@ -31,12 +32,15 @@ void LossScaler::update_grad_scaler(bool overflow) {
     return;
   }
   clean_steps_ = 0;
-  // torch keeps the scale in float32 and does not let it become infinite.
+  // torch keeps the scale in float32 and does not grow it to infinity.
   if (std::isfinite(static_cast<float>(scale_ * 2.0))) {
     scale_ *= 2.0;
   }
 }
 
+/// DynamicLossScaler.update_scale of deepspeed/runtime/fp16/loss_scaler.py. The first `hysteresis`
+/// - 1 overflows are tolerated: the step is skipped, but the scale stays. The tolerance is restored
+/// after a window of clean steps or, with consecutive_hysteresis, by any clean step.
 void LossScaler::update_deepspeed(bool overflow) {
   if (overflow) {
     if (rules_.hysteresis == 1 || hysteresis_ == 1) {

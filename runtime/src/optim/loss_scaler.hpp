@@ -8,19 +8,22 @@
 
 namespace acc::optim {
 
-/// The factor on the loss with fp16, and how it moves: torch.amp.GradScaler's rule, which FSDP's
-/// ShardedGradScaler has too, or DeepSpeed's DynamicLossScaler's. A static scale stays. Pure: all
-/// ranks tell it the same and have the same.
+/// Loss scale for fp16: the factor on the loss that keeps small gradients above float16's smallest
+/// number. It grows after a number of steps without overflow and shrinks at an overflow, by the
+/// rule of torch.amp.GradScaler (also FSDP's ShardedGradScaler) or of DeepSpeed's
+/// DynamicLossScaler. A static scale never changes. No communication: all ranks report the same
+/// overflows and so have the same scale.
 class LossScaler {
  public:
   explicit LossScaler(const plugins::LossScaling& rules);
 
   [[nodiscard]] double scale() const noexcept { return scale_; }
-  /// After a step: whether its gradients overflowed, so that it was skipped. Throws
-  /// Error(collective) where DeepSpeed ends the run: an overflow at the smallest scale.
+  /// Updates the scale after a step. overflow: the step was skipped because a gradient was not
+  /// finite. Throws Error(collective) for an overflow at the smallest scale, with DeepSpeed's rule.
   void update(bool overflow);
 
-  /// For checkpoints: by name, what `restore` takes. Names that another rule has left are ignored.
+  /// State for checkpoints, by name. `restore` ignores unknown names, which a checkpoint made with
+  /// the other rule contains, and does nothing for a static scale.
   [[nodiscard]] std::map<std::string, double> state() const;
   void restore(const std::map<std::string, double>& state);
 
@@ -30,10 +33,10 @@ class LossScaler {
 
   plugins::LossScaling rules_;
   double scale_;
-  std::int64_t clean_steps_ = 0;     ///< grad_scaler: since the scale last moved
-  std::int64_t iteration_ = 0;       ///< deepspeed: steps seen
-  std::int64_t last_overflow_ = -1;  ///< deepspeed: the iteration of it
-  std::int64_t hysteresis_;          ///< deepspeed: overflows until the scale is halved
+  std::int64_t clean_steps_ = 0;     ///< GradScaler: steps since the scale last changed
+  std::int64_t iteration_ = 0;       ///< DeepSpeed: number of steps, skipped ones included
+  std::int64_t last_overflow_ = -1;  ///< DeepSpeed: iteration of the last overflow; -1: none
+  std::int64_t hysteresis_;          ///< DeepSpeed: overflows until the scale is halved
 };
 
 }  // namespace acc::optim

@@ -22,7 +22,7 @@ double ratio(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(1, whole));
 }
 
-/// A factor on `base`: first the warmup, then `after`.
+/// A schedule that multiplies `base` by a factor: the warmup, then `after(step)`.
 template <typename After>
 LrSchedule with_warmup(std::int64_t warmup_steps, const After& after) {
   check_count("warmup steps", warmup_steps, 0);
@@ -31,7 +31,7 @@ LrSchedule with_warmup(std::int64_t warmup_steps, const After& after) {
   };
 }
 
-/// DeepSpeed's rise from 0 to 1 within `steps`; `index` is below `steps`.
+/// DeepSpeed's warmup from 0 to 1 within `steps` steps. index: below `steps`.
 double rise(WarmupType type, std::int64_t index, std::int64_t steps) {
   if (type == WarmupType::linear) {
     return static_cast<double>(index) / static_cast<double>(steps);
@@ -39,12 +39,15 @@ double rise(WarmupType type, std::int64_t index, std::int64_t steps) {
   return 1.0 / std::log(static_cast<double>(steps)) * std::log(static_cast<double>(index + 1));
 }
 
+/// DeepSpeed raises the number of warmup steps to 2: it divides by its logarithm, which is 0 for 1.
 std::int64_t checked_warmup(std::int64_t steps) {
   check_count("warmup_num_steps", steps, 1);
   return std::max<std::int64_t>(2, steps);
 }
 
-/// `after(index)`: the factor between `min_lr` and `max_lr` once the warmup is over.
+/// A schedule between `min_lr` (factor 0) and `max_lr` (factor 1). after(index): the factor after
+/// the warmup. DeepSpeed's engine advances the schedule after each optimizer step, so the
+/// schedule's index is step - 1; before the first step it already has the rate of index 0.
 template <typename After>
 LrSchedule deepspeed_warmup(const WarmupLr& settings, std::int64_t warmup, const After& after) {
   return [=](std::int64_t step, double base) {
@@ -96,7 +99,7 @@ LrSchedule warmup_cosine_lr(const WarmupCosineLr& settings) {
   const std::int64_t warmup = checked_warmup(settings.warmup_steps);
   return [=](std::int64_t step, double base) {
     if (step == 0) {
-      return 0.0;  // before its first call the schedule has no ratio
+      return 0.0;  // DeepSpeed's schedule has set no ratio before its first call
     }
     const std::int64_t index = step - 1;
     if (index < warmup) {

@@ -37,8 +37,8 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSetti
       rates_(lr_of(settings_), weight_decay_of(settings_), groups) {
   if (model_->has_optimizer) {
     throw Error(Errc::config,
-                "this model has an optimizer already: parameters that need other settings are "
-                "parameter groups of that one");
+                "this model has an optimizer already: put parameters that need other settings into "
+                "parameter groups of that optimizer");
   }
   model_->finalize();
   assign_groups(groups);
@@ -75,7 +75,8 @@ void OptimizerState::assign_groups(const std::vector<ParameterGroup>& groups) {
   check_groups();
 }
 
-/// Flat parameters of FSDP without fsdp_use_orig_params belong to one group each.
+/// Without fsdp_use_orig_params, FSDP's optimizer sees one flat parameter per unit, which is in one
+/// group. This runtime could mix groups within a unit; it refuses them, as FSDP does.
 void OptimizerState::check_groups() const {
   for (const auto& unit : model_->shard_units()) {
     std::vector<sharding::ParameterRecord> trained;
@@ -172,6 +173,12 @@ void OptimizerState::add_members(std::size_t group, bool decays,
 }
 
 // --- the step ---
+//
+// One step: wait for all reductions; compute the global norm of the mean gradient; decide with it,
+// on all ranks alike, whether the step is made; clip; update the owned shards; publish the new
+// weights. The norm is a collective that every rank of the shard group enters after its last use of
+// the old weights and leaves before it writes new ones. It is therefore also the barrier that ranks
+// with shared gathered memory need.
 
 StepInfo OptimizerState::step() {
   auto& engine = model_->engine();
@@ -181,11 +188,10 @@ StepInfo OptimizerState::step() {
   finish_reductions();
   StepInfo info{.step = steps, .lr = lr(0), .loss_scale = loss_scale()};
   const double unscale = 1.0 / info.loss_scale;
-  // The norm also parts the ranks' last reads of the old weights from the writes below.
   info.grad_norm = meter_->norm() * unscale;
   const bool finite = std::isfinite(info.grad_norm);
   info.skipped = skips(finite);
-  if (!finite && engine.watches_gradients()) {
+  if (!finite && engine.watches_gradients()) {  // NaN policy "raise": every rank throws
     const Error error = meter_->non_finite(steps + 1);
     model_->after_step();
     throw error;
@@ -205,12 +211,16 @@ StepInfo OptimizerState::step() {
   return info;
 }
 
+/// The norm is the same on all ranks, so all ranks skip or none does. With fp16 an overflow is part
+/// of finding the loss scale; without it, the NaN policy decides.
 bool OptimizerState::skips(bool finite) const {
   const bool wanted =
       scaler_ || model_->engine().settings.sharding.nan_policy == plugins::NanPolicy::skip;
   return !finite && wanted;
 }
 
+/// Clipping by value changes the gradients in memory, also removing the loss scale, so the norm has
+/// to be computed again. Clipping by norm is a factor that the update applies.
 double OptimizerState::clip(double unscale, StepInfo& info) {
   double norm = info.grad_norm;
   if (clip_value > 0.0) {
@@ -222,6 +232,8 @@ double OptimizerState::clip(double unscale, StepInfo& info) {
   return unscale * info.clip_coefficient;
 }
 
+/// Publishes each flat parameter as soon as it is updated, so that its gather (ZeRO 1) overlaps
+/// with the update of the next one.
 void OptimizerState::apply(double scale, StepInfo& info) {
   for (FlatState& state : flats_) {
     update(state, scale, info);
@@ -230,6 +242,9 @@ void OptimizerState::apply(double scale, StepInfo& info) {
   info.step = ++steps;
 }
 
+/// Brings every reduced gradient to the updater. Order: reductions that no micro-step has issued;
+/// the buffers of reductions under way; all_reduces between replicas, issued for all flat
+/// parameters before the first is waited for; copies to host memory of an offloaded optimizer.
 void OptimizerState::finish_reductions() {
   auto& engine = model_->engine();
   for (const auto& unit : model_->shard_units()) {
@@ -237,7 +252,7 @@ void OptimizerState::finish_reductions() {
   }
   engine.gradients->drain();
   for (FlatState& state : flats_) {
-    state.flat->settle();  // also a gather of the weights that nothing has waited for yet
+    state.flat->settle();  // waits also for a gather of the weights that no scope has used
   }
   if (engine.groups.replicate && engine.on.shard_gradients) {
     for (FlatState& state : flats_) {

@@ -17,7 +17,8 @@ namespace acc::detail {
 
 using optim::OptimizerSettings;
 
-/// Moments of the owned shards, and the step.
+/// The optimizer of one model: moments of the owned shards, learning rates, and the step. Only the
+/// owned part of each flat parameter has moments (ZeRO: arXiv 1910.02054, section 5.1).
 class OptimizerState {
  public:
   OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings,
@@ -29,14 +30,14 @@ class OptimizerState {
   StepInfo step();
   [[nodiscard]] double loss_scale() const noexcept { return scaler_ ? scaler_->scale() : 1.0; }
 
-  /// Learning rates, of the next step.
+  /// Learning rates of the next step.
   [[nodiscard]] optim::GroupTable& rates() noexcept { return rates_; }
   [[nodiscard]] double lr(std::size_t group) const { return rates_.lr(group, steps); }
 
-  /// [owned().numel] of one flat parameter, in the policy's dtype of moments, under its name in
-  /// checkpoints; memory of the updater.
+  /// One moment of a flat parameter: [owned().numel] in PrecisionPolicy::moments, memory of the
+  /// updater.
   struct Moment {
-    std::string kind;
+    std::string kind;  ///< its name in checkpoints: "exp_avg", "exp_avg_sq", "momentum_buffer"
     device::MemoryPtr values;
   };
   struct FlatState {
@@ -50,36 +51,37 @@ class OptimizerState {
   [[nodiscard]] const ModelState& model() const noexcept { return *model_; }
 
   // --- for checkpoints
-  /// "adamw" or "sgd", its settings by name, and its moments.
+  /// Name of the rule ("adamw" or "sgd"), its settings by name, and the names of its moments.
   [[nodiscard]] std::string name() const;
   [[nodiscard]] std::map<std::string, double> hyper_parameters() const;
   [[nodiscard]] std::vector<std::string> moment_kinds() const;
-  /// The groups as torch's optimizer of that name has them: parameters that are not decayed are
-  /// groups of their own, behind those that are.
+  /// The parameter groups in the form of torch's optimizer. torch has one weight decay per group,
+  /// so parameters without decay form a separate group behind those with decay.
   struct GroupRecord {
     std::map<std::string, double> hyper_parameters;
     std::vector<std::string> parameters;
-    double base_lr;  ///< where its schedule begins
+    double base_lr;  ///< the schedule's base
   };
   [[nodiscard]] std::vector<GroupRecord> group_records() const;
-  /// Whether rates follow a schedule, whose place is `steps`.
+  /// True if rates follow a schedule; its position is `steps`.
   [[nodiscard]] bool has_schedule() const { return rates_.has_schedule(); }
   [[nodiscard]] std::optional<optim::LossScaler>& scaler() noexcept { return scaler_; }
 
   double clip_norm = 0.0;
   double clip_value = 0.0;
-  std::int64_t steps = 0;  ///< also the schedule's place
+  std::int64_t steps = 0;  ///< steps made, without skipped ones; the schedule's position
   std::int64_t skipped_steps = 0;
 
  private:
   void assign_groups(const std::vector<ParameterGroup>& groups);
   void check_groups() const;
-  /// Adds the names of the trained parameters of a group that weight decay applies to, or not.
+  /// Adds the names of a group's trained parameters with (`decays`) or without weight decay.
   void add_members(std::size_t group, bool decays, std::vector<std::string>& names) const;
   void allocate_moments();
   void finish_reductions();
   [[nodiscard]] bool skips(bool finite) const;
-  /// By what the update multiplies gradients, of this norm after multiplying by `unscale`.
+  /// Clips, and returns the factor by which the update multiplies the gradients. unscale: factor
+  /// that removes the loss scale.
   double clip(double unscale, StepInfo& info);
   void apply(double scale, StepInfo& info);
   void update(FlatState& state, double scale, StepInfo& info);

@@ -12,7 +12,7 @@ namespace acc::optim {
 namespace {
 
 void check_rate(const char* what, const std::string& group, double value) {
-  if (!(value >= 0.0)) {
+  if (!(value >= 0.0)) {  // also true for NaN
     throw Error(Errc::config,
                 fmt::format("{}{}: expected a number of at least 0, found {}",
                             group.empty() ? "" : fmt::format("parameter group '{}', ", group), what,
@@ -20,7 +20,7 @@ void check_rate(const char* what, const std::string& group, double value) {
   }
 }
 
-/// Whether `pattern` is the name or, with a `*` at its end, how it begins.
+/// True if `pattern` equals the name or, if it ends in `*`, is a prefix of it.
 bool fits(const std::string& pattern, const std::string& name) {
   return pattern.ends_with('*')
              ? name.starts_with(std::string_view(pattern).substr(0, pattern.size() - 1))
@@ -78,6 +78,7 @@ void GroupTable::set_lr(std::size_t group, double lr) {
 }
 
 void GroupTable::set_schedule(LrSchedule schedule, std::int64_t steps) {
+  // Rates of the old schedule become fixed rates, in case the new one is empty.
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     groups_[i].lr = lr(i, steps);
   }
@@ -90,6 +91,7 @@ void GroupTable::set_schedule(LrSchedule schedule, std::int64_t steps) {
 std::vector<std::size_t> assign_groups(std::span<const std::vector<std::string>> names,
                                        std::span<const ParameterGroup> groups) {
   std::vector<std::size_t> result(names.size(), 0);
+  // A parameter may match several patterns of one group, but not two groups.
   const auto claim = [&](std::size_t parameter, std::size_t group) {
     const std::size_t before = std::exchange(result[parameter], group);
     if (before != 0 && before != group) {

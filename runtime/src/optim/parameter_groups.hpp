@@ -11,16 +11,16 @@
 
 namespace acc::optim {
 
-/// What an optimizer has once for each of its groups. Group 0 is of the parameters that no group
-/// names; its own name is empty.
+/// Learning rate and weight decay of each group of an optimizer. Group 0 contains the parameters
+/// that no group names; its name is empty.
 class GroupTable {
  public:
-  /// `lr`, `weight_decay`: of the optimizer. Throws Error(config) for a group without a name, with
-  /// another's name, or with a rate that is negative or no number.
+  /// lr, weight_decay: of the optimizer. Throws Error(config) for a group without a name, for two
+  /// groups with the same name, and for a rate that is negative or NaN.
   GroupTable(double lr, double weight_decay, std::span<const ParameterGroup> groups);
 
   [[nodiscard]] std::size_t size() const noexcept { return groups_.size(); }
-  /// Throws Error(config) for a name that no group has.
+  /// Returns the number of the named group. Throws Error(config) for an unknown name.
   [[nodiscard]] std::size_t index(const std::string& name) const;
   [[nodiscard]] const std::string& name(std::size_t group) const { return groups_[group].name; }
   [[nodiscard]] double weight_decay(std::size_t group) const { return groups_[group].weight_decay; }
@@ -28,18 +28,19 @@ class GroupTable {
   [[nodiscard]] double base_lr(std::size_t group) const { return groups_[group].base_lr; }
   [[nodiscard]] bool has_schedule() const { return static_cast<bool>(schedule_); }
 
-  /// Of the step that follows on `steps` others.
+  /// Returns the learning rate of the step that follows `steps` others.
   [[nodiscard]] double lr(std::size_t group, std::int64_t steps) const;
   /// Ends the schedule of that group.
   void set_lr(std::size_t group, double lr);
-  /// From now on all groups follow it; an empty one ends the last, and rates stay.
+  /// Makes all groups follow `schedule`. An empty function ends the schedule, and the rates stay as
+  /// they are after `steps` steps.
   void set_schedule(LrSchedule schedule, std::int64_t steps);
 
  private:
   struct Group {
     std::string name;
-    double base_lr;  ///< what it was made with
-    double lr;       ///< where it follows no schedule
+    double base_lr;  ///< the rate with which the group was made
+    double lr;       ///< the rate if the group follows no schedule
     double weight_decay;
     bool scheduled = false;
   };
@@ -47,9 +48,9 @@ class GroupTable {
   LrSchedule schedule_;
 };
 
-/// The group of each parameter. names: of each parameter its own name, then those tied to it.
-/// Throws Error(config) for a group of which a name fits no parameter, and for a parameter that two
-/// groups name.
+/// Returns the group number of each parameter. names: for each parameter its name, then the names
+/// tied to it. Throws Error(config) if a name of a group matches no parameter, and if two groups
+/// name the same parameter.
 std::vector<std::size_t> assign_groups(std::span<const std::vector<std::string>> names,
                                        std::span<const ParameterGroup> groups);
 

@@ -4,6 +4,9 @@
 
 namespace acc::optim {
 
+// torch.optim.AdamW (arXiv 1711.05101, algorithm 2), rearranged so that the kernel multiplies by
+// constants of the step:
+//   weight = weight * decay - step_size * m / (sqrt(v) / sqrt_bias_correction2 + eps)
 kernels::AdamWCoefficients adamw_coefficients(const AdamW& settings, std::int64_t step,
                                               double grad_scale) noexcept {
   const auto power = static_cast<double>(step);
@@ -29,7 +32,7 @@ kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step
       .momentum = static_cast<float>(settings.momentum),
       .weight_decay = static_cast<float>(settings.weight_decay),
       .nesterov = settings.nesterov,
-      .first = step == 1,
+      .first = step == 1,  // torch initialises the velocity with the first gradient
   };
 }
 

@@ -8,19 +8,18 @@
 
 namespace acc::optim {
 
-/// The optimizers that there are, each with its settings.
+/// Settings of an optimizer; the type selects the rule.
 using OptimizerSettings = std::variant<AdamW, Sgd>;
 
-/// What one step multiplies by, computed in double as torch.optim does and rounded once. `step`
-/// counts from 1. `grad_scale` holds the mean over ranks and micro-steps and the clipping.
+/// Return the coefficients of one step, computed in double, as torch.optim does, and rounded to
+/// float once. step: counts from 1. grad_scale: factor on the gradient (loss scale, clipping).
 kernels::AdamWCoefficients adamw_coefficients(const AdamW& settings, std::int64_t step,
                                               double grad_scale) noexcept;
 kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step,
                                           double grad_scale) noexcept;
 
-/// Factor that brings a gradient of that L2 norm to `max_norm`, torch's clip_grad_norm_:
-/// min(1, max_norm / (norm + 1e-6)); 1 where max_norm is 0 (no clipping). A norm that is no number
-/// gives none.
+/// Returns the factor of torch's clip_grad_norm_: min(1, max_norm / (norm + 1e-6)); 1 if max_norm
+/// is 0 (no clipping). A NaN norm gives NaN.
 double clip_coefficient(double norm, double max_norm) noexcept;
 
 }  // namespace acc::optim

@@ -13,6 +13,8 @@ GroupRanges& ranges_of(Tile& tile, std::size_t group) {
 
 }  // namespace
 
+// Goes through the parameters in memory order and cuts the part of each that lies in the shard at
+// tile boundaries. A range never crosses a parameter, so it has one group and one weight decay.
 std::vector<Tile> plan_updates(const sharding::FlatParameter& flat,
                                std::span<const std::size_t> groups, std::int64_t tile_numel) {
   const std::int64_t whole = flat.owned().numel;
@@ -31,7 +33,7 @@ std::vector<Tile> plan_updates(const sharding::FlatParameter& flat,
       begin += numel;
     }
   }
-  std::erase_if(tiles, [](const Tile& tile) { return tile.empty(); });  // of padding alone
+  std::erase_if(tiles, [](const Tile& tile) { return tile.empty(); });  // only padding in it
   return tiles;
 }
 

@@ -9,17 +9,18 @@
 
 namespace acc::optim {
 
-/// Elements of a shard that are updated with one group's rates.
+/// Ranges of a shard that are updated with the rates of one group.
 struct GroupRanges {
   std::size_t group;
   std::vector<device::UpdateRange> ranges;
 };
 
-/// What the step updates at a time, in the order of memory.
+/// The part of a shard that the optimizer updates at a time (sub_group_size), in memory order.
 using Tile = std::vector<GroupRanges>;
 
-/// The shard that this rank owns of `flat` in tiles of at most `tile_numel` elements, down to a
-/// multiple of `sharding::kAlignment` and at least that; 0: one tile. groups: of each parameter.
+/// Divides the part of `flat` that this rank owns into tiles. tile_numel: largest number of
+/// elements of a tile, rounded down to a multiple of `sharding::kAlignment` but at least that; 0:
+/// one tile. groups: group number of each parameter. Gaps between parameters are in no range.
 std::vector<Tile> plan_updates(const sharding::FlatParameter& flat,
                                std::span<const std::size_t> groups, std::int64_t tile_numel);
 

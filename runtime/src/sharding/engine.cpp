@@ -9,6 +9,8 @@ device::MemoryPtr Engine::allocate_state(std::int64_t numel, std::string_view wh
 }
 
 void Engine::await_compute() const {
+  // The CPU updater runs on the calling thread, so the host itself has to wait. A GPU updater is
+  // the compute device: its stream runs the update after the work that was issued before.
   if (offload_optimizer()) {
     device->record(device->compute())->synchronize();
   }

@@ -18,6 +18,8 @@ FlatGradient::FlatGradient(Engine& engine, const FlatLayout& layout, Shard owned
   allocate();
 }
 
+/// Allocates the memory that lives as long as the object. The groups' allocations are collective,
+/// so the conditions may only depend on values that are equal on all ranks.
 void FlatGradient::allocate() {
   if (engine_.offload_optimizer()) {
     host_ = engine_.allocate_state(owned_.numel, "gradients");
@@ -26,6 +28,7 @@ void FlatGradient::allocate() {
     buffer_ = engine_.groups.world->allocate_contribution(
         static_cast<std::size_t>(layout_.padded_numel) * sizeof(float));
   } else if (!engine_.offload_optimizer()) {
+    // The shard is an input of the all_reduce over replicas, so its readers are the replicas.
     auto& group = engine_.groups.replicate ? *engine_.groups.replicate : *engine_.groups.shard;
     shard_ =
         group.allocate_contribution(static_cast<std::size_t>(layout_.shard_numel) * sizeof(float));
@@ -46,6 +49,8 @@ void FlatGradient::open() {
   target_ = scratch_ ? scratch_->data() : buffer_->data();
 }
 
+/// A gradient that is accumulated over micro-steps (kept whole, or under no_sync) must be float32
+/// in the memory that the program adds to. A sharded gradient of one micro-step need not be.
 bool FlatGradient::writes_to_buffer() const {
   const DType viewed = engine_.precision.viewed;
   if (kept_whole_ || unreduced_ || engine_.no_sync_depth > 0) {
@@ -62,6 +67,8 @@ FlatGradient::Target FlatGradient::target(std::size_t index) {
   return target;
 }
 
+/// Fills with zeros what the program did not write: unwritten parameters and the gaps between
+/// parameters. Pooled memory still contains the gradients of another unit there.
 void FlatGradient::zero_unwritten() {
   const std::size_t width = nbytes_of(engine_.precision.viewed);
   const auto zero = [&](std::int64_t begin, std::int64_t end) {
@@ -73,7 +80,7 @@ void FlatGradient::zero_unwritten() {
   };
   std::int64_t end = 0;
   for (std::size_t i = 0; i < layout_.numels.size(); ++i) {
-    zero(end, layout_.offsets[i]);  // the gap before it
+    zero(end, layout_.offsets[i]);  // the gap before this parameter
     end = layout_.offsets[i] + layout_.numels[i];
     if (!written_[i]) {
       zero(layout_.offsets[i], end);
@@ -86,10 +93,14 @@ void FlatGradient::zero_unwritten() {
 void FlatGradient::close(bool last) {
   watch();
   ++engine_.gradients_closed;
+  // Whole gradients are reduced once per step, sharded ones in every micro-step (as DeepSpeed
+  // does); under no_sync neither is.
   end((last || !kept_whole_) && engine_.no_sync_depth == 0);
 }
 
 void FlatGradient::end(bool reduces) {
+  // A float32 view is its own sum: from the second micro-step on, the program adds (beta 1).
+  // Another view dtype needs a separate float32 sum, to which each micro-step is added.
   const bool accumulates_apart = engine_.precision.viewed != DType::float32;
   if (kept_whole_) {
     if (accumulates_apart) {
@@ -100,7 +111,7 @@ void FlatGradient::end(bool reduces) {
     }
   } else if (reduces) {
     reduce_to_shard();
-  } else {  // in float32 what the program writes to is the sum
+  } else {
     waits_ = true;
     if (accumulates_apart) {
       add_to_sum();
@@ -108,8 +119,11 @@ void FlatGradient::end(bool reduces) {
   }
 }
 
+/// Sends the whole gradient into the reduce_scatter of the shard group. All ranks reach this for
+/// the same flat parameters in the same order, because they end the same micro-steps in the same
+/// order.
 void FlatGradient::reduce_to_shard() {
-  if (unreduced_) {
+  if (unreduced_) {  // earlier micro-steps under no_sync
     add_to_sum();
     contribute(unreduced_->data(), DType::float32);
     engine_.sums->release(std::move(unreduced_));
@@ -128,6 +142,7 @@ void FlatGradient::reduce_to_shard() {
   if (engine_.offload_optimizer()) {
     offloaded = engine_.gradient_offload->acquire(layout_.shard_numel);
   }
+  // An offloaded gradient is accumulated in host memory, by GradientOffload.
   const bool accumulate = accumulated_ && !offloaded;
   reduction_ = engine_.groups.shard->reduce_scatter(
       buffer_->data(), offloaded ? offloaded->as<float>() : shard_->as<float>(),
@@ -144,7 +159,9 @@ void FlatGradient::reduce_to_shard() {
   engine_.groups.shard->progress();
 }
 
-/// Puts the whole gradient of this rank where the peers read it.
+/// Puts this rank's whole gradient into `buffer_`, which peers read: scaled by the part of the mean
+/// that precedes the sum, and in the reduced dtype. Does nothing if the program wrote it there.
+/// from: [padded_numel] of `dtype`.
 void FlatGradient::contribute(std::byte* from, DType dtype) {
   device::Device& device = *engine_.device;
   const auto numel = static_cast<std::size_t>(layout_.padded_numel);
@@ -172,6 +189,8 @@ void FlatGradient::contribute(std::byte* from, DType dtype) {
   }
 }
 
+/// Runs when the reduction has ended: replicas are summed on the GPU, in every micro-step, because
+/// the sum over micro-steps is in host memory.
 void FlatGradient::offload(const device::MemoryPtr& reduced, bool accumulate) {
   if (engine_.groups.replicate) {
     all_reduce_replicas(reduced->as<float>())->wait_released();
@@ -179,7 +198,8 @@ void FlatGradient::offload(const device::MemoryPtr& reduced, bool accumulate) {
   engine_.gradient_offload->bring(reduced, host_->as<float>(), layout_.shard_numel, accumulate);
 }
 
-/// Gradients that are kept whole are accumulated in float32 over the micro-steps.
+/// Adds the micro-step's gradient to the float32 sum over micro-steps: `buffer_` if gradients are
+/// kept whole, `unreduced_` under no_sync. The first micro-step overwrites the sum.
 void FlatGradient::add_to_sum() {
   const auto numel = static_cast<std::size_t>(layout_.padded_numel);
   open();
@@ -197,8 +217,9 @@ void FlatGradient::add_to_sum() {
   target_ = nullptr;
 }
 
+/// Reduces a whole gradient in place, once per step.
 void FlatGradient::reduce_whole() {
-  if (!sum_begun_) {
+  if (!sum_begun_) {  // the program wrote into the buffer itself, or nothing
     open();
     zero_unwritten();
   }
@@ -228,7 +249,8 @@ void FlatGradient::reduce_whole() {
   }
 }
 
-/// Nobody else's gradients are in it, so that the share of the other ranks in the scale goes.
+/// Turns the sum over this rank's micro-steps into their mean. The factors of the mean also divide
+/// by the number of ranks, whose gradients are not in this sum; the multiplication undoes that.
 void FlatGradient::average_own() {
   float* const full = buffer_->as<float>();
   const auto ranks = static_cast<float>(engine_.groups.world->size());
@@ -239,6 +261,9 @@ void FlatGradient::average_own() {
 }
 
 void FlatGradient::flush() {
+  // Left over are unfinished micro-steps, sums of no_sync, and units that the step did not use. The
+  // last send zeros, because their peers issue the reduction as well. All ranks open the same
+  // scopes, so the condition has the same value on all of them.
   if (kept_whole_ ? !accumulated_ : is_open() || waits_ || !accumulated_) {
     end(true);
   }
@@ -295,9 +320,11 @@ std::int64_t FlatGradient::held_nbytes() const {
   return whole + static_cast<std::int64_t>((kept_whole_ ? buffer_ : shard_)->nbytes());
 }
 
-// --- whose gradient was not finite ---
+// --- the rank with a non-finite gradient ---
 
-/// Before it is reduced, after which nobody can tell.
+/// Adds up the squares of this rank's gradient at the end of a micro-step, before the reduction:
+/// the reduced gradient no longer shows which rank it came from. The sum stays on the device and is
+/// read only if the global norm is not finite.
 void FlatGradient::watch() {
   if (!engine_.watches_gradients()) {
     return;

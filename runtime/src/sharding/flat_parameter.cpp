@@ -15,13 +15,18 @@ FlatLayout layout_of(const Engine& engine, const std::vector<ParameterRecord>& p
   if (traits.ignored) {
     return lay_out(numels, 1);
   }
-  // ZeRO 0 keeps everything, yet is reduced and saved in slices.
+  // NO_SHARD keeps whole parameters, but reduces and saves them in slices, one per rank.
   const auto& slices = engine.on.shard_optimizer ? engine.groups.shard : engine.groups.world;
   return lay_out(numels, slices->size());
 }
 
 }  // namespace
 
+// Two properties decide which copies of the weights exist: the optimizer's dtype may be the
+// gathered dtype, and the optimizer's memory may be the storage's memory. Same dtype and memory:
+// the storage's own part is the master. Another dtype in the same memory: `master_`, and the update
+// rounds into the storage's own part. Another memory: `master_` and, for another dtype, `rounded_`;
+// `publish` copies to the storage's own part.
 FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
                              std::vector<ParameterRecord> parameters, FlatTraits traits)
     : engine_(engine),
@@ -53,12 +58,12 @@ FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
 
 // --- weights ---
 
-/// Weights are gathered in another dtype than the optimizer's.
+/// True if weights are gathered in another dtype than the optimizer's.
 bool FlatParameter::is_mixed() const noexcept {
   return stored_ != engine_.precision.gathered;
 }
 
-/// Where dtype and place of what is gathered are the optimizer's, there is one copy of both.
+/// True if gathered weights have the optimizer's dtype and memory, so that one copy serves both.
 bool FlatParameter::master_is_gathered() const noexcept {
   return !is_mixed() && engine_.offload_optimizer() == storage_->own_offloaded();
 }
@@ -67,7 +72,7 @@ void* FlatParameter::master() {
   return master_ ? master_->data() : storage_->own();
 }
 
-/// Where the optimizer puts the weights rounded to the compute dtype, or null where that is theirs.
+/// The memory into which the optimizer rounds the weights; null if the gathered dtype is its own.
 void* FlatParameter::rounded() {
   if (!is_mixed()) {
     return nullptr;
@@ -85,6 +90,7 @@ device::UpdateArrays FlatParameter::update_arrays(std::int64_t step) {
           .weight_dtype = stored_,
           .moment_dtype = engine_.precision.moments,
           .stochastic = engine_.precision.stochastic_rounding,
+          // A function of seed, step and position only: every layout rounds alike.
           .noise_key = stream_of("rounding", noise_seed_ + static_cast<std::uint64_t>(step)),
           .noise_first = static_cast<std::uint32_t>(owned().offset)};
 }
@@ -110,6 +116,8 @@ void FlatParameter::round_master() {
   }
 }
 
+/// Gathers in the optimizer's dtype. With an offloaded optimizer the shard passes through the GPU,
+/// because groups only gather memory of their device.
 std::vector<float> FlatParameter::gather_master() {
   device::Device& device = *engine_.device;
   const std::size_t nbytes = static_cast<std::size_t>(owned().numel) * nbytes_of(stored_);
@@ -162,6 +170,8 @@ const void* FlatParameter::unshard() {
   if (shown_) {
     return view_;
   }
+  // The gather may have been started early. After `hide`, `full_` and `view_` are still there and
+  // only the access is granted again.
   begin_unshard();
   if (full_ == nullptr) {
     const trace::Scope scope(engine_.tracer.get(), "wait", "for the gather of", unit_name_);
@@ -199,7 +209,7 @@ void FlatParameter::hide() {
 }
 
 void FlatParameter::reshard(NextUse next) {
-  storage_->reshard(next);  // may read what it frees
+  storage_->reshard(next);  // before `hide`: a secondary copy is made from the gathered weights
   hide();
   if (widened_) {
     engine_.scratch->release(std::move(widened_));
@@ -216,7 +226,7 @@ void FlatParameter::settle() {
   storage_->settle();
 }
 
-// --- figures ---
+// --- memory report ---
 
 std::int64_t FlatParameter::master_nbytes() const {
   return master_ ? static_cast<std::int64_t>(master_->nbytes()) : storage_->held_nbytes();

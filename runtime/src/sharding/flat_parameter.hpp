@@ -13,7 +13,19 @@
 
 namespace acc::sharding {
 
-/// Parameters of a unit that are stored, gathered and reduced as one array (`plan_flats`).
+/// Parameters of a unit that are stored, gathered and reduced as one array (`plan_flats`; FSDP's
+/// FlatParameter: arXiv 2304.11277, section 3.2.1).
+///
+/// The weights exist in up to four forms:
+/// - master weights: the owned part, in the optimizer's dtype (`stored`) and memory;
+/// - rounded weights: the owned part in the gathered dtype, in the optimizer's memory;
+/// - the storage's own part (WeightStorage::own): what peers gather, in the gathered dtype;
+/// - the full parameter while unsharded, and its widened copy if the view dtype is another.
+/// Forms of the same dtype and memory share one copy. After an update `publish` brings the new
+/// weights from the optimizer's side to the storage.
+///
+/// Unsharding: `begin_unshard` issues the gather, `unshard` waits for it and returns the view,
+/// `reshard` frees it. All of them are collective and come in the same order on all ranks.
 class FlatParameter {
  public:
   FlatParameter(Engine& engine, std::string unit_name, std::vector<ParameterRecord> parameters,
@@ -25,45 +37,50 @@ class FlatParameter {
     return parameters_;
   }
   [[nodiscard]] bool trainable() const noexcept { return gradient_ != nullptr; }
-  /// Whole on every rank, which updates it by its own gradients.
+  /// True for a parameter of an ignored module: whole on every rank, and each rank updates it with
+  /// its own gradients.
   [[nodiscard]] bool ignored() const noexcept { return traits_.ignored; }
 
   // --- weights
-  /// Master weights of `owned()`, in `stored()`, where the optimizer updates; after a change call
-  /// `publish`.
+  /// Master weights of `owned()`: [owned().numel] of `stored()`, memory of the updater. Call
+  /// `publish` after a change.
   [[nodiscard]] void* master();
   [[nodiscard]] DType stored() const noexcept { return stored_; }
   [[nodiscard]] Shard owned() const { return storage_->owned(); }
-  /// What an optimizer's step number `step` (from 1) finds; its moments are for the optimizer to
-  /// fill in. The weights rounded to the compute dtype are among it where that is another.
+  /// Returns the arrays for optimizer step number `step` (from 1); the optimizer adds its moments.
+  /// Contains the rounded weights if the gathered dtype differs from the master's.
   [[nodiscard]] device::UpdateArrays update_arrays(std::int64_t step);
-  /// What is rounded by chance is a function of `seed`, the step and the place of an element.
+  /// Sets the seed of stochastic rounding. The rounding of an element is a function of the seed,
+  /// the step and the element's position, so it does not depend on ranks or devices.
   void seed_noise(std::uint64_t seed) noexcept { noise_seed_ = seed; }
-  /// Rounds what weights are to begin with, in host memory, to the dtype in which the program loads
-  /// them and, where the mode says so, to that in which they are gathered.
+  /// Rounds initial values in place to the dtype in which the program loads its model and, if the
+  /// precision mode requires it (DeepSpeed), to the gathered dtype. values: [numel], host memory.
   void round_initial(float* values, std::size_t numel) const;
+  /// Computes the rounded weights from the master weights.
   void round_master();
-  /// The full master weights, [padded_numel] float32, in host memory on every rank (each its own
-  /// where this is ignored). Collective.
+  /// Returns the full master weights, [padded_numel] float32, in host memory on every rank; for an
+  /// ignored parameter this rank's own. Collective.
   std::vector<float> gather_master();
-  /// Says that master and rounded weights have changed: the next unshard sees them on every rank.
+  /// Declares that master and rounded weights have changed; the next unshard on any rank uses them.
+  /// Collective.
   void publish();
   /// Waits for every collective that still uses this flat parameter's memory.
   void settle();
 
+  /// Starts the gather; does nothing if it has been started since the last `reshard`.
   void begin_unshard();
-  /// The full parameter in the view dtype, [padded_numel].
+  /// Returns the full parameter, [padded_numel] in the view dtype, valid until `reshard`.
   const void* unshard();
-  /// No scope is open: takes the view from the program where accesses are checked. The weights
-  /// stay; `unshard` gives the view back.
+  /// Ends the program's access after its last scope (only with ACC_CHECK). The weights stay
+  /// gathered; `unshard` grants access again.
   void hide();
   void reshard(NextUse next);
 
-  /// Null where this is frozen.
+  /// Null for a frozen parameter.
   [[nodiscard]] FlatGradient* gradient() noexcept { return gradient_.get(); }
   [[nodiscard]] const FlatGradient* gradient() const noexcept { return gradient_.get(); }
 
-  // --- figures
+  // --- memory report
   [[nodiscard]] std::int64_t master_nbytes() const;
   [[nodiscard]] std::int64_t gathered_nbytes() const;
 
@@ -81,12 +98,12 @@ class FlatParameter {
   DType stored_;
   std::uint64_t noise_seed_ = 0;
   std::unique_ptr<WeightStorage> storage_;
-  device::MemoryPtr master_;   ///< null where what is gathered is the master
-  device::MemoryPtr rounded_;  ///< null where the optimizer reaches the gathered weights
-  bool unsharded_ = false;
-  const std::byte* full_ = nullptr;  ///< as gathered; null while sharded
-  const void* view_ = nullptr;       ///< as the program sees it: `full_` or `widened_`
-  bool shown_ = false;
+  device::MemoryPtr master_;   ///< null if the storage's own part is the master
+  device::MemoryPtr rounded_;  ///< null if the optimizer writes the storage's own part directly
+  bool unsharded_ = false;     ///< the gather has been started
+  const std::byte* full_ = nullptr;  ///< gathered dtype; null until the gather is waited for
+  const void* view_ = nullptr;       ///< memory that the program sees: `full_` or `widened_`
+  bool shown_ = false;               ///< the program has access to `view_`
   ViewGuard::Contents contents_;
   device::MemoryPtr widened_;
   std::unique_ptr<FlatGradient> gradient_;

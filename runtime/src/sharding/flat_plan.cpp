@@ -11,6 +11,7 @@ namespace {
 
 using Parameters = std::vector<ParameterRecord>;
 
+/// One flat parameter for each combination of traits that occurs, trained ones first.
 std::vector<FlatPlan> by_treatment(const Parameters& parameters) {
   std::vector<FlatPlan> plans;
   constexpr std::array kTreatments = {
@@ -35,8 +36,9 @@ std::vector<FlatPlan> by_treatment(const Parameters& parameters) {
   return plans;
 }
 
-/// Parameters of one rank's partition would follow each other in the order of the backward; so
-/// every rank has some from all of it (DeepSpeed's round robin).
+/// Orders parameters round robin (DeepSpeed's round_robin_gradients). In declaration order, a
+/// rank's partition would consist of parameters that are neighbours in the backward; interleaved,
+/// every rank owns parameters from all parts of the model.
 void interleave(FlatPlan& plan, std::size_t shards) {
   std::vector<std::size_t> order;
   for (std::size_t first = 0; first < shards; ++first) {
@@ -47,7 +49,7 @@ void interleave(FlatPlan& plan, std::size_t shards) {
   plan.members = std::move(order);
 }
 
-/// Most elements of one flat parameter; 0: no bound.
+/// Largest number of elements of one flat parameter; 0: no limit.
 std::int64_t bucket_of(const plugins::ShardingSettings& settings) {
   const plugins::StrategySwitches on = plugins::switches(settings.strategy);
   const bool gathers_after_step = on.shard_optimizer && !on.shard_parameters;
@@ -56,6 +58,8 @@ std::int64_t bucket_of(const plugins::ShardingSettings& settings) {
   return reduced > 0 && gathered > 0 ? std::min(reduced, gathered) : std::max(reduced, gathered);
 }
 
+/// Fills flat parameters in order up to `bucket` elements. Parameters are never split, so a larger
+/// one is alone in its flat parameter.
 std::vector<FlatPlan> cut(const FlatPlan& plan, const Parameters& parameters, std::int64_t bucket) {
   std::vector<FlatPlan> parts;
   std::int64_t numel = 0;
@@ -77,6 +81,7 @@ std::vector<FlatPlan> plan_flats(const Parameters& parameters,
   const bool round_robin =
       settings.round_robin_gradients && (settings.strategy == plugins::Strategy::shard_optimizer ||
                                          settings.strategy == plugins::Strategy::shard_grad_op);
+  // A bucket of one element puts each parameter into its own flat parameter.
   const std::int64_t bucket = settings.contiguous_gradients ? bucket_of(settings) : 1;
   std::vector<FlatPlan> plans;
   for (FlatPlan& plan : by_treatment(parameters)) {

@@ -10,11 +10,11 @@
 
 namespace acc::sharding {
 
-/// How a flat parameter is treated.
+/// Properties that all parameters of a flat parameter share.
 struct FlatTraits {
   bool trainable = true;
-  bool persistent = false;  ///< stays gathered from one step to the next
-  bool ignored = false;     ///< whole on every rank; its gradients are this rank's own
+  bool persistent = false;  ///< not freed; gathered once after each step
+  bool ignored = false;     ///< whole on every rank; gradients are not reduced over ranks
 
   bool operator==(const FlatTraits&) const = default;
 };
@@ -29,7 +29,7 @@ struct ParameterRecord {
   bool trainable = true;
   bool weight_decay = true;
   bool ignored = false;     ///< in a module that fsdp_ignored_modules names
-  bool persistent = false;  ///< stays gathered from one step to the next
+  bool persistent = false;  ///< not freed; gathered once after each step
 
   [[nodiscard]] FlatTraits traits() const noexcept { return {trainable, persistent, ignored}; }
 };
@@ -37,17 +37,18 @@ struct ParameterRecord {
 /// One flat parameter of a unit.
 struct FlatPlan {
   FlatTraits traits;
-  std::vector<std::size_t> members;  ///< places in the unit's list, in the flat parameter's order
+  std::vector<std::size_t> members;  ///< indices into the unit's parameters, in memory order
 };
 
-/// Cuts a unit's parameters into flat parameters, by these rules in this order:
-/// - what is trained lies apart from what is frozen, so that a gradient shard is always where its
-///   weight is, and what is ignored apart from both;
-/// - round_robin_gradients, with ZeRO 1 and 2: of what is trained t_0, t_N, t_2N, …, t_1, t_(N+1),
-/// …, N being `shards`;
-/// - contiguous_gradients off: each trained parameter by itself;
-/// - reduce_bucket_size, and allgather_bucket_size where weights are gathered after the step: of
-///   what is trained no more elements in one flat parameter, a larger parameter alone.
+/// Divides a unit's parameters into flat parameters, with these rules in this order:
+/// - trained, frozen, persistent and ignored parameters are separated, so that a gradient shard has
+///   the same offsets as its weight shard;
+/// - round_robin_gradients with ZeRO 1 and 2: trained parameters are ordered t_0, t_N, t_2N, …,
+///   t_1, t_(N+1), …, where N is `shards`;
+/// - contiguous_gradients false: each trained parameter is a flat parameter;
+/// - reduce_bucket_size (and allgather_bucket_size if weights are gathered after the step) is the
+///   largest number of elements of a trained flat parameter; a larger parameter is alone in one.
+/// The plan is a pure function of the declaration, so all ranks get the same one.
 std::vector<FlatPlan> plan_flats(const std::vector<ParameterRecord>& parameters,
                                  const plugins::ShardingSettings& settings, int shards);
 

@@ -29,16 +29,21 @@ void GradientOffload::bring(device::MemoryPtr reduced, float* host, std::int64_t
       staging = device.allocate_host(nbytes, "offloaded gradients");
     }
   }
+  // Work issued to the compute stream from now on follows the reduction; so must the copy.
   device.wait(*copies_, *device.record(device.compute()));
   device.copy(accumulate ? staging->as<float>() : host, reduced->data(), nbytes, *copies_);
   auto copied = device.record(*copies_);
   flights_.push_back({std::move(reduced), std::move(staging), host, numel, std::move(copied)});
 }
 
+/// Ends the oldest transfer. A plain copy needs no host wait here, only `drain` waits for it. A
+/// copy that is added does: the CPU updater reads the staging memory. Transfers retire in issue
+/// order, so the sum over micro-steps runs in their order.
 void GradientOffload::retire_oldest() {
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
-  engine_.device->wait(engine_.device->compute(), *flight.copied);  // before its memory is reused
+  // Scratch memory is reused in the order of the compute stream.
+  engine_.device->wait(engine_.device->compute(), *flight.copied);
   engine_.scratch->release(std::move(flight.reduced));
   if (flight.staging) {
     flight.copied->synchronize();

@@ -7,26 +7,28 @@
 
 namespace acc::sharding {
 
-/// Brings reduced shards from a GPU to the host, where an offloaded optimizer wants them, beside
-/// what the GPU computes. At most `kInFlight` shards wait on the GPU.
+/// Copies reduced gradient shards from the GPU to host memory for an offloaded optimizer, on a
+/// separate stream, so that the copies overlap with computation. At most `kInFlight` shards are in
+/// GPU memory at once; `acquire` waits for the oldest copy before there are more.
 class GradientOffload {
  public:
   explicit GradientOffload(Engine& engine);
-  /// Device memory for a shard's reduced gradient, float32.
+  /// Returns GPU memory for a shard's reduced gradient: [numel] float32.
   device::MemoryPtr acquire(std::int64_t numel);
-  /// Copies `reduced` to `host`, or adds it. What computes it was issued to the compute stream.
+  /// Copies `reduced` to `host`, or adds it to `host` if `accumulate`. host: [numel]. The work that
+  /// computes `reduced` must have been issued to the compute stream.
   void bring(device::MemoryPtr reduced, float* host, std::int64_t numel, bool accumulate);
-  /// Returns when all has been brought.
+  /// Blocks until all copies and additions are done.
   void drain();
 
  private:
   static constexpr std::size_t kInFlight = 2;
   struct Flight {
     device::MemoryPtr reduced;
-    device::MemoryPtr staging;  ///< host memory, where it is to be added; else null
+    device::MemoryPtr staging;  ///< host memory for a copy that is added; null: a plain copy
     float* host;
     std::int64_t numel;
-    device::EventPtr copied;
+    device::EventPtr copied;  ///< end of the copy from the GPU
   };
   void retire_oldest();
 

@@ -14,6 +14,7 @@
 namespace acc::sharding {
 namespace {
 
+/// {first, first + 1, …}, `count` ranks.
 std::vector<int> consecutive(int first, int count) {
   std::vector<int> ranks(static_cast<std::size_t>(count));
   std::iota(ranks.begin(), ranks.end(), first);
@@ -27,8 +28,9 @@ void check_divides(int size, int ranks, const char* what, const char* of = "") {
   }
 }
 
-/// Consecutive ranks of the shard group: hpZ's over all ranks, a reshard size also within the shard
-/// groups of a hybrid. A copy over the whole shard group would be the shards again.
+/// The ranks that share a secondary copy: consecutive ranks of the shard group, so usually those of
+/// one machine. hpZ does not apply to hybrid strategies, which already gather within a machine; a
+/// reshard size does. A size equal to the shard group needs no copy, because the shards are one.
 std::vector<int> plan_secondary(const plugins::ShardingSettings& sharding,
                                 const std::vector<int>& shard, int rank) {
   const auto on = plugins::switches(sharding.strategy);
@@ -40,7 +42,7 @@ std::vector<int> plan_secondary(const plugins::ShardingSettings& sharding,
   if (hpz > 1 && reshard > 1) {
     throw Error(Errc::config,
                 fmt::format("zero_hpz_partition_size is {} and fsdp_reshard_after_forward {}: both "
-                            "say over which ranks the backward gathers",
+                            "set the ranks over which the backward gathers; set only one of them",
                             hpz, reshard));
   }
   const int size = hpz > 1 ? hpz : reshard;
@@ -66,8 +68,8 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
   if (on.replicate) {
     if (sharding.shard_size == 0 && !identity.local_world_sizes.empty()) {
       throw Error(Errc::config,
-                  "the hybrid strategy shards within a machine, and the machines have differently "
-                  "many ranks; name the shard size (parallelism_config_dp_shard_size)");
+                  "the hybrid strategy shards within a machine, but the machines have different "
+                  "numbers of ranks; set the shard size (parallelism_config_dp_shard_size)");
     }
     shard_size = sharding.shard_size > 0 ? sharding.shard_size : identity.local_world_size;
     check_divides(shard_size, world, "the shard size of the hybrid strategy");
@@ -82,6 +84,8 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
   return plan;
 }
 
+/// Several names may stand for one group (FULL_SHARD: world and shard). It is wrapped once, with
+/// the first of its names, so that a collective is recorded or traced once.
 void Groups::replace(const Wrap& wrap) {
   struct Named {
     std::shared_ptr<collectives::ProcessGroup>* group;
@@ -129,6 +133,8 @@ std::vector<double> all_gather(const Groups& groups, device::Device& device,
   return all;
 }
 
+// All ranks make the groups in this order; making a group is collective over its members. A group
+// of all ranks is the world group itself, so that FULL_SHARD has one communicator.
 Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
                    const device::Opened& place) {
   const collectives::GroupFactory factory(settings, store, place.device, place.backend);

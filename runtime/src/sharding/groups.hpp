@@ -21,51 +21,52 @@ class Store;
 
 namespace acc::sharding {
 
-/// Which ranks this rank shards with and which hold the same shard, as a pure function of the
-/// settings. shard_size * replicate_size = world_size; shard groups are consecutive ranks, a
-/// replicate group the ranks with equal rank mod shard_size (FSDP's row-major (replica, shard)
-/// mesh).
+/// The groups that this rank belongs to, as lists of global ranks; a pure function of the settings.
+/// shard_size * replicate_size = world_size. A shard group consists of consecutive ranks; a
+/// replicate group consists of the ranks with equal rank mod shard_size (FSDP's row-major (replica,
+/// shard) mesh; hybrid sharding: arXiv 2304.11277, section 3.2.2).
 struct GroupPlan {
   std::vector<int> world;
-  std::vector<int> shard;
-  std::vector<int> replicate;
-  std::vector<int> secondary;  ///< ranks that share a secondary weight copy; empty: none
+  std::vector<int> shard;      ///< ranks that together hold one copy of the parameters
+  std::vector<int> replicate;  ///< ranks that hold the same shard
+  std::vector<int> secondary;  ///< ranks that share a secondary copy of the weights; empty: none
 
   [[nodiscard]] int shard_size() const { return static_cast<int>(shard.size()); }
   [[nodiscard]] int replicate_size() const { return static_cast<int>(replicate.size()); }
 };
 
-/// Throws Error(config) when a size does not divide.
+/// Throws Error(config) if a group size does not divide the number of ranks.
 GroupPlan plan_groups(const plugins::RuntimeSettings& settings);
 
-/// The process groups of one rank. `shard` may be the same object as `world`.
+/// The process groups of one rank. Groups of the same ranks are the same object.
 struct Groups {
   GroupPlan plan;
-  collectives::DeviceRoute route;  ///< on several GPUs: who moves their memory
+  collectives::DeviceRoute route;  ///< with GPUs: how their memory is sent (NCCL or via the host)
   std::shared_ptr<collectives::ProcessGroup> world;
   std::shared_ptr<collectives::ProcessGroup> shard;
   std::shared_ptr<collectives::ProcessGroup> replicate;  ///< null when replicate_size is 1
-  /// hpZ's, or that of reshard_after_forward as a size; null: none
+  /// Group of hpZ, or of reshard_after_forward as a size; null: none
   std::shared_ptr<collectives::ProcessGroup> secondary;
-  /// What is told of every collective, and of the unit it is for; null where nobody records.
+  /// Flight recorder: receives every collective and the unit that it is for. Null: no recording.
   std::shared_ptr<flight::Recorder> recorder;
 
   using Wrap = std::function<std::shared_ptr<collectives::ProcessGroup>(
       std::shared_ptr<collectives::ProcessGroup>, const char* name, const std::vector<int>& ranks)>;
-  /// Puts `wrap(group, name, ranks)` in the place of each group, once a group.
+  /// Replaces each distinct group by `wrap(group, name, ranks)`.
   void replace(const Wrap& wrap);
-  /// From now on `to` is told.
+  /// Records all later collectives with `to`.
   void record(std::shared_ptr<flight::Recorder> to);
-  /// Ends all groups, so that every rank that meets this one hears `reason`, the first cause.
+  /// Aborts all groups, so that every rank that shares a group with this one fails with `reason`.
   void abort(const std::string& reason) const noexcept;
 };
 
-/// Figures of all ranks, [world size * values.size()], rank-major, on every rank. Goes through
-/// memory of `device`. values: [the same count on all ranks]. Collective.
+/// Returns the values of all ranks, [world size * values.size()] in rank order, on every rank.
+/// values: the same number on all ranks. The values pass through memory of `device`. Collective.
 std::vector<double> all_gather(const Groups& groups, device::Device& device,
                                std::span<const double> values);
 
-/// Collective over the job's ranks. `store` outlives the groups; null for one rank.
+/// Makes the groups of `plan_groups`. Collective over the job's ranks. store: outlives the groups;
+/// null for one rank.
 Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
                    const device::Opened& place);
 

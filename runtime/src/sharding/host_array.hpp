@@ -7,15 +7,15 @@
 
 namespace acc::sharding {
 
-/// Values of a device as the host sees them, in float32: themselves where they are that and lie in
-/// host memory (the CPU's), else a copy: taken on construction, or zeros for who writes all but the
-/// gaps between parameters, which are zero anyway.
+/// A float32 view in host memory of an array of a device. float32 values of the CPU are used
+/// directly; other values are copied, and `write_back` copies them to the device.
 class HostArray {
  public:
+  /// Initial content of a copy: the values, or zeros for a caller that writes all elements except
+  /// the gaps between parameters, which are zero anyway.
   enum class Copy { of_values, of_zeros };
 
-  /// values: [numel] of `dtype` (float32, bfloat16 or float16), memory of `device`, alive as long
-  /// as this.
+  /// values: [numel] of `dtype` (float32, bfloat16 or float16), memory of `device`; outlives this.
   HostArray(device::Device& device, void* values, DType dtype, std::int64_t numel, Copy copy)
       : device_(&device),
         values_(values),
@@ -33,7 +33,7 @@ class HostArray {
   [[nodiscard]] float* data() noexcept {
     return itself_ ? static_cast<float*>(values_) : copy_.data();
   }
-  /// Brings changes to the device, rounded to nearest even.
+  /// Writes changes to the device, rounded to nearest even.
   void write_back() {
     if (itself_) {
       return;
@@ -68,7 +68,7 @@ class HostArray {
   device::Device* device_;
   void* values_;
   DType dtype_;
-  bool itself_;
+  bool itself_;  ///< `values_` are used directly, without a copy
   std::vector<float> copy_;
 };
 

@@ -12,10 +12,11 @@
 namespace acc::sharding {
 namespace {
 
-/// Elements sent at once: 4 MiB.
+/// Elements per broadcast: 4 MiB. Bounds the memory of rank 0 for whole parameters.
 constexpr std::int64_t kChunk = 1 << 20;
 
-/// `source` for one parameter, asked once for all of it.
+/// Wraps `source` for one parameter: calls it once for the whole parameter and answers later ranges
+/// from that copy. For sources that must not be called for a part (zero3_init false).
 ValueSource in_one_piece(const ValueSource& source, std::int64_t numel) {
   return [&source, numel, values = std::vector<float>{}](std::size_t index, std::int64_t offset,
                                                          std::span<float> out) mutable {
@@ -27,7 +28,8 @@ ValueSource in_one_piece(const ValueSource& source, std::int64_t numel) {
   };
 }
 
-/// The part of a flat parameter that this rank keeps, as its values come in.
+/// The part of a flat parameter that this rank owns, while it is filled in host memory. `finish`
+/// rounds the values and writes them to the master weights.
 class OwnPart {
  public:
   OwnPart(Engine& engine, FlatParameter& flat)
@@ -36,6 +38,7 @@ class OwnPart {
         values_(*engine.updater, flat.master(), flat.stored(), flat.owned().numel,
                 HostArray::Copy::of_zeros) {}
 
+  /// Calls `source` for this rank's part of the parameter only.
   void fill_alone(std::size_t index, const ValueSource& source) {
     const Overlap part = overlap(flat_.layout(), index, flat_.owned());
     if (part.numel > 0) {
@@ -44,13 +47,15 @@ class OwnPart {
     }
   }
 
-  /// The whole parameter is made on every rank, also where none of it is kept.
+  /// Computes the whole parameter on every rank, even if the rank owns no element of it
+  /// (zero3_init false).
   void fill_from_whole(std::size_t index, const ValueSource& source) {
     const ValueSource whole = in_one_piece(source, flat_.layout().numels[index]);
     whole(index, 0, {});
     fill_alone(index, whole);
   }
 
+  /// Rank 0 calls `source` and broadcasts, chunk by chunk; collective over the world.
   void fill_from_rank_zero(std::size_t index, const ValueSource& source) {
     device::Device& device = *engine_.device;
     const std::int64_t numel = flat_.layout().numels[index];
@@ -75,6 +80,8 @@ class OwnPart {
   }
 
  private:
+  /// Rank 0: fills a chunk. On failure the groups are aborted first: the peers already wait in the
+  /// broadcast and would otherwise hang until the timeout.
   void ask(std::size_t index, std::int64_t begin, std::int64_t length, float* to,
            const ValueSource& source) {
     HostArray made(*engine_.device, to, DType::float32, length, HostArray::Copy::of_zeros);
@@ -88,6 +95,7 @@ class OwnPart {
     made.write_back();
   }
 
+  /// Copies the elements of a received chunk that this rank owns.
   void keep(std::size_t index, std::int64_t begin, std::int64_t length, const float* from) {
     const Overlap part = overlap(flat_.layout(), index, flat_.owned());
     const std::int64_t first = std::max(begin, part.in_parameter);
@@ -133,6 +141,8 @@ void initialize(Engine& engine, FlatParameter& flat, std::uint64_t seed) {
   flat.seed_noise(stream_of(parameters.front().name, seed));
   OwnPart own(engine, flat);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
+    // The branch must be the same on all ranks, since only one of them is collective. It depends on
+    // the settings and on how the program declared the initialiser.
     const bool differs = !parameters[i].initializer.same_everywhere();
     if (differs && settings.sync_module_states && !flat.ignored()) {
       own.fill_from_rank_zero(
@@ -147,7 +157,7 @@ void initialize(Engine& engine, FlatParameter& flat, std::uint64_t seed) {
 }
 
 std::uint64_t stream_of(std::string_view name, std::uint64_t seed) noexcept {
-  std::uint64_t hash = 1469598103934665603ULL ^ seed;  // FNV-1a, 64 bit
+  std::uint64_t hash = 1469598103934665603ULL ^ seed;  // FNV-1a, 64 bits, seeded
   for (const char c : name) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
   }

@@ -7,26 +7,27 @@
 #include <span>
 #include <string_view>
 
-/// How the elements that a rank keeps get their values, from initialisers or files. All functions
-/// are collective.
+/// Initial values of master weights, from initialisers or files. All functions are collective, and
+/// set only the part of a flat parameter that this rank owns.
 namespace acc::sharding {
 
-/// Gives elements [offset, offset + out.size()) of parameter number `index` of a flat parameter.
+/// Returns elements [offset, offset + out.size()) of parameter number `index` of a flat parameter.
 using ValueSource =
     std::function<void(std::size_t index, std::int64_t offset, std::span<float> out)>;
 
-/// Sets master weights from `source`: each rank asks its own for just what it keeps.
+/// Sets master weights from `source`. Each rank calls its source for the elements that it owns.
 void fill_by_each_rank(Engine& engine, FlatParameter& flat, const ValueSource& source);
-/// Only rank 0 asks its `source`; the others receive what it gives, a few megabytes at a time, and
-/// keep their part. A failure of rank 0's source ends the groups with its reason.
+/// Sets master weights from rank 0's `source`. Rank 0 broadcasts the values 4 MiB at a time and
+/// each rank keeps its part. A failure of the source aborts the groups with its reason.
 void fill_by_rank_zero(Engine& engine, FlatParameter& flat, const ValueSource& source);
 
-/// Sets master weights by the initialisers of the parameters. Each rank makes its own part, with
-/// `zero3_init` off by making the whole parameter first; initialisers whose values may differ
-/// between ranks run on rank 0 alone where sync_module_states holds, but for ignored parameters.
+/// Sets master weights with the parameters' initialisers. A pure initialiser runs on each rank for
+/// the elements that the rank owns; with `zero3_init` false it computes the whole parameter first.
+/// An initialiser whose values may differ between ranks runs on rank 0 only if sync_module_states
+/// is true, except for ignored parameters.
 void initialize(Engine& engine, FlatParameter& flat, std::uint64_t seed);
 
-/// Which random numbers are those of the parameter or buffer of that full name.
+/// Returns the stream of random numbers of the parameter or buffer with that full name.
 std::uint64_t stream_of(std::string_view name, std::uint64_t seed) noexcept;
 
 }  // namespace acc::sharding

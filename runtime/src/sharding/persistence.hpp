@@ -6,15 +6,17 @@
 
 namespace acc::sharding {
 
-/// Which parameters stay gathered from one step to the next, asked for one after the other in the
-/// order of the model: those with fewer elements than the threshold, as long as together they have
-/// no more than the model's (DeepSpeed stage 3).
+/// Selects the parameters that stay gathered (DeepSpeed stage 3:
+/// stage3_param_persistence_threshold, stage3_model_persistence_threshold). `admits` is called once
+/// per parameter, in the model's order.
 class PersistenceBudget {
  public:
   explicit PersistenceBudget(const plugins::ShardingSettings& settings)
       : threshold_(settings.param_persistence_threshold),
         left_(settings.model_persistence_threshold) {}
 
+  /// True if a parameter of `numel` elements stays gathered: it has fewer elements than the first
+  /// threshold, and all admitted parameters together have no more than the second.
   bool admits(std::int64_t numel) {
     const bool stays = numel < threshold_ && numel <= left_;
     left_ -= stays ? numel : 0;

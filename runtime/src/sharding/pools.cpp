@@ -6,7 +6,9 @@
 namespace acc::sharding {
 namespace {
 
-/// Takes the smallest free buffer that is large enough, of several the one that is free longest.
+/// Takes the smallest free buffer that is large enough; of several, the one that has been free the
+/// longest. The choice depends only on the order of acquire and release, so all ranks make the same
+/// one. Returns null if none is large enough.
 template <typename Pointer>
 Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
   const auto rank = [&](const auto& each) {
@@ -24,6 +26,7 @@ Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
 }  // namespace
 
 void GatherLimiter::before_gather() {
+  // On the CPU the events are complete when they are recorded, so this never blocks.
   while (freed_.size() >= kMostFreed) {
     const trace::Scope scope(tracer_, "wait", "for", "a freed buffer");
     freed_.front()->synchronize();
@@ -44,6 +47,9 @@ collectives::BufferPtr GatherPool::acquire(std::size_t nbytes) {
   return made;
 }
 
+/// The buffer is free for the next gather at once, although queued work may still read it: the
+/// group orders a gather after the compute stream. Only the limiter needs to know when that work is
+/// done.
 void GatherPool::release(const collectives::BufferPtr& buffer) {
   group_.release_gathered(buffer);
   free_.push_back(buffer);
@@ -68,7 +74,7 @@ collectives::WorkPtr GatherWindow::start(std::int64_t numel,
 }
 
 collectives::BufferPtr GradientPool::acquire(std::size_t nbytes) {
-  group_.progress();
+  group_.progress();  // the backward calls this regularly, which drives CPU back ends
   while (flights_.size() >= kInFlight) {
     retire_oldest();
   }

@@ -11,28 +11,29 @@
 
 namespace acc::sharding {
 
-/// FSDP's limit_all_gathers: how far the program may run ahead of its device. A gather waits, on
-/// the host, until the device has let go of all but one of the buffers that were freed. On the CPU
-/// a buffer that is freed is free, so nothing ever waits there.
+/// FSDP's limit_all_gathers (rate limiter: arXiv 2304.11277, section 3.4.2). Without it the host
+/// could issue gathers far ahead of a GPU, each into a new buffer, because the freed buffers are
+/// still in use by queued work. Before a gather the host waits until the device has released all
+/// but one of the freed buffers. On the CPU a freed buffer is not in use, so nothing ever waits.
 class GatherLimiter {
  public:
   explicit GatherLimiter(trace::Tracer* tracer) : tracer_(tracer) {}
-  /// `released`: when the device no longer reads a buffer that was freed.
+  /// Registers a freed buffer. released: event after the last work that reads it.
   void freed(device::EventPtr released) { freed_.push_back(std::move(released)); }
   void before_gather();
 
  private:
-  static constexpr std::size_t kMostFreed = 2;  ///< that the device may still read (FSDP 1)
+  static constexpr std::size_t kMostFreed = 2;  ///< freed buffers still in use, as in FSDP 1
   trace::Tracer* tracer_;
   std::deque<device::EventPtr> freed_;
 };
 
-/// Buffers for gathered weights, reused from unit to unit. All ranks acquire and release in the
-/// same order, so that they agree on which one is meant.
+/// Buffers for gathered weights, reused by one unit after the other. All ranks must acquire and
+/// release in the same order, so that a buffer is the same one on all ranks.
 class GatherPool {
  public:
-  /// usual_nbytes: the size of a buffer for less, so that it serves every unit but the root.
-  /// `limiter` may be null; it outlives this, as `device` and `guard` do.
+  /// usual_nbytes: smallest size of a new buffer; large enough for every unit except the root.
+  /// limiter: may be null. All arguments outlive the pool.
   GatherPool(collectives::ProcessGroup& group, device::Device& device, std::size_t usual_nbytes,
              GatherLimiter* limiter, ViewGuard& guard)
       : group_(group),
@@ -40,9 +41,12 @@ class GatherPool {
         usual_nbytes_(usual_nbytes),
         limiter_(limiter),
         guard_(guard) {}
+  /// Returns a buffer of at least `nbytes`, which may wait (`limiter`) or allocate collectively.
   collectives::BufferPtr acquire(std::size_t nbytes);
+  /// Takes the buffer back. Work issued before may still read it: a later gather comes after that
+  /// work.
   void release(const collectives::BufferPtr& buffer);
-  /// Bytes of all buffers, counting memory shared by a host's ranks once a host.
+  /// Bytes of all buffers; memory that the ranks of a host share counts once per host.
   [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }
 
  private:
@@ -55,12 +59,12 @@ class GatherPool {
   std::int64_t held_nbytes_ = 0;
 };
 
-/// Gathers of what a step has updated, of which at most `max_numel` elements are under way at once
-/// (allgather_bucket_size); a gather that is larger goes alone. 0: no bound.
+/// Limits the gathers of updated weights after a step: at most `max_numel` elements are under way
+/// at once (allgather_bucket_size). A larger gather runs alone. 0: no limit.
 class GatherWindow {
  public:
   explicit GatherWindow(std::int64_t max_numel) : max_numel_(max_numel) {}
-  /// Waits for the oldest until `numel` more fit, then starts `gather`.
+  /// Waits for the oldest gathers until `numel` more elements fit, then starts `gather`.
   collectives::WorkPtr start(std::int64_t numel,
                              const std::function<collectives::WorkPtr()>& gather);
 
@@ -74,15 +78,17 @@ class GatherWindow {
   std::deque<Flight> flights_;
 };
 
-/// Buffers for full gradients on their way to a reduction. A buffer comes back into use when every
-/// peer has read it; at most `kInFlight` are waited for lazily, none without `overlaps`
-/// (overlap_comm).
+/// Buffers for whole gradients until they are reduced. A buffer is acquired when a unit's backward
+/// first asks for a gradient, passed to `in_flight` with its reduction, and free again when every
+/// peer has read it. At most `kInFlight` reductions are under way; `acquire` waits for the oldest.
+/// Without `overlaps` (overlap_comm false) `in_flight` waits for the reduction.
 class GradientPool {
  public:
   GradientPool(collectives::ProcessGroup& group, trace::Tracer* tracer, bool overlaps)
       : group_(group), tracer_(tracer), overlaps_(overlaps) {}
   collectives::BufferPtr acquire(std::size_t nbytes);
-  /// `reduced` is called when what is computed from then on comes after the reduction.
+  /// Hands the buffer over until `reduction` has ended. reduced: called once later work is ordered
+  /// after the reduction; may be empty.
   void in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction,
                  std::function<void()> reduced);
   /// Waits for all reductions.
@@ -105,11 +111,13 @@ class GradientPool {
   std::int64_t held_nbytes_ = 0;
 };
 
-/// Memory of this rank's device alone, reused from unit to unit in the order of the compute stream.
+/// Private memory of this rank's device, reused by one unit after the other. No waiting is needed:
+/// all users issue their work to the compute stream, or order it after that stream.
 class ScratchPool {
  public:
-  /// Both outlive this.
+  /// Both arguments outlive the pool.
   ScratchPool(device::Device& device, ViewGuard& guard) : device_(device), guard_(guard) {}
+  /// Returns memory of at least `nbytes`; its content is undefined.
   device::MemoryPtr acquire(std::size_t nbytes);
   void release(device::MemoryPtr scratch) { free_.push_back(std::move(scratch)); }
   [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }

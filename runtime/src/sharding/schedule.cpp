@@ -20,7 +20,7 @@ ScheduleRules schedule_rules(const plugins::ShardingSettings& settings, bool run
   return {.backward = settings.backward_prefetch,
           .forward = settings.forward_prefetch || runs_ahead,
           .reshard_after_forward = plugins::switches(settings.strategy).reshard_after_forward,
-          // FSDP 2 spares the root unless reshard_after_forward was given, as a size is.
+          // FSDP 2 keeps the root gathered unless reshard_after_forward is set, as by a size.
           .reshard_root = settings.reshard_size > 1,
           .prefetch_bucket = settings.prefetch_bucket_size,
           .max_live = settings.max_live_parameters,
@@ -37,7 +37,7 @@ void Schedule::gathered(int unit) {
   if (!entry.live) {
     live_ += entry.facts.numel;
     entry.live = true;
-    entry.early = true;  // until a scope of it begins
+    entry.early = true;  // until a scope of the unit begins
   }
 }
 
@@ -53,7 +53,7 @@ void Schedule::begin_use(int unit) {
 }
 
 std::vector<int> Schedule::before_forward(int unit) {
-  if (owed_ == 0) {
+  if (owed_ == 0) {  // every forward had its backward: a new micro-step begins
     trace_.end_iteration();
   }
   ++owed_;
@@ -70,6 +70,8 @@ std::vector<int> Schedule::before_forward(int unit) {
 }
 
 void Schedule::after_forward(int unit) {
+  // The order of the backward is not known before it happens; autograd runs it in the reverse order
+  // in which forwards ended. A unit that is used twice counts with its first use.
   if (!holds(backward_, unit)) {
     backward_.insert(backward_.begin(), unit);
   }
@@ -90,6 +92,7 @@ std::vector<int> Schedule::before_recompute(int unit) {
 }
 
 std::vector<int> Schedule::before_backward(int unit) {
+  // A recomputation has already counted as the use that begins this backward.
   if (!std::exchange(at(unit).recomputed, false)) {
     begin_use(unit);
   }
@@ -99,7 +102,7 @@ std::vector<int> Schedule::before_backward(int unit) {
 std::vector<int> Schedule::after_backward(int unit) {
   --owed_;
   --at(unit).owed;
-  at(unit).recomputed = false;  // it may have been within the backward
+  at(unit).recomputed = false;  // the recomputation may have run inside the backward scope
   const bool post =
       rules_.prefetch_bucket == 0 && rules_.backward == BackwardPrefetch::backward_post;
   return post ? next_backward(unit) : std::vector<int>{};
@@ -114,7 +117,8 @@ void Schedule::after_step() {
   }
 }
 
-/// One ahead, so two units are alive at most.
+/// The unit after `unit` in `order`, if it is not gathered and fits into `max_live`. Prefetching
+/// one unit ahead keeps at most two units gathered, besides the root.
 std::vector<int> Schedule::next_of(const Order& order, int unit) const {
   const auto found = std::find(order.begin(), order.end(), unit);
   if (found == order.end() || std::next(found) == order.end()) {
@@ -126,13 +130,17 @@ std::vector<int> Schedule::next_of(const Order& order, int unit) const {
   return entry.live || !fits ? std::vector<int>{} : std::vector<int>{next};
 }
 
-/// The one after a root that ends last has had its backward.
+/// The next unit whose backward is still due. A unit after the root in `backward_` may have had its
+/// backward already, because the root's scope surrounds the others.
 std::vector<int> Schedule::next_backward(int unit) const {
   std::vector<int> next = next_of(backward_, unit);
   const bool is_due = !next.empty() && at(next.front()).owed > 0;
   return is_due ? next : std::vector<int>{};
 }
 
+/// DeepSpeed's prefetch: walks along the rest of the recorded execution order until
+/// `prefetch_bucket` elements are gathered for uses that have not begun. Units that are gathered
+/// early already count; units in use do not.
 std::vector<int> Schedule::next_in_trace() const {
   std::vector<int> next;
   std::vector<bool> seen(units_.size(), false);
@@ -159,6 +167,8 @@ std::vector<int> Schedule::next_in_trace() const {
   return next;
 }
 
+/// True if the recorded execution order uses the unit again before `max_reuse_distance` elements of
+/// other units.
 bool Schedule::is_used_soon(int unit) const {
   std::int64_t distance = 0;
   for (const int next : trace_.ahead()) {

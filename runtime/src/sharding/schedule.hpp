@@ -8,65 +8,71 @@
 
 namespace acc::sharding {
 
-/// What the settings say about gathering early and about freeing. Counts are elements.
+/// Settings about early gathers and freeing. Counts are elements.
 struct ScheduleRules {
   plugins::BackwardPrefetch backward = plugins::BackwardPrefetch::none;
   bool forward = false;               ///< gather the next unit of the forward early
-  bool reshard_after_forward = true;  ///< units are freed between their forward and their backward
-  bool reshard_root = false;          ///< … the root too
-  std::int64_t prefetch_bucket = 0;   ///< gathered ahead; 0: one unit, as the first two say
+  bool reshard_after_forward = true;  ///< free units between their forward and their backward
+  bool reshard_root = false;          ///< free the root as well
+  std::int64_t prefetch_bucket = 0;   ///< elements gathered ahead; 0: one unit (first two fields)
   std::int64_t max_live = plugins::ShardingSettings::kUnbounded;
   std::int64_t max_reuse_distance = 0;
 };
 
-/// `runs_ahead`: the device computes behind the program, so that only a gather that was issued
-/// before the unit in front of it overlaps with that.
+/// runs_ahead: the host runs ahead of the device (a GPU). Forward prefetch is then always on: a
+/// gather overlaps with the computation of a unit only if it is issued before that computation.
 ScheduleRules schedule_rules(const plugins::ShardingSettings& settings, bool runs_ahead);
 
-/// What the schedule knows of a unit.
+/// Properties of a unit that the schedule uses.
 struct ScheduledUnit {
-  std::int64_t numel = 0;  ///< that a gather brings and freeing gives back
+  std::int64_t numel = 0;  ///< elements that a gather adds and freeing removes
   bool is_root = false;
 };
 
-/// Which unit is gathered and freed when. A pure object: what happens in, decisions out; they
-/// depend on the rules, the units and the calls alone, so all ranks decide alike.
+/// Decides which unit is gathered early and which is freed. It has no side effects: the caller
+/// reports the beginning and end of scopes and gathers, and executes the decisions. They depend
+/// only on the rules, the units and the order of calls, so all ranks decide alike without
+/// communication.
 ///
-/// Gathering early, FSDP's way: backward_pre gathers, when a unit's backward begins, the one whose
-/// backward is next (the reverse of the order in which forwards ended), backward_post when it has
-/// ended; `forward` gathers, when a unit's forward begins, the one that followed it in the first
-/// iteration. DeepSpeed's way, with a `prefetch_bucket`: from the second iteration on, when a scope
-/// begins, the units after it in the trace, until so many elements are ahead; units are gathered
-/// whole, so the last may exceed the bucket. Neither lets more than `max_live` elements be
-/// gathered.
+/// Early gathers of FSDP (arXiv 2304.11277, sections 3.3.2 and 3.3.3): backward_pre gathers, when a
+/// unit's backward begins, the unit whose backward is next (the reverse of the order in which
+/// forwards ended); backward_post does so when the backward has ended; `forward` gathers, when a
+/// unit's forward begins, the unit that followed it in the first iteration. Early gathers of
+/// DeepSpeed, with a `prefetch_bucket`: from the second iteration on, when a scope begins, the
+/// units after it in the recorded execution order are gathered until `prefetch_bucket` elements are
+/// ahead. Units are gathered whole, so the last one may exceed the bucket. An early gather never
+/// makes more than `max_live` elements gathered.
 ///
-/// Freeing: a unit is freed after its forward where the rules say so, the root only where they say
-/// so of it, and after its backward. It stays where the trace uses it again before
-/// `max_reuse_distance` other elements. Whatever would stay is freed once more than `max_live`
-/// elements are gathered.
+/// Freeing: a unit is freed after its forward if `reshard_after_forward` (the root only with
+/// `reshard_root`), and after its backward. It is kept if the recorded execution order uses it
+/// again before `max_reuse_distance` other elements. A unit that would be kept is freed if more
+/// than `max_live` elements are gathered.
+///
+/// An iteration is a micro-step: it ends when as many backwards have ended as forwards have begun,
+/// or with an optimizer step.
 class Schedule {
  public:
   explicit Schedule(ScheduleRules rules) : rules_(rules) {}
-  /// The number by which the unit is called from then on: 0, 1, …
+  /// Returns the number of the unit for later calls: 0, 1, …
   int add_unit(ScheduledUnit unit);
 
-  /// The unit is gathered, for a scope that begins or early; it is freed.
+  /// Reports that the gather of a unit was issued, for a scope that begins or early.
   void gathered(int unit);
+  /// Reports that a unit was freed.
   void freed(int unit);
 
-  /// A scope begins, which has gathered its unit, or has ended. Returned: units that are not
-  /// gathered and should be now, in this order.
+  /// Report that a scope begins (its unit is gathered already) or has ended. Return the units that
+  /// should be gathered now, in this order; none of them is gathered yet.
   std::vector<int> before_forward(int unit);
   void after_forward(int unit);
-  /// A forward that is computed again, for the backward of `unit`, which follows.
+  /// A forward that is computed again for the backward of `unit`, which follows.
   std::vector<int> before_recompute(int unit);
   std::vector<int> before_backward(int unit);
   std::vector<int> after_backward(int unit);
-  /// An optimizer step: an iteration is over. Else it is over when as many backwards have ended as
-  /// forwards have begun.
+  /// Reports an optimizer step, which ends the iteration.
   void after_step();
 
-  /// Whether a unit is freed whose scope has ended, where a backward follows / after that.
+  /// True if a unit whose scope has ended is freed; a backward follows the first scope.
   [[nodiscard]] bool frees_after_forward(int unit) const;
   [[nodiscard]] bool frees_after_backward(int unit) const;
 
@@ -75,8 +81,8 @@ class Schedule {
   struct Entry {
     ScheduledUnit facts;
     bool live = false;
-    bool early = false;       ///< gathered for a use that has not begun
-    int owed = 0;             ///< forwards that have begun without their backward
+    bool early = false;       ///< gathered for a scope that has not begun
+    int owed = 0;             ///< forwards that have begun and whose backward has not ended
     bool recomputed = false;  ///< its backward has begun with a recomputation
   };
 
@@ -91,11 +97,11 @@ class Schedule {
 
   ScheduleRules rules_;
   std::vector<Entry> units_;
-  std::int64_t live_ = 0;  ///< elements gathered
-  Order forward_;          ///< units as their forward began, in the first iteration
-  Order backward_;         ///< the other way round, as their forward ended
+  std::int64_t live_ = 0;  ///< elements that are gathered now
+  Order forward_;          ///< units in the order in which their first forwards began
+  Order backward_;         ///< units in the reverse order in which their first forwards ended
   UseTrace trace_;
-  int owed_ = 0;  ///< of all units
+  int owed_ = 0;  ///< sum of `owed` over all units
 };
 
 }  // namespace acc::sharding

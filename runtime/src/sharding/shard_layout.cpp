@@ -11,6 +11,8 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 }  // namespace
 
+// shard_numel is rounded up so that every shard begins at an aligned offset; the padding is at the
+// end of the last shards. A small flat parameter may leave the last ranks with nothing but padding.
 FlatLayout lay_out(std::span<const std::int64_t> numels, int shards) {
   FlatLayout layout;
   layout.numels.assign(numels.begin(), numels.end());

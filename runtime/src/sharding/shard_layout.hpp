@@ -12,29 +12,30 @@ struct Shard {
   std::int64_t numel = 0;
 };
 
-/// Where each parameter lies in its flat parameter. Every parameter starts on a multiple of
-/// `kAlignment` elements and the end is padded so that all shards have one size; gaps stay zero.
+/// Positions of parameters in their flat parameter, in elements. Every parameter starts at a
+/// multiple of `kAlignment`, and the end is padded so that all shards have the same size. Gaps
+/// contain zeros.
 struct FlatLayout {
-  std::vector<std::int64_t> offsets;  ///< of each parameter
-  std::vector<std::int64_t> numels;
-  std::int64_t numel = 0;         ///< sum of the parameters, without gaps
+  std::vector<std::int64_t> offsets;  ///< by parameter
+  std::vector<std::int64_t> numels;   ///< by parameter
+  std::int64_t numel = 0;         ///< sum of `numels`, without gaps
   std::int64_t padded_numel = 0;  ///< shard_numel * number of shards
   std::int64_t shard_numel = 0;
 
   [[nodiscard]] Shard shard(int rank) const { return {shard_numel * rank, shard_numel}; }
 };
 
-/// 64 bytes of float32: a vector register and a cache line.
+/// In elements: 64 bytes of float32, the size of an AVX-512 register and of a cache line.
 inline constexpr std::int64_t kAlignment = 16;
 
+/// shards: number of equal parts of the flat parameter.
 FlatLayout lay_out(std::span<const std::int64_t> numels, int shards);
 
-/// The part of parameter `index` that lies in `shard`: where it begins in the parameter, in the
-/// shard, and how long it is (0: none of it).
+/// The part of a parameter that lies in a shard.
 struct Overlap {
-  std::int64_t in_parameter = 0;
-  std::int64_t in_shard = 0;
-  std::int64_t numel = 0;
+  std::int64_t in_parameter = 0;  ///< offset in the parameter
+  std::int64_t in_shard = 0;      ///< offset in the shard
+  std::int64_t numel = 0;         ///< 0: no element of it
 };
 Overlap overlap(const FlatLayout& layout, std::size_t index, Shard shard);
 

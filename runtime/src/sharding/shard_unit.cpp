@@ -1,3 +1,5 @@
+// The scopes of a sharded unit. Scopes of one unit may nest or repeat (a unit that is used twice):
+// the weights are gathered by the first scope and freed when the last open one has ended.
 #include "sharding/shard_unit.hpp"
 
 #include "acc/base/error.hpp"
@@ -22,6 +24,7 @@ ShardUnit::ShardUnit(Engine& engine, std::string name, bool is_root,
     for (std::size_t k = 0; k < plan.members.size(); ++k) {
       places_[plan.members[k]] = {flats_.back().get(), k};
     }
+    // Persistent and ignored parameters are never freed, so the schedule does not count them.
     const bool is_freed = !plan.traits.persistent && !plan.traits.ignored;
     scheduled.numel += is_freed ? flats_.back()->layout().numel : 0;
   }
@@ -67,8 +70,8 @@ void ShardUnit::check_forward() const {
   if (engine_.no_grad_depth == 0 && micro_steps_ >= micro_steps) {
     throw Error(
         Errc::invalid_argument,
-        fmt::format("unit '{}' begins micro-step {}, but gradient_accumulation_steps is {}: "
-                    "Optimizer::step() comes first",
+        fmt::format("unit '{}' begins micro-step {}, but gradient_accumulation_steps is {}: call "
+                    "Optimizer::step() first",
                     name_, micro_steps_ + 1, micro_steps));
   }
 }
@@ -87,7 +90,7 @@ void ShardUnit::after_forward() {
   if (open_ > 0) {
     return;
   }
-  if (forwards_ <= backwards_) {
+  if (forwards_ <= backwards_) {  // under no_grad: no backward follows
     reshard(NextUse::unknown);
   } else if (engine_.schedule->frees_after_forward(number_)) {
     reshard(NextUse::backward);
@@ -114,7 +117,7 @@ void ShardUnit::after_recompute() {
   leave("recompute");
   --open_;
   if (open_ == 0) {
-    hide();
+    hide();  // the weights stay gathered for the backward
   }
 }
 
@@ -135,7 +138,9 @@ void ShardUnit::after_backward() {
   leave("backward");
 }
 
-/// What is gathered is recorded as the scope's; its trace begins when the weights are there.
+/// The flight record enters the scope before the gather, so that a failed gather is reported with
+/// the unit that it was for. The trace enters after it, so that waiting is not shown as
+/// computation.
 void ShardUnit::open(const char* phase) {
   if (engine_.groups.recorder) {
     engine_.groups.recorder->enter(phase, name_);
@@ -159,13 +164,17 @@ void ShardUnit::trace_end() {
   }
 }
 
+/// The last backward of the micro-step has ended: first the reductions are issued, then the weights
+/// are freed. BACKWARD_POST gathers the next unit after this (ModelState::after_backward), so its
+/// gather comes behind these reductions.
 void ShardUnit::complete_micro_step() {
   forwards_ = 0;
   backwards_ = 0;
   ++micro_steps_;
   const bool last = micro_steps_ >= engine_.settings.sharding.gradient_accumulation_steps;
   for_each_gradient([last](FlatGradient& gradient) { gradient.close(last); });
-  // FSDP's no_sync: what stays gathered from forward to backward stays until the reduction.
+  // As in FSDP, strategies that keep weights from forward to backward keep them under no_sync until
+  // the micro-step that reduces.
   const bool stays = engine_.no_sync_depth > 0 && !engine_.on.reshard_after_forward;
   if (!stays && engine_.schedule->frees_after_backward(number_)) {
     reshard(last ? NextUse::unknown : NextUse::forward);
@@ -182,6 +191,7 @@ const void* ShardUnit::parameter(std::size_t index) {
 FlatGradient::Target ShardUnit::gradient(std::size_t index) {
   const Place& at = places_[index];
   FlatGradient* const gradient = at.flat->gradient();
+  // A frozen parameter has no memory for a gradient; "written" lets callers skip the zero-fill.
   return gradient != nullptr ? gradient->target(at.index) : FlatGradient::Target{nullptr, true};
 }
 

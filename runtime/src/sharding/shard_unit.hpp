@@ -9,51 +9,63 @@
 
 namespace acc::sharding {
 
-/// What is gathered, freed and reduced together, and when: the program's unit, or several of them
-/// that the wrap policy put into one. Counts the open scopes; knows that the micro-step is over
-/// when as many backwards as forwards have ended.
+/// A sharded unit: flat parameters that are gathered, freed and reduced together. It holds the
+/// parameters of one unit of the program, or of several that the wrap policy combines. It counts
+/// open scopes and ends the micro-step when as many backwards as forwards have ended.
+///
+/// Life cycle of a micro-step with reshard_after_forward:
+///
+///     before_forward    gather
+///     after_forward     free
+///     before_backward   gather
+///     after_backward    reduce gradients, free
+///
+/// Weights stay gathered between scopes if the schedule keeps them; `hide` then only ends the
+/// program's access. The methods issue collectives, so all ranks call them in the same order.
 class ShardUnit {
  public:
   ShardUnit(Engine& engine, std::string name, bool is_root,
             const std::vector<ParameterRecord>& parameters);
 
-  /// Where parameter `index`, in the order given to the constructor, lies.
+  /// Position of parameter `index`, in the order given to the constructor.
   struct Place {
     FlatParameter* flat;
     std::size_t index;
   };
   [[nodiscard]] Place place(std::size_t index) const { return places_[index]; }
 
-  /// Throw Error(invalid_argument) where the scope may not begin. Of a scope that opens several
-  /// units all are asked before one is opened.
+  /// Throw Error(invalid_argument) if the scope must not begin. A scope that opens several units
+  /// checks all of them before it opens one, so that a refused scope opens none.
   void check_forward() const;
   void check_backward(const char* scope) const;
   void before_forward();
   void after_forward();
-  /// A forward that is computed again for the backward, which `before_backward` then begins.
+  /// A forward that is computed again for the backward; `before_backward` begins that one.
   void before_recompute();
   void after_recompute();
   void before_backward();
   void after_backward();
-  /// Starts the gather early; the next `before_…` finds it under way.
+  /// Starts the gather early; the next `before_…` only waits for it.
   void prefetch();
 
-  /// In the view dtype, [numel]; only within a scope.
+  /// The parameter and the memory of its gradient: [numel] in the view dtype. Only within a scope.
   const void* parameter(std::size_t index);
   FlatGradient::Target gradient(std::size_t index);
 
-  /// Before a step: reduces what no completed micro-step has reduced.
+  /// Before a step: reduces the gradients that no completed micro-step has reduced, and frees the
+  /// weights.
   void flush();
+  /// After a step: forgets gradients and counts.
   void after_step();
-  /// Before `what` changes the weights: frees what is gathered without an open scope. Throws
-  /// Error(invalid_argument) inside one.
+  /// Frees weights that are gathered without an open scope, before `what` changes them. Throws
+  /// Error(invalid_argument) inside a scope.
   void release(const char* what);
   /// True inside a scope of the program.
   [[nodiscard]] bool is_open() const noexcept { return open_ > 0; }
   [[nodiscard]] int micro_steps_done() const noexcept { return micro_steps_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] bool is_root() const noexcept { return is_root_; }
-  /// By which the schedule knows this unit.
+  /// The unit's number in the schedule.
   [[nodiscard]] int number() const noexcept { return number_; }
   [[nodiscard]] const std::vector<std::unique_ptr<FlatParameter>>& flats() const noexcept {
     return flats_;
@@ -63,12 +75,12 @@ class ShardUnit {
   void begin_unshard();
   void unshard();
   void reshard(NextUse next);
-  /// The last open scope has ended, and the weights stay.
+  /// Ends the program's access after the last open scope; the weights stay gathered.
   void hide();
   void check_closed(const char* what) const;
   void complete_micro_step();
   void for_each_gradient(const std::function<void(FlatGradient&)>& visit);
-  /// A scope of the program begins, and the weights are gathered; flight record and trace are told.
+  /// Begins a scope: gathers the weights and records the scope in flight record and trace.
   void open(const char* phase);
   void leave(const char* phase);
   void trace_end();
@@ -79,10 +91,10 @@ class ShardUnit {
   int number_ = -1;
   std::vector<std::unique_ptr<FlatParameter>> flats_;
   std::vector<Place> places_;
-  int open_ = 0;
-  int forwards_ = 0;
-  int backwards_ = 0;
-  int micro_steps_ = 0;
+  int open_ = 0;         ///< open scopes
+  int forwards_ = 0;     ///< forwards of this micro-step, outside no_grad
+  int backwards_ = 0;    ///< backwards of this micro-step that have ended
+  int micro_steps_ = 0;  ///< micro-steps completed since the last step
   bool unsharded_ = false;
 };
 

@@ -2,6 +2,8 @@
 
 namespace acc::sharding {
 
+// `uses_[0, position_)` is what this iteration has done. While `follows_`, the rest of `uses_` is
+// what the last iteration did next; otherwise the rest is cut off and recorded again.
 void UseTrace::use(int unit) {
   follows_ = follows_ && position_ < uses_.size() && uses_[position_] == unit;
   if (!follows_) {
@@ -15,7 +17,7 @@ void UseTrace::end_iteration() {
   if (position_ == 0) {
     return;
   }
-  uses_.resize(position_);  // it may have been shorter than the recorded one
+  uses_.resize(position_);  // this iteration may have been shorter than the recorded one
   position_ = 0;
   follows_ = true;
 }

@@ -6,20 +6,21 @@
 
 namespace acc::sharding {
 
-/// In which order an iteration uses its units: recorded in the first one, then followed
-/// (DeepSpeed's parameter coordinator). A use that is not the recorded one ends the following for
-/// the rest of the iteration; what it does instead is the new record.
+/// The execution order: the sequence in which an iteration uses its units. It is recorded in the
+/// first iteration and then followed (like DeepSpeed's parameter coordinator). If a use differs
+/// from the recorded one, the record is not followed for the rest of that iteration, which is
+/// recorded instead.
 class UseTrace {
  public:
   void use(int unit);
   void end_iteration();
-  /// The uses that the iteration still has before it; none while it is being recorded.
+  /// Remaining uses of this iteration according to the record; empty while recording.
   [[nodiscard]] std::span<const int> ahead() const noexcept;
 
  private:
   std::vector<int> uses_;
-  std::size_t position_ = 0;  ///< uses of this iteration so far
-  bool follows_ = false;      ///< `uses_` is a whole iteration, and this one has kept to it so far
+  std::size_t position_ = 0;  ///< number of uses in this iteration so far
+  bool follows_ = false;      ///< `uses_` is a whole iteration, and this one agrees with it so far
 };
 
 }  // namespace acc::sharding

@@ -1,3 +1,8 @@
+// A SIGSEGV handler that explains accesses to guarded memory. The handler may interrupt any thread
+// at any instruction, so it only uses async-signal-safe calls: it walks a list of atomics that are
+// never freed, formats the line in a fixed buffer, and writes it with write(2). It then restores
+// the previous action and returns; the same instruction faults again and the process ends as it
+// would have ended without the guard (core dump, other handlers).
 #include "sharding/view_guard.hpp"
 
 #include "acc/base/error.hpp"
@@ -17,10 +22,10 @@
 namespace acc::sharding {
 namespace {
 
-/// As device and group memory is aligned.
+/// Page size on which device and group memory is aligned; mprotect(2) protects whole pages.
 constexpr std::size_t kPage = 4096;
 
-/// A line for the signal handler, which may not allocate.
+/// A line of text for the signal handler, which must not allocate memory.
 class Line {
  public:
   Line& operator<<(std::string_view text) noexcept {
@@ -50,10 +55,10 @@ class Line {
 
 }  // namespace
 
-/// Memory that one guard protects, in a list that the signal handler can walk. Never freed, used
-/// again.
+/// Memory that one guard protects; an entry of the list that the signal handler walks. Entries are
+/// never freed, only reused by another guard.
 struct GuardedRange {
-  std::atomic<std::uintptr_t> begin{0};  ///< 0: free for another guard
+  std::atomic<std::uintptr_t> begin{0};  ///< 0: not in use
   std::atomic<std::size_t> nbytes{0};
   std::atomic<int> protection{PROT_READ | PROT_WRITE};
   std::atomic<const ViewGuard::Contents*> contents{nullptr};
@@ -75,6 +80,8 @@ namespace {
 std::atomic<GuardedRange*> first_range{nullptr};
 struct sigaction previous_action;
 
+/// Returns an unused entry, or a new one at the front of the list, for memory that starts at
+/// `begin`.
 GuardedRange& claim(std::uintptr_t begin) {
   for (GuardedRange* each = first_range; each != nullptr; each = each->next) {
     std::uintptr_t none = 0;
@@ -116,15 +123,15 @@ void print_mistake(const GuardedRange& range, std::uintptr_t address) {
   line.print();
 }
 
-/// Async-signal-safe. Afterwards the signal has the action that it had before.
+/// The signal handler. Async-signal-safe. Afterwards the signal has its previous action.
 void explain(int signal, siginfo_t* info, void* /*context*/) {
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
-  const bool is_access = info->si_code > 0;  // else a process sent the signal
+  const bool is_access = info->si_code > 0;  // otherwise a process sent the signal (kill(2))
   if (const GuardedRange* const range = is_access ? range_of(address) : nullptr) {
     print_mistake(*range, address);
   }
   ::sigaction(signal, &previous_action, nullptr);
-  if (!is_access) {  // no instruction would cause it again
+  if (!is_access) {  // no instruction faults again, so the signal is raised again
     ::raise(signal);
   }
 }

@@ -10,19 +10,20 @@ namespace acc::sharding {
 
 struct GuardedRange;
 
-/// Finds programs that write gathered weights, or use them outside of their scopes: what the
-/// program was shown is read-only in a scope and inaccessible afterwards, in this process alone.
-/// Such an access ends in SIGSEGV, which a line on stderr explains first. Off, each call returns at
-/// once.
+/// Detects programs that write gathered weights, or use them outside of their scopes (ACC_CHECK=1,
+/// --debug). With mprotect(2), memory that was given to the program is read-only inside a scope and
+/// inaccessible afterwards, in this process only. A wrong access ends in SIGSEGV after a line on
+/// stderr that names rank, parameter and unit. If the guard is off, each call returns at once.
 ///
-/// memory: start of host memory of its own pages, [nbytes]; the guard forgets it in `release`.
+/// memory: start of host memory that occupies whole pages, [nbytes]. It stays registered until
+/// `release`.
 class ViewGuard {
  public:
-  /// What lies in guarded memory, for the explanation.
+  /// The content of guarded memory, for the line on stderr.
   struct Contents {
     std::string unit;
     struct Part {
-      std::size_t end;  ///< in elements
+      std::size_t end;  ///< offset of the end, in elements
       std::string name;
     };
     std::vector<Part> parts;
@@ -34,11 +35,11 @@ class ViewGuard {
   ViewGuard& operator=(const ViewGuard&) = delete;
 
   [[nodiscard]] bool on() const noexcept { return on_; }
-  /// The program may read. width: bytes of an element; `contents` lives until `release`.
+  /// Allows the program to read. width: bytes of one element; contents: lives until `release`.
   void show(const void* memory, std::size_t nbytes, std::size_t width, const Contents& contents);
-  /// Nobody may read or write what was shown.
+  /// Forbids every access to memory that was shown; does nothing for other memory.
   void hide(const void* memory);
-  /// The runtime may read and write.
+  /// Allows the runtime to read and write.
   void open(const void* memory);
   /// Makes everything accessible, so that its owners can free it.
   void release() noexcept;
@@ -46,7 +47,7 @@ class ViewGuard {
  private:
   bool on_;
   int rank_;
-  std::map<std::uintptr_t, GuardedRange*> shown_;  ///< by where it begins
+  std::map<std::uintptr_t, GuardedRange*> shown_;  ///< by start address
 };
 
 }  // namespace acc::sharding

@@ -15,6 +15,8 @@ std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLay
   if (!engine.on.shard_optimizer || traits.ignored) {
     return make_replicated(engine, layout);
   }
+  // In memory that the ranks share, a rank writes its slice of the full parameter and the others
+  // see it: keeping the full parameter costs no more memory than the shards.
   const bool shard_is_slice =
       engine.groups.shard->shares_gathered_memory() && !engine.offload_param;
   const bool persistent = traits.persistent && engine.on.shard_parameters;

@@ -8,50 +8,56 @@
 
 namespace acc::sharding {
 
-/// For which use a flat parameter that is freed will be gathered again.
+/// The next use of a flat parameter that is being freed.
 enum class NextUse {
   backward,  ///< the backward of the same micro-step
-  forward,   ///< a micro-step that comes before the optimizer's step
-  unknown,   ///< perhaps none before the optimizer's step
+  forward,   ///< a later micro-step before the optimizer step
+  unknown,   ///< possibly none before the optimizer step
 };
 
-/// What making the full parameter available took.
+/// The work that made the full parameter available, for the traffic report.
 struct Gathering {
-  bool gathers = false;         ///< it was sharded
-  bool copies = false;          ///< and elements were moved
-  bool over_secondary = false;  ///< among the ranks that share a secondary copy
+  bool gathers = false;         ///< the parameter was sharded
+  bool copies = false;          ///< elements were copied
+  bool over_secondary = false;  ///< gathered from a secondary copy, over its ranks
 };
 
-/// The weights of one flat parameter in the compute dtype: this rank's own part, and the full
-/// parameter while it is unsharded. Three placements, one interface:
-/// - replicated: everybody owns all of it, as of what is ignored;
-/// - resident: the full parameter stays in memory, one copy a host where the group shares gathered
-///   memory; a shard is its slice of it. It is gathered after each step or, where it is persistent,
-///   by its first use after a step;
-/// - transient: only the shard stays, in host memory beside a GPU where parameters are offloaded;
-///   the full parameter is gathered into a pooled buffer, from a secondary copy while there is one.
+/// The weights of one flat parameter in the gathered dtype: the part that this rank owns, and the
+/// full parameter while it is unsharded. Three implementations:
+/// - replicated: every rank owns all of it (NO_SHARD, ignored parameters);
+/// - resident: the full parameter stays in memory, with one copy per host if the group shares
+///   gathered memory, and a shard is a slice of it. It is gathered after each step or, if it is
+///   persistent, by its first use after a step;
+/// - transient: only the shard stays in memory (in host memory if parameters are offloaded). The
+///   full parameter is gathered into a pooled buffer, from a secondary copy if there is a valid
+///   one.
+/// All methods except the getters are called in the same order on all ranks.
 class WeightStorage {
  public:
   virtual ~WeightStorage() = default;
 
-  /// The part of the flat parameter that this rank keeps up to date.
+  /// The part of the flat parameter that this rank updates.
   [[nodiscard]] virtual Shard owned() const = 0;
+  /// Memory of that part, [owned().numel]; writable.
   [[nodiscard]] virtual std::byte* own() const = 0;
-  /// Whether `own()` is host memory beside a GPU.
+  /// True if `own()` is host memory next to a GPU.
   [[nodiscard]] virtual bool own_offloaded() const { return false; }
-  /// Starts to make the full parameter available and says what that takes; `finish_unshard` returns
-  /// it, valid until `reshard`. Collective, like `publish`.
+  /// Starts to make the full parameter available. Collective, like `publish`.
   virtual Gathering begin_unshard() = 0;
+  /// Waits for the gather and returns the full parameter, valid until `reshard`.
   virtual const std::byte* finish_unshard() = 0;
+  /// Gives the full parameter up. It must have been begun, but need not have been finished.
   virtual void reshard(NextUse next) = 0;
-  /// Says that `own()` has changed: the next unshard sees it on every rank.
+  /// Declares that `own()` has changed; the next unshard on any rank uses the new values.
   virtual void publish() = 0;
-  /// Waits for what is under way, so that the memory may go.
+  /// Waits for collectives under way, so that the memory may be changed or freed.
   virtual void settle() = 0;
-  /// Bytes that this rank keeps; shared memory counts its part.
+  /// Bytes that this rank holds between uses; of shared memory its fraction.
   [[nodiscard]] virtual std::int64_t held_nbytes() const = 0;
 };
 
+/// Chooses the implementation for the strategy and the traits. Throws Error(config) if parameters
+/// are to be offloaded by a strategy that does not shard them.
 std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLayout& layout,
                                                    const FlatTraits& traits);
 

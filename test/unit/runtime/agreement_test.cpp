@@ -13,7 +13,7 @@
 using namespace acc;
 using acc::plugins::RuntimeSettings;
 
-TEST_CASE("ranks that were not started alike are told which rank has what") {
+TEST_CASE("ranks with different settings all get an error that names the rank and both values") {
   struct Row {
     void (*change)(RuntimeSettings&);
     const char* message;
@@ -50,8 +50,9 @@ TEST_CASE("ranks that were not started alike are told which rank has what") {
                                     }),
                     Error);
     CHECK(said.size() == 3);
-    CHECK(said.count(std::string("the ranks of this job were not started alike: ") + row.message) ==
-          3);
+    const std::string expected =
+        std::string("the ranks of this job have different settings: ") + row.message;
+    CHECK(said.count(expected) == 3);
   }
 }
 
@@ -72,7 +73,7 @@ class ForgedStore : public rendezvous::HashStore {
 
 }  // namespace
 
-TEST_CASE("a number in the store that is none is refused by key and value") {
+TEST_CASE("a store value that is not a number is an error with key and value") {
   for (const std::string number : {"", "x", "-1", "4294967296", "7 ", "7x"}) {
     CAPTURE(number);
     std::string said;
@@ -95,7 +96,8 @@ TEST_CASE("a number in the store that is none is refused by key and value") {
   }
 }
 
-TEST_CASE("deterministic: what libraries would choose is chosen, but for what the user chose") {
+TEST_CASE(
+    "deterministic: sets the libraries' environment variables, except those that the user set") {
   const char* const kVariables[] = {"NCCL_ALGO",          "NCCL_PROTO",
                                     "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS",
                                     "NCCL_NVLS_ENABLE",   "CUBLAS_WORKSPACE_CONFIG"};

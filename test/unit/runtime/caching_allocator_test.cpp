@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// A driver with so much memory, at addresses that are never touched.
+// A driver with a limited amount of memory, at addresses that are never accessed.
 class FakeDriver {
  public:
   explicit FakeDriver(std::size_t capacity) : free_(capacity) {}
@@ -33,7 +33,7 @@ class FakeDriver {
   int allocations = 0;
 
  private:
-  // Neighbours in address, so that blocks of two segments could be taken for neighbours.
+  // Segments with adjacent addresses: the allocator must not merge blocks of two segments.
   std::byte* allocate(std::size_t nbytes) {
     if (nbytes > free_) {
       return nullptr;
@@ -58,7 +58,7 @@ class FakeDriver {
 
 }  // namespace
 
-TEST_CASE("a freed block is given again without asking the driver") {
+TEST_CASE("a freed block is reused without a call to the driver") {
   for (const std::size_t nbytes :
        {std::size_t{0}, std::size_t{1}, std::size_t{700}, kMiB, 5 * kMiB}) {
     CAPTURE(nbytes);
@@ -91,7 +91,7 @@ TEST_CASE("small blocks share a segment and large ones are whole multiples of 2 
   std::ranges::for_each(small, [&](std::byte* data) { allocator.release(data); });
 }
 
-TEST_CASE("the smallest block that fits is split, and what was split is joined again") {
+TEST_CASE("the smallest block that fits is split, and free neighbours are merged again") {
   FakeDriver driver(64 * kMiB);
   CachingAllocator allocator(driver.memory());
   std::byte* const wide = allocator.allocate(20 * kMiB);
@@ -113,7 +113,7 @@ TEST_CASE("the smallest block that fits is split, and what was split is joined a
   CHECK(allocator.in_use() == 0);
 }
 
-TEST_CASE("when the driver is short, unused segments go back to it") {
+TEST_CASE("when the driver is out of memory, unused segments are returned to it") {
   FakeDriver driver(16 * kMiB);
   CachingAllocator allocator(driver.memory());
   std::byte* const kept = allocator.allocate(4 * kMiB);
@@ -131,7 +131,7 @@ TEST_CASE("when the driver is short, unused segments go back to it") {
   allocator.release(kept);
 }
 
-TEST_CASE("everything goes back with the allocator") {
+TEST_CASE("the allocator's destructor returns all memory to the driver") {
   FakeDriver driver(16 * kMiB);
   {
     CachingAllocator allocator(driver.memory());
@@ -142,9 +142,9 @@ TEST_CASE("everything goes back with the allocator") {
   CHECK(driver.segments() == 0);
 }
 
-// Against a model that knows only what is handed out: blocks do not overlap, the sums agree, and
-// what is left when all is free is whole segments.
-TEST_CASE("random allocations keep apart and leave nothing behind") {
+// Compared with a simple model of the allocated blocks: blocks never overlap, the sums agree, and
+// only whole segments remain when all blocks are free.
+TEST_CASE("random allocations never overlap and leave nothing allocated") {
   for (const unsigned seed : {1U, 2U, 3U, 4U}) {
     CAPTURE(seed);
     FakeDriver driver(256 * kMiB);

@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-// What is saved, by any form and layout, is what any other loads; what others wrote too.
+// Checkpoints saved in any form and layout, or by other programs, load into any layout.
 namespace {
 
 namespace fs = std::filesystem;
@@ -46,7 +46,7 @@ Content content_of(const fs::path& path, int index = 0) {
   Content content;
   for (const auto& tensor : stored.catalog.tensors) {
     if (tensor.kind == "step" || !is_real(tensor.dtype)) {
-      continue;  // SHARDED tells steps of each parameter, FULL of those with moments
+      continue;  // SHARDED saves the step of every parameter, FULL only of those with moments
     }
     const std::int64_t numel = acc::checkpoint::numel_of(tensor.shape);
     auto& values = content[{tensor.name, tensor.kind}];
@@ -66,8 +66,8 @@ void check_same(const Content& found, const Content& expected) {
   CHECK(found.size() == expected.size());
 }
 
-/// Sizes that divide by nothing; tied, frozen, ignored and undecayed parameters, a scalar, a
-/// buffer.
+/// Sizes that no number of ranks divides; tied, frozen and ignored parameters, parameters without
+/// weight decay, a scalar, a buffer.
 struct Net {
   explicit Net(acc::Model& model)
       : root(model.root("", "Net")), block(model.unit("block", "Block")) {
@@ -152,7 +152,7 @@ void save_trained(const Job& job, const std::string& path, const acc::ModelOptio
       [&](auto& runtime, auto& model, auto& net, auto& optimizer) {
         auto* const buffer = static_cast<float*>(net.root.data(net.buffer));
         if (model.buffer_dtype() == acc::DType::float32) {
-          buffer[4] = 42.0F;  // as a program does
+          buffer[4] = 42.0F;  // a program may write buffers directly
         }
         net.step(optimizer, 1);
         net.step(optimizer, 2);
@@ -171,7 +171,7 @@ void load_and_save(const Job& job, const std::string& from, const std::string& t
 
 }  // namespace
 
-TEST_CASE("what any form and layout saved, any other loads, bit for bit") {
+TEST_CASE("checkpoints of any form and layout load bitwise equal into any other") {
   const TemporaryFolder folder;
   const auto path = [&](const std::string& name) { return (folder.path() / name).string(); };
   const std::vector<Form> all = forms();
@@ -186,7 +186,7 @@ TEST_CASE("what any form and layout saved, any other loads, bit for bit") {
     CHECK(expected.at({"mean", "param"})[4] == 42.0F);
     CHECK(expected.at({"embedding", "exp_avg"})[0] != 0.0F);
     CHECK(!expected.contains({"scale", "exp_avg"}));
-    // Each layout once, by a form that changes.
+    // Each layout once, with alternating forms.
     for (std::size_t k = 0; k < 5; ++k) {
       const Form& reader = all[(i + 3 * k + 1) % all.size()];
       CAPTURE(reader.name);
@@ -197,7 +197,7 @@ TEST_CASE("what any form and layout saved, any other loads, bit for bit") {
   }
 }
 
-TEST_CASE("masters and moments are saved in the dtype in which they are kept") {
+TEST_CASE("master weights and moments are saved in their own dtype") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();
   struct Case {
@@ -218,7 +218,7 @@ TEST_CASE("masters and moments are saved in the dtype in which they are kept") {
       for (const char* kind : {"param", "exp_avg", "exp_avg_sq"}) {
         CHECK(stored.catalog.at("block.weight", kind, path).dtype == each.expected);
       }
-      // Into float32, and back.
+      // Loaded into float32, and back.
       const Content expected = content_of(path);
       load_and_save(job_of(3, Strategy::full_shard, StateDictType::sharded), path, path + "_f32");
       check_same(content_of(path + "_f32"), expected);
@@ -226,7 +226,7 @@ TEST_CASE("masters and moments are saved in the dtype in which they are kept") {
   }
 }
 
-TEST_CASE("several models, the program's values and the ranks' own") {
+TEST_CASE("several models, the program's values and values of each rank") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();
   const acc::ProgramState program = {{"step", std::int64_t{7}},
@@ -301,7 +301,7 @@ TEST_CASE("ranks meet once in a save: one all_reduce") {
   }
 }
 
-TEST_CASE("a save that fails fails on every rank and leaves what was there, and nothing else") {
+TEST_CASE("a failed save fails on every rank and leaves only the older checkpoint") {
   const TemporaryFolder folder;
   const std::string target = (folder.path() / "saved").string();
   std::ofstream(folder.path() / "file") << "x";
@@ -313,7 +313,7 @@ TEST_CASE("a save that fails fails on every rank and leaves what was there, and 
     struct Case {
       std::string path;
       const char* said;
-      rlim_t largest_file;  ///< as a full disk, but for the errno
+      rlim_t largest_file;  ///< limits the file size; like a full disk, with another errno
     };
     std::ofstream(folder.path() / "notes.txt") << "x";
     fs::create_directory(folder.path() / "others");
@@ -340,7 +340,7 @@ TEST_CASE("a save that fails fails on every rank and leaves what was there, and 
         } catch (const acc::Error& error) {
           const std::lock_guard lock(mutex);
           CHECK(error.code() == acc::Errc::config);
-          // Already: this rank may end, and the launcher then ends rank 0.
+          // Before rank 0 fails: this rank may end, and the launcher then ends rank 0.
           CHECK(names_in(folder.path()) == names);
           CHECK_MESSAGE((std::string(error.what()).find(each.said) != std::string::npos ||
                          std::string(error.what()).find("failed in saving") != std::string::npos),
@@ -360,7 +360,7 @@ TEST_CASE("a save that fails fails on every rank and leaves what was there, and 
 
 namespace {
 
-/// A model of the shape that a checkpoint has: blocks are units.
+/// A model with the parameters of a checkpoint; its blocks are units.
 struct Likeness {
   Likeness(acc::Model& model, const acc::checkpoint::Stored& stored) {
     std::map<std::string, acc::Unit*> units = {{"", &model.root("", "Net")}};
@@ -387,7 +387,7 @@ struct Likeness {
 
 }  // namespace
 
-TEST_CASE("torch's and DeepSpeed's checkpoints come into every strategy") {
+TEST_CASE("checkpoints of torch and DeepSpeed load into every strategy") {
   const fs::path data = fs::path(ACC_TEST_DATA) / "checkpoints";
   const TemporaryFolder folder;
   const std::string to = (folder.path() / "to").string();
@@ -422,7 +422,7 @@ TEST_CASE("torch's and DeepSpeed's checkpoints come into every strategy") {
   }
 }
 
-TEST_CASE("weights go out in every form and come in again, and the state dict has them") {
+TEST_CASE("weights are exported in every form and loaded again, and the state dict has them") {
   const TemporaryFolder folder;
   const auto path = [&](const char* name) { return (folder.path() / name).string(); };
   Job job = job_of(3, Strategy::full_shard, StateDictType::sharded);
@@ -476,7 +476,7 @@ TEST_CASE("weights go out in every form and come in again, and the state dict ha
   }
 }
 
-TEST_CASE("what the program throws while it is handed the state dict reaches it") {
+TEST_CASE("an exception of state_dict's callback reaches the program") {
   on_ranks(job_of(2, Strategy::full_shard, StateDictType::sharded), 1,
            [&](auto& runtime, auto& model, auto&, auto&) {
              const auto visit = [](const acc::FullTensor&) { throw 7; };
@@ -490,7 +490,7 @@ TEST_CASE("what the program throws while it is handed the state dict reaches it"
            });
 }
 
-TEST_CASE("what we saved loads in another world without .metadata, which is torch's") {
+TEST_CASE("our checkpoint loads without torch's .metadata, with another number of ranks") {
   const TemporaryFolder folder;
   const auto path = [&](const std::string& name) { return (folder.path() / name).string(); };
   save_trained(job_of(4, Strategy::hybrid_shard, StateDictType::sharded, 2), path("saved"));
@@ -502,7 +502,7 @@ TEST_CASE("what we saved loads in another world without .metadata, which is torc
   check_same(content_of(path("again")), expected);
 }
 
-TEST_CASE("a damaged, missing or foreign part is refused by name on every rank") {
+TEST_CASE("a damaged, missing or foreign part is an error with its name on every rank") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();
   const Job job = job_of(2, Strategy::full_shard, StateDictType::sharded);
@@ -540,7 +540,7 @@ TEST_CASE("a damaged, missing or foreign part is refused by name on every rank")
 
 namespace {
 
-/// Another bit in a value that a file holds as float32.
+/// Flips a bit of a float32 value in a file.
 void damage(const fs::path& path, float value) {
   std::ifstream in(path, std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(in), {}};
@@ -552,7 +552,7 @@ void damage(const fs::path& path, float value) {
 
 }  // namespace
 
-TEST_CASE("weights that are damaged for one rank are refused by all") {
+TEST_CASE("weights that are damaged for one rank are an error on all ranks") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();
   const std::string files = path + "/pytorch_model_fsdp_0/";
@@ -565,7 +565,7 @@ TEST_CASE("weights that are damaged for one rank are refused by all") {
                const Content content = content_of(path);
                damage(files + "__1_0.distcp", content.at({"block.weight", "param"}).back());
              },
-             "block.weight"},  // that part is rank 1's
+             "block.weight"},  // a part that rank 1 wrote
         Case{[&] { damage(files + "__0_0.distcp", 42.0F); }, "mean"}}) {
     for (const bool rank_zero_reads : {true, false}) {
       CAPTURE(each.said);
@@ -594,7 +594,7 @@ TEST_CASE("weights that are damaged for one rank are refused by all") {
   }
 }
 
-TEST_CASE("a 16-bit model beside any form is not what a run goes on from") {
+TEST_CASE("resuming ignores a 16-bit model file next to a checkpoint of any form") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();
   std::optional<Content> expected;
@@ -614,7 +614,7 @@ TEST_CASE("a 16-bit model beside any form is not what a run goes on from") {
   }
 }
 
-TEST_CASE("the files of more local shards than may be open at once are told apart") {
+TEST_CASE("more local shards than file descriptors are loaded correctly") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();
   save_trained(job_of(6, Strategy::full_shard, StateDictType::local), path);
@@ -628,7 +628,8 @@ TEST_CASE("the files of more local shards than may be open at once are told apar
   ::setrlimit(RLIMIT_NOFILE, &unlimited);
 }
 
-TEST_CASE("names that would not come back are refused, on every rank, and nothing is left") {
+TEST_CASE(
+    "names that could not be loaded again are an error on every rank, and nothing is written") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();
   for (const char* name : {"\xff", "acc.seed.0"}) {
@@ -645,14 +646,14 @@ TEST_CASE("names that would not come back are refused, on every rank, and nothin
   }
 }
 
-TEST_CASE("what is rounded by chance goes on as if nothing had been broken") {
+TEST_CASE("stochastic rounding after resuming equals an uninterrupted run") {
   const TemporaryFolder folder;
   const auto path = [&](const char* name) { return (folder.path() / name).string(); };
   Job job = job_of(4, Strategy::hybrid_shard, StateDictType::sharded, 2);
   job.sharding.stochastic_rounding = true;
   const acc::ModelOptions options{.dtype = acc::DType::bfloat16};
   save_trained(job, path("begin"), options);
-  for (const std::uint64_t seed : {1, 2}) {  // the first run's, and another
+  for (const std::uint64_t seed : {1, 2}) {  // the first run's seed, and another
     on_ranks(
         job, seed,
         [&](auto& runtime, auto& model, auto& net, auto& optimizer) {
@@ -665,7 +666,7 @@ TEST_CASE("what is rounded by chance goes on as if nothing had been broken") {
   check_same(content_of(path("other")), content_of(path("same")));
 }
 
-TEST_CASE("a series keeps its limit and tells the newest alike on all ranks") {
+TEST_CASE("a series keeps its limit and returns the same newest checkpoint on all ranks") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "series").string();
   on_ranks(job_of(2, Strategy::full_shard, StateDictType::sharded), 1,
@@ -683,7 +684,7 @@ TEST_CASE("a series keeps its limit and tells the newest alike on all ranks") {
   CHECK(names_in(path) == std::set<std::string>{"checkpoint_1", "checkpoint_2", "latest"});
 }
 
-TEST_CASE("of two jobs in one series, the one that another's save overtakes is told so") {
+TEST_CASE("two jobs in one series: a job fails when another job has saved to it") {
   const TemporaryFolder folder;
   const auto path = [&](const char* name) { return (folder.path() / name).string(); };
   const Job job = job_of(2, Strategy::full_shard, StateDictType::sharded);
@@ -692,7 +693,7 @@ TEST_CASE("of two jobs in one series, the one that another's save overtakes is t
     on_ranks(job, 1, [&](auto& runtime, auto& model, auto&, auto& optimizer) {
       const acc::CheckpointSeries series(runtime, folder.path().string(), {});
       CHECK(series.newest().has_value() == has_saved);
-      // A second series of the same job in the same folder is no other job.
+      // A second series object of the same job in the same folder does not count as another job.
       const acc::CheckpointSeries same(runtime, folder.path().string() + "/", {.total_limit = 2});
       if (has_saved) {
         series.save(model, optimizer, {});
@@ -709,7 +710,8 @@ TEST_CASE("of two jobs in one series, the one that another's save overtakes is t
         const std::string expected =
             runtime.rank() != 0 ? "rank 0 could not use the folder of checkpoints "
             : has_saved         ? "found checkpoint_8, which this job did not save (it knows of "
-                                  "checkpoint_7 as the newest): another job saves to the same series"
+                                  "checkpoint_7 as the newest): another job saves to the same "
+                                  "series"
                                 : "found checkpoint_4, which this job did not save (it knows of no "
                                   "checkpoint as the newest): another job saves to the same series";
         const std::string message = error.what();
@@ -718,7 +720,7 @@ TEST_CASE("of two jobs in one series, the one that another's save overtakes is t
         CHECK(message.find(folder.path().string()) != std::string::npos);
       }
     });
-    fs::create_directories(path("checkpoint_4/pytorch_model_fsdp_0"));  // is one from now on
+    fs::create_directories(path("checkpoint_4/pytorch_model_fsdp_0"));  // now it is a checkpoint
   }
 }
 

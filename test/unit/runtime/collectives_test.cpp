@@ -34,7 +34,7 @@ struct Topology {
   bool staged = false;
 };
 
-// solo, shm alone, copying shm, gloo alone, both levels; each under the staging of a device.
+// One rank, shm only, shm with copies, gloo only, both levels; each also below device staging.
 constexpr Topology kTopologies[] = {{"solo", 1, 1},
                                     {"shm of 2", 2, 1},
                                     {"shm of 3", 3, 1},
@@ -48,7 +48,7 @@ constexpr Topology kTopologies[] = {{"solo", 1, 1},
                                     {"staged over gloo of 2", 2, 2, false, true},
                                     {"staged over 2 hosts of 2", 4, 2, false, true}};
 
-/// Bits of a format's values.
+/// Values of a 16-bit format, as bit patterns.
 struct Half {
   DType dtype;
   std::uint16_t one, infinity, nan;
@@ -59,7 +59,7 @@ constexpr Half kHalves[] = {{DType::bfloat16, 0x3f80, 0x7f80, 0x7fc0},
 /// Small, so that most cases need many chunks.
 constexpr std::size_t kChunkNbytes = 8192;
 
-/// `ends`: the body ends the group itself.
+/// ends: the body aborts the group itself.
 void with_groups(const Topology& topology, const std::function<void(ProcessGroup&)>& body,
                  bool ends = false) {
   Job job{.world_size = topology.world_size,
@@ -75,7 +75,7 @@ void with_groups(const Topology& topology, const std::function<void(ProcessGroup
     if (topology.staged) {
       group = std::make_shared<StagedGroup>(group, cpu, kChunkNbytes);
     }
-    group->barrier()->wait_released();  // nobody fails while another still connects
+    group->barrier()->wait_released();  // no rank fails while another one still connects
     body(*group);
     if (!ends) {
       group->barrier()->wait_released();
@@ -95,7 +95,7 @@ float sum_of(int size, std::size_t i) {
   return sum;
 }
 
-// doctest's macros are not for many threads; a failed expectation travels as an exception.
+// doctest's macros are not thread-safe; a failed expectation is passed on as an exception.
 void expect(bool condition, const std::string& what) {
   if (!condition) {
     throw std::runtime_error(what);
@@ -178,7 +178,7 @@ TEST_CASE("reduce_scatter: scale, accumulate, in place, 16 bits with infinities 
       auto* const half = in->as<std::uint16_t>();
       for (const Half& each : kHalves) {
         std::fill_n(half, numel * size, each.one);
-        if (group.rank() == 0) {  // in everybody's slice
+        if (group.rank() == 0) {  // in the slice of every rank
           for (std::size_t r = 0; r < size; ++r) {
             half[r * numel + 5] = each.infinity;
             half[r * numel + numel - 1] = each.nan;
@@ -195,7 +195,7 @@ TEST_CASE("reduce_scatter: scale, accumulate, in place, 16 bits with infinities 
   }
 }
 
-TEST_CASE("all_reduce, figures and broadcast agree on every rank") {
+TEST_CASE("all_reduce of arrays and doubles, and broadcast, agree on every rank") {
   for (const Topology& topology : kTopologies) {
     for (const std::size_t numel : {std::size_t{7}, std::size_t{48 * 6}, std::size_t{400'000}}) {
       CAPTURE(topology.name);
@@ -231,7 +231,7 @@ TEST_CASE("all_reduce, figures and broadcast agree on every rank") {
   }
 }
 
-TEST_CASE("a peer that calls something else is named, and nobody hangs") {
+TEST_CASE("a peer that issues another collective is named, and no rank hangs") {
   for (const Topology& topology :
        {kTopologies[1], kTopologies[4], kTopologies[6], kTopologies[8]}) {
     CAPTURE(topology.name);
@@ -301,7 +301,7 @@ TEST_CASE("collectives of several kinds under way at once keep their order") {
   }
 }
 
-TEST_CASE("failure() says on every rank, from any thread, why the group ended") {
+TEST_CASE("failure() returns on every rank, from any thread, why the group ended") {
   for (const Topology& topology : kTopologies) {
     CAPTURE(topology.name);
     CHECK_NOTHROW(with_groups(
@@ -348,7 +348,7 @@ TEST_CASE("the reason of another rank does not move the terminal's cursor") {
   }
 }
 
-TEST_CASE("of different calls, the one of the fewest ranks is at fault") {
+TEST_CASE("among different collectives, the one of the fewest ranks is reported as the fault") {
   const struct {
     std::map<std::string, std::vector<int>> ranks_by_call;
     std::optional<int> at_fault;

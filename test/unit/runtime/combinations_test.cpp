@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-// Settings together. What a run computes is drawn first (`Task`), and how it is sharded, gathered
-// and reduced second (`Layout`); two layouts, one up to a checkpoint and one from there, have to
-// give what NO_SHARD gives. Draws are those of fixed seeds.
+// Random combinations of settings, with fixed seeds. First the computation is drawn (`Task`), then
+// the way in which it is sharded, gathered and reduced (`Layout`). A run with one layout up to a
+// checkpoint and another one from there must give the same weights as NO_SHARD.
 namespace {
 
 using acc::DType;
@@ -39,7 +39,8 @@ constexpr int kSavedAfter = 2;
 class Draw {
  public:
   explicit Draw(std::uint32_t seed) : engine_(seed) {}
-  /// 0, 1, …, n - 1. Not the library's distributions, which may differ from one to the next.
+  /// Returns one of 0, 1, …, n - 1. Does not use the distributions of the standard library, whose
+  /// values differ between implementations.
   int below(int n) { return static_cast<int>(engine_() % static_cast<std::uint32_t>(n)); }
   bool once_in(int n) { return below(n) == 0; }
   template <typename T>
@@ -51,7 +52,7 @@ class Draw {
   std::mt19937 engine_;
 };
 
-/// What has to come out the same in every layout.
+/// The computation, whose result must be the same in every layout.
 struct Task {
   int world_size = 2;
   int micro_steps = 1;
@@ -59,7 +60,7 @@ struct Task {
   acc::ModelOptions options;
   bool ignores = false;
   bool clips = false;
-  bool overflows = false;  ///< in one step, on one rank, in one unit
+  bool overflows = false;  ///< one gradient overflows: in one step, on one rank, in one unit
   bool adamw = false;
 
   [[nodiscard]] bool is_float32() const {
@@ -89,15 +90,15 @@ Task draw_task(Draw& draw) {
   return task;
 }
 
-/// How it is done.
+/// The way in which a task is sharded, gathered and reduced.
 struct Layout {
   ShardingSettings sharding;
   int machines = 1;
   bool copy_gathers = false;
   bool recomputes = false;
   bool evaluates = false;         ///< between micro-steps, and between forward and backward
-  bool accompanied = false;       ///< by a model in bfloat16, in the same process
-  std::uint32_t quiet_steps = 0;  ///< a bit a micro-step: under no_sync
+  bool accompanied = false;       ///< trains a bfloat16 model in the same process as well
+  std::uint32_t quiet_steps = 0;  ///< one bit per micro-step: under no_sync
 
   [[nodiscard]] std::string words() const {
     const ShardingSettings& s = sharding;
@@ -179,7 +180,7 @@ Layout draw_layout(Draw& draw, const Task& task) {
   return layout;
 }
 
-/// What the program sees, in whichever dtype.
+/// Access to parameters and gradients in any view dtype.
 float value_at(const void* values, DType dtype, int i) {
   if (dtype == DType::float32) {
     return static_cast<const float*>(values)[i];
@@ -198,8 +199,8 @@ void put_at(void* values, DType dtype, int i, float value) {
   static_cast<std::uint16_t*>(values)[i] = static_cast<std::uint16_t>((bits + to_even) >> 16U);
 }
 
-/// Nested units, one of which opens another's, with sizes that divide by nothing, and parameters
-/// that are frozen, tied, without a gradient, and of the rank's own where they are ignored.
+/// Nested units, one of which opens another one's, with sizes that no number of ranks divides, and
+/// parameters that are frozen, tied, without a gradient, or different per rank (ignored).
 class Net {
  public:
   Net(const acc::Model& model, bool recomputes) : model_(model), recomputes_(recomputes) {
@@ -223,7 +224,8 @@ class Net {
     order_ = {&root, &outer, &inner, &alone, &own, &frozen};
   }
 
-  /// The program's gradient: of the weights, rank, step and element; `fault`: what is infinite.
+  /// The program's gradient, a function of weight, rank, step and element. fault: the value that is
+  /// infinite.
   void micro_step(int rank, int number, float scale, bool fault, bool evaluates) {
     scale_ = scale * static_cast<float>(1 + (rank * 7 + number * 3) % 5) / 5.0F;
     fault_ = fault;
@@ -327,7 +329,7 @@ Job job_of(const Task& task, const Layout& layout) {
   return job;
 }
 
-/// Another model of the same process, whose collectives come between those of the first.
+/// Another model of the same process; its collectives are issued between those of the first.
 class Companion {
  public:
   explicit Companion(acc::Runtime& runtime)
@@ -343,8 +345,8 @@ class Companion {
   acc::Optimizer optimizer_;
 };
 
-/// Trains from `from`'s checkpoint, if any, to `until`, and saves to `to`, if anywhere. Weights by
-/// rank.
+/// Trains from the checkpoint `from`, if any, until step `until`, and saves to `to`, if given.
+/// Returns the weights of each rank.
 std::vector<Weights> run(const Task& task, const Layout& layout, const std::string& from, int until,
                          const std::string& to) {
   std::vector<Weights> seen(static_cast<std::size_t>(task.world_size));
@@ -361,7 +363,7 @@ std::vector<Weights> run(const Task& task, const Layout& layout, const std::stri
     }
     std::int64_t step = 0;
     if (!from.empty()) {
-      net.micro_step(runtime.rank(), 0, 1.0F, false, false);  // nothing of it may stay
+      net.micro_step(runtime.rank(), 0, 1.0F, false, false);  // must leave no trace
       optimizer.step();
       step = acc::test::step_of(runtime.load(from, model, optimizer));
     }
@@ -400,7 +402,7 @@ std::vector<Weights> train(const Task& task, const Layout& first, const Layout& 
 
 }  // namespace
 
-TEST_CASE("settings together give the weights of no_shard, across a checkpoint") {
+TEST_CASE("random combinations of settings give the weights of no_shard, across a checkpoint") {
   for (std::uint32_t seed = 1; seed <= 40; ++seed) {
     Draw draw(seed);
     const Task task = draw_task(draw);
@@ -414,7 +416,7 @@ TEST_CASE("settings together give the weights of no_shard, across a checkpoint")
     std::vector<Weights> found;
     REQUIRE_NOTHROW(expected = train(task, {}, {}));
     REQUIRE_NOTHROW(found = train(task, first, second));
-    // In 16 bits a gradient is rounded where it is sent and a weight where it is seen.
+    // With 16 bits, gradients are rounded before they are sent and weights before use.
     const double bound = task.is_float32() ? 2e-6 : 0.02;
     for (std::size_t rank = 0; rank < found.size(); ++rank) {
       CAPTURE(rank);

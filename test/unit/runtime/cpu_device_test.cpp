@@ -12,7 +12,7 @@
 namespace acc::device {
 namespace {
 
-constexpr std::int64_t kNumel = 200'003;  // several tiles and a rest
+constexpr std::int64_t kNumel = 200'003;  // several tiles and a remainder
 
 /// Two parameters of a shard and a gap between them.
 const std::vector<UpdateRange> kRanges = {{0, 150'000, true}, {150'016, 49'987, false}};
@@ -52,7 +52,7 @@ kernels::AdamWCoefficients without_gradient(float decay) {
 
 }  // namespace
 
-TEST_CASE("weight decay applies to the ranges that want it, and gaps are left alone") {
+TEST_CASE("weight decay applies only to ranges with decay, and gaps do not change") {
   const auto device = open_cpu_device();
   const Shard before;
   Shard shard;
@@ -76,7 +76,7 @@ TEST_CASE("weight decay applies to the ranges that want it, and gaps are left al
   CHECK(descended.weights[160'000] == before.weights[160'000] - 0.5F * before.grads[160'000]);
 }
 
-TEST_CASE("an update has the same bits on one thread and on several") {
+TEST_CASE("an update gives bitwise equal results on one thread and on several") {
   auto coefficients = without_gradient(0.99F);
   coefficients.grad_scale = 0.5F;
   std::vector<Shard> shards(3);
@@ -94,7 +94,7 @@ TEST_CASE("an update has the same bits on one thread and on several") {
   CHECK(norms[1] == doctest::Approx(norms[0]).epsilon(1e-12));
 }
 
-TEST_CASE("a team does every part once, however many threads it has") {
+TEST_CASE("a thread team runs every part once, with any number of threads") {
   for (const int size : {1, 2, 5}) {
     ThreadTeam team(size);
     for (const std::size_t parts : {std::size_t{0}, std::size_t{1}, std::size_t{1000}}) {
@@ -105,7 +105,7 @@ TEST_CASE("a team does every part once, however many threads it has") {
   }
 }
 
-TEST_CASE("memory is zeroed, aligned, and counted by what it is for") {
+TEST_CASE("memory is zero-filled, aligned, and counted by purpose") {
   const auto device = open_cpu_device();
   const auto weights = device->allocate(1000, "weights");
   CHECK(reinterpret_cast<std::uintptr_t>(weights->data()) % 256 == 0);

@@ -22,7 +22,7 @@ RankHardware gpu(const char* host, const char* id, int version = 22809, bool sha
 
 }  // namespace
 
-TEST_CASE("who moves the memory of GPUs is decided for all ranks of a job alike") {
+TEST_CASE("all ranks of a job choose the same route for GPU memory") {
   struct Case {
     const char* name;
     std::vector<RankHardware> ranks;
@@ -75,7 +75,7 @@ TEST_CASE("who moves the memory of GPUs is decided for all ranks of a job alike"
   }
 }
 
-TEST_CASE("what a rank says of its GPU comes through the store unchanged") {
+TEST_CASE("the description of a rank's GPU passes through the store unchanged") {
   for (RankHardware each : {gpu("a", "GPU-1"), gpu("", "", 0), gpu("b", "GPU-2", 23000, true)}) {
     each.nccl_problem += "\nsecond line";
     CHECK(acc::collectives::decode_hardware(encode(each)) == each);

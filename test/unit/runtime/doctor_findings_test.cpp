@@ -13,7 +13,7 @@ struct Case {
   const char* kind;
   Severity severity;
   std::vector<int> machines;
-  const char* words;  ///< that the sentence has
+  const char* words;  ///< words that the finding contains
   std::function<void(Examination&)> spoil;
 };
 
@@ -260,13 +260,13 @@ const std::vector<Case> kCases = {
 
 }  // namespace
 
-TEST_CASE("nothing is found in a sound job") {
+TEST_CASE("a healthy job has no findings") {
   for (const int count : {1, 2, 3, 4, 9}) {
     CHECK(findings(sound_job(count)).empty());
   }
 }
 
-TEST_CASE("each fault is found, alone, with what to do") {
+TEST_CASE("each fault gives one finding with advice") {
   for (const Case& each : kCases) {
     CAPTURE(each.kind);
     CAPTURE(each.words);
@@ -283,14 +283,14 @@ TEST_CASE("each fault is found, alone, with what to do") {
   }
 }
 
-TEST_CASE("what is a little worse than the others is not worth a word") {
+TEST_CASE("small differences between machines give no finding") {
   Examination job = sound_job(4);
   set_figures(job, 0, 1, 249, 4.6);
   set_clock(job, 2, 99);
   CHECK(findings(job).empty());
 }
 
-TEST_CASE("two machines have nobody to be compared with") {
+TEST_CASE("two machines are not compared with others") {
   Examination job = sound_job(2);
   set_figures(job, 0, 1, 90'000, 0.001);
   CHECK(findings(job).empty());

@@ -7,7 +7,7 @@
 
 namespace acc::doctor {
 
-/// A machine that nothing can be said against.
+/// A machine without any fault.
 inline MachineFacts sound_machine(int machine) {
   MachineFacts facts;
   facts.machine = machine;

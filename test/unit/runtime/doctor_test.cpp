@@ -15,7 +15,7 @@
 using namespace acc::doctor;
 using std::chrono::seconds;
 
-TEST_CASE("everybody meets everybody once, and nobody is in two pairs of a round") {
+TEST_CASE("every pair of machines meets once, and no machine is in two pairs of a round") {
   for (int count = 0; count <= 17; ++count) {
     CAPTURE(count);
     const auto rounds = rounds_of_pairs(count);
@@ -35,7 +35,7 @@ TEST_CASE("everybody meets everybody once, and nobody is in two pairs of a round
   }
 }
 
-TEST_CASE("facts come back as they were told") {
+TEST_CASE("facts survive encoding and decoding") {
   Examination job = sound_job(3);
   MachineFacts& machine = machine_of(job, 1);
   machine.gpus = {"H200", "H200"};
@@ -54,7 +54,7 @@ TEST_CASE("facts come back as they were told") {
   }
 }
 
-TEST_CASE("the report for people has all machines, pairs and findings") {
+TEST_CASE("the text report has all machines, pairs and findings") {
   Examination job = sound_job(3);
   machine_of(job, 1).nofile = 256;
   job.machines[2].reset();
@@ -70,7 +70,7 @@ TEST_CASE("the report for people has all machines, pairs and findings") {
   CHECK(exit_status(findings(sound_job(2))) == 0);
 }
 
-TEST_CASE("the report for programs says the same") {
+TEST_CASE("the JSON report has the same content") {
   Examination job = sound_job(3);
   machine_of(job, 1).nofile = 256;
   job.machines[2].reset();
@@ -83,7 +83,7 @@ TEST_CASE("the report for programs says the same") {
   CHECK(report["exit_status"] == 1);
 }
 
-TEST_CASE("a machine answers at all of its ports, and only the right one is believed") {
+TEST_CASE("a machine answers at all of its ports, and only the right answer is accepted") {
   const Answering answering(40000, 40999, 5);
   REQUIRE(answering.ports().size() == Answering::kPorts);
   std::vector<Target> targets;
@@ -100,11 +100,11 @@ TEST_CASE("a machine answers at all of its ports, and only the right one is beli
   CHECK(attempts[Answering::kPorts + 1].reached == Reached::yes);
   const auto clocks = compare_clocks(targets[0], seconds(20));
   REQUIRE(clocks);
-  CHECK(std::abs(clocks->offset_ms) * 1000 <= clocks->round_trip_us);  // one clock, indeed
+  CHECK(std::abs(clocks->offset_ms) * 1000 <= clocks->round_trip_us);  // the same clock
   CHECK_FALSE(compare_clocks(targets[Answering::kPorts], seconds(20)));
 }
 
-TEST_CASE("nobody answers at a port that was closed") {
+TEST_CASE("a closed port gives no answer") {
   std::uint16_t port = 0;
   { port = Answering(41000, 41999, 5).ports()[0]; }
   const auto attempts = connect_to({{"127.0.0.1", port, 5}, {"no address", 1, 5}}, seconds(20));
@@ -112,19 +112,19 @@ TEST_CASE("nobody answers at a port that was closed") {
   CHECK(attempts[1].reached == Reached::no_route);
 }
 
-TEST_CASE("names are looked up together") {
+TEST_CASE("host names are looked up in parallel") {
   const auto found = resolve({"127.0.0.1", "no such name"}, seconds(20));
   CHECK(found.at("127.0.0.1").addresses == std::vector<std::string>{"127.0.0.1"});
   CHECK(found.at("no such name").addresses.empty());
   CHECK_FALSE(found.at("no such name").failure.empty());
 }
 
-TEST_CASE("two machines of one name are not waited for in vain") {
+TEST_CASE("two machines with the same name do not cause a wait until the timeout") {
   const auto found = resolve({"127.0.0.1", "127.0.0.1"}, std::chrono::hours(1));
   CHECK(found.at("127.0.0.1").failure.empty());
 }
 
-TEST_CASE("a machine alone says what it sees of the meeting place") {
+TEST_CASE("a single machine reports what it can see of the rendezvous") {
   struct Case {
     const char* kind;
     MeetingPlace place;

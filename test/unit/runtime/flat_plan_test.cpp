@@ -12,7 +12,7 @@ using acc::plugins::Strategy;
 using acc::sharding::FlatPlan;
 using acc::sharding::ParameterRecord;
 
-/// One parameter a word: its number of elements, then f: frozen, i: ignored.
+/// Parameters from text, one word each: the number of elements, then f: frozen, i: ignored.
 std::vector<ParameterRecord> parameters_of(const std::vector<std::string>& words) {
   std::vector<ParameterRecord> records;
   for (const std::string& word : words) {
@@ -25,7 +25,7 @@ std::vector<ParameterRecord> parameters_of(const std::vector<std::string>& words
   return records;
 }
 
-/// "0,2 | f1 | i3"
+/// Returns a plan as text: "0,2 | f1 | i3".
 std::string text_of(const std::vector<FlatPlan>& plans) {
   std::string text;
   for (const FlatPlan& plan : plans) {
@@ -47,7 +47,7 @@ ShardingSettings settings_of(Strategy strategy) {
 
 }  // namespace
 
-TEST_CASE("flat parameters: trained, frozen and ignored ones apart") {
+TEST_CASE("flat parameters: trained, frozen and ignored parameters are separate") {
   const auto plan = [](const std::vector<std::string>& words) {
     return text_of(plan_flats(parameters_of(words), settings_of(Strategy::full_shard), 2));
   };
@@ -57,7 +57,7 @@ TEST_CASE("flat parameters: trained, frozen and ignored ones apart") {
   CHECK(plan({}).empty());
 }
 
-TEST_CASE("reduce_bucket_size: whole parameters, no more in one, a larger one alone") {
+TEST_CASE("reduce_bucket_size: whole parameters up to the limit, a larger one alone") {
   struct Case {
     std::int64_t reduce, gather;
     Strategy strategy;
@@ -84,14 +84,14 @@ TEST_CASE("reduce_bucket_size: whole parameters, no more in one, a larger one al
   }
 }
 
-TEST_CASE("contiguous_gradients off: each trained parameter by itself") {
+TEST_CASE("contiguous_gradients false: each trained parameter is a flat parameter") {
   ShardingSettings settings = settings_of(Strategy::full_shard);
   settings.contiguous_gradients = false;
   CHECK(text_of(plan_flats(parameters_of({"1", "1", "2f", "3f", "4i", "5i"}), settings, 2)) ==
         "0 | 1 | f2,3 | i4,5");
 }
 
-TEST_CASE("round_robin_gradients reorders what is trained, with ZeRO 1 and 2 alone") {
+TEST_CASE("round_robin_gradients reorders trained parameters, only with ZeRO 1 and 2") {
   const auto plan = [](Strategy strategy, int shards, std::int64_t bucket = 0) {
     ShardingSettings settings = settings_of(strategy);
     settings.round_robin_gradients = true;

@@ -29,7 +29,7 @@ std::string path_in(const TemporaryFolder& folder) {
 
 }  // namespace
 
-TEST_CASE("a record has groups, place and the last collectives, whatever ends the worker") {
+TEST_CASE("a record has groups, scope and the last collectives, however the worker ends") {
   const TemporaryFolder folder;
   const std::string path = path_in(folder);
   const pid_t child = ::fork();
@@ -65,7 +65,7 @@ TEST_CASE("a record has groups, place and the last collectives, whatever ends th
   CHECK(record->last[1].place == record->place);
 }
 
-TEST_CASE("of many collectives the last 64 are kept, oldest first") {
+TEST_CASE("the last 64 collectives are kept, oldest first") {
   const TemporaryFolder folder;
   Recorder recorder(path_in(folder), 0);
   const int world = recorder.add_group("world", {0, 1});
@@ -73,7 +73,7 @@ TEST_CASE("of many collectives the last 64 are kept, oldest first") {
   for (int i = 0; i < 200; ++i) {
     recorder.call(world, "all_gather", 8);
   }
-  recorder.ended(first, State::done);  // its place is another's by now
+  recorder.ended(first, State::done);  // its slot has been reused
   const auto record = read_record(path_in(folder));
   REQUIRE(record);
   REQUIRE(record->last.size() == file::kSlots);
@@ -83,7 +83,8 @@ TEST_CASE("of many collectives the last 64 are kept, oldest first") {
   CHECK(record->groups[0].called == 201);
 }
 
-TEST_CASE("a file that cannot be had, or is another recorder's, does not stop the program") {
+TEST_CASE(
+    "a file that cannot be opened, or belongs to another recorder, does not stop the program") {
   const TemporaryFolder folder;
   const auto use = [](Recorder& recorder) {
     recorder.ended(recorder.call(recorder.add_group("world", {0}), "barrier", 0), State::done);
@@ -99,7 +100,7 @@ TEST_CASE("a file that cannot be had, or is another recorder's, does not stop th
   CHECK(read_record(path_in(folder))->rank == 1);
 }
 
-TEST_CASE("whatever a file holds, reading it does no harm") {
+TEST_CASE("a file with any content is read safely") {
   const TemporaryFolder folder;
   {
     Recorder recorder(path_in(folder), 0);
@@ -139,7 +140,7 @@ TEST_CASE("whatever a file holds, reading it does no harm") {
   CHECK(taken > 0);
 }
 
-TEST_CASE("the error of a failed collective says what it was for, once") {
+TEST_CASE("the error of a failed collective names its purpose once") {
   const auto recorder = std::make_shared<Recorder>("", 0);
   const auto cpu = acc::device::open_cpu_device();
   const auto solo = std::make_shared<acc::collectives::SoloGroup>(

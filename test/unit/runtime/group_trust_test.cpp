@@ -1,5 +1,5 @@
-// What a stranger on the machine, a store that he can write, or a rank gone wrong can do to a
-// group: nothing but end it with an error that says what happened.
+// A foreign process on the machine, a store that it can write, or a faulty rank must not be able to
+// do more to a group than to end it with an error that says what happened.
 #include "acc/base/error.hpp"
 #include "acc/base/token.hpp"
 #include "acc/rendezvous/hash_store.hpp"
@@ -53,7 +53,7 @@ GroupSpec spec_of(int rank, int size, acc::rendezvous::Store& store,
   return spec;
 }
 
-/// What `body` throws; Errc::internal with "no error" where it throws nothing.
+/// Returns the error that `body` throws; Errc::internal with "no error" if it throws none.
 Error error_of(const std::function<void()>& body) {
   try {
     body();
@@ -71,7 +71,7 @@ bool contains(const Error& error, const std::string& text) {
   return std::string(error.what()).find(text) != std::string::npos;
 }
 
-/// A local socket as a stranger makes it.
+/// A local socket made by a foreign process.
 struct StrangeSocket {
   explicit StrangeSocket(const std::string& token) {
     fd.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -86,7 +86,7 @@ struct StrangeSocket {
   [[nodiscard]] bool connects() const {
     return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0;
   }
-  /// True when the other end has closed.
+  /// True if the other end has closed the connection.
   [[nodiscard]] bool is_turned_away() const {
     std::array<char, 4096> bytes{};
     ssize_t count = 1;
@@ -101,7 +101,7 @@ struct StrangeSocket {
   socklen_t size = 0;
 };
 
-/// A process of another user. `work` may only make system calls; its result is the exit status.
+/// A process of another user. work: may only make system calls; returns the exit status.
 class OtherUser {
  public:
   explicit OtherUser(const std::function<int(int ready)>& work) {
@@ -149,11 +149,11 @@ std::size_t control_nbytes(std::size_t ranks) {
   return sizeof(ControlHead) + ranks * (sizeof(RankControl) + 2 * kStagingChunk);
 }
 
-/// Rank 1 as its peer sees it: says what the test wants.
+/// A fake rank 1 that sends to its peer the messages that the test chooses.
 class FalseRank {
  public:
   explicit FalseRank(HashStore& store) : channel_(spec_of(1, 2, store)) {
-    post({.kind = OpKind::barrier});  // as each group begins
+    post({.kind = OpKind::barrier});  // the first collective of each group
   }
   void post(OpDescriptor descriptor, std::optional<std::uint32_t> sequence = std::nullopt) {
     descriptor.sequence = sequence.value_or(posted_ + 1);
@@ -175,7 +175,7 @@ class FalseRank {
 
 }  // namespace
 
-TEST_CASE("SipHash-2-4 gives the values of its paper") {
+TEST_CASE("SipHash-2-4 gives the values of the paper") {
   const HashKey key = hash_key("07060504030201000f0e0d0c0b0a0908");
   std::string message;
   CHECK(keyed_hash(key, message) == 0x726fdb47dd0e0e31U);
@@ -186,7 +186,7 @@ TEST_CASE("SipHash-2-4 gives the values of its paper") {
   CHECK(hash_key("") == HashKey{});
 }
 
-TEST_CASE("a store key that was planted leads to no other process's memory") {
+TEST_CASE("a forged store key does not give access to another process's memory") {
   const std::string token = acc::random_token();
   const std::pair<std::string, const char*> rows[] = {
       {"", "no name of a local socket"},
@@ -240,7 +240,7 @@ TEST_CASE("a server without the secret is not rank 0") {
   CAPTURE(std::string(error.what()));
   CHECK(error.code() == Errc::protocol);
   CHECK(contains(error, "did not prove that it is rank 0 of shm[0,1]"));
-  std::thread([&] {  // lets the stranger go: for a rank of its own kind
+  std::thread([&] {  // a rank with the same wrong secret, so that the false rank 0 stops waiting
     const Error ended = error_of([&] {
       GroupSpec spec = spec_of(1, 2, store, kWrongSecret);
       const DescriptorLinks links(spec);
@@ -251,7 +251,7 @@ TEST_CASE("a server without the secret is not rank 0") {
   stranger.wait();
 }
 
-TEST_CASE("strangers at the socket of rank 0 get nothing, and the group is made all the same") {
+TEST_CASE("foreign connections to rank 0's socket get nothing, and the group is made anyway") {
   HashStore store;
   std::vector<std::future<Error>> ranks;
   const auto start = [&](int rank) {
@@ -268,7 +268,7 @@ TEST_CASE("strangers at the socket of rank 0 get nothing, and the group is made 
     CHECK(stranger.wait() == 0);
   }
   start(1);
-  const StrangeSocket silent(name);  // until the end
+  const StrangeSocket silent(name);  // stays open until the end
   CHECK(silent.connects());
   for (const std::size_t size : {1, 8, 100, 1000, 100'000}) {
     CAPTURE(size);
@@ -279,10 +279,10 @@ TEST_CASE("strangers at the socket of rank 0 get nothing, and the group is made 
           static_cast<ssize_t>(size));
     CHECK(guest.is_turned_away());
   }
-  for (int i = 0; i < 300; ++i) {  // more than are kept
+  for (int i = 0; i < 300; ++i) {  // more connections than are kept
     CHECK(StrangeSocket(name).connects());
   }
-  for (const int rank : {1, 2}) {  // also in the place of one that is there
+  for (const int rank : {1, 2}) {  // also as a rank that has joined
     const Error error = error_of([&] {
       const GroupSpec spec = spec_of(rank, 3, store, kWrongSecret);
       const DescriptorLinks links(spec);
@@ -296,13 +296,13 @@ TEST_CASE("strangers at the socket of rank 0 get nothing, and the group is made 
   }
 }
 
-TEST_CASE("a rank says who it is once, and is a rank of the group") {
+TEST_CASE("a rank identifies itself once, with a rank of the group") {
   for (const int rank : {-1, 0, 2, 1'000'000}) {
     CAPTURE(rank);
     HashStore store;
     auto leader = error_later([&] { ShmGroup(spec_of(0, 2, store), true); });
     GroupSpec claims = spec_of(1, 2, store);
-    claims.rank = rank == 0 ? -1'000 : rank;  // 0 would listen itself
+    claims.rank = rank == 0 ? -1'000 : rank;  // rank 0 would listen itself
     const Error error = error_of([&] { const DescriptorLinks links(claims); });
     CHECK(error.code() == Errc::protocol);
     CHECK(contains(error, "turned this process"));
@@ -312,9 +312,9 @@ TEST_CASE("a rank says who it is once, and is a rank of the group") {
   }
 }
 
-TEST_CASE("a rank that ends before the group is made is named by rank 0 and by the others") {
+TEST_CASE("a rank that ends before the group is made is named on rank 0 and the others") {
   HashStore store;
-  auto leader = error_later([&] { ShmGroup(spec_of(0, 4, store), true); });  // rank 3 never comes
+  auto leader = error_later([&] { ShmGroup(spec_of(0, 4, store), true); });  // rank 3 never joins
   const GroupSpec waits = spec_of(2, 4, store);
   const DescriptorLinks waiting(waits);
   {
@@ -329,7 +329,7 @@ TEST_CASE("a rank that ends before the group is made is named by rank 0 and by t
   }
 }
 
-TEST_CASE("a rank that does not come is named by rank 0 and by the others") {
+TEST_CASE("a rank that does not join is named on rank 0 and the others") {
   HashStore store;
   GroupSpec impatient = spec_of(0, 3, store);
   impatient.timeout = std::chrono::milliseconds(1);
@@ -383,8 +383,8 @@ TEST_CASE("only sealed memory of the expected size is mapped") {
   CHECK(rank.get().what() == std::string("no error"));
 }
 
-TEST_CASE("whatever a rank says of its input, the others read and write nothing but that") {
-  constexpr std::size_t kNumel = 1024;  // a page of float
+TEST_CASE("with any input that a rank announces, its peers access only that input") {
+  constexpr std::size_t kNumel = 1024;  // one page of floats
   const OpDescriptor good{.kind = OpKind::all_reduce,
                           .dtype = acc::DType::float32,
                           .count = kNumel,
@@ -425,13 +425,14 @@ TEST_CASE("whatever a rank says of its input, the others read and write nothing 
     const Error error = victim.get();
     CAPTURE(std::string(error.what()));
     CHECK(error.code() == Errc::collective);
-    // Of two calls that differ, two ranks cannot know which is the wrong one.
+    // If two ranks issue different calls, neither can know which one is wrong.
     CHECK(error.rank() == (contains(error, "differs") ? std::nullopt : std::optional(1)));
     CHECK(contains(error, "rank 1"));
   }
 }
 
-TEST_CASE("an abort text without an end is read as far as it may be, and blames no stranger") {
+TEST_CASE(
+    "an unterminated abort text is read up to its limit and names no rank outside the group") {
   HashStore store;
   auto victim = error_later([&] {
     ShmGroup group(spec_of(0, 2, store), true);
@@ -446,7 +447,7 @@ TEST_CASE("an abort text without an end is read as far as it may be, and blames 
   CHECK_FALSE(error.rank().has_value());
 }
 
-TEST_CASE("who waits for whom is only believed of ranks of the job") {
+TEST_CASE("wait information is accepted only for ranks of the job") {
   for (const char* planted : {"7", "-5", "2147483647", "99999999999999999999", "x", ""}) {
     CAPTURE(std::string(planted));
     HashStore store;
@@ -456,7 +457,7 @@ TEST_CASE("who waits for whom is only believed of ranks of the job") {
   }
 }
 
-TEST_CASE("an address of Gloo's that cannot be one is an error that names its key") {
+TEST_CASE("an invalid Gloo address is an error that names its key") {
   for (const std::string& planted :
        {std::string(), std::string("x"), std::string(1 << 20, 'x'), std::string(136, '\xff')}) {
     CAPTURE(planted.size());
@@ -470,7 +471,7 @@ TEST_CASE("an address of Gloo's that cannot be one is an error that names its ke
   }
 }
 
-TEST_CASE("what a rank says of its hardware has the form that ranks write") {
+TEST_CASE("a rank's hardware description must have the expected form") {
   const RankHardware good{"h", "g", 22304, false, ""};
   CHECK(decode_hardware(encode(good)).nccl_version == 22304);
   for (const char* planted :

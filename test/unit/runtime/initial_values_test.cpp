@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-// Where the first values of parameters and buffers come from: initialisers, files, rank 0.
+// Initial values of parameters and buffers: from initialisers, files, rank 0.
 namespace {
 
 using acc::plugins::MixedPrecision;
@@ -24,7 +24,7 @@ using acc::plugins::Strategy;
 using acc::test::Job;
 using acc::test::TemporaryFolder;
 
-/// [offset, offset + numel) that an initialiser was asked for, by rank.
+/// Ranges [offset, offset + numel) for which an initialiser was called, by rank.
 class Asked {
  public:
   void add(int rank, std::int64_t offset, std::size_t numel) {
@@ -45,7 +45,7 @@ float value_of(int rank, std::int64_t element) {
   return static_cast<float>(1000 * rank + element % 997);
 }
 
-/// Differs from rank to rank.
+/// A value that differs between ranks.
 acc::Initializer own_of(int rank, Asked* asked = nullptr) {
   return [rank, asked](std::uint64_t, std::int64_t offset, std::span<float> out) {
     if (asked != nullptr) {
@@ -81,7 +81,7 @@ Job job_of(const Placement& placement, int world_size) {
   return job;
 }
 
-/// Calls `body(runtime, model, unit, rank)` on every rank, the unit being empty yet.
+/// Calls `body(runtime, model, unit, rank)` on every rank, with an empty unit.
 template <typename Body>
 void with_unit(const Job& job, const Body& body) {
   acc::test::run_ranks(job, [&](const RuntimeSettings& settings, auto store) {
@@ -98,7 +98,7 @@ std::vector<float> read(acc::Model& model, acc::Unit& unit, acc::Parameter param
   return {use[parameter], use[parameter] + numel};
 }
 
-/// Elements that are not `value_of(rank, element)`.
+/// Number of elements that differ from `value_of(rank, element)`.
 std::int64_t strangers(const std::vector<float>& values, int rank) {
   std::int64_t count = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -109,7 +109,7 @@ std::int64_t strangers(const std::vector<float>& values, int rank) {
 
 }  // namespace
 
-TEST_CASE("zero3_init: a rank makes its shard alone, or the whole parameter and cuts it") {
+TEST_CASE("zero3_init: a rank computes only its shard, or the whole parameter and cuts it") {
   constexpr int kNumel = 1000;
   std::vector<float> first;
   for (const bool sharded : {true, false}) {
@@ -140,7 +140,7 @@ TEST_CASE("zero3_init: a rank makes its shard alone, or the whole parameter and 
       CAPTURE(rank);
       const auto ranges = asked.of(rank);
       REQUIRE(ranges.size() == 1);
-      if (sharded) {  // one range after the other, and no element twice
+      if (sharded) {  // consecutive ranges, and no element twice
         CHECK(ranges[0].first == end);
         CHECK(ranges[0].second < kNumel / 2);
         end += ranges[0].second;
@@ -152,8 +152,8 @@ TEST_CASE("zero3_init: a rank makes its shard alone, or the whole parameter and 
   }
 }
 
-TEST_CASE("sync_module_states: what rank 0 makes holds on all ranks, and nobody else is asked") {
-  constexpr int kNumel = (1 << 20) + 77;  // more than is sent at once
+TEST_CASE("sync_module_states: all ranks get rank 0's values, and only rank 0 computes them") {
+  constexpr int kNumel = (1 << 20) + 77;  // more than one broadcast
   for (const Placement& each : kPlacements) {
     CAPTURE(each.name);
     Asked asked;
@@ -167,14 +167,14 @@ TEST_CASE("sync_module_states: what rank 0 makes holds on all ranks, and nobody 
       wrong += strangers({mean, mean + 5}, 0);
     });
     CHECK(wrong == 0);
-    CHECK(asked.of(0).size() == 3);  // two pieces of the weight, and the buffer
+    CHECK(asked.of(0).size() == 3);  // two chunks of the weight, and the buffer
     for (const int rank : {1, 2, 3}) {
       CHECK(asked.of(rank).empty());
     }
   }
 }
 
-TEST_CASE("sync_module_states off: each rank's own values hold for what it keeps") {
+TEST_CASE("sync_module_states off: each rank computes the values that it keeps") {
   constexpr int kNumel = 64;
   Job job{.world_size = 2};
   job.sharding.sync_module_states = false;
@@ -196,7 +196,7 @@ TEST_CASE("sync_module_states off: each rank's own values hold for what it keeps
   }
 }
 
-TEST_CASE("zero3_init off: rank 0 makes a whole parameter at once for all") {
+TEST_CASE("zero3_init off: rank 0 computes a whole parameter at once for all ranks") {
   constexpr int kNumel = (1 << 20) + 77;
   Asked asked;
   std::atomic<std::int64_t> wrong = 0;
@@ -233,7 +233,7 @@ TEST_CASE("an initialiser that fails on rank 0 is named on every rank") {
   }
 }
 
-TEST_CASE("cpu_ram_efficient_loading: only rank 0 needs the file, and all get their part") {
+TEST_CASE("cpu_ram_efficient_loading: only rank 0 opens the file, and all ranks get their part") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "weights.safetensors").string();
   constexpr int kNumel = (1 << 20) + 77;
@@ -275,7 +275,7 @@ TEST_CASE("cpu_ram_efficient_loading: only rank 0 needs the file, and all get th
   }
 }
 
-TEST_CASE("buffers have the policy's dtype and travel with files and checkpoints") {
+TEST_CASE("buffers have the policy's dtype and are saved in files and checkpoints") {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "weights.safetensors").string();
   const std::string checkpoint = (folder.path() / "checkpoint").string();

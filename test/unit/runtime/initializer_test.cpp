@@ -42,7 +42,7 @@ Moments moments(const std::vector<float>& values) {
 
 }  // namespace
 
-TEST_CASE("any slicing draws the same values") {
+TEST_CASE("any division into slices gives the same values") {
   constexpr std::int64_t kNumel = 5003;
   std::mt19937 generator(1);
   for (const auto& initializer : {acc::normal(0.02F), acc::uniform(-1.0F, 3.0F)}) {
@@ -61,7 +61,7 @@ TEST_CASE("any slicing draws the same values") {
   }
 }
 
-TEST_CASE("offsets beyond 32 bits are places of their own") {
+TEST_CASE("offsets beyond 32 bits give different values") {
   const auto normal = acc::normal(1.0F);
   const auto far = draw(normal, 1, (std::int64_t{1} << 36) + 3, 100);
   CHECK(far != draw(normal, 1, 3, 100));
@@ -69,7 +69,7 @@ TEST_CASE("offsets beyond 32 bits are places of their own") {
   CHECK(std::equal(far.begin(), far.end(), from_before.begin() + 2));
 }
 
-TEST_CASE("streams differ, in their upper half too") {
+TEST_CASE("streams that differ only in their upper 32 bits give different values") {
   const auto normal = acc::normal(1.0F);
   const auto first = draw(normal, 1, 0, 64);
   CHECK(first != draw(normal, 2, 0, 64));
@@ -81,7 +81,7 @@ TEST_CASE("normal has the moments and tails of a Gaussian") {
   constexpr std::size_t kNumel = 4'000'000;
   const auto values = draw(acc::normal(0.02F), 7, 11, kNumel);
   const Moments m = moments(values);
-  // Five standard errors of each.
+  // Tolerances of five standard errors.
   CHECK(std::abs(m.mean) < 5 * 0.02 / 2000);
   CHECK(std::sqrt(m.variance) == doctest::Approx(0.02).epsilon(0.002));
   CHECK(m.kurtosis == doctest::Approx(3.0).epsilon(0.005));
@@ -116,13 +116,13 @@ TEST_CASE("uniform stays below its upper end and covers its range evenly") {
 }
 
 TEST_CASE("the generator is Philox4x32-10") {
-  // Words of key 0, counter 0 as the paper's known-answer file gives them: 6627e8d5 e169c58d
+  // Output for key 0, counter 0 in the known-answer file of the paper's code: 6627e8d5 e169c58d
   // bc57ac4c 9b00dbd8; uniform(0, 2^24) shows their upper 24 bits.
   const auto values = draw(acc::uniform(0.0F, 0x1p24F), 0, 0, 4);
   CHECK(values == std::vector<float>{0x6627e8, 0xe169c5, 0xbc57ac, 0x9b00db});
 }
 
-TEST_CASE("constants fill") {
+TEST_CASE("a constant fills the whole range") {
   CHECK(draw(acc::zeros(), 1, 5, 3) == std::vector<float>(3, 0.0F));
   CHECK(draw(acc::ones(), 1, 5, 3) == std::vector<float>(3, 1.0F));
   CHECK(draw(acc::constant(2.5F), 1, 5, 3) == std::vector<float>(3, 2.5F));

@@ -37,7 +37,7 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-// Sources of a reduction, one element off any vector boundary, with guards behind the result.
+// Sources of a reduction, one element off a vector boundary, with guard elements after the result.
 struct ReductionCase {
   std::vector<std::vector<float>> values;
   std::vector<std::vector<std::uint16_t>> halves;
@@ -106,7 +106,7 @@ void check_reduction(const Kernels& table, int count, std::size_t numel, DType d
 
 }  // namespace
 
-TEST_CASE("reductions sum in order, bit for bit, in every variant") {
+TEST_CASE("reductions sum in order, bitwise equal in every variant") {
   for (const Kernels* table : available_kernels()) {
     for (const std::size_t numel : kSizes) {
       for (const int count : {1, 2, 3, 5, 8}) {
@@ -154,7 +154,7 @@ TEST_CASE("doubles are reduced in order to every destination") {
 
 TEST_CASE("the squared norm is taken in double") {
   for (const Kernels* table : available_kernels()) {
-    // In fp32 the sum would stick at 2^24.
+    // A sum in fp32 would stop growing at 2^24.
     const std::vector<float> ones((1U << 24) + 5, 1.0F);
     CHECK(table->squared_norm(ones.data(), ones.size()) == static_cast<double>(ones.size()));
     const float large[] = {1e30F};
@@ -174,7 +174,7 @@ TEST_CASE("scale multiplies in place") {
   }
 }
 
-TEST_CASE("values are clamped after they are scaled, and NaN stays") {
+TEST_CASE("values are clipped after scaling, and NaN is kept") {
   for (const Kernels* table : available_kernels()) {
     CAPTURE(table->name);
     std::vector<float> values(35);
@@ -225,7 +225,7 @@ TEST_CASE("bf16 rounds to nearest even and keeps NaN") {
   }
 }
 
-TEST_CASE("all 65536 halves survive the way to fp32 and back") {
+TEST_CASE("all 65536 float16 values survive conversion to fp32 and back") {
   std::vector<std::uint16_t> all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) {
     all[i] = static_cast<std::uint16_t>(i);
@@ -283,12 +283,12 @@ TEST_CASE("fp16 rounds to nearest even") {
 
 namespace {
 
-// Around every value that a 16-bit format has: itself, the middle to the next, and the floats on
-// both sides of that.
+// For every value of a 16-bit format: the value itself, the midpoint to the next one, and the
+// floats on both sides of the midpoint.
 void check_rounding(const Kernels& table, DType dtype) {
   const bool bf16 = dtype == DType::bfloat16;
   const auto infinity = static_cast<std::uint16_t>(bf16 ? 0x7f80 : 0x7c00);
-  std::vector<std::uint16_t> all(infinity);  // the finite ones that are not negative
+  std::vector<std::uint16_t> all(infinity);  // all finite values that are not negative
   std::iota(all.begin(), all.end(), std::uint16_t{0});
   std::vector<float> exact(all.size());
   acc::kernels::cast(all.data(), dtype, exact.data(), DType::float32, all.size());
@@ -299,9 +299,9 @@ void check_rounding(const Kernels& table, DType dtype) {
     const double step = i + 1 < all.size() ? static_cast<double>(exact[i + 1]) - here
                                            : here - static_cast<double>(exact[i - 1]);
     const auto middle = static_cast<float>(here + step / 2);
-    const auto next = static_cast<std::uint16_t>(i + 1);  // after the last: infinity
+    const auto next = static_cast<std::uint16_t>(i + 1);  // infinity follows the last one
     const bool even = i % 2 == 0;
-    // A float32 subnormal of bfloat16's smallest has floats in between as well.
+    // bfloat16's smallest values are float32 subnormals, which also have floats in between.
     for (const float sign : {1.0F, -1.0F}) {
       const auto bit = static_cast<std::uint16_t>(sign < 0 ? 0x8000 : 0);
       for (const auto& [value, rounded] :
@@ -332,7 +332,7 @@ TEST_CASE("every boundary between two 16-bit values rounds to nearest even") {
   }
 }
 
-TEST_CASE("all 65536 bfloat16 values survive the way to fp32 and back") {
+TEST_CASE("all 65536 bfloat16 values survive conversion to fp32 and back") {
   std::vector<std::uint16_t> all(65536);
   std::iota(all.begin(), all.end(), std::uint16_t{0});
   for (const Kernels* table : available_kernels()) {
@@ -352,7 +352,7 @@ TEST_CASE("all 65536 bfloat16 values survive the way to fp32 and back") {
   }
 }
 
-TEST_CASE("casts go between any two dtypes of weights, and refuse others") {
+TEST_CASE("casts convert between any two dtypes of weights, and refuse others") {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::vector<float> values = {1.0F, -0.5F, 300.0F, 1e30F, -kInfinity, std::nanf("")};
   std::vector<std::uint16_t> bf16(values.size());
@@ -404,8 +404,8 @@ TEST_CASE("infinities and NaN survive reductions and norms") {
 
 namespace {
 
-constexpr std::size_t kUpdated = 1301;  // several blocks and a rest
-constexpr std::size_t kBefore = 3;      // elements in front that are nobody's
+constexpr std::size_t kUpdated = 1301;  // several blocks and a remainder
+constexpr std::size_t kBefore = 3;      // elements in front, in no range
 
 struct Formats {
   const char* name;
@@ -425,7 +425,7 @@ const Formats kFormats[] = {
     {"fp16 by chance", DType::float16, DType::bfloat16, {}, true},
 };
 
-/// A shard in any dtypes.
+/// A shard with any combination of dtypes.
 struct UpdateState {
   explicit UpdateState(const Formats& of) : formats(of) {
     const auto fill = [](std::vector<std::byte>& bytes, DType dtype, std::vector<float> values) {
@@ -469,7 +469,7 @@ struct UpdateState {
 
 }  // namespace
 
-TEST_CASE("the updates give the same bits in every variant, at any offset, in every dtype") {
+TEST_CASE("updates are bitwise equal in every variant, at any offset, in every dtype") {
   const AdamWCoefficients adamw{0.37F, 0.999F, 0.1F, 0.95F, 0.05F, 0.22F, 1e-8F, 1e-2F};
   const SgdCoefficients sgd{0.37F, 0.1F, 0.9F, 0.01F, true, false};
   const auto run = [&](const Formats& formats, const Kernels& table, std::size_t piece) {
@@ -525,12 +525,12 @@ TEST_CASE("an update in 16 bits is the update in fp32, rounded") {
   }
 }
 
-TEST_CASE("what is rounded by chance is right in the mean, and exact where it can be") {
+TEST_CASE("stochastic rounding has the right mean and keeps exact values") {
   const std::size_t numel = 200'000;
   struct Row {
     DType dtype;
     float weight;
-    float step;  ///< far less than half a unit of the weight's last place, or none of it
+    float step;  ///< much smaller than half a unit in the last place of the weight, or 0
   };
   const Row rows[] = {
       {DType::bfloat16, 1.0F, 1e-4F},       {DType::bfloat16, -3.0F, 2e-3F},

@@ -27,8 +27,8 @@ LossScaling rules_of(const nlohmann::json& row) {
 
 }  // namespace
 
-// Made by test/data/optimizers/make_loss_scales.py: torch's own update and DeepSpeed's own class.
-TEST_CASE("the loss scale moves as torch's and as DeepSpeed's") {
+// Values made by test/data/optimizers/make_loss_scales.py with torch's and DeepSpeed's own code.
+TEST_CASE("the loss scale changes like torch's and DeepSpeed's") {
   const auto golden =
       nlohmann::json::parse(std::ifstream(ACC_TEST_DATA "/optimizers/loss_scales.json"));
   for (const auto& row : golden.at("cases")) {
@@ -45,7 +45,7 @@ TEST_CASE("the loss scale moves as torch's and as DeepSpeed's") {
       } else if (step < overflows.size()) {
         scaler.update(overflows[step] != 0);
       }
-      // What a checkpoint keeps goes on as the scaler itself would.
+      // A scaler restored from its state continues like the original.
       LossScaler restored(rules_of(row));
       restored.restore(scaler.state());
       CHECK(restored.state() == scaler.state());
@@ -54,7 +54,7 @@ TEST_CASE("the loss scale moves as torch's and as DeepSpeed's") {
   }
 }
 
-TEST_CASE("a static loss scale stays") {
+TEST_CASE("a static loss scale never changes") {
   LossScaler scaler({.rule = LossScaleRule::deepspeed, .static_scale = 128.0, .window = 1});
   for (const bool overflow : {true, false, true, true, false, false}) {
     scaler.update(overflow);

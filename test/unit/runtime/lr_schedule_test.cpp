@@ -50,8 +50,8 @@ LrSchedule schedule_of_case(const std::string& type, const json& arguments) {
 
 }  // namespace
 
-// Made by test/data/optimizers/make_schedules.py with the packages' own code.
-TEST_CASE("schedules are those of transformers and of DeepSpeed, step by step") {
+// Values made by test/data/optimizers/make_schedules.py with the packages' own code.
+TEST_CASE("schedules equal those of transformers and DeepSpeed, step by step") {
   const auto golden = json::parse(std::ifstream(ACC_TEST_DATA "/optimizers/schedules.json"));
   for (const auto& row : golden.at("cases")) {
     CAPTURE(row.at("type").get<std::string>());
@@ -65,7 +65,7 @@ TEST_CASE("schedules are those of transformers and of DeepSpeed, step by step") 
   }
 }
 
-TEST_CASE("counts that make no schedule are refused by name") {
+TEST_CASE("invalid numbers of steps are errors that name the setting") {
   CHECK_THROWS_WITH(acc::constant_with_warmup(-1), doctest::Contains("warmup steps must be"));
   CHECK_THROWS_WITH(acc::linear_with_warmup(1, -2), doctest::Contains("total steps must be"));
   CHECK_THROWS_WITH(acc::warmup_lr({.warmup_steps = 0}), doctest::Contains("warmup_num_steps"));
@@ -95,7 +95,7 @@ TEST_CASE("the settings' optimizer, with torch's defaults") {
   CHECK(sgd.weight_decay == 0.1);
 }
 
-TEST_CASE("what the settings may choose and this version has not is refused by its key") {
+TEST_CASE("unsupported optimizers and schedules are errors that name the key") {
   CHECK_THROWS_WITH(optimizer_of({}), doctest::Contains("chooses no optimizer"));
   CHECK_THROWS_WITH(optimizer_of({.type = "Lamb"}), doctest::Contains("optimizer.type Lamb"));
   CHECK_THROWS_WITH(optimizer_of({.type = "adam", .weight_decay = 0.1}),

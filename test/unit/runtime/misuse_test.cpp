@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-// Programs that use the runtime in a wrong way, and right ones that look alike.
+// Programs that use the runtime wrongly, and correct programs that look similar.
 namespace {
 
 using acc::Errc;
@@ -36,7 +36,7 @@ struct Net {
     float* const gradient = use.grad_to_add(weight);
     gradient[0] += use[weight][0];
   }
-  /// All that a micro-step needs.
+  /// A complete, correct micro-step.
   void micro_step() {
     fc1.forward().end();
     fc2.forward().end();
@@ -56,7 +56,7 @@ struct Said {
   std::string text;
 };
 
-/// What each rank was told by the error that ended `program`; nothing where it came to its end.
+/// Returns for each rank the message of the error that ended `program`; empty if none did.
 std::vector<std::optional<Said>> told(const Job& job,
                                       const std::function<void(acc::Runtime&)>& program) {
   std::vector<std::optional<Said>> all(static_cast<std::size_t>(job.world_size));
@@ -78,11 +78,11 @@ Job job_of(int world_size, int num_machines, Strategy strategy, int micro_steps 
   return job;
 }
 
-/// What a rank does before its step.
+/// A program and the expected error of its optimizer step.
 struct Program {
   const char* name;
   void (*run)(Net&);
-  const char* refusal;  ///< part of the message; null: the step is right
+  const char* refusal;  ///< part of the message; null: the step succeeds
   int micro_steps = 1;
 };
 
@@ -185,7 +185,7 @@ const Program kPrograms[] = {
 
 }  // namespace
 
-TEST_CASE("a step that would take a forgotten gradient for zero is refused on every rank") {
+TEST_CASE("a step with a missing gradient is refused on every rank") {
   struct Layout {
     int ranks, machines;
     Strategy strategy;
@@ -195,8 +195,8 @@ TEST_CASE("a step that would take a forgotten gradient for zero is refused on ev
     for (const Program& each : kPrograms) {
       CAPTURE(layout.ranks);
       CAPTURE(each.name);
-      // Over gloo a scope that the others have not entered is another error: there all are at
-      // fault.
+      // With gloo, a scope that the other ranks have not entered is a different error, in which all
+      // ranks are at fault.
       const int at_fault = layout.machines == 1 ? layout.ranks - 1 : -1;
       const auto run = [&](bool allowed) {
         const Job job = job_of(layout.ranks, layout.machines, layout.strategy, each.micro_steps);
@@ -210,7 +210,7 @@ TEST_CASE("a step that would take a forgotten gradient for zero is refused on ev
             net.micro_step();
           }
           optimizer.step();
-          optimizer.step();  // nothing of the first step is left over
+          optimizer.step();  // the first step must leave nothing behind
         });
       };
       const bool refused = each.refusal != nullptr;
@@ -241,7 +241,7 @@ TEST_CASE("a step inside a scope is refused") {
   CHECK(contains(all[0]->text, "inside an open scope of unit 'fc1'"));
 }
 
-TEST_CASE("a handle is refused by every unit but its own, with both names") {
+TEST_CASE("a handle is refused by every other unit, with the names of both") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
   Net net(runtime.model());
   const auto mask = net.fc2.buffer("mask", {4}, acc::zeros());
@@ -259,9 +259,9 @@ TEST_CASE("a handle is refused by every unit but its own, with both names") {
   };
   auto forward = net.fc1.forward();
   auto backward = net.fc1.backward();
-  for (const Row& row : {Row{net.w2, "'fc2.weight' is of unit 'fc2'"},
-                         Row{of_twin, "'fc1.weight' is of unit 'fc1' of another model"},
-                         Row{of_ended, "the handle is of a model that has ended"},
+  for (const Row& row : {Row{net.w2, "'fc2.weight' belongs to unit 'fc2'"},
+                         Row{of_twin, "'fc1.weight' belongs to unit 'fc1' of another model"},
+                         Row{of_ended, "the handle belongs to a model that no longer exists"},
                          Row{acc::Parameter{}, "the handle was never given a value"}}) {
     const std::string expected =
         std::string("unit 'fc1' was asked for a parameter that it does not have: ") + row.whose;
@@ -273,15 +273,15 @@ TEST_CASE("a handle is refused by every unit but its own, with both names") {
   }
   CHECK_THROWS_WITH_AS(twin.tie("alias", net.w1),
                        "unit 'fc1' was asked for a parameter that it does not have: 'fc1.weight' "
-                       "is of unit 'fc1' of another model",
+                       "belongs to unit 'fc1' of another model",
                        Error);
   CHECK_THROWS_WITH_AS(
       (void)net.fc1.data(mask),
-      "unit 'fc1' was asked for a buffer that it does not have: 'fc2.mask' is of unit 'fc2'",
+      "unit 'fc1' was asked for a buffer that it does not have: 'fc2.mask' belongs to unit 'fc2'",
       Error);
 }
 
-TEST_CASE("a scope that has ended gives nothing") {
+TEST_CASE("a scope that has ended cannot be used") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
   Net net(runtime.model());
   auto forward = net.fc1.forward();
@@ -297,7 +297,7 @@ TEST_CASE("a scope that has ended gives nothing") {
                        Error);
 }
 
-TEST_CASE("ranks that declare different models are told by name how they differ") {
+TEST_CASE("ranks that declare different models get an error with the differences") {
   using Declare = std::function<acc::Model(acc::Runtime&)>;
   const auto model_of = [](acc::Shape shape, acc::ParameterOptions options = {}) {
     return Declare([=](acc::Runtime& runtime) {
@@ -310,8 +310,8 @@ TEST_CASE("ranks that declare different models are told by name how they differ"
   struct Row {
     const char* name;
     Declare odd;
-    const char* here;   ///< what the rank that differs says
-    const char* there;  ///< what the others say
+    const char* here;   ///< message on the rank that differs
+    const char* there;  ///< message on the other ranks
   };
   const Row rows[] = {
       {"another size", model_of({65, 16}), "fc1.weight is [65, 16] here, [64, 16] on rank 0",

@@ -8,8 +8,8 @@
 #include <set>
 #include <utility>
 
-// What the settings about a program's modules do to a training: wrapping, flat parameters, ignored
-// modules, several models.
+// Effects of the settings about modules on training: wrapping, flat parameters, ignored modules,
+// several models.
 namespace {
 
 using acc::plugins::ShardingSettings;
@@ -44,12 +44,12 @@ Weights reference(int steps = 2, const std::vector<UnitSpec>& specs = kNet) {
 
 }  // namespace
 
-TEST_CASE("each wrap policy trains alike, in units of its own") {
+TEST_CASE("each wrap policy gives the same training, with different units") {
   struct Case {
     WrapPolicy policy;
     std::vector<std::string> classes;
     std::int64_t min_numel;
-    int gather_calls;  ///< of a step: two a unit, one of the root
+    int gather_calls;  ///< per step: two per unit, one for the root
   };
   const Weights expected = reference();
   for (const Case& each :
@@ -57,7 +57,7 @@ TEST_CASE("each wrap policy trains alike, in units of its own") {
         Case{WrapPolicy::transformer_based, {}, 0, 9},
         Case{WrapPolicy::transformer_based, {"Block"}, 0, 5},
         Case{WrapPolicy::transformer_based, {"Mlp"}, 0, 5},
-        // The attention, which is no unit, and both Mlp.
+        // The attention, which is not a declared unit, and both Mlp units.
         Case{WrapPolicy::size_based, {}, 30, 7}, Case{WrapPolicy::size_based, {}, 40, 3},
         Case{WrapPolicy::size_based, {}, 1000, 1}}) {
     CAPTURE(to_string(each.policy));
@@ -73,7 +73,7 @@ TEST_CASE("each wrap policy trains alike, in units of its own") {
   }
 }
 
-TEST_CASE("a unit that belongs to another one is used outside of that one's scopes") {
+TEST_CASE("a unit that is part of another sharded unit is used outside of that unit's scopes") {
   std::vector<UnitSpec> specs = kNet;
   specs[2].parent = specs[4].parent = 0;  // no longer within the blocks
   const Weights expected = reference(2, specs);
@@ -85,7 +85,7 @@ TEST_CASE("a unit that belongs to another one is used outside of that one's scop
   }
 }
 
-TEST_CASE("buckets and contiguous_gradients cut a unit's reductions") {
+TEST_CASE("bucket sizes and contiguous_gradients divide a unit's reductions") {
   struct Case {
     const char* name;
     Strategy strategy;
@@ -142,7 +142,7 @@ TEST_CASE("round_robin_gradients: every rank owns parameters of all of the model
   }
 }
 
-TEST_CASE("ignored modules are whole on every rank, and each rank's own") {
+TEST_CASE("ignored modules are whole on every rank and not reduced") {
   const auto rule = [](int rank, int micro_step, float, int) {
     return static_cast<float>((rank + 1) * (micro_step + 1));
   };
@@ -167,7 +167,8 @@ TEST_CASE("ignored modules are whole on every rank, and each rank's own") {
           const double gradient = micro * (ignored ? rank + 1 : 2.5);
           CHECK(values.back() == doctest::Approx(before.at(name).back() - 0.1 * gradient));
         }
-        // 73 elements are everybody's, 74 each rank's own, of which the mean of squares counts.
+        // 73 elements are common to all ranks. 74 differ per rank; the mean of their squares
+        // counts.
         CHECK(mine.step.grad_norm ==
               doctest::Approx(micro * std::sqrt(73 * 2.5 * 2.5 + 74 * (1 + 4 + 9 + 16) / 4.0)));
       }
@@ -175,7 +176,7 @@ TEST_CASE("ignored modules are whole on every rank, and each rank's own") {
   }
 }
 
-TEST_CASE("ignored modules: memory, files, frozen ones, and a pattern that is none") {
+TEST_CASE("ignored modules: memory, files, frozen parameters, and an invalid pattern") {
   Job job = job_of(Strategy::full_shard);
   const std::vector<UnitSpec> specs = {
       {"net", "Net", -1, {{"weight", 64}}},
@@ -270,7 +271,7 @@ TEST_CASE("a frozen unit is gathered for the gradient of its input, and reduces 
   CHECK(distance(reference(2, specs), found.weights) == 0.0);
 }
 
-TEST_CASE("a tied parameter is one, in its unit and in files, wherever its second name lies") {
+TEST_CASE("a tied parameter is stored once, wherever its second name is") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "weights.safetensors").string();
   std::atomic<int> right = 0;
@@ -280,7 +281,7 @@ TEST_CASE("a tied parameter is one, in its unit and in files, wherever its secon
     auto& root = net.unit(0);
     const acc::Parameter embedding = net.parameter(0, 0);
     root.tie("net.embedding_again", embedding);
-    root.tie("net.h.0.mlp.head", embedding);  // in a unit that is wrapped by itself
+    root.tie("net.h.0.mlp.head", embedding);  // in a unit that is wrapped separately
     right += net.model().numel() == 147;
     auto optimizer = net.model().optimizer(acc::Sgd{.lr = 1.0});
     const float before = net.read().at("net.embedding")[38];
@@ -299,7 +300,7 @@ TEST_CASE("a tied parameter is one, in its unit and in files, wherever its secon
     right += net.read().at("net.embedding")[38] == before - 5.0F;
     net.model().export_weights(path);
 
-    auto other = runtime.model();  // to which they are three
+    auto other = runtime.model();  // a model that has them as three parameters
     auto& unit = other.unit("net", "Net");
     std::vector<acc::Parameter> all;
     for (const char* name : {"embedding", "embedding_again", "h.0.mlp.head"}) {
@@ -318,8 +319,8 @@ TEST_CASE("two models and their optimizers take turns in one process") {
   const std::vector<UnitSpec> small = {{"small", "Net", -1, {{"weight", 21}}},
                                        {"small.layer", "Layer", 0, {{"weight", 7}}}};
   Job job = job_of(Strategy::full_shard);
-  job.sharding.wrap_policy = WrapPolicy::size_based;  // wraps three modules of the one, none of the
-  job.sharding.min_num_params = 30;                   // other
+  job.sharding.wrap_policy = WrapPolicy::size_based;  // wraps three modules of one model, and none
+  job.sharding.min_num_params = 30;                   // of the other
   const Weights alone = train(job, kNet, 3)[0].weights;
   const Weights small_alone = train(job, small, 3)[0].weights;
   std::vector<std::pair<Weights, Weights>> together(2);

@@ -78,13 +78,13 @@ struct Net {
 
 struct Seen {
   Weights weights;
-  acc::TrafficReport quiet;   ///< of the micro-steps under no_sync
-  acc::TrafficReport step;    ///< of the whole step, up to Optimizer::step
+  acc::TrafficReport quiet;   ///< during the micro-steps under no_sync
+  acc::TrafficReport step;    ///< during the whole step, up to Optimizer::step
   acc::MemoryReport waiting;  ///< before the micro-step that reduces
   acc::MemoryReport after;    ///< after the step
 };
 
-/// `quiet`: micro-steps under no_sync, of `kMicroSteps`.
+/// quiet: number of micro-steps under no_sync, out of `kMicroSteps`.
 Seen train(const Job& job, int quiet) {
   Seen seen;
   std::mutex mutex;
@@ -132,19 +132,19 @@ constexpr Strategy kStrategies[] = {Strategy::no_shard,      Strategy::shard_opt
 
 }  // namespace
 
-TEST_CASE("no_sync gives the weights of reducing in each micro-step") {
+TEST_CASE("no_sync gives the same weights as a reduction in each micro-step") {
   for (const MixedPrecision precision : {MixedPrecision::no, MixedPrecision::bf16}) {
     for (const Strategy strategy : kStrategies) {
       CAPTURE(to_string(strategy));
       CAPTURE(to_string(precision));
       const Job job = job_of(strategy, precision);
       const Weights each = train(job, 0).weights;
-      // In bf16 each micro-step's gradient is rounded where it is sent, or their sum once.
+      // In bf16 either each micro-step's gradient is rounded before it is sent, or their sum once.
       const double bound = precision == MixedPrecision::no ? 2e-6 : 0.02;
       for (const int quiet : {1, kMicroSteps - 1}) {
         CHECK(distance(each, train(job, quiet).weights) <= bound);
       }
-      // A step reduces what nobody has reduced.
+      // A step reduces gradients that no micro-step has reduced.
       CHECK(distance(each, train(job, kMicroSteps).weights) <= bound);
     }
   }
@@ -175,7 +175,7 @@ TEST_CASE("micro-steps under no_sync reduce nothing, and the next reduces once")
   }
 }
 
-TEST_CASE("what no_sync has accumulated is whole on each rank until it is reduced") {
+TEST_CASE("gradients under no_sync are whole on each rank until they are reduced") {
   const int bytes = 3 * kNumel * 4;
   for (const MixedPrecision precision : {MixedPrecision::no, MixedPrecision::bf16}) {
     CAPTURE(to_string(precision));

@@ -17,7 +17,7 @@ using acc::kernels::Kernels;
 
 namespace {
 
-// Made by test/data/optimizers/make_golden.py, which names the versions in "made_by".
+// Values made by test/data/optimizers/make_golden.py, which writes the versions to "made_by".
 const nlohmann::json& golden() {
   static const auto data =
       nlohmann::json::parse(std::ifstream(ACC_TEST_DATA "/optimizers/golden.json"));
@@ -93,7 +93,7 @@ TEST_CASE("SGD follows torch.optim.SGD step by step") {
   }
 }
 
-TEST_CASE("the clip coefficient is torch's") {
+TEST_CASE("the clip coefficient equals torch's") {
   using acc::optim::clip_coefficient;
   CHECK(clip_coefficient(0.5, 1.0) == 1.0);
   CHECK(clip_coefficient(4.0, 1.0) == doctest::Approx(1.0 / 4.000001).epsilon(1e-15));
@@ -102,7 +102,7 @@ TEST_CASE("the clip coefficient is torch's") {
   CHECK(std::isnan(clip_coefficient(std::nan(""), 1.0)));
 }
 
-TEST_CASE("a sum becomes a mean at once, and in float16 in FSDP's two parts") {
+TEST_CASE("a sum is divided into a mean at once, and with float16 in FSDP's two parts") {
   using acc::DType;
   using acc::sharding::scale_gradients;
   struct Case {

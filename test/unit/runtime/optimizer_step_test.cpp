@@ -19,8 +19,7 @@
 #include <string>
 #include <vector>
 
-// What a step does with gradients and rates, over every strategy: groups, schedules, clipping,
-// overflows.
+// The optimizer step under every strategy: groups, schedules, clipping, overflows.
 namespace {
 
 using acc::plugins::MixedPrecision;
@@ -31,7 +30,7 @@ using acc::test::distance;
 using acc::test::Job;
 using acc::test::Weights;
 
-/// Makes the gradient of element `i`, of a weight, in a step.
+/// Returns the gradient of element `i` of a weight.
 using Rule = std::function<float(const std::string& name, int i, float weight)>;
 
 /// The parameters of test/data/optimizers/make_groups.py in three units.
@@ -111,7 +110,7 @@ struct Net {
   std::vector<Part> parts;
 };
 
-/// Runs `body` on every rank and gives what rank 0's returned.
+/// Runs `body` on every rank and returns rank 0's result.
 template <typename Result>
 Result on_ranks(const Job& job, const std::function<Result(acc::Runtime&)>& body) {
   Result result{};
@@ -193,7 +192,8 @@ TEST_CASE("sub_group_size cuts the step into tiles that change nothing") {
   struct Expected {
     std::int64_t sub_group_size, tiles;
   };
-  // Shards on two ranks of 39 -> 24, 77 + 5 -> 48 and 21 -> 16 elements, with their gaps.
+  // On two ranks, flat parameters of 39, 77 + 5 and 21 elements have shards of 24, 48 and 16, with
+  // gaps.
   Weights first;
   for (const Expected& each : {Expected{0, 3}, Expected{1'000'000'000, 3}, Expected{40, 4},
                                Expected{16, 6}, Expected{3, 6}}) {
@@ -259,8 +259,7 @@ TEST_CASE("a model has one optimizer at a time, and its groups must fit") {
   CHECK_NOTHROW(model.optimizer(acc::Sgd{}));
 }
 
-TEST_CASE(
-    "a gradient that is not finite: taken as it is, skipped by all, or raised with its unit") {
+TEST_CASE("a non-finite gradient is used, skipped on all ranks, or raised with its unit") {
   struct Outcome {
     std::vector<acc::StepInfo> steps;
     Weights before, after;
@@ -299,7 +298,7 @@ TEST_CASE(
       });
       if (policy == NanPolicy::raise) {
         CHECK(outcome.error ==
-              "step 2: a gradient is not finite, first that of unit 'layer' in "
+              "step 2: a gradient is not finite, first in unit 'layer' in "
               "micro-step 2 on rank " +
                   std::to_string(guilty));
       } else {
@@ -336,7 +335,7 @@ TEST_CASE("a sum over ranks that overflows is raised with its unit") {
                     doctest::Contains("the sum over the ranks of unit 'tail' is not"));
 }
 
-TEST_CASE("clipping by value alone, by norm alone, and where the launcher says so") {
+TEST_CASE("clipping by value only, by norm only, and by the launcher's setting") {
   struct Case {
     std::optional<double> configured;
     std::optional<double> norm;
@@ -395,7 +394,7 @@ TEST_CASE("clipping by value alone, by norm alone, and where the launcher says s
   }
 }
 
-TEST_CASE("an infinite norm that nothing stops clips all to nothing, as torch does") {
+TEST_CASE("an infinite norm that no policy stops clips all gradients to zero, as in torch") {
   const auto weights = on_ranks<Weights>(job_of(Strategy::full_shard), [&](acc::Runtime& runtime) {
     auto model = runtime.model();
     Net net(model);
@@ -415,7 +414,8 @@ TEST_CASE("an infinite norm that nothing stops clips all to nothing, as torch do
   CHECK(weights.size() == 4);
 }
 
-TEST_CASE("the schedule's place and skipped steps travel with checkpoints, groups need not fit") {
+TEST_CASE(
+    "checkpoints contain the schedule's position and skipped steps, and load with other groups") {
   const acc::test::TemporaryFolder folder;
   const std::string checkpoint = (folder.path() / "checkpoint").string();
   struct Part {
@@ -478,12 +478,12 @@ Job fp16_job(Strategy strategy, const acc::plugins::LossScaling& rules, int worl
   Job job = job_of(strategy, world, machines);
   job.sharding.mixed_precision = MixedPrecision::fp16;
   job.sharding.loss_scaling = rules;
-  job.sharding.nan_policy = NanPolicy::raise;  // not asked: the loss scale explains an overflow
+  job.sharding.nan_policy = NanPolicy::raise;  // no effect: fp16 expects overflows
   return job;
 }
 
-/// Steps [from, until) with the gradient of the scaled loss; one of rank 0's overflows in steps 1
-/// and 2.
+/// Makes steps [from, until) with the gradient of the scaled loss. In steps 1 and 2 a gradient of
+/// rank 0 overflows.
 std::vector<acc::StepInfo> scaled_steps(acc::Runtime& runtime, acc::Optimizer& optimizer, Net& net,
                                         int from, int until) {
   std::vector<acc::StepInfo> steps;
@@ -502,12 +502,12 @@ std::vector<acc::StepInfo> scaled_steps(acc::Runtime& runtime, acc::Optimizer& o
 
 }  // namespace
 
-TEST_CASE("with fp16 the loss scale goes out again, and an overflow is skipped by every rank") {
+TEST_CASE("with fp16 gradients are divided by the loss scale, and every rank skips an overflow") {
   using acc::plugins::LossScaleRule;
   using acc::plugins::LossScaling;
   struct Case {
     LossScaling rules;
-    std::vector<double> scales;  ///< before each step, and after all
+    std::vector<double> scales;  ///< before each step, and after the last
   };
   const acc::test::TemporaryFolder folder;
   const std::string checkpoint = (folder.path() / "checkpoint").string();
@@ -561,12 +561,12 @@ TEST_CASE("with fp16 the loss scale goes out again, and an overflow is skipped b
       const auto weights =
           on_ranks<Weights>(fp16_job(Strategy::full_shard, each.rules, 3, 1),
                             [&](acc::Runtime& runtime) { return body(runtime, 2, 6); });
-      CHECK(distance(expected, weights) < 0.01);  // weights are seen in fp16
+      CHECK(distance(expected, weights) < 0.01);  // weights are read in fp16
     }
   }
 }
 
-TEST_CASE("DeepSpeed's rule ends the run on every rank when the scale can fall no further") {
+TEST_CASE("DeepSpeed's rule ends the run on every rank at the smallest loss scale") {
   std::atomic<int> told = 0;
   const Job job = fp16_job(Strategy::full_shard, {.rule = acc::plugins::LossScaleRule::deepspeed,
                                                   .initial_scale_power = 2,
@@ -587,13 +587,14 @@ TEST_CASE("DeepSpeed's rule ends the run on every rank when the scale can fall n
   CHECK(told == 4);
 }
 
-TEST_CASE("with fp16 gradients are divided in part before they travel") {
+TEST_CASE("with fp16 part of the division precedes the reduction") {
   Job job = fp16_job(Strategy::full_shard, {.static_scale = 1.0});
   on_ranks<int>(job, [&](acc::Runtime& runtime) {
     auto model = runtime.model();
     Net net(model);
     auto optimizer = model.optimizer(acc::Sgd{.lr = 1e-6});
-    // Beyond fp16's largest number, 65504, but not when divided by 2, FSDP's factor for 4 ranks.
+    // The sum exceeds fp16's largest number, 65504, unless gradients are divided by 2 first (FSDP's
+    // factor for 4 ranks).
     net.micro_step([](const std::string&, int, float) { return 1e5F; });
     const acc::StepInfo info = optimizer.step();
     CHECK_FALSE(info.skipped);

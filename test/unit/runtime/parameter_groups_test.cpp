@@ -18,7 +18,7 @@ const std::vector<std::vector<std::string>> kNames = {
 
 }  // namespace
 
-TEST_CASE("parameters go to the group that names them, by name, tie or prefix") {
+TEST_CASE("parameters are assigned to the group that names them, by name, tied name or prefix") {
   const std::vector<ParameterGroup> groups = {
       {.name = "first", .parameters = {"layer0.*"}},
       {.name = "ends", .parameters = {"head.weight", "layer1.weight"}}};
@@ -28,7 +28,7 @@ TEST_CASE("parameters go to the group that names them, by name, tie or prefix") 
   CHECK(assign_groups(kNames, all) == std::vector<std::size_t>{1, 1, 1, 1});
 }
 
-TEST_CASE("groups that cannot be are refused with their names") {
+TEST_CASE("invalid groups are errors that name them") {
   struct Case {
     std::vector<ParameterGroup> groups;
     const char* message;

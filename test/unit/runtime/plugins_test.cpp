@@ -18,7 +18,7 @@ using acc::test::Job;
 constexpr int kWorld = 2;
 constexpr std::int64_t kNumel = 4096;
 
-/// What a program says, on every rank that a launcher gave `environment`.
+/// The values of a program, on every rank that a launcher started with `environment`.
 RuntimeSettings settings_of_rank(const RuntimeSettings& rank, const Environment& environment,
                                  const ProgramSettings& program) {
   RuntimeSettings settings = acc::plugins::settings_from_environment(environment, program);
@@ -33,7 +33,7 @@ struct Outcome {
   std::string described;
 };
 
-/// One step of a model of kNumel parameters in every rank; the outcome is rank 0's.
+/// Makes one step of a model with kNumel parameters on every rank; returns rank 0's result.
 Outcome outcome_of(const Environment& environment, const ProgramSettings& program) {
   Outcome outcome;
   Job job;
@@ -67,7 +67,7 @@ bool says(const Outcome& outcome, const std::string& part) {
   return outcome.described.find(part) != std::string::npos;
 }
 
-TEST_CASE("a program's plugin has its effect over the launcher's settings") {
+TEST_CASE("a program's plugin overrides the launcher's settings") {
   const Environment launched = {{"ACC_MODE", "fsdp"},
                                 {"FSDP_SHARDING_STRATEGY", "NO_SHARD"},
                                 {"ACC_GRADIENT_ACCUMULATION_STEPS", "2"},
@@ -83,14 +83,14 @@ TEST_CASE("a program's plugin has its effect over the launcher's settings") {
   const Outcome programs = outcome_of(launched, plugin.program_settings());
   CHECK(programs.optimizer_bytes == 8 * kNumel / kWorld);
   CHECK(programs.micro_steps == 3);
-  CHECK(programs.clip_norm == 0.5);  // the launcher's
+  CHECK(programs.clip_norm == 0.5);  // the launcher's value
   CHECK(says(programs, "full_shard (from fsdp)"));
   CHECK(says(programs,
              "; the program's FullyShardedDataParallelPlugin sets gradient_accumulation_steps 3 "
              "over the launcher's 2, sharding_strategy FULL_SHARD over the launcher's NO_SHARD"));
 }
 
-TEST_CASE("a program's plugin has its effect where there is no launcher's") {
+TEST_CASE("a program's plugin takes effect without launcher settings") {
   acc::DeepSpeedPlugin plugin;
   plugin.zero_stage = 1;
   plugin.gradient_clipping = 2.0;
@@ -101,7 +101,7 @@ TEST_CASE("a program's plugin has its effect where there is no launcher's") {
   CHECK(says(outcome, "DeepSpeedPlugin sets gradient_clipping 2, zero_stage 1"));
 }
 
-TEST_CASE("Runtime::from_environment takes a plugin, and refuses what it cannot do") {
+TEST_CASE("Runtime::from_environment accepts a plugin and refuses unsupported values") {
   acc::FullyShardedDataParallelPlugin fsdp;
   fsdp.sharding_strategy = Strategy::shard_grad_op;
   fsdp.deterministic = true;
@@ -117,7 +117,7 @@ TEST_CASE("Runtime::from_environment takes a plugin, and refuses what it cannot 
                     doctest::Contains("offload of parameters to nvme"));
 }
 
-TEST_CASE("ranks whose programs say different things all hear of it at the start") {
+TEST_CASE("ranks whose programs set different plugins all fail at the start") {
   Job job;
   job.world_size = 3;
   std::atomic<int> told = 0;

@@ -26,7 +26,7 @@ struct Row {
   DType stored, frozen, moments, gathered;
 };
 
-// shared/specs: FSDP low precision, FSDP mixed, DeepSpeed.
+// The three modes of docs/sharding.md, "Precision": FSDP low precision, FSDP mixed, DeepSpeed.
 constexpr Row kRows[] = {
     {MixedPrecision::no, kF32, false, kF32, kF32, kF32, kF32},
     {MixedPrecision::no, kBf16, false, kBf16, kBf16, kBf16, kBf16},
@@ -56,7 +56,7 @@ constexpr Row kRows[] = {
 
 struct Reduce {
   std::optional<MixedPrecision> asked;
-  std::optional<DType> reduced;  ///< absent: as weights are gathered
+  std::optional<DType> reduced;  ///< absent: the dtype of gathered weights
 };
 
 constexpr Reduce kReduces[] = {{std::nullopt, std::nullopt},
@@ -99,7 +99,7 @@ TEST_CASE("the three modes of precision, in every combination") {
   }
 }
 
-TEST_CASE("weights that are no floats, and gradients reduced in fp8, are refused") {
+TEST_CASE("weights of a dtype that is not a float, and gradients reduced in fp8, are refused") {
   acc::plugins::ShardingSettings settings;
   CHECK_THROWS_AS(make_policy(settings, DType::float64, Device::cpu), acc::Error);
   CHECK_THROWS_AS(make_policy(settings, DType::byte, Device::cpu), acc::Error);

@@ -10,7 +10,7 @@
 
 namespace {
 
-/// What was waited for, in order.
+/// The events and reductions that were waited for, in order.
 using Log = std::string;
 
 class NotedEvent final : public acc::device::Event {
@@ -55,11 +55,11 @@ TEST_CASE("a gather waits while the device still reads two buffers that were fre
   CHECK(log == "abc");
 }
 
-TEST_CASE("gathers after a step are under way as far as the bucket goes") {
+TEST_CASE("gathers after a step are limited by the bucket size") {
   struct Case {
     const char* name;
     std::int64_t bucket;
-    const char* waited;  ///< for four gathers a, b, c, d of 10, 10, 30, 5 elements
+    const char* waited;  ///< waits caused by four gathers a, b, c, d of 10, 10, 30, 5 elements
   };
   for (const Case& each :
        {Case{"no bound", 0, ""}, Case{"all fit", 55, ""}, Case{"two fit", 20, "abc"},

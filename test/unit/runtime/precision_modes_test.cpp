@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-// In which dtype weights, moments and gradients are kept and sent, seen from a program.
+// Dtypes in which weights, moments and gradients are kept and sent, as a program sees them.
 namespace {
 
 using acc::DType;
@@ -26,7 +26,7 @@ using acc::plugins::Strategy;
 using acc::test::Job;
 
 constexpr std::int64_t kNumel = 64 * 64;
-/// To bfloat16 1, to float16 1 + 2^-9, in float32 itself.
+/// A value that rounds to 1 in bfloat16, to 1 + 2^-9 in float16, and is exact in float32.
 constexpr float kOdd = 1.0F + 0x1p-9F + 0x1p-13F;
 constexpr float kOddInBf16 = 1.0F;
 constexpr float kOddInF16 = 1.0F + 0x1p-9F;
@@ -34,20 +34,20 @@ constexpr float kOddInF16 = 1.0F + 0x1p-9F;
 constexpr Strategy kStrategies[] = {Strategy::no_shard, Strategy::shard_optimizer,
                                     Strategy::shard_grad_op, Strategy::full_shard};
 
-/// One unit with one weight, of which all elements begin alike and have the same gradient.
+/// One unit with one weight, whose elements have the same initial value and the same gradient.
 struct Run {
   Job job = {};
   DType load = DType::float32;
   float weight = 1.0F;
   float gradient = 1.0F;
   int steps = 1;
-  std::optional<acc::AdamW> adamw = {};  ///< else SGD
+  std::optional<acc::AdamW> adamw = {};  ///< absent: SGD
   acc::Sgd sgd = {.lr = 0.0};
   acc::Initializer initializer = {};  ///< instead of `weight`
-  std::int64_t frozen = 0;            ///< elements of a frozen weight beside it
+  std::int64_t frozen = 0;            ///< elements of an additional frozen weight
   using Hook = std::function<void(acc::Runtime&, acc::Model&, acc::Optimizer&)>;
-  Hook before = {};  ///< the first step
-  Hook then = {};    ///< after the last
+  Hook before = {};  ///< runs before the first step
+  Hook then = {};    ///< runs after the last step
 };
 
 struct Outcome {
@@ -112,7 +112,7 @@ ShardingSettings with(Strategy strategy, MixedPrecision mixed = MixedPrecision::
   return settings;
 }
 
-/// Values that no short format has.
+/// Values that no 16-bit format can represent.
 acc::Initializer uneven() {
   return acc::uniform(-2.0F, 2.0F);
 }
@@ -140,8 +140,7 @@ std::string header_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE(
-    "without mixed precision a model loaded in 16 bits is kept, gathered and updated in them") {
+TEST_CASE("without mixed precision a 16-bit model is kept, gathered and updated in 16 bits") {
   for (const DType load : {DType::bfloat16, DType::float16}) {
     std::optional<Outcome> first;
     for (const Strategy strategy : kStrategies) {
@@ -157,7 +156,8 @@ TEST_CASE(
                    .adamw = acc::AdamW{.lr = 0.01, .weight_decay = 0.1},
                    .initializer = uneven()});
         first = first.value_or(seen);
-        CHECK(seen.weights == first->weights);  // gradients are alike and fit: sums are exact
+        // Equal gradients that fit the format: sums are exact.
+        CHECK(seen.weights == first->weights);
         CHECK(std::all_of(seen.weights.begin(), seen.weights.end(),
                           [&](float value) { return fits(value, load); }));
       }
@@ -165,13 +165,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("bytes held in each mode are the formula's") {
+TEST_CASE("bytes held in each mode equal the formula") {
   struct Row {
     const char* name;
     DType load;
     MixedPrecision mixed;
     bool deepspeed;
-    int weights, frozen, moments;  ///< bytes an element, where they are sharded
+    int weights, frozen, moments;  ///< bytes per element, if they are sharded
   };
   for (const Row& row :
        {Row{"fp32", DType::float32, MixedPrecision::no, false, 4, 4, 8},
@@ -187,7 +187,7 @@ TEST_CASE("bytes held in each mode are the formula's") {
       job.sharding.round_initial_weights = row.deepspeed;
       const acc::plugins::StrategySwitches on = acc::plugins::switches(strategy);
       const std::int64_t shards = on.shard_optimizer ? 2 : 1;
-      // What is gathered in the dtype of the optimizer's weights is the optimizer's copy; ZeRO 1
+      // If weights are gathered in the optimizer's dtype, the gathered copy is the master. ZeRO 1
       // keeps all of it.
       const auto of = [&](std::int64_t numel, int nbytes, bool shared) {
         return numel * nbytes / (shared && !on.shard_parameters ? 1 : shards);
@@ -203,7 +203,7 @@ TEST_CASE("bytes held in each mode are the formula's") {
   }
 }
 
-TEST_CASE("gradients are reduced in the mode's dtype or in the one that is asked for") {
+TEST_CASE("gradients are reduced in the mode's dtype or in the configured one") {
   struct Row {
     MixedPrecision mixed;
     std::optional<MixedPrecision> reduce;
@@ -243,7 +243,7 @@ TEST_CASE("a gradient beyond float16 becomes infinite and stays so, NaN stays Na
                         .gradient = gradient})
               .grad_norm;
         };
-        // Part of the division by the ranks comes before the rounding: 2 of 2 or of 4.
+        // Part of the division by the number of ranks precedes the rounding: 2, for 2 and 4 ranks.
         CHECK(std::isinf(norm(MixedPrecision::fp16, 140'000.0F)));
         CHECK(norm(MixedPrecision::fp16, 120'000.0F) == doctest::Approx(64.0 * 120'000.0));
         CHECK(norm(MixedPrecision::fp16, 60'000.0F) == doctest::Approx(64.0 * 60'000.0));
@@ -255,7 +255,7 @@ TEST_CASE("a gradient beyond float16 becomes infinite and stays so, NaN stays Na
   }
 }
 
-TEST_CASE("master weights begin as the program loads them, DeepSpeed's as 16 bits round them") {
+TEST_CASE("master weights start with the loaded values, with DeepSpeed rounded to 16 bits") {
   struct Row {
     DType load;
     MixedPrecision mixed;
@@ -301,7 +301,7 @@ TEST_CASE("master weights begin as the program loads them, DeepSpeed's as 16 bit
   }
 }
 
-TEST_CASE("a model in 16 bits goes on from its checkpoint to the bit, sharded otherwise too") {
+TEST_CASE("a 16-bit model resumes bitwise equal from its checkpoint, also with another sharding") {
   for (const DType load : {DType::bfloat16, DType::float16}) {
     for (const bool chance : {false, true}) {
       const acc::test::TemporaryFolder folder;
@@ -334,8 +334,7 @@ TEST_CASE("a model in 16 bits goes on from its checkpoint to the bit, sharded ot
   }
 }
 
-TEST_CASE(
-    "stochastic rounding moves weights by what nearest rounding loses, alike in all layouts") {
+TEST_CASE("stochastic rounding keeps updates that nearest rounding loses, equally in all layouts") {
   constexpr int kSteps = 10;
   constexpr double kMove = 1e-4;  // a 39th of half a unit of bfloat16 at 1, a fifth of float16's
   for (const DType load : {DType::bfloat16, DType::float16}) {

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <vector>
 
-// Checkpoints that another number of ranks goes on from.
+// Checkpoints from which another number of ranks resumes.
 namespace {
 
 using acc::plugins::ShardingSettings;
@@ -19,8 +19,8 @@ using acc::test::distance;
 using acc::test::Job;
 using acc::test::Weights;
 
-/// Sizes that divide by nothing, a frozen and a tied parameter. The gradients depend on weights and
-/// step alone, so that any number of ranks should make the same steps.
+/// Sizes that no number of ranks divides, a frozen and a tied parameter. The gradients depend only
+/// on weights and step, so any number of ranks should make the same steps.
 struct Net {
   explicit Net(acc::Model& model)
       : root(model.root("net", "Net")), layer(model.unit("net.layer", "Layer")) {
@@ -66,17 +66,17 @@ struct Net {
 };
 
 struct Part {
-  std::string from = {};  ///< checkpoint; empty: a start
-  int until = 0;          ///< step
+  std::string from = {};  ///< checkpoint to resume from; empty: none
+  int until = 0;          ///< last step
   std::string to = {};
 };
 
-/// Runs steps up to `part.until` and gives the weights that rank 0 sees.
+/// Runs steps up to `part.until` and returns the weights that rank 0 sees.
 Weights train(const Job& job, const Part& part) {
   Weights result;
   acc::test::run_ranks(job, [&](const auto& settings, auto store) {
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
-    // Another seed than the first run's: what is not loaded shows.
+    // Another seed than the first run's, so that a value that is not loaded is noticed.
     auto model = runtime.model(part.from.empty() ? 1 : 2);
     Net net(model);
     auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
@@ -120,7 +120,7 @@ std::vector<Job> jobs(int ranks) {
   return all;
 }
 
-/// Three steps as `first`, from whose checkpoint each of `others` makes three more.
+/// Makes three steps with the layout `first`; each of `others` resumes and makes three more.
 void check_resumed(const Weights& unbroken, const Job& first, const std::vector<Job>& others,
                    double bound) {
   const acc::test::TemporaryFolder folder;
@@ -137,7 +137,7 @@ void check_resumed(const Weights& unbroken, const Job& first, const std::vector<
 
 }  // namespace
 
-TEST_CASE("any number of ranks goes on from the checkpoint of any other") {
+TEST_CASE("any number of ranks resumes from the checkpoint of any other number") {
   const Weights unbroken = train({.sharding = with(Strategy::no_shard)}, {.until = 6});
   std::vector<Job> all;
   for (const int ranks : {1, 2, 3, 4}) {
@@ -149,7 +149,7 @@ TEST_CASE("any number of ranks goes on from the checkpoint of any other") {
   }
 }
 
-TEST_CASE("the masters of bf16 weights go on where they were") {
+TEST_CASE("the master weights of a bf16 run are restored") {
   const auto job = [](int ranks, int machines) {
     Job result{
         .world_size = ranks, .num_machines = machines, .sharding = with(Strategy::full_shard)};

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-TEST_CASE("what a program keeps comes back, whatever became of what it gave") {
+TEST_CASE("a saved activation is restored even if its source was overwritten") {
   for (const bool offload : {false, true}) {
     CAPTURE(offload);
     acc::plugins::RuntimeSettings settings;
@@ -32,7 +32,7 @@ TEST_CASE("what a program keeps comes back, whatever became of what it gave") {
   }
 }
 
-TEST_CASE("nothing kept, nothing restored") {
+TEST_CASE("an empty saved activation cannot be restored") {
   auto runtime = acc::Runtime::from_settings({});
   CHECK_FALSE(runtime.activation_checkpointing());
   CHECK_THROWS_AS((void)acc::SavedActivation().restore(), acc::Error);

@@ -12,8 +12,8 @@ using acc::plugins::BackwardPrefetch;
 using acc::sharding::Schedule;
 using acc::sharding::ScheduleRules;
 
-/// Plays the units of a program to a schedule and writes down what comes of it: g1 unit 1 is
-/// gathered for its scope, p1 it is gathered early, x1 it is freed.
+/// Runs a schedule with the scopes of a program and writes down its decisions: g1: unit 1 is
+/// gathered for its scope; p1: it is gathered early; x1: it is freed.
 class Player {
  public:
   Player(ScheduleRules rules, const std::vector<std::int64_t>& numels) : schedule_(rules) {
@@ -23,8 +23,8 @@ class Player {
     }
   }
 
-  /// `program`: F1 and f1 begin and end a forward of unit 1, R1 and r1 a recomputation, B1 and b1 a
-  /// backward; | is an optimizer step. Returns what was done.
+  /// program: F1 and f1 begin and end a forward of unit 1, R1 and r1 a recomputation, B1 and b1 a
+  /// backward; | is an optimizer step. Returns the decisions.
   std::string play(const std::string& program) {
     log_.clear();
     std::istringstream events(program);
@@ -96,13 +96,13 @@ constexpr const char* kStep = "F0 F1 f1 F2 f2 f0 B0 B2 b2 B1 b1 b0 |";
 struct Case {
   const char* name;
   ScheduleRules rules;
-  const char* first;   ///< what is done in the first iteration
-  const char* second;  ///< and in every later one
+  const char* first;   ///< decisions in the first iteration
+  const char* second;  ///< decisions in every later iteration
 };
 
 }  // namespace
 
-TEST_CASE("what is gathered and freed when") {
+TEST_CASE("which units are gathered and freed, and when") {
   constexpr const char* kPlain = "g0 g1 x1 g2 x2 g2 x2 g1 x1 x0";
   for (const Case& each : {
            Case{"no prefetch", {}, kPlain, kPlain},
@@ -168,14 +168,14 @@ TEST_CASE("what is gathered and freed when") {
   }
 }
 
-TEST_CASE("an iteration other than the recorded one is not prefetched, and recorded anew") {
+TEST_CASE("an iteration that differs from the recorded one is not prefetched and is recorded") {
   Player player({.prefetch_bucket = 1000}, kNumels);
   player.play(kStep);
   const std::string short_step = "F0 F1 f1 f0 B0 B1 b1 b0 |";
-  // Unit 2 was expected; from the root's backward on nothing is, and the step frees unit 2.
+  // Unit 2 was expected. After the difference nothing is gathered early, and the step frees unit 2.
   CHECK(player.play(short_step) == "g0 p1 p2 x1 g1 x1 x0 x2");
   CHECK(player.play(short_step) == "g0 p1 x1 p1 x1 x0");
-  // A longer one again: known until it is longer.
+  // A longer iteration again: it is followed up to the end of the record.
   CHECK(player.play(kStep) == "g0 p1 x1 g2 x2 g2 x2 g1 x1 x0");
 }
 
@@ -215,7 +215,7 @@ TEST_CASE("a recomputation begins the backward of its unit") {
   }
 }
 
-TEST_CASE("recomputations within their backwards do not change the trace") {
+TEST_CASE("recomputations inside their backwards do not change the execution order") {
   Player player({.prefetch_bucket = 100}, {10, 100, 100, 100});
   const std::string micro_step = "F1 f1 F2 f2 F3 f3 B3 R3 r3 b3 B2 R2 r2 b2 B1 R1 r1 b1";
   player.play(micro_step);

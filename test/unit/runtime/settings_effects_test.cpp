@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-// Settings from the variable that the launcher hands them on in to what a program sees of them.
+// Settings from the launcher's environment variable to their effect in a program.
 namespace {
 
 using acc::plugins::Environment;
@@ -30,13 +30,13 @@ Environment with(Environment environment, const Environment& more) {
 struct Trajectory {
   std::vector<double> scales;  ///< loss scale before each step
   std::vector<double> rates;   ///< learning rate of each step
-  std::vector<float> weights;  ///< after all
+  std::vector<float> weights;  ///< after the last step
   bool operator==(const Trajectory&) const = default;
 };
 
 using MakeOptimizer = std::function<acc::Optimizer(acc::Model&)>;
 
-/// Steps of one rank; the gradient is infinite in those of `overflows`.
+/// Makes steps with one rank. overflows: steps in which the gradient is infinite.
 Trajectory train(const Environment& environment, const MakeOptimizer& make_optimizer, int steps,
                  const std::set<int>& overflows = {}) {
   auto runtime = acc::Runtime::from_settings(acc::plugins::settings_from_environment(environment));
@@ -70,7 +70,7 @@ acc::Optimizer from_settings(acc::Model& model) {
 
 }  // namespace
 
-TEST_CASE("each value of a file's optimizer is the one that the step is made with") {
+TEST_CASE("each value of a file's optimizer block is used by the step") {
   const Environment adamw = {{"ACC_MODE", "deepspeed"}, {"ACC_OPTIMIZER_TYPE", "AdamW"}};
   const Environment sgd = {{"ACC_MODE", "deepspeed"}, {"ACC_OPTIMIZER_TYPE", "SGD"}};
   struct Case {
@@ -107,7 +107,7 @@ TEST_CASE("each value of a file's optimizer is the one that the step is made wit
   }
 }
 
-TEST_CASE("each value of a file's scheduler is one of the schedule's") {
+TEST_CASE("each value of a file's scheduler block is used by the schedule") {
   const Environment optimizer = {
       {"ACC_MODE", "deepspeed"}, {"ACC_OPTIMIZER_TYPE", "AdamW"}, {"ACC_OPTIMIZER_LR", "0.5"}};
   const Environment warmup = with(optimizer, {{"ACC_SCHEDULER_TYPE", "WarmupLR"},
@@ -160,7 +160,7 @@ TEST_CASE("each value of a file's scheduler is one of the schedule's") {
   }
 }
 
-TEST_CASE("each value of a file's fp16 block moves the loss scale") {
+TEST_CASE("each value of a file's fp16 block changes the loss scale") {
   const Environment fp16 = {{"ACC_MODE", "deepspeed"},
                             {"ACC_MIXED_PRECISION", "fp16"},
                             {"ACC_FP16_INITIAL_SCALE_POWER", "8"}};
@@ -168,8 +168,8 @@ TEST_CASE("each value of a file's fp16 block moves the loss scale") {
     Environment change;
     std::vector<double> scales;
   };
-  // DeepSpeed's DynamicLossScaler: 2 overflows until it halves, the first of which is forgotten
-  // after a window of clean steps, or after one of them.
+  // DeepSpeed's DynamicLossScaler halves the scale at the second overflow. It forgets the first one
+  // after a window of clean steps or, with consecutive_hysteresis, after one clean step.
   for (const Case& each : {
            Case{{}, {256, 256, 256, 256, 128, 64, 64, 64}},
            Case{{{"ACC_FP16_LOSS_SCALE", "32"}}, {32, 32, 32, 32, 32, 32, 32, 32}},

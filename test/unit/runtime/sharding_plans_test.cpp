@@ -12,7 +12,7 @@ using acc::plugins::RuntimeSettings;
 using acc::plugins::Strategy;
 using Ranks = std::vector<int>;
 
-/// `rank` of 8 on two machines.
+/// Settings of rank `rank` of 8 on two machines.
 RuntimeSettings of_eight(int rank, Strategy strategy) {
   RuntimeSettings settings;
   settings.identity = {.rank = rank,
@@ -28,7 +28,7 @@ RuntimeSettings of_eight(int rank, Strategy strategy) {
 
 }  // namespace
 
-TEST_CASE("who shards, who replicates, who shares a secondary copy: rank 5 of 8 on two machines") {
+TEST_CASE("shard, replicate and secondary groups of rank 5 of 8 on two machines") {
   struct Case {
     const char* name;
     Strategy strategy;
@@ -67,7 +67,7 @@ TEST_CASE("who shards, who replicates, who shares a secondary copy: rank 5 of 8 
   }
 }
 
-TEST_CASE("groups that cannot be are refused by name") {
+TEST_CASE("impossible groups are errors that name the setting") {
   struct Case {
     void (*ask)(RuntimeSettings&);
     Strategy strategy;
@@ -86,11 +86,11 @@ TEST_CASE("groups that cannot be are refused by name") {
                   s.sharding.reshard_size = 2;
                   s.sharding.hpz_partition_size = 2;
                 },
-                Strategy::full_shard, "both say over which ranks"},
+                Strategy::full_shard, "both set the ranks over which the backward gathers"},
            Case{[](auto& s) {
                   s.identity.local_world_sizes = {3, 5};
                 },
-                Strategy::hybrid_shard, "the machines have differently many ranks"},
+                Strategy::hybrid_shard, "the machines have different numbers of ranks"},
        }) {
     RuntimeSettings settings = of_eight(1, each.strategy);
     each.ask(settings);
@@ -103,7 +103,7 @@ TEST_CASE("which parameters stay gathered") {
   struct Case {
     const char* name;
     std::int64_t parameter, model;
-    std::vector<bool> stay;  ///< of parameters of 10, 100, 20, 5 elements
+    std::vector<bool> stay;  ///< expected for parameters of 10, 100, 20, 5 elements
   };
   constexpr std::int64_t kAny = acc::plugins::ShardingSettings::kUnbounded;
   for (const Case& each : {Case{"none", 0, kAny, {false, false, false, false}},

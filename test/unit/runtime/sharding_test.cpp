@@ -36,8 +36,9 @@ ShardingSettings with(Strategy strategy, int shard_size = 0, int hpz = 1) {
   return settings;
 }
 
-/// A model that has every oddity: sizes that divide by nothing, a unit used twice, a unit that is
-/// wholly frozen, a frozen and a tied parameter, a parameter whose gradient is never written.
+/// A model with unusual properties: sizes that no number of ranks divides, a unit that is used
+/// twice, a unit that is wholly frozen, a frozen and a tied parameter, a parameter without a
+/// gradient.
 struct Oddities {
   explicit Oddities(acc::Model& model)
       : root(model.root("net", "Net")),
@@ -54,7 +55,7 @@ struct Oddities {
     unused = tail.parameter("unused", {17}, acc::ones());
   }
 
-  /// A made-up gradient that depends on the weights, the rank, the step and the element.
+  /// An artificial gradient that depends on the weights, the rank, the step and the element.
   static void push(acc::Gradient to, const float* weights, int numel, float factor) {
     for (int i = 0; i < numel; ++i) {
       const float gradient = factor * (0.1F * weights[i] + std::sin(static_cast<float>(i)));
@@ -126,7 +127,7 @@ Weights read_all(acc::Model& model, Oddities& net) {
   return all;
 }
 
-/// Weights after `steps` steps, as every rank sees them (checked to be the same).
+/// Returns the weights after `steps` steps; checks that every rank sees the same.
 Weights train(Job job, int steps, bool sgd = false) {
   Weights result;
   std::mutex mutex;
@@ -154,7 +155,7 @@ Weights train(Job job, int steps, bool sgd = false) {
   return result;
 }
 
-/// All of DeepSpeed's counts small enough to matter for the odd model.
+/// DeepSpeed's limits, small enough to have an effect on this model.
 ShardingSettings counted(Strategy strategy) {
   ShardingSettings settings = with(strategy);
   settings.prefetch_bucket_size = 60;
@@ -219,7 +220,8 @@ TEST_CASE("every strategy gives the weights of no_shard") {
                         .num_machines = machines,
                         .sharding = each.sharding,
                         .copy_gathers = each.copy_gathers};
-          // One host, one micro-step, no replicas: sums in the same order give the same bits.
+          // One host, one micro-step, no replicas: sums run in the same order and are bitwise
+          // equal.
           const bool same_order =
               machines == 1 && micro_steps == 1 && each.sharding.shard_size == 0;
           const double bound = same_order ? 0.0 : 2e-6;
@@ -261,7 +263,7 @@ TEST_CASE("bf16 weights are rounded, masters are not") {
   }
 }
 
-TEST_CASE("wrap policies: one unit, by size, by class, and a class that is not there") {
+TEST_CASE("wrap policies: one unit, by size, by class, and an unknown class") {
   const Weights reference = train({.world_size = 2, .sharding = with(Strategy::no_shard)}, 3);
   for (const auto policy : {acc::plugins::WrapPolicy::no_wrap, acc::plugins::WrapPolicy::size_based,
                             acc::plugins::WrapPolicy::transformer_based}) {
@@ -278,7 +280,7 @@ TEST_CASE("wrap policies: one unit, by size, by class, and a class that is not t
                        acc::Error);
 }
 
-TEST_CASE("bytes held are the formula's") {
+TEST_CASE("bytes held equal the formula") {
   struct Expected {
     Strategy strategy;
     int parameters, gradients, optimizer;  ///< divisors of 4P, 4P, 8P on 4 ranks, groups of 2
@@ -319,7 +321,7 @@ TEST_CASE("bytes held are the formula's") {
   }
 }
 
-TEST_CASE("misuse is refused by name") {
+TEST_CASE("misuse is an error that names the unit") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
   auto model = runtime.model();
   auto& unit = model.unit("layer", "Layer");
@@ -333,7 +335,7 @@ TEST_CASE("misuse is refused by name") {
   CHECK_THROWS_WITH(optimizer.step(), doctest::Contains("inside an open scope"));
 }
 
-TEST_CASE("a scope that opens several units and is refused has opened none") {
+TEST_CASE("a refused scope opens none of its sharded units") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
   auto model = runtime.model(0, {.unused_units = true});
   auto& outer = model.unit("outer", "Outer");
@@ -352,7 +354,7 @@ TEST_CASE("a scope that opens several units and is refused has opened none") {
   CHECK_NOTHROW(optimizer.step());
 }
 
-TEST_CASE("a model whose values could not be made is not used") {
+TEST_CASE("a model whose initialization failed cannot be used") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
   auto model = runtime.model();
   auto& unit = model.unit("layer", "Layer");
@@ -364,7 +366,7 @@ TEST_CASE("a model whose values could not be made is not used") {
   CHECK_THROWS_WITH((void)unit.forward(), doctest::Contains("cannot be used"));
 }
 
-TEST_CASE("weights that are loaded hold where a unit is gathered already") {
+TEST_CASE("loaded weights are used even if the unit is gathered already") {
   const acc::test::TemporaryFolder folder;
   const std::string path = folder.path() / "weights.safetensors";
   for (const Strategy strategy :
@@ -380,7 +382,7 @@ TEST_CASE("weights that are loaded hold where a unit is gathered already") {
           auto model = runtime.model();
           auto& root = model.root("net", "Net");
           const auto weight = root.parameter("weight", {40}, acc::constant(initial));
-          { auto use = root.forward(); }  // without its backward: the root stays gathered
+          { auto use = root.forward(); }  // without a backward: the root stays gathered
           loads ? model.load_weights(path) : model.export_weights(path);
           const auto guard = model.no_grad();
           return root.forward()[weight][39];
@@ -400,7 +402,7 @@ TEST_CASE("weights that are loaded hold where a unit is gathered already") {
                     doctest::Contains("loading weights inside an open scope of unit 'net'"));
 }
 
-TEST_CASE("a micro-step more than configured is refused, in every strategy") {
+TEST_CASE("one micro-step too many is refused, in every strategy") {
   for (const Strategy strategy :
        {Strategy::no_shard, Strategy::shard_optimizer, Strategy::full_shard}) {
     acc::plugins::RuntimeSettings settings;
@@ -419,7 +421,7 @@ TEST_CASE("a micro-step more than configured is refused, in every strategy") {
   }
 }
 
-TEST_CASE("a rank whose program fails inside a scope ends the others with its name") {
+TEST_CASE("a rank whose program fails inside a scope ends the others, which name it") {
   for (const int machines : {1, 2}) {
     CAPTURE(machines);
     std::atomic<int> told = 0;
@@ -452,7 +454,7 @@ TEST_CASE("a rank whose program fails inside a scope ends the others with its na
   }
 }
 
-TEST_CASE("what this version cannot do is refused by its setting's name") {
+TEST_CASE("unsupported settings are errors that name the setting") {
   struct Refused {
     std::function<void(acc::plugins::RuntimeSettings&)> ask;
     const char* name;

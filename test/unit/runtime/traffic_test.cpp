@@ -14,8 +14,8 @@ using acc::plugins::ShardingSettings;
 using acc::plugins::Strategy;
 using acc::test::Job;
 
-/// The model on which FSDP 2's own collectives were counted: a root of 2368 elements and three
-/// blocks, 40480 in all. Each block has a bias of 32 in it.
+/// The model for which the collectives of FSDP 2 were counted: a root of 2368 elements and three
+/// blocks, 40480 elements in total. Each block has a bias of 32 elements.
 constexpr std::int64_t kRoot = 2368;
 constexpr std::int64_t kBlock = 12704;
 constexpr std::int64_t kBias = 32;
@@ -58,7 +58,7 @@ struct Seen {
   acc::MemoryReport memory;
 };
 
-/// What rank 0 sees in the third step, in which every schedule knows the program.
+/// Rank 0's report of the third step, in which every schedule has recorded the program.
 Seen watch(const Job& job, bool recomputes = false) {
   Seen seen;
   acc::test::run_ranks(job, [&](const auto& settings, auto store) {
@@ -81,7 +81,7 @@ Seen watch(const Job& job, bool recomputes = false) {
   return seen;
 }
 
-/// Four ranks of one machine that copy as machines do.
+/// Four ranks of one machine that copy in gathers, as ranks of several machines do.
 Job copying(const ShardingSettings& sharding) {
   return {.world_size = 4, .sharding = sharding, .copy_gathers = true};
 }
@@ -97,7 +97,7 @@ ShardingSettings with(Strategy strategy, const std::function<void(ShardingSettin
 
 }  // namespace
 
-TEST_CASE("gathers and reductions are those of FSDP 2, as counted there") {
+TEST_CASE("gathers and reductions equal the counts of FSDP 2") {
   struct Case {
     const char* name;
     ShardingSettings sharding;
@@ -128,7 +128,7 @@ TEST_CASE("gathers and reductions are those of FSDP 2, as counted there") {
   }
 }
 
-TEST_CASE("two machines of two ranks: every strategy moves what the formula says") {
+TEST_CASE("two machines of two ranks: every strategy moves the elements of the formula") {
   struct Case {
     const char* name;
     ShardingSettings sharding;
@@ -144,7 +144,7 @@ TEST_CASE("two machines of two ranks: every strategy moves what the formula says
            Case{"hybrid_shard", with(Strategy::hybrid_shard), kTwice, 0, 0, kAll, kAll / 2},
            Case{"hybrid_shard_zero2", with(Strategy::hybrid_shard_zero2), kAll, 0, 0, kAll,
                 kAll / 2},
-           // Only the forward leaves the machine.
+           // Only the gather of the forward crosses machines.
            Case{"hpZ", with(Strategy::full_shard, [](auto& s) { s.hpz_partition_size = 2; }),
                 kTwice, kAll, kAll - kRoot, kAll, 0},
            Case{"reshard to a machine", with(Strategy::full_shard, size_of_two), 2 * kAll, kAll,
@@ -161,7 +161,7 @@ TEST_CASE("two machines of two ranks: every strategy moves what the formula says
   }
 }
 
-TEST_CASE("micro-steps: hpZ's copy lasts to the step, that of a size to its backward") {
+TEST_CASE("micro-steps: hpZ's copy lasts until the step, a reshard size's until the backward") {
   struct Case {
     const char* name;
     int hpz, reshard;
@@ -182,7 +182,7 @@ TEST_CASE("micro-steps: hpZ's copy lasts to the step, that of a size to its back
   }
 }
 
-TEST_CASE("a recomputed forward finds what its backward needs: two gathers, not three") {
+TEST_CASE("a recomputed forward shares its gather with the backward: two gathers, not three") {
   for (const int size : {0, 2}) {
     CAPTURE(size);
     const auto sharding =
@@ -224,12 +224,12 @@ TEST_CASE("micro-steps without sync gather each time and reduce once") {
   }
 }
 
-TEST_CASE("DeepSpeed's counts: what is kept, what is freed, what is gathered ahead") {
+TEST_CASE("DeepSpeed's limits: units kept, freed and gathered ahead") {
   struct Case {
     const char* name;
     std::function<void(ShardingSettings&)> set;
     std::int64_t gathered;
-    int buffers;  ///< of a block's size that the gathers took in all, with the root's
+    int buffers;  ///< peak of gathered memory, in blocks, with the root's buffer
   };
   constexpr std::int64_t kTwice = 2 * kAll - kRoot;
   const auto reuse = [](ShardingSettings& s) { s.max_reuse_distance = 1'000'000; };
@@ -246,7 +246,7 @@ TEST_CASE("DeepSpeed's counts: what is kept, what is freed, what is gathered ahe
                 },
                 kTwice, 3},
            Case{"max_reuse_distance", reuse, kAll, 4},
-           // The first two blocks stay, the third is freed at once.
+           // The first two blocks stay gathered, the third is freed at once.
            Case{"max_reuse_distance within max_live_parameters",
                 [&](auto& s) {
                   reuse(s);
@@ -263,11 +263,11 @@ TEST_CASE("DeepSpeed's counts: what is kept, what is freed, what is gathered ahe
   }
 }
 
-TEST_CASE("FSDP's prefetches gather a unit more at a time, and nothing twice") {
+TEST_CASE("FSDP's prefetches hold one more gathered unit and gather nothing twice") {
   struct Case {
     const char* name;
     std::function<void(ShardingSettings&)> set;
-    int buffers;  ///< of a block's size that the gathers took in all, with the root's
+    int buffers;  ///< peak of gathered memory, in blocks, with the root's buffer
   };
   for (const Case& each :
        {Case{"none", [](auto&) {}, 2},
@@ -282,7 +282,7 @@ TEST_CASE("FSDP's prefetches gather a unit more at a time, and nothing twice") {
   }
 }
 
-TEST_CASE("parameters below the persistence threshold are gathered once a step") {
+TEST_CASE("parameters below the persistence threshold are gathered once per step") {
   struct Case {
     const char* name;
     std::int64_t parameter, model;
@@ -310,7 +310,7 @@ TEST_CASE("parameters below the persistence threshold are gathered once a step")
   }
 }
 
-TEST_CASE("without overlap_comm one gradient at a time is on its way") {
+TEST_CASE("without overlap_comm one reduction at a time is under way") {
   const auto waits = [](ShardingSettings& s) { s.overlap_comm = false; };
   const Seen overlapping = watch(copying(with(Strategy::full_shard)));
   const Seen waiting = watch(copying(with(Strategy::full_shard, waits)));
@@ -319,7 +319,7 @@ TEST_CASE("without overlap_comm one gradient at a time is on its way") {
   CHECK(waiting.traffic.reduced_elements == kAll);
 }
 
-TEST_CASE("a recomputation without a backward to come is refused") {
+TEST_CASE("a recomputation without a following backward is refused") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
   auto model = runtime.model(0, {.unused_units = true});
   auto& unit = model.unit("layer", "Layer");
@@ -328,7 +328,7 @@ TEST_CASE("a recomputation without a backward to come is refused") {
                        acc::Error);
 }
 
-TEST_CASE("what stays gathered is held whole") {
+TEST_CASE("units that stay gathered are held whole") {
   const auto all = with(Strategy::full_shard,
                         [](ShardingSettings& s) { s.param_persistence_threshold = 1'000'000; });
   const acc::MemoryReport sharded = watch(copying(with(Strategy::full_shard))).memory;

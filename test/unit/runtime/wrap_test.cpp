@@ -82,7 +82,7 @@ std::string pattern_of(const nlohmann::json& names) {
   return pattern;
 }
 
-/// A root with parameters in two modules of its own, two blocks, the second with a unit inside.
+/// A root with parameters in two undeclared modules, and two blocks, the second with a unit inside.
 std::vector<DeclaredUnit> small_model() {
   return {{"net", "Net", true, {{{"net.wte.weight", "head.weight"}, 50}, {{"net.norm.weight"}, 5}}},
           {"net.h.0", "Block", false, {{{"net.h.0.attn.weight"}, 40}, {{"net.h.0.bias"}, 4}}},
@@ -103,7 +103,7 @@ Names wrapped(WrapPolicy policy, const ModuleTree& tree, std::vector<std::string
   return names_of(tree, wrap(settings, tree));
 }
 
-/// name of the sharded unit -> numbers of its parameters
+/// Returns a map: name of the sharded unit -> numbers of its parameters.
 std::map<std::string, std::vector<int>> shares(const Assembly& assembly) {
   std::map<std::string, std::vector<int>> result;
   for (const UnitPlan& each : assembly.units) {
@@ -123,7 +123,7 @@ Assembly assembled(const ModuleTree& tree, WrapPolicy policy, std::vector<std::s
 
 }  // namespace
 
-TEST_CASE("wrap policies choose the modules that torch's choose") {
+TEST_CASE("wrap policies choose the same modules as torch") {
   std::ifstream file(ACC_TEST_DATA "/wrap/cases.json");
   const auto golden = nlohmann::json::parse(file);
   REQUIRE(golden.at("cases").size() == 80);
@@ -169,7 +169,7 @@ TEST_CASE("wrap policies: unset, by class, all classes, none") {
                         "Block, Mlp, Net."), acc::Error);
 }
 
-TEST_CASE("what is not wrapped belongs to its nearest wrapped ancestor") {
+TEST_CASE("parameters of unwrapped modules belong to the nearest wrapped ancestor") {
   const ModuleTree tree = small_tree();
   using Shares = std::map<std::string, std::vector<int>>;
   CHECK(shares(assembled(tree, WrapPolicy::unset)) ==
@@ -177,7 +177,7 @@ TEST_CASE("what is not wrapped belongs to its nearest wrapped ancestor") {
   const Assembly blocks = assembled(tree, WrapPolicy::transformer_based, {"Block"});
   CHECK(shares(blocks) == Shares{{"net", {0, 1}}, {"net.h.0", {2, 3}}, {"net.h.1", {4, 5}}});
   CHECK(blocks.owners == std::vector<std::vector<int>>{{0}, {1}, {2}, {2}});
-  // The embedding and the attention are large enough by themselves: their units open both.
+  // Embedding and attention are large enough to be wrapped: the scopes of their units open both.
   const Assembly sized = assembled(tree, WrapPolicy::size_based, {}, 30);
   CHECK(shares(sized) ==
         Shares{{"net", {1, 3, 4}}, {"net.wte", {0}}, {"net.h.0.attn", {2}}, {"net.h.1.mlp", {5}}});
@@ -190,7 +190,7 @@ TEST_CASE("what is not wrapped belongs to its nearest wrapped ancestor") {
   CHECK(sized.owners[2] == std::vector<int>{0});
 }
 
-TEST_CASE("a model without a root unit has one where it needs one") {
+TEST_CASE("a model without a declared root gets a root unit if it needs one") {
   const std::vector<DeclaredUnit> units = {{"a", "A", false, {{{"a.weight"}, 9}}},
                                            {"b", "B", false, {{{"b.weight"}, 2}}}};
   const ModuleTree tree = build_tree(units, IgnoredModules(""));
@@ -202,10 +202,10 @@ TEST_CASE("a model without a root unit has one where it needs one") {
   CHECK(sized.units[0].parameters == std::vector<int>{1});
 }
 
-TEST_CASE("ignored modules are those whose whole name matches, with all below them") {
+TEST_CASE("ignored modules are those whose whole name matches, and all modules below") {
   struct Case {
     const char* pattern;
-    std::vector<bool> ignored;  ///< of the six parameters
+    std::vector<bool> ignored;  ///< expected for the six parameters
   };
   for (const Case& each : {Case{"", {false, false, false, false, false, false}},
                            Case{"net\\.h\\.0", {false, false, true, true, false, false}},
@@ -221,7 +221,7 @@ TEST_CASE("ignored modules are those whose whole name matches, with all below th
     }
     CHECK(found == each.ignored);
   }
-  // What is ignored is not wrapped, and does not count.
+  // Ignored modules are not wrapped, and their elements do not count.
   CHECK(wrapped(WrapPolicy::transformer_based, small_tree("net\\.h\\.0"), {"Block"}) ==
         Names{"net.h.1"});
   CHECK(wrapped(WrapPolicy::size_based, small_tree(".*attn|.*wte"), {}, 30) ==
@@ -230,7 +230,7 @@ TEST_CASE("ignored modules are those whose whole name matches, with all below th
                        acc::Error);
 }
 
-TEST_CASE("use_orig_params off: a unit is trained as a whole, in one group") {
+TEST_CASE("use_orig_params false: a unit is trained as a whole, in one group") {
   using acc::sharding::ParameterRecord;
   std::vector<ParameterRecord> records(3);
   records[0].name = "h.weight";

@@ -8,22 +8,26 @@
 
 namespace acc {
 
-/// The checkpoints of one run, "FOLDER/checkpoint_<n>" (Accelerate's automatic naming), each
-/// complete or absent, and FOLDER/latest, the name of the newest (DeepSpeed's). `newest` and `save`
-/// are collective. Throws Error(config) that names the path.
+/// The checkpoints of one run: folders "FOLDER/checkpoint_<n>" (Accelerate's automatic naming),
+/// each complete or absent, and the file FOLDER/latest with the name of the newest (as DeepSpeed
+/// writes it). `newest` and `save` are collective. Throws Error(config) that names the path. Two
+/// jobs must not save to the same folder; `save` throws if it finds a checkpoint of another job.
 class ACC_API CheckpointSeries {
  public:
   struct Options {
-    /// How many are kept; absent: all. At least 1, and 2 where one may be read while the next is
-    /// written.
+    /// Number of checkpoints to keep; absent: all. At least 1; at least 2 if one may be read while
+    /// the next is written.
     std::optional<int> total_limit = {};
   };
-  /// `runtime` outlives the series; all machines see the folder.
+  /// runtime: outlives the series. folder: on a file system that all machines see. Throws
+  /// Error(config) for a limit below 1. Not collective.
   CheckpointSeries(Runtime& runtime, std::string folder, Options options);
 
-  /// Path of the newest complete one, the same on every rank; nothing where there is none.
+  /// Returns the path of the newest complete checkpoint, the same on every rank; empty if there is
+  /// none.
   [[nodiscard]] std::optional<std::string> newest() const;
-  /// Saves the next one and removes those beyond the limit. Returns its path.
+  /// Saves the next checkpoint, removes the oldest ones beyond the limit, and returns the path. A
+  /// checkpoint that cannot be removed is a warning, not an error; each save tries again.
   std::string save(const Model& model, const Optimizer& optimizer, const SavedState& state) const;
 
  private:

@@ -11,16 +11,17 @@
 
 namespace acc {
 
-/// Fills elements [offset, offset + out.size()) of a parameter. `stream` differs per parameter and
-/// seed.
+/// A function that fills elements [offset, offset + out.size()) of a parameter or buffer. `stream`
+/// selects the random numbers; it differs per parameter and seed. Values are float32; they are
+/// rounded to the dtype of the model afterwards.
 class Initializer {
  public:
   using Fill = std::function<void(std::uint64_t stream, std::int64_t offset, std::span<float> out)>;
 
   Initializer() = default;
-  /// One of the program's own, whose values may differ from rank to rank (a file of this machine, a
-  /// generator with a state). With fsdp_sync_module_states rank 0's values hold on all ranks and
-  /// the others are never asked; without, each rank's own hold for what it keeps.
+  /// An initialiser of the program, whose values may differ between ranks (a local file, a
+  /// generator with a state). With fsdp_sync_module_states it runs on rank 0 only and all ranks
+  /// receive those values; without it, each rank calls it for the elements that the rank keeps.
   template <typename Callable>
   requires(!std::same_as<std::remove_cvref_t<Callable>, Initializer> &&
            std::constructible_from<Fill, Callable>)
@@ -28,8 +29,9 @@ class Initializer {
           Callable&& fill)  // NOLINT(google-explicit-constructor): a lambda is an initialiser
       : fill_(std::forward<Callable>(fill)) {}
 
-  /// A pure function of its arguments, the same on every rank, so that each rank makes just what it
-  /// keeps and nothing is sent. Those below are.
+  /// An initialiser that is a pure function of its arguments, with the same values on every rank:
+  /// each rank computes the elements that it keeps and nothing is sent. The initialisers below are
+  /// pure.
   static Initializer pure(Fill fill) {
     Initializer result(std::move(fill));
     result.same_everywhere_ = true;
@@ -39,6 +41,7 @@ class Initializer {
   void operator()(std::uint64_t stream, std::int64_t offset, std::span<float> out) const {
     fill_(stream, offset, out);
   }
+  /// True for a pure initialiser.
   [[nodiscard]] bool same_everywhere() const noexcept { return same_everywhere_; }
   explicit operator bool() const noexcept { return static_cast<bool>(fill_); }
 
@@ -50,9 +53,10 @@ class Initializer {
 ACC_API Initializer zeros();
 ACC_API Initializer ones();
 ACC_API Initializer constant(float value);
-/// Gaussian with mean 0; counter-based (each element depends on stream and index alone).
+/// Normal distribution with mean 0. Counter-based (Philox4x32-10): each element depends only on the
+/// stream and its index.
 ACC_API Initializer normal(float stddev);
-/// Uniform in [low, high).
+/// Uniform distribution in [low, high), counter-based like `normal`.
 ACC_API Initializer uniform(float low, float high);
 
 }  // namespace acc

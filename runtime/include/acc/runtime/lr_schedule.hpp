@@ -8,39 +8,41 @@
 
 namespace acc {
 
-/// The learning rate of a step: `step` counts the optimizer steps made so far, `base` is what the
-/// optimizer, or one of its groups, was made with. A pure function of its arguments.
+/// A function that returns the learning rate of a step. step: number of optimizer steps made so
+/// far; base: learning rate with which the optimizer or the group was made. Must be a pure function
+/// of its arguments, so that all ranks and resumed runs compute the same rates.
 using LrSchedule = std::function<double(std::int64_t step, double base)>;
 
-// --- those of transformers, by torch's LambdaLR: `base` times a factor that rises linearly from 0
-// over `warmup_steps` steps. Throw Error(config) for negative counts.
+// --- Schedules of transformers (torch's LambdaLR): `base` times a factor that rises linearly from
+// 0 to 1 within `warmup_steps` steps. They throw Error(config) for negative numbers of steps.
 
-/// Then 1 (get_constant_schedule_with_warmup).
+/// After the warmup the factor stays 1 (get_constant_schedule_with_warmup).
 ACC_API LrSchedule constant_with_warmup(std::int64_t warmup_steps);
-/// Then falls linearly to 0 at `total_steps` (get_linear_schedule_with_warmup).
+/// After the warmup the factor falls linearly to 0 at `total_steps`
+/// (get_linear_schedule_with_warmup).
 ACC_API LrSchedule linear_with_warmup(std::int64_t warmup_steps, std::int64_t total_steps);
-/// Then follows `cycles` waves of a cosine until `total_steps`; half a wave ends at 0
-/// (get_cosine_schedule_with_warmup).
+/// After the warmup the factor follows `cycles` periods of a cosine until `total_steps`; half a
+/// period ends at 0 (get_cosine_schedule_with_warmup).
 ACC_API LrSchedule cosine_with_warmup(std::int64_t warmup_steps, std::int64_t total_steps,
                                       double cycles = 0.5);
 
-// --- DeepSpeed's, as its engine calls them: steps 0 and 1 both have the rate that the warmup
-// begins with. Throw Error(config) where DeepSpeed refuses.
+// --- Schedules of DeepSpeed, as its engine calls them: steps 0 and 1 both have the rate at which
+// the warmup begins. They throw Error(config) for values that DeepSpeed refuses.
 
-/// How a warmup rises: with the logarithm of the step, or with the step.
+/// Shape of a warmup: rises with the logarithm of the step, or linearly with the step.
 enum class WarmupType { log, linear };
 
-/// From `min_lr` to `max_lr`, whatever `base` is.
+/// A warmup from `min_lr` to `max_lr`. `base` is used only if `max_lr` is absent.
 struct WarmupLr {
   double min_lr = 0.0;
   std::optional<double> max_lr = {};  ///< absent: `base`
   std::int64_t warmup_steps = 1000;   ///< at least 1; 1 counts as 2
   WarmupType type = WarmupType::log;
 };
-/// Then `max_lr` (WarmupLR).
+/// After the warmup the rate stays `max_lr` (WarmupLR).
 ACC_API LrSchedule warmup_lr(const WarmupLr& settings);
-/// Then falls linearly to `min_lr` at `total_steps` (WarmupDecayLR, whose `max_lr` is 0.001 where
-/// absent).
+/// After the warmup the rate falls linearly to `min_lr` at `total_steps` (WarmupDecayLR, where an
+/// absent `max_lr` is 0.001).
 ACC_API LrSchedule warmup_decay_lr(const WarmupLr& settings, std::int64_t total_steps);
 
 /// WarmupCosineLR: `base` times a ratio that rises from `warmup_min_ratio` to 1 and then falls

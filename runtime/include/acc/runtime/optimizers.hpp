@@ -6,7 +6,7 @@
 
 namespace acc {
 
-/// Decoupled weight decay (arXiv 1711.05101), torch.optim.AdamW's rule and defaults.
+/// Adam with decoupled weight decay (arXiv 1711.05101); rule and defaults of torch.optim.AdamW.
 struct AdamW {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -15,7 +15,9 @@ struct AdamW {
   double weight_decay = 1e-2;
 };
 
-/// torch.optim.SGD's rule: velocity = momentum * velocity + grad + weight_decay * weight.
+/// Stochastic gradient descent with the rule and defaults of torch.optim.SGD:
+/// velocity = momentum * velocity + grad + weight_decay * weight; weight -= lr * velocity (with
+/// `nesterov`: weight -= lr * (grad + weight_decay * weight + momentum * velocity)).
 struct Sgd {
   double lr = 1e-3;
   double momentum = 0.0;
@@ -23,14 +25,13 @@ struct Sgd {
   bool nesterov = false;
 };
 
-/// Parameters of an optimizer that have settings of their own.
+/// Parameters of an optimizer with separate settings.
 struct ParameterGroup {
   std::string name = {};
-  /// Full names of parameters, or names tied to them; a trailing `*` stands for any rest.
+  /// Full names of parameters, or names tied to them; a final `*` matches any ending.
   std::vector<std::string> parameters = {};
   std::optional<double> lr = {};  ///< absent: the optimizer's
-  /// Absent: the optimizer's. Parameters that were declared without weight decay have none here
-  /// too.
+  /// Absent: the optimizer's. Does not apply to parameters that were declared without weight decay.
   std::optional<double> weight_decay = {};
 };
 

@@ -6,9 +6,12 @@
 
 namespace acc {
 
+/// Type of the elements of an array. Parameters are float32, bfloat16 or float16.
 enum class DType : std::uint8_t { float32, bfloat16, float16, float64, byte };
+/// Operation of a reduction over ranks.
 enum class ReduceOp : std::uint8_t { sum, max };
 
+/// Bytes of one element.
 constexpr std::size_t nbytes_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::float32: return 4;

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-/// The placements behind `make_weight_storage`, one a file.
+/// The implementations of WeightStorage behind `make_weight_storage`, one per file.
 namespace acc::sharding {
 
 std::unique_ptr<WeightStorage> make_replicated(Engine& engine, const FlatLayout& layout);

@@ -3,6 +3,8 @@
 namespace acc::sharding {
 namespace {
 
+/// Every rank owns the whole flat parameter: nothing is gathered or freed. Used by NO_SHARD and for
+/// ignored parameters.
 class Replicated final : public WeightStorage {
  public:
   Replicated(Engine& engine, const FlatLayout& layout)

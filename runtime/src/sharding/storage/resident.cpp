@@ -7,6 +7,8 @@ using collectives::BufferPtr;
 using collectives::ProcessGroup;
 using collectives::WorkPtr;
 
+/// The full parameter stays in gathered memory and the shard is a slice of it. Three uses: ZeRO 1,
+/// a shard group that shares memory (the gather copies nothing), and persistent parameters.
 class Resident final : public WeightStorage {
  public:
   Resident(Engine& engine, const FlatLayout& layout, bool persistent)
@@ -33,7 +35,8 @@ class Resident final : public WeightStorage {
       }
       return {.gathers = gathers, .copies = gathers && !group_.shares_gathered_memory()};
     }
-    return {.gathers = engine_.on.shard_parameters};  // where it moves nothing
+    // Gathered by `publish`. Counted as a gather if the strategy would gather here; nothing moves.
+    return {.gathers = engine_.on.shard_parameters};
   }
 
   const std::byte* finish_unshard() override {
@@ -49,6 +52,8 @@ class Resident final : public WeightStorage {
   }
   void reshard(NextUse) override {}
 
+  /// Persistent parameters are gathered by their next use. Others are gathered now, in the order of
+  /// the flat parameters on all ranks, while the optimizer updates the next ones.
   void publish() override {
     if (persistent_) {
       stale_ = true;
@@ -63,7 +68,8 @@ class Resident final : public WeightStorage {
   }
 
   std::int64_t held_nbytes() const override {
-    // ZeRO 1 keeps all weights by definition, however many ranks share the pages.
+    // ZeRO 1 keeps all weights by definition; the report does not divide by the ranks that share
+    // the pages.
     const int sharers = engine_.on.shard_parameters ? full_->sharers() : 1;
     return static_cast<std::int64_t>(full_->nbytes()) / sharers;
   }
@@ -76,7 +82,7 @@ class Resident final : public WeightStorage {
   Shard shard_;
   std::size_t shard_nbytes_;
   bool persistent_;
-  bool stale_ = true;  ///< persistent: a step has been since the last gather
+  bool stale_ = true;  ///< persistent: the weights have changed since the last gather
   BufferPtr full_;
   WorkPtr gather_;
 };

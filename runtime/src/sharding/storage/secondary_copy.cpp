@@ -15,6 +15,8 @@ std::int64_t SecondaryCopy::held_nbytes() const {
   return static_cast<std::int64_t>(memory_->nbytes()) / memory_->sharers();
 }
 
+/// Copies this rank's part of the gathered weights. In shared memory the all_gather moves nothing
+/// but waits until every rank of the group has written its part.
 void SecondaryCopy::keep(const std::byte* full) {
   const std::size_t offset = part_nbytes_ * static_cast<std::size_t>(group_.rank());
   engine_.guard->open(memory_->data());
@@ -48,11 +50,12 @@ void SecondaryCopy::settle() {
 }
 
 void SecondaryCopy::reshard(const std::byte* full, NextUse next) {
-  settle();  // a gather that was started early and not used
+  settle();  // the gather may have been started early and not used
   if (full_) {
     engine_.secondary_gathers->release(full_);
     full_.reset();
   }
+  // hpZ's copy serves every later gather before the step; a reshard size's copy only the backward.
   const bool wanted = lasts_to_step_ ? next != NextUse::unknown : next == NextUse::backward;
   if (wanted && !valid_ && full != nullptr) {
     keep(full);

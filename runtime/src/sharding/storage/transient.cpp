@@ -8,6 +8,9 @@ using collectives::BufferPtr;
 using collectives::ProcessGroup;
 using collectives::WorkPtr;
 
+/// Only the shard stays in memory. Each use gathers the full parameter into a buffer of the pool
+/// and gives the buffer back when the parameter is freed. For groups that share no memory: GPUs,
+/// several machines.
 class Transient final : public WeightStorage {
  public:
   Transient(Engine& engine, const FlatLayout& layout)
@@ -51,7 +54,7 @@ class Transient final : public WeightStorage {
   }
 
   void reshard(NextUse next) override {
-    wait_for_gather();  // it was started early and may not have been used
+    wait_for_gather();  // the gather may have been started early and not used
     if (secondary_) {
       secondary_->reshard(full_ ? full_->data() : nullptr, next);
     }
@@ -77,11 +80,14 @@ class Transient final : public WeightStorage {
   }
 
  private:
+  /// Returns the shard in memory of the device. An offloaded shard is copied to scratch memory on
+  /// the fetch stream; the scratch memory is kept until peers have read it.
   const std::byte* shard_on_device() {
     if (!host_shard_) {
       return own();
     }
-    // Beside what is computed already, and the gather after it.
+    // The fetch waits for the compute stream, which may still use the scratch memory, then overlaps
+    // with work that is issued later. The gather runs after the fetch.
     device::Device& device = *engine_.device;
     fetched_ = engine_.scratch->acquire(shard_nbytes_);
     device.wait(*engine_.fetches, *device.record(device.compute()));
@@ -105,9 +111,9 @@ class Transient final : public WeightStorage {
   Shard shard_;
   std::size_t shard_nbytes_;
   std::size_t full_nbytes_;
-  BufferPtr shard_memory_;        ///< null where parameters are offloaded
-  device::MemoryPtr host_shard_;  ///< … and this is where the shard is then
-  device::MemoryPtr fetched_;     ///< its copy on the device while it is gathered
+  BufferPtr shard_memory_;        ///< the shard; null if parameters are offloaded
+  device::MemoryPtr host_shard_;  ///< the offloaded shard; else null
+  device::MemoryPtr fetched_;     ///< copy of an offloaded shard on the device during a gather
   BufferPtr full_;
   WorkPtr gather_;
   std::unique_ptr<SecondaryCopy> secondary_;
