@@ -159,8 +159,8 @@ TEST_CASE("a file without end is refused, and so is a FIFO without a writer") {
   CHECK(load_document("/dev/null").root.entries.empty());
   const std::filesystem::path fifo = folder.path() / "c.yaml";
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-  CHECK(refusal_of(fifo) ==
-        "cannot read " + fifo.string() + ": it is a FIFO, and nobody has opened it for writing");
+  CHECK(refusal_of(fifo) == "cannot read " + fifo.string() +
+                                ": it is a FIFO, and no process has opened it for writing");
   std::thread writer([&] { std::ofstream(fifo) << "a: " << std::string(100'000, 'x') << "\n"; });
   CHECK(load_document(fifo).root.find("a")->text.size() == 100'000);
   writer.join();
