@@ -1,4 +1,5 @@
-// What is said about rows of the table: names, expectations, corrections.
+// Names and texts derived from rows of the settings table: variables, expected values in messages,
+// and suggestions for misspelled words.
 #include "acc/plugins/settings_table.hpp"
 
 #include <algorithm>
@@ -8,8 +9,11 @@
 namespace acc::plugins {
 namespace {
 
+// Largest edit distance of a "did you mean" suggestion. For short words `closest` halves their
+// length instead, so that a suggestion always shares at least half of the letters.
 constexpr std::size_t kFarthestCorrection = 3;
 
+/// Returns the Levenshtein distance of two words. Keeps one row of the table of distances.
 std::size_t edit_distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -26,6 +30,7 @@ std::size_t edit_distance(std::string_view from, std::string_view to) {
   return row.back();
 }
 
+/// Describes a numeric range: `an integer 0..3`, `a number of at least 0`.
 std::string numbers(std::string_view kind, std::string_view range) {
   if (range.empty()) {
     return std::string(kind);
@@ -39,6 +44,7 @@ std::string numbers(std::string_view kind, std::string_view range) {
   return low == high ? std::string(low) : std::string(kind) + " " + std::string(range);
 }
 
+/// Describes a choice: `no, fp16, bf16 or fp8`.
 std::string choices(std::string_view allowed) {
   std::string text;
   const auto parts = split(allowed, '|');

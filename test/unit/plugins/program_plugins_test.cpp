@@ -185,9 +185,9 @@ TEST_CASE("what the program sets wins, the rest stays the launcher's, and it is 
   CHECK(settings.sharding.reduce_precision == MixedPrecision::no);
   CHECK(settings.program_plugin == "FullyShardedDataParallelPlugin");
   CHECK(settings.program_values ==
-        Words{"mixed_precision bf16 over the launcher's no", "reduce_dtype fp32",
-              "gradient_accumulation_steps 2 over the launcher's 8",
-              "sharding_strategy FULL_SHARD over the launcher's SHARD_GRAD_OP",
+        Words{"mixed_precision bf16 instead of the launcher's no", "reduce_dtype fp32",
+              "gradient_accumulation_steps 2 instead of the launcher's 8",
+              "sharding_strategy FULL_SHARD instead of the launcher's SHARD_GRAD_OP",
               "forward_prefetch true"});
 }
 

@@ -152,7 +152,7 @@ struct RuntimeSettings {
   std::string origin = "none";
   /// Class name of the plugin that the program filled in; empty: none.
   std::string program_plugin;
-  /// One text per value that the program set: `zero_stage 3 over the launcher's 2`.
+  /// One text per value that the program set: `zero_stage 3 instead of the launcher's 2`.
   std::vector<std::string> program_values;
   /// Place of each setting that was given, by key: `config.yaml:12`, a flag, a variable, or a field
   /// of the plugin.
