@@ -5,7 +5,7 @@
 namespace acc::plugins {
 namespace {
 
-/// A class of names is joined as the flag would spell it.
+/// Joins names with commas, as on the command line.
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) {
@@ -14,6 +14,7 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
+/// Returns the ZeRO stage that is nearest to a strategy.
 int stage_of(Strategy strategy) {
   switch (strategy) {
     case Strategy::no_shard: return 0;
@@ -92,6 +93,7 @@ Node zero_block(const ShardingSettings& sharding) {
   return block;
 }
 
+/// Returns the value of a setting as a node of its type.
 Node value_node(const SettingRow& row, const Settings& settings) {
   switch (row.type) {
     case Type::boolean: return Node::boolean(settings.boolean(row.key));

@@ -279,7 +279,7 @@ TEST_CASE("convert-config: offload, checkpoints, loading, FSDP to DeepSpeed") {
   const std::string stage_2 =
       kFsdp + "fsdp_config:\n  fsdp_offload_params: true\n  fsdp_sharding_strategy: ";
   CHECK(says(convert(stage_2 + "SHARD_GRAD_OP\n", ConfigForm::deepspeed),
-             "becomes offload_optimizer_device cpu alone"));
+             "becomes offload_optimizer_device cpu only"));
   CHECK(says(convert(stage_2 + "NO_SHARD\n", ConfigForm::deepspeed),
              "fsdp_offload_params true has no counterpart with stage 0"));
 }
@@ -354,7 +354,7 @@ TEST_CASE("convert-config: from DeepSpeed's YAML to its JSON and back to a YAML 
   }
 }
 )");
-  CHECK(says(json, "give it to the launcher: num_processes, num_machines"));
+  CHECK(says(json, "pass these to the launcher: num_processes, num_machines"));
   ConversionInput own{parse_json(to_json(json.document), "conf/d.json"), std::nullopt, 0, ""};
   CHECK(block(convert_config(own, ConfigForm::deepspeed), "deepspeed_config") ==
         "deepspeed_config_file: conf/d.json\nzero3_init_flag: true\n");
@@ -394,8 +394,8 @@ TEST_CASE("convert-config: what cannot be converted is refused") {
   CHECK(contains(refusal(input_of("distributed_type: FSDP\nfsdp_config:\n"
                                   "  fsdp_sharding_strategy: HYBRID_SHARD\n"),
                          ConfigForm::deepspeed),
-                 "c.yaml:3: fsdp_sharding_strategy HYBRID_SHARD is about the GPUs of a machine; "
-                 "give --gpus_per_machine"));
+                 "c.yaml:3: fsdp_sharding_strategy HYBRID_SHARD depends on the number of GPUs per "
+                 "machine; give --gpus_per_machine"));
   CHECK(contains(refusal(input_of(kFsdp + "fsdp_config:\n  fsdp_offlod_params: true\n"),
                          ConfigForm::deepspeed),
                  "did you mean \"fsdp_offload_params\"?"));

@@ -409,7 +409,8 @@ TEST_CASE("DeepSpeed JSON: what Accelerate's plugin does not want beside the fil
     const std::string message =
         refusal(file_with(""), settings_with({named, {key, text, "c.yaml:7", Source::Kind::file}}));
     CHECK(contains(message, "c.yaml:7: " + std::string(key) + " " + text +
-                                " must not stand beside deepspeed_config_file (c.yaml:3)"));
+                                " must not be given together with deepspeed_config_file "
+                                "(c.yaml:3)"));
     CHECK(contains(message, path));
   }
   const Given wanted{"zero3_init_flag", "true", "c.yaml:7", Source::Kind::file};
@@ -433,7 +434,7 @@ TEST_CASE("DeepSpeed JSON: earlier names count, and that is said") {
   REQUIRE(file.notices.size() == 5);
   CHECK(file.notices[0] ==
         "d.json:3: zero_optimization.cpu_offload is read as "
-        "zero_optimization.offload_optimizer.device, its name today");
+        "zero_optimization.offload_optimizer.device, its current name");
 }
 
 }  // namespace

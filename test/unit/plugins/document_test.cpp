@@ -106,9 +106,9 @@ TEST_CASE("broken files are named with the line") {
   CHECK(message(parse_yaml, "a: 1\nb: [\n").starts_with("f:"));
   CHECK(message(parse_yaml, "a: 1\na: 2\n") == "f:2: key \"a\" is given twice, first at f:1");
   CHECK(message(parse_yaml, "a:\n\tb: 1\n") ==
-        "f:2: not valid YAML: a tab in the indentation; use blanks");
+        "f:2: not valid YAML: a tab in the indentation; use spaces");
   CHECK(message(parse_yaml, "a: 1\n---\na: 2\n") ==
-        "f:3: a second document begins here; a configuration is one");
+        "f:3: a second YAML document begins here; a configuration file must have only one");
   CHECK(message(parse_yaml, "a: 1\n<<: 2\n") == "f:2: << must name a block, or a list of blocks");
   CHECK(message(parse_yaml, "a: &a\n  b: *a\n") ==
         "f:2: more than 64 levels of values, or an alias inside its own anchor");
@@ -119,7 +119,7 @@ TEST_CASE("broken files are named with the line") {
             ", " + last + ", " + last + "]\n";
   }
   CHECK(message(parse_yaml, bomb)
-            .ends_with("more than 100000 values, the limit of a file with its aliases"));
+            .ends_with("more than 100000 values, the limit for a file with its aliases expanded"));
   CHECK(message(parse_json, "{\"a\": 1,\n\"a\": 2}") ==
         "f:2: key \"a\" is given twice, first at f:1");
   CHECK(message(parse_json, "{\"a\": 1,\n}").starts_with("f:2: not valid JSON"));
