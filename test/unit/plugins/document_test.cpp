@@ -14,7 +14,7 @@
 namespace acc::plugins {
 namespace {
 
-TEST_CASE("YAML 1.1: bare words are booleans, quoted ones are text") {
+TEST_CASE("YAML 1.1: plain words are booleans, quoted words are text") {
   struct Case {
     std::string written;
     Node::Kind kind;
@@ -48,7 +48,7 @@ TEST_CASE("YAML 1.1: bare words are booleans, quoted ones are text") {
   }
 }
 
-TEST_CASE("both formats keep order, lines and nesting") {
+TEST_CASE("YAML and JSON keep order, lines and nesting") {
   const Document yaml = parse_yaml("a: 1\n\nb:\n  c: x\n  d: [1, 2]\n", "f.yaml");
   const Document json =
       parse_json("{\"a\": 1,\n\n\"b\": {\n\"c\": \"x\",\n\"d\": [1, 2]}}", "f.json");
@@ -68,7 +68,7 @@ TEST_CASE("both formats keep order, lines and nesting") {
   }
 }
 
-TEST_CASE("YAML's << takes over what is not said otherwise") {
+TEST_CASE("YAML: << adds the keys that the map does not have itself") {
   const Document document = parse_yaml(
       "one: &one {a: 1, b: 1}\ntwo: &two {b: 2, c: 2}\nboth:\n  c: 3\n  <<: [*one, *two]\n", "f");
   const Node& both = *document.root.find("both");
@@ -93,7 +93,7 @@ TEST_CASE("an empty YAML file is an empty map") {
   CHECK(parse_yaml("# only words\n", "f.yaml").root.entries.empty());
 }
 
-TEST_CASE("broken files are named with the line") {
+TEST_CASE("errors in broken files name the line") {
   const auto message = [](auto parse, const std::string& text) -> std::string {
     try {
       static_cast<void>(parse(text, "f"));
@@ -153,7 +153,7 @@ std::string refusal_of(const std::filesystem::path& path) {
   return "";
 }
 
-TEST_CASE("a file without end is refused, and so is a FIFO without a writer") {
+TEST_CASE("an endless file is refused, and so is a FIFO without a writer") {
   const test::TemporaryFolder folder;
   CHECK(refusal_of("/dev/zero") == "cannot read /dev/zero: it is larger than 16 MiB, the limit");
   CHECK(load_document("/dev/null").root.entries.empty());
