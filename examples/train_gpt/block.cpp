@@ -5,6 +5,9 @@
 namespace train_gpt {
 namespace {
 
+// Residual additions are fused into the matrix products: the output is initialised with the
+// residual and the bias, and the product is added to it (beta = 1).
+
 void bias_gradient(UnitValues& values, acc::BackwardUse& use, acc::Parameter bias, ConstMatrix dy) {
   add_column_sums(values.gradient(use, bias, dy.cols).to_add(), dy.data, dy.rows, dy.cols);
 }

@@ -205,7 +205,7 @@ TEST_CASE("the size of the global batch follows from flags and settings") {
   CHECK(global_batch(options, parallel).sequences() == 8);
   options.micro_batch = 2;
   CHECK(message_of([&] { global_batch(options, parallel); }) ==
-        options.batches + ": 8 rows a step are not 2 micro-steps x 3 ranks x micro-batch 2");
+        options.batches + ": 8 rows per step are not 2 micro-steps x 3 ranks x micro-batch 2");
 }
 
 TEST_CASE("malformed token files are refused by name") {
@@ -215,9 +215,10 @@ TEST_CASE("malformed token files are refused by name") {
   const auto open = [&](const std::string& path, std::int64_t vocab, std::int64_t seq_len) {
     return message_of([&] { TokenFiles({path}, TokenType::uint16, vocab, seq_len, 1, kAlone); });
   };
-  CHECK(open(odd, 10, 1) == odd + ": 3 bytes are no whole number of uint16 token ids");
+  CHECK(open(odd, 10, 1) ==
+        odd + ": 3 bytes are not a multiple of 2, the size of a uint16 token id");
   CHECK(open(ids, 300, 2) ==
         ids + ": token id 300 at position 2 is outside the vocabulary, expected 0 to 299");
-  CHECK(open(ids, 301, 4) == ids + " holds 4 tokens, one sequence needs seq_len + 1 = 5");
+  CHECK(open(ids, 301, 4) == ids + " contains 4 tokens, one sequence needs seq_len + 1 = 5");
   CHECK(open("/no/such", 9, 1) == "cannot read /no/such: No such file or directory");
 }
