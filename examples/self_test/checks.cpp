@@ -18,7 +18,8 @@ namespace {
 constexpr std::uint64_t kSeed = 5;
 constexpr int kSteps = 6;
 constexpr acc::AdamW kAdamW = {.lr = 1e-2};
-// 13 weights a rank and some; every value is exact in bf16, too.
+// A prime number, so that no number of ranks divides it. The values repeat after kPeriod elements,
+// so that all of them are exact in bf16 too.
 constexpr std::int64_t kCounted = 1009;
 constexpr std::int64_t kPeriod = 128;
 
@@ -44,7 +45,7 @@ void expect_near(const std::string& what, std::span<const float> found,
   }
 }
 
-/// One unit whose element i is i modulo kPeriod.
+/// A model of one unit, in which element i has the value i modulo kPeriod.
 struct Counted {
   explicit Counted(acc::Runtime& runtime)
       : model(runtime.model(kSeed)),
@@ -78,7 +79,8 @@ std::vector<float> counted_values() {
   return values;
 }
 
-/// `parts` micro-steps, whose samples are numbered from `first`. Returns their mean loss.
+/// Trains one step of `parts` micro-steps, whose samples are numbered from `first`. Returns their
+/// mean loss.
 double train_step(Net& net, acc::Optimizer& optimizer, int first, int parts) {
   double loss = 0.0;
   for (int part = first; part < first + parts; ++part) {
@@ -92,7 +94,8 @@ int parts_of(const acc::Runtime& runtime) {
   return runtime.gradient_accumulation_steps();
 }
 
-/// The same runtime on one rank that shards nothing and sees the samples of all.
+/// Returns a runtime with the same settings on a single rank, without sharding. It trains on the
+/// samples of all ranks, in more micro-steps.
 acc::Runtime unsharded(const acc::Runtime& runtime) {
   acc::plugins::RuntimeSettings settings = runtime.settings();
   settings.identity = {};
@@ -110,7 +113,7 @@ acc::Runtime unsharded(const acc::Runtime& runtime) {
   return acc::Runtime::from_settings(settings);
 }
 
-/// A folder whose name all ranks know; rank 0 makes and removes it.
+/// A temporary folder whose name all ranks know. Rank 0 creates and removes it.
 class SharedFolder {
  public:
   explicit SharedFolder(acc::Runtime& runtime) : owner_(runtime.rank() == 0) {
@@ -213,7 +216,7 @@ void check_training(acc::Runtime& runtime) {
   if (!(last < first)) {
     fail("the loss does not fall: " + std::to_string(first) + " -> " + std::to_string(last));
   }
-  expect_near("weights beside the unsharded ones", net.weights(), whole.weights(), tolerance);
+  expect_near("weights next to unsharded ones", net.weights(), whole.weights(), tolerance);
 }
 
 void check_checkpoint(acc::Runtime& runtime) {
@@ -233,11 +236,11 @@ void check_checkpoint(acc::Runtime& runtime) {
   acc::Model other_model = other.model();
   acc::Optimizer other_optimizer = other_model.optimizer(kAdamW);
   if (runtime.load(path, other_model, other_optimizer).program != program) {
-    fail("the checkpoint gives back another step");
+    fail("the loaded checkpoint has another step number");
   }
   train_step(net, optimizer, mine, parts);
   train_step(other, other_optimizer, mine, parts);
-  expect_near("weights after going on from a checkpoint", other.weights(), net.weights(), 0.0F);
+  expect_near("weights after resuming from a checkpoint", other.weights(), net.weights(), 0.0F);
   runtime.barrier();
 }
 

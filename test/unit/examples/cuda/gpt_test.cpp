@@ -201,7 +201,8 @@ TEST_CASE("sizes that the kernels do not support are refused before any allocati
 TEST_CASE("GPU out of memory: the error names purpose, requested and free memory") {
   const std::int64_t before = cuda::device_bytes();
   CHECK_THROWS_WITH_AS(cuda::DeviceMemory(std::size_t{1} << 43, "activations"),
-                       doctest::Contains("8388608 MiB of GPU memory for activations are not there"),
+                       doctest::Contains("GPU out of memory (OOM): cannot allocate 8388608 MiB for "
+                                         "activations"),
                        acc::Error);
   CHECK(cuda::device_bytes() == before);
   {
