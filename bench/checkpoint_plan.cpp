@@ -1,9 +1,11 @@
-// checkpoint_plan [RANKS [SHARDS [LAYERS]]]: what a rank has to do before it can write its file of
-// a torch DCP folder, and rank 0 for all, with the parameters of Llama 2 70B, a unit a layer: the
-// plan of a file, and .metadata, written to nowhere; and what reading costs: .metadata, or the plan
-// in the manifest and by it all pieces that rank 123 of 512 loads. RANKS / SHARDS ranks hold the
-// same. A line of JSON each for the model's and the optimizer's folder, which are measured by
-// processes of their own, so that neither's memory shows in the other's.
+// checkpoint_plan [RANKS [SHARDS [LAYERS]]]
+//
+// Measures the work of a rank before it can write its file of a torch DCP folder (the plan of the
+// file) and the work of rank 0 for all ranks (.metadata, which is discarded), with the parameters
+// of Llama 2 70B and one unit per layer. Also measures reading: .metadata, or the plan in the
+// manifest together with all pieces that rank 123 of 512 loads. RANKS / SHARDS ranks hold the same
+// data. Prints one line of JSON for the model's folder and one for the optimizer's. A separate
+// process measures each, so that their memory is not mixed.
 
 #include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/dcp/folder_plan.hpp"
@@ -51,7 +53,7 @@ std::vector<Unit> llama_70b(int layers) {
   return units;
 }
 
-/// One kind of state of all units: an array a unit.
+/// Builds one kind of state of all units, with one array per unit.
 struct Builder {
   FolderPlan plan;
   std::vector<CutArray> arrays;
@@ -93,7 +95,7 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Of the processor: nothing here waits.
+// Measures CPU time, because nothing here waits.
 template <typename Work>
 double seconds_of(const Work& work) {
   const double start = cpu_seconds();
@@ -107,7 +109,7 @@ double peak_mib() {
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
 }
 
-/// In a process of its own, whose memory is the work's.
+/// Runs `work` in a separate process, so that the measured memory is only that of the work.
 template <typename Work>
 void apart(const Work& work) {
   const pid_t child = fork();
@@ -135,7 +137,7 @@ std::string manifest_of(Builder builder, int ranks) {
   return format_manifest(manifest);
 }
 
-/// What a rank does that loads by the plan, but for reading bytes.
+/// Does the work of a rank that loads with the plan, except reading the data.
 void read_by_plan(const std::string& text, const std::vector<CutArray>& arrays) {
   constexpr std::int64_t kRank = 123, kRanks = 512;
   const double before = peak_mib();

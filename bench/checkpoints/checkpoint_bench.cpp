@@ -1,9 +1,9 @@
-// Saves and loads a sharded state in as many processes, as Runtime::save and load do below the
-// model: tensors of 1024 columns in fp32, cut in rows.
+// Saves and loads a sharded state with several processes, using the same functions as Runtime::save
+// and Runtime::load. The state consists of fp32 tensors with 1024 columns, sharded by rows.
 //
 //     checkpoint_bench DIR BYTES PROCESSES REPETITIONS [keep]
 //
-// keep: the last folder stays, as DIR/checkpoint.
+// keep: do not delete the last folder, DIR/checkpoint.
 #include "checkpoint/catalog/open.hpp"
 #include "checkpoint/catalog/tensor_reader.hpp"
 #include "checkpoint/dcp/folder.hpp"
@@ -25,7 +25,7 @@ constexpr std::int64_t kColumns = 1024;
 struct State {
   dcp::FolderPlan plan;
   std::vector<dcp::PlannedChunk> chunks;
-  std::vector<std::vector<float>> values;  ///< one a chunk
+  std::vector<std::vector<float>> values;  ///< one vector per chunk
 
   State(std::uint64_t nbytes, int rank, int ranks) {
     const std::uint64_t count = std::max<std::uint64_t>(nbytes / (4 * kRows * kColumns), 1);
@@ -51,7 +51,8 @@ std::string name_of(const dcp::PlannedTensor& tensor) {
   return tensor.name.substr(std::strlen("model."));
 }
 
-/// Peak of resident memory since the last reset, and what it is now, in bytes.
+/// Returns a field of /proc/self/status in bytes: VmHWM is the peak of resident memory since the
+/// last reset, VmRSS its current value.
 double status_of(const char* key) {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {

@@ -1,9 +1,9 @@
-"""What checkpoint_bench.cpp does, by torch.distributed.checkpoint: one process of several.
+"""The same work as checkpoint_bench.cpp with torch.distributed.checkpoint; runs as one of several processes.
 
     torchrun --nproc-per-node N dcp_peer.py DIR BYTES REPETITIONS [--no_sync] [--keep]
 
-Prints lines of JSON as checkpoint_bench does: medians of the seconds from when all begin to when the
-last has ended, and of the resident memory that rank 0 took on top of the state meanwhile.
+Prints lines of JSON in the format of checkpoint_bench: medians of the seconds from the common start to
+the end of the last process, and of the resident memory that rank 0 used in addition to the state.
 """
 import argparse
 import json

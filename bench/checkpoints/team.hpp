@@ -18,7 +18,7 @@
 #include <stdexcept>
 #include <vector>
 
-/// Processes that do their part of something at the same time, and how long it took them.
+/// Processes that work on parts of one task at the same time, and measurement of their time.
 namespace acc::bench {
 
 class Team {
@@ -38,11 +38,11 @@ class Team {
 
   [[nodiscard]] int size() const noexcept { return processes_; }
 
-  /// For all others.
+  /// Waits for all other processes.
   void wait() const { pthread_barrier_wait(barrier_); }
 
-  /// Seconds from when all begin to when the last has ended, and of the processor for this one,
-  /// which a busy machine changes less. In every process.
+  /// Wall-clock seconds from the common start to the end of the last process, and CPU seconds of
+  /// this process, which depend less on other load. Measured in every process.
   struct Time {
     double wall = 0, cpu = 0;
   };
@@ -57,14 +57,17 @@ class Team {
             static_cast<double>(cpu_end - cpu) / CLOCKS_PER_SEC};
   }
 
-  /// Runs body(rank) in as many processes; this one waits. False where one failed;
-  /// then the program should end, and the others end with it.
+  /// Runs body(rank) in the given number of child processes and waits for them. Returns false if
+  /// one failed; then the program should end, which also ends the other children
+  /// (PR_SET_PDEATHSIG).
   bool run(const std::function<void(int rank)>& body) const {
     for (int rank = 0; rank < processes_; ++rank) {
       std::fflush(stdout);
       const pid_t child = ::fork();
       if (child == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // where one fails, nobody waits for it at the barrier
+        // If one child fails, the parent ends, and the others must not wait at the barrier for
+        // ever.
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         try {
           body(rank);
           std::fflush(stdout);
