@@ -31,6 +31,8 @@ bool is_16_bit(const acc::Runtime& runtime) {
   return runtime.settings().sharding.mixed_precision != acc::plugins::MixedPrecision::no;
 }
 
+/// Compares element by element with a relative and absolute tolerance. The negated comparison also
+/// refuses NaN.
 void expect_near(const std::string& what, std::span<const float> found,
                  std::span<const float> expected, float tolerance) {
   if (found.size() != expected.size()) {
@@ -166,6 +168,8 @@ void check_gather(acc::Runtime& runtime) {
   expect_near("gathered weights", counted.read(), counted_values(), 0.0F);
 }
 
+// Rank r contributes (r + 1) * (i % 4) to element i, so the mean gradient is (world_size + 1) / 2 *
+// (i % 4). One SGD step with learning rate 1 subtracts it from the weights.
 void check_reduction(acc::Runtime& runtime) {
   Counted counted(runtime);
   acc::Optimizer optimizer = counted.model.optimizer(acc::Sgd{.lr = 1.0});
@@ -190,6 +194,7 @@ void check_reduction(acc::Runtime& runtime) {
               is_16_bit(runtime) ? 1e-2F : 1e-6F);
 }
 
+// Every rank also trains the same model alone on all samples, and compares losses and weights.
 void check_training(acc::Runtime& runtime) {
   Net net(runtime, runtime.model(kSeed));
   acc::Optimizer optimizer = acc::Model(net.model()).optimizer(kAdamW);
@@ -219,6 +224,8 @@ void check_training(acc::Runtime& runtime) {
   expect_near("weights next to unsharded ones", net.weights(), whole.weights(), tolerance);
 }
 
+// Saves after one step, loads into a model with other initial weights, and makes one more step with
+// both. Their weights must then be bitwise equal.
 void check_checkpoint(acc::Runtime& runtime) {
   const SharedFolder folder(runtime);
   const std::string path = folder.path() / "checkpoint";

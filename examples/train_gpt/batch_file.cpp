@@ -22,6 +22,8 @@ std::int64_t dimension(const std::smatch& match, std::size_t index) {
   return std::stoll(match[index].str());
 }
 
+/// Parses the header of a .npy file. The header is the text of a Python dict; a regular expression
+/// is enough for the single form that is accepted.
 Header parse_header(const MappedFile& file) {
   // magic (6 bytes), version (2), header length (2, little-endian), a Python dict as text
   constexpr std::size_t kPrefix = 10;
@@ -47,6 +49,7 @@ Header parse_header(const MappedFile& file) {
   return {{dimension(match, 1), dimension(match, 2), dimension(match, 3)}, kPrefix + length};
 }
 
+/// Checks the shape and that the file is long enough for it.
 void check_header(const MappedFile& file, const Header& header) {
   const BatchFileShape& s = header.shape;
   if (s.steps < 1 || s.rows < 1 || s.columns < 2) {

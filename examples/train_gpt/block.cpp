@@ -54,7 +54,8 @@ const float* Block::forward(const acc::ForwardUse& use, const float* x, BatchSha
   return a_->out.data();
 }
 
-// middle = x + attention(ln_1(x) @ c_attn) @ attn.c_proj
+// middle = x + attention(ln_1(x) @ c_attn) @ attn.c_proj. Saves qkv, the attention's result and its
+// log_sum; ln_1(x) is recomputed in the backward.
 void Block::forward_attention(const acc::ForwardUse& use, BatchShape shape, Scratch& scratch) {
   const std::int64_t N = shape.rows();
   const std::int64_t C = config_.dim;
@@ -76,7 +77,8 @@ void Block::forward_attention(const acc::ForwardUse& use, BatchShape shape, Scra
                  weight(use, p_.attn_c_proj.weight, C, C), 1.0f);
 }
 
-// out = middle + gelu(ln_2(middle) @ c_fc) @ mlp.c_proj
+// out = middle + gelu(ln_2(middle) @ c_fc) @ mlp.c_proj. Saves the input of GELU without its bias;
+// ln_2(middle) and GELU's output are recomputed in the backward.
 void Block::forward_mlp(const acc::ForwardUse& use, BatchShape shape, Scratch& scratch) {
   const std::int64_t N = shape.rows();
   const std::int64_t C = config_.dim;
@@ -102,6 +104,9 @@ void Block::backward(acc::BackwardUse& use, float* dx, BatchShape shape, Scratch
   scratch.values.finish(use);
 }
 
+// Order: dh = dx @ c_proj^T; GELU's backward turns dh into du and u into h, both in place; then the
+// gradients of c_proj (from h) and c_fc (from z and du); dz; at last the layer norm adds to dx. The
+// residual path needs no work, because dx already is its gradient.
 void Block::backward_mlp(acc::BackwardUse& use, float* dx, BatchShape shape, Scratch& scratch) {
   const std::int64_t N = shape.rows();
   const std::int64_t C = config_.dim;
@@ -127,6 +132,8 @@ void Block::backward_mlp(acc::BackwardUse& use, float* dx, BatchShape shape, Scr
                      values.gradient(use, p_.ln_2.bias, C).to_add(), N, C);
 }
 
+// d_channels is used twice: first for the gradient of the attention's result, then for that of
+// ln_1's output.
 void Block::backward_attention(acc::BackwardUse& use, float* dx, BatchShape shape,
                                Scratch& scratch) {
   const std::int64_t N = shape.rows();

@@ -36,6 +36,7 @@ GlobalBatch::GlobalBatch(std::int64_t sequences, DataParallel parallel)
   }
 }
 
+// Boundaries are rounded down at sequences * part / parts, so parts differ by at most one sequence.
 Share GlobalBatch::share(std::int64_t micro_step) const {
   const std::int64_t parts = parallel_.parts();
   const std::int64_t part = micro_step * parallel_.world_size + parallel_.rank;

@@ -54,6 +54,8 @@ double recent_pss_bytes() {
 
 using RankRow = std::array<double, kRankColumns.size()>;
 
+/// Returns this rank's values. Doubles, because Runtime::all_gather transfers doubles; they are
+/// exact up to 2^53 bytes.
 RankRow rank_row(const acc::Model& model, const LanguageModel& gpt) {
   const acc::MemoryReport memory = model.memory();
   const acc::TrafficReport traffic = model.traffic();

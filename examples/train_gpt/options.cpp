@@ -141,6 +141,7 @@ void complete_from_batches(Raw& raw) {
   }
 }
 
+/// Sets the sizes of the model from --model_config or from the flags, and checks them.
 void complete_model(Raw& raw) {
   Options& options = raw.options;
   options.dtype = raw.dtype == "bf16"   ? acc::DType::bfloat16

@@ -172,6 +172,8 @@ class Trainer {
     return step;
   }
 
+  /// Makes steps until the last one or until all ranks agree to end. A checkpoint is saved every
+  /// checkpoint_every steps, after the last step and before an early end.
   int train_steps(std::int64_t first, SaveRequest* request) {
     MetricsFile metrics(runtime_, options_.metrics, first > 0);
     Progress progress(runtime_.rank() == 0, options_.steps);
@@ -203,6 +205,8 @@ class Trainer {
     }
   }
 
+  /// Makes one optimizer step of all micro-steps. The loss is the mean over all ranks, so that
+  /// every rank reports the same number.
   StepResult train_step(std::int64_t step) {
     const auto begin = std::chrono::steady_clock::now();
     model_.reset_traffic();

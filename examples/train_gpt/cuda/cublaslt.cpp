@@ -20,6 +20,7 @@ const acc::LibrarySearch kCublasLt = {.variable = "ACC_CUBLASLT_LIBRARY",
   throw acc::Error(acc::Errc::device, message);
 }
 
+/// Opens the library. A missing library is a device error for the user, not a missing file.
 void* open_cublaslt() {
   try {
     std::error_code none;

@@ -144,6 +144,8 @@ Gpt<T>::Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, B
 
 template <class T>
 void Gpt<T>::train(const Batch& batch) {
+  // The host groups the rows by token (upload_.finish) only after it has queued the forward and
+  // most of the backward, so that this work overlaps with the GPU's.
   upload_.start(batch.inputs, batch.targets);
   const T* x = nullptr;
   {
@@ -161,6 +163,7 @@ void Gpt<T>::train(const Batch& batch) {
   use.end();
 }
 
+// The only place of a step where the host waits for the GPU, after all its work is queued.
 template <class T>
 double Gpt<T>::take_loss() {
   check(cudaMemcpyAsync(host_total_.data(), total_.data(), sizeof(double), cudaMemcpyDeviceToHost,

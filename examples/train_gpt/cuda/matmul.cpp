@@ -155,6 +155,8 @@ void Matmul<T>::set_pointers(const Plan& plan, const Product& product) const {
   set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.gelu_input);
 }
 
+// Asks cuBLASLt's heuristic for algorithms. Without tuning the first one is used; with tuning all
+// are measured with the real operands.
 template <class T>
 void Matmul<T>::choose_algorithm(Plan& plan, const Product& product, const Key& key) const {
   cublasLtMatmulPreference_t handle = nullptr;
@@ -195,6 +197,7 @@ void Matmul<T>::choose_algorithm(Plan& plan, const Product& product, const Key& 
   }
 }
 
+// Returns the time of kTimedRuns executions, after one that is not measured.
 template <class T>
 float Matmul<T>::seconds(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                          const Product& product) const {

@@ -75,6 +75,7 @@ std::optional<Collective> collective(const file::FileSlot& slot, std::size_t ind
 
 }  // namespace
 
+// Collects the valid slots and sorts them by number, because the ring may start at any slot.
 std::optional<Record> decode(std::string_view bytes) {
   using namespace file;
   if (bytes.size() != kNbytes) {

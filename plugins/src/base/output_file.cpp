@@ -54,6 +54,8 @@ void OutputFile::flush() {
   buffer_.clear();
 }
 
+// Small writes are copied to the buffer. A write of at least kBufferBytes goes to the kernel
+// directly, after the buffer, so that bytes stay in order.
 void OutputFile::write(std::span<const std::byte> bytes) {
   if (buffer_.size() + bytes.size() <= kBufferBytes) {
     buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -120,6 +120,8 @@ class Importer {
   }
 
  private:
+  /// Reads one top-level entry. The order of the cases matters: a key may be a setting and still
+  /// have a special meaning or none.
   void read_top(const std::string& key, const Node& node) {
     if (key == "compute_environment") {
       read_compute_environment(node);
@@ -202,6 +204,8 @@ class Importer {
     }
   }
 
+  /// Adds a fault for an unknown top-level key. Says where the key belongs if it is a setting of a
+  /// block or only a flag; else suggests a similar key.
   void unknown_top(const std::string& key, const Node& node) {
     std::vector<std::string_view> known(kBlocks.begin(), kBlocks.end());
     for (const SettingRow& row : settings_table()) {
@@ -234,6 +238,7 @@ class Importer {
     }
   }
 
+  /// Reads one entry of a block.
   void read_inner(const std::string& block, const std::string& key, const Node& node) {
     if (block == "deepspeed_config") {
       result_.deepspeed_fields.push_back(key);
@@ -272,6 +277,7 @@ class Importer {
     return "";
   }
 
+  /// True if the setting may be given in this block.
   static bool belongs(const SettingRow& row, const std::string& block) {
     if (row.key == "mpirun_hostfile") {
       return block == "mpirun_config";
@@ -313,6 +319,7 @@ class Importer {
                               ", its current name");
   }
 
+  /// Stores a value, unless it is empty or left open. A wrong value is a fault.
   void set(const SettingRow& row, const Node& node) {
     if (node.is_empty()) {
       return;

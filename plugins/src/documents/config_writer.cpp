@@ -27,6 +27,7 @@ int stage_of(Strategy strategy) {
   return 0;
 }
 
+/// True if the strategy frees gathered weights after forward.
 bool reshards(Strategy strategy) {
   return strategy == Strategy::full_shard || strategy == Strategy::hybrid_shard;
 }
@@ -154,7 +155,7 @@ Node deepspeed_json(const ShardingSettings& sharding, const Settings& settings) 
   if (sharding.mixed_precision == MixedPrecision::fp16) {
     root.set("fp16",
              Node::map({{"enabled", Node::boolean(true)}, {"auto_cast", Node::boolean(true)}}));
-  } else if (sharding.mixed_precision != MixedPrecision::no) {
+  } else if (sharding.mixed_precision != MixedPrecision::no) {  // fp8 runs on top of bf16
     root.set("bf16", Node::map({{"enabled", Node::boolean(true)}}));
   }
   root.set("zero_optimization", zero_block(sharding));

@@ -50,6 +50,7 @@ class Remarks {
     return std::string(by_path ? row->json : key);
   }
 
+  /// Adds a warning for each given setting without a counterpart, unless its value is quiet.
   void add_losses(std::span<const Loss> losses) {
     for (const Loss& loss : losses) {
       const auto quiet = split(loss.quiet, '|');
@@ -107,6 +108,8 @@ class Remarks {
     }
   }
 
+  /// FSDP offloads parameters, gradients and optimizer state together; DeepSpeed separately, and
+  /// parameters in stage 3 only.
   void fsdp_offload() {
     const ShardingSettings deepspeed = deepspeed_sharding(source_);
     if (source_.sharding.offload_param == OffloadDevice::none) {
@@ -230,6 +233,7 @@ class Remarks {
     group_sizes();
   }
 
+  /// Warnings about groups of which the file does not give all sizes.
   void group_sizes() {
     const std::string groups = std::to_string(source_.shard_size);
     if (source_.shard_size == 0) {

@@ -93,6 +93,8 @@ Node naming_file(const ConversionInput& input, const ConversionSource& source,
   return root;
 }
 
+/// Converts to an Accelerate file with `deepspeed_config`. hpZ needs a DeepSpeed file next to it,
+/// because Accelerate's file has no key for it.
 Conversion to_deepspeed(const ConversionInput& input, const ConversionSource& source) {
   if (is_deepspeed_json(input.document)) {
     return {naming_file(input, source, input.document.path.string()), std::nullopt, {}};
@@ -195,6 +197,7 @@ ConfigForm opposite_form(const Document& document) {
   return type != nullptr && upper(type->text) == "FSDP" ? ConfigForm::deepspeed : ConfigForm::fsdp;
 }
 
+// Warnings are in the order: notices of reading, changes of meaning, losses of the written form.
 Conversion convert_config(const ConversionInput& input, ConfigForm form) {
   const ConversionSource source = read_conversion_source(input);
   if (has_form(input, source, form)) {

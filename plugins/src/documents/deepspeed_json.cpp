@@ -102,6 +102,7 @@ class Importer {
     }
   }
 
+  /// Reads one entry of a block by what the schema knows about its path.
   void read_key(const std::string& block, const std::string& name, const Node& node) {
     const std::string path = block.empty() ? name : block + "." + name;
     if (const SettingRow* row = deepspeed::find_key(path)) {
@@ -134,6 +135,7 @@ class Importer {
     leave_to_program(name, node);
   }
 
+  /// Reads a key under its old name. An old switch such as cpu_offload becomes a device.
   void read_old_name(const deepspeed::Renamed& renamed, const Node& node) {
     Node value = node;
     if (renamed.is_switch && parse_boolean(node.text)) {
@@ -144,6 +146,8 @@ class Importer {
                               std::string(renamed.path) + ", its current name");
   }
 
+  /// Reads a value: stores a setting, or checks a key that is left to the program. `*.enabled`
+  /// needs no entry in that list, because read_precision handles it.
   void read_value(const SettingRow& row, const std::string& path, const Node& node) {
     if (node.is_empty()) {
       return;
@@ -161,6 +165,7 @@ class Importer {
     }
   }
 
+  /// Checks a value. The message uses the path in the file instead of the setting's key.
   bool has_valid_value(SettingRow row, const std::string& path, const Node& node) {
     row.key = path;
     try {
@@ -172,6 +177,8 @@ class Importer {
     }
   }
 
+  /// Handles "auto". A setting keeps its value from flags or the YAML file; gradient_clipping gets
+  /// Accelerate's default 1.0.
   void read_auto(const std::string& path, const Node& node) {
     switch (deepspeed::filled_by(path)) {
       case Auto::nobody:
@@ -349,6 +356,7 @@ class Importer {
     }
   }
 
+  /// Adds the notices about keys that only the program uses.
   void report() {
     const std::string file = document_.path.string();
     if (!result_.left_to_program.empty()) {

@@ -55,6 +55,7 @@ std::string yaml_number(const std::string& text) {
   return printed;
 }
 
+/// Writes YAML with yaml-cpp's emitter, which does not quote texts such as no or 12 by itself.
 class YamlWriter {
  public:
   explicit YamlWriter(KeyOrder order) : order_(order) {}
@@ -113,6 +114,9 @@ class YamlWriter {
   KeyOrder order_;
   YAML::Emitter emitter_;
 };
+
+// JSON is written by hand, because nlohmann::json would change the spelling of numbers and the
+// order of keys. Only strings are left to it; `replace` keeps invalid UTF-8 from throwing.
 
 std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

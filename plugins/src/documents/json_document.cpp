@@ -147,6 +147,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
+// The counter and the builder share `line`: the iterator advances it while the parser reads.
 Document parse_json(const std::string& text, const std::filesystem::path& path) {
   int line = 1;
   Builder builder(path.string(), &line);

@@ -5,6 +5,9 @@
 namespace acc::plugins {
 namespace {
 
+// Tables of settings without a counterpart. A quiet value is the default, or the value that is the
+// only behaviour of the target, so that losing it changes nothing.
+
 constexpr std::string_view kNoUnits = "DeepSpeed gathers single parameters, not units";
 constexpr std::string_view kPrefetch =
     "DeepSpeed prefetches by number of elements (stage3_prefetch_bucket_size), with stage 3 in "

@@ -109,7 +109,7 @@ class Reader {
         throw Error(Errc::config, where + ": a key must be a word");
       }
       const std::string& key = entry.first.Scalar();
-      if (key == "<<" && entry.first.Tag() == "?") {
+      if (key == "<<" && entry.first.Tag() == "?") {  // a quoted "<<" is an ordinary key
         merge(read(entry.second, where), merged);
         continue;
       }

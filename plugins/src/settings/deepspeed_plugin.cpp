@@ -98,6 +98,7 @@ void add_offload(const Plugin& plugin, ShardingSettings& result) {
   result.offload_optimizer_nvme_path = plugin.offload_optimizer_nvme_path.value_or("");
 }
 
+/// Returns loss scaling by DeepSpeed's rule. It has an effect with fp16 only.
 LossScaling loss_scaling_of(const Plugin& plugin) {
   return {.rule = LossScaleRule::deepspeed,
           .static_scale = plugin.loss_scale.value(),
@@ -115,6 +116,8 @@ void read_if_given(const Settings& settings, std::string_view key, std::optional
   }
 }
 
+/// Returns the optimizer of the DeepSpeed file. Used only if the program asks for the file's
+/// optimizer.
 OptimizerChoice optimizer_of(const Settings& settings) {
   OptimizerChoice choice;
   choice.type = settings.text("optimizer_type");
@@ -135,6 +138,7 @@ OptimizerChoice optimizer_of(const Settings& settings) {
   return choice;
 }
 
+/// Returns the learning rate schedule of the DeepSpeed file.
 ScheduleChoice schedule_of(const Settings& settings) {
   ScheduleChoice choice;
   choice.type = settings.text("scheduler_type");
@@ -182,6 +186,7 @@ ShardingSettings deepspeed_sharding_settings(const Settings& settings, int world
   }
   add_offload(plugin, result);
   add_gathering(plugin, result);
+  // FSDP's way of loading; with DeepSpeed each rank loads its own shard (zero3_init).
   result.cpu_ram_efficient_loading = false;
   result.zero3_init = plugin.zero3_init_flag.value();
   result.save_16bit_model = plugin.zero3_save_16bit_model.value();

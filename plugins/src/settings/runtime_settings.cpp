@@ -215,6 +215,8 @@ ShardingSettings sharding_settings(const Settings& settings, std::string_view or
 
 RuntimeSettings settings_from_environment(const Environment& environment,
                                           const ProgramSettings& program) {
+  // Each reader adds its faults and leaves a default, so that the user sees all faults at once. The
+  // translation at the end runs only if there were none.
   Faults faults;
   RuntimeSettings result;
   faults.collect([&] { result.origin = agreed_mode(read_origin(environment), program); });

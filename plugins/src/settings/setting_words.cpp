@@ -85,6 +85,7 @@ std::string_view block_of(Section section) noexcept {
   return {};
 }
 
+// A linear search is fast enough: the table has about 130 rows and is read once per launch.
 const SettingRow* find_setting(std::string_view key, std::span<const SettingRow> table) noexcept {
   const auto same = [](char a, char b) { return (a == '-' ? '_' : a) == b; };
   for (const SettingRow& row : table) {
@@ -103,6 +104,8 @@ std::string own_variable(const SettingRow& row) {
   return name;
 }
 
+// All sections except `launch` concern the program. Of `launch` only those settings that Accelerate
+// exports.
 bool reaches_workers(const SettingRow& row) noexcept {
   return row.section != Section::launch || !row.environment.empty();
 }

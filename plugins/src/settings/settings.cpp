@@ -71,6 +71,8 @@ bool valid(const SettingRow& row, std::string_view text) {
   return false;
 }
 
+/// Returns the error for a wrong value: place, key, expected and found value, and a suggestion for
+/// a misspelled choice. The value is escaped, because it may come from another machine or a file.
 Error bad_value(const SettingRow& row, std::string_view text, const Source& source) {
   std::string name(row.key);
   if (source.kind == Source::Kind::flag || source.kind == Source::Kind::environment ||
@@ -110,6 +112,7 @@ Settings::Settings(std::span<const SettingRow> table) : table_(table) {
   }
 }
 
+// An unknown key is a bug of the calling code here, unlike in `set`, whose keys come from files.
 std::size_t Settings::index(std::string_view key) const {
   const SettingRow* row = find_setting(key, table_);
   if (row == nullptr) {

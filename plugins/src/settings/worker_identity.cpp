@@ -93,6 +93,7 @@ std::vector<int> read_local_world_sizes(const Environment& environment,
 
 }  // namespace
 
+// Defaults describe a single process that no launcher started: rank 0 of 1.
 WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
   IdentityReader reader(environment, faults);
   WorkerIdentity identity;

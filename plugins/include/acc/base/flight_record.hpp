@@ -90,7 +90,7 @@ inline constexpr std::size_t kNbytes =
 
 }  // namespace file
 
-/// State of a collective. `called`: issued, and nobody waits for its result yet.
+/// State of a collective. `called`: issued, but no thread waits for its result yet.
 enum class State : std::uint8_t { called, waiting, done, failed };
 
 constexpr std::string_view to_string(State state) noexcept {
