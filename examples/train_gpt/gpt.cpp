@@ -42,8 +42,7 @@ Gpt::Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest, acc::
 }
 
 // The root unit's scopes enclose those of the blocks: it holds the embeddings, the final norm and
-// the head. The forward scope of the root ends before its backward scope begins, as the runtime
-// requires.
+// the head.
 void Gpt::train(const Batch& batch) {
   const float* x = nullptr;
   {

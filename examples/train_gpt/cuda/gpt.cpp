@@ -163,7 +163,7 @@ void Gpt<T>::train(const Batch& batch) {
   use.end();
 }
 
-// The only place of a step where the host waits for the GPU, after all its work is queued.
+// Waits for the GPU. Called once per step, after all work of the step is queued.
 template <class T>
 double Gpt<T>::take_loss() {
   check(cudaMemcpyAsync(host_total_.data(), total_.data(), sizeof(double), cudaMemcpyDeviceToHost,

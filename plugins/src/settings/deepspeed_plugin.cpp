@@ -186,7 +186,7 @@ ShardingSettings deepspeed_sharding_settings(const Settings& settings, int world
   }
   add_offload(plugin, result);
   add_gathering(plugin, result);
-  // FSDP's way of loading; with DeepSpeed each rank loads its own shard (zero3_init).
+  // Only FSDP has this way of loading. Without it each rank reads its own shard.
   result.cpu_ram_efficient_loading = false;
   result.zero3_init = plugin.zero3_init_flag.value();
   result.save_16bit_model = plugin.zero3_save_16bit_model.value();

@@ -85,7 +85,8 @@ std::string_view block_of(Section section) noexcept {
   return {};
 }
 
-// A linear search is fast enough: the table has about 130 rows and is read once per launch.
+// A linear search is fast enough: the table has about 130 rows, and settings are read at start
+// only.
 const SettingRow* find_setting(std::string_view key, std::span<const SettingRow> table) noexcept {
   const auto same = [](char a, char b) { return (a == '-' ? '_' : a) == b; };
   for (const SettingRow& row : table) {
