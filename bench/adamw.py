@@ -3,10 +3,10 @@
     python bench/adamw.py [--bin build/release/bin/adamw_bench] --peer PEER.py [--python PYTHON]
                           [--deepspeed] [--rounds R]
 
-PEER.py prints lines of JSON as adamw_bench does; it runs with PYTHON, which needs torch, and with
---deepspeed a DeepSpeed whose C++ part can be built. Prints the median of the rounds' medians for each,
-the ratio to torch, and for ours the part of what the memory gives to a loop that only adds over the
-same arrays.
+PEER.py prints lines of JSON in the format of adamw_bench. It runs with PYTHON, which needs torch, and
+with --deepspeed a DeepSpeed whose C++ extension can be built. Prints for each implementation the median
+over the rounds of each round's median and the ratio to torch; for acclaunch also its rate divided by the
+rate of a loop that only adds over the same arrays.
 """
 import argparse
 import collections

@@ -1,8 +1,9 @@
 // Speed of the fused AdamW update: adamw_bench [params] [threads,…] [repetitions]
-// A line of JSON for each variant of this CPU and number of threads, in the form of the peer that
-// bench/adamw.py runs beside it; 28 bytes a parameter (read p, g, m, v; write p, m, v).
-// `of_streams` is the rate against that of a loop which only adds over the same arrays, by turns
-// with it: what the memory gives.
+//
+// Prints one line of JSON per variant (instruction set) of this CPU and number of threads, in the
+// format of the peer program of bench/adamw.py. The update moves 28 bytes per parameter: it reads
+// p, g, m, v and writes p, m, v. `of_streams` is its rate divided by the rate of a loop that only
+// adds over the same arrays, measured alternately: the fraction of the memory bandwidth.
 
 #include "kernels/kernels.hpp"
 #include "optim/update.hpp"
@@ -19,7 +20,7 @@
 
 namespace {
 
-/// Aligned as a device's memory is.
+/// An array with the alignment of the runtime's device memory.
 class Array {
  public:
   explicit Array(std::size_t numel)
@@ -51,7 +52,7 @@ struct Tensors {
   }
 };
 
-/// Reads and writes what an update does.
+/// Reads and writes the same bytes as an update.
 void add_over(float* __restrict weights, const float* __restrict grads, float* __restrict exp_avg,
               float* __restrict exp_avg_sq, std::size_t numel) {
   for (std::size_t i = 0; i < numel; ++i) {

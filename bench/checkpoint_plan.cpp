@@ -1,14 +1,11 @@
-// Measures the planning of a torch DCP folder without writing it, for the parameters of Llama 2 70B
-// with one unit per layer:
+// checkpoint_plan [RANKS [SHARDS [LAYERS]]]
 //
-//     checkpoint_plan [RANKS [SHARDS [LAYERS]]]
-//
-// Writing: the plan of one rank's file, and all of `.metadata`. Reading: parsing `.metadata`, or
-// parsing the plan in the manifest and computing from it the pieces that rank 123 of 512 loads.
-// SHARDS is the number of shards, so RANKS / SHARDS ranks hold the same one.
-//
-// Prints one line of JSON for the model's folder and one for the optimizer's. Each is measured in
-// its own process, so that peak memory is not shared.
+// Measures the work of a rank before it can write its file of a torch DCP folder (the plan of the
+// file) and the work of rank 0 for all ranks (.metadata, which is discarded), with the parameters
+// of Llama 2 70B and one unit per layer. Also measures reading: .metadata, or the plan in the
+// manifest together with all pieces that rank 123 of 512 loads. RANKS / SHARDS ranks hold the same
+// data. Prints one line of JSON for the model's folder and one for the optimizer's. A separate
+// process measures each, so that their memory is not mixed.
 
 #include "checkpoint/dcp/folder.hpp"
 #include "checkpoint/dcp/folder_plan.hpp"
@@ -56,7 +53,7 @@ std::vector<Unit> llama_70b(int layers) {
   return units;
 }
 
-/// Builds the plan of a folder: one kind of state of all units, with one array per unit.
+/// Builds one kind of state of all units, with one array per unit.
 struct Builder {
   FolderPlan plan;
   std::vector<CutArray> arrays;
@@ -98,7 +95,7 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Returns processor time. The work does not wait for anything.
+// Measures CPU time, because nothing here waits.
 template <typename Work>
 double seconds_of(const Work& work) {
   const double start = cpu_seconds();
@@ -112,7 +109,7 @@ double peak_mib() {
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
 }
 
-/// Runs `work` in a child process, so that its peak memory is its own.
+/// Runs `work` in a separate process, so that the measured memory is only that of the work.
 template <typename Work>
 void apart(const Work& work) {
   const pid_t child = fork();
@@ -127,7 +124,6 @@ void apart(const Work& work) {
   }
 }
 
-// Returns the manifest of a folder with this plan, as a save would write it.
 std::string manifest_of(Builder builder, int ranks) {
   FolderPlan& plan = builder.plan;
   plan.world_size = ranks;
@@ -141,7 +137,7 @@ std::string manifest_of(Builder builder, int ranks) {
   return format_manifest(manifest);
 }
 
-/// Does what a rank does to load by the plan, except reading bytes.
+/// Does the work of a rank that loads with the plan, except reading the data.
 void read_by_plan(const std::string& text, const std::vector<CutArray>& arrays) {
   constexpr std::int64_t kRank = 123, kRanks = 512;
   const double before = peak_mib();
@@ -189,7 +185,6 @@ void read_by_plan(const std::string& text, const std::vector<CutArray>& arrays) 
       peak_mib() - before);
 }
 
-// Passes the manifest through a file, so that the process that reads it has not built it.
 void report_reading(const Builder& builder, int ranks) {
   std::FILE* const file = std::tmpfile();
   apart([&] {
@@ -219,7 +214,6 @@ void report(const char* folder, Builder builder, int ranks, int shards) {
   double slowest = 0.0;
   std::size_t most = 0;
   std::uint64_t least_nbytes = UINT64_MAX, most_nbytes = 0;
-  // 20 ranks, from the first to the last, stand for all.
   for (int i = 0; i < 20; ++i) {
     FilePlan file;
     slowest = std::max(slowest, seconds_of([&] { file = plan_file(plan, i * (ranks - 1) / 19); }));

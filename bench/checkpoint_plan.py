@@ -1,12 +1,12 @@
-"""The plan of a checkpoint of Llama 2 70B beside torch's DCP planner, which gathers all ranks' plans on one.
+"""The plan of a checkpoint of Llama 2 70B, compared with torch's DCP planner, which plans for all ranks on one.
 
     python bench/checkpoint_plan.py [--bin build/release/bin/checkpoint_plan] [--python PYTHON]
 
-Ours (and reading it: all of .metadata, or by the manifest's plan what rank 123 of 512 loads) for 10,000
-ranks, as FULL_SHARD and as HYBRID_SHARD in groups of 8, then both for 64 ranks and 8
-layers, as PYTHON's torch bears it: the time of the coordinator alone (to remove what is there twice, to
-make the global plan, to pickle .metadata), without sending anything. Per chunk, since torch cuts rows
-and we cut flat parameters. Seconds are the processor's.
+Measures acclaunch's plan for 10,000 ranks, as FULL_SHARD and as HYBRID_SHARD in groups of 8, and reading
+it: all of .metadata, or with the manifest's plan the pieces that rank 123 of 512 loads. Then measures both
+programs for 64 ranks and 8 layers, a size that torch can handle. For torch this is only the coordinator's
+time to remove duplicates, to make the global plan and to pickle .metadata, without communication. Results
+are per chunk, because torch shards rows and acclaunch shards flat parameters. Times are CPU seconds.
 """
 import argparse
 import json
@@ -83,7 +83,7 @@ def main():
     mine = ours(args.bin, 64, 64, 8)[0]
     peer = subprocess.run([args.python, __file__, "--torch"], check=True, capture_output=True, text=True).stdout
     peer = json.loads(peer.splitlines()[-1])
-    print(f"64 ranks, 8 layers: ours {mine['ns_a_chunk']:.0f} ns and {mine['bytes_a_chunk']:.0f} bytes a chunk, "
+    print(f"64 ranks, 8 layers: ours {mine['ns_a_chunk']:.0f} ns and {mine['bytes_a_chunk']:.0f} bytes per chunk, "
           f"torch {peer['ns_a_chunk']:.0f} ns and {peer['bytes_a_chunk']:.0f}: "
           f"{peer['ns_a_chunk'] / mine['ns_a_chunk']:.0f} times the time, "
           f"{peer['bytes_a_chunk'] / mine['bytes_a_chunk']:.1f} times the bytes")

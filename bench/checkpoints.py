@@ -1,15 +1,15 @@
-"""Saving, loading and merging sharded checkpoints, beside torch, Accelerate and the machine itself.
+"""Saving, loading and merging sharded checkpoints, compared with torch, Accelerate and plain file I/O.
 
     python bench/checkpoints.py [--bin build/release/bin] [--python PYTHON] [--dir DIR]...
                                 [--bytes N]... [--rounds R] [--part save_load|merge]
 
-For each DIR (a tmpfs and a folder on a disk tell different things) and each size, over two processes:
-what the machine writes, rewrites and reads with plain calls, in the page cache and past it; what
-checkpoint_bench (ours, checksums and fsync included) and torch.distributed.checkpoint save and load,
-interleaved, medians of the rounds, with the processor's seconds, which a busy
-machine changes less; then `acclaunch merge-weights` and `accelerate merge-weights` on
-the same folder, which torch saved: time from start to end of the process, and its peak resident
-memory. Lines of JSON, then tables with the ratios. PYTHON needs torch and accelerate.
+For each DIR (results differ between a tmpfs and a disk) and each size, with two processes, measures:
+plain writing, overwriting and reading of files, through the page cache and past it; saving and loading
+by checkpoint_bench (acclaunch, with checksums and fsync) and by torch.distributed.checkpoint,
+interleaved, as medians of the rounds, with CPU seconds, which depend less on other load; then
+`acclaunch merge-weights` and `accelerate merge-weights` on the same folder, which torch saved: time from
+start to end of the process, and its peak resident memory. Prints lines of JSON, then tables with the
+ratios. PYTHON needs torch and accelerate.
 """
 import argparse
 import collections
@@ -70,8 +70,8 @@ def save_and_load(args, folder, nbytes):
 
 
 def table(rates):
-    """Ratios above 1: ours is faster, or takes less of the processor."""
-    print(f"{'':<30} {'GB/s':>7} {'ours to it':>11} {'CPU s a process':>16} {'its to ours':>12}")
+    """Prints the table. A ratio above 1: acclaunch is faster, or uses less CPU time."""
+    print(f"{'':<30} {'GB/s':>7} {'ours to it':>11} {'CPU s/process':>16} {'its to ours':>12}")
     for (impl, what), (rate, cpu) in sorted(rates.items()):
         mine, my_cpu = rates["acclaunch", "save" if what == "save" or "write" in what else "load"]
         print(f"{impl + ', ' + what:<30} {rate:7.2f} {mine / rate:10.2f}x {cpu:16.3f} {cpu / max(my_cpu, 1e-4):11.2f}x")
@@ -79,7 +79,7 @@ def table(rates):
 
 
 def run_measured(command):
-    """Seconds, the peak of resident memory in MiB of the largest of the command's processes, CPU seconds."""
+    """Returns seconds, peak resident memory in MiB of the command's largest process, and CPU seconds."""
     begin = time.perf_counter()
     child = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
@@ -131,7 +131,7 @@ def main():
                     merged = merge(args, folder, nbytes)
                     seconds, peaks, cpu = zip(merged["accelerate"], merged["acclaunch"])
                     print(f"merge-weights: {seconds[0] / seconds[1]:.1f}x accelerate's speed, its memory "
-                          f"{peaks[0] / peaks[1]:.1f}x ours ({peaks[1]:.0f} MiB), its processor time {cpu[0] / cpu[1]:.1f}x",
+                          f"{peaks[0] / peaks[1]:.1f}x ours ({peaks[1]:.0f} MiB), its CPU time {cpu[0] / cpu[1]:.1f}x",
                           flush=True)
 
 

@@ -1,11 +1,11 @@
-"""all_gather, reduce_scatter and all_reduce of one host against torch's Gloo, in one run, interleaved.
+"""all_gather, reduce_scatter and all_reduce on one machine, compared with torch's Gloo, interleaved in one run.
 
     python bench/collectives.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]
                                 [--workers 2,4] [--from-bytes N] [--to-bytes N] [--rounds R]
 
-PYTHON needs torch; PEERS holds gloo_bench.py. Prints the medians over the rounds and how many times
-faster than Gloo: "group" is memory that the group allocated (what the runtime uses), "private" any
-other memory, as Gloo's is.
+PYTHON needs torch; PEERS contains gloo_bench.py. Prints the medians over the rounds and the speed
+relative to Gloo: "group" is memory that the process group allocated (the runtime uses this), "private"
+is any other memory, as with Gloo.
 """
 import argparse
 import collections

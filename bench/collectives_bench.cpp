@@ -1,7 +1,7 @@
-// Bandwidth of the process group's collectives, in the terms of a usual Gloo benchmark: `bytes` is
-// the full buffer; algbw = bytes / time. Two memories: what the group allocates ("group", what the
-// runtime uses: peers read it in place) and plain memory ("private", staged). Run under acclaunch;
-// rank 0 prints a JSON line per figure.
+// Bandwidth of the process group's collectives, defined as in Gloo's benchmark: `bytes` is the size
+// of the full buffer, algbw = bytes / time. Measures two kinds of memory: "group" is allocated by
+// the group, and peers read it in place (the runtime uses this); "private" is any other memory,
+// which is staged. Run under acclaunch; rank 0 prints one line of JSON per measurement.
 //
 //   acclaunch --cpu --num_processes 2 collectives_bench [FROM_BYTES TO_BYTES SECONDS_EACH]
 
@@ -38,7 +38,8 @@ double slowest(ProcessGroup& group, double value) {
   return figure[0];
 }
 
-/// Median over repetitions, the slowest rank counting; every rank does the same number of them.
+/// Returns the median over the repetitions of the slowest rank's time. All ranks make the same
+/// number of repetitions.
 double measure(ProcessGroup& group, double budget, const std::function<void()>& call) {
   call();
   group.barrier()->wait();

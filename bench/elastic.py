@@ -1,15 +1,17 @@
-"""A training run that loses a machine and gains one, on virtual hosts; torchrun through the same.
+"""A training run that loses a machine and gains one, on virtual machines, compared with torchrun.
 
     python bench/elastic.py [--bin build/release/bin] [--python PYTHON] [--steps S] [--limit SECONDS]
 
-Three hosts with a rank each train a small GPT with checkpoints. One is crashed (power cut: no
-connection is closed), two go on from the last checkpoint; it boots, joins, and three go on. The
-losses are compared with those of a run that nothing happened to. PYTHON needs torch; without it the
-peer is left out. What has not gone on after --limit seconds is given up. Needs root.
+Three machines with one rank each train a small GPT with checkpoints. One machine crashes (as in a power
+cut: no connection is closed), and the other two resume from the last checkpoint. Then it boots and
+joins, and all three resume. The losses are compared with those of an uninterrupted run. PYTHON needs
+torch; without it the peer is left out. A run that has not resumed after --limit seconds is stopped.
+Needs root.
 
-The peer makes no training steps, only sums. It has TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: without,
-torch 2.13 takes no machine in after the first round (the others do not publish the address that it
-waits for), and the job ends a minute later.
+The peer makes only sums over all ranks instead of training steps. It runs with
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. Without it, torch 2.13 accepts no machine after the first round,
+because the other machines do not publish the address that the new one waits for, and the job ends a
+minute later.
 """
 import argparse
 import json
@@ -26,7 +28,7 @@ import hosts  # noqa: E402
 
 NODES = ["node0", "node1", "node2"]
 LOST = "node1"
-# The least that loses something: a sum over all ranks, again and again.
+# The smallest program that fails with a lost rank: it repeats a sum over all ranks.
 TORCH_WORKER = """
 import datetime, os, sys, time, torch, torch.distributed as dist
 timeout = float(sys.argv[1])
@@ -42,7 +44,7 @@ while True:
 
 
 class Run:
-    """One elastic job: a launcher a host."""
+    """One elastic job, with one launcher per virtual machine."""
 
     def __init__(self, cluster, command, variables):
         self.cluster, self.command, self.variables = cluster, command, variables
@@ -54,8 +56,8 @@ class Run:
         self.launchers[name] = self.cluster[name].start(self.command(name), self.variables)
 
     def crash_and_boot(self, steps, limit):
-        """Seconds from the crash, and from the new launcher's start, to the next step; None where it
-        did not come. steps() gives (time, ranks) of each."""
+        """Returns the seconds from the crash, and from the new launcher's start, to the next step; None if
+        there was none. steps() returns (time, ranks) of each step."""
         wait_until(lambda: len(steps()) >= 15, limit)
         crashed = time.time()
         self.cluster[LOST].crash()
@@ -135,7 +137,7 @@ def torch_run(args, cluster, folder, name, timeout):
         return [(at + wall, int(line.split()[-1])) for launcher in list(run.launchers.values())
                 for at, line in list(launcher.lines) if "STEP" in line]
     times = run.crash_and_boot(steps, args.limit)
-    for host in NODES:  # nobody else ends it
+    for host in NODES:  # no other code ends these processes
         if cluster[host].init is not None:
             cluster[host].crash()
         cluster[host].boot()
@@ -158,7 +160,7 @@ def show_losses(lines, unbroken):
               f"  {begin:6.2f} s .. {end:6.2f} s  {steps[0]['loss']:10.5f}  {steps[-1]['loss']:9.5f}"
               f"  {furthest:.1e}")
     again = len(lines) - len({line["step"] for line in lines})
-    print(f"steps made twice: {again}\n")
+    print(f"repeated steps: {again}\n")
 
 
 def main():

@@ -1,7 +1,7 @@
-"""The launchers that the scripts beside this one compare, and what they cost.
+"""Launchers that the other scripts of this folder compare, and measurement of their cost.
 
-The peers are modules of a Python with torch and accelerate, --python or $ACC_PEERS_PYTHON; without
-one there are none.
+The peers are modules of a Python with torch and accelerate (--python or $ACC_PEERS_PYTHON). Without such a
+Python only acclaunch is measured.
 """
 import dataclasses
 import os
@@ -20,13 +20,13 @@ def add_launcher_options(parser):
 
 
 def launchers(acclaunch, python):
-    """Name -> function of the number of workers and a worker's command, to the whole command."""
+    """Returns name -> function that maps the number of workers and a worker's command to the full command."""
     found = {"acclaunch": lambda n, w: [acclaunch, "--cpu", "--num_processes", str(n), *w]}
     if python:
         found["torchrun"] = lambda n, w: [
             python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n),
             "--no-python", *w]
-        # On a CPU, accelerate starts torchrun's agent for --multi_gpu only.
+        # On a CPU, accelerate starts torchrun's agent only with --multi_gpu.
         found["accelerate launch"] = lambda n, w: [
             python, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1",
             "--mixed_precision", "no", "--dynamo_backend", "no", "--num_processes", str(n),
@@ -38,7 +38,7 @@ def launchers(acclaunch, python):
 
 @dataclasses.dataclass
 class Cost:
-    """Of a whole run: wall clock, and user and system time of all processes that were reaped."""
+    """Returns the wall-clock time of a run, and the user and system time of all processes that were reaped."""
     wall: float
     cpu: float
 
@@ -57,7 +57,7 @@ def run(command, **streams):
 
 
 def processes_below(pid):
-    """pid and all processes below it."""
+    """Returns pid and all its descendants."""
     found = [pid]
     for parent in found:
         for task in pathlib.Path(f"/proc/{parent}/task").glob("*/children"):
@@ -76,7 +76,7 @@ def name_of(pid):
 
 
 def kib(pid, file, field):
-    """A field of a file in /proc/PID; 0 for a process that is gone."""
+    """Returns a field of a file in /proc/PID in KiB; 0 if the process has ended."""
     try:
         for line in pathlib.Path(f"/proc/{pid}/{file}").read_text().splitlines():
             if line.startswith(field + ":"):
@@ -87,6 +87,6 @@ def kib(pid, file, field):
 
 
 def memory_of(pids):
-    """MiB: (sum of each process's own peak of RSS, sum of PSS now)."""
+    """Returns in MiB the sum of the processes' peak RSS, and the sum of their current PSS."""
     return (sum(kib(pid, "status", "VmHWM") for pid in pids) / 1024,
             sum(kib(pid, "smaps_rollup", "Pss") for pid in pids) / 1024)

@@ -1,12 +1,13 @@
-"""What each rank of train_gpt holds on the CPU, by category, against the formula of docs/sharding.md.
+"""Memory per rank of train_gpt on the CPU, by category, compared with the formulas of docs/sharding.md.
 
     python bench/memory.py [--bin build/release/bin] [--dtype fp32|bf16] [--strategies full,zero3,...] [--steps S]
 
-Four ranks of one host, each strategy as it is, with the weights or the optimizer offloaded, and with
-two micro-steps of which the first is under no_sync. A cell is the MiB that rank 0 reports, what the
-formula says, and their ratio. On a CPU an offload changes nothing: all is in host memory. In fp32
-gradients under no_sync wait in buffers; in bf16 they are gone when a step is reported. A CPU that
-cannot multiply bf16 widens weights, too: no formula here. PSS: the peak of the workers' sum.
+Four ranks on one machine; each strategy plain, with the weights or the optimizer offloaded, and with two
+micro-steps of which the first is under no_sync. A cell contains the MiB that rank 0 reports, the MiB of
+the formula, and their ratio. On a CPU an offload changes nothing, because everything is in host memory.
+In fp32 the gradients under no_sync are kept in buffers; in bf16 they are already freed when a step is
+reported. A CPU without bf16 matrix products also keeps fp32 copies of weights; there is no formula for
+that. PSS is the peak of the sum over the workers.
 """
 import argparse
 import json
@@ -24,8 +25,9 @@ ZERO = ["--use_deepspeed", "--zero_stage"]
 OFFLOADED_FSDP = ["--fsdp_offload_params", "true"]
 OFFLOADED_ZERO = ["--offload_optimizer_device", "cpu"]
 HALVES = ["--parallelism_config_dp_shard_size", RANKS // 2]
-# Flags, those of an offload, ranks that share (weights and gradients, optimizer), and buffers of the
-# largest unit that reductions take: DeepSpeed's overlap_comm is off but for stage 3.
+# Flags; flags of an offload; number of ranks that share weights and gradients, and optimizer state;
+# number of buffers of the largest unit's size that reductions need (DeepSpeed's overlap_comm is on
+# for stage 3 only).
 STRATEGIES = {
     "ddp": ([*FSDP, "NO_SHARD"], None, 1, 1, 0),
     "zero1": ([*ZERO, 1], OFFLOADED_ZERO, 1, RANKS, 0),
@@ -39,7 +41,7 @@ STRATEGIES = {
 
 
 def sizes():
-    """Elements: all, of the largest unit, of the root."""
+    """Returns numbers of elements: all, of the largest unit, of the root unit."""
     dim = MODEL["dim"]
     unit = 12 * dim * dim + 13 * dim
     root = (MODEL["vocab"] + MODEL["seq_len"]) * dim + 2 * dim
@@ -47,24 +49,24 @@ def sizes():
 
 
 def formula(strategy, dtype, no_sync, widens):
-    """Bytes by category; None where there is no formula."""
+    """Returns the expected bytes by category; None if there is no formula."""
     (*_, weights, optimizer, buffers), (p, unit, root) = STRATEGIES[strategy], sizes()
     mixed = dtype == "bf16"
-    # Master weights are the optimizer's where what is gathered is in another dtype.
+    # With mixed precision, fp32 master weights belong to the optimizer state.
     held = {"parameter": 4 * p / (optimizer if mixed else weights), "gradient": 4 * p / weights,
             "optimizer": 8 * p / optimizer, "gathered": 0, "gradient_buffer": 0}
-    if mixed:  # the copy in 16 bits, shared; whole gradients are added to sums in fp32
+    if mixed:  # shared 16-bit copy; unsharded gradients are accumulated in fp32
         apart = 2 * (unit + (root if root > unit else 0)) if weights == 1 or no_sync else 0
         held["gathered"] = None if widens else 2 * p / weights + apart
     if buffers:
         waiting = p if no_sync and not mixed else min(p, buffers * unit + root)
-        late = mixed and root <= unit  # its root's gradient comes last, into a buffer of a unit's
+        late = mixed and root <= unit  # the root's gradient comes last and reuses a unit's buffer
         held["gradient_buffer"] = (2 if mixed else 4) * (buffers * unit if late else waiting)
     return held
 
 
 def measure(args, flags, options, dtype, folder):
-    """The last line of the metrics, and the peak of PSS in MiB."""
+    """Returns the last line of the metrics, and the peak of PSS in MiB."""
     metrics = folder / "metrics.jsonl"
     model = [word for key, value in MODEL.items() for word in (f"--{key}", value)]
     argv = [args.bin / "acclaunch", "--cpu", *flags, "--mixed_precision", train.PRECISIONS[dtype],
@@ -93,7 +95,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=train.ROOT / "build/release/bin")
-    parser.add_argument("--dtype", choices=train.PRECISIONS, help="by default both")
+    parser.add_argument("--dtype", choices=train.PRECISIONS, help="default: both")
     parser.add_argument("--strategies", default=list(STRATEGIES), type=lambda text: text.split(","))
     parser.add_argument("--steps", type=int, default=8)
     args = parser.parse_args()

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Throughput of the workers' output through the launcher, and whether all of it arrives.
+"""Throughput of the workers' output through the launcher, and check that no line is lost.
 
     bench/output.py [--acclaunch PROGRAM] [--python PYTHON] [--megabytes 512]
                     [--peer_megabytes 32] [--line 100]
 
-Two workers write numbered lines as fast as they can, `megabytes` each; the launcher adds its prefix
-and, with --tee, writes a file for each stream as well. Timed from the first worker's start to the
-launcher's end. CPU and memory are those of the launcher's own processes in the run into a pipe: the
-run's CPU less the workers' and less that of a run without output, and the sum of each process's
-peak RSS. In a run of its own a reader then counts the lines that were lost or torn. torchrun
-prefixes only what goes through its files (--tee 3).
+Two workers write numbered lines as fast as possible, `megabytes` each. The launcher adds its prefix and,
+with --tee, also writes one file per stream. The time is from the first worker's start to the launcher's
+end. CPU and memory are those of the launcher's own processes in the run that writes to a pipe: the CPU
+time of the run minus that of the workers and of a run without output, and the sum of the processes' peak
+RSS. In a separate run a reader counts lost and torn lines. torchrun adds prefixes only with --tee 3.
 """
 import argparse
 import os
@@ -27,7 +26,7 @@ LINES = BIN / "output_lines"
 
 
 class Run:
-    """One launch, with its stdout at `sink`."""
+    """One launch, with its stdout connected to `sink`."""
 
     def __init__(self, command, worker, sink):
         with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +57,7 @@ class Run:
 
 
 def count_lines(command, worker, megabytes, line):
-    """"whole lost torn" of a run."""
+    """Returns the numbers "whole lost torn" of a run."""
     lines = megabytes * 1_000_000 // line
     reader = subprocess.Popen([LINES, "check", str(lines), str(line)],
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -96,7 +95,7 @@ def main():
     parser.add_argument("--line", type=int, default=100)
     options = parser.parse_args()
     face = [options.acclaunch, "torchrun", f"--nproc-per-node={RANKS}"]
-    print(f"{RANKS} ranks, lines of {options.line} bytes; acclaunch {options.megabytes} MB a rank, "
+    print(f"{RANKS} ranks, lines of {options.line} bytes; acclaunch {options.megabytes} MB per rank, "
           f"torchrun {options.peer_megabytes}; aim: 1 GB/s, nothing lost or torn")
     print(f"{'GB/s to':16}{'file':>10}{'/dev/null':>10}{'pipe':>10}{'CPU s/GB':>12}{'peak MiB':>10}"
           f"{'whole':>12}{'lost':>8}{'torn':>8}")

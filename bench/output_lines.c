@@ -1,10 +1,10 @@
-// Lines that show whether they arrived: what the workers of output.py write, and what reads them.
+// Writes and checks numbered lines for output.py, to find lines that a launcher loses or damages.
 //
-// output_lines produce BYTES LINE_SIZE: rank $RANK writes so many bytes of numbered lines to
-// stdout, and its start and CPU seconds to $FIGURES/RANK.
+// output_lines produce BYTES LINE_SIZE: rank $RANK writes BYTES bytes of numbered lines to stdout,
+// and its start time and CPU seconds to the file $FIGURES/RANK.
 //
-// output_lines check LINES LINE_SIZE: reads the lines of all ranks, each after a launcher's prefix,
-// and counts those that are whole, lost and torn. LINES is the number of each rank.
+// output_lines check LINES LINE_SIZE: reads the lines of all ranks, each with a launcher's prefix,
+// and counts the whole, lost and torn ones. LINES is the number of lines per rank.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,11 +81,12 @@ static void produce(uint64_t bytes, size_t line_size) {
 }
 
 struct Count {
-  uint64_t next[kMaxRanks];  // number of the line that is expected
+  uint64_t next[kMaxRanks];  // number of the next expected line of each rank
   uint64_t whole, lost, torn;
 };
 
-/// `text` ends in what was written as one line; before that is the launcher's prefix.
+/// Checks one line of input. The end of `text` is the line that a rank wrote; the launcher's prefix
+/// is before it.
 static void check_line(struct Count* count, const char* text, size_t size, size_t line_size) {
   const size_t own = line_size - 1;
   const char* line = text + (size - own);
@@ -106,7 +107,7 @@ static void check_line(struct Count* count, const char* text, size_t size, size_
   }
   const uint64_t number = strtoull(line + 3, NULL, 10);
   if (number < count->next[rank]) {
-    ++count->torn;  // twice, or out of order
+    ++count->torn;  // duplicated or out of order
     return;
   }
   count->lost += number - count->next[rank];

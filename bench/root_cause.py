@@ -3,10 +3,11 @@
 
     bench/root_cause.py [--build build/release] [--runs 200] [--load 0] [--machines 1 2 4]
 
-Starts test/integration/root_cause_probe with four ranks, under one launcher, two of two workers and
-four of one, with each mistake; the rank that makes it changes from run to run. A run is right if every
-launcher's headline names that rank and how it ended, the rank's own message is in the report, and the
-exit status is the rank's (for a rank that ended with 0: not 0). --load N runs N busy processes beside.
+Runs test/integration/root_cause_probe on four ranks, under one launcher, two launchers with two workers
+and four launchers with one, with each kind of mistake. The rank that makes it changes from run to run. A
+run is correct if the headline of every launcher names that rank and how it ended, the report contains the
+rank's own message, and the exit status is that of the rank (or not 0, if the rank ended with 0). --load N
+runs N busy processes at the same time.
 """
 
 import argparse
@@ -17,7 +18,8 @@ import sys
 import time
 
 RANKS = 4
-# mistake: what the headline says of the rank, its message, the job's status; {own} is 10 + rank
+# mistake: its argument, text of the headline, the rank's message, exit status of the job. {own} is
+# 10 + rank.
 MISTAKES = {
     "skips step()": ("skips", "exited with code {own}", "rank {rank} was told: ", "{own}"),
     "returns 3": ("returns", "exited with code 3", "rank {rank} gives up", "3"),

@@ -1,11 +1,12 @@
-"""Ranks of one host, far more than it has cores: train_gpt in FULL_SHARD against FSDP2.
+"""Many more ranks on one machine than it has cores: train_gpt with FULL_SHARD, compared with FSDP2.
 
     python bench/scale.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]
                           [--ranks 2,4,8,16,32,64] [--peer-ranks 2,4,8,16] [--rounds R] [--steps S]
 
-PYTHON needs torch. Each rank has the same work, so what all ranks together do in a second would stay
-the same if sharing cores cost nothing. Medians over the rounds of each run's median step; memory is
-the sum of PSS over the workers, whose weights are one copy for us. A FSDP2 rank holds some 300 MB.
+PYTHON needs torch. Each rank has the same work, so the total tokens per second would be constant if
+sharing the cores cost nothing. Results are medians over the rounds of each run's median step. Memory is
+the sum of PSS over the workers; the workers of train_gpt share one copy of the weights. One FSDP2 rank
+needs about 300 MB.
 """
 import argparse
 import collections

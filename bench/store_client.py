@@ -1,10 +1,10 @@
-"""Our store's client beside torch's, on our server: calls per second of one thread.
+"""acclaunch's store client compared with torch's, both with acclaunch's server: calls per second of one thread.
 
     bench/store_client.py [--python PYTHON] [--count 50000] [--batch 1000] [--rounds 5]
 
-"pipelined" sends --batch requests together, for which torch's client has no call. Values have 64
-bytes. Figures are medians of rounds in turn. A set is not answered, so its figure is what the
-server takes off the wire.
+"pipelined" sends --batch requests together; torch's client has no such call. Values have 64 bytes. Results
+are medians over interleaved rounds. A set gets no answer, so its result is the rate at which the server
+reads requests.
 """
 import argparse
 import json

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""What a launcher costs and how soon it tells: acclaunch, torchrun, accelerate launch.
+"""Cost of a launcher and its reaction time to a failure: acclaunch, torchrun, accelerate launch.
 
     bench/supervision.py [--acclaunch PROGRAM] [--python PYTHON] [--rounds 7] [--workers 2,8,64]
 
-The launchers take turns in each round, so that a busy machine slows all of them alike; figures are
-medians. "sh, & and wait" starts the same processes and does nothing else. Memory is that of the
-launcher's own processes while all workers (sleep) run: each process's peak RSS, summed, and their
-PSS. The time from a worker's death counts from the SIGKILL to: the first line on the launcher's
-stderr that names its pid, the last line of the report, the end of the last worker, the launcher's
-own end.
+The launchers alternate in each round, so that other load slows all of them down equally. Results are
+medians. "sh, & and wait" only starts the same processes. Memory is that of the launcher's own processes
+while all workers (sleep) run: the sum of their peak RSS, and their PSS. Times after a worker's death are
+from the SIGKILL to the first line on the launcher's stderr that names its pid, to the last line of the
+report, to the end of the last worker, and to the end of the launcher.
 """
 import argparse
 import os
@@ -32,7 +31,7 @@ def medians(rows):
 
 
 def steady_memory(command, workers):
-    """Of the launcher's processes, when all workers have become the program they run."""
+    """Returns the memory of the launcher's processes when all workers have executed their program."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     running = []
     while len(running) < workers:
@@ -48,17 +47,17 @@ def steady_memory(command, workers):
 
 
 def bare_shell(workers, worker):
-    """What starting so many processes costs without a launcher."""
+    """Returns the cost of starting the same number of processes without a launcher."""
     return ["/bin/sh", "-c", f"{' '.join(worker)} & " * workers + "wait"]
 
 
 class DeathWatch:
-    """A running job of workers that wait, and the moments after one of them is killed."""
+    """A running job whose workers wait, and the times of events after one of them is killed."""
 
     def __init__(self, command, workers):
         self.folder = tempfile.TemporaryDirectory()
         place = pathlib.Path(self.folder.name)
-        script = place / "worker.sh"  # a file, since torchrun makes $ of $$ in arguments
+        script = place / "worker.sh"  # a file, because torchrun replaces $$ in arguments by $
         script.write_text('cd "$PIDS"; echo $$ > tmp$RANK; mv tmp$RANK $RANK; exec sleep 1000')
         self.process = subprocess.Popen(
             command(workers, ["/bin/sh", str(script)]), stdout=subprocess.DEVNULL,
@@ -70,7 +69,8 @@ class DeathWatch:
         self.pids = [int((place / str(rank)).read_text()) for rank in range(workers)]
 
     def kill_one(self):
-        """Seconds until: first line, end of the report, last worker gone, launcher gone."""
+        """Returns the seconds until the first line, the end of the report, the end of the last worker, and
+        the end of the launcher."""
         poll = select.poll()
         ends = {os.pidfd_open(pid): "worker" for pid in self.pids}
         ends[os.pidfd_open(self.process.pid)] = "launcher"
@@ -105,7 +105,8 @@ class DeathWatch:
 
 
 def table(title, heads, rows):
-    """Each row: name and figures; beside each figure of a peer its ratio to ours."""
+    """Prints a table. rows: name and numbers; the numbers of peers are followed by their ratio to
+    acclaunch's."""
     print(f"\n{title}\n{'':18}" + "".join(f"{head:>20}" for head in heads))
     ours = rows[0][1]
     for name, figures in rows:

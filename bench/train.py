@@ -1,16 +1,15 @@
-"""train_gpt against PyTorch's FSDP2, FSDP1 and DDP: each strategy, fp32 and bf16, one thread a worker.
+"""train_gpt compared with PyTorch's FSDP2, FSDP1 and DDP: each strategy, fp32 and bf16, one thread per worker.
 
     python bench/train.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]
                           [--case large|small] [--dtype fp32|bf16] [--strategies full,grad_op,ddp,hybrid]
                           [--rounds R] [--steps S] [--impls fsdp2,fsdp1,ddp,alone] [--no-memory]
 
-PYTHON needs torch; PEERS holds fsdp_cpu_bench.py and gpt_model.py. Every round runs each
-implementation in each strategy once, one after the other, and measures the SGEMM rate of all cores
-together with torch. "alone" is train_gpt as one worker a core that know nothing of each other, which
-is what communication costs are measured by. Speeds are medians over the rounds of each run's median
-step. GFLOP/s count the matrix products of forward and backward, attention in full, as
-gpt_model.step_flops does. Memory is the peak of the sum of PSS over the workers, sampled in a run of
-its own.
+PYTHON needs torch; PEERS contains fsdp_cpu_bench.py and gpt_model.py. Every round runs each implementation
+in each strategy once, one after the other, and measures the SGEMM rate of all cores together with torch.
+"alone" is train_gpt as independent workers, one per core: the difference to it is the cost of
+communication. Speeds are medians over the rounds of each run's median step. GFLOP/s count the matrix
+products of forward and backward, with attention in full, as gpt_model.step_flops does. Memory is the peak
+of the sum of PSS over the workers, sampled in a separate run.
 """
 import argparse
 import array
@@ -56,7 +55,7 @@ def flops_per_token(case):
 
 
 def sgemm_rate(python):
-    """GFLOP/s of one single-threaded process a core, all at once."""
+    """Returns the total GFLOP/s of single-threaded processes, one per core, running at the same time."""
     argv = [python, "-c", SGEMM]
     processes = [subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
                  for _ in os.sched_getaffinity(0)]
@@ -69,7 +68,7 @@ def sgemm_rate(python):
 
 
 def workers_below(pid):
-    """Descendants that a launcher gave a rank."""
+    """Returns the descendants of a launcher that have a rank."""
     found = []
     for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         try:
@@ -79,7 +78,7 @@ def workers_below(pid):
             else:
                 found += workers_below(child)
         except OSError:
-            continue  # ended meanwhile
+            continue  # the process has ended in the meantime
     return found
 
 
@@ -91,7 +90,7 @@ def pss_mib(pid):
 
 
 class PeakMemory:
-    """Highest sum of PSS over the workers of a launcher, sampled by a thread until `stop`."""
+    """Peak of the sum of PSS over the workers of a launcher, sampled by a thread until `stop`."""
 
     def __init__(self, pid):
         self.pid, self.peak, self.ended = pid, 0.0, threading.Event()
@@ -112,7 +111,7 @@ class PeakMemory:
 
 
 def run(argv, with_memory, succeeded):
-    """Standard output and, where asked for, the peak memory. Ends the bench unless `succeeded`."""
+    """Runs a command. Returns its stdout and, with with_memory, its peak memory. Exits if it failed."""
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     process = subprocess.Popen(argv, env=environment, text=True, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)
@@ -149,7 +148,7 @@ def run_train_gpt(args, case, strategy, dtype, folder, with_memory):
 
 
 def run_alone(args, case, dtype, folder):
-    """Tokens/s of all cores together, one worker each, without any communication."""
+    """Returns the tokens/s of all cores together, with one worker per core and no communication."""
     cores = len(os.sched_getaffinity(0))
     metrics = [folder / f"alone{core}.jsonl" for core in range(cores)]
     jobs = [subprocess.Popen(train_gpt_command(args, case, 1, "ddp", dtype, folder, path),
@@ -169,7 +168,8 @@ def run_peer(args, case, impl, strategy, dtype, with_memory):
             "--warmup", WARMUP, "--layers", case["layers"], "--dim", case["dim"],
             "--heads", case["heads"], "--vocab", case["vocab"], "--seq", case["seq"],
             "--micro-batch", case["micro_batch"]]
-    # The figures are complete once they are printed, however the ranks end after that.
+    # The results are complete once they are printed; the exit status of the ranks does not matter
+    # then.
     output, peak = run(list(map(str, argv)), with_memory, lambda _, text: '{"impl"' in text)
     result = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
     return result["tokens_per_s"], peak
@@ -181,7 +181,7 @@ def write_random_tokens(path, vocab):
 
 
 def runs_of(args, case):
-    """(implementation, strategy), ours first."""
+    """Returns pairs (implementation, strategy), acclaunch's first."""
     strategies = [name for name in args.strategies if name != "hybrid" or case["workers"] >= 4]
     runs = [("train_gpt", name) for name in strategies]
     for impl in args.impls:
@@ -225,7 +225,7 @@ def report(name, case, dtype, runs, speeds, memory, sgemm):
 
 
 def compared(impl, strategy, runs, speeds, memory):
-    """Our rates over this one's: of every strategy for DDP and for what knows no communication."""
+    """Returns acclaunch's rates divided by this one's: for every strategy if this is DDP or "alone"."""
     if impl == "train_gpt":
         return ""
     ours = [each for each in runs if each[0] == "train_gpt"
@@ -241,8 +241,8 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
     parser.add_argument("--peers", type=pathlib.Path, default=ROOT.parent / "shared/peers")
     parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
-    parser.add_argument("--case", choices=CASES, help="by default both")
-    parser.add_argument("--dtype", choices=PRECISIONS, help="by default both")
+    parser.add_argument("--case", choices=CASES, help="default: both")
+    parser.add_argument("--dtype", choices=PRECISIONS, help="default: both")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--strategies", default="full,grad_op,ddp,hybrid",

@@ -1,15 +1,15 @@
-"""What each strategy sends between hosts, counted on the wire, against its formula; and what it costs.
+"""Bytes that each strategy sends between machines, compared with its formula, and step times.
 
     python bench/wire.py [--bin build/release/bin] [--hosts 2,4,8] [--ranks R] [--mbit M] [--dtype fp32|bf16]
                          [--strategies full,grad_op,...]
 
-Virtual hosts (test/cluster) train a small GPT with R ranks each, every pair of hosts joined by a link
-of M Mbit/s each way. Bytes are those that the hosts' network cards sent, TCP's and IP's headers
-included, per host and step: the difference between a long and a short run, divided by their steps. The
-formula counts payload (docs/sharding.md): with P parameters, R of them in the root unit, H hosts and
-ranks of a host that share what they gather and reduce it before it leaves, a host sends (H-1)/H of
-what its column of the table says. "link" is the time that the bytes take on the host's links alone.
-Needs root.
+Virtual machines (test/cluster) train a small GPT with R ranks each; every pair is connected by a link of M
+Mbit/s in each direction. Bytes are counted at the network cards, with the headers of TCP and IP, per
+machine and step: the difference between a long and a short run, divided by the difference of their steps.
+The formulas count payload (docs/sharding.md), for P parameters of which the root unit has R, and H
+machines. The ranks of a machine share gathered weights and reduce gradients before sending them, so a
+machine sends (H-1)/H of the value in its column of the table. "link" is the time that the bytes need on
+the machine's links. Needs root.
 """
 import argparse
 import json
@@ -24,8 +24,8 @@ import hosts  # noqa: E402
 
 MODEL = {"layers": 4, "dim": 128, "heads": 4, "vocab": 512, "seq_len": 64}
 SHORT, LONG = 3, 9
-# Elements that pass between all hosts, gathered and reduced: of P parameters, of which `root` are in
-# the root unit.
+# Numbers of elements that are gathered and reduced between all machines, for p parameters of which
+# the root unit has `root`.
 FORMULAS = {
     "fsdp_full_shard": lambda p, root: (2 * p - root, p),
     "fsdp_shard_grad_op": lambda p, root: (p, p),
@@ -36,13 +36,13 @@ FORMULAS = {
     "zero2": lambda p, root: (p, p),
 }
 WIDTHS = {"fp32": 4, "bf16": 2}
-# What is not sharded, and shards between replicas, are reduced in float32 anyway.
+# Gradients of unsharded parameters, and of shards between replicas, are always reduced in float32.
 REDUCES_FLOATS = {"fsdp_no_shard", "fsdp_hybrid_shard", "fsdp_hybrid_shard_zero2", "zero1"}
 
 
 def formula_bytes(args, config, count):
-    """What a host sends in a step: weights in the dtype of the mode; gradients too, but sums of a
-    host's ranks in float32."""
+    """Returns the bytes that a machine sends per step. Weights and gradients have the dtype of the mode, but
+    sums over a machine's ranks are float32."""
     gathered, reduced = FORMULAS[config](*sizes())
     floats = args.ranks > 1 or config in REDUCES_FLOATS
     width = WIDTHS[args.dtype]
@@ -62,7 +62,7 @@ def sent_bytes(host):
 
 
 def train(args, cluster, count, config, steps, folder, port):
-    """Bytes that each host sent, and the median step in seconds."""
+    """Returns the bytes that each machine sent, and the median step in seconds."""
     names = list(cluster.hosts)[:count]
     metrics = folder / f"{config}-{count}-{steps}.jsonl"
     before = [sent_bytes(cluster[name]) for name in names]

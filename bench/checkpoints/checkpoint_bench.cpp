@@ -1,9 +1,9 @@
-// Saves and loads a sharded state in several processes, with the functions that Runtime::save and
-// load use below the model. The state consists of fp32 tensors with 1024 columns, cut in rows.
+// Saves and loads a sharded state with several processes, using the same functions as Runtime::save
+// and Runtime::load. The state consists of fp32 tensors with 1024 columns, sharded by rows.
 //
 //     checkpoint_bench DIR BYTES PROCESSES REPETITIONS [keep]
 //
-// keep: keeps the last folder, as DIR/checkpoint.
+// keep: do not delete the last folder, DIR/checkpoint.
 #include "checkpoint/catalog/open.hpp"
 #include "checkpoint/catalog/tensor_reader.hpp"
 #include "checkpoint/dcp/folder.hpp"
@@ -25,7 +25,7 @@ constexpr std::int64_t kColumns = 1024;
 struct State {
   dcp::FolderPlan plan;
   std::vector<dcp::PlannedChunk> chunks;
-  std::vector<std::vector<float>> values;  ///< one list per chunk
+  std::vector<std::vector<float>> values;  ///< one vector per chunk
 
   State(std::uint64_t nbytes, int rank, int ranks) {
     const std::uint64_t count = std::max<std::uint64_t>(nbytes / (4 * kRows * kColumns), 1);
@@ -51,8 +51,8 @@ std::string name_of(const dcp::PlannedTensor& tensor) {
   return tensor.name.substr(std::strlen("model."));
 }
 
-/// Returns a value of /proc/self/status in bytes: the current resident memory, or its peak since
-/// the last reset.
+/// Returns a field of /proc/self/status in bytes: VmHWM is the peak of resident memory since the
+/// last reset, VmRSS its current value.
 double status_of(const char* key) {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {

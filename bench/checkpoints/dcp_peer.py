@@ -1,9 +1,9 @@
-"""Measures what checkpoint_bench.cpp measures, with torch.distributed.checkpoint. Each rank runs it.
+"""The same work as checkpoint_bench.cpp with torch.distributed.checkpoint; runs as one of several processes.
 
     torchrun --nproc-per-node N dcp_peer.py DIR BYTES REPETITIONS [--no_sync] [--keep]
 
-Prints lines of JSON as checkpoint_bench does: medians of the seconds from the common start to the end of
-the last rank, and of the resident memory that rank 0 used in addition to the state.
+Prints lines of JSON in the format of checkpoint_bench: medians of the seconds from the common start to
+the end of the last process, and of the resident memory that rank 0 used in addition to the state.
 """
 import argparse
 import json

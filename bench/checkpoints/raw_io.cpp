@@ -1,7 +1,7 @@
-// Measures the machine's own file system as a reference: each process writes its own file,
-// overwrites it in place and reads it. Memory is a buffer that stays in the cache, and for one
-// measurement an array of the file's size. Uses the page cache and, if the file system allows it,
-// direct access (O_DIRECT, in larger pieces).
+// Speed of the machine without any checkpoint format: each process writes its own file, overwrites
+// it in place and reads it. Memory is small and stays in the CPU cache, except in one run that
+// reads into a large array. I/O goes through the page cache and, if the file system supports it,
+// past it (O_DIRECT, in larger pieces).
 //
 //     raw_io DIR BYTES PROCESSES REPETITIONS
 #include "checkpoints/team.hpp"
@@ -84,7 +84,7 @@ void measure(const acc::bench::Team& team, int rank, const std::string& folder, 
   report("write", remove, [&] { pass(job, O_WRONLY | O_CREAT, kCached, write); });
   report("rewrite", nothing, [&] { pass(job, O_WRONLY, kCached, write); });
   report("read", nothing, [&] { pass(job, O_RDONLY, kCached, read); });
-  {  // as a checkpoint is loaded: into memory that is not in the cache
+  {  // as in loading a checkpoint: into memory that is not in the CPU cache
     std::vector<char> memory(job.nbytes, 1);
     report("read to memory", nothing, [&] {
       std::size_t done = 0;

@@ -18,7 +18,7 @@
 #include <stdexcept>
 #include <vector>
 
-/// Processes that do the same work at the same time and measure it.
+/// Processes that work on parts of one task at the same time, and measurement of their time.
 namespace acc::bench {
 
 class Team {
@@ -41,8 +41,8 @@ class Team {
   /// Waits for all other processes.
   void wait() const { pthread_barrier_wait(barrier_); }
 
-  /// Returns, in every process, the wall-clock seconds from the common start to the end of the last
-  /// process, and the processor seconds of this one, which vary less on a busy machine.
+  /// Wall-clock seconds from the common start to the end of the last process, and CPU seconds of
+  /// this process, which depend less on other load. Measured in every process.
   struct Time {
     double wall = 0, cpu = 0;
   };
@@ -57,14 +57,17 @@ class Team {
             static_cast<double>(cpu_end - cpu) / CLOCKS_PER_SEC};
   }
 
-  /// Runs body(rank) in all processes and waits for them. Returns false if one failed. The program
-  /// should then exit, which ends the others.
+  /// Runs body(rank) in the given number of child processes and waits for them. Returns false if
+  /// one failed; then the program should end, which also ends the other children
+  /// (PR_SET_PDEATHSIG).
   bool run(const std::function<void(int rank)>& body) const {
     for (int rank = 0; rank < processes_; ++rank) {
       std::fflush(stdout);
       const pid_t child = ::fork();
       if (child == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a barrier must not wait for a failed process
+        // If one child fails, the parent ends, and the others must not wait at the barrier for
+        // ever.
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         try {
           body(rank);
           std::fflush(stdout);

@@ -1,9 +1,9 @@
-/* mlp: a network with one hidden layer, in plain C, that learns sin(x). Each rank has its own
- * points; which of the parameters it holds is the launcher's affair:
+/* mlp: a network with one hidden layer, in plain C, that learns sin(x). Each rank trains on its own
+ * points. The launcher's settings define how the parameters are sharded:
  *
  *   acclaunch --cpu --num_processes 2 --use_fsdp mlp [FOLDER]
  *
- * With a folder it keeps checkpoints there and, started again, goes on from the newest.
+ * With a folder it saves checkpoints there and, when started again, resumes from the newest one.
  */
 #include <acc/runtime_checkpoint.h>
 #include <math.h>
@@ -12,7 +12,7 @@
 
 enum { kPoints = 64, kHidden = 32, kSteps = 1500, kSaveEvery = 500 };
 
-/* Ends the program with what went wrong and the status that the launcher understands. */
+/* Ends the program if a call failed: prints the error, and exits with its exit status. */
 static void check(acc_status status) {
   if (status != ACC_OK) {
     fprintf(stderr, "mlp: %s: %s\n", acc_status_name(status), acc_last_error());
@@ -64,7 +64,8 @@ static void forward(const Layer* layer, const float* x, float* y) {
   check(acc_forward_end(use));
 }
 
-/* From dy, the gradient of y; dx: may be NULL. */
+/* Adds the gradients of w and b that follow from dy, the gradient of y. dx: gradient of x, or
+ * NULL. */
 static void backward(const Layer* layer, const float* x, const float* dy, float* dx) {
   acc_backward_use* use = NULL;
   const float* w = NULL;
@@ -92,7 +93,7 @@ static void backward(const Layer* layer, const float* x, const float* dy, float*
   check(acc_backward_end(use));
 }
 
-/* Forward and backward over this rank's points: the mean squared error. */
+/* Runs forward and backward over this rank's points. Returns the mean squared error. */
 static double train(const Layer* first, const Layer* second, const float* x) {
   static float hidden[kPoints * kHidden], d_hidden[kPoints * kHidden];
   static float y[kPoints], dy[kPoints];
@@ -115,7 +116,7 @@ static double train(const Layer* first, const Layer* second, const float* x) {
   return loss;
 }
 
-/* Steps that were made before. */
+/* Loads the newest checkpoint, if there is one. Returns the number of steps already made. */
 static int64_t resume(acc_runtime* runtime, acc_checkpoint_series* series, acc_model* model,
                       acc_optimizer* optimizer) {
   char path[4096];
@@ -151,7 +152,7 @@ int main(int argc, char** argv) {
   const int points = kPoints * acc_runtime_world_size(runtime);
   const int micro_steps = acc_runtime_gradient_accumulation_steps(runtime);
   float x[kPoints];
-  for (int i = 0; i < kPoints; ++i) { /* of [-3, 3], each rank its part */
+  for (int i = 0; i < kPoints; ++i) { /* points in [-3, 3], divided among the ranks */
     x[i] = 6.0F * ((float)(rank * kPoints + i) + 0.5F) / (float)points - 3.0F;
   }
   acc_checkpoint_series* series = NULL;

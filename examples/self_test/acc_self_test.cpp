@@ -1,4 +1,5 @@
-// What `acclaunch test` starts on every rank: checks what a training program relies on.
+// The program that `acclaunch test` starts on every rank. Checks the features that a training
+// program relies on.
 #include "checks.hpp"
 
 #include <acc/base/error.hpp>
@@ -19,18 +20,18 @@ int run() {
   };
   say(runtime.describe().c_str());
   self_test::check_ranks(runtime);
-  say("ok  all ranks hear each other: all_gather, mean, barrier");
+  say("ok  all ranks can communicate: all_gather, mean, barrier");
   self_test::check_gather(runtime);
-  say("ok  weights are gathered whole");
+  say("ok  weights are gathered completely");
   self_test::check_reduction(runtime);
   say("ok  gradients are averaged over all ranks");
   self_test::check_training(runtime);
-  say("ok  the loss falls, alike on all ranks, to the weights of an unsharded training");
+  say("ok  the loss falls and is the same on all ranks; weights equal unsharded training's");
   if (runtime.settings().identity.num_nodes == 1) {
     self_test::check_checkpoint(runtime);
-    say("ok  a checkpoint is saved, loaded and gone on from");
+    say("ok  a checkpoint is saved and loaded, and training resumes from it");
   } else {
-    say("--  checkpoints were left out: they need a folder that all machines see");
+    say("--  checkpoints were not tested: they need a folder that all machines share");
   }
   runtime.barrier();
   return 0;

@@ -18,7 +18,8 @@ namespace {
 constexpr std::uint64_t kSeed = 5;
 constexpr int kSteps = 6;
 constexpr acc::AdamW kAdamW = {.lr = 1e-2};
-// 13 weights a rank and some; every value is exact in bf16, too.
+// A prime number, so that no number of ranks divides it. The values repeat after kPeriod elements,
+// so that all of them are exact in bf16 too.
 constexpr std::int64_t kCounted = 1009;
 constexpr std::int64_t kPeriod = 128;
 
@@ -30,6 +31,8 @@ bool is_16_bit(const acc::Runtime& runtime) {
   return runtime.settings().sharding.mixed_precision != acc::plugins::MixedPrecision::no;
 }
 
+/// Compares element by element with a relative and absolute tolerance. The negated comparison also
+/// refuses NaN.
 void expect_near(const std::string& what, std::span<const float> found,
                  std::span<const float> expected, float tolerance) {
   if (found.size() != expected.size()) {
@@ -44,7 +47,7 @@ void expect_near(const std::string& what, std::span<const float> found,
   }
 }
 
-/// One unit whose element i is i modulo kPeriod.
+/// A model of one unit, in which element i has the value i modulo kPeriod.
 struct Counted {
   explicit Counted(acc::Runtime& runtime)
       : model(runtime.model(kSeed)),
@@ -78,7 +81,8 @@ std::vector<float> counted_values() {
   return values;
 }
 
-/// `parts` micro-steps, whose samples are numbered from `first`. Returns their mean loss.
+/// Trains one step of `parts` micro-steps, whose samples are numbered from `first`. Returns their
+/// mean loss.
 double train_step(Net& net, acc::Optimizer& optimizer, int first, int parts) {
   double loss = 0.0;
   for (int part = first; part < first + parts; ++part) {
@@ -92,7 +96,8 @@ int parts_of(const acc::Runtime& runtime) {
   return runtime.gradient_accumulation_steps();
 }
 
-/// The same runtime on one rank that shards nothing and sees the samples of all.
+/// Returns a runtime with the same settings on a single rank, without sharding. It trains on the
+/// samples of all ranks, in more micro-steps.
 acc::Runtime unsharded(const acc::Runtime& runtime) {
   acc::plugins::RuntimeSettings settings = runtime.settings();
   settings.identity = {};
@@ -110,7 +115,7 @@ acc::Runtime unsharded(const acc::Runtime& runtime) {
   return acc::Runtime::from_settings(settings);
 }
 
-/// A folder whose name all ranks know; rank 0 makes and removes it.
+/// A temporary folder whose name all ranks know. Rank 0 creates and removes it.
 class SharedFolder {
  public:
   explicit SharedFolder(acc::Runtime& runtime) : owner_(runtime.rank() == 0) {
@@ -163,6 +168,8 @@ void check_gather(acc::Runtime& runtime) {
   expect_near("gathered weights", counted.read(), counted_values(), 0.0F);
 }
 
+// Rank r contributes (r + 1) * (i % 4) to element i, so the mean gradient is (world_size + 1) / 2 *
+// (i % 4). One SGD step with learning rate 1 subtracts it from the weights.
 void check_reduction(acc::Runtime& runtime) {
   Counted counted(runtime);
   acc::Optimizer optimizer = counted.model.optimizer(acc::Sgd{.lr = 1.0});
@@ -187,6 +194,7 @@ void check_reduction(acc::Runtime& runtime) {
               is_16_bit(runtime) ? 1e-2F : 1e-6F);
 }
 
+// Every rank also trains the same model alone on all samples, and compares losses and weights.
 void check_training(acc::Runtime& runtime) {
   Net net(runtime, runtime.model(kSeed));
   acc::Optimizer optimizer = acc::Model(net.model()).optimizer(kAdamW);
@@ -213,9 +221,11 @@ void check_training(acc::Runtime& runtime) {
   if (!(last < first)) {
     fail("the loss does not fall: " + std::to_string(first) + " -> " + std::to_string(last));
   }
-  expect_near("weights beside the unsharded ones", net.weights(), whole.weights(), tolerance);
+  expect_near("weights next to unsharded ones", net.weights(), whole.weights(), tolerance);
 }
 
+// Saves after one step, loads into a model with other initial weights, and makes one more step with
+// both. Their weights must then be bitwise equal.
 void check_checkpoint(acc::Runtime& runtime) {
   const SharedFolder folder(runtime);
   const std::string path = folder.path() / "checkpoint";
@@ -233,11 +243,11 @@ void check_checkpoint(acc::Runtime& runtime) {
   acc::Model other_model = other.model();
   acc::Optimizer other_optimizer = other_model.optimizer(kAdamW);
   if (runtime.load(path, other_model, other_optimizer).program != program) {
-    fail("the checkpoint gives back another step");
+    fail("the loaded checkpoint has another step number");
   }
   train_step(net, optimizer, mine, parts);
   train_step(other, other_optimizer, mine, parts);
-  expect_near("weights after going on from a checkpoint", other.weights(), net.weights(), 0.0F);
+  expect_near("weights after resuming from a checkpoint", other.weights(), net.weights(), 0.0F);
   runtime.barrier();
 }
 

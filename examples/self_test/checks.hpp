@@ -4,14 +4,20 @@
 
 namespace self_test {
 
-/// Each compares what the runtime did with what must come out, on every rank, and throws acc::Error
-/// with both where they differ. All are collective.
+// Each check compares a result of the runtime with the expected one, on every rank, and throws
+// acc::Error with both values if they differ. All checks are collective.
+
+/// Checks all_gather, mean and barrier.
 void check_ranks(acc::Runtime& runtime);
+/// Checks gathered weights against known values.
 void check_gather(acc::Runtime& runtime);
+/// Checks one step of gradient averaging against known values.
 void check_reduction(acc::Runtime& runtime);
-/// Losses agree on all ranks and fall; the weights are those of the same training on one rank.
+/// Checks that losses fall and are the same on all ranks, and that the weights are those of the
+/// same training on one rank.
 void check_training(acc::Runtime& runtime);
-/// Needs a folder that all ranks see: one machine.
+/// Checks that training resumes from a checkpoint with bitwise equal weights. Uses the temporary
+/// folder, so all ranks must be on one machine.
 void check_checkpoint(acc::Runtime& runtime);
 
 }  // namespace self_test

@@ -56,6 +56,7 @@ Net::Net(acc::Runtime& runtime, const acc::Model& model)
   memory_ = parameter_memory(runtime, model_);
 }
 
+// The root unit holds the readout, so its scopes enclose those of the layers.
 double Net::micro_step(const Samples& samples) {
   const std::size_t rows = samples.targets.size();
   std::vector<Rows> hidden = {samples.inputs};
@@ -108,6 +109,7 @@ Net::Rows Net::layer_forward(const Layer& layer, const Rows& input) const {
   return output;
 }
 
+// Recomputes tanh from the layer's input instead of saving it.
 Net::Rows Net::layer_backward(const Layer& layer, const Rows& input, const Rows& d_output) {
   auto use = layer.unit->backward();
   const auto weights = memory_->read(use.raw(layer.weight), kWidth * kWidth);

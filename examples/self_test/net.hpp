@@ -9,24 +9,24 @@
 
 namespace self_test {
 
-/// Rows of the task that is learned; every rank and micro-step has its own.
+/// Training samples; every rank and micro-step has its own.
 struct Samples {
   std::vector<std::vector<float>> inputs;  ///< [rows][kWidth]
   std::vector<float> targets;              ///< [rows]
 };
 
-/// `part` counts micro-steps over all ranks.
+/// Returns the samples of a micro-step. part: number of the micro-step, counted over all ranks.
 Samples make_samples(int part);
 
-/// h <- h + tanh(W h + b), layer by layer, then y = r h; the loss is the mean of (y - target)^2
-/// / 2. Widths are odd, so that no number of ranks divides them.
+/// A residual network: h <- h + tanh(W h + b) for each layer, then y = r h. The loss is the mean of
+/// (y - target)^2 / 2. The width is a prime number, so that ranks get shards of different sizes.
 class Net {
  public:
   Net(acc::Runtime& runtime, const acc::Model& model);
 
-  /// Forward and backward; the gradients are in the runtime. Returns the loss.
+  /// Runs forward and backward; the gradients go to the runtime. Returns the loss.
   double micro_step(const Samples& samples);
-  /// All parameters, as every rank sees them.
+  /// Returns all parameters, gathered. Collective.
   std::vector<float> weights();
   [[nodiscard]] const acc::Model& model() const { return model_; }
 

@@ -26,7 +26,7 @@ float widened(std::uint16_t bfloat16) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bfloat16) << 16U);
 }
 
-/// To nearest, ties to even.
+/// Rounds to nearest, ties to even.
 std::uint16_t narrowed(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);

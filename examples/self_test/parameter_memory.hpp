@@ -8,12 +8,12 @@
 
 namespace self_test {
 
-/// Parameters and gradients as fp32 on the host, wherever and in whichever type the runtime has
-/// them. Waits for the device: this program checks, it is in no hurry.
+/// Access to parameters and gradients as fp32 on the host, for any device and dtype of the runtime.
+/// Each call waits for the device, because this program need not be fast.
 class ParameterMemory {
  public:
   virtual ~ParameterMemory() = default;
-  /// Converts `numel` elements.
+  /// Returns `numel` elements, converted to fp32.
   [[nodiscard]] std::vector<float> read(const void* data, std::size_t numel) const;
   /// Adds to a gradient that the runtime has zero-filled.
   void add(void* data, std::span<const float> values) const;
@@ -27,7 +27,8 @@ class ParameterMemory {
   acc::DType dtype_;
 };
 
-/// For the device and type of a model. Throws acc::Error(device) for a GPU in a build without CUDA.
+/// Returns the object for the device and dtype of a model. Throws acc::Error(device) for a GPU in a
+/// build without CUDA.
 std::unique_ptr<ParameterMemory> parameter_memory(const acc::Runtime& runtime,
                                                   const acc::Model& model);
 

@@ -9,14 +9,20 @@
 namespace train_gpt {
 namespace {
 
-/// Queries at a time: small enough to skip most of what causality hides, large enough for a GEMM.
+// Attention is computed head by head in blocks of queries. A block needs only the keys up to its
+// last query, so almost half of the products are skipped, and the weights of one block fit in a
+// cache. The forward saves log(sum(exp(scores))) per query, from which the backward recomputes the
+// weights.
+
+/// Number of queries per block: small enough to skip most of the masked products, large enough for
+/// an efficient GEMM.
 constexpr std::int64_t kQueryBlock = 64;
 
 float score_scale(const AttentionShape& shape) {
   return 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
 }
 
-/// Queries [first, first + count), which see the keys [0, keys).
+/// Queries [first, first + count), which attend to the keys [0, keys).
 struct QueryBlock {
   std::int64_t first;
   std::int64_t count;
@@ -26,7 +32,7 @@ struct QueryBlock {
       : first(first_query), count(std::min(kQueryBlock, time - first_query)), keys(first + count) {}
 };
 
-/// One head of one sequence as matrices inside the tensors of all heads.
+/// Views of one head of one sequence inside the tensor of all heads.
 template <class MatrixType, class Pointer>
 struct HeadView {
   MatrixType q, k, v;  // (T, D)
@@ -66,6 +72,8 @@ void forward_head(const AttentionShape& s, const Head& head, const Matrix& out, 
     causal_exponentials(weights.data, score_scale(s), block.first, scratch.row.data(),
                         log_sum + block.first, block.count, block.keys);
     multiply(out_rows, {weights.data, block.count, block.keys}, rows_of(head.v, 0, block.keys));
+    // Dividing by the sum of weights here instead of in the weights takes D instead of `keys`
+    // multiplications per query.
     for (std::int64_t i = 0; i < block.count; ++i) {
       scale(out_rows.data + i * out_rows.stride, scratch.row.data()[i], s.head_dim);
     }
@@ -84,7 +92,8 @@ void backward_block(const AttentionShape& s, const QueryBlock& block, const Head
   const ConstMatrix v = rows_of(head.v, 0, block.keys);
   const ConstMatrix d_out_rows = rows_of(d_out, block.first, block.count);
 
-  float* delta = scratch.row.data();  // sum of p * dp per row, which is out . d_out
+  // delta = sum of p * dp per row, which equals out . d_out (FlashAttention-2, arXiv 2307.08691).
+  float* delta = scratch.row.data();
   for (std::int64_t i = 0; i < block.count; ++i) {
     delta[i] = dot(out.data + (block.first + i) * out.stride, d_out_rows.data + i * d_out.stride,
                    s.head_dim);
@@ -94,7 +103,8 @@ void backward_block(const AttentionShape& s, const QueryBlock& block, const Head
   causal_softmax_backward(weights.data, d_scores.data, log_sum + block.first, delta, score_scale(s),
                           block.first, block.count, block.keys);
 
-  // The last block, which comes first, sees all keys: it overwrites, the others add.
+  // Blocks are processed from the last to the first. The last one attends to all keys and
+  // overwrites their gradients; the others add to them.
   const float beta = block.keys == s.time ? 0.0f : 1.0f;
   multiply(rows_of(gradient.q, block.first, block.count), ds, k);
   multiply(rows_of(gradient.k, 0, block.keys), ds.t(), q, beta);

@@ -13,9 +13,9 @@ struct BatchShape {
   [[nodiscard]] std::int64_t rows() const { return batch * time; }
 };
 
-/// Token ids of one micro-batch. inputs, targets: (B, T), the targets one position ahead. A step's
-/// loss and gradient are the mean over all ranks' micro-batches of `weight` times their mean; the
-/// gradient, not the loss, is `loss_scale` times that (Optimizer::loss_scale).
+/// Token ids of one micro-batch. inputs, targets: (B, T); targets are shifted by one position. The
+/// loss of a step is the mean of weight * (mean loss of the micro-batch) over the micro-batches of
+/// all ranks. The gradient is that of the loss times `loss_scale` (Optimizer::loss_scale).
 struct Batch {
   std::vector<std::int32_t> inputs;
   std::vector<std::int32_t> targets;

@@ -22,6 +22,8 @@ std::int64_t dimension(const std::smatch& match, std::size_t index) {
   return std::stoll(match[index].str());
 }
 
+/// Parses the header of a .npy file. The header is the text of a Python dict; a regular expression
+/// is enough for the single form that is accepted.
 Header parse_header(const MappedFile& file) {
   // magic (6 bytes), version (2), header length (2, little-endian), a Python dict as text
   constexpr std::size_t kPrefix = 10;
@@ -33,7 +35,7 @@ Header parse_header(const MappedFile& file) {
   }
   const std::size_t length = bytes[8] + 256u * bytes[9];
   if (text.size() < kPrefix + length) {
-    fail(file.path(), "ends within its header");
+    fail(file.path(), "the file ends within its header");
   }
   const std::string header(text.substr(kPrefix, length));
   static const std::regex shape_pattern(R"('shape': *\((\d{1,18}), *(\d{1,18}), *(\d{1,18}),?\))");
@@ -47,18 +49,19 @@ Header parse_header(const MappedFile& file) {
   return {{dimension(match, 1), dimension(match, 2), dimension(match, 3)}, kPrefix + length};
 }
 
+/// Checks the shape and that the file is long enough for it.
 void check_header(const MappedFile& file, const Header& header) {
   const BatchFileShape& s = header.shape;
   if (s.steps < 1 || s.rows < 1 || s.columns < 2) {
-    fail(file.path(), "an empty batch: needs a step, a row and two columns at least");
+    fail(file.path(), "empty batches: at least one step, one row and two columns are needed");
   }
-  // In floating point, for a damaged header's product may not fit an integer.
+  // Computed in floating point, because the product of a damaged header may overflow an integer.
   const double wanted = 4.0 * static_cast<double>(s.steps) * static_cast<double>(s.rows) *
                         static_cast<double>(s.columns);
   const std::size_t found = file.bytes().size() - header.data_offset;
   if (static_cast<double>(found) < wanted) {
     fail(file.path(), "truncated: " + std::to_string(found) +
-                          " bytes of data, its shape needs four for each of " +
+                          " bytes of data, its shape needs 4 bytes for each of " +
                           std::to_string(s.steps) + " x " + std::to_string(s.rows) + " x " +
                           std::to_string(s.columns));
   }
@@ -81,6 +84,7 @@ BatchFile::BatchFile(const std::string& path, std::int64_t vocab) : file_(path) 
   check_vocabulary(vocab);
 }
 
+// The header's length need not be a multiple of 4, so the ids may be unaligned.
 std::int32_t BatchFile::id(std::int64_t index) const {
   std::int32_t value;
   std::memcpy(&value, ids_ + index * static_cast<std::int64_t>(sizeof(value)), sizeof(value));

@@ -11,15 +11,16 @@ namespace train_gpt {
 /// Shape of a --batches file.
 struct BatchFileShape {
   std::int64_t steps;
-  std::int64_t rows;     ///< of the global batch: all ranks and micro-steps
+  std::int64_t rows;     ///< sequences of the global batch, over all ranks and micro-steps
   std::int64_t columns;  ///< seq_len + 1
 };
 
 /// Reads the header of a .npy file, version 1: little-endian int32, row-major, three dimensions.
-/// Format: numpy.lib.format. Throws Error(config) naming the file and what was found.
+/// Format: NumPy's documentation of numpy.lib.format. Throws Error(config) with the file and the
+/// header that was found.
 BatchFileShape read_batch_file_shape(const std::string& path);
 
-/// Ready-made global batches: a row is a sequence.
+/// Global batches from a file (--batches). Each row is one sequence.
 class BatchFile final : public DataSource {
  public:
   BatchFile(const std::string& path, std::int64_t vocab);

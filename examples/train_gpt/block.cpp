@@ -5,6 +5,9 @@
 namespace train_gpt {
 namespace {
 
+// Residual additions are fused into the matrix products: the output is initialised with the
+// residual and the bias, and the product is added to it (beta = 1).
+
 void bias_gradient(UnitValues& values, acc::BackwardUse& use, acc::Parameter bias, ConstMatrix dy) {
   add_column_sums(values.gradient(use, bias, dy.cols).to_add(), dy.data, dy.rows, dy.cols);
 }
@@ -51,7 +54,8 @@ const float* Block::forward(const acc::ForwardUse& use, const float* x, BatchSha
   return a_->out.data();
 }
 
-// middle = x + attention(ln_1(x) @ c_attn) @ attn.c_proj
+// middle = x + attention(ln_1(x) @ c_attn) @ attn.c_proj. Saves qkv, the attention's result and its
+// log_sum; ln_1(x) is recomputed in the backward.
 void Block::forward_attention(const acc::ForwardUse& use, BatchShape shape, Scratch& scratch) {
   const std::int64_t N = shape.rows();
   const std::int64_t C = config_.dim;
@@ -73,7 +77,8 @@ void Block::forward_attention(const acc::ForwardUse& use, BatchShape shape, Scra
                  weight(use, p_.attn_c_proj.weight, C, C), 1.0f);
 }
 
-// out = middle + gelu(ln_2(middle) @ c_fc) @ mlp.c_proj
+// out = middle + gelu(ln_2(middle) @ c_fc) @ mlp.c_proj. Saves the input of GELU without its bias;
+// ln_2(middle) and GELU's output are recomputed in the backward.
 void Block::forward_mlp(const acc::ForwardUse& use, BatchShape shape, Scratch& scratch) {
   const std::int64_t N = shape.rows();
   const std::int64_t C = config_.dim;
@@ -99,6 +104,9 @@ void Block::backward(acc::BackwardUse& use, float* dx, BatchShape shape, Scratch
   scratch.values.finish(use);
 }
 
+// Order: dh = dx @ c_proj^T; GELU's backward turns dh into du and u into h, both in place; then the
+// gradients of c_proj (from h) and c_fc (from z and du); dz; at last the layer norm adds to dx. The
+// residual path needs no work, because dx already is its gradient.
 void Block::backward_mlp(acc::BackwardUse& use, float* dx, BatchShape shape, Scratch& scratch) {
   const std::int64_t N = shape.rows();
   const std::int64_t C = config_.dim;
@@ -124,6 +132,8 @@ void Block::backward_mlp(acc::BackwardUse& use, float* dx, BatchShape shape, Scr
                      values.gradient(use, p_.ln_2.bias, C).to_add(), N, C);
 }
 
+// d_channels is used twice: first for the gradient of the attention's result, then for that of
+// ln_1's output.
 void Block::backward_attention(acc::BackwardUse& use, float* dx, BatchShape shape,
                                Scratch& scratch) {
   const std::int64_t N = shape.rows();

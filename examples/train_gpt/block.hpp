@@ -15,8 +15,8 @@
 
 namespace train_gpt {
 
-/// Working memory that all layers share, allocated once. N is the most rows of a batch; `logits`
-/// counts those that exist at a time.
+/// Working memory that all layers share, allocated once. N is the largest number of rows of a
+/// batch. logits: number of logits that exist at the same time.
 struct Scratch {
   Scratch(const ModelConfig& config, BatchShape largest, acc::DType compute_dtype,
           std::int64_t logits);
@@ -25,14 +25,14 @@ struct Scratch {
   Buffer d_channels;  ///< (N, C)
   Buffer wide;        ///< (N, 4C)
   AttentionScratch attention;
-  UnitValues values;  ///< of the block at work
+  UnitValues values;  ///< parameters and gradients of the current block
   Products products;
 
   [[nodiscard]] std::int64_t nbytes() const;
 };
 
-/// What a block's forward leaves for its backward, beside its input: 10 C + H + 4 floats a token.
-/// The rest is computed again.
+/// Activations that a block's forward saves for its backward, in addition to its input: 10 C + H +
+/// 4 floats per token. The backward recomputes everything else.
 struct Activations {
   Activations(const ModelConfig& config, BatchShape largest);
 
@@ -41,29 +41,29 @@ struct Activations {
   Buffer log_sum;   ///< (B, H, T)
   Buffer attended;  ///< (B, T, C)
   Buffer middle;    ///< (B, T, C), after the attention's residual
-  Buffer expanded;  ///< (B, T, 4C), before bias and gelu; the backward overwrites it
+  Buffer expanded;  ///< (B, T, 4C), before bias and GELU; the backward overwrites it
   Buffer out;       ///< (B, T, C)
 
   [[nodiscard]] std::int64_t nbytes() const;
 };
 
-/// One transformer block, x + attention(ln_1(x)) and then x + mlp(ln_2(x)): one unit of the
-/// runtime.
+/// One transformer block: x + attention(ln_1(x)), then x + mlp(ln_2(x)). One unit of the runtime.
 class Block {
  public:
-  /// `activations` outlive it. Blocks may share them where the forward of each is computed again
-  /// just before its backward.
+  /// `activations` must outlive the block. Blocks may share them if the forward of each block is
+  /// recomputed right before its backward (activation checkpointing).
   Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest,
         Activations& activations);
 
   [[nodiscard]] acc::Unit& unit() { return *p_.unit; }
 
-  /// x: (B, T, C), alive until the backward; it may be the output of another block in the same
-  /// activations, which is then overwritten. Returns the block's output (B, T, C) in them.
+  /// x: (B, T, C), must stay valid until the backward. It may be the output of another block in the
+  /// same activations, which is then overwritten. Returns the output (B, T, C), which is part of
+  /// the activations.
   const float* forward(const acc::ForwardUse& use, const float* x, BatchShape shape,
                        Scratch& scratch);
 
-  /// dx: (B, T, C) holds the gradient of the output and becomes that of the input.
+  /// dx: (B, T, C), in place: gradient of the output on entry, of the input on return.
   void backward(acc::BackwardUse& use, float* dx, BatchShape shape, Scratch& scratch);
 
  private:

@@ -10,12 +10,14 @@
 
 namespace train_gpt {
 
-/// With activation checkpointing, the inputs of the blocks of a micro-step: all that is kept of its
-/// forward. The runtime holds them, in host memory where it was asked to.
+/// The inputs of the blocks of a micro-step: with activation checkpointing, the only activations
+/// that are saved. The runtime stores them, in host memory if activation offload is on. A stack:
+/// the forward pushes (`keep`), the backward pops (`take`).
 class BlockInputs {
  public:
   explicit BlockInputs(acc::Runtime& runtime) : runtime_(&runtime) {}
 
+  /// Saves a copy of a block's input.
   void keep(const void* x, std::int64_t nbytes) {
     kept_.push_back(runtime_->keep(x, static_cast<std::size_t>(nbytes)));
     nbytes_ += nbytes;
@@ -23,7 +25,8 @@ class BlockInputs {
     each_ = nbytes;
   }
 
-  /// The last one that was not taken, valid until the next call; the one before it sets out.
+  /// Returns the input that was saved last and removes it; valid until the next call. Starts the
+  /// transfer of the one before it, which the next call will return.
   const void* take() {
     current_ = std::move(kept_.back());
     kept_.pop_back();
@@ -35,6 +38,7 @@ class BlockInputs {
     return x;
   }
 
+  /// Largest number of bytes that were saved at the same time.
   [[nodiscard]] std::int64_t most_nbytes() const { return most_nbytes_; }
 
  private:
@@ -42,7 +46,7 @@ class BlockInputs {
   std::vector<acc::SavedActivation> kept_;
   acc::SavedActivation current_;
   std::int64_t nbytes_ = 0;
-  std::int64_t each_ = 0;  ///< bytes of one: all of a micro-step are alike
+  std::int64_t each_ = 0;  ///< bytes of one input; the same for all inputs of a micro-step
   std::int64_t most_nbytes_ = 0;
 };
 

@@ -8,7 +8,7 @@
 
 namespace train_gpt {
 
-/// A fixed number of floats, zero at first, aligned to a cache line. Activations live in these,
+/// A fixed number of floats, initialised to zero and aligned to a cache line. Holds activations;
 /// allocated once before training.
 class Buffer {
  public:

@@ -8,35 +8,35 @@
 
 namespace train_gpt {
 
-/// The ranks among which each step's data are divided, and this one.
+/// The division of each step's data among ranks and micro-steps, and this rank's position in it.
 struct DataParallel {
   std::int64_t rank;
   std::int64_t world_size;
   std::int64_t micro_steps;
 
-  /// Micro-batches of a step, over all ranks.
+  /// Number of micro-batches per step, over all ranks.
   [[nodiscard]] std::int64_t parts() const { return micro_steps * world_size; }
 };
 
-/// Which part of the data a micro-batch is.
+/// Position of a micro-batch in the data.
 struct BatchPosition {
-  std::int64_t step;      ///< optimizer steps before this one, counted over all runs
-  std::int64_t sequence;  ///< of the step's global batch: the micro-batch's first one
+  std::int64_t step;      ///< number of optimizer steps before this one, over all resumed runs
+  std::int64_t sequence;  ///< index of its first sequence in the step's global batch
 };
 
-/// Training data. A sequence is a pure function of the seed, the step and its place in the step's
-/// global batch, so that a resumed run sees what the uninterrupted one would have, however many
-/// ranks it has.
+/// Training data. A sequence is a pure function of the seed, the step and its index in the step's
+/// global batch. So a resumed run gets the same data as an uninterrupted one, with any number of
+/// ranks.
 class DataSource {
  public:
   virtual ~DataSource() = default;
-  /// Fills `batch`, whose shape says how many sequences of which length.
+  /// Fills `batch`. Its shape gives the number and the length of the sequences.
   virtual void read(BatchPosition position, Batch& batch) const = 0;
 };
 
-/// Opens what the options name and checks the ids against the vocabulary; of large data, this
-/// rank's share of them. Throws Error(config) naming the file, and position and id where an id is
-/// outside.
+/// Opens the data that the options name and checks that token ids are within the vocabulary. For
+/// large data each rank checks its share. Throws Error(config) with the file, and for an id outside
+/// the vocabulary with its position.
 std::unique_ptr<DataSource> open_data(const Options& options, DataParallel parallel);
 
 }  // namespace train_gpt

@@ -14,7 +14,7 @@ using dnnl::memory;
 
 memory::desc describe(std::int64_t rows, std::int64_t cols, std::int64_t stride, bool transposed,
                       memory::data_type type) {
-  // Strides of the matrix as it is read.
+  // oneDNN has no transpose flag: a transposed matrix is described by exchanged strides.
   return transposed ? memory::desc({rows, cols}, type, memory::dims{1, stride})
                     : memory::desc({rows, cols}, type, memory::dims{stride, 1});
 }
@@ -23,7 +23,9 @@ memory::desc describe(const ConstBf16Matrix& m) {
   return describe(m.rows, m.cols, m.stride, m.transposed, memory::data_type::bf16);
 }
 
-/// One thread's products, made once for each shape.
+/// Executes matrix products with oneDNN. Creating a primitive is expensive (oneDNN generates code),
+/// so each one is created once per shape and kept. One object per thread, because a primitive's
+/// memory handles are set before each execution.
 class Multiplier {
  public:
   void run(void* out, const memory::desc& out_desc, const ConstBf16Matrix& a,

@@ -6,18 +6,18 @@
 
 namespace train_gpt {
 
-/// Consecutive sequences of a global batch.
+/// The consecutive sequences of a global batch that one rank trains on in one micro-step.
 struct Share {
   std::int64_t first;
   std::int64_t count;
-  float weight;  ///< of their mean in the mean over all shares, for equally weighted sequences
+  float weight;  ///< weight of their mean loss, so that all sequences of the step count equally
 };
 
-/// The sequences of one step over all ranks and micro-steps, and how they are divided: part
-/// micro_step * world_size + rank has the same number as any other, or one more.
+/// The sequences of one step and their division. Part number micro_step * world_size + rank gets
+/// either floor(sequences / parts) or one sequence more.
 class GlobalBatch {
  public:
-  /// Throws Error(config) where there are fewer sequences than parts.
+  /// Throws Error(config) if there are fewer sequences than parts.
   GlobalBatch(std::int64_t sequences, DataParallel parallel);
 
   [[nodiscard]] std::int64_t sequences() const { return sequences_; }
@@ -29,9 +29,9 @@ class GlobalBatch {
   DataParallel parallel_;
 };
 
-/// --global_batch, or as many as the batches file has a step, or --micro_batch (4) for each rank
-/// and micro-step. Throws Error(config) where the batches file and --micro_batch contradict each
-/// other.
+/// Returns the global batch: the rows per step of the batches file, or --global_batch, or
+/// --micro_batch (default 4) sequences per rank and micro-step. Throws Error(config) if the batches
+/// file and --micro_batch contradict each other.
 GlobalBatch global_batch(const Options& options, DataParallel parallel);
 
 }  // namespace train_gpt

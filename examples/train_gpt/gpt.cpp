@@ -8,7 +8,8 @@
 namespace train_gpt {
 namespace {
 
-/// Rows of logits at a time: about 4 MiB of them (what stays in a cache), but enough for a GEMM.
+/// Returns the number of rows whose logits are computed at a time: about 4 MiB of logits, which fit
+/// in a cache, but enough rows for an efficient GEMM.
 std::int64_t choose_logit_rows(std::int64_t vocab, std::int64_t rows) {
   constexpr std::int64_t kElements = std::int64_t{1} << 20;
   constexpr std::int64_t kFewest = 64;
@@ -31,7 +32,7 @@ Gpt::Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest, acc::
     inputs_.emplace(*keeper);
   }
   const std::size_t sets = inputs_ ? 1 : p_.blocks.size();
-  activations_.reserve(sets);  // the blocks point to them
+  activations_.reserve(sets);  // blocks hold pointers to the elements, so they must not move
   for (const BlockParameters& block : p_.blocks) {
     if (activations_.size() < sets) {
       activations_.emplace_back(config, largest);
@@ -40,13 +41,16 @@ Gpt::Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest, acc::
   }
 }
 
+// The root unit's scopes enclose those of the blocks: it holds the embeddings, the final norm and
+// the head.
 void Gpt::train(const Batch& batch) {
   const float* x = nullptr;
   {
     auto use = p_.root->forward();
     x = forward_blocks(embed(use, batch.inputs, batch.shape), batch.shape, inputs_.has_value());
   }
-  // The loss belongs to the root's backward: the gradient of each chunk of logits is used at once.
+  // The loss is computed in the root's backward scope, because each chunk of logits is turned into
+  // gradients before the next chunk is computed.
   auto use = p_.root->backward();
   values_.begin();
   const std::int64_t table = config_.vocab * config_.dim;
@@ -95,6 +99,8 @@ const float* Gpt::forward_blocks(const float* x, BatchShape shape, bool keep) {
 void Gpt::backward_blocks(BatchShape shape) {
   for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
     auto use = block->unit().backward();
+    // Activation checkpointing: recompute the block's activations from its input. `recompute` is a
+    // forward scope inside the backward scope, so the weights are not gathered again.
     if (inputs_) {
       const auto* x = static_cast<const float*>(inputs_->take());
       auto again = block->unit().recompute();
@@ -170,7 +176,7 @@ std::span<const float> Gpt::next_token_logits(std::span<const std::int32_t> toke
   auto use = p_.root->forward();
   values_.begin();
   const float* x = forward_blocks(embed(use, tokens, shape), shape, false);
-  float* z = scratch_.normalized.data();  // (1, C): of the last position alone
+  float* z = scratch_.normalized.data();  // (1, C): the last position only
   layernorm_forward(x + (shape.time - 1) * C, values_(use, p_.ln_f.weight, C),
                     values_(use, p_.ln_f.bias, C), config_.layer_norm_epsilon, z,
                     {stats_.data(), stats_.data() + 1}, 1, C);

@@ -19,8 +19,8 @@ namespace train_gpt {
 /// The model on the CPU, with hand-written forward and backward.
 class Gpt final : public LanguageModel {
  public:
-  /// keeper: with it, activation checkpointing: it keeps the blocks' inputs, and their backwards
-  /// compute the rest again. It outlives this.
+  /// keeper: switches activation checkpointing on. It stores the blocks' inputs, and each block's
+  /// backward recomputes its forward. Must outlive the model.
   Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest,
       acc::Runtime* keeper = nullptr);
 
@@ -33,7 +33,7 @@ class Gpt final : public LanguageModel {
  private:
   const float* embed(const acc::ForwardUse& use, std::span<const std::int32_t> ids,
                      BatchShape shape);
-  /// keep: whether a backward with checkpointing follows
+  /// keep: true if a backward with activation checkpointing follows.
   const float* forward_blocks(const float* x, BatchShape shape, bool keep);
   double loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch& batch,
                            FloatGradient& d_head);
@@ -44,17 +44,17 @@ class Gpt final : public LanguageModel {
   ModelConfig config_;
   GptParameters p_;
   std::optional<BlockInputs> inputs_;     // with activation checkpointing
-  std::vector<Activations> activations_;  // of each block, or one set for all
+  std::vector<Activations> activations_;  // one per block, or one for all with checkpointing
   std::vector<Block> blocks_;
 
-  std::int64_t logit_rows_;  // rows whose logits exist at a time
+  std::int64_t logit_rows_;  // number of rows whose logits exist at the same time
   Scratch scratch_;
-  UnitValues values_;  // of the root
+  UnitValues values_;  // parameters and gradients of the root unit
   Buffer embedded_;    // (N, C)
   Buffer stats_;       // (2, N): mean and rstd of ln_f
-  Buffer logits_;      // (logit rows, V), turned into their gradient in place
+  Buffer logits_;      // (logit rows, V), replaced by their gradient in place
   Buffer dx_;          // (N, C)
-  double loss_ = 0.0;  // since the last take_loss
+  double loss_ = 0.0;  // sum since the last take_loss
 };
 
 }  // namespace train_gpt

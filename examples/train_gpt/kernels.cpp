@@ -5,9 +5,10 @@
 #include <cmath>
 #include <limits>
 
-// Plain loops, compiled for each instruction set (the build adds -O3 -fopenmp-simd to this file).
-// Sanitizers instrument the resolver that picks the version before they are initialised: there,
-// the base version alone.
+// Plain loops that the compiler vectorises for each instruction set (the build adds -O3 and
+// -fopenmp-simd to this file). With sanitizers only the base version is compiled, because they
+// would instrument the function that selects the version, which runs before the sanitizer is
+// initialised.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -18,14 +19,17 @@
 namespace train_gpt {
 namespace {
 
-/// e^x by x = n ln 2 + r and a polynomial in r, Cephes' expf; relative error below 1e-7.
+/// Computes e^x with x = n ln 2 + r and a polynomial in r, as expf of the Cephes library. Relative
+/// error below 1e-7.
 ALWAYS_INLINE float fast_exp(float x) {
-  constexpr float kRoundingShift = 12582912.0f;  // 1.5 * 2^23: leaves the integer in the low bits
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the mantissa.
+  constexpr float kRoundingShift = 12582912.0f;
+  // Keeps the result within the normal numbers; the exponent is added below without a check.
   x = x < -87.3f ? -87.3f : x;
   x = x > 88.3f ? 88.3f : x;
   const float shifted = x * 1.44269504f + kRoundingShift;
   const float n = shifted - kRoundingShift;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts, for accuracy
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -37,8 +41,8 @@ ALWAYS_INLINE float fast_exp(float x) {
   return std::bit_cast<float>(std::bit_cast<std::int32_t>(p) + exponent);
 }
 
-// gelu(u) = 0.5 u (1 + tanh(a)) = u sigmoid(2a) with a = sqrt(2/pi) (u + 0.044715 u^3); the second
-// form has no cancellation where u is very negative.
+// gelu(u) = 0.5 u (1 + tanh(a)) = u sigmoid(2a) with a = sqrt(2/pi) (u + 0.044715 u^3). The second
+// form has no cancellation for large negative u.
 constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 
@@ -46,6 +50,7 @@ ALWAYS_INLINE float gelu_gate(float u) {
   return 1.0f / (1.0f + fast_exp(-kTwoRootTwoOverPi * (u + kCubic * u * u * u)));
 }
 
+/// Rounds to nearest even. A NaN stays a NaN: rounding could turn its mantissa into infinity.
 ALWAYS_INLINE std::uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
@@ -66,7 +71,7 @@ ALWAYS_INLINE float row_maximum(const float* x, std::int64_t count) {
   return maximum;
 }
 
-/// x becomes exp(scale * (x - maximum)); returns the sum.
+/// Replaces x by exp(scale * (x - maximum)). Returns the sum.
 ALWAYS_INLINE float exponentiate(float* x, float scale, float maximum, std::int64_t count) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
@@ -123,8 +128,8 @@ SIMD void layernorm_backward(const float* x, const float* gamma, RowStats stats,
   for (std::int64_t n = 0; n < rows; ++n, x += channels, dz += channels, dx += channels) {
     const float mean = stats.mean[n];
     const float rstd = stats.rstd[n];
-    float sum = 0.0f;            // of d xhat
-    float sum_with_xhat = 0.0f;  // of d xhat * xhat
+    float sum = 0.0f;            // sum of d_xhat
+    float sum_with_xhat = 0.0f;  // sum of d_xhat * xhat
 #pragma omp simd reduction(+ : sum, sum_with_xhat)
     for (std::int64_t c = 0; c < channels; ++c) {
       const float xhat = (x[c] - mean) * rstd;

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <exception>
 
+// The exit status tells the launcher what failed (acc::exit_status). After SIGTERM the process ends
+// by that signal, so that a job manager sees that its request was followed.
 int main(int argc, char** argv) {
   try {
     if (const auto options = train_gpt::parse_options(argc, argv)) {

@@ -27,6 +27,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     fail_to_read(path, errno);
   }
   const auto size = static_cast<std::size_t>(status.st_size);
+  // mmap refuses a length of 0 (EINVAL). The mapping stays valid after the descriptor is closed.
   void* memory = size == 0 ? nullptr : ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
   const int error = errno;
   ::close(fd);

@@ -6,10 +6,10 @@
 
 namespace train_gpt {
 
-/// A file mapped read-only, so that the ranks of a host share its pages. Move-only.
+/// A file that is mapped read-only, so that all ranks of a machine share its pages. Move-only.
 class MappedFile {
  public:
-  /// Throws Error(config) naming the path.
+  /// Throws Error(config) with the path.
   explicit MappedFile(const std::string& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile(const MappedFile&) = delete;
@@ -25,7 +25,7 @@ class MappedFile {
   std::span<const std::uint8_t> bytes_;
 };
 
-/// An id that the model has no embedding for. `where` describes its place in the file.
+/// Throws Error(config) for a token id without an embedding. where: its place in the file.
 [[noreturn]] void fail_outside_vocabulary(const std::string& path, const std::string& where,
                                           std::int64_t id, std::int64_t vocab);
 

@@ -4,8 +4,8 @@
 
 namespace train_gpt {
 
-/// A row-major matrix in someone else's memory, of the host or of a GPU; `stride` elements lie from
-/// row to row.
+/// A view of a row-major matrix in host or GPU memory. stride: elements between the starts of two
+/// rows. transposed: the memory holds the transpose of this matrix.
 template <class T>
 struct ConstMatrixOf {
   const T* data;
@@ -20,7 +20,7 @@ struct ConstMatrixOf {
                 std::int64_t row_stride)
       : data(values), rows(row_count), cols(col_count), stride(row_stride) {}
 
-  /// The same memory read as the transpose.
+  /// Returns a view of the transpose; the memory is the same.
   [[nodiscard]] ConstMatrixOf t() const {
     ConstMatrixOf result(data, cols, rows, stride);
     result.transposed = !transposed;
@@ -28,7 +28,7 @@ struct ConstMatrixOf {
   }
 };
 
-/// The same for a result.
+/// A view of a matrix that is written.
 template <class T>
 struct MatrixOf {
   T* data;

@@ -16,7 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Bytes behind `key` in a file of the kernel's "Key:   123 kB" lines; 0 where it is not there.
+/// Returns the bytes of `key` in a file of /proc with lines such as "Key:   123 kB"; 0 if the key
+/// is missing.
 double kernel_bytes(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -29,6 +30,7 @@ double kernel_bytes(const char* path, const std::string& key) {
   return 0.0;
 }
 
+/// Keys of the object that the metrics contain for each rank, in the order of rank_row.
 constexpr std::array kRankColumns = {
     "parameter_bytes",       "gradient_bytes",    "optimizer_bytes",      "gathered_bytes",
     "gradient_buffer_bytes", "gathered_elements", "gather_calls",         "gathered_elements_moved",
@@ -36,8 +38,9 @@ constexpr std::array kRankColumns = {
     "peak_rss_bytes",        "pss_bytes",         "activation_bytes",     "kept_bytes",
     "device_peak_bytes",
 };
-/// Proportional set size. The kernel walks all pages for it, so it is looked up once in two
-/// seconds.
+
+/// Returns the proportional set size (PSS) of this process. The kernel walks all pages to compute
+/// it, so the value is refreshed only every two seconds.
 double recent_pss_bytes() {
   using Clock = std::chrono::steady_clock;
   static double last = 0.0;
@@ -51,6 +54,8 @@ double recent_pss_bytes() {
 
 using RankRow = std::array<double, kRankColumns.size()>;
 
+/// Returns this rank's values. Doubles, because Runtime::all_gather transfers doubles; they are
+/// exact up to 2^53 bytes.
 RankRow rank_row(const acc::Model& model, const LanguageModel& gpt) {
   const acc::MemoryReport memory = model.memory();
   const acc::TrafficReport traffic = model.traffic();
@@ -75,6 +80,7 @@ RankRow rank_row(const acc::Model& model, const LanguageModel& gpt) {
           on_gpu ? real(memory.device_peak_bytes + gpt.activation_bytes()) : 0.0};
 }
 
+/// Converts the gathered rows to one JSON object per rank.
 Json rank_objects(std::span<const double> rows) {
   Json ranks = Json::array();
   for (std::size_t first = 0; first < rows.size(); first += kRankColumns.size()) {
@@ -124,7 +130,7 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model,
   line["hpz_partition_size"] = runtime_.settings().sharding.hpz_partition_size;
   line["compute_dtype"] = to_string(model.compute_dtype());
   line["ranks"] = rank_objects(rows);
-  file_ << line.dump() << std::endl;  // flushed: whoever follows the file sees whole lines
+  file_ << line.dump() << std::endl;  // flushed, so that readers of the file see complete lines
   if (!file_) {
     fail();
   }

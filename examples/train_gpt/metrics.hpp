@@ -10,28 +10,29 @@
 
 namespace train_gpt {
 
-/// What one optimizer step gave. `step` counts from 1.
+/// Result of one optimizer step. Steps are numbered from 1.
 struct StepResult {
   std::int64_t step = 0;
   double loss = 0.0;  ///< mean over ranks and micro-steps, before the update
   double grad_norm = 0.0;
   double lr = 0.0;
   double loss_scale = 1.0;
-  bool skipped = false;  ///< a gradient was not finite
+  bool skipped = false;  ///< the step was skipped because a gradient was not finite
   double seconds = 0.0;
-  double tokens_per_second = 0.0;  ///< of all ranks together
-  double flops_per_second = 0.0;   ///< of all ranks together, by training_flops
+  double tokens_per_second = 0.0;  ///< sum over all ranks
+  double flops_per_second = 0.0;   ///< sum over all ranks, computed with training_flops
 };
 
-/// Appends one JSON object a step to --metrics: the result, the strategy in force, and for every
-/// rank its memory and traffic. All ranks call `write`; rank 0 owns the file.
+/// Appends one JSON object per step to the file of --metrics: the result, the sharding strategy,
+/// and for each rank its memory and traffic. All ranks call `write`; rank 0 owns the file.
 class MetricsFile {
  public:
-  /// An empty path writes nothing. Keeps what is there when `resumed`.
+  /// path: if empty, nothing is written. resumed: append to an existing file instead of replacing
+  /// it.
   MetricsFile(acc::Runtime& runtime, const std::string& path, bool resumed);
 
-  /// Collective. `model`'s traffic is that since its last reset. Throws Error(config) on rank 0 when
-  /// the line cannot be written, as on a full disk.
+  /// Writes one line. Collective. The traffic of `model` counts from its last reset. Throws
+  /// Error(config) on rank 0 if the line cannot be written, for example because the disk is full.
   void write(const StepResult& result, const acc::Model& model, const LanguageModel& gpt);
 
  private:

@@ -37,7 +37,7 @@ std::int64_t required_size(const Json& json, const std::string& path, const char
   return found->get<std::int64_t>();
 }
 
-/// An optional key that may only say what this program computes anyway.
+/// Refuses an optional key whose value is not the only one that this program supports.
 void expect(const Json& json, const std::string& path, const char* key, const Json& supported) {
   const auto found = json.find(key);
   if (found != json.end() && !found->is_null() && *found != supported) {
@@ -88,6 +88,10 @@ void check_model_config(const ModelConfig& config) {
 
 double training_flops(const ModelConfig& config, std::int64_t seq_len, std::int64_t tokens) {
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  // 12 C^2 weights per block (3 + 1 in attention, 4 + 4 in the MLP) and the head. Each weight takes
+  // one multiply-add in the forward and two in the backward: 6 operations per token. The two
+  // attention products take 2 * T * C multiply-adds per token forward and twice that backward: 12 T
+  // C.
   const double weights =
       real(config.layers * 12 * config.dim * config.dim) + real(config.vocab * config.dim);
   const double attention = real(config.layers * seq_len * config.dim);

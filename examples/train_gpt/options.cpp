@@ -22,7 +22,7 @@ constexpr std::int64_t kByteVocabulary = 256;
   throw acc::Error(acc::Errc::config, message);
 }
 
-/// What the command line said, before the defaults that depend on each other.
+/// The command line as given. Defaults that depend on the data or on other flags are not set yet.
 struct Raw {
   Options options;
   std::string model_config;
@@ -31,11 +31,13 @@ struct Raw {
 };
 
 void add_data_options(CLI::App& app, Raw& raw) {
-  auto* data = app.add_option("--data", raw.options.data, "text files or folders, bytes as tokens")
-                   ->type_name("FILE|DIR...");
+  auto* data =
+      app.add_option("--data", raw.options.data, "text files or folders; a byte is a token")
+          ->type_name("FILE|DIR...");
   auto* tokens = app.add_option("--tokens", raw.options.tokens, "file of uint16 token ids")
                      ->type_name("FILE.bin");
-  app.add_option("--batches", raw.options.batches, "int32 [steps, rows, seq_len + 1]")
+  app.add_option("--batches", raw.options.batches,
+                 "file of batches, int32 [steps, rows, seq_len + 1]")
       ->type_name("FILE.npy")
       ->excludes(data, tokens);
   tokens->excludes(data);
@@ -45,14 +47,15 @@ void add_model_options(CLI::App& app, Raw& raw) {
   ModelConfig& model = raw.options.model;
   auto* config = app.add_option("--model_config", raw.model_config, "GPT-2's config.json")
                      ->type_name("config.json");
-  app.add_option("--layers", model.layers, "transformer blocks")->excludes(config);
-  app.add_option("--heads", model.heads, "attention heads")->excludes(config);
-  app.add_option("--dim", model.dim, "channels")->excludes(config);
-  app.add_option("--vocab", raw.vocab, "token ids; 256 with --data")->excludes(config);
-  app.add_option("--dtype", raw.dtype, "of loaded weights; kept where precision is not mixed")
+  app.add_option("--layers", model.layers, "number of transformer blocks")->excludes(config);
+  app.add_option("--heads", model.heads, "number of attention heads")->excludes(config);
+  app.add_option("--dim", model.dim, "number of channels")->excludes(config);
+  app.add_option("--vocab", raw.vocab, "number of token ids; 256 with --data")->excludes(config);
+  app.add_option("--dtype", raw.dtype,
+                 "dtype of loaded weights; without mixed precision also the compute dtype")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  app.add_option("--seq_len", raw.seq_len, "tokens of one training sequence");
-  app.add_option("--init_from", raw.options.init_from, "initial weights, GPT-2's names")
+  app.add_option("--seq_len", raw.seq_len, "tokens per training sequence");
+  app.add_option("--init_from", raw.options.init_from, "initial weights under GPT-2's names")
       ->type_name("FILE.safetensors");
 }
 
@@ -61,75 +64,84 @@ const std::map<std::string, Schedule> kSchedules = {
 
 void add_training_options(CLI::App& app, Raw& raw) {
   Options& options = raw.options;
-  app.add_option("--steps", raw.steps, "optimizer steps, earlier ones of a resumed run included")
+  app.add_option("--steps", raw.steps,
+                 "number of optimizer steps, including earlier steps of a resumed run")
       ->check(CLI::NonNegativeNumber);
   auto* micro_batch =
-      app.add_option("--micro_batch", options.micro_batch, "sequences of one rank at a time")
+      app.add_option("--micro_batch", options.micro_batch, "sequences per rank and micro-step")
           ->check(CLI::PositiveNumber);
   app.add_option("--global_batch", options.global_batch,
-                 "sequences of a step, divided among however many ranks there are")
+                 "sequences per step, divided among all ranks and micro-steps")
       ->check(CLI::PositiveNumber)
       ->excludes(micro_batch, app.get_option("--batches"));
-  app.add_option("--lr", options.lr, "learning rate, where its schedule begins");
-  app.add_option("--betas", options.betas, "AdamW's decay rates of the moments")
+  app.add_option("--lr", options.lr, "learning rate after the warm-up");
+  app.add_option("--betas", options.betas, "AdamW's decay rates for the two moments")
       ->type_name("B1,B2")
       ->delimiter(',')
       ->expected(2);
   app.add_option("--eps", options.eps, "AdamW's epsilon");
-  app.add_option("--weight_decay", options.weight_decay, "of 2-D weights");
-  app.add_option("--grad_clip", options.grad_clip, "global norm; by default the launcher's")
+  app.add_option("--weight_decay", options.weight_decay, "weight decay of 2-D weights");
+  app.add_option("--grad_clip", options.grad_clip,
+                 "global gradient norm to clip to; default: the launcher's setting")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--clip_value", options.clip_value, "most of each element of the gradient; 0: any")
+  app.add_option("--clip_value", options.clip_value,
+                 "bound for each element of the gradient; 0: no bound")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--lr_schedule", options.schedule, "to 0 at the last step, after the warm-up")
+  app.add_option("--lr_schedule", options.schedule,
+                 "learning rate after the warm-up; linear and cosine reach 0 at the last step")
       ->transform(CLI::Transformer(kSchedules))
       ->option_text("constant|linear|cosine [constant]");
-  app.add_option("--warmup", options.warmup, "steps in which the learning rate rises from 0")
+  app.add_option("--warmup", options.warmup,
+                 "number of steps in which the learning rate rises from 0")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--no_sync", options.no_sync,
-               "accumulate gradients whole on each rank, reduce them once a step");
-  app.add_option("--seed", options.seed, "of initial weights and data order");
+               "accumulate unsharded gradients on each rank and reduce them once per step");
+  app.add_option("--seed", options.seed, "seed of initial weights and data order");
 }
 
 void add_output_options(CLI::App& app, Raw& raw) {
   Options& options = raw.options;
-  app.add_option("--metrics", options.metrics, "one JSON line a step")->type_name("FILE.jsonl");
+  app.add_option("--metrics", options.metrics, "file for metrics, one JSON line per step")
+      ->type_name("FILE.jsonl");
   app.add_option("--save", options.save,
-                 "checkpoint after the last step, as fsdp_state_dict_type says")
+                 "folder for a checkpoint after the last step, in the format of "
+                 "fsdp_state_dict_type")
       ->type_name("DIR");
   app.add_option("--resume", options.resume,
-                 "go on from such a checkpoint, or from one of torch, Accelerate or DeepSpeed")
+                 "checkpoint to resume from; also one of PyTorch, Accelerate or DeepSpeed")
       ->type_name("DIR");
   app.add_option("--checkpoint", options.checkpoints,
-                 "folder of checkpoints; go on from the newest that is there. SIGUSR1 and SIGTERM "
-                 "save one more, then end")
+                 "folder of checkpoints; resumes from the newest. SIGUSR1 and SIGTERM save one "
+                 "more and end the run")
       ->type_name("DIR");
   app.add_option("--checkpoint_every", options.checkpoint_every, "steps between two checkpoints")
       ->check(CLI::PositiveNumber);
-  app.add_option("--total_limit", options.total_limit, "how many checkpoints are kept there")
+  app.add_option("--total_limit", options.total_limit, "number of checkpoints to keep")
       ->check(CLI::PositiveNumber);
   app.add_option("--export", options.export_to,
-                 "all weights after the last step: a file, or a folder of safetensors files")
+                 "export of all weights after the last step: a file, or a folder of safetensors "
+                 "files")
       ->type_name("FILE.safetensors|FILE.bin|DIR");
-  app.add_option("--sample", options.sample, "print that many sampled tokens after training")
+  app.add_option("--sample", options.sample, "number of sampled tokens to print after training")
       ->check(CLI::NonNegativeNumber);
 }
 
-/// Sizes that follow from the data, where there are such.
+/// Sets or checks the sizes that the header of a batches file gives.
 void complete_from_batches(Raw& raw) {
   const BatchFileShape shape = read_batch_file_shape(raw.options.batches);
   raw.steps = raw.steps.value_or(shape.steps);
   raw.seq_len = raw.seq_len.value_or(shape.columns - 1);
   if (*raw.steps > shape.steps) {
     fail("--steps is " + std::to_string(*raw.steps) + " but " + raw.options.batches + " holds " +
-         std::to_string(shape.steps));
+         std::to_string(shape.steps) + " steps");
   }
   if (*raw.seq_len != shape.columns - 1) {
     fail("--seq_len is " + std::to_string(*raw.seq_len) + " but " + raw.options.batches +
-         " holds sequences of " + std::to_string(shape.columns - 1) + " and a last target");
+         " holds sequences of " + std::to_string(shape.columns - 1) + " and one last target");
   }
 }
 
+/// Sets the sizes of the model from --model_config or from the flags, and checks them.
 void complete_model(Raw& raw) {
   Options& options = raw.options;
   options.dtype = raw.dtype == "bf16"   ? acc::DType::bfloat16
@@ -153,7 +165,8 @@ void complete_model(Raw& raw) {
   }
 }
 
-/// Finite, at least 0 and below `limit`.
+/// Refuses a value that is not finite, negative, or not below `limit`. The negated condition also
+/// refuses NaN.
 void check_range(const char* flag, double value,
                  double limit = std::numeric_limits<double>::infinity()) {
   if (!(value >= 0.0 && value < limit)) {
@@ -169,8 +182,9 @@ void check_range(const char* flag, double value,
 
 std::optional<Options> parse_options(int argc, const char* const* argv) {
   Raw raw;
-  CLI::App app("Trains a GPT-2-shaped decoder, sharded as the launcher says.", "train_gpt");
-  app.option_defaults()->always_capture_default();  // --help names the defaults
+  CLI::App app("Trains a decoder with the architecture of GPT-2. The launcher sets the sharding.",
+               "train_gpt");
+  app.option_defaults()->always_capture_default();  // --help shows the defaults
   add_data_options(app, raw);
   add_model_options(app, raw);
   add_training_options(app, raw);

@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The file that is written last into a checkpoint's folder, and into a folder of weights.
+/// Names of the file that is written last into a checkpoint folder, and into a folder of weights. A
+/// folder that contains it may be replaced.
 constexpr const char* kCheckpointMark = "acc_checkpoint.json";
 constexpr const char* kWeightsMark = "model.safetensors.index.json";
 
@@ -21,6 +22,7 @@ constexpr const char* kWeightsMark = "model.safetensors.index.json";
   throw acc::Error(acc::Errc::config, "cannot write " + flag + " " + path.string() + ": " + why);
 }
 
+/// Refuses a path whose parent folder does not exist or is not writable.
 void check_folder_of(const std::string& flag, const fs::path& path) {
   const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (::access(parent.c_str(), W_OK | X_OK) != 0) {
@@ -32,10 +34,10 @@ void check_save(const fs::path& path) {
   std::error_code error;
   if (fs::exists(path, error)) {
     if (!fs::is_directory(path, error)) {
-      refuse("--save", path, "it is no folder");
+      refuse("--save", path, "it is not a folder");
     }
     if (!fs::exists(path / kCheckpointMark, error) && !fs::is_empty(path, error)) {
-      refuse("--save", path, "the folder holds something else than a checkpoint");
+      refuse("--save", path, "the folder contains files other than a checkpoint");
     }
   }
   check_folder_of("--save", path);
@@ -46,7 +48,7 @@ void check_series(const fs::path& path) {
   if (!fs::exists(path, error)) {
     check_folder_of("--checkpoint", path);
   } else if (!fs::is_directory(path, error)) {
-    refuse("--checkpoint", path, "it is no folder");
+    refuse("--checkpoint", path, "it is not a folder");
   } else {
     check_folder_of("--checkpoint", path / "checkpoint");
   }
@@ -61,17 +63,17 @@ void check_export(const fs::path& path) {
   if (!is_file && fs::exists(path, error)) {
     if (!fs::is_directory(path, error)) {
       refuse("--export", path,
-             "it is no folder, and its name ends in neither .safetensors nor .bin");
+             "it is not a folder, and its name ends in neither .safetensors nor .bin");
     }
     if (!fs::is_empty(path, error) && !fs::exists(path / kWeightsMark, error) &&
         !fs::exists(path / "model.safetensors", error)) {
-      refuse("--export", path, "the folder holds something else than weights");
+      refuse("--export", path, "the folder contains files other than weights");
     }
   }
   check_folder_of("--export", path);
 }
 
-/// "run/" means "run".
+/// Removes a trailing slash, so that the parent of "run/" is the parent of "run".
 fs::path without_slash(const std::string& text) {
   const fs::path path(text);
   return path.has_filename() ? path : path.parent_path();

@@ -4,8 +4,9 @@
 
 namespace train_gpt {
 
-/// Refuses, before the first step, destinations of --save, --checkpoint and --export that cannot be
-/// written later. Throws acc::Error(config) naming the path. Rank 0 writes, so rank 0 checks.
+/// Checks the destinations of --save, --checkpoint and --export before the first step, so that a
+/// run does not fail at its end. Throws acc::Error(config) with the path. Called on rank 0, which
+/// writes them.
 void check_outputs(const Options& options);
 
 }  // namespace train_gpt

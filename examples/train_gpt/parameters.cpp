@@ -25,7 +25,8 @@ Affine linear(acc::Unit& unit, const std::string& name, std::int64_t in, std::in
 BlockParameters::BlockParameters(acc::Model& model, const ModelConfig& config, std::int64_t layer)
     : unit(&model.unit("transformer.h." + std::to_string(layer), "Block")) {
   const std::int64_t C = config.dim;
-  // The two projections into the residual stream start smaller, since 2L of them are summed.
+  // The two projections into the residual stream start smaller, because 2L of them are summed (as
+  // in GPT-2's code).
   const float residual_stddev =
       kInitialStddev / std::sqrt(2.0f * static_cast<float>(config.layers));
   ln_1 = norm(*unit, "ln_1", C);

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <vector>
 
-/// The model's parameters as the runtime knows them, under GPT-2's names: each block is one unit,
-/// everything else belongs to the root unit.
+/// The model's parameters, registered with the runtime under GPT-2's names. Each block is one unit;
+/// all other parameters belong to the root unit.
 namespace train_gpt {
 
-/// y = x @ weight + bias, or a layer norm's scale and shift.
+/// Weight and bias of a linear layer (y = x @ weight + bias), or scale and shift of a layer norm.
 struct Affine {
   acc::Parameter weight, bias;
 };
@@ -35,7 +35,7 @@ struct GptParameters {
   acc::Parameter wte;   ///< (V, C)
   acc::Parameter wpe;   ///< (positions, C)
   Affine ln_f;          ///< (C)
-  acc::Parameter head;  ///< (V, C): wte itself where the word embeddings are tied
+  acc::Parameter head;  ///< (V, C); equals wte if the word embeddings are tied
   std::vector<BlockParameters> blocks;
 };
 

@@ -17,6 +17,7 @@ ConstBf16Matrix Products::narrowed(ConstMatrix values, std::vector<Bf16>& into) 
   return {into.data(), values.rows, values.cols};
 }
 
+// Weights are used as the runtime stores them; only activations are converted.
 void Products::apply(Matrix out, ConstMatrix a, Weight w, float beta) {
   const std::int64_t stride = w.transposed ? w.rows : w.cols;
   if (is_float_) {

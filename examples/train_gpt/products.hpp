@@ -10,18 +10,19 @@
 
 namespace train_gpt {
 
-/// The products of activations and weights in the model's compute dtype: float32, or bfloat16, for
-/// which activations are narrowed first.
+/// Matrix products (GEMM) of activations and weights in the model's compute dtype. With bfloat16,
+/// activations are converted to bfloat16 first; sums are float32.
 class Products {
  public:
-  /// `largest`: most elements of an activation that takes part.
+  /// largest: number of elements of the largest activation.
   Products(acc::DType dtype, std::int64_t largest);
 
   /// out = a @ w + beta * out
   void apply(Matrix out, ConstMatrix a, Weight w, float beta = 0.0f);
-  /// dw = x^T dy, straight into the runtime's gradient. x: (N, in), dy: (N, out), dw: (in, out)
+  /// dw = x^T dy, written directly to the runtime's gradient. x: (N, in), dy: (N, out), dw:
+  /// (in, out)
   void weight_gradient(acc::BackwardUse& use, acc::Parameter weight, ConstMatrix x, ConstMatrix dy);
-  /// The same into float32, whoever reads it.
+  /// dw = x^T dy as float32.
   void weight_gradient(FloatGradient& gradient, ConstMatrix x, ConstMatrix dy);
 
  private:

@@ -12,8 +12,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kTerminalInterval{100};
 constexpr std::chrono::milliseconds kLineInterval{2000};
-constexpr double kSmoothing = 0.1;  // weight of the newest step
+constexpr double kSmoothing = 0.1;  // weight of the newest step in the moving average
 
+/// Formats a time as m:ss or h:mm:ss.
 std::string clock_text(double seconds) {
   const auto total = static_cast<long long>(seconds + 0.5);
   char text[32];
@@ -37,7 +38,7 @@ bool Progress::due(std::int64_t step) const {
 }
 
 void Progress::show(const StepResult& result) {
-  // The second step starts the average: the first one also warms everything up.
+  // The average starts with the second step, because the first one includes warm-up costs.
   const double weight = ++steps_seen_ <= 2 ? 1.0 : kSmoothing;
   smoothed_seconds_ += weight * (result.seconds - smoothed_seconds_);
   if (!shown_ || !due(result.step)) {
@@ -46,6 +47,7 @@ void Progress::show(const StepResult& result) {
   last_shown_ = Clock::now();
   const bool last = result.step == last_step_;
   const double left = smoothed_seconds_ * static_cast<double>(last_step_ - result.step);
+  // \r returns to the start of the terminal's line; \x1b[K clears the rest of a longer old line.
   std::printf("%sstep %lld/%lld  loss %.4f  %.0f tokens/s  ETA %s%s", terminal_ ? "\r" : "",
               static_cast<long long>(result.step), static_cast<long long>(last_step_), result.loss,
               result.tokens_per_second * result.seconds / smoothed_seconds_,

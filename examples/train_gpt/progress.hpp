@@ -7,8 +7,9 @@
 
 namespace train_gpt {
 
-/// The line that rank 0 shows: step, loss, tokens/s, time left. On a terminal it rewrites itself;
-/// elsewhere a new line appears every few seconds, and for the first and the last step.
+/// The progress line of rank 0: step, loss, tokens/s, time left. On a terminal the line is
+/// rewritten. Otherwise a new line is printed every few seconds and for the first and the last
+/// step.
 class Progress {
  public:
   Progress(bool shown, std::int64_t last_step);
@@ -22,7 +23,7 @@ class Progress {
   bool terminal_;
   std::int64_t last_step_;
   std::int64_t steps_seen_ = 0;
-  double smoothed_seconds_ = 0.0;  // of a step
+  double smoothed_seconds_ = 0.0;  // moving average of the time per step
   std::chrono::steady_clock::time_point last_shown_;
 };
 

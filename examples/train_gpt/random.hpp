@@ -5,8 +5,9 @@
 
 namespace train_gpt {
 
-/// 64 random bits that are a pure function of the counters: nothing to save or to restore.
-/// Each is mixed in by the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+/// Returns 64 random bits as a pure function of the counters, so that a checkpoint needs no
+/// generator state. Each counter is mixed in with the finaliser of SplitMix64 (Steele, Lea, Flood,
+/// OOPSLA 2014).
 inline std::uint64_t random_bits(std::initializer_list<std::uint64_t> counters) {
   std::uint64_t state = 0;
   for (const std::uint64_t counter : counters) {
@@ -18,7 +19,7 @@ inline std::uint64_t random_bits(std::initializer_list<std::uint64_t> counters) 
   return state;
 }
 
-/// The same as a number in [0, 1).
+/// Returns a random number in [0, 1) as a pure function of the counters.
 inline double random_fraction(std::initializer_list<std::uint64_t> counters) {
   return static_cast<double>(random_bits(counters) >> 11) * 0x1.0p-53;
 }

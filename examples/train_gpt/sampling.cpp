@@ -10,9 +10,10 @@
 namespace train_gpt {
 namespace {
 
-constexpr double kTemperature = 0.8;  // below 1: fewer unlikely tokens
+constexpr double kTemperature = 0.8;  // values below 1 make unlikely tokens rarer
 
-/// Index i with probability proportional to exp(logits[i] / temperature); fraction in [0, 1).
+/// Returns index i with probability proportional to exp(logits[i] / kTemperature). fraction: a
+/// random number in [0, 1).
 std::int32_t draw(std::span<const float> logits, double fraction) {
   const double maximum = *std::max_element(logits.begin(), logits.end());
   std::vector<double> cumulative;

@@ -10,13 +10,13 @@
 
 namespace train_gpt {
 
-/// Draws `count` tokens one after the other, given `prompt` and at most the last `window` tokens.
-/// All ranks compute the same ones, since all take part in gathering the weights.
+/// Draws `count` tokens one after the other; each depends on at most the last `window` tokens.
+/// Collective: all ranks compute the same tokens, because gathering the weights needs all ranks.
 std::vector<std::int32_t> sample_tokens(LanguageModel& model, std::vector<std::int32_t> prompt,
                                         std::int64_t count, std::int64_t window,
                                         std::uint64_t seed);
 
-/// Text where a token is a byte, else the ids, each with a space after it.
+/// Returns the text of byte tokens; else the token ids, each followed by a space.
 std::string printable(const std::vector<std::int32_t>& tokens, bool bytes);
 
 }  // namespace train_gpt

@@ -9,6 +9,8 @@
 
 namespace train_gpt {
 
+// The constructor blocks both signals in the calling thread, and threads that start later inherit
+// the mask, so only the watcher's sigwait receives them.
 SaveRequest::SaveRequest() {
   ::sigemptyset(&signals_);
   ::sigaddset(&signals_, SIGUSR1);
@@ -23,6 +25,7 @@ SaveRequest::~SaveRequest() {
     is_over_ = true;
   }
   changed_.notify_one();
+  // Wakes the watcher if it is in sigwait. is_over_ tells it that this is no request.
   ::pthread_kill(watcher_.native_handle(), SIGUSR1);
   watcher_.join();
   ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
@@ -43,8 +46,9 @@ void SaveRequest::watch() {
   }
 }
 
-/// The step under way may be past the moment in which it could hear of the request: then it is the
-/// next one that has to be made.
+/// Waits until the ranks have agreed to end, and ends the process if they do not within patience_.
+/// The current step may already be past its agreement; then the ranks agree after the next step,
+/// which is why patience_ covers two steps.
 void SaveRequest::wait_for_agreement(std::unique_lock<std::mutex>& lock) {
   if (!changed_.wait_for(lock, patience_, [this] { return end_is_agreed_ || is_over_; })) {
     end_by(SIGTERM);
@@ -59,6 +63,7 @@ int SaveRequest::agreed(acc::Runtime& runtime) {
   std::array own = {0.0};
   {
     const std::lock_guard lock(mutex_);
+    // Ordered by precedence, so that the maximum over all ranks is the decision.
     own[0] = asked_to_end_ ? 2.0 : asked_to_save_ ? 1.0 : 0.0;
   }
   const std::vector<double> all = runtime.all_gather(own);
@@ -66,6 +71,7 @@ int SaveRequest::agreed(acc::Runtime& runtime) {
   {
     const std::lock_guard lock(mutex_);
     end_is_agreed_ = most == 2.0;
+    // Zero before the first step has ended: until then SIGTERM ends the process at once.
     patience_ = std::max<Clock::duration>(
         patience_, std::chrono::seconds(1) + 2 * (Clock::now() - step_began_));
   }
@@ -80,7 +86,7 @@ void SaveRequest::end_by(int signal) {
   ::signal(signal, SIG_DFL);
   ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   ::raise(signal);
-  std::abort();  // the default ends the process
+  std::abort();  // not reached: the default action of the signal ends the process
 }
 
 }  // namespace train_gpt

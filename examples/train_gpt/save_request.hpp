@@ -10,24 +10,25 @@
 
 namespace train_gpt {
 
-/// SIGUSR1 and SIGTERM as requests to save a checkpoint and end. They reach ranks at different
-/// moments, and perhaps not all of them, so the ranks agree after each step:
+/// Treats SIGUSR1 and SIGTERM as requests to save a checkpoint and to end. The signals reach ranks
+/// at different moments, and may not reach all ranks, so the ranks agree after each step:
 ///
-///     SaveRequest request;  // before any other thread is made: blocks both signals
+///     SaveRequest request;  // before any other thread starts: blocks both signals
 ///     for (...) {
 ///       request.step_begins();
 ///       train_step();
 ///       if (const int signal = request.agreed(runtime)) {
 ///         save();
-///         return signal;  // main calls SaveRequest::end_by(signal) where it was SIGTERM
+///         return signal;  // main calls SaveRequest::end_by(signal) for SIGTERM
 ///       }
 ///     }
 ///
-/// SIGTERM is also how a launcher ends the ranks that wait for one that is lost: before the first
-/// step is made it kills as ever, and later where a step takes much longer than those before.
+/// A launcher also sends SIGTERM to ranks that hang because a peer is lost. So SIGTERM ends the
+/// process at once before the first step has ended, and later if a step takes much longer than the
+/// steps before it.
 ///
-/// A thread takes the signals, for a handler would be a danger: oneDNN's products (2.6.3) keep
-/// values on the stack where the kernel puts a handler's frame.
+/// A thread waits for the signals instead of a signal handler, because oneDNN's matrix products
+/// (2.6.3) keep values below the stack pointer, where the kernel puts a handler's frame.
 class SaveRequest {
  public:
   SaveRequest();
@@ -35,12 +36,13 @@ class SaveRequest {
   SaveRequest& operator=(const SaveRequest&) = delete;
   ~SaveRequest();
 
+  /// Call at the beginning of each step.
   void step_begins();
-  /// The step has ended. The signal that any rank has got, the same on all of them; SIGTERM before
-  /// SIGUSR1; 0: none. Collective.
+  /// Call at the end of each step. Returns the signal that any rank has received, the same on all
+  /// ranks; SIGTERM has precedence over SIGUSR1; 0: none. Collective.
   [[nodiscard]] int agreed(acc::Runtime& runtime);
 
-  /// Ends this process as if nothing had caught the signal.
+  /// Ends this process with the signal's default action, so that its parent sees a death by signal.
   [[noreturn]] static void end_by(int signal);
 
  private:
@@ -51,14 +53,14 @@ class SaveRequest {
 
   sigset_t signals_{};
   sigset_t before_{};
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members up to patience_
   std::condition_variable changed_;
   bool asked_to_save_ = false;
   bool asked_to_end_ = false;
   bool is_over_ = false;
   bool end_is_agreed_ = false;
-  Clock::duration patience_{0};     // with the ranks, when this process is to end
-  Clock::time_point step_began_{};  // the training thread's
+  Clock::duration patience_{0};     // time after SIGTERM within which the ranks must agree
+  Clock::time_point step_began_{};  // used by the training thread only
   std::thread watcher_;
 };
 

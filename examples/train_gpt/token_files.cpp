@@ -12,6 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Returns the path itself, or the regular files below a folder in the order of their paths.
 std::vector<std::string> files_of(const std::string& path) {
   if (!fs::is_directory(path)) {
     return {path};
@@ -23,7 +24,7 @@ std::vector<std::string> files_of(const std::string& path) {
       files.push_back(entry.path().string());
     }
   }
-  std::sort(files.begin(), files.end());  // the order of a folder's entries is not portable
+  std::sort(files.begin(), files.end());  // file systems list entries in different orders
   return files;
 }
 
@@ -39,7 +40,8 @@ TokenFiles::TokenFiles(const std::vector<std::string>& paths, TokenType type, st
   }
   if (count_ < seq_len + 1) {
     throw acc::Error(acc::Errc::config,
-                     paths.front() + (paths.size() > 1 ? " and the others hold " : " holds ") +
+                     paths.front() +
+                         (paths.size() > 1 ? " and the other paths contain " : " contains ") +
                          std::to_string(count_) + " tokens, one sequence needs seq_len + 1 = " +
                          std::to_string(seq_len + 1));
   }
@@ -52,13 +54,14 @@ void TokenFiles::add_file(const std::string& path) {
   const auto size = static_cast<std::int64_t>(file.bytes().size());
   if (size % width != 0) {
     throw acc::Error(acc::Errc::config, path + ": " + std::to_string(size) +
-                                            " bytes are no whole number of uint16 token ids");
+                                            " bytes are not a multiple of 2, the size of a uint16 "
+                                            "token id");
   }
   segments_.push_back({std::move(file), count_, size / width});
   count_ += size / width;
 }
 
-// Each rank looks at its share, so that large data are read once in all, not once a rank.
+// Each rank checks its share, so that large data are read once by all ranks together.
 void TokenFiles::check_vocabulary(std::int64_t vocab) const {
   if (type_ == TokenType::byte && vocab >= 256) {
     return;
@@ -83,6 +86,7 @@ std::int32_t TokenFiles::id(const Segment& segment, std::int64_t index) const {
   return bytes[2 * index] + 256 * bytes[2 * index + 1];
 }
 
+// Finds the segment that contains the index. Segments are sorted by their first index.
 std::int32_t TokenFiles::id(std::int64_t index) const {
   const auto after = std::upper_bound(
       segments_.begin(), segments_.end(), index,
@@ -95,6 +99,7 @@ void TokenFiles::read(BatchPosition position, Batch& batch) const {
   const std::int64_t T = batch.shape.time;
   const auto starts = static_cast<std::uint64_t>(count_ - T);
   for (std::int64_t b = 0; b < batch.shape.batch; ++b) {
+    // Depends only on seed, step and the sequence's index, not on the number of ranks.
     const std::uint64_t draw = random_bits({seed_, static_cast<std::uint64_t>(position.step),
                                             static_cast<std::uint64_t>(position.sequence + b)});
     const auto start = static_cast<std::int64_t>(draw % starts);

@@ -12,12 +12,12 @@ namespace train_gpt {
 /// Width of one token in the files.
 enum class TokenType { byte, uint16 };
 
-/// Files read as one long sequence of tokens; a batch is made of windows that begin at random
-/// places of it.
+/// Files that are read as one long sequence of tokens. A batch consists of windows that start at
+/// random positions.
 class TokenFiles final : public DataSource {
  public:
-  /// `paths`: files, or folders whose regular files are taken in order of their names, at any
-  /// depth. Throws Error(config) where they hold fewer than seq_len + 1 tokens.
+  /// paths: files, or folders, whose regular files are read recursively in the order of their
+  /// paths. Throws Error(config) if there are fewer than seq_len + 1 tokens.
   TokenFiles(const std::vector<std::string>& paths, TokenType type, std::int64_t vocab,
              std::int64_t seq_len, std::uint64_t seed, DataParallel parallel);
 
@@ -26,7 +26,7 @@ class TokenFiles final : public DataSource {
  private:
   struct Segment {
     MappedFile file;
-    std::int64_t first;  // index of its first token in the whole
+    std::int64_t first;  // index of its first token in the whole sequence
     std::int64_t count;
   };
   void add_file(const std::string& path);

@@ -23,6 +23,9 @@
 namespace train_gpt {
 namespace {
 
+// The run of one rank. All ranks run the same code; the runtime shards parameters, gradients and
+// optimizer state as the launcher's settings say. Only rank 0 prints and checks output paths.
+
 acc::AdamW adamw(const Options& options) {
   return {.lr = options.lr,
           .beta1 = options.betas[0],
@@ -40,14 +43,15 @@ acc::LrSchedule schedule(const Options& options) {
   return acc::constant_with_warmup(options.warmup);
 }
 
-/// Where the launcher's configuration says what the optimizer is, the command line may not.
+/// Refuses optimizer flags if the launcher's configuration (a DeepSpeed file) defines the
+/// optimizer.
 void check_optimizer(const acc::Runtime& runtime, const Options& options) {
   const std::string& configured = runtime.settings().sharding.optimizer.type;
   if (!configured.empty() && !options.optimizer_flags.empty()) {
     throw acc::Error(acc::Errc::config,
                      options.optimizer_flags.front() +
-                         " is given, but the DeepSpeed file says what the optimizer is (" +
-                         configured + "): leave one of them out");
+                         " is given, but the DeepSpeed file defines the optimizer (" + configured +
+                         "): remove one of them");
   }
 }
 
@@ -61,14 +65,15 @@ acc::Optimizer make_optimizer(const acc::Runtime& runtime, const Options& option
   return optimizer;
 }
 
+// Key of the step number in the program state that a checkpoint carries.
 constexpr const char* kStepKey = "step";
 
 acc::SavedState saved_state(std::int64_t step) {
   return {.program = {{kStepKey, step}}, .of_rank = {}};
 }
 
-/// The step that a checkpoint was saved after: what this program wrote beside the tensors, or,
-/// where another did, the steps of the optimizer.
+/// Returns the number of the last step before a checkpoint was saved: the number that this program
+/// stored, or, in a checkpoint of another program, the optimizer's number of steps.
 std::int64_t step_of(const acc::SavedState& state, const acc::Optimizer& optimizer) {
   const auto found = state.program.find(kStepKey);
   const auto* step =
@@ -89,7 +94,7 @@ DataParallel data_parallel(const acc::Runtime& runtime) {
           .micro_steps = runtime.gradient_accumulation_steps()};
 }
 
-/// One rank's model and the steps over it.
+/// The model of one rank and its training loop.
 class Trainer {
  public:
   Trainer(acc::Runtime& runtime, const Options& options)
@@ -110,7 +115,7 @@ class Trainer {
     }
   }
 
-  /// The signal that ended it after a checkpoint; 0: all steps are made.
+  /// Trains. Returns the signal that ended the run after a checkpoint; 0 after the last step.
   int run(SaveRequest* request) {
     if (runtime_.rank() == 0) {
       check_outputs(options_);
@@ -126,6 +131,7 @@ class Trainer {
 
  private:
   acc::Optimizer make_optimizer() {
+
     if (!options_.init_from.empty()) {
       model_.load_weights(options_.init_from);
     }
@@ -150,7 +156,8 @@ class Trainer {
     }
   }
 
-  /// Steps that were made before: 0, or the checkpoint's.
+  /// Loads the checkpoint to resume from, if there is one. Returns the number of steps already
+  /// made.
   std::int64_t start() {
     const std::optional<std::string> newest = series_ ? series_->newest() : std::nullopt;
     const std::string from = newest.value_or(options_.resume);
@@ -159,12 +166,14 @@ class Trainer {
     }
     const std::int64_t step = step_of(runtime_.load(from, model_, optimizer_), optimizer_);
     if (runtime_.rank() == 0) {
-      std::printf("going on after step %lld from %s\n", static_cast<long long>(step), from.c_str());
+      std::printf("resuming from step %lld (%s)\n", static_cast<long long>(step), from.c_str());
       std::fflush(stdout);
     }
     return step;
   }
 
+  /// Makes steps until the last one or until all ranks agree to end. A checkpoint is saved every
+  /// checkpoint_every steps, after the last step and before an early end.
   int train_steps(std::int64_t first, SaveRequest* request) {
     MetricsFile metrics(runtime_, options_.metrics, first > 0);
     Progress progress(runtime_.rank() == 0, options_.steps);
@@ -190,16 +199,19 @@ class Trainer {
 
   void announce_end(int signal, std::int64_t step) const {
     if (runtime_.rank() == 0) {
-      std::printf("saved after step %lld and ending, asked by %s\n", static_cast<long long>(step),
-                  signal == SIGTERM ? "SIGTERM" : "SIGUSR1");
+      std::printf("received %s: saved a checkpoint after step %lld, ending\n",
+                  signal == SIGTERM ? "SIGTERM" : "SIGUSR1", static_cast<long long>(step));
       std::fflush(stdout);
     }
   }
 
+  /// Makes one optimizer step of all micro-steps. The loss is the mean over all ranks, so that
+  /// every rank reports the same number.
   StepResult train_step(std::int64_t step) {
     const auto begin = std::chrono::steady_clock::now();
     model_.reset_traffic();
     for (std::int64_t micro_step = 0; micro_step < parallel_.micro_steps; ++micro_step) {
+      // Under no_sync gradients stay on their rank until the last micro-step reduces their sum.
       const bool reduced = !options_.no_sync || micro_step + 1 == parallel_.micro_steps;
       const std::shared_ptr<void> no_sync = reduced ? nullptr : model_.no_sync();
       const Share share = global_batch_.share(micro_step);
@@ -252,7 +264,7 @@ class Trainer {
   const Options& options_;
   DataParallel parallel_;
   GlobalBatch global_batch_;
-  std::unique_ptr<DataSource> data_;  // opened before the model: bad data fail at once
+  std::unique_ptr<DataSource> data_;  // opened before the model, so that wrong data fail early
   acc::Model model_;
   std::unique_ptr<LanguageModel> gpt_;
   acc::Optimizer optimizer_;
@@ -265,7 +277,7 @@ class Trainer {
 int train(const Options& options) {
   std::optional<SaveRequest> request;
   if (!options.checkpoints.empty()) {
-    request.emplace();  // first of all: until then the signals kill
+    request.emplace();  // before other threads start; until now the signals kill the process
   }
   acc::Runtime runtime = acc::Runtime::from_environment();
   check_optimizer(runtime, options);

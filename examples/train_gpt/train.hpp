@@ -4,8 +4,8 @@
 
 namespace train_gpt {
 
-/// The whole run of one rank: set up, resume, train, save, export, sample. With --checkpoint it
-/// may end earlier, after a checkpoint: gives the signal that asked for it (SaveRequest), else 0.
+/// Runs the complete training of one rank: set up, resume, train, save, export, sample. Returns 0,
+/// or the signal that asked to save a checkpoint and to end early (--checkpoint, SaveRequest).
 int train(const Options& options);
 
 }  // namespace train_gpt

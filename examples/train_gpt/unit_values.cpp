@@ -18,6 +18,8 @@ void UnitValues::begin() {
   gradients_.clear();
 }
 
+// Slots are reused by every scope in the same order, so after the first step there are no
+// allocations.
 float* UnitValues::next_slot(std::int64_t count) {
   if (used_ == slots_.size()) {
     slots_.emplace_back();

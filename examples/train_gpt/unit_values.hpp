@@ -11,14 +11,14 @@
 
 namespace train_gpt {
 
-/// A weight as products take it: [rows, cols] in the model's compute dtype.
+/// A weight matrix [rows, cols] in the model's compute dtype, as an operand of a matrix product.
 struct Weight {
   const void* data;
   std::int64_t rows;
   std::int64_t cols;
   bool transposed = false;
 
-  /// The same memory read as the transpose.
+  /// Returns a view of the transpose; the memory is the same.
   [[nodiscard]] Weight t() const { return {data, cols, rows, !transposed}; }
 };
 
@@ -27,7 +27,7 @@ Weight weight(const Use& use, acc::Parameter parameter, std::int64_t rows, std::
   return {use.raw(parameter), rows, cols};
 }
 
-/// Where float32 code puts a gradient.
+/// Destination of a gradient that is computed in float32.
 class FloatGradient {
  public:
   FloatGradient(float* data, std::int64_t count, float beta)
@@ -35,9 +35,9 @@ class FloatGradient {
 
   [[nodiscard]] float* data() const { return data_; }
   [[nodiscard]] std::int64_t count() const { return count_; }
-  /// For the write that follows: data = beta * data + gradient.
+  /// Returns beta for the next write, data = beta * data + gradient. Later writes always add.
   float next_beta() { return std::exchange(beta_, 1.0f); }
-  /// To be added to.
+  /// Returns the destination for code that adds to it; fills it with zeros if nothing is there yet.
   float* to_add();
 
  private:
@@ -46,23 +46,24 @@ class FloatGradient {
   float beta_;
 };
 
-/// A unit's parameters and gradients for code that computes in float32, whatever the model's
-/// compute dtype is: themselves, or widened copies and gradients that `finish` narrows.
+/// A unit's parameters and gradients for code that computes in float32. If the model's compute
+/// dtype is float32, these are the runtime's own buffers. Otherwise parameters are copied to
+/// float32, and `finish` converts the gradients back.
 class UnitValues {
  public:
   explicit UnitValues(acc::DType dtype) : is_float_(dtype == acc::DType::float32) {}
 
-  /// A scope begins: what was handed out before may be reused.
+  /// Call at the beginning of a scope. Buffers returned before may be reused.
   void begin();
   template <class Use>
   const float* operator()(const Use& use, acc::Parameter parameter, std::int64_t count) {
     return is_float_ ? use[parameter] : widened(use.raw(parameter), count);
   }
-  /// One row of a table [rows, columns].
+  /// Adds one row of a table [rows, columns] to `out`.
   void add_row(float* out, const Weight& table, std::int64_t row) const;
-  /// Once a parameter and scope.
+  /// Returns the gradient of a parameter. Call once per parameter and scope.
   FloatGradient gradient(acc::BackwardUse& use, acc::Parameter parameter, std::int64_t count);
-  /// Before the scope ends.
+  /// Call before the scope ends. Writes converted gradients to the runtime.
   void finish(acc::BackwardUse& use);
 
  private:

@@ -149,7 +149,8 @@ class Refusals(Files):
                     refused = True
                 ours, output = self.explain("--config_file", self.write("c.yaml", {**config, "deepspeed_config": block}))
                 self.assertEqual(not ours, refused, output)
-                self.assertEqual(refused, "must not stand beside deepspeed_config_file" in output)
+                self.assertEqual(
+                    refused, "must not be given together with deepspeed_config_file" in output)
 
     def test_precisions(self):
         files = [

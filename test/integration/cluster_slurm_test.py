@@ -108,7 +108,7 @@ def two_jobs(site):
         site.slurm.scancel("--batch", "--signal=USR1", job.id)
     for job in jobs:
         check(job.wait() == (0, 0), "status")
-        check("ending, asked by SIGUSR1" in job.text(), job.text())
+        check("received SIGUSR1: saved a checkpoint" in job.text(), job.text())
     report("two jobs on two machines, until SIGUSR1", begin)
     site.expect_nothing_left("two jobs")
 
@@ -124,7 +124,7 @@ def cancelled(site):
     site.slurm.scancel(job.id)
     job.wait("CANCELLED")
     site.expect_nothing_left("scancel")
-    check("ending, asked by SIGTERM" in job.text(), job.text())
+    check("received SIGTERM: saved a checkpoint" in job.text(), job.text())
     check(any((site.folder / "cancelled").glob("checkpoint_*")), "no checkpoint")
     report("scancel of four machines, with a checkpoint", begin)
 
@@ -173,11 +173,11 @@ def requeued(site):
                         WORKERS="2", CHECKPOINTS=str(site.folder / "requeue"))
     wait_until(lambda: len(steps_in(metrics)) >= 3, "three steps")
     site.slurm.scancel("--batch", "--signal=USR1", job.id)
-    job.wait_for("ending, asked by SIGUSR1")
+    job.wait_for("received SIGUSR1: saved a checkpoint")
     job.wait_until(lambda: job.facts()["Restarts"] == "1", "a restart")
     check(job.wait() == (0, 0), "status")
     site.slurm.cluster.heal()
-    check("going on after step" in job.text(), job.text())
+    check("resuming from step" in job.text(), job.text())
     check_losses(metrics, 4, "requeue.sbatch")
     report("requeue.sbatch", begin)
 

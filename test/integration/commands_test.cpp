@@ -54,7 +54,8 @@ TEST_CASE("acclaunch test: every strategy works, and it says so") {
     CHECK(job.wait() == 0);
     CAPTURE(job.err());
     CHECK(contains(job.out(), "ok  gradients are averaged over all ranks\n"));
-    CHECK(contains(job.out(), "ok  a checkpoint is saved, loaded and gone on from\n"));
+    CHECK(contains(job.out(),
+                   "ok  a checkpoint is saved and loaded, and training resumes from it\n"));
     CHECK(job.out().ends_with(kSuccess));
   }
 }
@@ -71,7 +72,7 @@ TEST_CASE("acclaunch test: two machines") {
   CHECK(first.wait() == 0);
   CHECK(second.wait() == 0);
   CHECK(contains(first.out(), "ok  the loss falls"));
-  CHECK(contains(first.out(), "checkpoints were left out"));
+  CHECK(contains(first.out(), "checkpoints were not tested"));
   CHECK(first.out().ends_with(kSuccess));
   CHECK(second.out() == kSuccess);
 }

@@ -81,11 +81,12 @@ struct Interrupted {
     CAPTURE(launcher.out());
     CAPTURE(launcher.err());
     CHECK(ended == status);
-    CHECK(launcher.out().find(std::string("ending, asked by ") + signal) != std::string::npos);
+    CHECK(launcher.out().find(std::string("received ") + signal + ": saved a checkpoint") !=
+          std::string::npos);
     const int made = static_cast<int>(losses(metrics()).size());
     Program resumed(command(made + 5, flags));
     REQUIRE(resumed.wait() == 0);
-    CHECK(resumed.out().find("going on after step " + std::to_string(made) + " ") !=
+    CHECK(resumed.out().find("resuming from step " + std::to_string(made) + " ") !=
           std::string::npos);
     const fs::path other = folder.path() / "unbroken.jsonl";
     Program unbroken(command(made + 5, "--metrics " + other.string()));
@@ -136,7 +137,7 @@ TEST_CASE("SIGUSR1 to the launcher of one machine ends the ranks of all") {
   other.signal(SIGUSR1);
   CHECK(first.wait() == 0);
   CHECK(other.wait() == 0);
-  CHECK(first.out().find("ending, asked by SIGUSR1") != std::string::npos);
+  CHECK(first.out().find("received SIGUSR1: saved a checkpoint") != std::string::npos);
 }
 
 TEST_CASE("a rank that waits for one that is lost does not wait for a checkpoint") {
@@ -145,7 +146,7 @@ TEST_CASE("a rank that waits for one that is lost does not wait for a checkpoint
   REQUIRE(::kill(workers[1], SIGSTOP) == 0);
   REQUIRE(::kill(workers[0], SIGTERM) == 0);
   CHECK(run.launcher.wait() == 128 + SIGTERM);
-  CHECK(run.launcher.out().find("asked by") == std::string::npos);
+  CHECK(run.launcher.out().find("saved a checkpoint") == std::string::npos);
 }
 
 TEST_CASE("without --checkpoint the signals do what they always did") {

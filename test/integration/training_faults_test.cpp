@@ -286,7 +286,7 @@ TEST_CASE("a run whose disk becomes full goes on from its last checkpoint when t
     CAPTURE(program.err());
     CHECK(contains(program.out(), "second: 2\ncheckpoint_0\nlatest\n"));
     CHECK(contains(program.err(), ": No space left on device"));
-    CHECK(contains(program.out(), "going on after step 1 "));
+    CHECK(contains(program.out(), "resuming from step 1 "));
     CHECK(contains(program.out(), "third: 0\ncheckpoint_1\nlatest\n"));
   }
 }

@@ -251,7 +251,7 @@ TEST_CASE("a run goes on from what torch's FSDP saved in Accelerate's layout") {
                     "--export",
                     exported});
   REQUIRE_MESSAGE(launcher.wait() == 0, launcher.err());
-  CHECK(launcher.out().find("going on after step 3") != std::string::npos);
+  CHECK(launcher.out().find("resuming from step 3") != std::string::npos);
   CHECK(distance(saved / "model_full.safetensors", exported) == 0.0);
 }
 

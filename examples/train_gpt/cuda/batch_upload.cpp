@@ -7,7 +7,9 @@
 namespace train_gpt::cuda {
 GroupedRows group_rows(std::span<const std::int32_t> ids, std::int64_t vocab) {
   GroupedRows groups;
-  std::vector<std::int32_t> next(static_cast<std::size_t>(vocab) + 1);  // counts, then places
+  // Counting sort, so that each group's rows stay in ascending order. `next` first counts the rows
+  // of each token, then holds the next free place of its group.
+  std::vector<std::int32_t> next(static_cast<std::size_t>(vocab) + 1);
   for (const std::int32_t id : ids) {
     ++next[static_cast<std::size_t>(id) + 1];
   }
@@ -57,6 +59,7 @@ void BatchUpload::start(std::span<const std::int32_t> inputs,
                         std::span<const std::int32_t> targets) {
   slot_ = (slot_ + 1) % kSlots;
   const auto slot = static_cast<std::size_t>(slot_);
+  // Waits until the GPU has copied the batch that used this slot, kSlots batches ago.
   check(cudaEventSynchronize(copied_[slot]), "the copy of a batch");
   copy(inputs, 0);
   copy(targets, 1);

@@ -13,16 +13,18 @@
 
 namespace train_gpt::cuda {
 
-/// The rows of `ids` grouped by id, in ascending order of both.
+/// Rows of a batch grouped by their token id. Groups are in ascending order of the id, the rows of
+/// a group in ascending order.
 struct GroupedRows {
-  std::vector<std::int32_t> tokens;  ///< of each group
-  std::vector<std::int32_t> starts;  ///< of each group in `rows`, and where the last one ends
+  std::vector<std::int32_t> tokens;  ///< token id of each group
+  std::vector<std::int32_t> starts;  ///< start of each group in `rows`, and the end of the last one
   std::vector<std::int32_t> rows;
 };
+/// Groups the rows of `ids`. All ids must be below `vocab`.
 GroupedRows group_rows(std::span<const std::int32_t> ids, std::int64_t vocab);
 
-/// Brings batches to the GPU through page-locked memory; the host does not wait for a copy unless
-/// it is several batches ahead.
+/// Copies batches to the GPU through page-locked memory. The host waits for a copy only if it is
+/// kSlots batches ahead of the GPU.
 class BatchUpload {
  public:
   BatchUpload(cudaStream_t stream, std::int64_t most_rows, std::int64_t vocab);
@@ -30,7 +32,8 @@ class BatchUpload {
   BatchUpload(const BatchUpload&) = delete;
   BatchUpload& operator=(const BatchUpload&) = delete;
 
-  /// Queues the copy of inputs and, unless empty, targets; all ids are in the vocabulary.
+  /// Queues the copy of inputs and targets; targets may be empty. All ids must be in the
+  /// vocabulary.
   void start(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets);
   /// Groups the inputs on the host, while the GPU works, and queues that copy too.
   TokenGroups finish(std::span<const std::int32_t> inputs);

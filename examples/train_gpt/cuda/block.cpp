@@ -31,8 +31,8 @@ Block<T>::Block(const BlockParameters& parameters, const ModelConfig& config, Ba
                 Activations<T>& activations)
     : config_(config), max_rows_(largest.rows()), p_(parameters), a_(&activations) {}
 
-// middle = x + attention(ln_1(x) @ c_attn) @ attn.c_proj, out = middle + gelu(ln_2(middle) @ c_fc)
-// @ mlp.c_proj
+// middle = x + attention(ln_1(x) @ c_attn) @ attn.c_proj
+// out = middle + gelu(ln_2(middle) @ c_fc) @ mlp.c_proj
 template <class T>
 const T* Block<T>::forward(const acc::ForwardUse& use, const T* x, BatchShape shape,
                            Context<T>& context) {

@@ -13,7 +13,8 @@
 
 namespace train_gpt::cuda {
 
-/// What all layers compute with and in, allocated once. N is the most rows of a batch.
+/// Stream, matrix products and working memory that all layers share, allocated once. N is the
+/// largest number of rows of a batch.
 template <class T>
 struct Context {
   Context(cudaStream_t compute_stream, const ModelConfig& config, BatchShape largest);
@@ -23,10 +24,10 @@ struct Context {
   DeviceBuffer<T> wide;           ///< (N, 4C)
   DeviceBuffer<T> d_channels;     ///< (N, C)
   DeviceBuffer<float> delta;      ///< (B, H, T)
-  DeviceBuffer<float> layernorm;  ///< scratch of its backward
+  DeviceBuffer<float> layernorm;  ///< working memory of the layer norms' backward
 };
 
-/// What a unit's scope holds, in the model's compute dtype.
+// Access to the parameters and gradients of a unit's scope. T must be the model's compute dtype.
 template <class T, class Use>
 const T* parameter(const Use& use, acc::Parameter which) {
   return static_cast<const T*>(use.raw(which));
@@ -41,8 +42,8 @@ T* gradient_to_add(acc::BackwardUse& use, acc::Parameter which) {
   return static_cast<T*>(use.raw_grad_to_add(which));
 }
 
-/// All that a block's forward leaves for its backward, beside its input, so that nothing is
-/// computed twice: 16 C elements of T and 4 + H floats a token.
+/// Activations that a block's forward saves for its backward, in addition to its input: 16 C
+/// elements of T and 4 + H floats per token. The backward recomputes nothing.
 template <class T>
 struct Activations {
   Activations(const ModelConfig& config, BatchShape largest);
@@ -54,27 +55,28 @@ struct Activations {
   DeviceBuffer<T> attended;     ///< (B, T, C)
   DeviceBuffer<T> middle;       ///< (B, T, C), after the attention's residual
   DeviceBuffer<T> z_2;          ///< (B, T, C), normalised
-  DeviceBuffer<T> u;            ///< (B, T, 4C), before gelu
-  DeviceBuffer<T> h;            ///< (B, T, 4C), after it
+  DeviceBuffer<T> u;            ///< (B, T, 4C), before GELU
+  DeviceBuffer<T> h;            ///< (B, T, 4C), after GELU
   DeviceBuffer<T> out;          ///< (B, T, C)
 };
 
-/// One transformer block on the GPU.
+/// One transformer block on the GPU. All work is queued on the context's stream.
 template <class T>
 class Block {
  public:
-  /// `activations` outlive it. Blocks may share them where the forward of each is computed again
-  /// just before its backward.
+  /// `activations` must outlive the block. Blocks may share them if the forward of each block is
+  /// recomputed right before its backward (activation checkpointing).
   Block(const BlockParameters& parameters, const ModelConfig& config, BatchShape largest,
         Activations<T>& activations);
 
   [[nodiscard]] acc::Unit& unit() { return *p_.unit; }
 
-  /// x: (B, T, C), alive until the backward; it may be the output of another block in the same
-  /// activations, which is then overwritten. Returns the block's output (B, T, C) in them.
+  /// x: (B, T, C), must stay valid until the backward. It may be the output of another block in the
+  /// same activations, which is then overwritten. Returns the output (B, T, C), which is part of
+  /// the activations.
   const T* forward(const acc::ForwardUse& use, const T* x, BatchShape shape, Context<T>& context);
 
-  /// dx: (B, T, C) holds the gradient of the output and becomes that of the input.
+  /// dx: (B, T, C), in place: gradient of the output on entry, of the input on return.
   void backward(acc::BackwardUse& use, T* dx, BatchShape shape, Context<T>& context);
 
  private:

@@ -20,13 +20,14 @@ const acc::LibrarySearch kCublasLt = {.variable = "ACC_CUBLASLT_LIBRARY",
   throw acc::Error(acc::Errc::device, message);
 }
 
+/// Opens the library. A missing library is a device error for the user, not a missing file.
 void* open_cublaslt() {
   try {
     std::error_code none;
     return acc::open_library(kCublasLt, std::filesystem::read_symlink("/proc/self/exe", none))
         .handle;
   } catch (const acc::Error& error) {
-    fail(std::string("train_gpt needs cuBLASLt of CUDA 12 or 13: ") + error.what());
+    fail(std::string("train_gpt needs cuBLASLt from CUDA 12 or 13: ") + error.what());
   }
 }
 
@@ -37,8 +38,8 @@ CublasLt::CublasLt() {
   const auto resolve = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
     if (function == nullptr) {
-      fail(std::string("the cuBLASLt that was found lacks ") + name +
-           "; it must be of CUDA 12 or 13");
+      fail(std::string("cuBLASLt lacks the function ") + name +
+           "; the library must be from CUDA 12 or 13");
     }
   };
 #define TRAIN_GPT_RESOLVE(name) resolve(name, "cublasLt" #name);

@@ -6,7 +6,7 @@
 
 namespace train_gpt::cuda {
 
-/// The functions of cuBLASLt that this program calls.
+/// Functions of cuBLASLt that this program calls.
 // clang-format off
 #define TRAIN_GPT_CUBLASLT_FUNCTIONS(F) \
   F(Create) \
@@ -24,22 +24,22 @@ namespace train_gpt::cuda {
   F(MatmulPreferenceSetAttribute)
 // clang-format on
 
-/// libcublasLt, opened at run time, so that the program starts where there is none. Never closed.
+/// libcublasLt, opened at run time, so that the program also starts on machines without it. Never
+/// closed.
 struct CublasLt {
 #define TRAIN_GPT_DECLARE(name) decltype(&::cublasLt##name) name = nullptr;
   TRAIN_GPT_CUBLASLT_FUNCTIONS(TRAIN_GPT_DECLARE)
 #undef TRAIN_GPT_DECLARE
 
-  /// Looks at ACC_CUBLASLT_LIBRARY (a path; nothing else is then tried), where the loader looks, in
-  /// CUDA_HOME, beside the program, and in the packages of VIRTUAL_ENV and of the PATH's python3.
-  /// Throws Error(device) that says where.
+  /// Searches the library in the places of acc::library_candidates; ACC_CUBLASLT_LIBRARY can name
+  /// it. Throws Error(device) with the loader's message for each place.
   CublasLt();
 
-  /// Throws Error(device) when a call failed.
+  /// Throws Error(device) if a call failed. what: operation, for the message.
   void check(cublasStatus_t status, const char* what) const;
 };
 
-/// A handle of cuBLASLt with the function that destroys it.
+/// Owns a handle of cuBLASLt and destroys it.
 template <class Handle>
 class Owned {
  public:

@@ -7,8 +7,8 @@
 
 namespace train_gpt::cuda {
 
-/// Throws Error(device) when a call of CUDA failed, now or in work queued before it. `what` says
-/// what was tried.
+/// Throws Error(device) if a CUDA call failed. The error may come from work that was queued
+/// earlier. what: operation, for the message.
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) {
     throw acc::Error(acc::Errc::device, std::string(what) +

@@ -15,16 +15,16 @@ std::string mebibytes(std::size_t nbytes) {
 }
 
 [[noreturn]] void fail_allocation(std::size_t nbytes, const char* what) {
-  cudaGetLastError();  // clears what is not fatal to the context
+  cudaGetLastError();  // clears the error; a failed allocation does not damage the context
   std::size_t free = 0;
   std::size_t total = 0;
   cudaMemGetInfo(&free, &total);
   throw acc::Error(acc::Errc::out_of_memory,
-                   mebibytes(nbytes) + " of GPU memory for " + what +
-                       " are not there: " + mebibytes(free) + " of " + mebibytes(total) +
-                       " are free, " + mebibytes(static_cast<std::size_t>(device_bytes())) +
-                       " are the model's own already; a smaller --micro_batch or --seq_len, or "
-                       "more sharding, needs less");
+                   "GPU out of memory (OOM): cannot allocate " + mebibytes(nbytes) + " for " +
+                       what + ": " + mebibytes(free) + " of " + mebibytes(total) +
+                       " are free, the model already uses " +
+                       mebibytes(static_cast<std::size_t>(device_bytes())) +
+                       "; reduce --micro_batch or --seq_len, or shard more");
 }
 
 }  // namespace

@@ -6,11 +6,12 @@
 
 namespace train_gpt::cuda {
 
-/// Memory of the current GPU, allocated once before training. The content is undefined.
+/// Memory of the current GPU. Allocated once before training; not initialised.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  /// Throws Error(out_of_memory): `what` was to lie there, what is free, what the GPU has.
+  /// Throws Error(out_of_memory) with the requested, the free and the total memory. what: purpose
+  /// of the memory, for the message.
   DeviceMemory(std::size_t nbytes, const char* what);
 
   [[nodiscard]] void* data() const { return data_.get(); }
@@ -23,10 +24,10 @@ class DeviceMemory {
   std::unique_ptr<void, Free> data_;
 };
 
-/// Bytes in all DeviceMemory of this process.
+/// Returns the number of bytes in all DeviceMemory objects of this process.
 std::int64_t device_bytes();
 
-/// `count` elements of it.
+/// `count` elements of T in GPU memory.
 template <class T>
 class DeviceBuffer {
  public:
@@ -40,7 +41,7 @@ class DeviceBuffer {
   DeviceMemory memory_;
 };
 
-/// Host memory that the GPU copies from and to without the host waiting.
+/// Page-locked host memory. The GPU copies from and to it asynchronously.
 class PinnedMemory {
  public:
   PinnedMemory() = default;

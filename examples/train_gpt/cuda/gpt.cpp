@@ -23,7 +23,8 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// Rows of logits at a time: pieces of one size, which make large products.
+/// Returns the number of rows whose logits are computed at a time. All pieces have nearly the same
+/// size, so that no matrix product is small.
 std::int64_t choose_logit_rows(std::int64_t padded_vocab, std::int64_t rows,
                                std::int64_t most_logits) {
   constexpr std::int64_t kRowTile = 256;
@@ -32,7 +33,8 @@ std::int64_t choose_logit_rows(std::int64_t padded_vocab, std::int64_t rows,
   return std::min(rows, round_up((rows + pieces - 1) / pieces, kRowTile));
 }
 
-/// The vocabulary as the logits' rows have it: products need rows of whole 16-byte vectors.
+/// Returns the width of the logits' rows: the vocabulary, padded because matrix products need rows
+/// of whole 16-byte vectors.
 std::int64_t pad_vocab(std::int64_t vocab) {
   constexpr std::int64_t kTile = 128;
   return vocab % kVectorElements == 0 ? vocab : round_up(vocab, kTile);
@@ -70,7 +72,7 @@ class Gpt final : public LanguageModel {
 
  private:
   const T* embed(const acc::ForwardUse& use, BatchShape shape);
-  /// keep: whether a backward with checkpointing follows
+  /// keep: true if a backward with activation checkpointing follows.
   const T* forward_blocks(const T* x, BatchShape shape, bool keep);
   template <class Use>
   ConstMatrix<T> head(const Use& use);
@@ -81,21 +83,21 @@ class Gpt final : public LanguageModel {
   cudaStream_t stream_;
   GptParameters p_;
   std::int64_t padded_vocab_;
-  std::int64_t logit_rows_;  // rows whose logits exist at a time
+  std::int64_t logit_rows_;  // number of rows whose logits exist at the same time
   Context<T> context_;
   std::optional<BlockInputs> inputs_;        // with activation checkpointing
-  std::vector<Activations<T>> activations_;  // of each block, or one set for all
+  std::vector<Activations<T>> activations_;  // one per block, or one for all with checkpointing
   std::vector<Block<T>> blocks_;
   BatchUpload upload_;
 
   DeviceBuffer<T> embedded_;         // (N, C)
   DeviceBuffer<float> stats_;        // (2, N): mean and rstd of ln_f
   DeviceBuffer<T> normalized_;       // (N, C)
-  DeviceBuffer<T> padded_head_;      // (padded vocab, C), where the vocabulary needs padding
-  DeviceBuffer<T> logits_;           // (logit rows, padded vocab), turned into their gradient
+  DeviceBuffer<T> padded_head_;      // (padded vocab, C), if the vocabulary needs padding
+  DeviceBuffer<T> logits_;           // (logit rows, padded vocab), replaced by their gradient
   DeviceBuffer<T> dx_;               // (N, C)
   DeviceBuffer<float> losses_;       // (N)
-  DeviceBuffer<double> total_;       // (1): mean losses since the last take_loss
+  DeviceBuffer<double> total_;       // (1): sum of mean losses since the last take_loss
   DeviceBuffer<float> last_logits_;  // (padded vocab)
   PinnedMemory host_total_;
   std::vector<float> host_logits_;
@@ -125,7 +127,7 @@ Gpt<T>::Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, B
     inputs_.emplace(*keeper);
   }
   const std::size_t sets = inputs_ ? 1 : p_.blocks.size();
-  activations_.reserve(sets);  // the blocks point to them
+  activations_.reserve(sets);  // blocks hold pointers to the elements, so they must not move
   for (const BlockParameters& block : p_.blocks) {
     if (activations_.size() < sets) {
       activations_.emplace_back(config, largest);
@@ -142,13 +144,16 @@ Gpt<T>::Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, B
 
 template <class T>
 void Gpt<T>::train(const Batch& batch) {
+  // The host groups the rows by token (upload_.finish) only after it has queued the forward and
+  // most of the backward, so that this work overlaps with the GPU's.
   upload_.start(batch.inputs, batch.targets);
   const T* x = nullptr;
   {
     auto use = p_.root->forward();
     x = forward_blocks(embed(use, batch.shape), batch.shape, inputs_.has_value());
   }
-  // The loss belongs to the root's backward: the gradient of each chunk of logits is used at once.
+  // The loss is computed in the root's backward scope, because each piece of logits is turned into
+  // gradients before the next piece is computed.
   auto use = p_.root->backward();
   loss_and_gradient(use, x, batch);
   backward_blocks(batch.shape);
@@ -158,6 +163,7 @@ void Gpt<T>::train(const Batch& batch) {
   use.end();
 }
 
+// Waits for the GPU. Called once per step, after all work of the step is queued.
 template <class T>
 double Gpt<T>::take_loss() {
   check(cudaMemcpyAsync(host_total_.data(), total_.data(), sizeof(double), cudaMemcpyDeviceToHost,
@@ -203,7 +209,7 @@ void Gpt<T>::backward_blocks(BatchShape shape) {
   }
 }
 
-/// (padded vocab, C): the parameter, or a copy of it above rows of zeros.
+/// Returns the head (padded vocab, C): the parameter, or a copy that is padded with rows of zeros.
 template <class T>
 template <class Use>
 ConstMatrix<T> Gpt<T>::head(const Use& use) {
@@ -218,7 +224,7 @@ ConstMatrix<T> Gpt<T>::head(const Use& use) {
   return {weight, padded_vocab_, config_.dim};
 }
 
-// logits = ln_f(x) @ head^T, their loss and its gradient, a piece of rows after the other
+// Computes logits = ln_f(x) @ head^T, the loss and its gradient, one piece of rows after the other.
 template <class T>
 void Gpt<T>::loss_and_gradient(acc::BackwardUse& use, const T* x, const Batch& batch) {
   const std::int64_t N = batch.shape.rows();

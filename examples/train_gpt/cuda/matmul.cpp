@@ -17,14 +17,16 @@
 namespace train_gpt::cuda {
 namespace {
 
-constexpr std::size_t kWorkspace = std::size_t{64} << 20;  // NVIDIA's advice for Hopper: 32 MiB
+// NVIDIA recommends at least 32 MiB for Hopper (cuBLAS documentation, cublasSetWorkspace).
+constexpr std::size_t kWorkspace = std::size_t{64} << 20;
 constexpr int kMostCandidates = 8;
 constexpr int kTimedRuns = 3;
 
 template <class T>
 constexpr cudaDataType_t kDataType = std::is_same_v<T, __nv_bfloat16> ? CUDA_R_16BF : CUDA_R_32F;
 
-/// The power of two that divides an address, as far as cuBLASLt wants to know.
+/// Returns the largest power of two that divides an address, at most 256. cuBLASLt does not
+/// distinguish larger alignments.
 std::int64_t alignment_of(const void* data) {
   constexpr std::uintptr_t kMost = 256;
   const auto address = reinterpret_cast<std::uintptr_t>(data) | kMost;
@@ -48,22 +50,23 @@ MatmulOptions MatmulOptions::from_environment() {
   return options;
 }
 
-/// out = a @ b + beta * addend, and what the epilogue does.
+/// One matrix product: out = a @ b + beta * addend, followed by an epilogue.
 template <class T>
 struct Matmul<T>::Product {
   Matrix<T> out;
   ConstMatrix<T> a;
   ConstMatrix<T> b;
   float beta = 0.0f;
-  const T* addend = out.data;  // as out
+  const T* addend = out.data;  // shape and stride of out
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;        // (out.cols), or its gradient
-  const void* gelu_input = nullptr;  // as out
+  const void* bias = nullptr;        // (out.cols); with BGRADA the bias gradient, which is written
+  const void* gelu_input = nullptr;  // shape and stride of out
 };
 
-// cuBLASLt's matrices are column-major. A row-major matrix is its transpose there, so our b is its
-// A, our a its B, and its D (cols x rows) = A B is the transpose of our out. Thus a bias as long as
-// D's rows is added to each of our rows, and BGRADA sums our b over the products' inner dimension.
+// Descriptors and algorithm of a product, created once per Key. cuBLASLt's matrices are
+// column-major, and a row-major matrix in memory is the column-major transpose. So b is passed as A
+// and a as B, and D = A B (cols x rows) is the transpose of `out`. Then a bias of D's column length
+// is added to each row of `out`, and BGRADA sums b over the inner dimension of the product.
 template <class T>
 struct Matmul<T>::Plan {
   Owned<cublasLtMatmulDesc_t> operation;
@@ -121,7 +124,7 @@ void Matmul<T>::describe(Plan& plan, const Product& product) const {
   if (product.gelu_input != nullptr) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.out.stride);
   }
-  set_pointers(plan, product);  // their alignments are read off them
+  set_pointers(plan, product);  // the heuristic reads the alignment of these pointers
 
   const auto layout = [&](std::int64_t rows, std::int64_t cols, std::int64_t stride) {
     cublasLtMatrixLayout_t handle = nullptr;
@@ -152,6 +155,8 @@ void Matmul<T>::set_pointers(const Plan& plan, const Product& product) const {
   set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.gelu_input);
 }
 
+// Asks cuBLASLt's heuristic for algorithms. Without tuning the first one is used; with tuning all
+// are measured with the real operands.
 template <class T>
 void Matmul<T>::choose_algorithm(Plan& plan, const Product& product, const Key& key) const {
   cublasLtMatmulPreference_t handle = nullptr;
@@ -180,7 +185,7 @@ void Matmul<T>::choose_algorithm(Plan& plan, const Product& product, const Key& 
   plan.supported = true;
   plan.algorithm = candidates[0].algo;
   if (count == 1 || (product.beta != 0.0f && product.addend == product.out.data)) {
-    return;  // runs for the sake of timing would add to the result
+    return;  // timing runs would add to the result again and again
   }
   float best = std::numeric_limits<float>::max();
   for (int i = 0; i < count; ++i) {
@@ -192,6 +197,7 @@ void Matmul<T>::choose_algorithm(Plan& plan, const Product& product, const Key& 
   }
 }
 
+// Returns the time of kTimedRuns executions, after one that is not measured.
 template <class T>
 float Matmul<T>::seconds(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                          const Product& product) const {
@@ -243,7 +249,8 @@ template <class T>
 void Matmul<T>::require(const Product& product) {
   if (!run(product)) {
     throw acc::Error(acc::Errc::device,
-                     "cuBLASLt has no product of " + std::to_string(product.out.rows) + " x " +
+                     "cuBLASLt does not support the product of " +
+                         std::to_string(product.out.rows) + " x " +
                          std::to_string(product.a.cols) + " by " + std::to_string(product.a.cols) +
                          " x " + std::to_string(product.out.cols) + " (epilogue " +
                          std::to_string(static_cast<int>(product.epilogue)) + ")");
@@ -272,13 +279,13 @@ void Matmul<T>::linear_add(Matrix<T> out, ConstMatrix<T> x, ConstMatrix<T> w, co
            .bias = bias});
 }
 
-/// Whether `fused` takes less time than the products and kernels that do the same in parts.
+/// True if `fused` is faster than the separate product and kernels. Measured once per Key.
 template <class T>
 bool Matmul<T>::is_faster(const Product& fused, const std::function<void()>& parts) {
   const auto [found, added] = fused_is_faster_.try_emplace(key_of(fused));
   if (added) {
     const Plan& plan = plan_of(fused);
-    parts();  // plans are made outside of what is timed
+    parts();  // creates the plans before the measurement
     Timer timer;
     timer.start(stream_);
     for (int run = 0; run < kTimedRuns; ++run) {
@@ -292,14 +299,15 @@ bool Matmul<T>::is_faster(const Product& fused, const std::function<void()>& par
 
 template <class T>
 void Matmul<T>::run_fused_or(bool fuse, const Product& fused, const std::function<void()>& parts) {
-  const bool repeatable = fused.beta == 0.0f;  // runs for the sake of timing leave no trace
+  const bool repeatable = fused.beta == 0.0f;  // timing runs do not change the result
   const bool wanted = options_.tune && repeatable ? is_faster(fused, parts) : fuse;
   if (!wanted || !run(fused)) {
     parts();
   }
 }
 
-// In fp32, GELU is always made by our own kernels: cuBLASLt does not say how exact its own is.
+// In fp32, GELU is always computed by kernels.hpp, because the accuracy of cuBLASLt's GELU is not
+// documented.
 template <class T>
 constexpr bool kMayFuseGelu = std::is_same_v<T, __nv_bfloat16>;
 
@@ -344,7 +352,7 @@ void Matmul<T>::weight_gradient(GradientOf<T> dw, GradientOf<T> db, ConstMatrix<
                                 ConstMatrix<T> dy) {
   const Matrix<T> out(dw.data, x.cols, dy.cols);
   if (db.beta != 0.0f || dw.beta != 0.0f) {
-    // The product would overwrite the bias's gradient.
+    // BGRADA would overwrite the bias gradient instead of adding to it.
     multiply(out, x.t(), dy, dw.beta);
     column_sums(stream_, dy.data, db.data, db.beta, column_sums_.data(), dy.rows, dy.cols);
     return;

@@ -19,32 +19,33 @@ using Matrix = MatrixOf<T>;
 template <class T>
 using ConstMatrix = ConstMatrixOf<T>;
 
-/// A gradient of T: what is there counts `beta` times (0: it is not read).
+/// Destination of a gradient: data = beta * data + gradient. With beta 0 the old content is not
+/// read.
 template <class T>
 struct GradientOf {
   T* data;
   float beta;
 };
 
-/// How products are made. All ways give the same numbers but for rounding.
+/// Choices for computing matrix products. Results differ only by rounding.
 struct MatmulOptions {
-  bool fuse_gelu = true;            ///< GELU and its gradient inside the products
-  bool fuse_bias_gradient = false;  ///< column sums inside the products
-  /// Times, once for each shape, what cuBLASLt proposes for it, and fused against unfused; else its
-  /// first proposal and the above.
+  bool fuse_gelu = true;            ///< compute GELU and its gradient in cuBLASLt's epilogue
+  bool fuse_bias_gradient = false;  ///< compute bias gradients in cuBLASLt's epilogue
+  /// true: measure, once per shape, the algorithms that cuBLASLt proposes, and fused against
+  /// separate kernels. false: take its first proposal and the two choices above.
   bool tune = false;
 
-  /// TRAIN_GPT_FUSE=gelu,bias (or what of these; "none") and TRAIN_GPT_TUNE=1.
+  /// Reads TRAIN_GPT_FUSE (gelu and bias, joined by commas, or none) and TRAIN_GPT_TUNE (1).
   static MatmulOptions from_environment();
 };
 
-/// Matrix products by cuBLASLt, queued on one stream: T is __nv_bfloat16 (tensor cores, fp32 sums)
-/// or float (no TF32). What is fused into a product is made by kernels of our own where cuBLASLt
-/// has no such product. Throws Error(device).
+/// Matrix products by cuBLASLt, queued on one stream. T is __nv_bfloat16 (tensor cores, fp32 sums)
+/// or float (no TF32). If cuBLASLt does not support a fused epilogue, the product and separate
+/// kernels are used instead. Throws Error(device).
 template <class T>
 class Matmul {
  public:
-  /// widest: most columns of a weight whose bias gets a gradient.
+  /// widest: largest number of columns of a weight whose bias has a gradient.
   Matmul(cudaStream_t stream, std::int64_t widest, MatmulOptions options);
   ~Matmul();
   Matmul(const Matmul&) = delete;
@@ -54,25 +55,26 @@ class Matmul {
   void multiply(Matrix<T> out, ConstMatrix<T> a, ConstMatrix<T> b, float beta = 0.0f);
   /// out = x @ w + bias, bias: (out.cols)
   void linear(Matrix<T> out, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias);
-  /// out = residual + x @ w + bias; residual: as out
+  /// out = residual + x @ w + bias; residual: shape and stride of out
   void linear_add(Matrix<T> out, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias,
                   const T* residual);
-  /// u = x @ w + bias and h = gelu(u); u: as h
+  /// u = x @ w + bias and h = gelu(u); u: shape and stride of h
   void linear_gelu(Matrix<T> h, T* u, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias);
-  /// du = (dy @ w) * gelu'(u); u: as du
+  /// du = (dy @ w) * gelu'(u); u: shape and stride of du
   void multiply_gelu_backward(Matrix<T> du, ConstMatrix<T> dy, ConstMatrix<T> w, const T* u);
-  /// dw = x^T @ dy and db = column sums of dy, each added to what is there `beta` times.
+  /// dw = beta * dw + x^T @ dy and db = beta * db + column sums of dy.
   void weight_gradient(GradientOf<T> dw, GradientOf<T> db, ConstMatrix<T> x, ConstMatrix<T> dy);
 
  private:
   struct Product;
   struct Plan;
-  /// What cuBLASLt chooses by: sizes, strides, transposes, epilogue, alignments.
+  /// Properties by which cuBLASLt chooses an algorithm: sizes, strides, transposes, epilogue,
+  /// alignments.
   using Key = std::array<std::int64_t, 15>;
 
-  /// False where cuBLASLt has no such product; nothing is queued then.
+  /// Queues a product. Returns false, and queues nothing, if cuBLASLt does not support it.
   bool run(const Product& product);
-  /// Runs `fused` or `parts`, as the options or, once, a measurement say.
+  /// Runs `fused` or `parts`, as the options or, with `tune`, a measurement decide.
   void run_fused_or(bool fuse, const Product& fused, const std::function<void()>& parts);
   bool is_faster(const Product& fused, const std::function<void()>& parts);
   void require(const Product& product);
@@ -91,7 +93,7 @@ class Matmul {
   CublasLt api_;
   cublasLtHandle_t handle_ = nullptr;
   DeviceMemory workspace_;
-  DeviceBuffer<float> column_sums_;  // scratch of column_sums
+  DeviceBuffer<float> column_sums_;  // working memory of column_sums
   std::map<Key, std::unique_ptr<Plan>> plans_;
   std::map<Key, bool> fused_is_faster_;
 };

@@ -6,7 +6,7 @@
 
 namespace train_gpt::cuda {
 
-/// Takes the time of what is queued between start and stop; the host waits for it.
+/// Measures the GPU time of the work that is queued between start and stop. `stop` waits for it.
 class Timer {
  public:
   Timer() {
@@ -20,7 +20,7 @@ class Timer {
     cudaEventDestroy(end_);
   }
   void start(cudaStream_t stream) { check(cudaEventRecord(begin_, stream), "a time stamp"); }
-  /// Seconds.
+  /// Returns seconds.
   float stop(cudaStream_t stream) {
     check(cudaEventRecord(end_, stream), "a time stamp");
     check(cudaEventSynchronize(end_), "a time stamp");

@@ -1,4 +1,4 @@
-# The model on GPUs, and with tests its twin on the stand-in CUDA (test/standin).
+# The model on GPUs. Developer builds also compile it against the stand-in CUDA (test/standin).
 set(train_gpt_cuda_sources batch_upload.cpp block.cpp cublaslt.cpp device_buffer.cpp gpt.cpp
                            matmul.cpp)
 set(train_gpt_cuda_kernels
@@ -7,7 +7,7 @@ set(train_gpt_cuda_kernels
 list(TRANSFORM train_gpt_cuda_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM train_gpt_cuda_kernels PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 
-# acc_train_gpt_cuda(target program): what both have in common.
+# acc_train_gpt_cuda(target program): settings that both builds share.
 function(acc_train_gpt_cuda target program)
   target_link_libraries(${target} PUBLIC train_gpt_core acc_cuda_headers
                                   PRIVATE acc_options ${CMAKE_DL_LIBS})
@@ -24,7 +24,8 @@ if(ACC_DEVELOPER)
   add_library(train_gpt_cuda_standin STATIC)
   acc_add_standin_cuda(train_gpt_cuda_standin
     SOURCES ${train_gpt_cuda_sources} ${train_gpt_cuda_kernels})
-  # Kernels read their shared memory as several types, which nvcc allows.
+  # Kernels access shared memory through pointers of several types. nvcc allows that; g++ needs
+  # -fno-strict-aliasing.
   target_compile_options(train_gpt_cuda_standin PRIVATE -fno-strict-aliasing)
   add_executable(train_gpt_standin ${train_gpt_program})
   target_link_libraries(train_gpt_standin PRIVATE acc_options)

@@ -45,7 +45,7 @@ void write_file(const fs::path& path, std::string_view text, Overwrite overwrite
 
 void sync_folder(const fs::path& folder) {
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // EINVAL: a file system whose folders need no such call.
+  // EINVAL: the file system does not support fsync on folders (some network file systems).
   if (!fd || (::fsync(fd.get()) != 0 && errno != EINVAL)) {
     throw file_error("flush the folder", folder, errno);
   }

@@ -21,6 +21,8 @@ std::string_view to_string(Errc code) noexcept {
   return "unknown";
 }
 
+// 124, 126 and 127 are the statuses of timeout(1) and of POSIX shells. 2 is the status of argparse,
+// which torchrun and accelerate use, for a wrong command line.
 int exit_status(const Error& error) noexcept {
   switch (error.code()) {
     case Errc::invalid_argument:

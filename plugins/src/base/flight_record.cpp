@@ -14,8 +14,11 @@
 namespace acc::flight {
 namespace {
 
+// Bounds of a plausible record. The worker may have overwritten the mapped file with anything, so
+// every number is checked before it is used.
 constexpr std::int32_t kMostRanks = 1 << 24;
 
+/// Reads a zero-terminated text. Replaces bytes that a terminal could interpret.
 template <std::size_t N>
 std::string text(const std::array<char, N>& bytes) {
   std::string words(bytes.begin(), std::find(bytes.begin(), bytes.end(), '\0'));
@@ -28,6 +31,7 @@ Place place(const file::Place& from) {
   return {text(from.phase), text(from.unit)};
 }
 
+/// Copies a struct out of the bytes, which may not be aligned for it.
 template <typename T>
 T part(std::string_view bytes, std::size_t offset) {
   T result;
@@ -50,7 +54,8 @@ bool is_plausible(const file::FileGroup& group) {
          group.count < kMostRanks && group.stride >= 1 && group.stride < kMostRanks;
 }
 
-/// `index`: the slot in which it was found.
+/// Returns nullopt for a slot that is empty, incomplete or implausible. index: position of the slot
+/// in the ring; a complete slot holds a number that belongs there.
 std::optional<Collective> collective(const file::FileSlot& slot, std::size_t index,
                                      std::size_t num_groups) {
   if (slot.number == 0 || slot.number % file::kSlots != index || slot.group >= num_groups ||
@@ -70,6 +75,7 @@ std::optional<Collective> collective(const file::FileSlot& slot, std::size_t ind
 
 }  // namespace
 
+// Collects the valid slots and sorts them by number, because the ring may start at any slot.
 std::optional<Record> decode(std::string_view bytes) {
   using namespace file;
   if (bytes.size() != kNbytes) {
@@ -111,11 +117,14 @@ std::optional<Record> decode(std::string_view bytes) {
 }
 
 std::optional<Record> read_record(const std::string& path) {
+  // O_NONBLOCK and the check for a regular file: a worker could have replaced its file by a FIFO or
+  // a device, on which open or read would block the launcher.
   const UniqueFd opened(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   struct stat status {};
   if (!opened || ::fstat(opened.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return std::nullopt;
   }
+  // One byte more than a record, so that a file that is too long is noticed.
   std::string bytes(file::kNbytes + 1, '\0');
   std::size_t size = 0;
   ssize_t count = 0;

@@ -23,7 +23,7 @@ std::string cannot_read(const fs::path& path, const std::string& reason) {
   return "cannot read " + path.string() + ": " + reason;
 }
 
-/// Opens without waiting for the writer of a FIFO.
+/// Opens a file. Does not wait for the writer of a FIFO, as a blocking open would.
 UniqueFd open_file(const fs::path& path) {
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   struct stat status {};
@@ -36,7 +36,8 @@ UniqueFd open_file(const fs::path& path) {
   return file;
 }
 
-/// Whether something happened before the time was up; a negative time is without end.
+/// Waits until `file` can be read or was closed by its writers. True if that happened before the
+/// timeout; a negative time means no timeout.
 bool wait_for(int file, std::chrono::milliseconds time) {
   pollfd event{.fd = file, .events = POLLIN, .revents = 0};
   int ready = -1;
@@ -50,7 +51,10 @@ bool wait_for(int file, std::chrono::milliseconds time) {
 
 std::string read_input_file(const fs::path& path) {
   const UniqueFd file = open_file(path);
-  // A FIFO without a writer reads as if it had ended; with one that has not written yet, as busy.
+  // With O_NONBLOCK, read(2) on a FIFO returns 0 while it has no writer, and fails with EAGAIN
+  // while it has a writer that has not written yet. So a first 0 may mean that the writer has not
+  // opened the FIFO yet, and the loop waits once, for at most kWaitForWriter. A 0 after data or
+  // after EAGAIN is the end of the file.
   bool may_lack_writer = fs::is_fifo(path);
   bool waited = false;
   std::string text;
@@ -68,7 +72,7 @@ std::string read_input_file(const fs::path& path) {
     } else if (count == 0 && may_lack_writer) {
       if (waited) {
         throw Error(Errc::config, cannot_read(path,
-                                              "it is a FIFO, and nobody has opened it for "
+                                              "it is a FIFO, and no process has opened it for "
                                               "writing"));
       }
       waited = !wait_for(file.get(), kWaitForWriter);

@@ -13,6 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Splits a list of folders at ':', as in PATH; empty parts are dropped.
 std::vector<fs::path> split_path(const char* text) {
   std::vector<fs::path> parts;
   std::istringstream stream(text == nullptr ? "" : text);
@@ -24,7 +25,8 @@ std::vector<fs::path> split_path(const char* text) {
   return parts;
 }
 
-/// lib/python3.x/{site,dist}-packages below `prefix`, newest first.
+/// Returns lib/python3.x/{site,dist}-packages below `prefix`, the highest version first. Debian
+/// calls the folder dist-packages; Fedora uses lib64.
 std::vector<fs::path> packages_below(const fs::path& prefix) {
   std::vector<fs::path> found;
   std::error_code none;
@@ -40,7 +42,8 @@ std::vector<fs::path> packages_below(const fs::path& prefix) {
   return found;
 }
 
-/// Prefixes of the Pythons that a user of this environment would start.
+/// Returns the installation prefixes of the Pythons that `python3` could mean in this environment:
+/// active virtual environments first, then PATH, then `pip install --user`.
 std::vector<fs::path> python_prefixes(const std::function<const char*(const char*)>& variable) {
   std::vector<fs::path> prefixes;
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
@@ -61,11 +64,12 @@ std::vector<fs::path> python_prefixes(const std::function<const char*(const char
   return prefixes;
 }
 
-/// Folders below which wheels lie.
+/// Returns folders that contain unpacked wheels.
 std::vector<fs::path> wheel_roots(const std::function<const char*(const char*)>& variable,
                                   const fs::path& own_file) {
   std::vector<fs::path> roots;
-  // In a checkout our libraries lie in build/PRESET/lib, or deeper, and wheels in build/wheels.
+  // In a source checkout the libraries are in build/PRESET/lib, or deeper, and scripts/deps puts
+  // wheels into build/wheels: at most four levels up.
   fs::path folder = own_file.parent_path();
   for (int up = 0; up < 4 && folder.has_relative_path(); ++up, folder = folder.parent_path()) {
     roots.push_back(folder / "wheels");
@@ -132,11 +136,11 @@ OpenedLibrary open_library(const LibrarySearch& search, const fs::path& own_file
     }
     reasons += (reasons.empty() ? "" : "; ") + std::string(::dlerror());
   }
-  if (std::getenv(search.variable.c_str()) != nullptr) {  // the loader's reason begins with it
+  if (std::getenv(search.variable.c_str()) != nullptr) {  // dlerror's text begins with the path
     throw Error(Errc::not_found, search.variable + "=" + reasons);
   }
-  throw Error(Errc::not_found, reasons + "; " + search.variable + " can name a " +
-                                   search.sonames.front() + " elsewhere");
+  throw Error(Errc::not_found, reasons + "; set " + search.variable + " to the path of " +
+                                   search.sonames.front() + " if it is elsewhere");
 }
 
 const LibrarySearch& nccl_library_search() {

@@ -12,7 +12,8 @@
 namespace acc {
 namespace {
 
-/// Escapes what moves a terminal's cursor: messages hold names and texts from outside.
+/// Escapes control characters in log messages, because messages contain names and texts from
+/// untrusted sources (workers, files, other machines).
 class PrintableSink : public spdlog::sinks::stderr_sink_mt {
  public:
   void log(const spdlog::details::log_msg& message) override {
@@ -24,13 +25,16 @@ class PrintableSink : public spdlog::sinks::stderr_sink_mt {
   }
 };
 
+// spdlog keeps the loggers in a process-wide registry. The mutex makes "find or create" one step
+// and guards rank_tag.
 std::mutex registry_mutex;
-std::string rank_tag;
+std::string rank_tag;  // " [rank/world_size]", or empty in the launcher
 
 std::string pattern() {
   return "%H:%M:%S.%e %^%l%$ %n" + rank_tag + ": %v";
 }
 
+/// Returns the level of a logger: its entry in ACC_LOG, else ACC_LOG_LEVEL, else info.
 spdlog::level::level_enum level_of(std::string_view name) {
   if (const char* list = std::getenv("ACC_LOG")) {
     std::string_view rest = list;

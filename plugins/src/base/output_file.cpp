@@ -14,14 +14,16 @@ namespace acc {
 
 namespace {
 
-// Pieces below this are collected: 64 KiB a call costs nothing beside the copy.
+// Smaller writes are collected in the buffer. At 64 KiB per write(2) the cost of the system call is
+// negligible next to the cost of copying the data.
 constexpr std::size_t kBufferBytes = 64 << 10;
 
 }  // namespace
 
 OutputFile::OutputFile(std::filesystem::path path)
     : path_(std::move(path)),
-      // Non-blocking: opening a pipe of that name would otherwise wait for its reader.
+      // O_NONBLOCK: if the path names a FIFO, opening it would otherwise block until it has a
+      // reader.
       fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666)) {
   if (!fd_) {
     throw file_error("create", path_, errno);
@@ -52,6 +54,8 @@ void OutputFile::flush() {
   buffer_.clear();
 }
 
+// Small writes are copied to the buffer. A write of at least kBufferBytes goes to the kernel
+// directly, after the buffer, so that bytes stay in order.
 void OutputFile::write(std::span<const std::byte> bytes) {
   if (buffer_.size() + bytes.size() <= kBufferBytes) {
     buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -70,7 +74,8 @@ void OutputFile::write(std::string_view text) {
 }
 
 void OutputFile::reserve(std::uint64_t nbytes) {
-  // A tmpfs would only clear the pages that are written anyway, a tenth of the time to write them.
+  // On a tmpfs, fallocate would clear the pages that the data overwrites anyway; this takes a tenth
+  // of the time of writing them.
   struct statfs system {};
   if (::fstatfs(fd_.get(), &system) == 0 && system.f_type == TMPFS_MAGIC) {
     return;
@@ -79,7 +84,8 @@ void OutputFile::reserve(std::uint64_t nbytes) {
   do {
     result = ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(nbytes));
   } while (result != 0 && errno == EINTR);
-  // Only what says that it will not fit: a file system may know no such call.
+  // Only errors that mean "too little space" count. EOPNOTSUPP and the like mean that the file
+  // system has no fallocate, which is no reason to fail.
   if (result != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
     throw file_error("make room for " + std::to_string(nbytes) + " bytes in", path_, errno);
   }
@@ -90,7 +96,8 @@ void OutputFile::close() {
   if (::fsync(fd_.get()) != 0) {
     throw file_error("flush", path_, errno);
   }
-  // What a network file system reports here was still not written.
+  // NFS and other network file systems may report a failed write only at close. The descriptor is
+  // closed even if close fails, hence release().
   if (::close(fd_.release()) != 0) {
     const int error = errno;
     ::unlink(path_.c_str());

@@ -8,14 +8,16 @@ namespace {
 
 struct Character {
   char32_t point = 0;
-  std::size_t size = 0;  ///< bytes; 0: no UTF-8 (RFC 3629)
+  std::size_t size = 0;  ///< length in bytes; 0: not valid UTF-8 (RFC 3629)
 };
 
-/// The first character of a text that is not empty.
+/// Decodes the first character of a text that is not empty. Refuses overlong encodings, surrogates
+/// and code points above U+10FFFF, as RFC 3629 section 3 requires.
 Character first_character(std::string_view text) {
+  /// One row per number of bytes, from 1 to 4.
   struct Form {
-    unsigned mask, lead;   ///< of the first byte
-    char32_t smallest;     ///< that needs so many bytes
+    unsigned mask, lead;  ///< the first byte & mask == lead
+    char32_t smallest;    ///< smallest code point that needs this many bytes
   };
   constexpr std::array<Form, 4> kForms = {
       {{0x80, 0x00, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}}};
@@ -39,14 +41,16 @@ Character first_character(std::string_view text) {
   return {};
 }
 
-/// C0 with DEL, and C1, in which terminals have escape sequences too; separators of lines; what
-/// changes the direction of the text (Unicode 15, Bidi_Control).
+/// True for a character that can move the cursor or reorder text on a terminal: the C0 controls
+/// with DEL, and C1, which also contains escape sequences; Unicode's line and paragraph separators;
+/// and the characters that change the direction of text (Unicode 15, property Bidi_Control).
 bool moves_text(char32_t point) {
   return (point < 0x20 && point != '\t') || (point >= 0x7f && point < 0xa0) ||
          (point >= 0x2028 && point <= 0x202e) || (point >= 0x2066 && point <= 0x2069) ||
          point == 0x200e || point == 0x200f || point == 0x061c;
 }
 
+/// Escapes dangerous characters and invalid bytes as "\x1b", one escape per byte.
 std::string escaped(std::string_view text, bool keeps_newlines) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string out;

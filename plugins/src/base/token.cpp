@@ -18,11 +18,13 @@ constexpr std::size_t kBytes = 16;
 
 std::string random_token() {
   std::array<unsigned char, kBytes> bytes{};
-  // Up to 256 bytes come whole; a signal interrupts only the wait for the first entropy.
+  // getrandom(2) returns requests of up to 256 bytes completely. A signal can interrupt only the
+  // wait for the kernel's random number generator at boot (EINTR).
   while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
     if (errno != EINTR) {
       throw Error(Errc::internal,
-                  std::string("the kernel gives no random numbers: ") + std::strerror(errno));
+                  std::string("cannot read random numbers from the kernel: ") +
+                      std::strerror(errno));
     }
   }
   std::string text;

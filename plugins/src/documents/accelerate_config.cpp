@@ -7,23 +7,28 @@
 namespace acc::plugins {
 namespace {
 
+// Reading of Accelerate's configuration file. Every key is looked up in the settings table. A key
+// that the table does not have is one of Accelerate's structure (distributed_type, the blocks), an
+// older name of a setting, a feature that acclaunch does not have, or a mistake.
+
 using namespace std::string_view_literals;
 
 constexpr std::array kModes = {"NO"sv, "MULTI_CPU"sv, "MULTI_GPU"sv, "FSDP"sv, "DEEPSPEED"sv};
 constexpr std::array kOtherModes = {"MULTI_NPU"sv, "MULTI_MLU"sv,  "MULTI_SDAA"sv,   "MULTI_MUSA"sv,
                                     "MULTI_XPU"sv, "MULTI_HPU"sv,  "MULTI_NEURON"sv, "XLA"sv,
                                     "TPU"sv,       "MEGATRON_LM"sv};
-// The defaults of their flags hide them in Accelerate 1.15.
+// Keys that Accelerate 1.15 writes but does not read: it takes the defaults of their flags instead.
 constexpr std::array kHidden = {"rdzv_backend"sv, "same_network"sv, "enable_cpu_affinity"sv};
 constexpr std::array kBlocks = {"fsdp_config"sv,        "deepspeed_config"sv, "dynamo_config"sv,
                                 "parallelism_config"sv, "mpirun_config"sv,    "fp8_config"sv};
 
-/// Accepted while it says nothing (null, false, empty): every questionnaire writes some. A trailing
-/// `*` stands for any rest.
+/// A key of Accelerate for a feature that acclaunch does not have. Accepted with an empty value
+/// (null, false, empty text), because `accelerate config` writes some of these keys into every
+/// file.
 struct NotOurs {
-  std::string_view key;
-  std::string_view what;
-  bool is_accelerates = false;  ///< Accelerate 1.15 takes it in a file for LOCAL_MACHINE
+  std::string_view key;   ///< a trailing `*` matches any text
+  std::string_view what;  ///< feature and verb, for the message
+  bool is_accelerates = false;  ///< Accelerate 1.15 accepts the key in a file for LOCAL_MACHINE
 };
 constexpr std::array kNotOurs = {
     NotOurs{"tpu_*", "TPUs are", true},
@@ -50,6 +55,7 @@ const NotOurs* find_not_ours(std::string_view key) {
   return found == kNotOurs.end() ? nullptr : found;
 }
 
+/// An older name of a setting, which Accelerate no longer writes.
 struct Renamed {
   std::string_view old_key;
   std::string_view key;
@@ -57,13 +63,13 @@ struct Renamed {
 constexpr std::array kRenamed = {
     Renamed{"fsdp_backward_prefetch_policy", "fsdp_backward_prefetch"},
     Renamed{"fsdp_transformer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"},
-    // What Accelerate's questionnaire calls them, and its launcher does not.
+    // `accelerate config` writes these names, but `accelerate launch` does not read them.
     Renamed{"fp8_amax_history_length", "fp8_amax_history_len"},
     Renamed{"fp8_amax_compute_algorithm", "fp8_amax_compute_algo"},
     Renamed{"fp8_optimization_level", "fp8_opt_level"},
 };
 
-/// Where keys of a section stand.
+/// Returns the place where keys of a section belong, for a message.
 std::string place_of(Section section) {
   return section == Section::zero ? "the file that deepspeed_config_file names"
                                   : std::string(block_of(section));
@@ -73,12 +79,14 @@ bool contains(const auto& words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
 }
 
-/// Whether the setting's flag takes several words, joined by commas.
+/// True if the setting's flag takes several words joined by commas, so that the file may hold a
+/// list.
 bool takes_list(const SettingRow& row) {
   return row.type == Type::list || row.type == Type::text;
 }
 
-/// A scalar, or a list as the flag would spell it. A bare `no` is a word here, not false.
+/// Returns the text of a scalar, or the items of a list joined by commas as on the command line.
+/// YAML reads a plain `no` as false; for a choice that has the value `no` it is turned back.
 std::string value_text(const Node& node, const SettingRow& row) {
   if (node.kind == Node::Kind::boolean && row.type == Type::choice) {
     return node.text == "false" ? "no" : node.text;
@@ -93,6 +101,7 @@ std::string value_text(const Node& node, const SettingRow& row) {
   return text;
 }
 
+/// Reads one file into settings. Used once.
 class Importer {
  public:
   Importer(Settings& settings, const AccelerateConfigRules& rules, Faults& faults)
@@ -111,13 +120,15 @@ class Importer {
   }
 
  private:
+  /// Reads one top-level entry. The order of the cases matters: a key may be a setting and still
+  /// have a special meaning or none.
   void read_top(const std::string& key, const Node& node) {
     if (key == "compute_environment") {
       read_compute_environment(node);
     } else if (key == "distributed_type" || key == "fp16" || key == "dynamo_backend" ||
                key == "main_training_function" ||
                (contains(kHidden, key) && !rules_.reads_hidden_keys)) {
-      return;  // read by others, or not at all
+      return;  // read_mode and read_old_keys read the first four; the others have no effect
     } else if (const NotOurs* other = find_not_ours(key);
                other != nullptr && (rules_.checks_values || other->is_accelerates)) {
       refuse_unless_empty(key, node, *other);
@@ -147,7 +158,8 @@ class Importer {
                   "DEEPSPEED");
       return;
     }
-    // To Accelerate a bare NO is False, and other values that are no text are no mode either.
+    // A plain NO is the boolean false in YAML. Accelerate treats it, and any other value that is
+    // not a string, as NO.
     const bool bare_no = rules_.checks_values
                              ? node->kind == Node::Kind::boolean && node->text == "false"
                              : node->kind != Node::Kind::string;
@@ -158,7 +170,7 @@ class Importer {
     } else if (contains(kOtherModes, name)) {
       faults_.add(
           node->where + ": distributed_type " + name +
-          " is not supported; acclaunch knows NO, MULTI_CPU, MULTI_GPU, FSDP and DEEPSPEED");
+          " is not supported; acclaunch supports NO, MULTI_CPU, MULTI_GPU, FSDP and DEEPSPEED");
     } else {
       faults_.add(node->where +
                   ": distributed_type must be NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED, got \"" +
@@ -171,11 +183,11 @@ class Importer {
     const bool blank = node.kind == Node::Kind::string && node.text.empty();
     if (!node.is_empty() && !no && !blank) {
       faults_.add(node.where + ": " + key + ": " + std::string(other.what) +
-                  " not supported; take it out");
+                  " not supported; remove the key");
     }
   }
 
-  /// Keys of earlier Accelerate versions at the top level.
+  /// Reads top-level keys of earlier versions of Accelerate.
   void read_old_keys(const Node& root) {
     const Node* fp16 = root.find("fp16");
     if (fp16 != nullptr && fp16->text == "true" && root.find("mixed_precision") == nullptr) {
@@ -192,6 +204,8 @@ class Importer {
     }
   }
 
+  /// Adds a fault for an unknown top-level key. Says where the key belongs if it is a setting of a
+  /// block or only a flag; else suggests a similar key.
   void unknown_top(const std::string& key, const Node& node) {
     std::vector<std::string_view> known(kBlocks.begin(), kBlocks.end());
     for (const SettingRow& row : settings_table()) {
@@ -203,7 +217,7 @@ class Importer {
     const SettingRow* row = find_setting(key);
     const bool misplaced = row != nullptr && row->section != Section::launch;
     faults_.add(node.where + ": unknown key \"" + key + "\"" +
-                (misplaced        ? "; it belongs into " + place_of(row->section)
+                (misplaced        ? "; it belongs in " + place_of(row->section)
                  : row != nullptr ? "; only the flag --" + key + " exists"
                                   : did_you_mean(key, known)));
   }
@@ -224,6 +238,7 @@ class Importer {
     }
   }
 
+  /// Reads one entry of a block.
   void read_inner(const std::string& block, const std::string& key, const Node& node) {
     if (block == "deepspeed_config") {
       result_.deepspeed_fields.push_back(key);
@@ -239,13 +254,14 @@ class Importer {
     }
   }
 
-  /// One setting under two of its names, with and without prefix or as it was called before.
+  /// Refuses a setting that the file gives twice with different values, under two of its names:
+  /// with and without the prefix, or under an old name.
   void check_said_once(const SettingRow& row, const std::string& key, const Node& node) {
     const auto [first, is_new] = said_.try_emplace(row.key, key, &node);
     const auto& [other_key, other] = first->second;
     if (!is_new && rules_.checks_inner_keys && value_text(node, row) != value_text(*other, row)) {
       faults_.add(node.where + ": " + key + " contradicts " + other->where + ": " + other_key +
-                  ", which is the same setting; take one out");
+                  ", which is the same setting; remove one of them");
     }
   }
 
@@ -261,6 +277,7 @@ class Importer {
     return "";
   }
 
+  /// True if the setting may be given in this block.
   static bool belongs(const SettingRow& row, const std::string& block) {
     if (row.key == "mpirun_hostfile") {
       return block == "mpirun_config";
@@ -268,6 +285,8 @@ class Importer {
     return row.in_file && block_of(row.section) == block;
   }
 
+  /// Returns the row of a key inside a block, or nullptr. The key may lack the block's prefix.
+  /// old_names: accept names of kRenamed.
   static const SettingRow* inner_row(const std::string& block, const std::string& key,
                                      bool old_names) {
     for (const std::string& candidate : {key, prefix_of(block) + key}) {
@@ -297,9 +316,10 @@ class Importer {
 
   void renamed(const Node& node, const std::string& old_name, const std::string& name) {
     result_.notices.push_back(node.where + ": " + old_name + " is read as " + name +
-                              ", its name today");
+                              ", its current name");
   }
 
+  /// Stores a value, unless it is empty or left open. A wrong value is a fault.
   void set(const SettingRow& row, const Node& node) {
     if (node.is_empty()) {
       return;
@@ -312,7 +332,7 @@ class Importer {
     }
     const std::string text = value_text(node, row);
     const bool open = (row.key == "num_processes" && text == "-1") || lower(text) == "auto";
-    if (open) {  // what the questionnaire writes for "decide at the launch"
+    if (open) {  // `accelerate config` writes -1 or "auto" for "decided at launch"
       return;
     }
     try {
@@ -333,7 +353,7 @@ class Importer {
   const AccelerateConfigRules& rules_;
   Faults& faults_;
   AccelerateConfig result_;
-  /// The settings of blocks that were found, each with its key and value in the file.
+  /// Settings found in blocks so far: the key as written in the file, and the value.
   std::map<std::string_view, std::pair<std::string, const Node*>> said_;
 };
 

@@ -5,7 +5,7 @@
 namespace acc::plugins {
 namespace {
 
-/// A class of names is joined as the flag would spell it.
+/// Joins names with commas, as on the command line.
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) {
@@ -14,6 +14,7 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
+/// Returns the ZeRO stage that is nearest to a strategy.
 int stage_of(Strategy strategy) {
   switch (strategy) {
     case Strategy::no_shard: return 0;
@@ -26,6 +27,7 @@ int stage_of(Strategy strategy) {
   return 0;
 }
 
+/// True if the strategy frees gathered weights after forward.
 bool reshards(Strategy strategy) {
   return strategy == Strategy::full_shard || strategy == Strategy::hybrid_shard;
 }
@@ -92,6 +94,7 @@ Node zero_block(const ShardingSettings& sharding) {
   return block;
 }
 
+/// Returns the value of a setting as a node of its type.
 Node value_node(const SettingRow& row, const Settings& settings) {
   switch (row.type) {
     case Type::boolean: return Node::boolean(settings.boolean(row.key));
@@ -152,7 +155,7 @@ Node deepspeed_json(const ShardingSettings& sharding, const Settings& settings) 
   if (sharding.mixed_precision == MixedPrecision::fp16) {
     root.set("fp16",
              Node::map({{"enabled", Node::boolean(true)}, {"auto_cast", Node::boolean(true)}}));
-  } else if (sharding.mixed_precision != MixedPrecision::no) {
+  } else if (sharding.mixed_precision != MixedPrecision::no) {  // fp8 runs on top of bf16
     root.set("bf16", Node::map({{"enabled", Node::boolean(true)}}));
   }
   root.set("zero_optimization", zero_block(sharding));

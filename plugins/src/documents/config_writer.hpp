@@ -4,27 +4,27 @@
 #include "acc/plugins/settings.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 
-/// Sharding settings in the words of each configuration.
+/// Writing of sharding settings as blocks of a configuration file.
 namespace acc::plugins {
 
-/// Where the settings of Section::training stand, or those of them that have a place there.
+/// The file to which settings of Section::training are written.
 enum class TrainingPlace {
-  yaml_block,      ///< `deepspeed_config` of an Accelerate file
-  deepspeed_file,  ///< DeepSpeed's own
-  beside_it,       ///< an Accelerate file that names one: what has no place in it
+  yaml_block,      ///< `deepspeed_config` of an Accelerate file: all of them
+  deepspeed_file,  ///< DeepSpeed's JSON file: those that have a key there
+  beside_it,       ///< an Accelerate file that names a DeepSpeed file: those without a key there
 };
-/// Adds those that are given to a block.
+/// Adds the settings of Section::training that are given and belong to this place.
 void add_training(const Settings& settings, TrainingPlace place, Node& block);
 
-/// `fsdp_config` for a version of FSDP, of settings that FSDP can have.
+/// Returns `fsdp_config` for a version of FSDP. sharding: from `fsdp_sharding`.
 Node fsdp_block(const ShardingSettings& sharding, int version);
 
-/// `deepspeed_config` of an Accelerate file, of settings that DeepSpeed can have. What an
-/// Accelerate file has no key for (hpZ) is left out.
+/// Returns `deepspeed_config` of an Accelerate file. sharding: from `deepspeed_sharding`. Leaves
+/// out settings for which an Accelerate file has no key (hpZ).
 Node deepspeed_block(const ShardingSettings& sharding, const Settings& settings);
 
-/// DeepSpeed's own file. Batch sizes are "auto", and so is accumulation where the settings do not
-/// give it.
+/// Returns DeepSpeed's JSON file. Batch sizes are "auto", and so is the number of accumulation
+/// steps if the settings do not give it.
 Node deepspeed_json(const ShardingSettings& sharding, const Settings& settings);
 
 }  // namespace acc::plugins

@@ -9,6 +9,10 @@
 namespace acc::plugins {
 namespace {
 
+// Reading of a configuration to convert, and the nearest sharding on the other side. Both sides
+// become ShardingSettings, the form in which the runtime gets them, so that a conversion keeps what
+// the workers would do instead of translating keys.
+
 bool is_hybrid(Strategy strategy) {
   return strategy == Strategy::hybrid_shard || strategy == Strategy::hybrid_shard_zero2;
 }
@@ -17,6 +21,7 @@ int integer(const Settings& settings, std::string_view key) {
   return static_cast<int>(settings.integer(key));
 }
 
+/// Sets world_size and gpus_per_machine, each from the other if only one is known.
 void read_sizes(int gpus_per_machine, ConversionSource& source) {
   const Settings& settings = source.settings;
   const int machines = integer(settings, "num_machines");
@@ -45,9 +50,12 @@ void read_fsdp_sharding(ConversionSource& source) {
     throw Error(Errc::config, settings.source("fsdp_sharding_strategy").where +
                                   ": fsdp_sharding_strategy " +
                                   settings.text("fsdp_sharding_strategy") +
-                                  " is about the GPUs of a machine; give --gpus_per_machine");
+                                  " depends on the number of GPUs per machine; give "
+                                  "--gpus_per_machine");
   }
   int world_size = source.world_size;
+  // The translation checks that group sizes divide the world size. If the file does not give one,
+  // take the smallest that fits the groups.
   if (world_size == 0) {
     const int* reshard = std::get_if<int>(&plugin.reshard_after_forward.value());
     world_size = std::max({1, shard * replicate, reshard != nullptr ? *reshard : 1});
@@ -106,6 +114,7 @@ ShardingSettings fsdp_sharding(const ConversionSource& source) {
   if (source.is_fsdp) {
     return result;
   }
+  // FSDP has no ZeRO-1, and offloads parameters and optimizer state together or not at all.
   if (result.strategy == Strategy::shard_optimizer) {
     result.strategy = Strategy::shard_grad_op;
   }
@@ -130,11 +139,12 @@ ShardingSettings deepspeed_sharding(const ConversionSource& source) {
   if (result.strategy == Strategy::hybrid_shard) {
     result.hpz_partition_size = source.shard_size;
     result.strategy = Strategy::full_shard;
-  } else if (result.strategy == Strategy::hybrid_shard_zero2) {
+  } else if (result.strategy == Strategy::hybrid_shard_zero2) {  // MiCS is gone from DeepSpeed
     result.strategy = Strategy::shard_grad_op;
   } else if (result.reshard_size > 0) {
     result.hpz_partition_size = result.reshard_size;
   }
+  // DeepSpeed offloads parameters, creates them sharded and gathers 16-bit weights only in stage 3.
   const bool stage_3 = result.strategy == Strategy::full_shard;
   if (!stage_3) {
     result.offload_param = OffloadDevice::none;

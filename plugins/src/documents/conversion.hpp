@@ -6,31 +6,34 @@
 #include "acc/plugins/settings.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 
-/// The steps of a conversion: read a source, find what the other side can have of it, say what is
-/// lost.
+/// The steps of a conversion: read a configuration, find its nearest counterpart in the target
+/// form, and list what is lost or changes.
 namespace acc::plugins {
 
-/// A configuration that was read.
+/// A configuration that was read, with the sizes that it gives.
 struct ConversionSource {
   Settings settings;
   ShardingSettings sharding;
   bool is_fsdp = false;
   int fsdp_version = 1;
-  DeepSpeedFile deepspeed_file;  ///< what it says besides the settings
-  int world_size = 0;            ///< 0: the file does not say
-  int gpus_per_machine = 0;      ///< 0: nobody says
-  int shard_size = 0;            ///< ranks of a shard group, or of hpZ's; 0: there are none
+  DeepSpeedFile deepspeed_file;  ///< its keys without a row in the settings table
+  int world_size = 0;            ///< 0: the file does not give it
+  int gpus_per_machine = 0;      ///< 0: neither the file nor the user gave it
+  int shard_size = 0;            ///< ranks per shard group or hpZ group; 0: no groups
   std::vector<std::string> notices;
 };
 
-/// Throws Error(config).
+/// Reads the input. Throws Error(config) if it has faults.
 ConversionSource read_conversion_source(const ConversionInput& input);
 
-/// What FSDP, or DeepSpeed, can have of the source's sharding; as it is if the source is theirs.
+/// Returns the sharding that FSDP offers nearest to the source's. Unchanged if the source is
+/// FSDP's.
 ShardingSettings fsdp_sharding(const ConversionSource& source);
+/// Returns the sharding that DeepSpeed offers nearest to the source's. Unchanged if the source is
+/// DeepSpeed's.
 ShardingSettings deepspeed_sharding(const ConversionSource& source);
 
-/// What is lost or changed on the way to a form, in the order of the settings table.
+/// Returns the conversion warnings: one line per setting that is lost or changes its meaning.
 std::vector<std::string> conversion_remarks(const ConversionSource& source, ConfigForm form);
 
 }  // namespace acc::plugins

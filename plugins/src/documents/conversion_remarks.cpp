@@ -6,6 +6,10 @@
 namespace acc::plugins {
 namespace {
 
+// Conversion warnings: every setting that has no counterpart in the target form, and every setting
+// whose counterpart behaves differently. A warning begins with the place and the value of the
+// setting.
+
 class Remarks {
  public:
   Remarks(const ConversionSource& source, ConfigForm form)
@@ -28,7 +32,7 @@ class Remarks {
  private:
   void add(std::string line) { lines_.push_back(std::move(line)); }
 
-  /// A remark that begins with the place and the value of a setting.
+  /// Adds a warning about a setting: its place and value, then `text`.
   void about(std::string_view key, const std::string& text) {
     const Source& given = settings_.source(key);
     const bool in_file =
@@ -37,8 +41,8 @@ class Remarks {
         (settings_.has(key) ? settings_.text(key) : "(not given)") + " " + text);
   }
 
-  /// The key by which the file gives the setting: in a DeepSpeed file a path such as
-  /// zero_optimization.offload_param.device, since a line may hold many.
+  /// Returns the key with which the file gives the setting. In a DeepSpeed file this is a path such
+  /// as zero_optimization.offload_param.device, because one line may hold several keys.
   [[nodiscard]] std::string name_in_file(std::string_view key) const {
     const SettingRow* row = find_setting(key);
     const bool by_path = row != nullptr && !row->json.empty() &&
@@ -46,6 +50,7 @@ class Remarks {
     return std::string(by_path ? row->json : key);
   }
 
+  /// Adds a warning for each given setting without a counterpart, unless its value is quiet.
   void add_losses(std::span<const Loss> losses) {
     for (const Loss& loss : losses) {
       const auto quiet = split(loss.quiet, '|');
@@ -65,7 +70,7 @@ class Remarks {
                             : "fsdp_reshard_after_forward";
   }
 
-  // FSDP to DeepSpeed
+  // From FSDP to DeepSpeed.
   void from_fsdp() {
     fsdp_strategy();
     fsdp_offload();
@@ -81,28 +86,30 @@ class Remarks {
     const std::string groups = std::to_string(source_.shard_size);
     if (sharding.strategy == Strategy::shard_grad_op) {
       about(strategy_key(),
-            "becomes stage 2, which keeps full parameters on every rank throughout; FSDP splits "
-            "them between steps, and gathers them in each");
+            "becomes stage 2, which always keeps full parameters on every rank; FSDP shards them "
+            "between steps and gathers them in each step");
     } else if (sharding.strategy == Strategy::hybrid_shard) {
       about(strategy_key(),
-            "becomes stage 3 with zero_hpz_partition_size " + groups + ": there a group of " +
+            "becomes stage 3 with zero_hpz_partition_size " + groups + ": each group of " +
                 groups +
-                " ranks keeps a secondary copy of the weights alone; gradients, optimizer state "
-                "and the first copy are split among all ranks, which takes less memory and sends "
-                "more between groups");
+                " ranks keeps only a secondary copy of the weights; gradients, optimizer state "
+                "and the primary copy are sharded over all ranks, which needs less memory and "
+                "sends more data between groups");
     } else if (sharding.strategy == Strategy::hybrid_shard_zero2) {
       about(strategy_key(),
-            "has no counterpart (MiCS was removed from DeepSpeed); stage 2 splits "
-            "gradients and optimizer state among all ranks, not within groups of " +
+            "has no counterpart (MiCS was removed from DeepSpeed); stage 2 shards "
+            "gradients and optimizer state over all ranks, not within groups of " +
                 groups);
     }
     if (sharding.reshard_size > 0) {
       about("fsdp_reshard_after_forward",
             "becomes zero_hpz_partition_size " + std::to_string(sharding.reshard_size) +
-                ", which gathers weights in such a group from the second time on");
+                ", which gathers weights within such a group from the second time on");
     }
   }
 
+  /// FSDP offloads parameters, gradients and optimizer state together; DeepSpeed separately, and
+  /// parameters in stage 3 only.
   void fsdp_offload() {
     const ShardingSettings deepspeed = deepspeed_sharding(source_);
     if (source_.sharding.offload_param == OffloadDevice::none) {
@@ -111,11 +118,11 @@ class Remarks {
     if (deepspeed.offload_param != OffloadDevice::none) {
       about("fsdp_offload_params",
             "becomes both offload_param_device and "
-            "offload_optimizer_device cpu, which DeepSpeed has apart");
+            "offload_optimizer_device cpu, which are separate settings in DeepSpeed");
     } else if (deepspeed.offload_optimizer != OffloadDevice::none) {
       about("fsdp_offload_params",
-            "becomes offload_optimizer_device cpu alone: parameters are "
-            "offloaded with stage 3 only");
+            "becomes offload_optimizer_device cpu only: DeepSpeed offloads parameters with stage 3 "
+            "only");
     } else {
       about("fsdp_offload_params", "has no counterpart with stage 0");
     }
@@ -133,18 +140,19 @@ class Remarks {
       case StateDictType::full:
         about("fsdp_state_dict_type",
               deepspeed_sharding(source_).save_16bit_model
-                  ? "becomes zero3_save_16bit_model: one file in 16 bits, where FSDP saves the "
-                    "type of the shards"
-                  : "needs nothing below stage 3, where every rank has whole parameters; optimizer "
-                    "state is saved by rank");
+                  ? "becomes zero3_save_16bit_model: one file in 16 bits, while FSDP saves the "
+                    "data type of the shards"
+                  : "needs no counterpart below stage 3, where every rank has all parameters; "
+                    "optimizer state is saved per rank");
         break;
       case StateDictType::sharded:
         about("fsdp_state_dict_type",
-              "becomes DeepSpeed's own checkpoint (zero_to_fp32.py joins "
-              "it), not the one that merge-weights reads");
+              "becomes DeepSpeed's own checkpoint, which zero_to_fp32.py merges, not a checkpoint "
+              "for merge-weights");
         break;
       case StateDictType::local:
-        about("fsdp_state_dict_type", "has no counterpart; DeepSpeed saves its own form by rank");
+        about("fsdp_state_dict_type",
+              "has no counterpart; DeepSpeed saves its own format, one file per rank");
         break;
     }
   }
@@ -153,8 +161,8 @@ class Remarks {
     if (source_.sharding.mixed_precision == MixedPrecision::no) {
       about("mixed_precision",
             "changes its meaning for a model that is loaded in 16 bits: FSDP keeps shards, "
-            "computes and steps in the loaded type; DeepSpeed wants bf16 or fp16 switched on for "
-            "it, and then holds fp32 shards and optimizer state");
+            "computes and steps in the loaded type; DeepSpeed needs bf16 or fp16 switched on for "
+            "it and then keeps fp32 shards and optimizer state");
     } else {
       about("mixed_precision", "means the same: fp32 shards and optimizer state, 16-bit compute");
     }
@@ -162,37 +170,38 @@ class Remarks {
 
   void fsdp_training() {
     if (!settings_.given("gradient_clipping")) {
-      add("gradient_clipping is not given: the program clips with FSDP, DeepSpeed itself from "
-          "then on, at 1.0 unless told otherwise");
+      add("gradient_clipping is not given: with FSDP the program clips, with DeepSpeed DeepSpeed "
+          "clips, at 1.0 by default");
     }
   }
 
-  // DeepSpeed to FSDP
+  // From DeepSpeed to FSDP.
   void from_deepspeed() {
     deepspeed_stage();
     deepspeed_groups();
     deepspeed_offload();
-    add("fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP is added, since FSDP gathers by units; "
-        "without fsdp_transformer_layer_cls_to_wrap they are the classes that the model names");
+    add("fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP is added, because FSDP gathers units; "
+        "without fsdp_transformer_layer_cls_to_wrap the units are the classes that the model "
+        "names");
     deepspeed_checkpoints();
     deepspeed_precision();
     deepspeed_training();
     add_losses(lost_in_fsdp());
     for (const DeepSpeedFile::Key& key : source_.deepspeed_file.left_to_program) {
       add(key.where + ": " + key.path + (key.text.empty() ? "" : " ") + key.text +
-          " has no counterpart: with FSDP it is the program's business");
+          " has no counterpart: with FSDP the program has to do it");
     }
   }
 
   void deepspeed_stage() {
     if (source_.sharding.strategy == Strategy::shard_optimizer) {
       about("zero_stage", "becomes " + nearest("SHARD_GRAD_OP") +
-                              ", the nearest: gradients are split as well, and parameters between "
-                              "steps");
+                              ", the nearest strategy: gradients are sharded too, and parameters "
+                              "between steps");
     } else if (source_.sharding.strategy == Strategy::shard_grad_op) {
       about("zero_stage", "becomes " + nearest("SHARD_GRAD_OP") +
-                              ", which also splits parameters between steps and gathers them in "
-                              "each; ZeRO-2 keeps them whole");
+                              ", which also shards parameters between steps and gathers them in "
+                              "each step; ZeRO-2 keeps full parameters");
     } else if (source_.sharding.strategy == Strategy::no_shard) {
       no_shard();
     }
@@ -205,8 +214,8 @@ class Remarks {
   void no_shard() {
     if (form_ == ConfigForm::fsdp2) {
       about(strategy_key(),
-            "becomes fsdp_reshard_after_forward false, which splits gradients and "
-            "optimizer state: FSDP 2 always shards; for whole copies choose "
+            "becomes fsdp_reshard_after_forward false, which shards gradients and "
+            "optimizer state: FSDP 2 always shards; for full copies choose "
             "distributed_type MULTI_GPU");
     }
   }
@@ -218,12 +227,13 @@ class Remarks {
     const std::string groups = std::to_string(source_.shard_size);
     about("zero_hpz_partition_size",
           "becomes HYBRID_SHARD: with hpZ a group of " + groups +
-              " ranks keeps a secondary copy of the weights alone; HYBRID_SHARD splits gradients "
-              "and optimizer state within the group too, which takes more memory and sends less "
-              "between groups");
+              " ranks keeps only a secondary copy of the weights; HYBRID_SHARD shards gradients "
+              "and optimizer state within the group too, which needs more memory and sends less "
+              "data between groups");
     group_sizes();
   }
 
+  /// Warnings about groups of which the file does not give all sizes.
   void group_sizes() {
     const std::string groups = std::to_string(source_.shard_size);
     if (source_.shard_size == 0) {
@@ -231,18 +241,18 @@ class Remarks {
     }
     if (form_ == ConfigForm::fsdp && source_.gpus_per_machine == 0) {
       add("FSDP 1 shards within a machine: " + groups +
-          " is taken for its number of GPUs; --gpus_per_machine says otherwise");
+          " is assumed to be its number of GPUs; give --gpus_per_machine if it is not");
     } else if (form_ == ConfigForm::fsdp && source_.gpus_per_machine != source_.shard_size) {
       add("parallelism_config_dp_shard_size " + groups + " makes groups of " + groups +
-          " where a machine has " + std::to_string(source_.gpus_per_machine) +
-          " GPUs: acclaunch does so with FSDP 1, Accelerate with FSDP 2 alone (--to fsdp2)");
+          " ranks although a machine has " + std::to_string(source_.gpus_per_machine) +
+          " GPUs: acclaunch supports this with FSDP 1, Accelerate with FSDP 2 only (--to fsdp2)");
     } else if (form_ == ConfigForm::fsdp2 && source_.world_size == 0) {
-      add("parallelism_config_dp_replicate_size is missing, since nobody says how many processes "
-          "there are; Accelerate wants it");
+      add("parallelism_config_dp_replicate_size is missing, because the number of processes is "
+          "not given; Accelerate needs it");
     } else if (form_ == ConfigForm::fsdp2 && source_.world_size == source_.shard_size) {
-      add("one group of " + groups +
-          " is all there is, so that the result shards among all; more machines need "
-          "parallelism_config_dp_replicate_size");
+      add("all " + groups +
+          " processes are one group, so the result shards over all of them; with more machines "
+          "add parallelism_config_dp_replicate_size");
     }
   }
 
@@ -259,7 +269,7 @@ class Remarks {
          {std::pair{"offload_param_device", sharding.offload_param},
           std::pair{"offload_optimizer_device", sharding.offload_optimizer}}) {
       if (device == OffloadDevice::nvme) {
-        about(key, "becomes host memory, which has to hold it: FSDP knows no NVMe");
+        about(key, "becomes host memory, which must be large enough: FSDP cannot offload to NVMe");
       }
     }
   }
@@ -267,11 +277,11 @@ class Remarks {
   void deepspeed_checkpoints() {
     if (source_.sharding.save_16bit_model) {
       about("zero3_save_16bit_model",
-            "becomes FULL_STATE_DICT: one file in the type of the "
+            "becomes FULL_STATE_DICT: one file in the data type of the "
             "shards, fp32 with mixed precision, not in 16 bits");
     } else {
-      add("DeepSpeed's own checkpoint (zero_to_fp32.py joins it) becomes SHARDED_STATE_DICT "
-          "(merge-weights joins it); neither reads the other's");
+      add("DeepSpeed's own checkpoint (merged by zero_to_fp32.py) becomes SHARDED_STATE_DICT "
+          "(merged by merge-weights); neither can read the other's checkpoints");
     }
   }
 
@@ -296,19 +306,20 @@ class Remarks {
       }
     }
     if (!settings_.given("gradient_clipping")) {
-      add("gradient_clipping is not given: DeepSpeed clips at 1.0 then, with FSDP the program "
-          "clips or not");
+      add("gradient_clipping is not given: DeepSpeed then clips at 1.0, with FSDP the program "
+          "decides");
     }
   }
 
-  // one version of FSDP to the other
+  // From one version of FSDP to the other.
   void between_versions() {
     if (form_ == ConfigForm::fsdp2) {
       if (source_.sharding.strategy == Strategy::no_shard) {
         no_shard();
       }
       if (source_.sharding.state_dict_type == StateDictType::local) {
-        about("fsdp_state_dict_type", "becomes SHARDED_STATE_DICT: FSDP 2 has no other by rank");
+        about("fsdp_state_dict_type",
+              "becomes SHARDED_STATE_DICT: FSDP 2 has no other format with one file per rank");
       }
       add_losses(lost_in_fsdp2());
     } else {

@@ -21,7 +21,7 @@ constexpr std::array kForms = {NamedForm{"fsdp", ConfigForm::fsdp},
                                NamedForm{"deepspeed", ConfigForm::deepspeed},
                                NamedForm{"deepspeed-json", ConfigForm::deepspeed_json}};
 
-/// What the file says apart from sharding, ready for another mode.
+/// Returns the entries of the file that do not concern sharding, ready for another mode.
 Node other_entries(const ConversionInput& input, const ConversionSource& source) {
   Node root = Node::map({{"compute_environment", Node::string("LOCAL_MACHINE")}});
   if (!is_deepspeed_json(input.document)) {
@@ -34,7 +34,8 @@ Node other_entries(const ConversionInput& input, const ConversionSource& source)
   return root;
 }
 
-/// FSDP 1 knows groups of a machine's size by name; every other size stands in this block.
+/// Adds the parallelism_config block with the sizes of the shard groups. Not needed if the groups
+/// are the machines and FSDP 1 names that by its strategy, or if there is one group only.
 void add_groups(const ConversionSource& source, ConfigForm form, Node& root) {
   const bool of_machine = source.shard_size == source.gpus_per_machine;
   const bool whole_world = source.shard_size == source.world_size;
@@ -51,7 +52,8 @@ void add_groups(const ConversionSource& source, ConfigForm form, Node& root) {
   root.set("parallelism_config", std::move(block));
 }
 
-/// Accelerate reads them with DeepSpeed only, acclaunch in every mode.
+/// Adds clipping and the like under `deepspeed_config`. Accelerate reads that block in DeepSpeed
+/// mode only, acclaunch in every mode.
 void add_training_block(const Settings& settings, Node& root) {
   Node block = Node::map();
   add_training(settings, TrainingPlace::yaml_block, block);
@@ -77,11 +79,11 @@ Conversion to_fsdp(const ConversionInput& input, const ConversionSource& source,
   return result;
 }
 
-/// A file of Accelerate's that leaves all to a DeepSpeed file.
+/// Returns an Accelerate file that names a DeepSpeed file, which holds the sharding settings.
 Node naming_file(const ConversionInput& input, const ConversionSource& source,
                  const std::string& name) {
   Node root = other_entries(input, source);
-  root.remove("mixed_precision");  // Accelerate's plugin wants it in the DeepSpeed file alone
+  root.remove("mixed_precision");  // Accelerate's plugin accepts it in the DeepSpeed file only
   root.set("distributed_type", Node::string("DEEPSPEED"));
   Node block =
       Node::map({{"deepspeed_config_file", Node::string(name)},
@@ -91,6 +93,8 @@ Node naming_file(const ConversionInput& input, const ConversionSource& source,
   return root;
 }
 
+/// Converts to an Accelerate file with `deepspeed_config`. hpZ needs a DeepSpeed file next to it,
+/// because Accelerate's file has no key for it.
 Conversion to_deepspeed(const ConversionInput& input, const ConversionSource& source) {
   if (is_deepspeed_json(input.document)) {
     return {naming_file(input, source, input.document.path.string()), std::nullopt, {}};
@@ -107,13 +111,14 @@ Conversion to_deepspeed(const ConversionInput& input, const ConversionSource& so
   if (sharding.hpz_partition_size > 1) {
     result.remarks.push_back(
         "zero_hpz_partition_size " + std::to_string(sharding.hpz_partition_size) +
-        " is lost: Accelerate's file has no key for it; with -o FILE a DeepSpeed file beside it "
-        "holds it");
+        " is lost: Accelerate's file has no key for it; with -o FILE it is written to a DeepSpeed "
+        "file next to FILE");
   }
   return result;
 }
 
-/// What Accelerate's file says and DeepSpeed's own has no keys for.
+/// Returns a warning that lists the given settings for which DeepSpeed's file has no key; empty if
+/// there are none.
 std::string launch_keys(const ConversionInput& input, const ConversionSource& source) {
   std::string names;
   for (const SettingRow& row : source.settings.table()) {
@@ -125,8 +130,7 @@ std::string launch_keys(const ConversionInput& input, const ConversionSource& so
   }
   return names.empty() ? ""
                        : input.document.path.string() +
-                             ": not in DeepSpeed's own file, give "
-                             "it to the launcher: " +
+                             ": not in DeepSpeed's own file, pass these to the launcher: " +
                              names;
 }
 
@@ -142,7 +146,7 @@ Conversion to_deepspeed_json(const ConversionInput& input, const ConversionSourc
   return result;
 }
 
-/// Whether the file is in this form already.
+/// True if the file has this form already.
 bool has_form(const ConversionInput& input, const ConversionSource& source, ConfigForm form) {
   const bool own_file = is_deepspeed_json(input.document);
   switch (form) {
@@ -193,12 +197,13 @@ ConfigForm opposite_form(const Document& document) {
   return type != nullptr && upper(type->text) == "FSDP" ? ConfigForm::deepspeed : ConfigForm::fsdp;
 }
 
+// Warnings are in the order: notices of reading, changes of meaning, losses of the written form.
 Conversion convert_config(const ConversionInput& input, ConfigForm form) {
   const ConversionSource source = read_conversion_source(input);
   if (has_form(input, source, form)) {
     return {input.document.root,
             std::nullopt,
-            {input.document.path.string() + ": is in this form already and stays as it is"}};
+            {input.document.path.string() + ": is in this form already and is not changed"}};
   }
   Conversion result = written(input, source, form);
   std::vector<std::string> remarks = source.notices;

@@ -9,10 +9,15 @@
 namespace acc::plugins::deepspeed {
 namespace {
 
+// The blocks `optimizer` and `scheduler` of DeepSpeed's file: { "type": ..., "params": {...} }. The
+// parameters depend on the type. Types and parameters are checked against DeepSpeed 0.19.8 and
+// PyTorch; a type or parameter that libacc_runtime lacks becomes part of the type's text, with
+// which the runtime refuses it only if the program asks for the file's optimizer.
+
 using namespace std::string_view_literals;
 
-/// A type that a block may name. Types without parameters are PyTorch's, or take what their version
-/// takes: only values that all types share are checked.
+/// A type that a block may name. A type without a list of parameters is PyTorch's or depends on the
+/// version of a library; then only parameters that all types share are checked.
 struct NamedType {
   std::string_view name;
   std::string_view parameters;  ///< joined by `|`
@@ -85,7 +90,7 @@ constexpr SettingRow parameter(std::string_view name, Type type, std::string_vie
   return {.key = name, .type = type, .allowed = allowed};
 }
 
-/// Parameters that mean the same whatever the type, and are no settings of ours.
+/// Parameters with the same meaning for every type and without a row in the settings table.
 constexpr std::array kParameters = {
     parameter("bias_correction", Type::boolean),
     parameter("amsgrad", Type::boolean),
@@ -97,7 +102,7 @@ constexpr std::array kParameters = {
     parameter("lr_range_test_step_size", Type::count, "1.."),
 };
 
-/// Parameters without meaning for the runtime, where they have one of these values.
+/// Parameters that the runtime may ignore if they have one of these values.
 struct Quiet {
   std::string_view name;
   std::string_view values;  ///< joined by `|`; empty: any
@@ -106,7 +111,7 @@ constexpr std::array kQuiet = {
     Quiet{"bias_correction", "true|1"},
     Quiet{"amsgrad", "false|0"},
     Quiet{"torch_adam", ""},
-    Quiet{"adam_w_mode", ""},  // by which the type is chosen
+    Quiet{"adam_w_mode", ""},  // type_text uses it to choose between adam and adamw
     Quiet{"set_grad_none", ""},
     Quiet{"fp32_optimizer_states", "true|1"},
     Quiet{"nesterov", "false|0"},
@@ -128,6 +133,7 @@ bool is_quiet(const std::string& name, const std::string& text) {
   return std::ranges::find(values, lower(text)) != values.end();
 }
 
+/// Checks one block and turns it into values of settings. Used once.
 class TypedBlock {
  public:
   TypedBlock(std::string name, std::span<const NamedType> types, bool any_case, Faults& faults,
@@ -177,7 +183,7 @@ class TypedBlock {
       names.push_back(known.name);
     }
     faults_.add(type->where + ": " + name_ + ".type \"" + type->text +
-                "\" is none that DeepSpeed or PyTorch has" + did_you_mean(type->text, names));
+                "\" is not a type of DeepSpeed or PyTorch" + did_you_mean(type->text, names));
     return nullptr;
   }
 
@@ -236,7 +242,8 @@ class TypedBlock {
 
   static bool is_adam(const NamedType& type) { return type.name == "Adam" || type.name == "AdamW"; }
 
-  /// DeepSpeed's own Adam has none, PyTorch's AdamW has.
+  /// Sets DeepSpeed's default: its own Adam and AdamW have weight decay 0 if the file gives none.
+  /// PyTorch's AdamW (torch_adam) has another default and is left alone.
   void add_weight_decay(const NamedType& type, const Node& block) {
     const Node* torch_adam = block.find("torch_adam");
     const bool is_torchs = torch_adam != nullptr && parse_boolean(torch_adam->text) == true;
@@ -245,7 +252,8 @@ class TypedBlock {
     }
   }
 
-  /// What the runtime knows, by its own name; else by DeepSpeed's, with what it lacks.
+  /// Returns adam, adamw or sgd for an optimizer that the runtime has; else DeepSpeed's name with
+  /// the parameters that the runtime lacks.
   std::string type_text(const NamedType& type, const Node& parameters) const {
     std::string lacking;
     for (const auto& [key, node] : parameters.entries) {
@@ -259,7 +267,7 @@ class TypedBlock {
     if (!lacking.empty()) {
       return std::string(type.name) + lacking;
     }
-    // In DeepSpeed "Adam" decays as AdamW does, unless told otherwise.
+    // DeepSpeed's "Adam" decouples weight decay as AdamW does, unless adam_w_mode is false.
     return is_adam(type)        ? (couples && type.name == "Adam" ? "adam" : "adamw")
            : type.name == "SGD" ? "sgd"
                                 : std::string(type.name);

@@ -6,19 +6,21 @@
 #include <string>
 #include <vector>
 
-/// The blocks of a DeepSpeed JSON file whose keys depend on a type that they name.
+/// The blocks of a DeepSpeed JSON file whose keys depend on their `type`.
 namespace acc::plugins::deepspeed {
 
-/// A setting that such a block makes: `optimizer.params.lr`. Its text is ready to be set.
+/// A value that such a block gives to a setting. path: `optimizer.params.lr`. text: the value in
+/// the spelling of the settings.
 struct BlockValue {
   std::string path;
   std::string text;
   std::string where;
 };
 
-/// Checks `optimizer` or `scheduler`: types, names and values of parameters. Adds what is "auto" to
-/// `filled_by_program`. Returns what the block says; a type or parameter that the runtime has not
-/// is named in the type: `Lion`, `Adam with amsgrad true`.
+/// Check the type, the names and the values of the block's parameters. Add wrong ones to `faults`
+/// and "auto" values to `filled_by_program`. Return the values for the settings table; a type or
+/// parameter that the runtime lacks is named in the value of the type: `Lion`, `Adam with amsgrad
+/// true`.
 std::vector<BlockValue> read_optimizer(const Node& block, Faults& faults,
                                        std::vector<DeepSpeedFile::Key>& filled_by_program);
 std::vector<BlockValue> read_scheduler(const Node& block, Faults& faults,

@@ -9,6 +9,11 @@
 namespace acc::plugins {
 namespace {
 
+// Reading of DeepSpeed's JSON file after flags and YAML file. deepspeed_schema.cpp knows the keys.
+// A key with a row in the settings table sets that setting; a key that only a Python program can
+// use is checked and listed; an unknown or removed key is a fault. `"auto"` means that Accelerate's
+// plugin or the program fills in the value.
+
 using namespace std::string_view_literals;
 using deepspeed::Auto;
 using Key = DeepSpeedFile::Key;
@@ -25,7 +30,7 @@ bool same_value(const SettingRow& row, std::string_view a, std::string_view b) {
   }
 }
 
-/// Of positive numbers; the largest there is where it would be more.
+/// Returns the product of two positive numbers, or INT64_MAX if it would overflow.
 std::int64_t bounded_product(std::int64_t a, std::int64_t b) {
   return a > INT64_MAX / b ? INT64_MAX : a * b;
 }
@@ -38,6 +43,7 @@ std::string joined(const std::vector<Key>& keys) {
   return text;
 }
 
+/// Reads one file into settings. Used once.
 class Importer {
  public:
   Importer(const Document& document, int world_size, Settings& settings)
@@ -60,7 +66,8 @@ class Importer {
   }
 
  private:
-  /// Accelerate's plugin ends a program whose YAML file holds any of these beside the JSON file.
+  /// Refuses settings of the YAML file that the JSON file must hold: with both, Accelerate's plugin
+  /// raises an error in the program.
   void refuse_yaml_settings() {
     for (const SettingRow& row : settings_.table()) {
       const bool of_file = !row.json.empty() || row.key == "mixed_precision";
@@ -69,8 +76,9 @@ class Importer {
         const std::string path =
             row.json.empty() ? "fp16.enabled or bf16.enabled" : std::string(row.json);
         faults_.add(source.where + ": " + std::string(row.key) + " " + settings_.text(row.key) +
-                    " must not stand beside deepspeed_config_file" + place_of_file_name() +
-                    "; it belongs into " + document_.path.string() + " as " + path);
+                    " must not be given together with deepspeed_config_file" +
+                    place_of_file_name() + "; move it to " + document_.path.string() + " as " +
+                    path);
       }
     }
   }
@@ -94,6 +102,7 @@ class Importer {
     }
   }
 
+  /// Reads one entry of a block by what the schema knows about its path.
   void read_key(const std::string& block, const std::string& name, const Node& node) {
     const std::string path = block.empty() ? name : block + "." + name;
     if (const SettingRow* row = deepspeed::find_key(path)) {
@@ -107,7 +116,7 @@ class Importer {
     } else if (const deepspeed::Renamed* renamed = deepspeed::find_renamed(path)) {
       read_old_name(*renamed, node);
     } else if (deepspeed::is_removed(path)) {
-      faults_.add(node.where + ": " + name + " was removed from DeepSpeed; take it out");
+      faults_.add(node.where + ": " + name + " was removed from DeepSpeed; remove the key");
     } else {
       faults_.add(node.where + ": unknown key \"" + name + "\"" +
                   (block.empty() ? "" : " in " + block) +
@@ -126,6 +135,7 @@ class Importer {
     leave_to_program(name, node);
   }
 
+  /// Reads a key under its old name. An old switch such as cpu_offload becomes a device.
   void read_old_name(const deepspeed::Renamed& renamed, const Node& node) {
     Node value = node;
     if (renamed.is_switch && parse_boolean(node.text)) {
@@ -133,9 +143,11 @@ class Importer {
     }
     read_value(*deepspeed::find_key(renamed.path), std::string(renamed.path), value);
     result_.notices.push_back(node.where + ": " + std::string(renamed.old_path) + " is read as " +
-                              std::string(renamed.path) + ", its name today");
+                              std::string(renamed.path) + ", its current name");
   }
 
+  /// Reads a value: stores a setting, or checks a key that is left to the program. `*.enabled`
+  /// needs no entry in that list, because read_precision handles it.
   void read_value(const SettingRow& row, const std::string& path, const Node& node) {
     if (node.is_empty()) {
       return;
@@ -153,6 +165,7 @@ class Importer {
     }
   }
 
+  /// Checks a value. The message uses the path in the file instead of the setting's key.
   bool has_valid_value(SettingRow row, const std::string& path, const Node& node) {
     row.key = path;
     try {
@@ -164,11 +177,14 @@ class Importer {
     }
   }
 
+  /// Handles "auto". A setting keeps its value from flags or the YAML file; gradient_clipping gets
+  /// Accelerate's default 1.0.
   void read_auto(const std::string& path, const Node& node) {
     switch (deepspeed::filled_by(path)) {
       case Auto::nobody:
         faults_.add(node.where + ": " + path +
-                    " cannot be \"auto\", since nobody fills it in; give a value or take it out");
+                    " cannot be \"auto\", because neither Accelerate nor the program fills it in; "
+                    "give a value or remove the key");
         break;
       case Auto::data:
       case Auto::model: result_.filled_by_program.push_back({path, node.text, node.where}); break;
@@ -181,6 +197,8 @@ class Importer {
     }
   }
 
+  /// Lists a key that only a program can use, unless its value has no effect. If libacc_runtime
+  /// must refuse the feature, the key is listed for it too.
   void leave_to_program(const std::string& path, const Node& node) {
     const bool off = node.kind == Node::Kind::boolean && node.text == "false";
     const bool says_something = deepspeed::find_key(path) != nullptr || (!node.is_empty() && !off);
@@ -192,14 +210,15 @@ class Importer {
     }
   }
 
-  /// A block that is there and not enabled, or a size of one rank.
+  /// True if the feature is switched off: a block with `enabled: false`, or a size of one rank.
   static bool is_off(const std::string& path, const Node& node) {
     const Node* enabled = node.find("enabled");
     return (path == "sequence_parallel_size" && node.text == "1") ||
            (enabled != nullptr && parse_boolean(enabled->text) == false);
   }
 
-  /// A launcher cannot know whether the program is one that has no use for them.
+  /// Passes the unsupported features on to the runtime, which refuses them. The launcher cannot do
+  /// that: the program may be a Python program that uses DeepSpeed itself.
   void tell_runtime() {
     std::string text;
     for (const Key& key : unsupported_) {
@@ -211,7 +230,8 @@ class Importer {
     }
   }
 
-  /// Settings hold no YAML value for it: those were refused.
+  /// Stores a value, or adds a fault if a flag gave another one. A value of the YAML file cannot be
+  /// there: refuse_yaml_settings has refused it.
   void set(const SettingRow& row, const std::string& path, const std::string& text,
            const std::string& where) {
     const Source before = settings_.source(row.key);
@@ -224,7 +244,7 @@ class Importer {
     }
   }
 
-  /// A zero_optimization block without a stage is stage 0 in DeepSpeed.
+  /// Sets stage 0 for a zero_optimization block without a stage, as DeepSpeed does.
   void read_missing_stage() {
     const Node* block = document_.root.find("zero_optimization");
     if (block != nullptr && block->find("stage") == nullptr) {
@@ -232,7 +252,7 @@ class Importer {
     }
   }
 
-  /// fp16.enabled and bf16.enabled are one setting of ours.
+  /// Sets mixed_precision from fp16.enabled and bf16.enabled.
   void read_precision() {
     const Node* fp16 = enabled("fp16");
     const Node* bf16 = enabled("bf16") != nullptr ? enabled("bf16") : enabled("bfloat16");
@@ -243,7 +263,8 @@ class Importer {
     const std::string asked = settings_.source("mixed_precision").kind == Source::Kind::flag
                                   ? settings_.choice("mixed_precision")
                                   : "";
-    const bool fp8_on_bf16 = asked == "fp8" && says(bf16, true);  // Accelerate computes so
+    // Accelerate runs fp8 on top of bf16, so the two do not contradict each other.
+    const bool fp8_on_bf16 = asked == "fp8" && says(bf16, true);
     if (says(fp16, true)) {
       set_precision("fp16", *fp16);
     } else if (says(bf16, true) && !fp8_on_bf16) {
@@ -275,14 +296,15 @@ class Importer {
                 "); keep one of them, or write \"auto\" here");
   }
 
-  /// The value of a batch size; absent where it is "auto", not given or wrong.
+  /// Returns the value of a batch size, or nullopt if it is "auto", not given or wrong.
   [[nodiscard]] std::optional<std::int64_t> batch_size(std::string_view key) const {
     const Node* node = document_.root.find(key);
     const auto size = node == nullptr ? std::nullopt : parse_count(node->text);
     return size && *size > 0 ? size : std::nullopt;
   }
 
-  /// total = micro x accumulation x ranks, and any one of them follows from the others.
+  /// Checks that total = micro x accumulation steps x ranks, and derives the accumulation steps if
+  /// they are not given.
   void read_batch_sizes() {
     const auto total = batch_size("train_batch_size");
     const auto micro = batch_size("train_micro_batch_size_per_gpu");
@@ -312,7 +334,7 @@ class Importer {
     return document_.root.find("train_batch_size")->where;
   }
 
-  /// `steps` 0: not given.
+  /// Returns the message for a total batch size that does not fit. steps: 0 if not given.
   [[nodiscard]] std::string batch_size_fault(std::int64_t total, std::optional<std::int64_t> micro,
                                              std::int64_t steps, std::int64_t divisor) const {
     return place_of_total() + ": train_batch_size " + std::to_string(total) + " must be " +
@@ -323,6 +345,7 @@ class Importer {
            (micro || steps > 0 ? " = " + std::to_string(divisor) : "");
   }
 
+  /// DeepSpeed accepts compute_grad_norm false with stages 1 and 2 only.
   void check_gradient_norm() {
     const Node* block = document_.root.find("zero_optimization");
     const Node* norm = block == nullptr ? nullptr : block->find("compute_grad_norm");
@@ -333,6 +356,7 @@ class Importer {
     }
   }
 
+  /// Adds the notices about keys that only the program uses.
   void report() {
     const std::string file = document_.path.string();
     if (!result_.left_to_program.empty()) {
@@ -355,6 +379,7 @@ class Importer {
 }  // namespace
 
 DeepSpeedFile apply_deepspeed_json(const Document& document, int world_size, Settings& settings) {
+  // Work on a copy, so that the caller's settings stay unchanged if the file has faults.
   Settings result = settings;
   DeepSpeedFile file = Importer(document, world_size, result).read();
   settings = std::move(result);

@@ -8,6 +8,9 @@
 namespace acc::plugins::deepspeed {
 namespace {
 
+// The keys of DeepSpeed 0.19.8 that have no row in the settings table, with their defaults. They
+// are checked here, because DeepSpeed reports a misspelled key late or not at all.
+
 using namespace std::string_view_literals;
 
 constexpr SettingRow key(std::string_view path, Type type, std::string_view fallback = {},
@@ -28,12 +31,13 @@ constexpr SettingRow count(std::string_view path, std::string_view fallback,
   return key(path, Type::count, fallback, allowed);
 }
 
-/// A key that no setting of ours holds, with the default at which it says nothing.
+/// A key that only a program can use. row.fallback: DeepSpeed's default, with which the key has no
+/// effect.
 struct ProgramsKey {
   SettingRow row;
-  bool refused = false;  ///< by the runtime, since what it asks for is not there
+  bool refused = false;  ///< libacc_runtime lacks the feature and refuses other values
 
-  // NOLINTNEXTLINE(google-explicit-constructor): most of the table are rows
+  // NOLINTNEXTLINE(google-explicit-constructor): most entries of the table are plain rows
   constexpr ProgramsKey(const SettingRow& key, bool is_refused = false)
       : row(key), refused(is_refused) {}
 };
@@ -42,7 +46,8 @@ constexpr ProgramsKey refused(const SettingRow& row) {
   return {row, true};
 }
 
-// Those that are not refused have no meaning for the runtime: logs, data, Python's modules, NVMe.
+// Keys that are not refused do not concern the runtime: logging, data loading, Python modules, and
+// offload to NVMe, which is refused itself.
 constexpr ProgramsKey kKeys[] = {
     count("train_batch_size", "", "1.."),
     count("train_micro_batch_size_per_gpu", "", "1.."),
@@ -133,9 +138,10 @@ constexpr std::array kBlocks = {"zero_optimization"sv,
                                 "data_types"sv,
                                 "aio"sv};
 
+/// A block or value of DeepSpeed that acclaunch does not examine.
 struct Opaque {
   std::string_view path;
-  bool refused = false;  ///< by the runtime
+  bool refused = false;  ///< libacc_runtime lacks the feature
 };
 constexpr Opaque kOpaque[] = {
     {"zero_optimization.leaf_module"},
@@ -218,7 +224,7 @@ const Opaque* find_opaque(std::string_view path) {
   return found == std::end(kOpaque) ? nullptr : found;
 }
 
-/// The name of a path that lies directly in `block`, else "".
+/// Returns the last name of a path that lies directly in `block`, else "".
 std::string_view name_in(std::string_view block, std::string_view path) {
   if (!block.empty()) {
     if (!path.starts_with(block) || path.substr(block.size(), 1) != ".") {
@@ -303,7 +309,7 @@ namespace acc::plugins {
 std::vector<ForeignDeepSpeedKey> foreign_deepspeed_keys() {
   std::vector<ForeignDeepSpeedKey> keys;
   for (const auto& [row, refused] : deepspeed::kKeys) {
-    if (row.key != "enabled") {  // those are mixed_precision
+    if (row.key != "enabled") {  // fp16.enabled and bf16.enabled set mixed_precision
       keys.push_back({row.json, row.fallback, refused});
     }
   }

@@ -6,34 +6,33 @@
 #include <string_view>
 #include <vector>
 
-/// The keys of a DeepSpeed JSON file (0.19.8). A key is named by its path:
+/// The keys of a DeepSpeed JSON file (DeepSpeed 0.19.8). A key is named by its path, such as
 /// `zero_optimization.stage`.
 namespace acc::plugins::deepspeed {
 
-/// The row of a key, be it a setting of ours or one that is checked and left to the program;
-/// nullptr for others. Its `json` is the path.
+/// Returns the row of a key: of the settings table, or of the keys that are checked and left to the
+/// program. Its `json` is the path. Returns nullptr for other keys.
 const SettingRow* find_key(std::string_view path);
 
-/// Whether the program alone has a use for the key.
+/// True if only a program can use the key.
 bool is_left_to_program(const SettingRow& row);
 
-/// Whether such a key, or a block that we look into no further, asks the runtime for what it has
-/// not.
+/// True if a key of a program, or a block that is not examined, asks for a feature that
+/// libacc_runtime lacks.
 bool is_refused_by_runtime(std::string_view path);
 
-/// Whether the path is that of a block whose keys are all known. Others are refused in it.
+/// True if the path names a block whose keys are all known, so that other keys in it are faults.
 bool is_block(std::string_view path);
 
-/// Whether the path is that of a block, or of a value, that DeepSpeed knows and we look into no
-/// further.
+/// True if the path names a block or value that DeepSpeed knows and acclaunch does not examine.
 bool is_opaque(std::string_view path);
 
-/// The names that may stand in a block; in the file itself for "".
+/// Returns the names that may be used in a block; "" is the top level of the file.
 std::vector<std::string_view> names_in(std::string_view block);
 
-/// Who fills in an "auto".
+/// The component that fills in an "auto".
 enum class Auto {
-  nobody,
+  nobody,     ///< "auto" is not allowed
   settings,   ///< Accelerate's plugin, from flags and the YAML file
   precision,  ///< Accelerate's plugin, from mixed_precision
   data,       ///< the program, from the batch size of its data loader
@@ -41,14 +40,14 @@ enum class Auto {
 };
 Auto filled_by(std::string_view path);
 
-/// Whether DeepSpeed 0.19.8 no longer knows the key.
+/// True if earlier versions of DeepSpeed knew the key and 0.19.8 does not.
 bool is_removed(std::string_view path);
 
-/// An earlier name of a key that still counts.
+/// An earlier name of a key, which is still accepted.
 struct Renamed {
   std::string_view old_path;
   std::string_view path;
-  bool is_switch;  ///< true meant what a device "cpu" means today
+  bool is_switch;  ///< a boolean: true stands for the device "cpu", false for "none"
 };
 const Renamed* find_renamed(std::string_view path);
 

@@ -17,7 +17,8 @@ bool matches(const std::string& text, const std::regex& pattern) {
   return std::regex_match(text, pattern);
 }
 
-/// YAML 1.1's numbers as PyYAML knows them: an exponent needs a point and a sign; 1:30 is 90.
+/// True if PyYAML reads a plain text as a YAML 1.1 number: an exponent needs a decimal point and a
+/// sign, and 1:30 is 90 in base 60.
 bool is_yaml_number(const std::string& text) {
   static const std::regex kInteger(
       "[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*(:[0-5]?[0-9])*)");
@@ -27,17 +28,18 @@ bool is_yaml_number(const std::string& text) {
   return matches(text, kInteger) || matches(text, kReal);
 }
 
-/// Whether a text, unquoted, would be read as something else than a text.
+/// True if a text must be quoted because a YAML reader would take it for another type.
 bool needs_quotes(const std::string& text) {
   static const std::regex kWord(
       "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF|"
       "~|null|Null|NULL|=|<<|");
   static const std::regex kDate("[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*");
-  // The last: what our own reader, and YAML 1.2, take for a number.
+  // parse_real: numbers of acclaunch's own reader and of YAML 1.2, such as 5e8.
   return matches(text, kWord) || matches(text, kDate) || is_yaml_number(text) || parse_real(text);
 }
 
-/// 5e8 is a text to PyYAML.
+/// Returns a number in a spelling that PyYAML reads as a number: 5e8, a text to PyYAML, becomes
+/// 5.0e+08.
 std::string yaml_number(const std::string& text) {
   const auto value = parse_real(text);
   if (is_yaml_number(text) || !value) {
@@ -53,6 +55,7 @@ std::string yaml_number(const std::string& text) {
   return printed;
 }
 
+/// Writes YAML with yaml-cpp's emitter, which does not quote texts such as no or 12 by itself.
 class YamlWriter {
  public:
   explicit YamlWriter(KeyOrder order) : order_(order) {}
@@ -112,11 +115,14 @@ class YamlWriter {
   YAML::Emitter emitter_;
 };
 
+// JSON is written by hand, because nlohmann::json would change the spelling of numbers. Only strings
+// are left to it; with `replace`, invalid UTF-8 does not throw.
+
 std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// YAML's .5 and +1 are no numbers in JSON.
+/// Returns a number in a spelling that is valid JSON: YAML's .5 and +1 are not.
 std::string json_number(const std::string& text) {
   const auto value = parse_real(text);
   return nlohmann::json::accept(text) || !value ? text : nlohmann::json(*value).dump();
@@ -124,7 +130,7 @@ std::string json_number(const std::string& text) {
 
 void append_json(const Node& node, const std::string& margin, std::string& out);
 
-/// The items of a list or map between its brackets, one a line.
+/// Appends the items of a list or map between its brackets, one per line.
 template <typename Items, typename Append>
 void append_items(const Items& items, std::string_view brackets, const std::string& margin,
                   std::string& out, Append append) {

@@ -10,7 +10,8 @@
 namespace acc::plugins {
 namespace {
 
-/// Reads the text and counts the lines that the parser has seen, since it reports none itself.
+/// Iterator over the text that counts the lines the parser has consumed. nlohmann::json reports
+/// byte offsets only.
 class LineCounter {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -42,7 +43,8 @@ class LineCounter {
   int* line_;
 };
 
-/// Builds the tree. A value in a map stands where its key stands.
+/// Builds the tree from the parser's events. The place of a value in a map is the place of its key:
+/// when the parser reports a value, the line counter may already be behind it.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
   Builder(std::string file, const int* line) : file_(std::move(file)), line_(line) {}
@@ -80,7 +82,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t, const std::string& token,
                    const nlohmann::json::exception&) override {
-    constexpr std::size_t kEnough = 60;  // a token may be the whole file
+    constexpr std::size_t kEnough = 60;  // an unterminated string makes the token the whole file
     const bool cut = token.size() > kEnough;
     throw Error(Errc::config, place() + ": not valid JSON near \"" + (cut ? "..." : "") +
                                   token.substr(cut ? token.size() - kEnough : 0) + "\"");
@@ -89,11 +91,12 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   [[nodiscard]] Node take_root() { return std::move(root_); }
 
  private:
+  /// A list or map that is still open.
   struct Level {
     Node node;
-    std::string key;
-    std::string key_place;
-    std::unordered_map<std::string, std::string> places;  ///< of the keys so far
+    std::string key;        ///< last key of a map, whose value is expected
+    std::string key_place;  ///< place of that key
+    std::unordered_map<std::string, std::string> places;  ///< place of each key so far
   };
 
   [[nodiscard]] std::string place() const { return file_ + ":" + std::to_string(*line_); }
@@ -138,12 +141,13 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 
   std::string file_;
   const int* line_;
-  std::vector<Level> open_;
+  std::vector<Level> open_;  ///< outermost first
   Node root_;
 };
 
 }  // namespace
 
+// The counter and the builder share `line`: the iterator advances it while the parser reads.
 Document parse_json(const std::string& text, const std::filesystem::path& path) {
   int line = 1;
   Builder builder(path.string(), &line);

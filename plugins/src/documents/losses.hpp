@@ -3,19 +3,19 @@
 #include <span>
 #include <string_view>
 
-/// What a conversion cannot take along.
+/// Settings that a conversion cannot keep.
 namespace acc::plugins {
 
-/// A key without counterpart on the other side, where its value says something.
+/// A setting without a counterpart in the target form.
 struct Loss {
   std::string_view key;
-  std::string_view quiet;  ///< values that say nothing, joined by `|`
-  std::string_view reason;
+  std::string_view quiet;   ///< values whose loss changes nothing, joined by `|`: no warning
+  std::string_view reason;  ///< second half of the warning
 };
 
-std::span<const Loss> lost_in_deepspeed() noexcept;  ///< of FSDP's
-std::span<const Loss> lost_in_fsdp() noexcept;       ///< of DeepSpeed's
-std::span<const Loss> lost_in_fsdp1() noexcept;      ///< of FSDP 2's
-std::span<const Loss> lost_in_fsdp2() noexcept;      ///< of FSDP 1's
+std::span<const Loss> lost_in_deepspeed() noexcept;  ///< settings of FSDP
+std::span<const Loss> lost_in_fsdp() noexcept;       ///< settings of DeepSpeed
+std::span<const Loss> lost_in_fsdp1() noexcept;      ///< settings of FSDP 2
+std::span<const Loss> lost_in_fsdp2() noexcept;      ///< settings of FSDP 1
 
 }  // namespace acc::plugins

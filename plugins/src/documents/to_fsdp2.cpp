@@ -9,8 +9,11 @@
 namespace acc::plugins {
 namespace {
 
+// The same translation as `accelerate to-fsdp2` of Accelerate 1.15, key by key.
+
 using namespace std::string_view_literals;
 
+/// A key of FSDP 1 that FSDP 2 does not have.
 struct Dropped {
   std::string_view key;
   std::string_view why;
@@ -22,7 +25,8 @@ constexpr std::array kDropped = {
     Dropped{"fsdp_forward_prefetch", "FSDP 2 has no such setting yet"},
 };
 
-/// Whether the strategy that FSDP 1 calls so reshards; a boolean stays.
+/// Returns the value of fsdp_reshard_after_forward for a strategy of FSDP 1: true if the strategy
+/// reshards. A boolean stays.
 Node reshard_value(const std::string& key, const Node& node) {
   if (node.kind == Node::Kind::boolean) {
     return node;
@@ -44,8 +48,8 @@ void convert_entry(const std::string& key, const Node& node, Conversion& result,
     block.set("fsdp_reshard_after_forward", reshard_value(key, node));
     if (upper(node.text).starts_with("HYBRID")) {
       result.remarks.push_back(node.where + ": " + key + " " + node.text +
-                               " shards in groups; with FSDP 2 parallelism_config makes them, "
-                               "which convert-config --to fsdp2 writes");
+                               " shards within groups; with FSDP 2 the groups are set in "
+                               "parallelism_config, which convert-config --to fsdp2 writes");
     }
   } else {
     block.set(key, node);
@@ -61,12 +65,13 @@ Conversion to_fsdp2(const Document& document) {
     throw Error(Errc::config, document.path.string() + ": the file is empty");
   }
   if (old == nullptr || old->is_empty()) {
-    result.remarks.push_back(document.path.string() + ": has no FSDP settings and stays as it is");
+    result.remarks.push_back(document.path.string() +
+                             ": has no FSDP settings and is not changed");
     return result;
   }
   const Node* version = old->find("fsdp_version");
   if (version != nullptr && version->text == "2") {
-    result.remarks.push_back(version->where + ": is FSDP 2's already and stays as it is");
+    result.remarks.push_back(version->where + ": has FSDP 2 settings already and is not changed");
     return result;
   }
   Node block = Node::map();

@@ -16,11 +16,15 @@ namespace {
 
 using namespace std::string_view_literals;
 
-// YAML 1.1's words for booleans; single letters are strings, as in PyYAML.
+// Files are read as PyYAML reads them (YAML 1.1), since that is what Accelerate uses. yaml-cpp
+// leaves the types of scalars to the caller.
+
+// Booleans of YAML 1.1. Single letters (y, n) are strings, as in PyYAML.
 constexpr std::array kTrue = {"yes"sv, "true"sv, "on"sv};
 constexpr std::array kFalse = {"no"sv, "false"sv, "off"sv};
 
-/// `no`, `No` and `NO` are booleans, `nO` is a string.
+/// True if `text` is one of the words in lower case, title case or upper case: `no`, `No` and `NO`
+/// are booleans, `nO` is a string.
 bool is_word(std::string_view text, const auto& words) {
   const std::string small = lower(text);
   if (std::ranges::find(words, std::string_view(small)) == words.end()) {
@@ -31,7 +35,8 @@ bool is_word(std::string_view text, const auto& words) {
   return text == small || text == title || text == upper(text);
 }
 
-/// YAML 1.1's `1_000` and `0x10`: numbers that no setting takes, but to be told from text.
+/// True for the numbers `1_000` and `0x10` of YAML 1.1. No setting accepts them, but they must not
+/// be taken for strings.
 bool is_grouped_or_based(std::string_view text) {
   text.remove_prefix(text.starts_with('-') || text.starts_with('+') ? 1 : 0);
   const bool based = text.starts_with("0x") || text.starts_with("0b");
@@ -45,6 +50,8 @@ bool is_grouped_or_based(std::string_view text) {
          std::ranges::count(digits, '.') <= 1;
 }
 
+/// Converts yaml-cpp's nodes to Nodes. Bounds depth and number of values, because aliases can make
+/// a small file expand without limit or contain itself.
 class Reader {
  public:
   explicit Reader(std::string file) : file_(std::move(file)) {}
@@ -52,7 +59,7 @@ class Reader {
   [[nodiscard]] Node read(const YAML::Node& yaml, const std::string& where) {
     if (++count_ > kMaxValues) {
       throw Error(Errc::config, where + ": more than " + std::to_string(kMaxValues) +
-                                    " values, the limit of a file with its aliases");
+                                    " values, the limit for a file with its aliases expanded");
     }
     if (++depth_ > kMaxDepth) {
       throw Error(Errc::config, where + ": more than " + std::to_string(kMaxDepth) +
@@ -102,7 +109,7 @@ class Reader {
         throw Error(Errc::config, where + ": a key must be a word");
       }
       const std::string& key = entry.first.Scalar();
-      if (key == "<<" && entry.first.Tag() == "?") {
+      if (key == "<<" && entry.first.Tag() == "?") {  // a quoted "<<" is an ordinary key
         merge(read(entry.second, where), merged);
         continue;
       }
@@ -116,7 +123,8 @@ class Reader {
     merge(std::move(merged), node);
   }
 
-  /// YAML 1.1's `<<`: entries of other maps, of which the first that has a key counts.
+  /// Adds the entries of a merge key `<<` (YAML 1.1). Keys of the map itself have precedence, then
+  /// the first merged map that has the key.
   static void merge(Node from, Node& into) {
     if (from.kind == Node::Kind::list) {
       for (Node& item : from.items) {
@@ -139,14 +147,14 @@ class Reader {
   }
 
   static constexpr int kMaxDepth = 64;
-  static constexpr int kMaxValues = 100'000;  // aliases can repeat each other without end
+  static constexpr int kMaxValues = 100'000;  // nested aliases multiply ("billion laughs")
 
   std::string file_;
   int depth_ = 0;
   int count_ = 0;
 };
 
-/// The first line that is indented with a tab, from 0.
+/// Returns the number, from 0, of the first line that is indented with a tab.
 std::optional<int> line_with_tab(const std::string& text) {
   int number = 0;
   for (const std::string_view line : split(text, '\n')) {
@@ -161,7 +169,7 @@ std::optional<int> line_with_tab(const std::string& text) {
 std::string not_valid(const YAML::Exception& error, const std::string& text, const Reader& reader) {
   const std::string so = ": not valid YAML: ";
   if (const auto line = line_with_tab(text)) {
-    return reader.place(*line) + so + "a tab in the indentation; use blanks";
+    return reader.place(*line) + so + "a tab in the indentation; use spaces";
   }
   return reader.place(error.mark.line) + so + error.msg;
 }
@@ -174,7 +182,8 @@ Document parse_yaml(const std::string& text, const std::filesystem::path& path) 
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     if (documents.size() > 1 && !documents[1].IsNull()) {
       throw Error(Errc::config, reader.place(documents[1].Mark()) +
-                                    ": a second document begins here; " + "a configuration is one");
+                                    ": a second YAML document begins here; a configuration file "
+                                    "must have only one");
     }
     const YAML::Node yaml = documents.empty() ? YAML::Node() : documents.front();
     Document document{path, reader.read(yaml, path.string() + ":1")};

@@ -6,6 +6,9 @@
 namespace acc::plugins {
 namespace {
 
+// Translation of DeepSpeed's settings to ShardingSettings. The ZeRO stage gives the strategy; the
+// other settings bound by numbers of elements what FSDP bounds by units.
+
 using Plugin = DeepSpeedPlugin;
 
 constexpr std::string_view kName = "DeepSpeedPlugin";
@@ -58,16 +61,19 @@ Strategy strategy_of_stage(int stage) {
   }
 }
 
+/// Refuses offload to NVMe without a folder. what: "optimizer" or "param".
 void check_nvme(const Settings& settings, const std::string& what) {
   const std::string device = "offload_" + what + "_device";
   const std::string path = "offload_" + what + "_nvme_path";
   if (settings.choice(device) == "nvme" && (!settings.has(path) || settings.text(path) == "none")) {
     throw Error(Errc::config,
-                named_value(settings, device) + " needs " + path + ", the folder to keep it in");
+                named_value(settings, device) + " needs " + path + ", the folder to store it in");
   }
 }
 
-/// DeepSpeed follows its trace of stage 3, ahead and back, by counts of elements.
+/// Sets the bounds of gathering. DeepSpeed's stage 3 records the order in which parameters are used
+/// and prefetches and frees along it by numbers of elements; FSDP's bound by units
+/// (limit_all_gathers) is off.
 void add_gathering(const Plugin& plugin, ShardingSettings& result) {
   result.limit_all_gathers = false;
   if (plugin.zero_stage != 3) {
@@ -92,6 +98,7 @@ void add_offload(const Plugin& plugin, ShardingSettings& result) {
   result.offload_optimizer_nvme_path = plugin.offload_optimizer_nvme_path.value_or("");
 }
 
+/// Returns loss scaling by DeepSpeed's rule. It has an effect with fp16 only.
 LossScaling loss_scaling_of(const Plugin& plugin) {
   return {.rule = LossScaleRule::deepspeed,
           .static_scale = plugin.loss_scale.value(),
@@ -109,6 +116,8 @@ void read_if_given(const Settings& settings, std::string_view key, std::optional
   }
 }
 
+/// Returns the optimizer of the DeepSpeed file. Used only if the program asks for the file's
+/// optimizer.
 OptimizerChoice optimizer_of(const Settings& settings) {
   OptimizerChoice choice;
   choice.type = settings.text("optimizer_type");
@@ -129,6 +138,7 @@ OptimizerChoice optimizer_of(const Settings& settings) {
   return choice;
 }
 
+/// Returns the learning rate schedule of the DeepSpeed file.
 ScheduleChoice schedule_of(const Settings& settings) {
   ScheduleChoice choice;
   choice.type = settings.text("scheduler_type");
@@ -166,7 +176,7 @@ ShardingSettings deepspeed_sharding_settings(const Settings& settings, int world
   const Plugin plugin = Plugin::from_settings(settings);
   ShardingSettings result;
   result.strategy = strategy_of_stage(plugin.zero_stage.value());
-  if (plugin.zero_stage == 3 && world_size > 1) {  // weights that are whole need no second copy
+  if (plugin.zero_stage == 3 && world_size > 1) {  // other stages keep the weights complete
     result.hpz_partition_size = plugin.zero_hpz_partition_size.value();
   }
   if (world_size % result.hpz_partition_size != 0) {
@@ -176,6 +186,7 @@ ShardingSettings deepspeed_sharding_settings(const Settings& settings, int world
   }
   add_offload(plugin, result);
   add_gathering(plugin, result);
+  // Only FSDP has this way of loading. Without it each rank reads its own shard.
   result.cpu_ram_efficient_loading = false;
   result.zero3_init = plugin.zero3_init_flag.value();
   result.save_16bit_model = plugin.zero3_save_16bit_model.value();

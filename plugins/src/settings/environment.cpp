@@ -8,6 +8,12 @@
 namespace acc::plugins {
 namespace {
 
+// Encoding of settings into a worker's environment. A worker may be a Python program, which must
+// find exactly the variables that `accelerate launch` would set, or a program with libacc_runtime,
+// which also reads ACC_<KEY>. ACC_<KEY> carries a value that Accelerate's variables cannot:
+// settings that Accelerate does not have, and values of a DeepSpeed file, which Accelerate's
+// launcher does not read.
+
 std::string formatted(TextFormat format, const std::string& text) {
   switch (format) {
     case TextFormat::as_given: return text;
@@ -19,7 +25,8 @@ std::string formatted(TextFormat format, const std::string& text) {
   return text;
 }
 
-/// What Accelerate leaves out while the setting that gives it a meaning is off.
+/// True if Accelerate exports the setting. False if it depends on another setting that is off, as
+/// the fp8_* settings depend on mixed_precision fp8.
 bool has_meaning(const SettingRow& row, const Settings& settings) {
   if (row.section == Section::fp8) {
     return settings.choice("mixed_precision") == "fp8";
@@ -37,12 +44,12 @@ bool has_meaning(const SettingRow& row, const Settings& settings) {
   return true;
 }
 
-/// The text that Accelerate's own variable gets, or nothing.
+/// Returns the value of Accelerate's own variable, or nullopt if Accelerate would not set it.
 std::optional<std::string> accelerate_text(const SettingRow& row, const Settings& settings,
                                            bool hand_on_parallelism) {
+  // Accelerate's launcher does not read the DeepSpeed file, so its variable keeps the default.
   const bool own_value = settings.source(row.key).kind == Source::Kind::deepspeed_file;
-  const std::string text =
-      own_value ? std::string(row.fallback) : settings.text(row.key);  // as Accelerate leaves it
+  const std::string text = own_value ? std::string(row.fallback) : settings.text(row.key);
   const bool always = row.exported == Export::always ||
                       (row.section == Section::parallelism && hand_on_parallelism);
   if (row.environment.empty() || text.empty() || !has_meaning(row, settings)) {
@@ -57,7 +64,7 @@ std::optional<std::string> accelerate_text(const SettingRow& row, const Settings
   return text;
 }
 
-/// Sets the variable of a row, or those of a list.
+/// Sets the variable of a row. A list with several variables sets one per item.
 void export_text(const SettingRow& row, const std::string& text, Environment& environment) {
   const auto names = split(row.environment, '|');
   const auto parts = split(text, ',');
@@ -68,7 +75,8 @@ void export_text(const SettingRow& row, const std::string& text, Environment& en
   }
 }
 
-/// Whether the setting needs a variable of ours beside or instead of Accelerate's.
+/// True if the setting needs acclaunch's own variable, in addition to Accelerate's or instead of
+/// it.
 bool needs_own_variable(const SettingRow& row, const Settings& settings, std::string_view origin) {
   if (!reaches_workers(row)) {
     return false;
@@ -82,7 +90,7 @@ bool needs_own_variable(const SettingRow& row, const Settings& settings, std::st
          (row.section == Section::training && origin != "deepspeed");
 }
 
-/// The value of kSourcesVariable: settings from files and flags.
+/// Returns the value of kSourcesVariable: the place of each setting that a file or a flag gave.
 std::string sources_text(const Settings& settings, std::string_view origin) {
   std::string text;
   for (const SettingRow& row : settings_table()) {
@@ -161,7 +169,7 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
       result.emplace(own_variable(row), settings.text(row.key));
     }
     if (row.section == Section::training && origin != "deepspeed") {
-      continue;  // only DeepSpeed mode sends these in Accelerate
+      continue;  // Accelerate exports these in DeepSpeed mode only
     }
     if (auto text = accelerate_text(row, settings, hand_on_parallelism)) {
       export_text(row, *text, result);

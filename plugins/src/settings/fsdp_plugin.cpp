@@ -8,6 +8,11 @@
 namespace acc::plugins {
 namespace {
 
+// Translation of FSDP's settings to ShardingSettings. FSDP 1 names a strategy. FSDP 2 has
+// reshard_after_forward instead: true is FULL_SHARD, false is SHARD_GRAD_OP, and a number is a
+// group size to reshard to. In both, a shard group that is smaller than the world (dp_shard_size or
+// dp_replicate_size of the parallelism config) makes the strategy hybrid.
+
 using Plugin = FullyShardedDataParallelPlugin;
 
 constexpr std::string_view kName = "FullyShardedDataParallelPlugin";
@@ -41,6 +46,7 @@ constexpr auto kFields = std::tuple_cat(
                Field{"dp_replicate_size", kReplicateSize, &Plugin::dp_replicate_size},
                Field{"dp_shard_size", kShardSize, &Plugin::dp_shard_size}});
 
+/// Refuses values that one of the two versions of FSDP does not have.
 void check(const Settings& settings, const Plugin& plugin) {
   const bool version_1 = plugin.fsdp_version == 1;
   if (!version_1 && plugin.state_dict_type == StateDictType::local) {
@@ -58,7 +64,7 @@ void check(const Settings& settings, const Plugin& plugin) {
   }
 }
 
-/// Ranks of a shard group as the parallelism config says; 0: it does not say.
+/// Returns the number of ranks per shard group that the parallelism config asks for; 0: none given.
 int shard_size_asked(const Settings& settings, const Plugin& plugin, int world_size) {
   const int shard = plugin.dp_shard_size.value_or(1);
   const int replicate = plugin.dp_replicate_size.value_or(1);
@@ -84,7 +90,7 @@ Strategy base_strategy(const Plugin& plugin) {
                                                                         : Strategy::full_shard;
 }
 
-/// A shard group smaller than the world makes the hybrid form of a strategy.
+/// Replaces a strategy by its hybrid form if the shard group is smaller than the world.
 void apply_groups(const Settings& settings, const Plugin& plugin, int world_size,
                   ShardingSettings& result) {
   const int asked = shard_size_asked(settings, plugin, world_size);
@@ -109,6 +115,7 @@ void apply_groups(const Settings& settings, const Plugin& plugin, int world_size
   result.shard_size = asked;
 }
 
+/// Sets reshard_size from an integer reshard_after_forward of FSDP 2.
 void apply_reshard_size(const Settings& settings, const Plugin& plugin, int world_size,
                         ShardingSettings& result) {
   const auto& asked = plugin.reshard_after_forward;
@@ -125,7 +132,8 @@ void apply_reshard_size(const Settings& settings, const Plugin& plugin, int worl
   }
 }
 
-/// Processes over which data and parameters are split, which are those of a model's copy once.
+/// Returns the number of data-parallel ranks. The ranks of one tensor, context or sequence parallel
+/// group hold one model together, so they count once.
 int data_parallel_size(const Settings& settings, int world_size) {
   const std::int64_t model = settings.integer("parallelism_config_tp_size") *
                              settings.integer("parallelism_config_cp_size") *
@@ -166,12 +174,15 @@ Plugin Plugin::from_settings(const Settings& settings) {
   Plugin plugin;
   if (settings.integer("fsdp_version") == 1) {
     Settings words = settings;
-    words.reset(kReshard);  // there it names a strategy, which the launcher has moved to its key
+    // With FSDP 1 the key may hold a strategy name, which is no boolean and no size. The launcher
+    // has already moved the name to fsdp_sharding_strategy (settle_questionnaire_strategy).
+    words.reset(kReshard);
     read_fields(words, kFields, plugin);
   } else {
     read_fields(settings, kFields, plugin);
   }
-  // Weights loaded on rank 0 alone must reach the others; Accelerate switches this on as well.
+  // Weights that only rank 0 loads must be sent to the other ranks. Accelerate switches
+  // sync_module_states on in the same case.
   plugin.sync_module_states =
       plugin.sync_module_states == true || plugin.cpu_ram_efficient_loading == true;
   plugin.state_dict_type = plugin.state_dict_type.value_or(
@@ -214,7 +225,7 @@ std::string settle_questionnaire_strategy(Settings& settings) {
   const Source source = settings.source(kReshard);
   const bool has_both = settings.given("fsdp_sharding_strategy");
   if (has_both && upper(text) == settings.choice("fsdp_sharding_strategy")) {
-    return "";  // as `acclaunch config` writes it
+    return "";  // `acclaunch config` writes both keys with the same strategy
   }
   if (parse_boolean(text) || has_both) {
     return source.where + ": fsdp_reshard_after_forward " + text +

@@ -10,17 +10,20 @@
 #include <tuple>
 #include <variant>
 
-/// What the plugins have in common: a plugin is a list of fields, each of which is a setting. From
-/// this list settings are read into a plugin, and a program's plugin is written into settings.
+/// Code that both plugins share. A plugin has a list of fields, each of which stands for a setting.
+/// The list is used in both directions: to read settings into a plugin, and to write the fields of
+/// a program's plugin into settings.
 namespace acc::plugins {
 
+/// A field of a plugin and the setting that it stands for.
 template <typename Owner, typename Value>
 struct Field {
-  std::string_view name;  ///< in the plugin
-  std::string_view key;   ///< of the setting
+  std::string_view name;  ///< name of the field in the plugin
+  std::string_view key;   ///< key of the setting
   std::optional<Value> Owner::*member;
 };
 
+/// Fields that both plugins have (TrainingFields).
 constexpr auto kTrainingFields = std::tuple{
     Field{"mixed_precision", "mixed_precision", &TrainingFields::mixed_precision},
     Field{"reduce_dtype", "reduce_dtype", &TrainingFields::reduce_dtype},
@@ -30,6 +33,8 @@ constexpr auto kTrainingFields = std::tuple{
     Field{"gradient_accumulation_steps", "gradient_accumulation_steps",
           &TrainingFields::gradient_accumulation_steps},
     Field{"gradient_clipping", "gradient_clipping", &TrainingFields::gradient_clipping}};
+
+// text_of: a field's value in the spelling of the settings. read: the opposite.
 
 inline std::string text_of(bool value) {
   return value ? "true" : "false";
@@ -82,12 +87,13 @@ void read_field(const Settings& settings, const Field<Owner, Value>& field, Plug
   }
 }
 
-/// Every field whose setting has a value.
+/// Sets every field whose setting has a value.
 template <typename Plugin>
 void read_fields(const Settings& settings, const auto& fields, Plugin& plugin) {
   std::apply([&](const auto&... field) { (read_field(settings, field, plugin), ...); }, fields);
 }
 
+/// Returns the fields that have a value.
 template <typename Plugin>
 std::vector<ProgramValue> set_fields(const Plugin& plugin, const auto& fields) {
   std::vector<ProgramValue> values;
@@ -100,7 +106,8 @@ std::vector<ProgramValue> set_fields(const Plugin& plugin, const auto& fields) {
   return values;
 }
 
-/// Sets a field by its name. `class_name` is for messages.
+/// Sets a field by its name from a text, with the checks of its setting. class_name: for messages.
+/// Throws Error(config).
 template <typename Plugin>
 void set_field(Plugin& plugin, const auto& fields, std::string_view class_name,
                std::string_view name, std::string_view text) {
@@ -123,22 +130,23 @@ void set_field(Plugin& plugin, const auto& fields, std::string_view class_name,
   }
 }
 
-/// `c.yaml:3: key`, or the flag, variable or field.
+/// Returns `c.yaml:3: key`, or the name of the flag, variable or field that gave the value.
 std::string place_of(const Settings& settings, std::string_view key);
-/// `key value (place)`: a setting for messages about two that exclude each other.
+/// Returns `key value (place)`, for messages about two settings that exclude each other.
 std::string named_value(const Settings& settings, std::string_view key);
 
-/// What the plugins mean to the runtime. Throws Error(config) when a group does not fit the world.
+/// Translate a plugin's settings to those of the runtime. Throw Error(config) if a group size does
+/// not divide the world size.
 ShardingSettings fsdp_sharding_settings(const Settings& settings, int world_size);
 ShardingSettings deepspeed_sharding_settings(const Settings& settings, int world_size);
 
-/// Sets what a program says, and tells each value in words: `zero_stage 3 over
-/// ACCELERATE_DEEPSPEED_ZERO_STAGE 2`.
+/// Stores the values of a program in `settings`. Returns one text per value: `zero_stage 3 instead
+/// of the launcher's 2`. Adds wrong values to `faults`.
 std::vector<std::string> apply_program_settings(const ProgramSettings& program, Settings& settings,
                                                 Faults& faults);
 
-/// What a launcher hands on to Python programs and a runtime cannot mean: values that exclude each
-/// other, where the peers overlook one of them. Throws Error(config) with both places.
+/// Refuses values that exclude each other. The launcher passes them on to Python programs, because
+/// Accelerate and DeepSpeed ignore one of the two. Throws Error(config) with both places.
 void check_contradictions(const Settings& settings, std::string_view origin);
 
 }  // namespace acc::plugins

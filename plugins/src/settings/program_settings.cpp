@@ -1,4 +1,6 @@
-// What a program's plugin says, over what the launcher says.
+// Merging of a program's plugin with the launcher's settings: the program's values replace the
+// launcher's. Each replaced value is reported in a text that is the same on all ranks, so that
+// ranks can compare their settings at start.
 #include "acc/plugins/program_settings.hpp"
 
 #include "acc/plugins/environment.hpp"
@@ -8,7 +10,8 @@
 namespace acc::plugins {
 namespace {
 
-/// `1` and `FULL_SHARD` are one value, as are `True` and `true`.
+/// Returns the value in a canonical spelling, in which `1` equals `FULL_SHARD` and `True` equals
+/// `true`.
 std::string in_one_spelling(const Settings& settings, const SettingRow& row) {
   switch (row.type) {
     case Type::boolean: return text_of(settings.boolean(row.key));
@@ -21,6 +24,7 @@ std::string in_one_spelling(const Settings& settings, const SettingRow& row) {
   }
 }
 
+/// Throws Error(config): "<first> <why>, but there is <second>", each with its value and place.
 [[noreturn]] void refuse(const Settings& settings, std::string_view first, std::string_view why,
                          std::string_view second) {
   throw Error(Errc::config, named_value(settings, first) + " " + std::string(why) +
@@ -65,7 +69,8 @@ std::vector<std::string> apply_program_settings(const ProgramSettings& program, 
     });
     if (is_set && before.kind != Source::Kind::default_value &&
         other_word != in_one_spelling(settings, row)) {
-      line += " over the launcher's " + other;  // alike on all machines
+      // No place such as config.yaml:12: it may differ between machines.
+      line += " instead of the launcher's " + other;
     }
     lines.push_back(std::move(line));
   }
@@ -87,10 +92,10 @@ void check_contradictions(const Settings& settings, std::string_view origin) {
   if (origin == "fsdp") {
     const bool version_1 = settings.integer("fsdp_version") == 1;
     if (!version_1 && by_program("fsdp_sharding_strategy")) {
-      refuse(settings, "fsdp_sharding_strategy", "is a word of FSDP 1", "fsdp_version");
+      refuse(settings, "fsdp_sharding_strategy", "is a setting of FSDP 1", "fsdp_version");
     }
     if (version_1 && by_program("fsdp_reshard_after_forward")) {
-      refuse(settings, "fsdp_reshard_after_forward", "is a word of FSDP 2", "fsdp_version");
+      refuse(settings, "fsdp_reshard_after_forward", "is a setting of FSDP 2", "fsdp_version");
     }
   }
 }

@@ -1,4 +1,4 @@
-// Numbers with a unit.
+// Parsing of numbers with a unit: sizes and durations.
 #include "acc/plugins/settings.hpp"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr std::array kSizes = {
 constexpr std::array kTimes = {Unit{"ms", 1}, Unit{"s", 1000}, Unit{"min", 60'000},
                                Unit{"h", 3'600'000}, Unit{"d", 86'400'000}};
 
-/// The number and the unit behind it, between which blanks may stand.
+/// A number and the unit after it, as texts. Blanks between them are allowed.
 struct Quantity {
   std::string_view number;
   std::string unit;
@@ -50,7 +50,8 @@ std::optional<std::int64_t> parse_size(std::string_view text) {
 }
 
 std::optional<std::chrono::milliseconds> parse_duration(std::string_view text) {
-  constexpr double kLongest = 1e15;  // thirty thousand years, far from the clocks' ends
+  // 1e15 ms are about 30 000 years. The bound keeps later sums with clock values from overflowing.
+  constexpr double kLongest = 1e15;
   const Quantity quantity = quantity_of(text);
   const auto number = parse_real(quantity.number);
   const auto factor = number == 0.0 && quantity.unit.empty() ? 1 : factor_of(quantity.unit, kTimes);

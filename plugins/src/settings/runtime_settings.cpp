@@ -5,7 +5,11 @@
 namespace acc::plugins {
 namespace {
 
-// For the runtime alone; the launcher hands them on as it finds them.
+// Decoding of a worker's environment (settings_from_environment): the opposite of environment.cpp,
+// plus torchrun's identity variables and the variables below. All faults are collected and reported
+// together.
+
+// Variables that only the runtime reads. The launcher passes them on unchanged.
 constexpr std::string_view kTimeoutVariable = "ACC_COLLECTIVE_TIMEOUT";
 constexpr std::string_view kShmGatherVariable = "ACC_SHM_GATHER";
 constexpr std::string_view kCollectivesVariable = "ACC_COLLECTIVES";
@@ -18,12 +22,14 @@ bool is_on(const Environment& environment, std::string_view name) {
   return value != nullptr && parse_boolean(*value).value_or(false);
 }
 
-/// A mode and the variable that says so.
+/// The mode (none, fsdp or deepspeed) and the variable that it comes from.
 struct Origin {
   std::string mode = "none";
   std::string where;
 };
 
+/// Reads the mode from ACC_MODE. Without it another launcher started the worker, such as
+/// `accelerate launch`, and Accelerate's variables give the mode.
 Origin read_origin(const Environment& environment) {
   if (const std::string* origin = value_of(environment, kOriginVariable)) {
     if (*origin != "none" && *origin != "fsdp" && *origin != "deepspeed") {
@@ -42,16 +48,17 @@ Origin read_origin(const Environment& environment) {
                      : Origin{};
 }
 
-/// A program that says its mode wants no other; where nobody else says one, it is in force.
+/// Returns the mode that environment and program agree on. A plugin of the program implies a mode,
+/// which applies if the environment has none. Throws Error(config) if the two differ.
 std::string agreed_mode(const Origin& origin, const ProgramSettings& program) {
   if (program.plugin.empty() || origin.mode == program.origin) {
     return origin.mode;
   }
   if (origin.mode != "none") {
     throw Error(Errc::config, "the program's " + program.plugin + " contradicts " + origin.where +
-                                  ", by which the launcher says " + origin.mode +
+                                  ", by which the launcher chose mode " + origin.mode +
                                   "; launch it with --use_" + program.origin +
-                                  ", or let the program fill in no plugin");
+                                  ", or remove the plugin from the program");
   }
   return program.origin;
 }
@@ -113,7 +120,7 @@ bool read_boolean(const Environment& environment, std::string_view name, bool fa
   return *value;
 }
 
-/// The launcher's places by key (kSourcesVariable).
+/// Returns the place of each setting by its key, as the launcher recorded it in kSourcesVariable.
 std::map<std::string, Source, std::less<>> read_sources(const Environment& environment) {
   std::map<std::string, Source, std::less<>> sources;
   const std::string text = variable(environment, std::string(kSourcesVariable));
@@ -128,6 +135,8 @@ std::map<std::string, Source, std::less<>> read_sources(const Environment& envir
   return sources;
 }
 
+/// Reads each setting that has an effect in this mode: from ACC_<KEY> if it is set, else from
+/// Accelerate's variable. Adds wrong values to `faults` and continues.
 Settings read_settings(const Environment& environment, std::string_view origin, Faults& faults) {
   Settings settings;
   const auto sources = read_sources(environment);
@@ -145,6 +154,7 @@ Settings read_settings(const Environment& environment, std::string_view origin, 
     return true;
   };
   for (const SettingRow& row : settings_table()) {
+    // fp8 settings are for Python programs. The runtime refuses mixed_precision fp8 by itself.
     const bool programs_own = row.section == Section::fp8;
     if (!reaches_workers(row) || programs_own || !applies(row.section, origin)) {
       continue;
@@ -156,7 +166,8 @@ Settings read_settings(const Environment& environment, std::string_view origin, 
   return settings;
 }
 
-/// The launcher hands these on to Python programs; this runtime has data parallelism only.
+/// Refuses tensor, context and sequence parallelism: the launcher passes them on to Python
+/// programs, but this runtime has data parallelism only.
 void check_parallelism(const Settings& settings) {
   for (const std::string_view key :
        {"parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_sp_size"}) {
@@ -167,13 +178,14 @@ void check_parallelism(const Settings& settings) {
   }
 }
 
-/// `no`: fp32.
+/// Returns the MixedPrecision of a dtype; `no` stands for fp32.
 MixedPrecision precision_of(ReduceDtype dtype) {
   return dtype == ReduceDtype::fp16   ? MixedPrecision::fp16
          : dtype == ReduceDtype::bf16 ? MixedPrecision::bf16
                                       : MixedPrecision::no;
 }
 
+/// Adds the settings that FSDP and DeepSpeed have in common.
 void add_training(const Settings& settings, ShardingSettings& result) {
   TrainingFields fields;
   read_fields(settings, kTrainingFields, fields);
@@ -203,6 +215,8 @@ ShardingSettings sharding_settings(const Settings& settings, std::string_view or
 
 RuntimeSettings settings_from_environment(const Environment& environment,
                                           const ProgramSettings& program) {
+  // Each reader adds its faults and leaves a default, so that the user sees all faults at once. The
+  // translation at the end runs only if there were none.
   Faults faults;
   RuntimeSettings result;
   faults.collect([&] { result.origin = agreed_mode(read_origin(environment), program); });

@@ -1,4 +1,5 @@
-// What is said about rows of the table: names, expectations, corrections.
+// Names and texts derived from rows of the settings table: variables, expected values in messages,
+// and suggestions for misspelled words.
 #include "acc/plugins/settings_table.hpp"
 
 #include <algorithm>
@@ -8,8 +9,11 @@
 namespace acc::plugins {
 namespace {
 
+// Largest edit distance of a "did you mean" suggestion. For short words `closest` halves their
+// length instead, so that a suggestion always shares at least half of the letters.
 constexpr std::size_t kFarthestCorrection = 3;
 
+/// Returns the Levenshtein distance of two words. Keeps one row of the table of distances.
 std::size_t edit_distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -26,6 +30,7 @@ std::size_t edit_distance(std::string_view from, std::string_view to) {
   return row.back();
 }
 
+/// Describes a numeric range: `an integer 0..3`, `a number of at least 0`.
 std::string numbers(std::string_view kind, std::string_view range) {
   if (range.empty()) {
     return std::string(kind);
@@ -39,6 +44,7 @@ std::string numbers(std::string_view kind, std::string_view range) {
   return low == high ? std::string(low) : std::string(kind) + " " + std::string(range);
 }
 
+/// Describes a choice: `no, fp16, bf16 or fp8`.
 std::string choices(std::string_view allowed) {
   std::string text;
   const auto parts = split(allowed, '|');
@@ -79,6 +85,8 @@ std::string_view block_of(Section section) noexcept {
   return {};
 }
 
+// A linear search is fast enough: the table has about 130 rows, and settings are read at start
+// only.
 const SettingRow* find_setting(std::string_view key, std::span<const SettingRow> table) noexcept {
   const auto same = [](char a, char b) { return (a == '-' ? '_' : a) == b; };
   for (const SettingRow& row : table) {
@@ -97,6 +105,8 @@ std::string own_variable(const SettingRow& row) {
   return name;
 }
 
+// All sections except `launch` concern the program. Of `launch` only those settings that Accelerate
+// exports.
 bool reaches_workers(const SettingRow& row) noexcept {
   return row.section != Section::launch || !row.environment.empty();
 }

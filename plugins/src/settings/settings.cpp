@@ -11,6 +11,8 @@
 namespace acc::plugins {
 namespace {
 
+/// Parses a number that must fill the text completely. std::from_chars ignores the locale and
+/// accepts no leading '+', which Python's int() and float() do.
 template <typename Number>
 std::optional<Number> parse_whole(std::string_view text) {
   if (text.starts_with('+')) {
@@ -24,7 +26,8 @@ std::optional<Number> parse_whole(std::string_view text) {
   return value;
 }
 
-/// The choice that `text` names in any letter case or, for numbered ones, by position from 1.
+/// Returns the choice that `text` names, in any letter case or, for a numbered choice, by its
+/// number from 1. Accelerate accepts numbers for the enumerations of FSDP.
 std::optional<std::string_view> find_choice(const SettingRow& row, std::string_view text) {
   const auto choices = split(row.allowed, '|');
   if (row.type == Type::numbered_choice) {
@@ -37,7 +40,8 @@ std::optional<std::string_view> find_choice(const SettingRow& row, std::string_v
   return found == choices.end() ? std::nullopt : std::optional(*found);
 }
 
-/// `parse` reads the value and the ends of the range alike.
+/// True if `parse` accepts `text` and the value is in `range` (`LOW..[HIGH]`; empty: no bounds).
+/// `parse` also reads the two bounds.
 template <typename Parse>
 bool in_range(std::string_view text, std::string_view range, Parse parse) {
   const auto value = parse(text);
@@ -50,6 +54,7 @@ bool in_range(std::string_view text, std::string_view range, Parse parse) {
   return *value >= low.value_or(*value) && *value <= high.value_or(*value);
 }
 
+/// True if `text` is a value that the row allows.
 bool valid(const SettingRow& row, std::string_view text) {
   switch (row.type) {
     case Type::text:
@@ -66,11 +71,13 @@ bool valid(const SettingRow& row, std::string_view text) {
   return false;
 }
 
+/// Returns the error for a wrong value: place, key, expected and found value, and a suggestion for
+/// a misspelled choice. The value is escaped, because it may come from another machine or a file.
 Error bad_value(const SettingRow& row, std::string_view text, const Source& source) {
   std::string name(row.key);
   if (source.kind == Source::Kind::flag || source.kind == Source::Kind::environment ||
       source.kind == Source::Kind::program) {
-    name.clear();  // `where` is the name already
+    name.clear();  // the place is the name of a flag, variable or field: do not repeat the key
   }
   return Error(Errc::config, source.where + (name.empty() ? "" : ": " + name) + " must be " +
                                  expected_value(row) + ", got \"" + printable(text) + "\"" +
@@ -105,6 +112,7 @@ Settings::Settings(std::span<const SettingRow> table) : table_(table) {
   }
 }
 
+// An unknown key is a bug of the calling code here, unlike in `set`, whose keys come from files.
 std::size_t Settings::index(std::string_view key) const {
   const SettingRow* row = find_setting(key, table_);
   if (row == nullptr) {
@@ -147,6 +155,9 @@ const std::string& Settings::text(std::string_view key) const {
 const Source& Settings::source(std::string_view key) const {
   return entries_[index(key)].source;
 }
+
+// `set` has checked every text against its row, so the getters cannot fail to parse it. The
+// fallback values are for settings that have no value.
 
 bool Settings::boolean(std::string_view key) const {
   return parse_boolean(text(key)).value_or(false);
@@ -205,7 +216,8 @@ std::optional<std::int64_t> parse_count(std::string_view text) {
   if (const auto integer = parse_integer(text)) {
     return integer;
   }
-  constexpr double kLargest = 9e18;  // below 2^63, where the conversion is defined
+  // Below 2^63: converting a larger double to std::int64_t is undefined behaviour.
+  constexpr double kLargest = 9e18;
   const auto number = parse_real(text);
   if (!number || std::abs(*number) > kLargest || *number != std::floor(*number)) {
     return std::nullopt;

@@ -7,22 +7,24 @@
 #include <string>
 #include <string_view>
 
-/// Reading one variable; what the readers of an environment share.
+/// Names of variables and helpers that the encoder and the decoders of an environment share.
 namespace acc::plugins {
 
+/// Mode: none, fsdp or deepspeed.
 inline constexpr std::string_view kOriginVariable = "ACC_MODE";
 inline constexpr std::string_view kDeviceVariable = "ACC_DEVICE";
-/// Where the launcher found the values that it passes on: "key=config.yaml:12" or "key=--flag",
-/// joined by ';'. A worker's messages name these places.
+/// Places of the values that the launcher passes on: "key=config.yaml:12" or "key=--flag", joined
+/// by ';'. Messages of the worker name these places instead of the variable.
 inline constexpr std::string_view kSourcesVariable = "ACC_SETTING_SOURCES";
 
-/// nullptr: it is unset.
+/// Returns the value of a variable, or nullptr if it is unset.
 const std::string* value_of(const Environment& environment, std::string_view name);
 
-/// Error(config): the variable, what was expected, and what was found.
+/// Returns an Error(config) with the variable, the expected and the found value.
 Error bad_variable(std::string_view name, const std::string& value, const std::string& expected);
 
-/// Who the worker is, by the variables of torchrun or DeepSpeed's launcher.
+/// Reads the worker's identity from the variables of torchrun or of DeepSpeed's launcher. Adds
+/// wrong values to `faults`.
 WorkerIdentity read_identity(const Environment& environment, Faults& faults);
 
 }  // namespace acc::plugins

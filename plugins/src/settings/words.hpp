@@ -5,7 +5,8 @@
 
 #include <array>
 
-/// How the settings spell the values of enumerations.
+/// Spelling of enumeration values in the settings, which is Accelerate's: `FULL_SHARD`,
+/// `BACKWARD_PRE`, `SHARDED_STATE_DICT`.
 namespace acc::plugins {
 
 inline std::string word_of(Strategy value) {
@@ -33,6 +34,7 @@ inline std::string word_of(NanPolicy value) {
   return std::string(to_string(value));
 }
 
+/// All values of an enumeration that a setting can name.
 template <typename Enum>
 inline constexpr std::array<Enum, 0> kValuesOf{};
 template <>
@@ -61,7 +63,7 @@ template <>
 inline constexpr std::array kValuesOf<NanPolicy> = {NanPolicy::ignore, NanPolicy::skip,
                                                     NanPolicy::raise};
 
-/// The value that a setting's word names; nothing where the setting has none.
+/// Returns the enumeration value of a setting, or nullopt if the setting has no value.
 template <typename Enum>
 std::optional<Enum> value_named(const Settings& settings, std::string_view key) {
   const std::string word = settings.choice(key);

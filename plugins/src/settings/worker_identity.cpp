@@ -8,9 +8,15 @@
 namespace acc::plugins {
 namespace {
 
-// From the launcher, where machines differ.
+// Decoding of the rank variables of torchrun (RANK, LOCAL_RANK, GROUP_RANK, ...) and of DeepSpeed's
+// launcher (LOCAL_SIZE, CROSS_RANK, CROSS_SIZE). Every value is checked against the others, because
+// a wrong rank would otherwise make the first collective hang.
+
+// Number of ranks of each machine, "4,4,2"; acclaunch sets it if machines differ.
 constexpr std::string_view kLocalWorldSizesVariable = "ACC_LOCAL_WORLD_SIZES";
 
+/// Reads variables. A wrong value becomes a fault and the fallback is used, so that all faults are
+/// found in one pass.
 class IdentityReader {
  public:
   IdentityReader(const Environment& environment, Faults& faults)
@@ -35,7 +41,7 @@ class IdentityReader {
     return fallback;
   }
 
-  /// `name`, or the name that it has in DeepSpeed's launcher.
+  /// Returns torchrun's name of a variable, or DeepSpeed's if only that is set.
   std::string_view either(std::string_view name, std::string_view deepspeed_name) const {
     const bool deepspeed = value_of(environment_, name) == nullptr &&
                            value_of(environment_, deepspeed_name) != nullptr &&
@@ -53,7 +59,9 @@ class IdentityReader {
   Faults& faults_;
 };
 
-/// torchrun's variables tell a worker nothing of the other machines but how many there are.
+/// Returns the number of ranks of each machine, or an empty list if all have the same number.
+/// torchrun's variables give a worker only the number of machines, so a job with different numbers
+/// needs kLocalWorldSizesVariable.
 std::vector<int> read_local_world_sizes(const Environment& environment,
                                         const WorkerIdentity& identity) {
   const std::string* text = value_of(environment, kLocalWorldSizesVariable);
@@ -62,9 +70,10 @@ std::vector<int> read_local_world_sizes(const Environment& environment,
         identity.local_world_size * identity.num_nodes != identity.world_size) {
       throw Error(
           Errc::config,
-          "the " + std::to_string(identity.num_nodes) + " machines have differently many of the " +
-              std::to_string(identity.world_size) + " ranks; acclaunch says in " +
-              std::string(kLocalWorldSizesVariable) + " how many each has, and it is not set");
+          "the " + std::to_string(identity.num_nodes) + " machines have different numbers of the " +
+              std::to_string(identity.world_size) + " ranks, but " +
+              std::string(kLocalWorldSizesVariable) +
+              ", which acclaunch sets to the number of ranks of each machine, is not set");
     }
     return {};
   }
@@ -84,6 +93,7 @@ std::vector<int> read_local_world_sizes(const Environment& environment,
 
 }  // namespace
 
+// Defaults describe a single process that no launcher started: rank 0 of 1.
 WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
   IdentityReader reader(environment, faults);
   WorkerIdentity identity;
@@ -101,7 +111,7 @@ WorkerIdentity read_identity(const Environment& environment, Faults& faults) {
   identity.restart_count = reader.number("TORCHELASTIC_RESTART_COUNT", 0, 0);
   identity.job_secret = reader.text(kJobSecretVariable, "");
   if (!identity.job_secret.empty() && !is_token(identity.job_secret)) {
-    faults.collect([] {  // its value is nobody's business
+    faults.collect([] {  // the message must not print the secret
       throw Error(Errc::config, std::string(kJobSecretVariable) +
                                     " must be 32 hexadecimal digits, as acclaunch sets it");
     });

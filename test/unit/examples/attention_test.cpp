@@ -10,7 +10,7 @@ using namespace train_gpt;
 
 namespace {
 
-/// Causal attention written as its definition. qkv: (B, T, 3, H, D), result: (B, T, H, D)
+/// Computes causal attention by its definition. qkv: (B, T, 3, H, D), result: (B, T, H, D).
 std::vector<double> reference(const AttentionShape& s, const std::vector<float>& qkv) {
   const auto at = [&](std::int64_t b, std::int64_t t, std::int64_t which, std::int64_t h,
                       std::int64_t d) {
@@ -55,7 +55,8 @@ double weighted_sum(const std::vector<double>& out, const std::vector<float>& we
 
 }  // namespace
 
-TEST_CASE("attention equals its definition, at lengths below, at and beyond a block of queries") {
+TEST_CASE(
+    "attention equals its definition, at lengths below, equal to and above a block of queries") {
   for (const std::int64_t time : {1, 5, 64, 67, 130}) {
     CAPTURE(time);
     const AttentionShape shape{.batch = 2, .time = time, .heads = 2, .head_dim = 6};
@@ -75,7 +76,7 @@ TEST_CASE("attention equals its definition, at lengths below, at and beyond a bl
       worst = std::max(worst, std::abs(out[i] - expected[i]));
     }
     CHECK(worst < 2e-6);
-    for (std::size_t i = 3; i < qkv.size(); i += qkv.size() / 17 + 1) {  // some of the gradients
+    for (std::size_t i = 3; i < qkv.size(); i += qkv.size() / 17 + 1) {  // a sample
       double slope = 0.0;
       for (const float step : {-0.01f, 0.01f}) {
         auto moved = qkv;

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of its own, gone afterwards.
+/// A temporary folder that is removed at the end.
 struct TemporaryFolder {
   fs::path path;
 
@@ -74,7 +74,7 @@ const DataParallel kAlone{.rank = 0, .world_size = 1, .micro_steps = 1};
 
 }  // namespace
 
-TEST_CASE("a batches file: a sequence is a row of its step") {
+TEST_CASE("a batches file has one row per sequence of a step") {
   const TemporaryFolder folder;
   const auto path = folder.write(
       "b.npy", npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2, 8, 3), }\n", 48));
@@ -86,7 +86,7 @@ TEST_CASE("a batches file: a sequence is a row of its step") {
   CHECK(batch.targets == std::vector<std::int32_t>{43, 44, 46, 47});
 }
 
-TEST_CASE("a batches file that is wrong is refused by name") {
+TEST_CASE("a malformed batches file is refused by name") {
   const TemporaryFolder folder;
   const std::string good = "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 8, 3), }\n";
   struct Case {
@@ -112,7 +112,7 @@ TEST_CASE("a batches file that is wrong is refused by name") {
   }
 }
 
-TEST_CASE("token files are one sequence over files and folders, in order of names") {
+TEST_CASE("token files form one sequence over files and folders, sorted by name") {
   const TemporaryFolder folder;
   folder.write("text/b", "def");
   folder.write("text/a/z", "abc");
@@ -126,7 +126,7 @@ TEST_CASE("token files are one sequence over files and folders, in order of name
   CHECK(std::string(batch.targets.begin(), batch.targets.end()) == "bcdefgh");
 }
 
-TEST_CASE("a sequence depends on seed, step and its place in the global batch alone") {
+TEST_CASE("a sequence depends only on seed, step and its index in the global batch") {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 5000; ++i) {
@@ -150,10 +150,10 @@ TEST_CASE("a sequence depends on seed, step and its place in the global batch al
       }
     }
   }
-  CHECK(starts.size() == 24);  // 2 seeds x 2 steps x 6 sequences, all apart
+  CHECK(starts.size() == 24);  // 2 seeds x 2 steps x 6 sequences, all different
 }
 
-TEST_CASE("a global batch is divided among ranks and micro-steps, whole and in order") {
+TEST_CASE("a global batch is divided completely and in order among ranks and micro-steps") {
   for (const std::int64_t sequences : {1, 4, 8, 13}) {
     for (const std::int64_t ranks : {1, 2, 3, 4}) {
       for (const std::int64_t micro_steps : {1, 2}) {
@@ -175,7 +175,7 @@ TEST_CASE("a global batch is divided among ranks and micro-steps, whole and in o
           const Share share = batch.share(part / ranks);
           CHECK(share.first == next);
           CHECK(share.count >= 1);
-          // The mean over all parts weighs each sequence alike.
+          // Each sequence has the same weight in the mean over all parts.
           CHECK(share.weight / static_cast<double>(share.count) ==
                 doctest::Approx(static_cast<double>(ranks * micro_steps) /
                                 static_cast<double>(sequences)));
@@ -189,7 +189,7 @@ TEST_CASE("a global batch is divided among ranks and micro-steps, whole and in o
   }
 }
 
-TEST_CASE("the size of the global batch") {
+TEST_CASE("the size of the global batch follows from flags and settings") {
   const TemporaryFolder folder;
   Options options;
   const DataParallel parallel{.rank = 0, .world_size = 3, .micro_steps = 2};
@@ -205,19 +205,20 @@ TEST_CASE("the size of the global batch") {
   CHECK(global_batch(options, parallel).sequences() == 8);
   options.micro_batch = 2;
   CHECK(message_of([&] { global_batch(options, parallel); }) ==
-        options.batches + ": 8 rows a step are not 2 micro-steps x 3 ranks x micro-batch 2");
+        options.batches + ": 8 rows per step are not 2 micro-steps x 3 ranks x micro-batch 2");
 }
 
-TEST_CASE("token files that are wrong are refused by name") {
+TEST_CASE("malformed token files are refused by name") {
   const TemporaryFolder folder;
   const auto odd = folder.write("odd.bin", "abc");
   const auto ids = folder.write("ids.bin", little_endian({1, 2, 300, 4}));
   const auto open = [&](const std::string& path, std::int64_t vocab, std::int64_t seq_len) {
     return message_of([&] { TokenFiles({path}, TokenType::uint16, vocab, seq_len, 1, kAlone); });
   };
-  CHECK(open(odd, 10, 1) == odd + ": 3 bytes are no whole number of uint16 token ids");
+  CHECK(open(odd, 10, 1) ==
+        odd + ": 3 bytes are not a multiple of 2, the size of a uint16 token id");
   CHECK(open(ids, 300, 2) ==
         ids + ": token id 300 at position 2 is outside the vocabulary, expected 0 to 299");
-  CHECK(open(ids, 301, 4) == ids + " holds 4 tokens, one sequence needs seq_len + 1 = 5");
+  CHECK(open(ids, 301, 4) == ids + " contains 4 tokens, one sequence needs seq_len + 1 = 5");
   CHECK(open("/no/such", 9, 1) == "cannot read /no/such: No such file or directory");
 }

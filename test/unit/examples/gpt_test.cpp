@@ -25,7 +25,7 @@ Batch empty_batch(BatchShape shape) {
   return {std::vector<std::int32_t>(count), std::vector<std::int32_t>(count), shape};
 }
 
-/// 20 steps against PyTorch in double precision.
+/// Compares 20 steps with PyTorch in double precision.
 void check_parity(const acc::plugins::RuntimeSettings& settings, const acc::ModelOptions& options,
                   double loss_tolerance, double norm_tolerance) {
   const auto reference =
@@ -53,11 +53,11 @@ void check_parity(const acc::plugins::RuntimeSettings& settings, const acc::Mode
 
 }  // namespace
 
-TEST_CASE("losses and gradient norms are those of PyTorch in double precision") {
+TEST_CASE("losses and gradient norms equal PyTorch's in double precision") {
   check_parity({}, {}, 2e-5, 1e-4);
 }
 
-TEST_CASE("in bfloat16 they are near") {
+TEST_CASE("bfloat16 losses are close to PyTorch's") {
   acc::plugins::RuntimeSettings settings;
   settings.sharding.mixed_precision = acc::plugins::MixedPrecision::bf16;
   SUBCASE("weights widened") {
@@ -70,7 +70,7 @@ TEST_CASE("in bfloat16 they are near") {
   }
 }
 
-TEST_CASE("a model of its own head and spare positions learns to repeat a sequence") {
+TEST_CASE("a model with a separate head and unused positions learns to repeat a sequence") {
   ModelConfig config = kConfig;
   config.tie_word_embeddings = false;
   config.max_positions = 100;

@@ -9,7 +9,8 @@
 
 using namespace train_gpt;
 
-// Sizes that are no multiple of a vector, and each formula once more in double precision.
+// Sizes are not multiples of the vector length. The reference for each formula is in double
+// precision.
 namespace {
 
 constexpr std::int64_t kRows = 5;
@@ -39,7 +40,7 @@ std::vector<double> layernorm(const float* x, const std::vector<float>& gamma,
 
 }  // namespace
 
-TEST_CASE("gelu and its derivative, from very negative to very positive") {
+TEST_CASE("gelu and its derivative, from large negative to large positive values") {
   std::vector<float> u;
   for (int i = -400; i <= 400; ++i) {
     u.push_back(static_cast<float>(i) * 0.05f);
@@ -106,7 +107,7 @@ TEST_CASE("layernorm forward, recomputation and backward") {
   CHECK(dgamma[0] == doctest::Approx(dgamma_0).epsilon(1e-4));
 }
 
-TEST_CASE("cross entropy turns logits into their gradient") {
+TEST_CASE("cross entropy replaces logits by their gradient") {
   const auto logits = random_values(kRows * kChannels, 5, 20.0);
   const std::vector<std::int32_t> targets = {0, 36, 7, 7, 20};
   auto gradient = logits;

@@ -50,7 +50,7 @@ struct TemporaryFile {
 
 }  // namespace
 
-TEST_CASE("sizes that are not given follow from the data") {
+TEST_CASE("sizes that are not given are derived from the data") {
   const Options bytes = parse("--data a b --dim 64 --heads 2");
   CHECK(bytes.data == std::vector<std::string>{"a", "b"});
   CHECK(bytes.model.vocab == 256);
@@ -63,7 +63,7 @@ TEST_CASE("sizes that are not given follow from the data") {
   CHECK(batches.betas == std::vector{0.8, 0.9});
 }
 
-TEST_CASE("a model configuration of GPT-2") {
+TEST_CASE("a GPT-2 model configuration file is read") {
   const TemporaryFile config(
       R"({"n_layer": 3, "n_head": 2, "n_embd": 8, "n_positions": 100, "vocab_size": 300,
           "tie_word_embeddings": false, "layer_norm_epsilon": 1e-6, "n_inner": null,
@@ -76,7 +76,7 @@ TEST_CASE("a model configuration of GPT-2") {
   CHECK(options.model.layer_norm_epsilon == 1e-6f);
 }
 
-TEST_CASE("what cannot be run is refused with what to do") {
+TEST_CASE("options that cannot work are refused with advice") {
   const TemporaryFile incomplete(R"({"n_layer": 3, "n_head": 2, "n_embd": 8})");
   const TemporaryFile relu(
       R"({"n_layer": 3, "n_head": 2, "n_embd": 8, "n_positions": 9, "vocab_size": 9,
@@ -108,7 +108,7 @@ TEST_CASE("what cannot be run is refused with what to do") {
   }
 }
 
-TEST_CASE("what the optimizer is, and which flags said so") {
+TEST_CASE("the optimizer's settings and the flags that gave them") {
   const std::string data = "--batches " + kBatches + " --vocab 256 ";
   const Options plain = parse(data);
   CHECK(plain.schedule == Schedule::constant);

@@ -27,7 +27,7 @@ std::vector<float> widened(const std::vector<Bf16>& values) {
 
 }  // namespace
 
-TEST_CASE("bfloat16 rounds to nearest even and keeps what is not finite") {
+TEST_CASE("bfloat16 rounds to nearest even and keeps NaN and infinity") {
   const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<float> values = {1.0f,       1.0f + 0x1p-8f, 1.0f + 0x3p-8f,
                                      -0x1p-133f, infinity,       3.4e38f};
@@ -36,9 +36,9 @@ TEST_CASE("bfloat16 rounds to nearest even and keeps what is not finite") {
   CHECK(std::isnan(widened(rounded({std::numeric_limits<float>::quiet_NaN()}))[0]));
 }
 
-TEST_CASE("bfloat16 products are those of the rounded operands") {
+TEST_CASE("bfloat16 products equal the products of the rounded operands") {
   if (!has_bf16_products()) {
-    MESSAGE("this CPU has none");
+    MESSAGE("skipped: this CPU has no bfloat16 instructions");
     return;
   }
   constexpr std::int64_t kRows = 37;
@@ -50,7 +50,7 @@ TEST_CASE("bfloat16 products are those of the rounded operands") {
     for (const bool transposed : {false, true}) {
       CAPTURE(beta);
       CAPTURE(transposed);
-      // The same memory, read as it is or as its transpose.
+      // The same memory, read directly or as its transpose.
       const std::int64_t rows = transposed ? kInner : kRows;
       const std::int64_t inner = transposed ? kRows : kInner;
       const auto right = rounded(random_values(inner * kCols, 4));

@@ -163,7 +163,7 @@ TEST_CASE("configuration files with faults: every fault is named with its line")
       {"distributed_type: 'NO'\nnum_proceses: 2\n",
        {"c.yaml:2: unknown key \"num_proceses\"", "did you mean \"num_processes\""}},
       {"distributed_type: 'NO'\nmax_restarts: 2\n", {"c.yaml:2", "only the flag --max_restarts"}},
-      {"distributed_type: 'NO'\nzero_stage: 2\n", {"c.yaml:2", "belongs into deepspeed_config"}},
+      {"distributed_type: 'NO'\nzero_stage: 2\n", {"c.yaml:2", "belongs in deepspeed_config"}},
       {"distributed_type: FSDP\n", {"--num_processes is missing", "c.yaml"}},
       {fsdp + "fsdp_config:\n  fsdp_shard_strategy: NO_SHARD\n",
        {"c.yaml:4: unknown key \"fsdp_shard_strategy\" in fsdp_config",

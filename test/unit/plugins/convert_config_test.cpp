@@ -30,7 +30,7 @@ ConversionInput input_of(const std::string& yaml, const std::string& json = "") 
   return input;
 }
 
-/// A result as the next conversion would find it on disk.
+/// Returns a result as the next conversion would read it from disk.
 ConversionInput reread(const Conversion& conversion) {
   return input_of(to_yaml(conversion.document),
                   conversion.deepspeed_file ? to_json(*conversion.deepspeed_file) : "");
@@ -60,7 +60,7 @@ std::string refusal(const ConversionInput& input, ConfigForm form) {
   }
 }
 
-/// What the workers would make of a configuration.
+/// Returns the sharding that workers would use with a configuration.
 ShardingSettings sharding_of(const ConversionInput& input, int world_size) {
   Settings settings;
   const AccelerateConfig config = apply_accelerate_config(input.document, settings);
@@ -71,7 +71,7 @@ ShardingSettings sharding_of(const ConversionInput& input, int world_size) {
                            world_size);
 }
 
-/// The keys by which two settings differ; "something else" for what has none here.
+/// Returns the keys whose values differ; "something else" for a field that is not listed here.
 Words differing_keys(const ShardingSettings& a, ShardingSettings b) {
   Words keys;
   const auto compare = [&](const std::string& key, auto field) {
@@ -103,7 +103,9 @@ ConversionInput config_file(const std::string& name) {
   return input;
 }
 
-TEST_CASE("convert-config: every file of configs/, there and back, is the same or says why not") {
+TEST_CASE(
+    "convert-config: every file of configs/ survives a round trip, or a warning names the "
+    "difference") {
   const Words units = {"fsdp_backward_prefetch", "fsdp_cpu_ram_efficient_loading"};
   struct Case {
     std::string name;
@@ -145,11 +147,11 @@ TEST_CASE("convert-config: every file of configs/, there and back, is the same o
   }
 }
 
-TEST_CASE("convert-config: a strategy becomes the stage that means the same") {
+TEST_CASE("convert-config: a strategy becomes the equivalent stage") {
   struct Case {
     std::string fsdp;
     std::string stage;
-    int hpz;  ///< 0: no file of its own
+    int hpz;  ///< 0: no separate DeepSpeed file
     std::string remark;
   };
   for (const auto& [fsdp, stage, hpz, remark] : std::vector<Case>{
@@ -186,7 +188,7 @@ TEST_CASE("convert-config: a strategy becomes the stage that means the same") {
   }
 }
 
-TEST_CASE("convert-config: a strategy under both of its names is no matter of note") {
+TEST_CASE("convert-config: a strategy given under both of its names causes no warning") {
   const Conversion result = convert(kFsdp +
                                         "fsdp_config:\n  fsdp_reshard_after_forward: NO_SHARD\n"
                                         "  fsdp_sharding_strategy: NO_SHARD\n",
@@ -195,7 +197,7 @@ TEST_CASE("convert-config: a strategy under both of its names is no matter of no
   CHECK_FALSE(says(result, "fsdp_reshard_after_forward"));
 }
 
-TEST_CASE("convert-config: a stage becomes the strategy that means the same") {
+TEST_CASE("convert-config: a stage becomes the equivalent strategy") {
   struct Case {
     std::string stage;
     std::string fsdp, fsdp2;
@@ -216,13 +218,13 @@ TEST_CASE("convert-config: a stage becomes the strategy that means the same") {
   }
 }
 
-TEST_CASE("convert-config: hpZ becomes HYBRID_SHARD, and how they differ is said") {
+TEST_CASE("convert-config: hpZ becomes HYBRID_SHARD with a warning about the difference") {
   const std::string yaml =
       kDeepSpeed + "deepspeed_config:\n  deepspeed_config_file: d.json\n  zero3_init_flag: true\n";
   struct Case {
     std::string size;
     ConfigForm form;
-    std::string groups;  ///< the parallelism block
+    std::string groups;  ///< expected parallelism_config
   };
   const std::string twos =
       "parallelism_config_dp_replicate_size: 4\nparallelism_config_dp_shard_size: 2\n";
@@ -251,7 +253,7 @@ TEST_CASE("convert-config: hpZ becomes HYBRID_SHARD, and how they differ is said
   }
 }
 
-TEST_CASE("convert-config: offload, checkpoints, loading, FSDP to DeepSpeed") {
+TEST_CASE("convert-config: offload, checkpoints and loading, from FSDP to DeepSpeed") {
   const Conversion result = convert(kFsdp +
                                         "mixed_precision: bf16\nfsdp_config:\n"
                                         "  fsdp_offload_params: true\n"
@@ -279,12 +281,12 @@ TEST_CASE("convert-config: offload, checkpoints, loading, FSDP to DeepSpeed") {
   const std::string stage_2 =
       kFsdp + "fsdp_config:\n  fsdp_offload_params: true\n  fsdp_sharding_strategy: ";
   CHECK(says(convert(stage_2 + "SHARD_GRAD_OP\n", ConfigForm::deepspeed),
-             "becomes offload_optimizer_device cpu alone"));
+             "becomes offload_optimizer_device cpu only"));
   CHECK(says(convert(stage_2 + "NO_SHARD\n", ConfigForm::deepspeed),
              "fsdp_offload_params true has no counterpart with stage 0"));
 }
 
-TEST_CASE("convert-config: what a DeepSpeed file says besides is listed, key by key") {
+TEST_CASE("convert-config: keys of a DeepSpeed file without a counterpart are listed") {
   ConversionInput input{parse_json(R"({"train_batch_size": 32,
 "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
 "optimizer": {"type": "AdamW"}, "bf16": {"enabled": true},
@@ -315,7 +317,7 @@ TEST_CASE("convert-config: what a DeepSpeed file says besides is listed, key by 
   CHECK(sharding_of(reread(result), 1).gradient_clipping == 0.5);
 }
 
-TEST_CASE("convert-config: what has nothing to do with sharding stays") {
+TEST_CASE("convert-config: keys that do not concern sharding are kept") {
   const std::string others =
       "debug: true\nmachine_rank: 1\nmain_process_ip: 10.0.0.1\nmain_process_port: 29511\n"
       "rdzv_backend: static\nsame_network: true\nuse_cpu: false\ndowncast_bf16: 'no'\n"
@@ -354,7 +356,7 @@ TEST_CASE("convert-config: from DeepSpeed's YAML to its JSON and back to a YAML 
   }
 }
 )");
-  CHECK(says(json, "give it to the launcher: num_processes, num_machines"));
+  CHECK(says(json, "pass these to the launcher: num_processes, num_machines"));
   ConversionInput own{parse_json(to_json(json.document), "conf/d.json"), std::nullopt, 0, ""};
   CHECK(block(convert_config(own, ConfigForm::deepspeed), "deepspeed_config") ==
         "deepspeed_config_file: conf/d.json\nzero3_init_flag: true\n");
@@ -380,22 +382,22 @@ TEST_CASE("convert-config: between the versions of FSDP") {
   CHECK(one.document.find("parallelism_config") == nullptr);
 }
 
-TEST_CASE("convert-config: a file that is in the form already stays as it is") {
+TEST_CASE("convert-config: a file that has the target form already is not changed") {
   const std::string yaml = kFsdp + "fsdp_config:\n  fsdp_offload_params: true\n";
   const Conversion result = convert(yaml, ConfigForm::fsdp);
   CHECK(to_yaml(result.document, KeyOrder::as_given) == yaml);
   CHECK(says(result, "is in this form already"));
 }
 
-TEST_CASE("convert-config: what cannot be converted is refused") {
+TEST_CASE("convert-config: input that cannot be converted is refused") {
   CHECK(contains(
       refusal(input_of("distributed_type: MULTI_GPU\nnum_processes: 2\n"), ConfigForm::fsdp),
       "neither FSDP nor DEEPSPEED"));
   CHECK(contains(refusal(input_of("distributed_type: FSDP\nfsdp_config:\n"
                                   "  fsdp_sharding_strategy: HYBRID_SHARD\n"),
                          ConfigForm::deepspeed),
-                 "c.yaml:3: fsdp_sharding_strategy HYBRID_SHARD is about the GPUs of a machine; "
-                 "give --gpus_per_machine"));
+                 "c.yaml:3: fsdp_sharding_strategy HYBRID_SHARD depends on the number of GPUs per "
+                 "machine; give --gpus_per_machine"));
   CHECK(contains(refusal(input_of(kFsdp + "fsdp_config:\n  fsdp_offlod_params: true\n"),
                          ConfigForm::deepspeed),
                  "did you mean \"fsdp_offload_params\"?"));

@@ -27,12 +27,12 @@ Settings settings_with(const std::vector<Given>& given) {
   return settings;
 }
 
-/// The text of a file with these lines inside the outer braces, from line 2.
+/// Returns the text of a file with these lines inside the outer braces, starting at line 2.
 std::string file_of(const std::string& lines) {
   return "{\n" + lines + "\n}";
 }
 
-/// One that lacks nothing, with more lines from line 4.
+/// Returns a file with all required keys and more lines, starting at line 4.
 std::string file_with(const std::string& lines) {
   return file_of(
       "\"zero_optimization\": {\"stage\": 2},\n\"train_micro_batch_size_per_gpu\": \"auto\"" +
@@ -55,7 +55,7 @@ Words paths(const std::vector<DeepSpeedFile::Key>& keys) {
   return result;
 }
 
-TEST_CASE("DeepSpeed JSON: a file of every key is read whole") {
+TEST_CASE("DeepSpeed JSON: a file with every key is read completely") {
   const std::string text = file_of(R"("train_batch_size": 32,
 "train_micro_batch_size_per_gpu": 4,
 "optimizer": {"type": "adamw", "params": {"lr": "auto", "betas": [0.9, 0.95], "torch_adam": true}},
@@ -121,10 +121,11 @@ TEST_CASE("DeepSpeed JSON: a file of every key is read whole") {
   CHECK(contains(file.notices[1], "filled in by the program: optimizer.params.lr"));
 }
 
-TEST_CASE("DeepSpeed JSON: an optimizer is named as the runtime knows it, or by what it has not") {
+TEST_CASE(
+    "DeepSpeed JSON: an optimizer gets the runtime's name, or a name with the missing features") {
   struct Case {
     std::string block, type;
-    Words values = {};  ///< key and text in turn
+    Words values = {};  ///< keys and texts alternate
   };
   for (const auto& [block, type, values] : std::vector<Case>{
            {R"({"type": "AdamW", "params": {"lr": 1e-3, "eps": 1e-7}})",
@@ -166,7 +167,7 @@ TEST_CASE("DeepSpeed JSON: an optimizer is named as the runtime knows it, or by 
   CHECK(settings.text("scheduler_type") == "OneCycle with cycle_min_lr 0.1");
 }
 
-TEST_CASE("DeepSpeed JSON: what the runtime has not is told to it, unless it is off") {
+TEST_CASE("DeepSpeed JSON: features that the runtime lacks are passed to it, unless they are off") {
   for (const auto& [lines, expected] : std::vector<std::pair<std::string, std::string>>{
            {"\"steps_per_print\": 5, \"wandb\": {\"enabled\": true}", ""},
            {"\"amp\": {\"enabled\": false}, \"sequence_parallel_size\": 1", ""},
@@ -181,7 +182,7 @@ TEST_CASE("DeepSpeed JSON: what the runtime has not is told to it, unless it is 
   }
 }
 
-TEST_CASE("DeepSpeed JSON: one key is wrong") {
+TEST_CASE("DeepSpeed JSON: files with one wrong key are refused") {
   struct Case {
     std::string text;
     Words parts;
@@ -235,7 +236,7 @@ TEST_CASE("DeepSpeed JSON: one key is wrong") {
   }
 }
 
-TEST_CASE("DeepSpeed JSON: keys of zero_optimization that are wrong") {
+TEST_CASE("DeepSpeed JSON: wrong keys of zero_optimization are refused") {
   for (const auto& [inner, part] :
        {std::pair<std::string, std::string>{"\"stage\": 4", "zero_optimization.stage must be"},
         {"\"mics_shard_size\": 2", "mics_shard_size was removed from DeepSpeed"},
@@ -254,7 +255,7 @@ TEST_CASE("DeepSpeed JSON: keys of zero_optimization that are wrong") {
   }
 }
 
-TEST_CASE("DeepSpeed JSON: all that is wrong is told at once, and the settings stay") {
+TEST_CASE("DeepSpeed JSON: all faults are reported at once, and the settings stay unchanged") {
   Settings settings;
   const std::string text = file_of(
       "\"zero_optimization\": {\"stage\": 3, \"stage3\": 1},\n\"gradient_clipping\": \"much\",\n"
@@ -272,11 +273,11 @@ TEST_CASE("DeepSpeed JSON: all that is wrong is told at once, and the settings s
   CHECK_FALSE(settings.given("zero_stage"));
 }
 
-TEST_CASE("DeepSpeed JSON: any one of the three batch sizes follows from the others") {
+TEST_CASE("DeepSpeed JSON: each of the three batch sizes follows from the other two") {
   struct Case {
     std::string lines;
-    std::string steps;    ///< empty: the file is refused
-    std::string refusal;  ///< what is said then
+    std::string steps;    ///< expected accumulation steps; empty: the file is refused
+    std::string refusal;  ///< expected message of a refused file
   };
   for (const auto& [lines, steps, part] : std::vector<Case>{
            {"\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 2", "2", ""},
@@ -309,7 +310,7 @@ TEST_CASE("DeepSpeed JSON: any one of the three batch sizes follows from the oth
             "\"gradient_accumulation_steps\": 3",
             "",
             "must be 2 (train_micro_batch_size_per_gpu) x 3 accumulation steps x 4 processes = 24"},
-           // 2 to the power 62, which times 4 is 0 in 64 bits.
+           // 2 to the power 62: times 4 it would overflow to 0 in 64 bits.
            {"\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 4611686018427387904", "",
             "a multiple of 4611686018427387904 (train_micro_batch_size_per_gpu) x 4 processes"},
        }) {
@@ -325,7 +326,7 @@ TEST_CASE("DeepSpeed JSON: any one of the three batch sizes follows from the oth
   }
 }
 
-TEST_CASE("DeepSpeed JSON: what is auto comes from flags, else from Accelerate's defaults") {
+TEST_CASE("DeepSpeed JSON: auto values come from flags, else from Accelerate's defaults") {
   const std::string text = file_of(
       "\"train_micro_batch_size_per_gpu\": \"auto\", \"gradient_clipping\": \"auto\", "
       "\"gradient_accumulation_steps\": \"auto\",\n\"bf16\": {\"enabled\": \"auto\"}, "
@@ -354,11 +355,11 @@ TEST_CASE("DeepSpeed JSON: what is auto comes from flags, else from Accelerate's
   CHECK(plain.source("gradient_clipping") == Source{Source::Kind::deepspeed_file, "d.json:2"});
 }
 
-TEST_CASE("DeepSpeed JSON: a flag that says otherwise is refused with both values and places") {
+TEST_CASE("DeepSpeed JSON: a contradicting flag is refused with both values and places") {
   struct Case {
     Given flag;
     std::string line;
-    std::string expected;  ///< empty: they agree
+    std::string expected;  ///< expected message; empty: file and flag agree
   };
   for (const auto& [flag, line, expected] : std::vector<Case>{
            {{"gradient_clipping", "2.0", "--gradient_clipping"}, "\"gradient_clipping\": 2", ""},
@@ -392,7 +393,8 @@ TEST_CASE("DeepSpeed JSON: a flag that says otherwise is refused with both value
   }
 }
 
-TEST_CASE("DeepSpeed JSON: what Accelerate's plugin does not want beside the file is refused") {
+TEST_CASE(
+    "DeepSpeed JSON: YAML settings that Accelerate's plugin refuses next to the file are refused") {
   const Given named{"deepspeed_config_file", "d.json", "c.yaml:3", Source::Kind::file};
   for (const auto& [key, text, path] :
        {std::tuple{"gradient_accumulation_steps", "2", "as gradient_accumulation_steps"},
@@ -409,14 +411,15 @@ TEST_CASE("DeepSpeed JSON: what Accelerate's plugin does not want beside the fil
     const std::string message =
         refusal(file_with(""), settings_with({named, {key, text, "c.yaml:7", Source::Kind::file}}));
     CHECK(contains(message, "c.yaml:7: " + std::string(key) + " " + text +
-                                " must not stand beside deepspeed_config_file (c.yaml:3)"));
+                                " must not be given together with deepspeed_config_file "
+                                "(c.yaml:3)"));
     CHECK(contains(message, path));
   }
   const Given wanted{"zero3_init_flag", "true", "c.yaml:7", Source::Kind::file};
   CHECK(refusal(file_with(""), settings_with({named, wanted})).empty());
 }
 
-TEST_CASE("DeepSpeed JSON: earlier names count, and that is said") {
+TEST_CASE("DeepSpeed JSON: old names are accepted with a notice") {
   Settings settings;
   const DeepSpeedFile file = apply_deepspeed_json(
       parse_json(file_of("\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 3,\n"
@@ -433,7 +436,7 @@ TEST_CASE("DeepSpeed JSON: earlier names count, and that is said") {
   REQUIRE(file.notices.size() == 5);
   CHECK(file.notices[0] ==
         "d.json:3: zero_optimization.cpu_offload is read as "
-        "zero_optimization.offload_optimizer.device, its name today");
+        "zero_optimization.offload_optimizer.device, its current name");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace acc::plugins {
 namespace {
 
-TEST_CASE("YAML 1.1: bare words are booleans, quoted ones are text") {
+TEST_CASE("YAML 1.1: plain words are booleans, quoted words are text") {
   struct Case {
     std::string written;
     Node::Kind kind;
@@ -48,7 +48,7 @@ TEST_CASE("YAML 1.1: bare words are booleans, quoted ones are text") {
   }
 }
 
-TEST_CASE("both formats keep order, lines and nesting") {
+TEST_CASE("YAML and JSON keep order, lines and nesting") {
   const Document yaml = parse_yaml("a: 1\n\nb:\n  c: x\n  d: [1, 2]\n", "f.yaml");
   const Document json =
       parse_json("{\"a\": 1,\n\n\"b\": {\n\"c\": \"x\",\n\"d\": [1, 2]}}", "f.json");
@@ -68,7 +68,7 @@ TEST_CASE("both formats keep order, lines and nesting") {
   }
 }
 
-TEST_CASE("YAML's << takes over what is not said otherwise") {
+TEST_CASE("YAML: << adds the keys that the map does not have itself") {
   const Document document = parse_yaml(
       "one: &one {a: 1, b: 1}\ntwo: &two {b: 2, c: 2}\nboth:\n  c: 3\n  <<: [*one, *two]\n", "f");
   const Node& both = *document.root.find("both");
@@ -93,7 +93,7 @@ TEST_CASE("an empty YAML file is an empty map") {
   CHECK(parse_yaml("# only words\n", "f.yaml").root.entries.empty());
 }
 
-TEST_CASE("broken files are named with the line") {
+TEST_CASE("errors in broken files name the line") {
   const auto message = [](auto parse, const std::string& text) -> std::string {
     try {
       static_cast<void>(parse(text, "f"));
@@ -106,9 +106,9 @@ TEST_CASE("broken files are named with the line") {
   CHECK(message(parse_yaml, "a: 1\nb: [\n").starts_with("f:"));
   CHECK(message(parse_yaml, "a: 1\na: 2\n") == "f:2: key \"a\" is given twice, first at f:1");
   CHECK(message(parse_yaml, "a:\n\tb: 1\n") ==
-        "f:2: not valid YAML: a tab in the indentation; use blanks");
+        "f:2: not valid YAML: a tab in the indentation; use spaces");
   CHECK(message(parse_yaml, "a: 1\n---\na: 2\n") ==
-        "f:3: a second document begins here; a configuration is one");
+        "f:3: a second YAML document begins here; a configuration file must have only one");
   CHECK(message(parse_yaml, "a: 1\n<<: 2\n") == "f:2: << must name a block, or a list of blocks");
   CHECK(message(parse_yaml, "a: &a\n  b: *a\n") ==
         "f:2: more than 64 levels of values, or an alias inside its own anchor");
@@ -119,7 +119,7 @@ TEST_CASE("broken files are named with the line") {
             ", " + last + ", " + last + "]\n";
   }
   CHECK(message(parse_yaml, bomb)
-            .ends_with("more than 100000 values, the limit of a file with its aliases"));
+            .ends_with("more than 100000 values, the limit for a file with its aliases expanded"));
   CHECK(message(parse_json, "{\"a\": 1,\n\"a\": 2}") ==
         "f:2: key \"a\" is given twice, first at f:1");
   CHECK(message(parse_json, "{\"a\": 1,\n}").starts_with("f:2: not valid JSON"));
@@ -153,14 +153,14 @@ std::string refusal_of(const std::filesystem::path& path) {
   return "";
 }
 
-TEST_CASE("a file without end is refused, and so is a FIFO without a writer") {
+TEST_CASE("an endless file is refused, and so is a FIFO without a writer") {
   const test::TemporaryFolder folder;
   CHECK(refusal_of("/dev/zero") == "cannot read /dev/zero: it is larger than 16 MiB, the limit");
   CHECK(load_document("/dev/null").root.entries.empty());
   const std::filesystem::path fifo = folder.path() / "c.yaml";
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-  CHECK(refusal_of(fifo) ==
-        "cannot read " + fifo.string() + ": it is a FIFO, and nobody has opened it for writing");
+  CHECK(refusal_of(fifo) == "cannot read " + fifo.string() +
+                                ": it is a FIFO, and no process has opened it for writing");
   std::thread writer([&] { std::ofstream(fifo) << "a: " << std::string(100'000, 'x') << "\n"; });
   CHECK(load_document(fifo).root.find("a")->text.size() == 100'000);
   writer.join();

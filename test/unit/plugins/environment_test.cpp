@@ -24,12 +24,12 @@ Environment with_identity(Environment environment) {
   return environment;
 }
 
-/// Values to try for a row: each choice, both booleans, the ends of a range.
+/// Returns values to try for a row: each choice, both booleans, both ends of a range.
 std::vector<std::string> samples(const SettingRow& row) {
   static const std::set<std::string_view> kPrograms = {
       "parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_sp_size"};
   if (kPrograms.contains(row.key)) {
-    return {"1"};  // more is for Python programs; the runtime refuses it
+    return {"1"};  // larger values are for Python programs; the runtime refuses them
   }
   if (row.key == "optimizer_betas") {
     return {"0.9,0.95"};
@@ -55,7 +55,7 @@ std::vector<std::string> samples(const SettingRow& row) {
   return choices;
 }
 
-/// Settings under which `row` has an effect and excludes nothing.
+/// Returns settings under which `row` has an effect and contradicts no other setting.
 Settings ground_for(const SettingRow& row, std::string_view origin) {
   Settings settings;
   const Source source = {Source::Kind::flag, "--ground"};
@@ -72,7 +72,7 @@ Settings ground_for(const SettingRow& row, std::string_view origin) {
   return settings;
 }
 
-TEST_CASE("what is exported is read back alike: every row, mode and source") {
+TEST_CASE("exported settings are read back unchanged: every row, mode and source") {
   int tried = 0;
   for (const std::string origin : {"none", "fsdp", "deepspeed"}) {
     for (const SettingRow& row : settings_table()) {
@@ -104,7 +104,7 @@ TEST_CASE("what is exported is read back alike: every row, mode and source") {
   CHECK(tried > 100);
 }
 
-TEST_CASE("each field of the sharding settings can be reached from its setting") {
+TEST_CASE("each field of the sharding settings can be set by its setting") {
   struct Case {
     std::string origin, key, value;
     std::function<bool(const ShardingSettings&)> holds;
@@ -228,7 +228,7 @@ TEST_CASE("each field of the sharding settings can be reached from its setting")
   }
 }
 
-TEST_CASE("FSDP 2 shards as reshard_after_forward says, FSDP 1 as its strategy") {
+TEST_CASE("FSDP 2 shards by reshard_after_forward, FSDP 1 by its strategy") {
   struct Case {
     Environment environment;
     Strategy strategy;
@@ -258,7 +258,7 @@ TEST_CASE("FSDP 2 shards as reshard_after_forward says, FSDP 1 as its strategy")
   }
 }
 
-TEST_CASE("what a mode means by itself") {
+TEST_CASE("defaults of each mode") {
   const Settings plain;
   const auto fsdp = sharding_settings(plain, "fsdp", kWorld);
   const auto zero2 = sharding_settings(plain, "deepspeed", kWorld);
@@ -271,17 +271,17 @@ TEST_CASE("what a mode means by itself") {
   CHECK_FALSE(zero2.zero3_init);
   CHECK(fsdp.limit_all_gathers);
   CHECK_FALSE(zero2.limit_all_gathers);
-  CHECK_FALSE(zero2.round_initial_weights);  // nothing is in 16 bits
-  // The words of stage 3 count there alone.
+  CHECK_FALSE(zero2.round_initial_weights);  // no 16-bit weights
+  // The stage3_* settings have an effect with stage 3 only.
   CHECK(zero2.param_persistence_threshold == 0);
   CHECK(zero2.max_live_parameters == ShardingSettings::kUnbounded);
 }
 
-TEST_CASE("without any variable it is one rank and no sharding") {
+TEST_CASE("an empty environment means one rank and no sharding") {
   CHECK(settings_from_environment({}) == RuntimeSettings{});
 }
 
-TEST_CASE("identity is torchrun's") {
+TEST_CASE("the identity comes from torchrun's variables") {
   const WorkerIdentity identity = settings_from_environment(with_identity({})).identity;
   CHECK(identity.rank == 5);
   CHECK(identity.local_rank == 1);
@@ -293,8 +293,8 @@ TEST_CASE("identity is torchrun's") {
   CHECK(identity.master_port == 29500);
 }
 
-TEST_CASE("machines may have differently many ranks, if it is said how many") {
-  const auto sizes = [](const Environment& more) {  // a machine with 4 of the 8 ranks, of 2
+TEST_CASE("machines may have different numbers of ranks if a variable gives them") {
+  const auto sizes = [](const Environment& more) {  // one of 2 machines, with 4 of the 8 ranks
     return settings_from_environment(with_identity(more)).identity.local_world_sizes;
   };
   CHECK(sizes({}).empty());
@@ -309,7 +309,7 @@ TEST_CASE("machines may have differently many ranks, if it is said how many") {
   }
 }
 
-TEST_CASE("the secret of the job has one form, and a wrong one is not repeated in the error") {
+TEST_CASE("a malformed job secret is refused without printing it") {
   const auto secret = [](const std::string& text) {
     return settings_from_environment(with_identity({{"ACC_JOB_SECRET", text}})).identity.job_secret;
   };
@@ -328,7 +328,7 @@ TEST_CASE("the secret of the job has one form, and a wrong one is not repeated i
   }
 }
 
-TEST_CASE("the runtime's own variables") {
+TEST_CASE("variables that only the runtime reads") {
   const RuntimeSettings settings =
       settings_from_environment(with_identity({{"ACC_COLLECTIVE_TIMEOUT", "90"},
                                                {"ACC_SHM_GATHER", "copy"},
@@ -360,7 +360,7 @@ TEST_CASE("--debug checks accesses in every mode, unless ACC_CHECK says otherwis
   }
 }
 
-TEST_CASE("determinism travels in every mode") {
+TEST_CASE("deterministic is passed on in every mode") {
   for (const std::string origin : {"none", "fsdp", "deepspeed"}) {
     Settings settings;
     CHECK_FALSE(settings_from_environment(settings_to_environment(settings, origin, Device::cpu))
@@ -371,7 +371,7 @@ TEST_CASE("determinism travels in every mode") {
   }
 }
 
-TEST_CASE("a worker names the file and line, or the flag, that a value comes from") {
+TEST_CASE("a worker's message names the file and line, or the flag, of a value") {
   Settings settings;
   settings.set("fsdp_transformer_layer_cls_to_wrap", "Block",
                {Source::Kind::file, "my job.yaml:7"});
@@ -389,7 +389,7 @@ TEST_CASE("a worker names the file and line, or the flag, that a value comes fro
                        doctest::Contains("--fsdp_sharding_strategy must be"), Error);
 }
 
-TEST_CASE("all faults of an environment are named at once, with variable and value") {
+TEST_CASE("all faults of an environment are reported at once, with variable and value") {
   try {
     static_cast<void>(settings_from_environment({{"RANK", "4"},
                                                  {"WORLD_SIZE", "4"},

@@ -30,7 +30,7 @@ std::vector<std::string> candidates(const std::map<std::string, std::string>& va
         return found == variables.end() ? nullptr : found->second.c_str();
       },
       own);
-  // The machine's own toolkit may have one.
+  // A CUDA toolkit of the machine may contain one too.
   std::erase_if(found_paths,
                 [](const std::string& path) { return path.starts_with("/usr/local/cuda"); });
   return found_paths;
@@ -38,7 +38,7 @@ std::vector<std::string> candidates(const std::map<std::string, std::string>& va
 
 }  // namespace
 
-TEST_CASE("a library is looked for where it is installed, the nearest first") {
+TEST_CASE("a library is searched where it may be installed, nearest place first") {
   const TemporaryFolder folder;
   const fs::path& root = folder.path();
   const fs::path own = root / "checkout/build/release/lib/libacc_cuda.so";

@@ -32,7 +32,7 @@ std::string refusal(const Environment& environment, const ProgramSettings& progr
   }
 }
 
-/// One where each field is set, to something else than its default.
+/// Returns a plugin in which each field is set to a value other than its default.
 FullyShardedDataParallelPlugin full_fsdp() {
   FullyShardedDataParallelPlugin plugin;
   plugin.mixed_precision = MixedPrecision::bf16;
@@ -106,7 +106,7 @@ Settings settings_of(const ProgramSettings& program) {
   return settings;
 }
 
-TEST_CASE("each field is a setting and comes back from it alike") {
+TEST_CASE("each plugin field round-trips through its setting") {
   const FullyShardedDataParallelPlugin fsdp = full_fsdp();
   auto expected = fsdp;
   expected.sharding_strategy = Strategy::full_shard;  // the setting's default
@@ -121,7 +121,7 @@ TEST_CASE("each field is a setting and comes back from it alike") {
   CHECK(read == deepspeed);
 }
 
-TEST_CASE("by name and as text the same") {
+TEST_CASE("setting a field by name and text equals assigning it") {
   FullyShardedDataParallelPlugin fsdp;
   for (const ProgramValue& value : full_fsdp().program_settings().values) {
     fsdp.set(value.field, value.text);
@@ -155,14 +155,14 @@ TEST_CASE("a wrong field or value is refused by name") {
   CHECK_THROWS_WITH_AS(deepspeed.set("zero_stage", "4"),
                        "DeepSpeedPlugin.zero_stage must be an integer 0..3, got \"4\"", Error);
   deepspeed.zero_stage = 7;
-  fsdp.sharding_strategy = Strategy::shard_optimizer;  // which FSDP has no word for
+  fsdp.sharding_strategy = Strategy::shard_optimizer;  // FSDP has no such strategy
   CHECK(refusal(environment_of(4, {}), deepspeed.program_settings()) ==
         "DeepSpeedPlugin.zero_stage must be an integer 0..3, got \"7\"");
   CHECK(contains(refusal(environment_of(4, {}), fsdp.program_settings()),
                  "FullyShardedDataParallelPlugin.sharding_strategy must be FULL_SHARD"));
 }
 
-TEST_CASE("what the program sets wins, the rest stays the launcher's, and it is told which") {
+TEST_CASE("the program's values replace the launcher's, and each replacement is reported") {
   const Environment launched = environment_of(4, {{"ACC_MODE", "fsdp"},
                                                   {"FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP"},
                                                   {"FSDP_FORWARD_PREFETCH", "true"},
@@ -185,13 +185,13 @@ TEST_CASE("what the program sets wins, the rest stays the launcher's, and it is 
   CHECK(settings.sharding.reduce_precision == MixedPrecision::no);
   CHECK(settings.program_plugin == "FullyShardedDataParallelPlugin");
   CHECK(settings.program_values ==
-        Words{"mixed_precision bf16 over the launcher's no", "reduce_dtype fp32",
-              "gradient_accumulation_steps 2 over the launcher's 8",
-              "sharding_strategy FULL_SHARD over the launcher's SHARD_GRAD_OP",
+        Words{"mixed_precision bf16 instead of the launcher's no", "reduce_dtype fp32",
+              "gradient_accumulation_steps 2 instead of the launcher's 8",
+              "sharding_strategy FULL_SHARD instead of the launcher's SHARD_GRAD_OP",
               "forward_prefetch true"});
 }
 
-TEST_CASE("where the environment names no mode, the plugin's holds") {
+TEST_CASE("the plugin's mode is used if the environment has none") {
   DeepSpeedPlugin zero3;
   zero3.zero_stage = 3;
   for (const Environment& environment :

@@ -1,5 +1,5 @@
-// docs/settings-effects.md stays true: it has every setting that reaches workers, and every test
-// that it names is there.
+// Checks docs/settings-effects.md: it lists every setting that is passed to workers, and every test
+// that it names exists.
 #include "acc/plugins/settings_table.hpp"
 #include "support/text.hpp"
 
@@ -15,7 +15,7 @@ std::string file_text(const std::string& name) {
   return acc::test::file_text(std::string(ACC_SOURCE_DIR) + "/" + name);
 }
 
-/// The source with the names of its test cases in one piece each.
+/// Returns the source with the name of each test case joined to one string literal.
 std::string joined(const std::string& source) {
   static const std::regex broken_line("\\(\\s+\"");
   static const std::regex broken_text("\"\\s*\n\\s*\"");
@@ -38,7 +38,7 @@ TEST_CASE("docs/settings-effects.md has every setting that reaches workers") {
   }
 }
 
-TEST_CASE("docs/settings-effects.md names tests that are there, one or more a row") {
+TEST_CASE("docs/settings-effects.md names at least one existing test per row") {
   const std::regex named("`((?:unit|integration)/[a-z0-9_/]+\\.cpp)`: ([^|]+?)(?=<br>| \\|)");
   std::istringstream lines(page());
   int rows = 0;

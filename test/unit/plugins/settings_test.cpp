@@ -49,7 +49,7 @@ TEST_CASE("every default is a value that its row allows") {
   }
 }
 
-TEST_CASE("booleans are Python's words") {
+TEST_CASE("booleans are the words of Python's strtobool") {
   for (const std::string word : {"y", "yes", "t", "true", "on", "1", "True", "YES"}) {
     CHECK(parse_boolean(word) == true);
   }
@@ -61,7 +61,7 @@ TEST_CASE("booleans are Python's words") {
   }
 }
 
-TEST_CASE("numbers: counts may be floats without fraction, integers may not") {
+TEST_CASE("counts may be floats without a fraction, integers may not") {
   CHECK(parse_count("5e8") == 500'000'000);
   CHECK(parse_count("1e5") == 100'000);
   CHECK(parse_count("12") == 12);
@@ -110,7 +110,7 @@ TEST_CASE("sizes and times have ranges in their own units") {
                     "--flag must be a time (such as 500ms or 2h) of at least 1ms, got \"0\"");
 }
 
-TEST_CASE("text is kept as given and read by type") {
+TEST_CASE("text is stored as given and parsed by type") {
   Settings settings;
   settings.set("fsdp_sharding_strategy", "2", kFlag);
   CHECK(settings.text("fsdp_sharding_strategy") == "2");
@@ -126,7 +126,7 @@ TEST_CASE("text is kept as given and read by type") {
   CHECK(settings.choice("fsdp_sharding_strategy") == "FULL_SHARD");
 }
 
-TEST_CASE("a wrong value names place, key, expectation and value") {
+TEST_CASE("the error for a wrong value names place, key, expected and found value") {
   CHECK(refusal("zero_stage", "4") == "c.yaml:3: zero_stage must be an integer 0..3, got \"4\"");
   CHECK(refusal("mixed_precision", "bf61") ==
         "c.yaml:3: mixed_precision must be no, fp16, bf16 or fp8, got \"bf61\"; did you mean "

@@ -6,14 +6,14 @@ using acc::number_list;
 using acc::printable;
 using acc::printable_lines;
 
-TEST_CASE("lists of numbers are written as the kernel does") {
+TEST_CASE("lists of numbers are formatted as the kernel's CPU lists") {
   CHECK(number_list({}).empty());
   CHECK(number_list({0}) == "0");
   CHECK(number_list({0, 1, 2, 3, 8, 10, 11}) == "0-3,8,10-11");
   CHECK(number_list({5, 7}) == "5,7");
 }
 
-TEST_CASE("text from outside as a terminal may show it") {
+TEST_CASE("untrusted text is escaped for terminals") {
   const std::pair<std::string, std::string> cases[] = {
       {"", ""},
       {"plain\ttext", "plain\ttext"},
@@ -23,15 +23,15 @@ TEST_CASE("text from outside as a terminal may show it") {
       {std::string("\r\b\0\x7f", 4), "\\x0d\\x08\\x00\\x7f"},
       {"\xc2\x9b"
        "31m",
-       "\\xc2\\x9b31m"},  // CSI as one character
+       "\\xc2\\x9b31m"},  // CSI as one character (U+009B)
       {"\xff\xfe", "\\xff\\xfe"},
       {"cut \xe2\x82", "cut \\xe2\\x82"},
       {"\xe2\x1b[0m", "\\xe2\\x1b[0m"},
-      {"\xc0\xaf \xed\xa0\x80", "\\xc0\\xaf \\xed\\xa0\\x80"},  // too long, a surrogate
-      {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},            // beyond U+10FFFF
+      {"\xc0\xaf \xed\xa0\x80", "\\xc0\\xaf \\xed\\xa0\\x80"},  // overlong encoding, surrogate
+      {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},            // above U+10FFFF
       {"a\xe2\x80\xae"
        "b",
-       "a\\xe2\\x80\\xaeb"},                   // from right to left
+       "a\\xe2\\x80\\xaeb"},                   // right-to-left override
       {"\xe2\x80\xa8", "\\xe2\\x80\\xa8"},  // a line separator
   };
   for (const auto& [text, shown] : cases) {

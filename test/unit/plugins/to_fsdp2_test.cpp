@@ -10,7 +10,7 @@ namespace {
 
 using test::contains;
 
-TEST_CASE("to-fsdp2: keys are renamed, dropped or carried over as Accelerate does") {
+TEST_CASE("to-fsdp2: keys are renamed, dropped or copied as Accelerate does") {
   const Conversion result =
       to_fsdp2(parse_yaml("distributed_type: FSDP\nfsdp_config:\n"
                           "  fsdp_sharding_strategy: HYBRID_SHARD_ZERO2\n"

@@ -43,7 +43,7 @@ std::string text_of(const std::filesystem::path& path) {
   return text.str();
 }
 
-TEST_CASE("writer: YAML is written as the questionnaire does, keys sorted") {
+TEST_CASE("writer: YAML keys are sorted, as `accelerate config` writes them") {
   CHECK(to_yaml(sample()) ==
         "a: false\n"
         "b: 'no'\n"
@@ -58,7 +58,7 @@ TEST_CASE("writer: YAML is written as the questionnaire does, keys sorted") {
         "number: 12\n");
 }
 
-TEST_CASE("writer: JSON keeps order and numbers as they stand") {
+TEST_CASE("writer: JSON keeps order and spelling of numbers") {
   Node root = Node::map(
       {{"zero_optimization", Node::map({{"reduce_bucket_size", Node::number(std::string("5e8"))}})},
        {"auto", Node::string("say \"a\\b\"\n")},
@@ -79,12 +79,12 @@ TEST_CASE("writer: JSON keeps order and numbers as they stand") {
   CHECK(same(parse_json(to_json(root), "f.json").root, root));
 }
 
-TEST_CASE("writer: what is written reads back the same, in either format") {
+TEST_CASE("writer: written files read back unchanged, in both formats") {
   CHECK(same(parse_yaml(to_yaml(sample(), KeyOrder::as_given), "f.yaml").root, sample()));
   CHECK(same(parse_json(to_json(sample()), "f.json").root, sample()));
 }
 
-TEST_CASE("writer: a text stays a text in YAML, whatever it looks like") {
+TEST_CASE("writer: a text stays a text in YAML even if it looks like another type") {
   for (const std::string text : {"no",          "NO",    "Yes",
                                  "on",          "true",  "null",
                                  "~",           "",      "12",
@@ -110,7 +110,8 @@ TEST_CASE("writer: a text stays a text in YAML, whatever it looks like") {
   }
 }
 
-TEST_CASE("writer: a number in YAML is one to PyYAML, which wants a point and a signed exponent") {
+TEST_CASE(
+    "writer: PyYAML reads YAML numbers back as numbers, with decimal point and signed exponent") {
   for (const auto& [written, expected] : {std::pair{"5e8", "5.0e+08"},
                                           {"1e-05", "1.0e-05"},
                                           {"2.5e8", "2.5e+08"},
@@ -122,7 +123,7 @@ TEST_CASE("writer: a number in YAML is one to PyYAML, which wants a point and a 
   }
 }
 
-TEST_CASE("nodes: set replaces a value where it stands, or adds it; remove takes it out") {
+TEST_CASE("nodes: set replaces a value in place or appends it; remove deletes it") {
   Node root = Node::map({{"a", Node::number(1)}, {"b", Node::number(2)}});
   root.set("a", Node::number(3));
   root.set("c", Node::map()).set("d", Node::boolean(true));
@@ -130,7 +131,7 @@ TEST_CASE("nodes: set replaces a value where it stands, or adds it; remove takes
   CHECK(to_yaml(root) == "a: 3\nc:\n  d: true\n");
 }
 
-TEST_CASE("write_file: complete, and over an existing file only where that is asked for") {
+TEST_CASE("write_file: writes complete files, and replaces an existing one only with overwrite") {
   const test::TemporaryFolder folder;
   const auto path = folder.path() / "config.yaml";
   write_file(path, "a: 1\n", Overwrite::no);

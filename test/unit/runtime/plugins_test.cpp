@@ -87,7 +87,8 @@ TEST_CASE("a program's plugin overrides the launcher's settings") {
   CHECK(says(programs, "full_shard (from fsdp)"));
   CHECK(says(programs,
              "; the program's FullyShardedDataParallelPlugin sets gradient_accumulation_steps 3 "
-             "over the launcher's 2, sharding_strategy FULL_SHARD over the launcher's NO_SHARD"));
+             "instead of the launcher's 2, sharding_strategy FULL_SHARD instead of the launcher's "
+             "NO_SHARD"));
 }
 
 TEST_CASE("a program's plugin takes effect without launcher settings") {

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <type_traits>
 
-// Causal attention for every dtype and head size, one warp a row and no tensor cores: for parity
-// checks in fp32 and for heads that attention_tensor_*.cu were not made for.
+// Causal attention for every dtype and head size, with one warp per row and without tensor cores.
+// Used in fp32 and for head sizes that attention_tensor_*.cu do not support.
 
 namespace train_gpt::cuda {
 namespace {
@@ -22,7 +22,7 @@ __device__ int lane_index() {
   return static_cast<int>(threadIdx.x) % 32;
 }
 
-/// A row of results, its channels spread over the lanes of a warp.
+/// A row of results; its channels are distributed over the lanes of a warp.
 struct LaneRow {
   float values[kPerLane];
 
@@ -52,7 +52,7 @@ struct LaneRow {
   }
 };
 
-/// What a warp keeps in shared memory: its own two rows, and two numbers for each of 32 others.
+/// Shared memory of a warp: two rows of its own, and two numbers for each of 32 other rows.
 struct WarpMemory {
   float first_row[kMostD];
   float second_row[kMostD];
@@ -60,7 +60,7 @@ struct WarpMemory {
   float second_weights[32];
 };
 
-/// All lanes, one row: into shared memory.
+/// Copies one row to shared memory as fp32. All lanes take part.
 template <class T>
 __device__ void keep(float* kept, const T* row, int head_dim) {
   for (int d = lane_index(); d < head_dim; d += 32) {
@@ -69,7 +69,7 @@ __device__ void keep(float* kept, const T* row, int head_dim) {
   __syncwarp();
 }
 
-/// One lane, one row.
+/// Returns the dot product of two rows, computed by a single lane.
 template <class T>
 __device__ float dot(const float* kept, const T* row, int head_dim) {
   float sum = 0.0f;
@@ -85,7 +85,7 @@ struct Sizes {
   int head_dim;
   float scale;
 
-  /// Row t of part `part` of this block's head in (B, T, parts, H, D).
+  /// Returns row t of part `part` of this block's head in a tensor (B, T, parts, H, D).
   template <class T>
   __device__ T* row(T* tensor, int parts, int part, int t) const {
     const int head = static_cast<int>(blockIdx.x) % heads;
@@ -95,14 +95,14 @@ struct Sizes {
   __device__ std::int64_t statistics(int t) const {
     return static_cast<std::int64_t>(blockIdx.x) * time + t;
   }
-  /// The warp's row; warps beyond the last one have nothing to do.
+  /// Returns the row of this warp; it may be beyond the last row.
   __device__ int own_row() const {
     return static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32;
   }
 };
 
-// In each kernel a warp goes over the other rows in groups of 32: a lane has one of them for the
-// dot products, then all lanes add the rows of the group, weighted, a channel each.
+// In each kernel a warp processes the other rows in groups of 32. First each lane computes the dot
+// products of one row of the group; then all lanes add the weighted rows, each lane some channels.
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads)
   keep(memory.first_row, sizes.row(qkv, 3, 0, query), sizes.head_dim);
   LaneRow result{};
   float maximum = -INFINITY;
-  float sum = 0.0f;  // of this lane's keys
+  float sum = 0.0f;  // sum over the keys of this lane
   for (int first = 0; first <= query; first += 32) {
     const int key = first + lane_index();
     const float score =

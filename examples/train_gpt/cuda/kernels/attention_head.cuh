@@ -8,17 +8,18 @@
 #include <cmath>
 #include <cstdint>
 
-/// What the tensor core kernels of causal attention have in common. They are FlashAttention-2
-/// (arXiv 2307.08691), with the backward in two kernels, so that each gradient is summed by one
-/// block in a fixed order. A block has one head (x) of one sequence (z), and some rows of it (y):
-/// those that run at a time share the rows of few sequences, which the L2 cache holds.
+/// Code that the tensor core kernels of causal attention share. They implement FlashAttention-2
+/// (arXiv 2307.08691). The backward is split into two kernels, so that one block sums each gradient
+/// in a fixed order. A block processes some rows (blockIdx.y) of one head (x) of one sequence (z).
+/// Blocks that run at the same time then share the rows of few sequences, which fit in the L2
+/// cache.
 namespace train_gpt::cuda {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-constexpr int kQueryTiles = 2;  // of 16 rows, of a warp's result
+constexpr int kQueryTiles = 2;  // tiles of 16 rows in a warp's result
 constexpr int kQueries = kWarps * 16 * kQueryTiles;
-/// Keys of one step: as many as leave room in registers.
+/// Number of keys per step of the loop; limited by the number of registers.
 template <int D>
 constexpr int kKeys = D == 64 ? 64 : 32;
 
@@ -33,7 +34,7 @@ struct AttentionArguments {
   float scale;
 };
 
-/// Where one head of one sequence lies in (B, T, parts, H, D).
+/// Rows of this block's head in a tensor (B, T, parts, H, D).
 template <int D, class Element>
 struct HeadRows {
   Element* first;
@@ -59,7 +60,7 @@ __device__ inline int lane_index() {
   return static_cast<int>(threadIdx.x) % 32;
 }
 
-/// Hides the scores for which hidden(row, column) is true.
+/// Masks (sets to -infinity) the scores for which hidden(row, column) is true.
 template <int MT, int NT, class Hidden>
 __device__ void hide(float (&scores)[MT][NT][4], Hidden hidden) {
   const int lane = lane_index();
@@ -77,19 +78,21 @@ __device__ void hide(float (&scores)[MT][NT][4], Hidden hidden) {
   }
 }
 
-/// Hides keys after the query: rows are queries from `query` on, columns keys from `key` on.
+/// Masks keys after the query. Rows are queries starting at `query`, columns keys starting at
+/// `key`.
 template <int MT, int NT>
 __device__ void hide_future(float (&scores)[MT][NT][4], int query, int key) {
   hide(scores, [=](int row, int column) { return key + column > query + row; });
 }
 
-/// The same where rows are keys and columns queries.
+/// Does the same for transposed scores: rows are keys, columns queries.
 template <int MT, int NT>
 __device__ void hide_past(float (&scores)[MT][NT][4], int key, int query) {
   hide(scores, [=](int row, int column) { return key + row > query + column; });
 }
 
-/// rows: of this kernel's results in a block. shared_rows: of D numbers in shared memory.
+/// rows: rows of the result per block. shared_rows: rows of D bf16 numbers in shared memory.
+/// more_nbytes: additional shared memory.
 template <int D>
 LaunchShape launch_shape(const AttentionShape& shape, int rows, int shared_rows,
                          std::size_t more_nbytes = 0) {

@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kDeltaThreads = 256;
 
-// delta (B, H, T) = out . d_out: eight channels a thread, D / 8 neighbouring threads a head.
+// delta (B, H, T) = out . d_out. Each thread multiplies eight channels; D / 8 consecutive threads
+// belong to one head.
 template <int D>
 __global__ void __launch_bounds__(kDeltaThreads)
     attention_delta_kernel(const bf16* out, const bf16* d_out, float* delta, int time, int heads,
@@ -34,9 +35,10 @@ __global__ void __launch_bounds__(kDeltaThreads)
   }
 }
 
-// ---- backward, with P = exp(scale S - log_sum) and dS = P (dP - delta): dQ = scale dS K
+// Backward. P = exp(scale S - log_sum) and dS = P (dP - delta) are recomputed. The first kernel
+// computes dQ = scale dS K; each block has some queries and loops over the keys.
 
-constexpr int kInnerColumns = 32;  // of P and dP in registers at a time
+constexpr int kInnerColumns = 32;  // columns of P and dP that are in registers at the same time
 
 template <int D>
 __global__ void __launch_bounds__(kThreads)
@@ -68,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   load_rows<kQueries>(d_out_tile, d_out.row(first_query), d_out.stride,
                       arguments.time - first_query);
   load_stage(0);
-  float log_sum[MT][2];  // in powers of two
+  float log_sum[MT][2];  // base-2 logarithm
   float delta[MT][2];
 #pragma unroll
   for (int m = 0; m < MT; ++m) {
@@ -132,10 +134,11 @@ __global__ void __launch_bounds__(kThreads)
                       arguments.time - first_query);
 }
 
-// The transposes, rows of keys: dV = P^T dO and dK = scale dS^T Q.
+// The second kernel computes dV = P^T dO and dK = scale dS^T Q; each block has some keys and loops
+// over the queries.
 
-constexpr int kQueryStep = 64;  // queries of one step
-/// Tiles of a warp's two results: as many as the registers hold.
+constexpr int kQueryStep = 64;  // queries per step of the loop
+/// Tiles of each of a warp's two results; limited by the number of registers.
 template <int D>
 constexpr int kKeyTiles = D == 64 ? 2 : 1;
 template <int D>
@@ -169,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
     load_rows<kQueryStep>(Tile<D>{stage + kQueryStep * D}, d_out.row(query), d_out.stride,
                           arguments.time - query);
     commit_copies();
-    const int index = static_cast<int>(threadIdx.x);  // half of the threads for each statistic
+    const int index = static_cast<int>(threadIdx.x);  // half of the threads per statistic
     const int row = query + index % kQueryStep;
     const bool inside = row < arguments.time;
     const std::int64_t at = statistics_offset(arguments) + (inside ? row : 0);
@@ -279,7 +282,7 @@ void tensor_attention_backward(cudaStream_t stream, const AttentionShape& shape,
   arguments.qkv = qkv;
   arguments.d_out = d_out;
   arguments.delta = delta;
-  arguments.log_sum = const_cast<float*>(log_sum);  // the forward writes it, the backward reads
+  arguments.log_sum = const_cast<float*>(log_sum);  // only the forward writes it
   arguments.result = dqkv;
   shape.head_dim == 64 ? backward<64>(stream, shape, arguments)
                        : backward<128>(stream, shape, arguments);

@@ -4,7 +4,7 @@
 namespace train_gpt::cuda {
 namespace {
 
-/// Over the four lanes that share a row.
+/// Returns the maximum over the four lanes that share a row.
 __device__ float row_maximum(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
   return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
@@ -14,11 +14,12 @@ __device__ float row_sum(float value) {
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
 
-/// What the softmax knows of the keys so far; two rows a lane in each tile.
+/// State of the online softmax over the keys processed so far (FlashAttention-2, arXiv 2307.08691,
+/// section 3.1). Each lane has two rows of each tile.
 template <int MT>
 struct RunningSoftmax {
-  float maximum[MT][2];  // of the scores
-  float sum[MT][2];      // of exponentials, of this lane's columns alone
+  float maximum[MT][2];  // maximum of the scores
+  float sum[MT][2];      // sum of the exponentials in this lane's columns
 
   __device__ RunningSoftmax() {
 #pragma unroll
@@ -31,7 +32,7 @@ struct RunningSoftmax {
     }
   }
 
-  /// Scores become exponentials relative to the new maximum, to which `result` is scaled.
+  /// Replaces scores by exponentials relative to the new maximum, and rescales `result` to it.
   template <int NT, int CT>
   __device__ void add(float (&scores)[MT][NT][4], float (&result)[MT][CT][4], float scale) {
     const float scale_log2 = scale * kLog2E;
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionAr
   const Tile<D> k_tile{shared + kQueries * D};
   const Tile<D> v_tile{k_tile.data + kKeys<D> * D};
 
-  // The longest rows of work first.
+  // Blocks with the most keys start first, so that short blocks fill the gaps at the end.
   const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
   const int end_key = min(first_query + kQueries, arguments.time);
   const HeadRows<D, const bf16> q(arguments.qkv, arguments, 3, 0);
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionAr
     const bool visible = key < warp_query + 16 * MT;
     float scores[MT][kKeys<D> / 8][4];
     wait_for_copies<0>();
-    __syncthreads();  // the keys are here, and nobody reads the values any more
+    __syncthreads();  // keys have arrived, and no thread reads the old values any more
     load_rows<kKeys<D>>(v_tile, v.row(key), v.stride, arguments.time - key);
     commit_copies();
     if (visible) {
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionAr
       softmax.add(scores, result, arguments.scale);
     }
     wait_for_copies<0>();
-    __syncthreads();  // the values are here, and nobody reads the keys any more
+    __syncthreads();  // values have arrived, and no thread reads the old keys any more
     if (key + kKeys<D> < end_key) {
       load_rows<kKeys<D>>(k_tile, k.row(key + kKeys<D>), k.stride, arguments.time - key - kKeys<D>);
       commit_copies();

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-/// Blocks of rows in shared memory and the products of one warp over them. In a product, a warp
-/// holds MT tiles of 16 rows by NT tiles of 8 columns of the result.
+/// Blocks of rows in shared memory, and the matrix products that one warp computes with them. In a
+/// product, a warp holds MT tiles of 16 rows by NT tiles of 8 columns of the result.
 namespace train_gpt::cuda {
 
 using bf16 = __nv_bfloat16;
@@ -13,8 +13,8 @@ using bf16 = __nv_bfloat16;
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 
-/// Rows of D bf16 numbers. The 16-byte chunks of a row are permuted by its number, so that eight
-/// rows of one column lie in different banks.
+/// Rows of D bf16 numbers in shared memory. The 16-byte chunks of a row are permuted (XOR with the
+/// row number), so that the chunks of one column in eight consecutive rows are in different banks.
 template <int D>
 struct Tile {
   bf16* data;
@@ -24,7 +24,8 @@ struct Tile {
   }
 };
 
-/// Starts copying rows [0, Rows) of a matrix in global memory; rows from `valid` on become zero.
+/// Starts an asynchronous copy of rows [0, Rows) from global memory. Rows from `valid` on become
+/// zero.
 template <int Rows, int D>
 __device__ void load_rows(Tile<D> tile, const bf16* first, std::int64_t stride, int valid) {
   constexpr int kChunks = D / 8;
@@ -39,7 +40,7 @@ __device__ void load_rows(Tile<D> tile, const bf16* first, std::int64_t stride, 
   }
 }
 
-/// Writes rows of this warp, which it has put into its part of the tile, to global memory.
+/// Writes the rows that this warp has stored in its part of the tile to global memory.
 template <int Rows, int D>
 __device__ void store_rows(Tile<D> tile, int first_row, bf16* first, std::int64_t stride,
                            int valid) {
@@ -63,7 +64,7 @@ __device__ inline std::uint32_t pack(float low, float high) {
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
-/// Puts sums * factor into the rows of a tile, as bf16.
+/// Stores sums * factor in the rows of a tile, as bf16.
 template <int MT, int D>
 __device__ void put_rows(Tile<D> tile, int first_row, const float (&sums)[MT][D / 8][4],
                          const float (&factors)[MT][2]) {
@@ -82,7 +83,7 @@ __device__ void put_rows(Tile<D> tile, int first_row, const float (&sums)[MT][D 
   }
 }
 
-/// sums += (rows of a from a_row on) (rows of b from b_row on)^T
+/// sums += (rows of a starting at a_row) (rows of b starting at b_row)^T
 template <int MT, int NT, int D>
 __device__ void multiply_rows(float (&sums)[MT][NT][4], Tile<D> a, int a_row, Tile<D> b,
                               int b_row) {
@@ -108,7 +109,7 @@ __device__ void multiply_rows(float (&sums)[MT][NT][4], Tile<D> a, int a_row, Ti
   }
 }
 
-/// sums += weights (16 MT x 8 NT) (rows of b from b_row on); weights are rounded to bf16.
+/// sums += weights (16 MT x 8 NT) (rows of b starting at b_row). Weights are rounded to bf16.
 template <int MT, int NT, int D>
 __device__ void multiply_columns(float (&sums)[MT][D / 8][4], const float (&weights)[MT][NT][4],
                                  Tile<D> b, int b_row) {
@@ -120,7 +121,7 @@ __device__ void multiply_columns(float (&sums)[MT][D / 8][4], const float (&weig
     for (int m = 0; m < MT; ++m) {
 #pragma unroll
       for (int part = 0; part < 4;
-           ++part) {  // rows 0-7, 8-15 of the first 8 columns, then of the next
+           ++part) {  // rows 0-7 and 8-15 of the first 8 columns, then of the next 8
         const float(&pair)[4] = weights[m][2 * k + part / 2];
         left[m][part] = pack(pair[2 * (part % 2)], pair[2 * (part % 2) + 1]);
       }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kMostThreads = 1024;
 
-/// The largest of some numbers and the sum of exp(number - largest).
+/// The maximum of some numbers and the sum of exp(number - maximum).
 struct ExponentialSum {
   float maximum;
   float sum;
@@ -19,7 +19,7 @@ struct ExponentialSum {
   __device__ void add(const ExponentialSum& other) {
     const float highest = fmaxf(maximum, other.maximum);
     if (highest == -INFINITY) {
-      return;  // nothing on either side
+      return;  // both sides are empty
     }
     sum = sum * expf(maximum - highest) + other.sum * expf(other.maximum - highest);
     maximum = highest;
@@ -47,7 +47,7 @@ __device__ ExponentialSum thread_part(const T* logits, std::int64_t vocab) {
       values[i] = column + i < vocab ? values[i] : -INFINITY;
       highest = fmaxf(highest, values[i]);
     }
-    part.sum *= expf(part.maximum - highest);  // 0 the first time
+    part.sum *= expf(part.maximum - highest);  // the factor is 0 in the first iteration
     part.maximum = highest;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
@@ -57,7 +57,7 @@ __device__ ExponentialSum thread_part(const T* logits, std::int64_t vocab) {
   return part;
 }
 
-// One block a row: the second pass finds most of the row in the L2 cache.
+// One block per row, in two passes over the row. The second pass finds most of it in the L2 cache.
 template <class T>
 __global__ void __launch_bounds__(kMostThreads)
     cross_entropy_kernel(T* logits, const std::int32_t* targets, float scale, float* losses,
@@ -74,14 +74,14 @@ __global__ void __launch_bounds__(kMostThreads)
     maxima[threadIdx.x / 32] = total.maximum;
     sums[threadIdx.x / 32] = total.sum;
   }
-  __syncthreads();  // from here on, logits are overwritten
+  __syncthreads();  // all threads have read the logits, which are overwritten from here on
   total = warp_total(lane < blockDim.x / 32 ? ExponentialSum{maxima[lane], sums[lane]}
                                             : ExponentialSum{-INFINITY, 0.0f});
   if (threadIdx.x == 0) {
     losses[row] = logf(total.sum) + (total.maximum - target_logit);
   }
   const float factor = scale / total.sum;
-  // Backwards: what was read last is still in the cache.
+  // From the end to the beginning, because the columns that were read last are still in the cache.
   const std::int64_t step = blockDim.x * kVector;
   const std::int64_t own = static_cast<std::int64_t>(threadIdx.x) * kVector;
   for (std::int64_t column = (stride - 1) / step * step + own; column >= 0; column -= step) {
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-// One block in all: each thread sums its rows, then one thread the sums.
+// Runs as one block: each thread sums its rows, then one thread adds the sums in a fixed order.
 __global__ void __launch_bounds__(kMostThreads)
     add_losses_kernel(const float* losses, std::int64_t rows, double scale, double* total) {
   __shared__ double sums[kMostThreads];

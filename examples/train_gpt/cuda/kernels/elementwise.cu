@@ -30,7 +30,7 @@ struct Copy {
   __device__ float operator()(float /*old*/, float from) const { return from; }
 };
 
-/// to = f(to, from), element by element; `to` is read only where ReadsOld.
+/// to = f(to, from) for each element. `to` is read only if ReadsOld is true.
 template <bool ReadsOld, class Function, class From, class To>
 __global__ void apply_kernel(const From* from, To* to, std::int64_t count) {
   const std::int64_t at =
@@ -57,10 +57,10 @@ void apply(cudaStream_t stream, const char* name, const From* from, To* to, std:
          apply_kernel<ReadsOld, Function, From, To>, from, to, count);
 }
 
-constexpr int kParts = 256;  // of the rows, summed by blocks of their own
+constexpr int kParts = 256;  // number of parts of the rows; one block sums each part
 constexpr int kWarps = 8;
 
-// parts (kParts, C): sums of every kParts * kWarps-th row; a warp has 256 columns.
+// parts: (kParts, C). A warp processes 256 columns of every (kParts * kWarps)-th row.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
     column_parts_kernel(const T* x, float* parts, std::int64_t rows, std::int64_t channels) {

@@ -27,9 +27,10 @@ __global__ void embedding_forward_kernel(const std::int32_t* ids, const T* wte, 
   store8(x + row * channels + column, sum);
 }
 
-constexpr int kRowsAtATime = 8;  // warps of a block, each with its own part of a group's rows
+constexpr int kRowsAtATime = 8;  // warps per block; each sums a part of a group's rows
 
-// One block a token and 256 channels: its warps sum every eighth row, the first warp their sums.
+// One block per token and 256 channels. Each warp sums every eighth row of the group, then the
+// first warp adds the sums of all warps.
 template <class T>
 __global__ void __launch_bounds__(32 * kRowsAtATime)
     token_gradient_kernel(TokenGroups groups, const T* dx, T* d_wte, std::int64_t channels) {

@@ -15,7 +15,8 @@ struct LaunchShape {
   std::size_t shared_nbytes = 0;
 };
 
-/// Queues `kernel` on `stream`. Throws Error(device) naming it.
+/// Queues `kernel` on `stream`. An empty grid queues nothing. name: operation, for messages. Throws
+/// Error(device).
 template <class... Parameters, class... Arguments>
 void launch(cudaStream_t stream, const char* name, const LaunchShape& shape,
             void (*kernel)(Parameters...), Arguments... arguments) {
@@ -27,6 +28,7 @@ void launch(cudaStream_t stream, const char* name, const LaunchShape& shape,
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_nbytes;
   config.stream = stream;
+  // More dynamic shared memory than 48 KiB per block must be requested (CUDA programming guide).
   constexpr std::size_t kAllowedUnasked = 48 * 1024;
   if (shape.shared_nbytes > kAllowedUnasked) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

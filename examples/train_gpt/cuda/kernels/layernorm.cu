@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMostThreads = kMaxChannels / kVector;
 
-/// A block is a row wide: each thread holds eight channels of it.
+/// Returns the threads per block. A block processes one row at a time, eight channels per thread.
 unsigned threads_for(std::int64_t channels) {
   return blocks_for(channels / kVector, 32) * 32;
 }
@@ -55,7 +55,8 @@ __global__ void layernorm_forward_kernel(const T* x, const T* gamma, const T* be
   }
 }
 
-/// Blocks that share the rows in the backward; each leaves its part of dgamma and dbeta.
+/// Number of blocks among which the backward divides the rows. Each writes its part of dgamma and
+/// dbeta.
 constexpr int kParts = 1024;
 
 // parts: (kParts, 2, C)
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kMostThreads)
                               bool accumulate, float* parts, std::int64_t rows,
                               std::int64_t channels) {
   __shared__ float partials[2][2]
-                           [kMostWarps];  // two rows in turn, so that one barrier a row is enough
+                           [kMostWarps];  // alternates between rows: one barrier per row is enough
   const std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * kVector;
   const bool inside = column < channels;
   const float inverse_channels = 1.0f / static_cast<float>(channels);
@@ -83,8 +84,8 @@ __global__ void __launch_bounds__(kMostThreads)
     Vector8 xhat{};
     Vector8 d_xhat{};
     Vector8 d_row{};
-    float sum = 0.0f;            // of d xhat
-    float sum_with_xhat = 0.0f;  // of d xhat * xhat
+    float sum = 0.0f;            // sum of d_xhat
+    float sum_with_xhat = 0.0f;  // sum of d_xhat * xhat
     if (inside) {
       const Vector8 values = load8(x + at);
       const Vector8 d_values = load8(dz + at);

@@ -4,13 +4,15 @@
 
 #include <cstdint>
 
-/// The tensor core instructions of one warp, for bf16 with fp32 sums, and the copies that feed
-/// them. Lane l holds row l / 4 and columns 2 (l % 4), + 1 of an 8x8 matrix.
+/// Tensor core instructions of one warp for bf16 with fp32 sums, and asynchronous copies to shared
+/// memory. Lane l holds row l / 4 and columns 2 (l % 4) and 2 (l % 4) + 1 of an 8x8 matrix (PTX
+/// ISA, mma.m16n8k16).
 namespace train_gpt::cuda {
 
 #ifdef __CUDACC__
 
-/// Four 8x8 matrices from shared memory; lane l names row l % 8 (16 bytes) of matrix l / 8.
+/// Loads four 8x8 matrices from shared memory. Lane l passes the address of row l % 8 (16 bytes) of
+/// matrix l / 8.
 __device__ inline void load_matrices(std::uint32_t (&matrices)[4], const void* row) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -19,7 +21,7 @@ __device__ inline void load_matrices(std::uint32_t (&matrices)[4], const void* r
                : "memory");
 }
 
-/// The same, each matrix transposed.
+/// Does the same and transposes each matrix.
 __device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], const void* row) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -28,7 +30,8 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], co
                : "memory");
 }
 
-/// sums (16 x 8) += a (16 x 16) b (16 x 8). a: rows 0-7 and 8-15 of columns 0-7, then of 8-15.
+/// sums (16 x 8) += a (16 x 16) b (16 x 8). a: rows 0-7 and 8-15 of columns 0-7, then those of
+/// columns 8-15.
 __device__ inline void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                     std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -37,7 +40,7 @@ __device__ inline void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Copies 16 bytes from global to shared memory without waiting; zeros where not `valid`.
+/// Starts copying 16 bytes from global to shared memory. Writes zeros if not `valid`.
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -46,25 +49,25 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
                : "memory");
 }
 
-/// Ends a group of copies.
+/// Makes the copies that this thread has started one group.
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/// Waits until at most `Pending` of this thread's groups are under way.
+/// Waits until at most `Pending` of this thread's groups are still in progress.
 template <int Pending>
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-/// 2^x to about 22 bits.
+/// Computes 2^x with an accuracy of about 22 bits.
 __device__ inline float fast_exp2(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 
-#else  // test/standin's twins, for tests without a GPU
+#else  // stand-ins of test/standin, for tests without a GPU
 
 inline void load_matrices(std::uint32_t (&matrices)[4], const void* row) {
   standin::ldmatrix(matrices, row);

@@ -5,15 +5,16 @@
 
 #include <cstdint>
 
-/// Sums over rows in two steps, so that their order does not depend on timing: blocks leave sums of
-/// their rows, then this adds them up.
+/// Second step of sums over rows. In the first step each block writes the sums of its rows (a
+/// part); this step adds the parts. The order of additions is fixed, so the result does not depend
+/// on timing.
 namespace train_gpt::cuda {
 
-constexpr int kPartColumns = 32;  // of a block
-constexpr int kPartRows = 16;     // summed side by side
+constexpr int kPartColumns = 32;  // columns per block
+constexpr int kPartRows = 16;     // threads per column
 
-/// The sums go to `first` (channels) and, where parts are twice as wide, `second` (channels); what
-/// is there counts `beta` times.
+/// first (channels) = beta * first + sums. If parts are twice as wide, the second half is added to
+/// `second` (channels) in the same way.
 template <class T>
 __global__ void __launch_bounds__(kPartColumns* kPartRows)
     add_parts_kernel(const float* parts, int count, std::int64_t width, T* first, T* second,
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kPartColumns* kPartRows)
   store(out, beta == 0.0f ? total : total + beta * to_float(*out));
 }
 
-/// parts: (count, width), width = channels or, with `second`, 2 * channels.
+/// Queues the kernel. parts: (count, width); width is channels or, with `second`, 2 * channels.
 template <class T>
 void add_parts(cudaStream_t stream, const char* name, const float* parts, int count, T* first,
                T* second, float beta, std::int64_t channels) {

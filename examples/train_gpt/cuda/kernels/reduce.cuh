@@ -1,12 +1,12 @@
 #pragma once
 
-/// Sums and maxima over the threads of a warp or block, in an order that does not vary.
+/// Sums and maxima over the threads of a warp or block, in a fixed order.
 namespace train_gpt::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kMostWarps = 32;
 
-/// On every lane.
+/// Returns the sum on every lane.
 __device__ inline float warp_sum(float value) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
@@ -23,8 +23,8 @@ __device__ inline float warp_maximum(float value) {
   return value;
 }
 
-/// On every thread of a block of whole warps. `partials`: kMostWarps of shared memory, free for
-/// other use only after the block's next barrier.
+/// Returns the sum on every thread of the block, whose size must be a multiple of 32. partials:
+/// kMostWarps floats of shared memory, which may be reused only after the block's next barrier.
 __device__ inline float block_sum(float value, float* partials) {
   value = warp_sum(value);
   if (threadIdx.x % 32 == 0) {

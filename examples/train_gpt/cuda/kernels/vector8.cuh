@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-/// Eight neighbouring elements at a time, computed with in fp32. Addresses are multiples of 16
-/// bytes.
+/// Loads and stores of eight consecutive elements, converted to fp32 for computation. Addresses
+/// must be aligned to 16 bytes.
 namespace train_gpt::cuda {
 
 constexpr int kVector = 8;

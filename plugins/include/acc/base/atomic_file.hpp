@@ -11,19 +11,21 @@
 
 namespace acc {
 
-/// Error(config) for a call that failed on a path, with the reason that errno gives:
+/// Returns an Error(config) for a system call that failed on a path, with the text of errno:
 /// "cannot <action> <path>: <reason>".
 Error file_error(std::string_view action, const std::filesystem::path& path, int error_number);
 
-/// A file that is complete or absent: written as "<path>.tmp", which replaces what a killed writer
-/// left there, and given its name by `commit`. Without `commit` the temporary is removed.
+/// Writes a file so that a reader sees either all of it or nothing. The bytes go to "<path>.tmp",
+/// which replaces a leftover of a killed writer; `commit` renames it. The destructor removes the
+/// temporary file if `commit` was not called. Not for two writers of one path at the same time.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
 
   void write(std::span<const std::byte> bytes) { file_.write(bytes); }
   void write(std::string_view text) { file_.write(text); }
-  /// Flushes to the disk, renames, flushes the folder.
+  /// Flushes the bytes to the disk, renames the file, then flushes the folder, so that the new name
+  /// survives a crash of the machine too. Throws Error(config).
   void commit();
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
@@ -32,19 +34,22 @@ class AtomicFile {
   OutputFile file_;
 };
 
+/// States if an existing file may be replaced (the flag --overwrite).
 enum class Overwrite { no, yes };
 
-/// Throws Error(config) where `path` exists and may not be overwritten.
+/// Throws Error(config) if `path` exists and `overwrite` is `no`. A symbolic link counts as
+/// existing even if its target is missing.
 void check_free(const std::filesystem::path& path, Overwrite overwrite);
 
-/// Writes a text as an AtomicFile. Throws Error(config) where `path` exists and may not be
-/// overwritten, and where it cannot be written.
+/// Writes a text as an AtomicFile. Throws Error(config) if `path` exists and may not be
+/// overwritten, or cannot be written.
 void write_file(const std::filesystem::path& path, std::string_view text, Overwrite overwrite);
 
-/// Makes a folder's entries (names, renames) survive a crash of the machine.
+/// Flushes a folder's entries (new names, renames) to the disk, so that they survive a crash of the
+/// machine. Throws Error(config).
 void sync_folder(const std::filesystem::path& folder);
 
-/// The folder that `path` lies in; "." for a bare name.
+/// Returns the folder that contains `path`; "." for a bare name.
 std::filesystem::path folder_of(const std::filesystem::path& path);
 
 }  // namespace acc

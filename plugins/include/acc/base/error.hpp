@@ -9,7 +9,8 @@
 
 namespace acc {
 
-/// What went wrong, as far as a caller can act on it. `to_string` gives the enumerator's name.
+/// Category of an error, as fine as a caller can act on it. `to_string` returns the enumerator's
+/// name.
 enum class Errc {
   invalid_argument,
   config,
@@ -21,16 +22,16 @@ enum class Errc {
   collective,
   device,
   out_of_memory,
-  no_program,      ///< the program to start is not there
-  not_executable,  ///< it is, but cannot be executed
+  no_program,      ///< the program to start does not exist
+  not_executable,  ///< the program to start exists but cannot be executed
   internal,
 };
 
 ACC_API std::string_view to_string(Errc code) noexcept;
 
-/// The one exception type of acclaunch. `what()` is a complete sentence for the user: what was
-/// tried, the value that was found, what was expected. `rank()` names the rank that caused it,
-/// where one did.
+/// The only exception type of acclaunch. `what()` is a complete sentence for the user: what was
+/// tried, the value that was found, what was expected. `rank()` is the rank that caused the error,
+/// if one did.
 class ACC_API Error : public std::runtime_error {
  public:
   Error(Errc code, const std::string& message, std::optional<int> rank = std::nullopt)
@@ -44,8 +45,9 @@ class ACC_API Error : public std::runtime_error {
   std::optional<int> rank_;
 };
 
-/// Exit status for an error that ends a program: 2 for bad input (usage, config, files), 124 for a
-/// time limit, 127 and 126 for a program that cannot be started, else 1.
+/// Returns the exit status for an error that ends a program: 2 for bad input (usage, configuration,
+/// files) or a missing device, 124 for a timeout, 127 and 126 for a program that cannot be started
+/// (the numbers of `timeout` and of POSIX shells), else 1.
 ACC_API int exit_status(const Error& error) noexcept;
 
 }  // namespace acc

@@ -1,4 +1,5 @@
 #pragma once
 
-/// Marks what libacc_runtime.so exports; everything else is compiled with hidden visibility.
+/// Marks the symbols that libacc_runtime.so exports; all others are compiled with hidden
+/// visibility.
 #define ACC_API __attribute__((visibility("default")))

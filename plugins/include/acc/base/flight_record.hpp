@@ -8,19 +8,23 @@
 #include <string_view>
 #include <vector>
 
-/// The flight record of a worker: its last collectives, in a small file that it maps and that stays
-/// when it is killed. The runtime writes it (runtime/src/flight), the launcher reads it when the
-/// job has failed; both know each other by this format alone.
+/// The flight record of a worker: its last collectives, in a small file that the worker maps into
+/// memory. The kernel keeps the file's bytes when the worker is killed. The runtime writes the
+/// record (runtime/src/flight) and the launcher reads it after the job has failed; this format is
+/// their only interface.
 namespace acc::flight {
 
-/// Names the worker's file. Without it there is none.
+/// Environment variable that holds the path of the worker's file. If it is unset, no record is
+/// written.
 inline constexpr const char* kRecordVariable = "ACC_FLIGHT_RECORD";
 
-/// The file: a `FileHead`, a `FileFailure`, `kGroups` of `FileGroup`, `kSlots` of `FileSlot`, in the
-/// byte order of the machine, on which alone it is read. What is not used is zero. Texts end with a
-/// zero byte; of a unit's name that is too long the end is kept.
+/// Layout of the file: one `FileHead`, one `FileFailure`, `kGroups` times `FileGroup`, `kSlots`
+/// times `FileSlot`. Integers are in the machine's byte order, because the file is read only on the
+/// machine that wrote it. Unused bytes are zero. Texts end with a zero byte; a unit's name that is
+/// too long loses its beginning, since the end tells layers apart.
 namespace file {
 
+/// First bytes of the file. A reader refuses another magic or version.
 inline constexpr std::array<char, 8> kMagic = {'A', 'C', 'C', 'F', 'L', 'I', 'G', 'T'};
 inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::size_t kGroups = 16;
@@ -29,7 +33,7 @@ inline constexpr std::size_t kUnitBytes = 96;
 inline constexpr std::size_t kWordBytes = 16;
 inline constexpr std::size_t kReasonBytes = 1000;
 
-/// Where the program is: "forward" of "transformer.h.3".
+/// Position of the program in the training step: phase "forward", unit "transformer.h.3".
 struct Place {
   std::array<char, kWordBytes> phase;
   std::array<char, kUnitBytes> unit;
@@ -40,47 +44,53 @@ struct alignas(64) FileHead {
   std::uint32_t version;
   std::int32_t rank;
   std::uint32_t num_groups;
-  std::uint32_t has_left;  ///< 1: the program let go of its model, and has called nothing since
+  std::uint32_t has_left;  ///< 1: the program released its model and has called nothing since
   Place place;
 };
 
-/// The first collective of this rank that failed, unless the rank had left.
+/// The first failed collective of this rank. Not written after the program released its model.
 struct alignas(64) FileFailure {
-  std::uint32_t is_set;  ///< 1: the other fields are valid
-  std::int32_t at_fault;  ///< the rank that the error names; -1: none
-  std::uint32_t timed_out;
+  std::uint32_t is_set;     ///< 1: the other fields are valid
+  std::int32_t at_fault;    ///< the rank that the error names; -1: none
+  std::uint32_t timed_out;  ///< 1: `at_fault` did not arrive within the collective timeout
   std::array<char, kReasonBytes> reason;
 };
 
-/// Ranks `first`, `first + stride`, …, `count` of them. Collectives of a group count from 1.
+/// A process group of `count` ranks: `first`, `first + stride`, …. The collectives of a group are
+/// numbered from 1.
 struct alignas(64) FileGroup {
   std::array<char, kWordBytes> name;
   std::int32_t first;
   std::int32_t stride;
   std::int32_t count;
-  std::uint32_t called;   ///< how many this rank has called
-  std::uint32_t waiting;  ///< the one that it waits in, or failed in; 0: none
+  std::uint32_t called;   ///< number of collectives that this rank has called
+  std::uint32_t waiting;  ///< number of the collective it waits in or failed in; 0: none
 };
 
-/// Collective number n of all groups lies in slot n % kSlots. `number` is 0 while it is written.
+/// One collective. The slots form a ring: collective number n, counted over all groups, is in slot
+/// n % kSlots. The writer sets `number` to 0 while it fills the slot, so that a reader of a killed
+/// worker's file can tell an incomplete slot.
 struct alignas(64) FileSlot {
   std::uint64_t number;
-  std::uint32_t sequence;  ///< in its group
-  std::uint8_t group;
-  std::uint8_t state;
+  std::uint32_t sequence;  ///< number within its group, from 1
+  std::uint8_t group;      ///< index into the FileGroups
+  std::uint8_t state;      ///< a `State`
   std::array<char, kWordBytes> kind;
   std::uint64_t nbytes;
-  std::int64_t called_us;  ///< microseconds since 1970; 0: not yet
+  std::int64_t called_us;  ///< microseconds since 1970; 0: has not happened yet
   std::int64_t waiting_us;
   std::int64_t ended_us;
   Place place;
 };
 
+/// Size of every flight record in bytes.
 inline constexpr std::size_t kNbytes =
-    sizeof(FileHead) + sizeof(FileFailure) + kGroups * sizeof(FileGroup) + kSlots * sizeof(FileSlot);
+    sizeof(FileHead) + sizeof(FileFailure) + kGroups * sizeof(FileGroup) +
+    kSlots * sizeof(FileSlot);
 
 }  // namespace file
 
+/// State of a collective. `called`: issued, but no thread waits for its result yet.
 enum class State : std::uint8_t { called, waiting, done, failed };
 
 constexpr std::string_view to_string(State state) noexcept {
@@ -88,14 +98,15 @@ constexpr std::string_view to_string(State state) noexcept {
   return kNames[static_cast<std::size_t>(state)];
 }
 
-/// Where a rank was, or what a collective was for. Either may be empty.
+/// Position of a rank in the training step, or the position that a collective was called for.
+/// Either field may be empty.
 struct Place {
   std::string phase;  ///< forward, backward, prefetch, step, …
   std::string unit;
   bool operator==(const Place&) const = default;
 };
 
-/// A group as one of its ranks saw it.
+/// A process group as one of its ranks recorded it. See `file::FileGroup` for the fields.
 struct Group {
   std::string name;
   int first = 0;
@@ -111,8 +122,9 @@ struct Group {
   bool operator==(const Group&) const = default;
 };
 
+/// One recorded collective of a rank.
 struct Collective {
-  std::size_t group = 0;  ///< index of its group
+  std::size_t group = 0;  ///< index into `Record::groups`
   std::uint32_t number = 0;
   std::string kind;  ///< all_gather, reduce_scatter, …
   std::uint64_t nbytes = 0;
@@ -124,29 +136,32 @@ struct Collective {
   bool operator==(const Collective&) const = default;
 };
 
-/// Why the first failed collective of a rank failed, as the rank itself understood it.
+/// The reason why the first failed collective of a rank failed, as that rank saw it.
 struct Failure {
   std::optional<int> at_fault;  ///< the rank that the error names
-  bool timed_out = false;       ///< that rank did not come within the limit
-  std::string reason;           ///< any bytes; at most `file::kReasonBytes` - 1
+  bool timed_out = false;       ///< that rank did not arrive within the collective timeout
+  std::string reason;           ///< unchecked bytes, at most `file::kReasonBytes` - 1
   bool operator==(const Failure&) const = default;
 };
 
+/// A decoded flight record.
 struct Record {
   int rank = 0;
   Place place;
-  bool has_left = false;  ///< it let go of its model and has called no collective since
+  bool has_left = false;  ///< the program released its model and has called nothing since
   std::optional<Failure> failure = {};
   std::vector<Group> groups;
   std::vector<Collective> last;  ///< oldest first
   bool operator==(const Record&) const = default;
 };
 
-/// What a worker wrote, whatever it wrote: nothing where it is no record, and only those of its
-/// collectives that are whole. Texts are printable ASCII, except the reason of a failure.
+/// Decodes untrusted bytes: a worker may have written anything, or died while it wrote. Returns
+/// nullopt if the bytes are not a record of this version; leaves out collectives whose slot is
+/// incomplete. All texts are printable ASCII, except the reason of a failure.
 std::optional<Record> decode(std::string_view bytes);
 
-/// The same of a file. Never waits; nothing where it cannot be read.
+/// Reads and decodes a file. Never blocks, even if the path names a FIFO. Returns nullopt if the
+/// file cannot be read or is not a record.
 std::optional<Record> read_record(const std::string& path);
 
 }  // namespace acc::flight

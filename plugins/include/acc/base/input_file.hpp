@@ -6,14 +6,14 @@
 
 namespace acc {
 
-/// The largest file that `read_input_file` takes.
+/// Largest file that `read_input_file` accepts, in bytes.
 inline constexpr std::size_t kLargestInputFile = std::size_t{16} << 20;
 
-/// The text of a file that a user named: a configuration, a hostfile. It may be a pipe, such as
-/// `<(command)` and /dev/stdin, which is read until its writers have closed it. Throws
-/// Error(not_found) where it cannot be opened; Error(config) where it cannot be read, is a folder,
-/// is larger than kLargestInputFile bytes, or is a FIFO that nobody opened for writing within 5
-/// seconds.
+/// Returns the text of a file that a user named, such as a configuration or a hostfile. The file
+/// may be a pipe (`<(command)`, /dev/stdin); a pipe is read until all its writers have closed it.
+/// Throws Error(not_found) if the file cannot be opened. Throws Error(config) if it cannot be read,
+/// is a folder, is larger than kLargestInputFile bytes, or is a FIFO that no process has opened for
+/// writing within 5 seconds.
 std::string read_input_file(const std::filesystem::path& path);
 
 }  // namespace acc

@@ -9,32 +9,36 @@
 
 namespace acc {
 
-/// A shared library that is opened at run time and comes with a system, a toolkit or in a wheel of
-/// some Python.
+/// Describes a shared library that is opened with dlopen: it may come with the system, with a CUDA
+/// toolkit or in a Python wheel.
 struct LibrarySearch {
-  std::string variable;                    ///< that may name the file: "ACC_NCCL_LIBRARY"
-  std::vector<std::string> sonames;        ///< the preferred first
+  std::string variable;                    ///< names the file, if set: "ACC_NCCL_LIBRARY"
+  std::vector<std::string> sonames;        ///< in order of preference
   std::vector<std::string> wheel_folders;  ///< below site-packages: "nvidia/nccl/lib"
 };
 
-/// Files to try, in this order: the one that the variable names, alone; beside `own_file` (a
-/// library or program of ours); what the loader finds; CUDA_HOME and CUDA_PATH; what scripts/deps
-/// brought into the checkout that `own_file` was built in; the site-packages of this environment's
-/// Pythons. `variable` gives an environment variable or null.
+/// Returns the files to try. If the environment variable is set, it is the only candidate.
+/// Otherwise, in this order: the folder of `own_file` (a library or program of acclaunch); the bare
+/// sonames, for the dynamic loader's own search; the CUDA toolkit (CUDA_HOME, CUDA_PATH,
+/// /usr/local/cuda); the wheels that scripts/deps downloaded into the checkout where `own_file` was
+/// built; PYTHONPATH and the site-packages of the Pythons of this environment. `variable` returns
+/// the value of an environment variable, or null.
 ACC_API std::vector<std::string> library_candidates(
     const LibrarySearch& search, const std::function<const char*(const char*)>& variable,
     const std::filesystem::path& own_file);
 
+/// A library that was opened.
 struct OpenedLibrary {
-  void* handle;  ///< dlopen's; stays open
+  void* handle;  ///< from dlopen; never closed
   std::string path;
 };
 
-/// Opens the first candidate that loads. Throws Error(not_found) with what the loader said of each.
+/// Opens the first candidate that loads. Throws Error(not_found) with the loader's message for each
+/// candidate.
 ACC_API OpenedLibrary open_library(const LibrarySearch& search,
                                    const std::filesystem::path& own_file);
 
-/// NCCL, as the runtime looks for it.
+/// Returns the search that the runtime uses for NCCL.
 ACC_API const LibrarySearch& nccl_library_search();
 
 }  // namespace acc

@@ -7,13 +7,14 @@
 
 namespace acc {
 
-/// The named logger of one library: `plugins`, `launcher`, `rendezvous`, `collectives`, `runtime`.
-/// Logs go to stderr. Level: `ACC_LOG=runtime:debug,launcher:warn` for one logger, else
-/// `ACC_LOG_LEVEL`, else `info`. Any thread may call.
+/// Returns the named logger of one library: `plugins`, `launcher`, `rendezvous`, `collectives` or
+/// `runtime`. Logs go to stderr. The level comes from `ACC_LOG` if it names the logger
+/// (`ACC_LOG=runtime:debug,launcher:warn`), else from `ACC_LOG_LEVEL`, else it is `info`.
+/// Thread-safe.
 std::shared_ptr<spdlog::logger> logger(std::string_view name);
 
-/// Puts `[rank/world_size]` into every later line of this process; the launcher's own lines carry
-/// none.
+/// Adds `[rank/world_size]` to every later log line of this process. Called by workers; the
+/// launcher's lines have no rank.
 void set_log_rank(int rank, int world_size);
 
 }  // namespace acc

@@ -11,27 +11,28 @@
 
 namespace acc {
 
-/// A new file that is written from front to back, without a copy for what is large. Nobody may look
-/// for it before it is closed: it lies under a temporary name (AtomicFile), or in a folder that has
-/// one. Throws Error(config) that names the path and errno's reason.
+/// Writes a new file sequentially. Small writes are buffered; large writes go to the kernel without
+/// a copy. The path must be a temporary name, or lie in a folder with a temporary name, because
+/// other processes could read the incomplete file (AtomicFile does this for single files). Members
+/// throw Error(config) with the path and the text of errno.
 class OutputFile {
  public:
-  /// Replaces a file of that name.
+  /// Creates the file, or truncates an existing one.
   explicit OutputFile(std::filesystem::path path);
   OutputFile(OutputFile&&) noexcept = default;
   OutputFile& operator=(OutputFile&&) = delete;
-  /// Without `close`, the file is removed.
+  /// Removes the file if `close` was not called.
   ~OutputFile();
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  /// Makes room for a file of so many bytes, so that a disk that is too small says so at once.
-  /// Nothing where the file system cannot, or is a tmpfs.
+  /// Allocates disk space for a file of `nbytes` bytes, so that a full disk is reported before the
+  /// data is written. Does nothing on tmpfs and on file systems without fallocate.
   void reserve(std::uint64_t nbytes);
-  /// From where the next byte goes.
+  /// Returns the offset in the file of the next byte written.
   [[nodiscard]] std::uint64_t position() const noexcept { return written_ + buffer_.size(); }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  /// Flushes to the disk and closes.
+  /// Flushes the data to the disk (fsync) and closes the file.
   void close();
 
  private:
@@ -40,8 +41,8 @@ class OutputFile {
 
   std::filesystem::path path_;
   UniqueFd fd_;
-  std::string buffer_;  ///< small pieces on their way
-  std::uint64_t written_ = 0;
+  std::string buffer_;         ///< small writes that have not reached the kernel yet
+  std::uint64_t written_ = 0;  ///< bytes that the kernel has accepted
 };
 
 }  // namespace acc

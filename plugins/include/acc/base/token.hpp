@@ -5,11 +5,11 @@
 
 namespace acc {
 
-/// 128 bits of the kernel's random numbers as 32 lowercase hexadecimal digits: what nobody can
-/// guess. Throws Error(internal).
+/// Returns 128 random bits from the kernel as 32 lowercase hexadecimal digits; suitable as a
+/// secret. Throws Error(internal) if the kernel has no random numbers.
 std::string random_token();
 
-/// True if `text` has that form.
+/// True if `text` has the form that `random_token` returns.
 bool is_token(std::string_view text) noexcept;
 
 }  // namespace acc

@@ -10,40 +10,43 @@
 
 namespace acc::plugins {
 
-/// What an Accelerate configuration file says besides the settings that it sets.
+/// Contents of an Accelerate configuration file that are not values in `Settings`.
 struct AccelerateConfig {
-  /// NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED; empty: missing or wrong.
+  /// NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED; empty if it is missing or wrong.
   std::string distributed_type;
-  std::string distributed_type_where;  ///< `config.yaml:3`
+  std::string distributed_type_where;  ///< its place: `config.yaml:3`
   bool has_parallelism_config = false;
-  /// Keys of `deepspeed_config` in file order, and `mixed_precision` if the file holds it:
-  /// ACCELERATE_CONFIG_DS_FIELDS.
+  /// Keys of `deepspeed_config` in file order, and `mixed_precision` if the file holds it: the
+  /// value of ACCELERATE_CONFIG_DS_FIELDS.
   std::vector<std::string> deepspeed_fields;
-  std::vector<std::string> notices;   ///< old names translated, keys without effect
-  std::set<std::string> faulty_keys;  ///< their values are wrong and were not taken
+  std::vector<std::string> notices;   ///< one line per translated old name or ignored key
+  std::set<std::string> faulty_keys;  ///< settings whose value was wrong and was not stored
 };
 
-/// How closely a file is read.
+/// Strictness of reading an Accelerate file. The defaults are acclaunch's own rules; with all three
+/// `false` the file is read as Accelerate 1.15 reads it.
 struct AccelerateConfigRules {
-  /// A key inside a block that nobody knows is a fault, and an old name counts; else both have no
-  /// effect, as in Accelerate.
+  /// true: an unknown key inside a block is a fault, and an old name of a key is translated. false:
+  /// both have no effect, as in Accelerate.
   bool checks_inner_keys = true;
-  /// rdzv_backend, same_network and enable_cpu_affinity count; else they have no effect, since in
-  /// Accelerate the defaults of their flags hide them.
+  /// true: rdzv_backend, same_network and enable_cpu_affinity are read. false: they have no effect,
+  /// as in Accelerate, where the defaults of their flags replace the file's values.
   bool reads_hidden_keys = true;
-  /// A value that a setting cannot have is a fault; else it is not taken, and whoever hands it on
-  /// as Accelerate does looks at the document. The words of `distributed_type` are exact then, and
-  /// keys that Accelerate does not know are unknown even where they are empty.
+  /// true: a value that a setting cannot have is a fault. false: such a value is not stored; code
+  /// that must pass it on as Accelerate does reads it from the document. With false,
+  /// `distributed_type` must also have Accelerate's exact spelling, and a key that Accelerate does
+  /// not know is a fault even if its value is empty.
   bool checks_values = true;
 };
 
-/// Reads a file as Accelerate 1.15 writes it into `settings`. Adds all that is wrong to `faults`:
-/// unknown keys and values, and what acclaunch does not do (TPU, SageMaker, Megatron, …), by name.
-/// What is right counts nevertheless, so that later checks find their faults as well.
+/// Reads a file in the format of Accelerate 1.15 into `settings`. Adds a sentence to `faults` for
+/// each unknown key, each wrong value and each feature that acclaunch does not have (TPU,
+/// SageMaker, Megatron-LM, …). Values without a fault are stored even if the file has faults, so
+/// that later checks can report their faults as well.
 AccelerateConfig read_accelerate_config(const Document& document, Settings& settings,
                                         const AccelerateConfigRules& rules, Faults& faults);
 
-/// The same; throws Error(config) with all faults.
+/// Reads a file with acclaunch's own rules. Throws Error(config) with all faults.
 AccelerateConfig apply_accelerate_config(const Document& document, Settings& settings);
 
 }  // namespace acc::plugins

@@ -8,51 +8,58 @@
 
 namespace acc::plugins {
 
-/// The words in which a configuration is written.
+/// The format of a configuration file.
 enum class ConfigForm {
-  fsdp,            ///< Accelerate's file, FSDP 1
-  fsdp2,           ///< Accelerate's file, FSDP 2
-  deepspeed,       ///< Accelerate's file, DeepSpeed
-  deepspeed_json,  ///< DeepSpeed's own file
+  fsdp,            ///< Accelerate's file with `fsdp_config`, version 1
+  fsdp2,           ///< Accelerate's file with `fsdp_config`, version 2
+  deepspeed,       ///< Accelerate's file with `deepspeed_config`
+  deepspeed_json,  ///< DeepSpeed's own JSON file
 };
 
-/// The form that a word of the command line names. Throws Error(invalid_argument).
+/// Returns the form that a value of --to names (fsdp, fsdp2, deepspeed, deepspeed-json). Throws
+/// Error(invalid_argument).
 ConfigForm config_form_named(const std::string& name);
 
-/// What is converted: an Accelerate file or a DeepSpeed JSON file, and the DeepSpeed file that an
-/// Accelerate file names.
+/// Input of a conversion.
 struct ConversionInput {
+  /// An Accelerate file or a DeepSpeed JSON file.
   Document document;
+  /// The DeepSpeed file that an Accelerate file names under `deepspeed_config_file`.
   std::optional<Document> deepspeed_file;
-  int gpus_per_machine = 0;  ///< 0: as the file says, num_processes / num_machines
-  /// How the result may call a DeepSpeed file of its own; empty: it may have none.
+  int gpus_per_machine = 0;  ///< 0: num_processes / num_machines of the file
+  /// Name for a DeepSpeed JSON file that the result may refer to; empty: the result must be one
+  /// file.
   std::string deepspeed_file_name;
 };
 
+/// Result of a conversion.
 struct Conversion {
   Node document;
-  /// What an Accelerate file cannot say of DeepSpeed; `document` names it as it was asked to.
+  /// A DeepSpeed JSON file with the settings for which an Accelerate file has no key. `document`
+  /// refers to it as `ConversionInput::deepspeed_file_name`.
   std::optional<Node> deepspeed_file;
-  /// What has no counterpart, what changes its meaning and what changes in precision: a line each.
+  /// Conversion warnings, one line each: settings without a counterpart, settings whose meaning
+  /// changes, and changes of numerical precision.
   std::vector<std::string> remarks;
 };
 
-/// Whether a parsed file is DeepSpeed's own, and not one of Accelerate's.
+/// True if a parsed file is DeepSpeed's own JSON file, not a JSON file of Accelerate.
 bool is_deepspeed_json(const Document& document);
 
-/// The path under `deepspeed_config_file` in an Accelerate file; empty where there is none.
+/// Returns the path under `deepspeed_config_file` in an Accelerate file; empty if it has none.
 std::string named_deepspeed_file(const Document& document);
 
-/// FSDP words for a DeepSpeed file, DeepSpeed's for an FSDP file.
+/// Returns the form to convert to by default: `fsdp` for a DeepSpeed file, `deepspeed` for an FSDP
+/// file.
 ConfigForm opposite_form(const Document& document);
 
-/// Says the same in another form, by meaning and not key by key; what has nothing to do with
-/// sharding stays. Throws Error(config) where the file has faults, is neither FSDP's nor
-/// DeepSpeed's, or leaves out a size that the other form has to name.
+/// Converts a configuration to another form. Translates the meaning of the settings, not single
+/// keys; entries that do not concern sharding stay. Throws Error(config) if the file has faults, is
+/// neither FSDP's nor DeepSpeed's, or lacks a size that the other form must state.
 Conversion convert_config(const ConversionInput& input, ConfigForm form);
 
-/// What `accelerate to-fsdp2` makes of a file, key by key: FSDP 1's keys renamed or dropped, all
-/// else carried over. A file without FSDP settings, or with those of FSDP 2, stays as it is.
+/// Converts a file key by key as `accelerate to-fsdp2` does: renames or drops FSDP 1's keys and
+/// copies all others. A file without FSDP settings, or with those of FSDP 2, stays unchanged.
 Conversion to_fsdp2(const Document& document);
 
 }  // namespace acc::plugins

@@ -9,32 +9,36 @@
 
 namespace acc::plugins {
 
-/// What a DeepSpeed JSON file says besides the settings that it sets.
+/// Contents of a DeepSpeed JSON file that are not values in `Settings`.
 struct DeepSpeedFile {
   struct Key {
-    std::string path;  ///< `zero_optimization.reduce_scatter`
-    std::string text;  ///< its value; empty for a block or a list
-    std::string where;
+    std::string path;   ///< `zero_optimization.reduce_scatter`
+    std::string text;   ///< its value; empty for a block or a list
+    std::string where;  ///< its place: `ds.json:12`
   };
-  std::vector<Key> left_to_program;    ///< no setting of ours, not at their defaults
-  std::vector<Key> filled_by_program;  ///< "auto" that needs the program's model or data
-  std::vector<std::string> notices;    ///< a line for each list, old names translated
+  std::vector<Key> left_to_program;    ///< keys without a row in the settings table, not at default
+  std::vector<Key> filled_by_program;  ///< "auto" values that depend on the program's model or data
+  std::vector<std::string> notices;    ///< one line per list above and per translated old name
 };
 
-/// Puts what a DeepSpeed JSON file (keys of 0.19.8) says into `settings`, which hold the flags and
-/// the YAML file already: `"auto"` leaves those in force, another value must not contradict a flag,
-/// and what Accelerate's plugin does not want beside such a file may not stand in the YAML file.
-/// What libacc_runtime has not goes into deepspeed_unsupported, for it to refuse. `world_size` 0:
-/// not known, and batch sizes are not compared with it. Throws Error(config) with all faults, and
-/// then leaves `settings` as they were.
+/// Stores the values of a DeepSpeed JSON file (keys of DeepSpeed 0.19.8) in `settings`, which must
+/// already hold the flags and the YAML file. `"auto"` keeps their value; any other value must not
+/// contradict a flag. A setting that Accelerate's plugin refuses next to a DeepSpeed file must not
+/// be in the YAML file. Features that libacc_runtime lacks are listed in the setting
+/// deepspeed_unsupported, so that the runtime can refuse them; a Python program may have them.
+/// world_size: 0 if unknown; then it is not compared with the batch sizes. Throws Error(config)
+/// with all faults and leaves `settings` unchanged in that case.
 DeepSpeedFile apply_deepspeed_json(const Document& document, int world_size, Settings& settings);
 
-/// A key that is no setting of ours. A Python program has it from the file.
+/// A key of DeepSpeed's file without a row in the settings table. Python programs read it from the
+/// file.
 struct ForeignDeepSpeedKey {
   std::string_view path;
-  std::string_view fallback;  ///< with which it says nothing; empty: where it stands, it says
-  bool refused_by_runtime = false;
+  std::string_view fallback;  ///< DeepSpeed's default; empty: every value has an effect
+  bool refused_by_runtime = false;  ///< libacc_runtime lacks the feature and reports an error
 };
+
+/// Returns all such keys: single values first, then the blocks that acclaunch does not examine.
 std::vector<ForeignDeepSpeedKey> foreign_deepspeed_keys();
 
 }  // namespace acc::plugins

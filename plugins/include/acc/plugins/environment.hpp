@@ -10,40 +10,44 @@
 
 namespace acc::plugins {
 
-/// Names and values of environment variables; the launcher builds it, a worker reads it back.
+/// Names and values of environment variables. The launcher builds one per worker; the worker
+/// decodes its own.
 using Environment = std::map<std::string, std::string>;
 
-/// The secret of a job (acc/base/token.hpp), which the launchers of all machines share and give to
-/// their workers, and which is never put into a store: the runtime derives the names of its store
-/// keys from it, and ranks prove with it that they belong together.
+/// Environment variable that holds the secret of a job (a token of acc/base/token.hpp). The
+/// launchers of all machines share the secret and pass it on to their workers. It is never written
+/// to a rendezvous store. The runtime derives the names of its store keys from it, and ranks use it
+/// to prove to each other that they belong to the same job.
 inline constexpr const char* kJobSecretVariable = "ACC_JOB_SECRET";
 
-/// The value of a variable, or `fallback` where it is unset or empty.
+/// Returns the value of a variable, or `fallback` if it is unset or empty.
 std::string variable(const Environment& environment, const std::string& name,
                      const std::string& fallback = "");
 
-/// The environment of this process.
+/// Returns the environment of this process.
 ACC_API Environment current_environment();
 
-/// Whether settings of a section count in a mode: `fsdp`, `deepspeed` or `none`.
+/// True if settings of a section have an effect in a mode. origin: `fsdp`, `deepspeed` or `none`.
 bool applies(Section section, std::string_view origin) noexcept;
 
-/// What settings mean to the runtime. `origin` is `fsdp`, `deepspeed` or `none`. Launcher and
-/// worker both call it, so that a plan that resolves is one that its workers understand. A hybrid
-/// strategy without a shard size is about machines, which the runtime knows. Throws Error(config).
+/// Translates settings to those of the runtime. origin: `fsdp`, `deepspeed` or `none`. The launcher
+/// calls it to check a plan and the worker calls it to execute one, so a plan that the launcher
+/// accepts is always valid for its workers. If a hybrid strategy has no shard size, the result has
+/// shard_size 0 and the runtime uses the number of ranks per machine. Throws Error(config).
 ShardingSettings sharding_settings(const Settings& settings, std::string_view origin,
                                    int world_size);
 
-/// The variables that carry `settings` to a worker, besides torchrun's: Accelerate's where it has
-/// one, `ACC_<KEY>` for the rest.
+/// Returns the variables that carry `settings` to a worker, in addition to torchrun's: Accelerate's
+/// variable if it has one, else `ACC_<KEY>`.
 Environment settings_to_environment(const Settings& settings, std::string_view origin,
                                     Device device);
 
-/// Reads back what the launcher injected: torchrun's or DeepSpeed's identity variables, FSDP_*,
-/// ACCELERATE_* and ACC_*. Without any of them it is one rank and no sharding. Throws Error(config)
-/// that names the variable, its value and what was expected; all faults at once. What `program`
-/// says wins, and its mode holds where the environment says none; a mode that contradicts the
-/// environment's, and values that exclude each other, are refused with both places.
+/// Decodes the variables that a launcher set: the rank variables of torchrun or DeepSpeed, FSDP_*,
+/// ACCELERATE_* and ACC_*. Without any of them the result is one rank without sharding. The values
+/// of `program` have precedence, and its mode is used if the environment names none. Throws
+/// Error(config) with all faults at once; each names the variable, its value and the expected
+/// value. A mode of the program that contradicts the environment's, and values that exclude each
+/// other, are faults too; they name both places.
 ACC_API RuntimeSettings settings_from_environment(const Environment& environment,
                                                   const ProgramSettings& program = {});
 

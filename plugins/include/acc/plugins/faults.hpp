@@ -8,13 +8,12 @@
 
 namespace acc::plugins {
 
-/// Collects what is wrong with an input, so that the user hears of all of it at once.
+/// Collects the faults of an input, so that the user gets all of them in one message.
 class Faults {
  public:
   void add(const std::string& sentence) { add(sentence, Errc::config); }
 
-  /// Runs `work` and keeps the message of the Error that it throws. Returns whether it threw
-  /// none.
+  /// Runs `work` and stores the message of the Error that it throws. Returns true if it threw none.
   template <typename Work>
   bool collect(Work work) {
     try {
@@ -28,8 +27,8 @@ class Faults {
 
   [[nodiscard]] bool any() const { return !text_.empty(); }
 
-  /// Throws if there was any fault: the only one with its own code, else Error(config) with a line
-  /// for each.
+  /// Throws if there was any fault: a single fault keeps its error code; several become one
+  /// Error(config) with one line per fault.
   void raise() const {
     if (!text_.empty()) {
       throw Error(code_, text_);
@@ -46,7 +45,8 @@ class Faults {
   Errc code_ = Errc::config;
 };
 
-/// The text of an error for standard error: `head` before each line, a newline after it.
+/// Formats the text of an error for stderr: puts `head` before each line and ends each with a
+/// newline.
 inline std::string with_head(const std::string& head, const std::string& text) {
   std::string result;
   for (std::size_t begin = 0; begin <= text.size();) {

@@ -13,13 +13,13 @@ namespace acc::plugins {
 
 class Settings;
 
-/// The FSDP words, with the field names of Accelerate 1.15's plugin of the same name. A program
-/// that fills some in gives it to `Runtime::from_environment`: they win over what the launcher
-/// injected, and the others stay the launcher's.
+/// The FSDP settings, with the field names of Accelerate 1.15's plugin of the same name. A program
+/// may set some fields and pass the plugin to `Runtime::from_environment`: fields that are set
+/// replace the launcher's values, the others keep them.
 struct ACC_API FullyShardedDataParallelPlugin : TrainingFields {
   std::optional<int> fsdp_version;
   std::optional<Strategy> sharding_strategy;  ///< FSDP 1
-  /// FSDP 2: whether to, or the number of ranks of the group to reshard to.
+  /// FSDP 2: true or false, or the number of ranks of the group to reshard to.
   std::optional<std::variant<bool, int>> reshard_after_forward;
   std::optional<BackwardPrefetch> backward_prefetch;
   std::optional<bool> cpu_offload;
@@ -35,25 +35,27 @@ struct ACC_API FullyShardedDataParallelPlugin : TrainingFields {
   std::optional<bool> activation_checkpointing;
   std::optional<bool> activation_checkpointing_offload;
   std::optional<std::string> ignored_modules;
-  std::optional<int> dp_replicate_size;  ///< of the parallelism config
-  std::optional<int> dp_shard_size;      ///< of the parallelism config
+  std::optional<int> dp_replicate_size;  ///< from `parallelism_config`
+  std::optional<int> dp_shard_size;      ///< from `parallelism_config`
 
-  /// Sets a field by its name, as text: `sharding_strategy`, `FULL_SHARD`. Throws Error(config)
-  /// naming an unknown field, or what was expected of the value.
+  /// Sets a field by name from text: `set("sharding_strategy", "FULL_SHARD")`. Throws Error(config)
+  /// for an unknown field, or with the expected value.
   void set(std::string_view field, std::string_view value);
 
+  /// Returns the fields that are set, for `settings_from_environment`.
   [[nodiscard]] ProgramSettings program_settings() const;
 
-  /// Every field that has a value, be it its setting's default. Throws Error(config) for values
-  /// that exclude each other.
+  /// Returns a plugin with a value in every field whose setting has a value or a default. Throws
+  /// Error(config) for values that exclude each other.
   static FullyShardedDataParallelPlugin from_settings(const Settings& settings);
 
   bool operator==(const FullyShardedDataParallelPlugin&) const = default;
 };
 
-/// Accelerate's questionnaire stores the strategy of FSDP 1 under fsdp_reshard_after_forward. Moves
-/// it to fsdp_sharding_strategy, unless that is given too. Returns what was done, in words; nothing
-/// with FSDP 2, or where there is nothing to do. Throws Error(config) for an unknown strategy.
+/// Moves a strategy name from fsdp_reshard_after_forward to fsdp_sharding_strategy, unless that is
+/// given too. `accelerate config` stores the strategy of FSDP 1 under the first key. Returns a
+/// notice about what was done, or an empty text with FSDP 2 and if there was nothing to do. Throws
+/// Error(config) for an unknown strategy.
 std::string settle_questionnaire_strategy(Settings& settings);
 
 }  // namespace acc::plugins

@@ -8,13 +8,13 @@
 
 namespace acc::plugins {
 
-/// In which type gradients travel (DeepSpeed's communication_data_type).
+/// Type in which gradients are communicated (DeepSpeed's communication_data_type).
 enum class ReduceDtype { fp32, fp16, bf16 };
 
 ACC_API std::string_view to_string(ReduceDtype value) noexcept;
 
-/// What both plugins say of the arithmetic. As in all of a plugin, a field that is not set leaves
-/// what the launcher says.
+/// Fields that both plugins have: arithmetic and optimizer steps. A field that is not set keeps the
+/// launcher's value.
 struct TrainingFields {
   std::optional<MixedPrecision> mixed_precision;
   std::optional<ReduceDtype> reduce_dtype;
@@ -27,19 +27,19 @@ struct TrainingFields {
   bool operator==(const TrainingFields&) const = default;
 };
 
-/// A field that a program set.
+/// A field of a plugin that the program set.
 struct ProgramValue {
-  std::string field;  ///< as the plugin names it: `sharding_strategy`
-  std::string key;    ///< the setting that it is: `fsdp_sharding_strategy`
-  std::string text;
+  std::string field;  ///< name in the plugin: `sharding_strategy`
+  std::string key;    ///< name of the setting: `fsdp_sharding_strategy`
+  std::string text;   ///< value, spelled as in a configuration file
 
   bool operator==(const ProgramValue&) const = default;
 };
 
-/// What a program says for itself, by filling in a plugin. Empty plugin: nothing.
+/// The settings that a program chose by filling in a plugin. If `plugin` is empty, it chose none.
 struct ProgramSettings {
-  std::string plugin;  ///< the class, for messages
-  std::string origin;  ///< its mode: `fsdp` or `deepspeed`
+  std::string plugin;  ///< name of the plugin's class, for messages
+  std::string origin;  ///< mode of the plugin: `fsdp` or `deepspeed`
   std::vector<ProgramValue> values;
 };
 

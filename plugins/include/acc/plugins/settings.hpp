@@ -12,54 +12,58 @@
 
 namespace acc::plugins {
 
-/// Where a value came from. Kinds are in the launcher's rising order of precedence.
+/// Origin of a value. The kinds are in ascending order of precedence in the launcher.
 struct Source {
-  /// `job`: what the manager of jobs says that the launcher was started by. `program`: what a
-  /// worker's program says, over all that its launcher injected.
+  /// `job`: from the job manager that started the launcher, such as Slurm. `program`: from a plugin
+  /// that a worker's program filled in; it replaces the values that the launcher passed on.
   enum class Kind { default_value, environment, file, deepspeed_file, derived, job, flag, program };
 
   Kind kind = Kind::default_value;
-  /// `config.yaml:12`, `--zero_stage`, the variable's name, the plugin's field, or why a value was
-  /// derived.
+  /// `config.yaml:12`, `--zero_stage`, the name of a variable or plugin field, or the reason why a
+  /// value was derived.
   std::string where;
 
   bool operator==(const Source&) const = default;
 };
 
-/// `default`, or the place: what `explain` prints.
+/// Returns the text that `acclaunch explain` prints for a source: `default`, or the place.
 std::string describe(const Source& source);
 
-/// Throws Error(config) naming where, key, the expected and the found value, unless a row of some
-/// table may have this value.
+/// Throws Error(config) if `text` is not a valid value of `row`. The message names the source, the
+/// key, the expected and the found value.
 void check_value(const SettingRow& row, std::string_view text, const Source& source);
 
-/// The value text and source of every row of a table: the settings table, or that of another
-/// command line. Text is kept as it was given, since Accelerate hands it on so; the typed getters
-/// read it. Unknown keys passed to a getter are a mistake of ours and throw Error(internal).
+/// The text and the source of every setting of a table: the settings table, or the table of another
+/// command line. The text is stored as it was given, because Accelerate passes it on unchanged; the
+/// typed getters parse it. A getter throws Error(internal) for an unknown key, which is a bug of
+/// the caller.
 class Settings {
  public:
   explicit Settings(std::span<const SettingRow> table = settings_table());
 
   [[nodiscard]] std::span<const SettingRow> table() const noexcept { return table_; }
 
-  /// Checks and stores a value, whatever was there. Throws Error(config) naming where, key, the
-  /// expected and the found value; for an unknown key also the nearest known one.
+  /// Checks and stores a value; replaces an earlier one, whatever its source. Throws Error(config)
+  /// that names the source, the key, the expected and the found value, and for an unknown key the
+  /// most similar known one.
   void set(std::string_view key, std::string text, Source source);
 
-  /// Back to the default.
+  /// Restores the default.
   void reset(std::string_view key);
 
-  [[nodiscard]] bool has(std::string_view key) const;    ///< a value, be it the default
-  [[nodiscard]] bool given(std::string_view key) const;  ///< a value that is not the default
+  /// True if the setting has a value, which may be its default.
+  [[nodiscard]] bool has(std::string_view key) const;
+  /// True if the value has a source other than the default.
+  [[nodiscard]] bool given(std::string_view key) const;
 
   [[nodiscard]] const std::string& text(std::string_view key) const;
   [[nodiscard]] const Source& source(std::string_view key) const;
   [[nodiscard]] bool boolean(std::string_view key) const;
-  [[nodiscard]] std::int64_t integer(std::string_view key) const;  ///< of integers and counts
+  [[nodiscard]] std::int64_t integer(std::string_view key) const;  ///< for integers and counts
   [[nodiscard]] double real(std::string_view key) const;
   [[nodiscard]] std::int64_t size(std::string_view key) const;  ///< in bytes
   [[nodiscard]] std::chrono::milliseconds duration(std::string_view key) const;
-  [[nodiscard]] std::string choice(std::string_view key) const;  ///< as the table spells it
+  [[nodiscard]] std::string choice(std::string_view key) const;  ///< in the table's spelling
   [[nodiscard]] std::vector<std::string> list(std::string_view key) const;  ///< blanks trimmed
 
  private:
@@ -69,23 +73,25 @@ class Settings {
   };
   [[nodiscard]] std::size_t index(std::string_view key) const;
 
-  std::span<const SettingRow> table_;  // lives as long as the program
+  std::span<const SettingRow> table_;  // refers to static data
   std::vector<Entry> entries_;         // one per row of the table, same order
 };
 
-/// Python's words: y yes t true on 1 / n no f false off 0 in any letter case.
+// The parsers return nullopt for a text that is not such a value.
+
+/// Accepts the words of Python's strtobool: y yes t true on 1 / n no f false off 0, in any case.
 std::optional<bool> parse_boolean(std::string_view text);
 std::optional<std::int64_t> parse_integer(std::string_view text);
-/// An integer, or a float text without fraction such as `5e8`.
+/// Accepts an integer, or a floating-point number without a fraction such as `5e8`.
 std::optional<std::int64_t> parse_count(std::string_view text);
 std::optional<double> parse_real(std::string_view text);
-/// Bytes: a whole number, with B, KiB, MiB, GiB or TiB in any letter case or without a unit.
+/// Returns bytes. Accepts an integer without a unit, or with B, KiB, MiB, GiB or TiB in any case.
 std::optional<std::int64_t> parse_size(std::string_view text);
-/// A number with ms, s, min, h or d. Without a unit 0 alone.
+/// Accepts a number with ms, s, min, h or d. Only 0 needs no unit.
 std::optional<std::chrono::milliseconds> parse_duration(std::string_view text);
 std::string lower(std::string_view text);
 std::string upper(std::string_view text);
-/// Without blanks and tabs at either end.
+/// Removes blanks and tabs at both ends.
 std::string_view trimmed(std::string_view text);
 
 }  // namespace acc::plugins

@@ -8,51 +8,57 @@
 
 namespace acc::plugins {
 
-/// Which part of a configuration a setting belongs to: its YAML block, and in which mode it counts.
+/// Part of the configuration that a setting belongs to. Determines its YAML block and the modes in
+/// which it has an effect (see `applies`).
 enum class Section {
-  launch,       ///< top-level YAML key or plain flag
-  training,     ///< `deepspeed_config` in YAML, yet in force in every mode
+  launch,       ///< top-level YAML key, or only a flag
+  training,     ///< `deepspeed_config` in YAML, but has an effect in every mode
   fsdp,         ///< `fsdp_config`; its prefix `fsdp_` may be left out there
   deepspeed,    ///< `deepspeed_config`
-  zero,         ///< known to the DeepSpeed JSON file alone
+  zero,         ///< only in the DeepSpeed JSON file; no flag and no YAML key
   parallelism,  ///< `parallelism_config`
   dynamo,       ///< `dynamo_config`; its prefix `dynamo_` may be left out there
   fp8,          ///< `fp8_config`; its prefix `fp8_` may be left out there
 };
 
+/// Type of a setting's value.
 enum class Type {
   text,
   boolean,
   integer,
-  count,
+  count,  ///< an integer that may be written as a floating-point number: `5e8`
   real,
   size,      ///< bytes: `64MiB`
   duration,  ///< `500ms`, `2h`; 0 needs no unit
   choice,
-  numbered_choice,
-  list
+  numbered_choice,  ///< a choice that can also be given by its number, counted from 1
+  list              ///< names joined by commas
 };
 
-/// How a setting is spelled on the command line. A toggle takes no value; one that can be denied
-/// takes `=BOOLEAN`, or the next word where that is true or false.
+/// Form of a setting on the command line. A `toggle` takes no value. A `deniable_toggle` may take
+/// one: `--flag=false`, or the next argument if that is true or false.
 enum class Flag { none, value, toggle, deniable_toggle };
 
-/// When a setting is put into the workers' environment under the name that Accelerate uses.
+/// Condition under which Accelerate's variable of a setting is set in the workers' environment.
+/// `given`: if the value is not the default.
 enum class Export { never, given, always, when_true };
 
+/// Spelling of the value in Accelerate's variable. `python_bool`: True or False; `digit`: 1 or 0.
 enum class TextFormat { as_given, lower, upper, python_bool, digit };
 
-/// One row names a setting once, for everything that reads, writes, checks or describes it.
+/// One setting. All code that reads, writes, checks or describes a setting uses its row: flags,
+/// YAML and JSON files, environment variables, `--help`, `explain` and the pages in docs/.
 struct SettingRow {
   Section section = Section::launch;
   std::string_view key = {};    ///< flag and YAML key, with underscores
-  std::string_view alias = {};  ///< further flag names, joined by `|`
+  std::string_view alias = {};  ///< further names of the flag, joined by `|`
   Flag flag = Flag::none;
-  bool in_file = true;  ///< the YAML file may hold it
+  bool in_file = true;  ///< the YAML file may contain it
   Type type = Type::text;
-  std::string_view fallback = {};  ///< default; empty: unset
+  std::string_view fallback = {};  ///< default value; empty: unset
   std::string_view allowed = {};   ///< choices joined by `|`, or a range `LOW..[HIGH]`
-  /// Accelerate's variable; empty: it has none. Several joined by `|`: one for each of a list.
+  /// Accelerate's environment variable; empty if it has none. For a list it may be several names
+  /// joined by `|`, one per item.
   std::string_view environment = {};
   Export exported = Export::never;
   TextFormat format = TextFormat::as_given;
@@ -61,36 +67,40 @@ struct SettingRow {
   std::string_view help = {};
 };
 
-/// The settings of Accelerate's configuration and ours: what launcher and workers share.
+/// Returns the settings that launcher and workers share: those of Accelerate's configuration and
+/// acclaunch's own. Static data.
 std::span<const SettingRow> settings_table() noexcept;
 
-/// The row of `key` (dashes count as underscores), or nullptr.
+/// Returns the row of `key`, or nullptr. A dash in `key` counts as an underscore.
 const SettingRow* find_setting(std::string_view key,
                                std::span<const SettingRow> table = settings_table()) noexcept;
 
-/// `ACC_<KEY>`: carries a setting to the workers where Accelerate has no variable for it, or where
-/// its variable must keep what Accelerate itself would write.
+/// Returns `ACC_<KEY>`, acclaunch's own variable for a setting. It carries the value to the workers
+/// if Accelerate has no variable for it, or if Accelerate's variable must keep the value that
+/// Accelerate itself would write.
 std::string own_variable(const SettingRow& row);
 
-/// Whether the setting can stand in a worker's environment; else it is the launcher's alone.
+/// True if the setting can be passed on to the workers. False if only the launcher uses it.
 bool reaches_workers(const SettingRow& row) noexcept;
 
-/// What a value of this row may be, in words for messages and help: `an integer 0..3`.
+/// Describes the valid values of a row, for messages and help: `an integer 0..3`.
 std::string expected_value(const SettingRow& row);
 
-/// The candidate that `word` most likely meant, empty when none is near.
+/// Returns the candidate that is most similar to `word`; empty if none is similar.
 std::string closest(std::string_view word, std::span<const std::string_view> candidates);
 
-/// ` (did you mean "x"?)`, or nothing.
+/// Returns `; did you mean "x"?`, or an empty text.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates);
 
-/// Whether `key` is what `pattern` says; a trailing `*` stands for any rest.
+/// True if `key` equals `pattern`. A trailing `*` in the pattern matches any text.
 bool matches(std::string_view key, std::string_view pattern) noexcept;
 
-/// The block of Accelerate's file that holds a section; empty: its top level, or none.
+/// Returns the block of Accelerate's file that holds a section: `fsdp_config`. Empty if the section
+/// is at the top level or not in the file.
 std::string_view block_of(Section section) noexcept;
 
-/// `a|b` → {a, b}; empty text gives no part. The parts point into `text`.
+/// Splits text at a separator: `a|b` → {a, b}. Keeps empty parts, except after a final separator;
+/// an empty text has no parts. The parts point into `text`.
 std::vector<std::string_view> split(std::string_view text, char separator);
 std::vector<std::string_view> split(std::string&& text, char separator) = delete;
 

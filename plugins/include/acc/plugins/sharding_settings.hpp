@@ -13,9 +13,9 @@
 
 namespace acc::plugins {
 
-/// What is sharded, over which ranks. FSDP's five names and ZeRO 0-3 are these six (`strategy.hpp`
-/// maps each to its switches): NO_SHARD = ZeRO 0, shard_optimizer = ZeRO 1, SHARD_GRAD_OP = ZeRO 2,
-/// FULL_SHARD = ZeRO 3.
+/// Sharding strategy: which state is sharded, and over which ranks. Covers FSDP's five strategies
+/// and ZeRO stages 0 to 3: NO_SHARD = ZeRO 0, shard_optimizer = ZeRO 1, SHARD_GRAD_OP = ZeRO 2,
+/// FULL_SHARD = ZeRO 3. `strategy.hpp` maps each to its switches.
 enum class Strategy {
   no_shard,
   shard_optimizer,
@@ -31,8 +31,8 @@ enum class BackwardPrefetch { none, backward_pre, backward_post };
 enum class WrapPolicy { unset, transformer_based, size_based, no_wrap };
 enum class OffloadDevice { none, cpu, nvme };
 enum class Device { cpu, cuda };
-/// Who moves a GPU's memory between ranks: NCCL, or the host backends with copies through
-/// page-locked memory; `automatic` takes NCCL wherever it can connect all ranks of the job.
+/// Back end of collectives on GPU memory: NCCL, or the host back ends with copies through
+/// page-locked memory (`staged`). `automatic` uses NCCL if it can connect all ranks of the job.
 enum class DeviceCollectives { automatic, nccl, staged };
 
 ACC_API std::string_view to_string(Strategy value) noexcept;
@@ -44,24 +44,26 @@ ACC_API std::string_view to_string(OffloadDevice value) noexcept;
 ACC_API std::string_view to_string(Device value) noexcept;
 ACC_API std::string_view to_string(DeviceCollectives value) noexcept;
 
-/// The neutral settings that FSDP and DeepSpeed configurations both translate to, and all that the
-/// runtime knows of either. Counts are elements, not bytes, unless the name says so.
+/// The sharding settings that FSDP and DeepSpeed configurations are both translated to. The runtime
+/// knows only these. Counts are elements, not bytes, unless the name says otherwise.
 struct ShardingSettings {
   static constexpr std::int64_t kUnbounded = INT64_MAX;
 
   Strategy strategy = Strategy::no_shard;
-  /// Ranks of one shard group for the hybrid strategies; 0: the local world size.
+  /// Number of ranks per shard group for the hybrid strategies; 0: the local world size.
   int shard_size = 0;
-  /// hpZ: ranks that share a secondary weight copy; 1: none (DeepSpeed zero_hpz_partition_size).
+  /// hpZ (DeepSpeed's zero_hpz_partition_size): number of ranks that share a secondary copy of the
+  /// weights; 1: no secondary copy.
   int hpz_partition_size = 1;
-  /// FSDP 2 integer reshard: size of the group that weights are resharded to; 0: the shard group.
+  /// FSDP 2 with an integer reshard_after_forward: number of ranks of the group that weights are
+  /// resharded to; 0: the shard group.
   int reshard_size = 0;
 
   MixedPrecision mixed_precision = MixedPrecision::no;
-  /// In which gradients travel (`no`: fp32); absent: the mixed precision's.
+  /// Type in which gradients are communicated (`no`: fp32); absent: the compute type.
   std::optional<MixedPrecision> reduce_precision;
-  bool stochastic_rounding = false;  ///< of weights that are kept in 16 bits
-  /// DeepSpeed: master weights begin as the 16-bit copy rounds what was loaded.
+  bool stochastic_rounding = false;  ///< for weights that are stored in 16 bits
+  /// As DeepSpeed: loaded weights are rounded to 16 bits before the fp32 master copy is made.
   bool round_initial_weights = false;
   LossScaling loss_scaling;
   NanPolicy nan_policy = NanPolicy::ignore;
@@ -80,7 +82,7 @@ struct ShardingSettings {
   bool use_orig_params = true;
   bool sync_module_states = true;
   bool cpu_ram_efficient_loading = true;
-  bool zero3_init = true;  ///< parameters are made sharded; false: whole on each rank, then cut
+  bool zero3_init = true;  ///< create parameters sharded; false: create them whole, then shard
   bool activation_checkpointing = false;
   bool activation_checkpointing_offload = false;
   std::string ignored_modules;
@@ -88,37 +90,45 @@ struct ShardingSettings {
   StateDictType state_dict_type = StateDictType::sharded;
   bool save_16bit_model = false;
 
-  // DeepSpeed's counts of elements; the defaults are what FSDP does.
-  std::int64_t reduce_bucket_size = 0;     ///< most elements reduced at once; 0: a unit's
-  std::int64_t allgather_bucket_size = 0;  ///< most gathered at once after a step; 0: a unit's
-  std::int64_t prefetch_bucket_size = 0;   ///< gathered ahead; 0: one unit, as the prefetches say
-  std::int64_t param_persistence_threshold = 0;           ///< smaller parameters stay gathered
-  std::int64_t model_persistence_threshold = kUnbounded;  ///< but no more than this in all
-  std::int64_t max_live_parameters = kUnbounded;          ///< gathered before some must be freed
-  std::int64_t max_reuse_distance = 0;  ///< what is used again within this is not freed
-  std::int64_t sub_group_size = 0;      ///< tile of the optimizer step; 0: a unit's shard
-  bool overlap_comm = true;             ///< false: a reduction is waited for where it is issued
-  bool contiguous_gradients = true;     ///< false: each parameter is reduced by itself
+  // DeepSpeed's counts of elements. The defaults give FSDP's behaviour.
+  /// Largest number of elements per gradient reduction; 0: one unit at a time.
+  std::int64_t reduce_bucket_size = 0;
+  /// Largest number of elements per all_gather after a step; 0: one unit at a time.
+  std::int64_t allgather_bucket_size = 0;
+  /// Elements to gather ahead; 0: one unit, as backward_prefetch and forward_prefetch say.
+  std::int64_t prefetch_bucket_size = 0;
+  /// Parameters with fewer elements stay gathered.
+  std::int64_t param_persistence_threshold = 0;
+  /// Upper bound of the elements that stay gathered because of param_persistence_threshold.
+  std::int64_t model_persistence_threshold = kUnbounded;
+  /// Elements that may be gathered at the same time; beyond it, units are freed first.
+  std::int64_t max_live_parameters = kUnbounded;
+  /// A unit that is used again within this number of elements is not freed.
+  std::int64_t max_reuse_distance = 0;
+  std::int64_t sub_group_size = 0;   ///< elements per tile of the optimizer step; 0: a unit's shard
+  bool overlap_comm = true;          ///< false: wait for each reduction right after issuing it
+  bool contiguous_gradients = true;  ///< false: reduce each parameter separately
   bool round_robin_gradients = false;
 
   int gradient_accumulation_steps = 1;
-  /// Global L2 norm to clip to; absent: the program decides; 0: no clipping.
+  /// Global L2 norm to clip gradients to; absent: the program decides; 0: no clipping.
   std::optional<double> gradient_clipping;
   OptimizerChoice optimizer;
   ScheduleChoice schedule;
-  /// What a DeepSpeed file asks for and this runtime has not, in words; empty: nothing.
+  /// Features of a DeepSpeed file that this runtime lacks, as text for a message; empty: none.
   std::string unsupported;
 
   bool operator==(const ShardingSettings&) const = default;
 };
 
-/// Who this worker is: torchrun's variables.
+/// Identity of this worker, from torchrun's variables.
 struct WorkerIdentity {
   int rank = 0;
   int local_rank = 0;
   int world_size = 1;
   int local_world_size = 1;
-  /// Ranks of each machine by node_rank, where they differ (ACC_LOCAL_WORLD_SIZES); else empty.
+  /// Number of ranks per machine, indexed by node_rank, if machines differ (ACC_LOCAL_WORLD_SIZES);
+  /// else empty.
   std::vector<int> local_world_sizes = {};
   int node_rank = 0;  ///< GROUP_RANK
   int num_nodes = 1;  ///< GROUP_WORLD_SIZE
@@ -126,42 +136,47 @@ struct WorkerIdentity {
   std::uint16_t master_port = 0;
   std::string run_id = "none";
   int restart_count = 0;
-  /// ACC_JOB_SECRET, which all ranks have alike; empty: a launcher other than acclaunch.
+  /// ACC_JOB_SECRET, the same on all ranks; empty under a launcher other than acclaunch.
   std::string job_secret = {};
 
   bool operator==(const WorkerIdentity&) const = default;
 };
 
-/// Everything that a worker reads from its environment, once, at start.
+/// All that a worker reads from its environment. Read once, at start.
 struct RuntimeSettings {
   WorkerIdentity identity;
   ShardingSettings sharding;
   Device device = Device::cpu;
-  /// `fsdp`, `deepspeed`, or `none` when neither mode was asked for: for messages only.
+  // The next four are for messages only.
+  /// Mode: `fsdp`, `deepspeed`, or `none` if neither was chosen.
   std::string origin = "none";
-  /// The plugin that the program filled in, and in words each value that it set: for messages only.
+  /// Class name of the plugin that the program filled in; empty: none.
   std::string program_plugin;
+  /// One text per value that the program set: `zero_stage 3 instead of the launcher's 2`.
   std::vector<std::string> program_values;
-  /// Where each given setting comes from, by key: `config.yaml:12`, a flag, a variable, or the
-  /// plugin's field: for messages only.
+  /// Place of each setting that was given, by key: `config.yaml:12`, a flag, a variable, or a field
+  /// of the plugin.
   std::map<std::string, std::string> sources;
-  /// How long a collective waits for a peer that is alive (ACC_COLLECTIVE_TIMEOUT, seconds).
+  /// Time that a collective waits for a peer that is alive (ACC_COLLECTIVE_TIMEOUT, in seconds).
   std::chrono::seconds collective_timeout{1800};
-  /// ACC_SHM_GATHER=copy: gathers on one host copy, as those between hosts do.
+  /// ACC_SHM_GATHER=copy: an all_gather within a machine copies, as between machines, instead of
+  /// sharing memory.
   bool copy_gathers = false;
   /// ACC_COLLECTIVES: auto, nccl or staged. No effect on the CPU.
   DeviceCollectives device_collectives = DeviceCollectives::automatic;
-  /// ACC_SHARE_GPUS=1: more ranks than GPUs on a machine take turns on them; else that is an error.
+  /// ACC_SHARE_GPUS=1: ranks may share GPUs if a machine has more ranks than GPUs; without it that
+  /// is an error.
   bool share_gpus = false;
-  /// ACC_DETERMINISTIC=1: whatever could make two runs of one layout differ is switched off.
+  /// ACC_DETERMINISTIC=1: two runs with the same layout give bitwise equal results.
   bool deterministic = false;
-  /// ACC_CHECK=1, or `debug` without it: gathered weights are protected against the program's own
-  /// mistakes. No effect on a GPU.
+  /// ACC_CHECK=1, or `debug` if ACC_CHECK is unset: gathered weights are read-only in a scope and
+  /// inaccessible outside of one, so that a wrong access of the program is reported. No effect on a
+  /// GPU.
   bool check = false;
-  /// ACC_TRACE: file to which every rank of a machine adds its timeline; empty: none.
+  /// ACC_TRACE: file to which every rank of a machine appends its timeline; empty: none.
   std::string trace;
-  /// ACC_FLIGHT_RECORD: file in which this worker leaves its last collectives, for the launcher
-  /// that named it; empty: none.
+  /// ACC_FLIGHT_RECORD: file in which this worker records its last collectives for the launcher
+  /// (acc/base/flight_record.hpp); empty: none.
   std::string flight_record;
 
   bool operator==(const RuntimeSettings&) const = default;

@@ -4,16 +4,18 @@
 
 namespace acc::plugins {
 
-/// The switches that make one mechanism of all strategies. The runtime reads these and never asks
-/// for a strategy by name (sharding semantics: FSDP arXiv 2304.11277, ZeRO arXiv 1910.02054).
+/// A strategy as independent switches. The runtime reads only these and never compares strategy
+/// names, so that one engine serves all strategies. Semantics of sharding: FSDP, arXiv 2304.11277;
+/// ZeRO, arXiv 1910.02054.
 struct StrategySwitches {
   bool shard_parameters;       ///< a rank keeps only its shard between a step and the next forward
-  bool reshard_after_forward;  ///< and drops the gathered weights between forward and backward
+  bool reshard_after_forward;  ///< gathered weights are freed between forward and backward
   bool shard_gradients;        ///< gradients are reduced to a shard in every micro-step
   bool shard_optimizer;        ///< optimizer state covers the shard only
-  bool replicate;              ///< shard groups are smaller than the world and are replicated
+  bool replicate;              ///< shard groups are smaller than the world; each holds one copy
 };
 
+/// Returns the switches of a strategy.
 constexpr StrategySwitches switches(Strategy strategy) noexcept {
   switch (strategy) {
     case Strategy::no_shard: return {false, false, false, false, false};

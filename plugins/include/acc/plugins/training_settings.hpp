@@ -10,31 +10,33 @@
 
 namespace acc::plugins {
 
-/// Who says how a loss scale moves: torch's ShardedGradScaler or DeepSpeed's DynamicLossScaler.
+/// Rule by which a dynamic loss scale changes: PyTorch's ShardedGradScaler or DeepSpeed's
+/// DynamicLossScaler.
 enum class LossScaleRule { grad_scaler, deepspeed };
 
-/// fp16 loss scaling; defaults are those of both peers where they agree, else of torch.
+/// fp16 loss scaling. The defaults are those of PyTorch.
 struct LossScaling {
   LossScaleRule rule = LossScaleRule::grad_scaler;
   double static_scale = 0.0;     ///< 0: dynamic
-  int initial_scale_power = 16;  ///< the scale begins at 2 to this power
-  std::int64_t window = 2000;    ///< clean steps until it doubles
-  int hysteresis = 1;            ///< overflows until it is halved
-  bool consecutive_hysteresis = false;
-  double min_scale = 0.0;
+  int initial_scale_power = 16;  ///< the initial scale is 2 to this power
+  std::int64_t window = 2000;    ///< steps without overflow until the scale doubles
+  int hysteresis = 1;            ///< overflows until the scale is halved
+  bool consecutive_hysteresis = false;  ///< a step without overflow restarts that count
+  double min_scale = 0.0;               ///< lower bound of the scale
 
   bool operator==(const LossScaling&) const = default;
 };
 
-/// What a step does about a gradient that is not finite, where no loss scale explains it.
+/// Reaction of an optimizer step to a gradient with NaN or infinity that dynamic loss scaling does
+/// not explain.
 enum class NanPolicy { ignore, skip, raise };
 
 ACC_API std::string_view to_string(NanPolicy value) noexcept;
 
-/// `optimizer` of a DeepSpeed file; empty type: not given. Absent values: the optimizer's own.
+/// The block `optimizer` of a DeepSpeed file. An absent value means the optimizer's own default.
 struct OptimizerChoice {
-  /// adamw, adam (decay is added to the gradient), sgd; else what the runtime has not, in words:
-  /// `Lion`, `Adam with amsgrad true`.
+  /// adamw, adam (weight decay is added to the gradient) or sgd. An optimizer that the runtime
+  /// lacks is described for a message: `Lion`, `Adam with amsgrad true`. Empty if not given.
   std::string type;
   std::optional<double> lr = {};
   std::vector<double> betas = {};
@@ -45,9 +47,10 @@ struct OptimizerChoice {
   bool operator==(const OptimizerChoice&) const = default;
 };
 
-/// `scheduler` of a DeepSpeed file; empty type: not given. Absent values: the type's own.
+/// The block `scheduler` of a DeepSpeed file. An absent value means the scheduler's own default.
 struct ScheduleChoice {
-  /// WarmupLR, WarmupDecayLR, WarmupCosineLR; else what the runtime has not, in words.
+  /// WarmupLR, WarmupDecayLR or WarmupCosineLR. A scheduler that the runtime lacks is described for
+  /// a message. Empty if not given.
   std::string type;
   std::optional<double> warmup_min_lr = {};
   std::optional<double> warmup_max_lr = {};

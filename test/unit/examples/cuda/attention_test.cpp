@@ -13,7 +13,7 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-/// One head of one sequence of (B, T, parts, H, D), as rows of D.
+/// Returns one head of one sequence of a (B, T, parts, H, D) array, as rows of D.
 struct HeadIndex {
   const AttentionShape& shape;
   std::int64_t sequence;
@@ -30,7 +30,7 @@ struct Reference {
   Numbers out, log_sum, dqkv;
 };
 
-/// Causal attention and its gradient, written as their definitions.
+/// Computes causal attention and its gradient by their definitions.
 void add_head(const HeadIndex& head, const std::vector<float>& qkv, const std::vector<float>& d_out,
               Reference& result) {
   const AttentionShape& s = head.shape;
@@ -114,7 +114,7 @@ void check_attention(const AttentionShape& shape, double tolerance) {
 
 }  // namespace
 
-TEST_CASE("attention on tensor cores, at lengths below, at and beyond its blocks") {
+TEST_CASE("attention on tensor cores, at lengths below, equal to and above its blocks") {
   for (const std::int64_t head_dim : {64, 128}) {
     for (const std::int64_t time : {1, 17, 64, 100, 128, 200, 257}) {
       check_attention<__nv_bfloat16>(
@@ -123,7 +123,7 @@ TEST_CASE("attention on tensor cores, at lengths below, at and beyond its blocks
   }
 }
 
-TEST_CASE("attention of other dtypes and head sizes") {
+TEST_CASE("attention with other dtypes and head sizes") {
   for (const std::int64_t head_dim : {1, 16, 64, 80, 256}) {
     check_attention<float>({.batch = 2, .time = 19, .heads = 2, .head_dim = head_dim}, 1e-5);
     if (head_dim != 64) {

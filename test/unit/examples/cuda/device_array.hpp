@@ -33,7 +33,7 @@ inline void assign(__nv_bfloat16& to, float value) {
   to = __float2bfloat16_rn(value);
 }
 
-/// What T keeps of some numbers.
+/// Returns numbers rounded to T and back to fp32.
 template <class T>
 std::vector<float> rounded(std::vector<float> values) {
   for (float& value : values) {
@@ -44,7 +44,7 @@ std::vector<float> rounded(std::vector<float> values) {
   return values;
 }
 
-/// An array of T on the GPU, filled and read through fp32.
+/// An array of T on the GPU. Written from and read into fp32.
 template <class T>
 class DeviceArray {
  public:
@@ -55,11 +55,12 @@ class DeviceArray {
     }
     check(cudaMemcpy(data(), typed.data(), count_ * sizeof(T), cudaMemcpyHostToDevice), "a copy");
   }
-  /// Filled with NaNs.
+  /// Allocates an array filled with NaN, so that a kernel that leaves elements out is noticed.
   explicit DeviceArray(std::size_t count)
       : count_(count), buffer_(static_cast<std::int64_t>(count), "a test") {
     check(cudaMemset(data(), 0xff, count * sizeof(T)), "a fill");
-    check(cudaDeviceSynchronize(), "a fill");  // other streams do not wait for it
+    // cudaMemset may return before it has finished, and non-blocking streams do not wait for it.
+    check(cudaDeviceSynchronize(), "a fill");
   }
 
   [[nodiscard]] T* data() const { return buffer_.data(); }
@@ -99,8 +100,8 @@ class TestStream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// The largest |got - expected| in units of `unit` + |expected|: the rounding of T, and what sums
-/// of fp32 lose. NaNs are far away.
+/// Returns the largest |got - expected| / (unit + |expected|). Covers the rounding of T and the
+/// error of sums in fp32. NaN counts as a very large difference.
 template <class T>
 double worst_error(const std::vector<float>& got, const std::vector<double>& expected,
                    double unit = 1.0) {
@@ -114,7 +115,7 @@ double worst_error(const std::vector<float>& got, const std::vector<double>& exp
   return worst;
 }
 
-/// Of one rounding to T, with room for the sums before it.
+/// Tolerance for one rounding to T, with some margin for the sums before it.
 template <class T>
 constexpr double kTolerance = sizeof(T) == 2 ? 0.0045 : 3e-6;
 

@@ -19,7 +19,8 @@ using namespace train_gpt;
 
 namespace {
 
-/// ACC_TEST_DATA of the environment, where the tests were brought to another machine.
+/// Returns the folder of the test data: ACC_TEST_DATA if the tests run on another machine than the
+/// one that built them.
 std::string parity_folder() {
   const char* moved = std::getenv("ACC_TEST_DATA");
   return std::string(moved == nullptr ? ACC_TEST_DATA : moved) + "/parity_gpt/";
@@ -42,7 +43,7 @@ acc::plugins::RuntimeSettings on_gpu(acc::plugins::MixedPrecision precision, int
   return settings;
 }
 
-/// A variable of the environment for a while.
+/// Sets an environment variable for the lifetime of the object.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
@@ -58,7 +59,7 @@ struct Step {
   double loss, norm;
 };
 
-/// Some steps over the parity data, split into micro-batches.
+/// Trains some steps on the parity data, split into micro-batches.
 std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int steps,
                              std::int64_t most_logits = cuda::kMostLogits) {
   auto runtime = acc::Runtime::from_settings(settings);
@@ -101,11 +102,11 @@ void check_parity(const std::vector<Step>& run, double loss_tolerance, double no
 
 }  // namespace
 
-TEST_CASE("fp32 on a GPU: losses and gradient norms are those of PyTorch in double precision") {
+TEST_CASE("fp32 on a GPU: losses and gradient norms equal PyTorch's in double precision") {
   check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 8), 2e-5, 1e-4);
 }
 
-TEST_CASE("activation checkpointing changes nothing, with its offload neither") {
+TEST_CASE("activation checkpointing, with and without offload, does not change the results") {
   for (const auto precision :
        {acc::plugins::MixedPrecision::no, acc::plugins::MixedPrecision::bf16}) {
     auto settings = on_gpu(precision, 2);
@@ -123,27 +124,27 @@ TEST_CASE("activation checkpointing changes nothing, with its offload neither") 
   }
 }
 
-TEST_CASE("the same in micro-steps, whose gradients are added, of 2, 3 and 3 sequences") {
+TEST_CASE("micro-steps of 2, 3 and 3 sequences give the same losses as one step") {
   check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no, 3), 2), 2e-5, 1e-4);
 }
 
-TEST_CASE("the same with everything fused into the products, and with nothing") {
+TEST_CASE("fused and separate matrix product epilogues give the same losses") {
   for (const char* fused : {"gelu,bias", "none"}) {
     const Variable variable("TRAIN_GPT_FUSE", fused);
     check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 2), 2e-5, 1e-4);
   }
 }
 
-TEST_CASE("the same where the logits exist in pieces") {
-  constexpr std::int64_t kHalf = 256 * 256;  // of 8 x 64 rows
+TEST_CASE("logits computed in pieces give the same losses") {
+  constexpr std::int64_t kHalf = 256 * 256;  // logits of half of the 8 x 64 rows
   check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::no), 2, kHalf), 2e-5, 1e-4);
 }
 
-TEST_CASE("bf16 on a GPU follows the same losses to its precision") {
+TEST_CASE("bf16 on a GPU gives the same losses within its precision") {
   check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::bf16), 4), 0.02, 0.03);
 }
 
-TEST_CASE("an odd vocabulary, a head of its own, tensor core attention: as on the CPU") {
+TEST_CASE("an odd vocabulary, a separate head and tensor core attention equal the CPU's results") {
   const ModelConfig config{.layers = 1,
                            .heads = 1,
                            .dim = 64,
@@ -184,7 +185,7 @@ TEST_CASE("an odd vocabulary, a head of its own, tensor core attention: as on th
   }
 }
 
-TEST_CASE("sizes that the kernels are not made for are refused before anything is allocated") {
+TEST_CASE("sizes that the kernels do not support are refused before any allocation") {
   auto runtime = acc::Runtime::from_settings(on_gpu(acc::plugins::MixedPrecision::no));
   auto model = runtime.model();
   const auto make = [&](std::int64_t dim, std::int64_t heads) {
@@ -197,10 +198,11 @@ TEST_CASE("sizes that the kernels are not made for are refused before anything i
                        acc::Error);
 }
 
-TEST_CASE("memory that the GPU does not have: what for, how much, what is there") {
+TEST_CASE("GPU out of memory: the error names purpose, requested and free memory") {
   const std::int64_t before = cuda::device_bytes();
   CHECK_THROWS_WITH_AS(cuda::DeviceMemory(std::size_t{1} << 43, "activations"),
-                       doctest::Contains("8388608 MiB of GPU memory for activations are not there"),
+                       doctest::Contains("GPU out of memory (OOM): cannot allocate 8388608 MiB for "
+                                         "activations"),
                        acc::Error);
   CHECK(cuda::device_bytes() == before);
   {

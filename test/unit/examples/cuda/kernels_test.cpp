@@ -35,7 +35,7 @@ double gelu(double u) {
 
 }  // namespace
 
-TEST_CASE("rows are grouped by their token, both in order") {
+TEST_CASE("rows are grouped by token, tokens and rows in ascending order") {
   const std::vector<std::int32_t> ids = {3, 0, 3, 6, 0, 3};
   const GroupedRows groups = group_rows(ids, 7);
   CHECK(groups.tokens == std::vector<std::int32_t>{0, 3, 6});
@@ -56,7 +56,7 @@ TEST_CASE_TEMPLATE("the embedding and its gradients", T, DTYPES) {
     const auto wpe = rounded<T>(random_values((c.time + 1) * c.channels, 3));
     const auto dx = rounded<T>(random_values(rows * c.channels, 4));
     const DeviceArray<T> device_wte(wte), device_wpe(wpe), device_dx(dx), x(dx.size());
-    const DeviceArray<T> d_wte(wte), d_wpe(wpe);  // gradients start as these
+    const DeviceArray<T> d_wte(wte), d_wpe(wpe);  // initial values of the gradients
     BatchUpload upload(stream, rows + 3, c.vocab);
     upload.start(ids, ids);
     embedding_forward(stream, upload.inputs(), device_wte.data(), device_wpe.data(), x.data(), rows,
@@ -206,7 +206,7 @@ TEST_CASE_TEMPLATE("gelu, its gradient and conversion, element by element", T, D
   }
 }
 
-TEST_CASE_TEMPLATE("column sums overwrite or add", T, DTYPES) {
+TEST_CASE_TEMPLATE("column sums overwrite or accumulate", T, DTYPES) {
   for (const std::int64_t rows : {1, 9, 1100}) {
     for (const float beta : {0.0f, 1.0f}) {
       CAPTURE(rows);

@@ -43,7 +43,7 @@ Numbers product(const std::vector<float>& a, const std::vector<float>& b, std::i
   return result;
 }
 
-/// One linear layer's operands, on both sides.
+/// Operands of one linear layer, on host and GPU.
 template <class T>
 struct Layer {
   std::vector<float> x = rounded<T>(random_values(kRows * kIn, 1));
@@ -142,7 +142,7 @@ constexpr MatmulOptions kWays[] = {{.fuse_gelu = true, .fuse_bias_gradient = tru
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("a layer's products and what is fused into them", T, DTYPES) {
+TEST_CASE_TEMPLATE("matrix products of a linear layer with fused epilogues", T, DTYPES) {
   for (const MatmulOptions& options : kWays) {
     CAPTURE(options.fuse_gelu);
     CAPTURE(options.tune);
@@ -155,11 +155,11 @@ TEST_CASE_TEMPLATE("a layer's products and what is fused into them", T, DTYPES) 
   }
 }
 
-TEST_CASE("products with strides, as the logits have them") {
+TEST_CASE("matrix products with row strides, as for the logits") {
   using T = __nv_bfloat16;
   const TestStream stream;
   const Layer<T> layer;
-  constexpr std::int64_t kSeen = 13;  // of the kOut columns of dy
+  constexpr std::int64_t kSeen = 13;  // number of the kOut columns of dy that are used
   Matmul<T> matmul(stream, kIn, {});
   const DeviceArray<T> dw(static_cast<std::size_t>(kSeen * kIn));
   const ConstMatrix<T> dy(layer.device_dy.data(), kRows, kSeen, kOut);
@@ -169,7 +169,7 @@ TEST_CASE("products with strides, as the logits have them") {
   CHECK(worst_error<T>(dw.read(), expected) < kTolerance<T>);
 }
 
-TEST_CASE("how products are made can be told by the environment") {
+TEST_CASE("environment variables choose how matrix products are computed") {
   const auto read = [](const char* fuse, const char* tune) {
     setenv("TRAIN_GPT_FUSE", fuse, 1);
     setenv("TRAIN_GPT_TUNE", tune, 1);
@@ -188,7 +188,7 @@ TEST_CASE("how products are made can be told by the environment") {
   CHECK(read("gelu,bias", "").fuse_gelu);
 }
 
-TEST_CASE("a named cuBLASLt that is not there is an error that says so") {
+TEST_CASE("a missing cuBLASLt that the environment names is reported by name") {
   const char* before = std::getenv("ACC_CUBLASLT_LIBRARY");
   const std::string kept = before == nullptr ? "" : before;
   setenv("ACC_CUBLASLT_LIBRARY", "/nowhere/libcublasLt.so.13", 1);

@@ -1,5 +1,5 @@
-// The cuBLASLt of the tests that run on stand-ins, unless another is named: doctest's discovery
-// hands on one variable alone.
+// Selects the stand-in cuBLASLt for tests on stand-in libraries, unless the environment names
+// another one. Done in code because doctest's test discovery can set only one environment variable.
 #include <cstdlib>
 
 namespace {
