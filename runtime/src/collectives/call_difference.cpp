@@ -27,6 +27,7 @@ CallDifference call_difference(std::uint32_t sequence, const std::string& group,
                     ranks.size() == 1 ? "" : "s", number_list(ranks),
                     ranks.size() == 1 ? "s" : "", call);
   }
+  // Blames a rank only if one call has strictly more ranks than every other call.
   if (calls.size() > 1 && calls[calls.size() - 2].first.size() < calls.back().first.size()) {
     difference.at_fault = calls.front().first.front();
   }

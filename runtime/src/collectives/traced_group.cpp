@@ -26,6 +26,7 @@ class TracedWork final : public Work {
   }
 
  private:
+  /// Adds the span at the first wait; later waits of the same work add nothing.
   void tell() {
     device::Timeline* const timeline = device_->timeline();
     if (begin_ && timeline != nullptr) {

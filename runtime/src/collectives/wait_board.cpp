@@ -13,7 +13,7 @@
 namespace acc::collectives {
 namespace {
 
-// After so many sleeps a wait is one that others are told of.
+// A wait is published after this many sleeps, that is after about 200 ms.
 constexpr int kLongWait = 4;
 
 std::string key_of(int rank) {
@@ -47,7 +47,7 @@ void WaitBoard::waits_for(int rank) noexcept {
     if (!thread_.joinable()) {
       thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
     }
-  } catch (const std::exception&) {  // then nobody hears of it
+  } catch (const std::exception&) {  // no thread to be had: the wait stays unpublished
   }
   changed_.notify_all();
 }
@@ -65,7 +65,7 @@ void WaitBoard::run(const std::stop_token& stop) {
     try {
       const std::lock_guard store_lock(store_mutex_);
       store().set(key_of(rank_), text);
-    } catch (const Error&) {  // the store may be away for a while
+    } catch (const Error&) {  // the store may be unreachable for a while: not published
     }
     lock.lock();
   }
@@ -74,7 +74,7 @@ void WaitBoard::run(const std::stop_token& stop) {
 int WaitBoard::late_rank(int rank) noexcept {
   try {
     const std::lock_guard lock(store_mutex_);
-    std::set<int> seen = {rank_};
+    std::set<int> seen = {rank_};  // a cycle ends the search, also one through this rank
     int late = rank;
     while (seen.insert(late).second) {
       const std::string key = key_of(late);
@@ -84,12 +84,12 @@ int WaitBoard::late_rank(int rank) noexcept {
       const std::string text = store().get(key, std::chrono::seconds(5));
       int next = kNobody;
       std::from_chars(text.data(), text.data() + text.size(), next);
-      if (next < 0 || next >= world_size_) {  // nobody, or no rank
+      if (next < 0 || next >= world_size_) {  // kNobody, or not a rank
         return late;
       }
       late = next;
     }
-  } catch (const std::exception&) {
+  } catch (const std::exception&) {  // without the store the chain cannot be followed
   }
   return rank;
 }
