@@ -49,7 +49,7 @@ class GroupFactory {
   ///  - otherwise: GlooGroup.
   /// A host is one node_rank: two launches on one machine count as two hosts. On a GPU, this host
   /// group is wrapped by StagedGroup, or used next to NCCL for scalars, barriers and failure
-  /// detection. `kind` ("shard", "replicate", …) is part of the store keys and must differ between
+  /// detection. `kind` (such as "shard") is part of the store keys and must differ between
   /// groups with the same first rank. Collective over `ranks`. With `parent`, a group made by this
   /// factory, collective over all ranks of `parent`, each of which makes the part that it belongs
   /// to.

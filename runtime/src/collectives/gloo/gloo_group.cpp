@@ -23,8 +23,9 @@
 namespace acc::collectives {
 namespace {
 
-/// Our store as Gloo wants to see one. Under its number a rank puts the addresses at which it
-/// listens for each of the others, as structs that begin with a sockaddr_storage.
+/// Adapter from our store to Gloo's store interface. In `connectFullMesh`, each rank sets the key
+/// of its own number to the addresses at which it listens for each of the others: an array of
+/// structs that begin with a sockaddr_storage.
 class StoreForGloo final : public gloo::rendezvous::Store {
  public:
   StoreForGloo(rendezvous::Store& store, const GroupSpec& spec)
@@ -58,8 +59,9 @@ class StoreForGloo final : public gloo::rendezvous::Store {
   }
 
  private:
-  /// Gloo cuts a peer's addresses out by their number: they must be as long, and of the same
-  /// family, as this rank's own.
+  /// Throws if a peer's value cannot be addresses. Gloo indexes into the value by rank without
+  /// checking it, and any process that reaches the store may have written it. The value must have
+  /// the size and the address families of this rank's own.
   void check_addresses(const std::string& key, std::string_view value) const {
     const std::size_t each = own_addresses_.size() / num_peers_;
     const auto family = [&](std::string_view addresses, std::size_t i) {
@@ -72,8 +74,8 @@ class StoreForGloo final : public gloo::rendezvous::Store {
     if (!good) {
       throw Error(
           Errc::protocol,
-          fmt::format("store key {}{} holds {} bytes that are not {} addresses of a rank as "
-                      "Gloo writes them, of {} bytes in all",
+          fmt::format("store key {}{} holds {} bytes that are not the {} addresses that Gloo "
+                      "publishes for a rank, of {} bytes in all",
                       prefix_, key, value.size(), num_peers_, own_addresses_.size()));
     }
   }
@@ -88,7 +90,7 @@ class StoreForGloo final : public gloo::rendezvous::Store {
 
 std::shared_ptr<gloo::transport::Device> make_device(const std::string& address) {
   gloo::transport::tcp::attr attributes;
-  if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {  // torch's variable for the same
+  if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {  // as in torch
     attributes.iface = name;
   } else {
     attributes.hostname = address;
@@ -96,8 +98,9 @@ std::shared_ptr<gloo::transport::Device> make_device(const std::string& address)
   return gloo::transport::tcp::CreateDevice(attributes);
 }
 
-/// Gloo 0.5 writes to its sockets without MSG_NOSIGNAL: a dead peer would kill this process before
-/// it could say which. A program's own handler stays.
+/// Ignores SIGPIPE unless the program has its own handler. Gloo 0.5 writes to its sockets without
+/// MSG_NOSIGNAL: the connection of a dead peer would kill this process before it could name the
+/// peer.
 void ignore_broken_pipes() {
   struct sigaction current {};
   if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) {
@@ -107,7 +110,9 @@ void ignore_broken_pipes() {
 
 }  // namespace
 
-/// The messages of one collective, and what is to be done with them when they are there.
+/// The messages of one collective and the computation that follows them. All messages are in flight
+/// from the issue on; `wait` waits for the receives, then for the sends (after which this rank's
+/// input may be overwritten), then runs the computation.
 class GlooGroup::Exchange final : public Work {
  public:
   Exchange(GlooGroup* group, std::string call, std::uint64_t tag)
@@ -127,7 +132,7 @@ class GlooGroup::Exchange final : public Work {
       receives_.push_back({peer, std::move(buffer)});
     });
   }
-  /// `finish` runs once, in the first wait, when all messages have come and gone.
+  /// Sets the computation: it runs once, in the first wait, after all messages are complete.
   void then(std::function<void()> finish) { finish_ = std::move(finish); }
   std::vector<std::byte>& scratch() { return scratch_; }
   std::vector<std::byte>& scratch(std::size_t nbytes) {
@@ -139,6 +144,8 @@ class GlooGroup::Exchange final : public Work {
     if (done_) {
       return;
     }
+    // Gloo's waits block. While this thread is in one, the watch may find a reason to give up and
+    // calls `cancel` on its own thread, which makes the wait return false.
     group_->watch_->begin([this] { cancel(); });
     for (const bool receiving : {true, false}) {
       for (auto& each : receiving ? receives_ : sends_) {
@@ -163,6 +170,7 @@ class GlooGroup::Exchange final : public Work {
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
   };
 
+  /// Returns false if the wait was cancelled. Throws if the connection broke or the timeout passed.
   bool wait_for(Message& message, bool receiving) {
     bool arrived = false;
     guarded(message.peer, [&] {
@@ -181,6 +189,9 @@ class GlooGroup::Exchange final : public Work {
     }
   }
 
+  /// Runs a call of Gloo and translates its exceptions: to a published abort if there is one, to a
+  /// timeout if the time is over, else to the loss of `peer`. Gloo throws the same type for all of
+  /// these.
   template <typename Call>
   void guarded(int peer, const Call& call) {
     const auto begin = std::chrono::steady_clock::now();
@@ -209,7 +220,7 @@ class GlooGroup::Exchange final : public Work {
   GlooGroup* group_;
   std::string call_;
   std::uint64_t tag_;
-  std::vector<std::byte> scratch_;  ///< messages point into it: outlives them
+  std::vector<std::byte> scratch_;  ///< messages point into it, so it is destroyed after them
   std::vector<Message> sends_;
   std::vector<Message> receives_;
   std::function<void()> finish_;
@@ -252,6 +263,7 @@ std::shared_ptr<GlooGroup::Exchange> GlooGroup::start(OpKind kind, DType dtype,
                                                       std::uint64_t count) {
   ++sequence_;
   std::string call = fmt::format("{} of {} x {}", to_string(kind), count, to_string(dtype));
+  // High 32 bits: the collective's number; low 32 bits: a hash of what all ranks must agree on.
   const std::uint64_t detail =
       (count * 31 + static_cast<std::uint64_t>(kind)) * 31 + static_cast<std::uint64_t>(dtype);
   const std::uint64_t tag = (std::uint64_t{sequence_} << 32) | (detail & 0xffffffffU);
@@ -336,7 +348,9 @@ WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
 
 WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale) {
   const auto ranks = static_cast<std::size_t>(size());
-  if (numel % ranks != 0) {  // small or odd: everybody sums everything
+  // Not divisible by the number of ranks: every rank receives all arrays and sums them itself.
+  // Otherwise reduce_scatter, then all_gather, which sends only 2 / ranks as much.
+  if (numel % ranks != 0) {
     auto work =
         exchange_all(OpKind::all_reduce, DType::float32, numel, data, numel * sizeof(float));
     const auto* all = reinterpret_cast<const float*>(work->scratch().data());
