@@ -138,7 +138,8 @@ TEST_CASE("what does not fit says who holds the memory, after the cache was give
       message_of([&] { gpu->allocate(std::size_t{1} << 50, "gathered weights"); });
   CAPTURE(message);
   CHECK(
-      message.starts_with("out_of_memory: cuda:0: 1048576.0 GiB for gathered weights do not fit"));
+      message.starts_with("out_of_memory: cuda:0: out of memory (OOM): 1048576.0 GiB for gathered "
+                          "weights do not fit"));
   CHECK(contains(message, " GiB are free"));
   CHECK(contains(message, "this rank holds 40.0 MiB of optimizer moments"));
   CHECK(contains(message, "cached and unused"));

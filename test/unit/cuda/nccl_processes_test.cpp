@@ -99,7 +99,7 @@ TEST_CASE("what moves the memory follows from what is there, and rank 0 says why
         {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}},
        "nccl (NCCL 2.30.0)"},
       {{{"ACC_STANDIN_DEVICES", "1"}, {"ACC_SHARE_GPUS", "1"}, {"ACC_COLLECTIVES", "nccl"}},
-       "ACC_COLLECTIVES=nccl cannot be: ranks 0,1 share GPU-",
+       "ACC_COLLECTIVES=nccl is not possible: ranks 0,1 share GPU-",
        42},
   };
   for (const Case& each : kCases) {

@@ -315,7 +315,7 @@ TEST_CASE("a rank that never comes is named when the time is over") {
           try {
             rank.opened.backend->make_nccl_group(spec, rank.group, rank.opened.device, nullptr, 0);
           } catch (const Error& error) {
-            named += std::string(error.what()).find("rank 1 did not come") != std::string::npos;
+            named += std::string(error.what()).find("rank 1 did not join") != std::string::npos;
           }
         }
         while (!rank.group->failure()) {
@@ -347,7 +347,7 @@ TEST_CASE("a collective that a rank never comes to ends, on every rank, within t
         }
         const auto reason = rank.group->failure();
         expect(reason && reason->find("all_reduce of 16 x float32 over nccl[0,1] did not end "
-                                      "within 1 s on rank 0; rank 1 did not come to it") !=
+                                      "within 1 s on rank 0; rank 1 did not reach it") !=
                              std::string::npos,
                "another reason: " + reason.value_or("none"));
         std::vector<double> figures = {0.0};
