@@ -23,6 +23,7 @@ extern const Kernels table;
 
 namespace {
 
+/// Variants that this CPU supports, fastest first. The generic one is always there.
 struct Available {
   std::array<const Kernels*, 3> variants{};
   std::size_t count = 0;
@@ -65,6 +66,7 @@ void widen(const void* from, DType dtype, float* to, std::size_t numel) {
       static_cast<const std::uint16_t*>(from), to, numel);
 }
 
+/// Converts between the two 16-bit dtypes in blocks of float32 that stay in the L1 cache.
 void cast_halves(const std::uint16_t* from, DType from_dtype, std::uint16_t* to, DType to_dtype,
                  std::size_t numel) {
   std::array<float, 1024> block;

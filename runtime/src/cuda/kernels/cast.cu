@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// `to` may be `from`: an element is read by the thread that writes it, before it does.
+// `to` may be `from`: each element is read and then written by the same thread.
 template <typename From>
 __global__ void __launch_bounds__(kThreads)
     add_scaled_tiles(const From* from, float* to, std::size_t numel, float scale, bool accumulate,

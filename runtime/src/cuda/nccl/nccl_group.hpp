@@ -25,7 +25,7 @@ namespace acc::cuda {
 /// compute stream wait for the collective. The host never waits for the GPU.
 ///
 /// Scalars and barriers use `host`, a group of the same ranks on host memory. It also detects dead
-/// peers, which NCCL itself does not on one machine. NcclWatch polls every group; on trouble it
+/// peers, which NCCL does not report. NcclWatch polls every group; on trouble it
 /// aborts both the host group and the communicator, so that neither a host thread nor a GPU waits
 /// forever.
 class NcclGroup final : public collectives::ProcessGroup, private Watched {
