@@ -37,8 +37,9 @@ void write_at(const UniqueFd& file, off_t offset, const std::string& path,
   }
 }
 
-/// Adds lines that each end with a comma and a newline to the array, which is closed again: the
-/// file is JSON at any time. The lock keeps the ranks' lines apart.
+/// Appends lines to the JSON array in the file; each line ends with a comma and a newline.
+/// Overwrites the closing bracket and writes it again at the end, so the file is valid JSON after
+/// every call. The lock serializes the ranks that share the file.
 void append(const std::string& path, std::string lines) {
   const UniqueFd file = open_file(path, 0);
   ::flock(file.get(), LOCK_EX);
@@ -74,7 +75,7 @@ Tracer::~Tracer() {
   try {
     device_->synchronize();
     flush();
-  } catch (const std::exception&) {  // the device failed; what was written before stays
+  } catch (const std::exception&) {  // the device failed; spans written earlier stay in the file
   }
 }
 
