@@ -5,10 +5,10 @@
 namespace acc::doctor {
 
 std::vector<std::vector<std::pair<int, int>>> rounds_of_pairs(int count) {
-  const int seats = count + count % 2;  // the last of an odd count's is empty
+  const int seats = count + count % 2;  // if count is odd, the last seat is empty
   std::vector<std::vector<std::pair<int, int>>> rounds;
   for (int round = 0; round + 1 < seats; ++round) {
-    const auto at = [&](int seat) {  // seat 0 stays, the others move on by one a round
+    const auto at = [&](int seat) {  // seat 0 stays, the others rotate
       return seat == 0 ? 0 : 1 + (seat - 1 + round) % (seats - 1);
     };
     std::vector<std::pair<int, int>>& pairs = rounds.emplace_back();
