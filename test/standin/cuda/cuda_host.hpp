@@ -62,7 +62,7 @@ cudaError_t standin_launch_kernel(const cudaLaunchConfig_t* config, void (*kerne
   };
   return standin::launch(*config, reinterpret_cast<const void*>(kernel), std::move(body));
 }
-/// CUDA's own template of this name hands the arguments on without their types.
+/// Replaces CUDA's template of this name, which passes the arguments without their types.
 #define cudaLaunchKernelEx standin_launch_kernel
 
 template <typename Function>

@@ -42,8 +42,8 @@ std::array<unsigned char, 16> gpu_uuid(int device) {
   return uuid;
 }
 
-/// ACC_STANDIN_NCCL_FAIL=RANK:NUMBER: that rank's collective of that number fails in the
-/// background, in every communicator.
+/// True if ACC_STANDIN_NCCL_FAIL=RANK:NUMBER selects this collective: that rank's collective of
+/// that number fails in the background, in every communicator.
 bool fails_here(int rank, std::uint64_t number) {
   int victim = -1;
   unsigned long at = 0;
