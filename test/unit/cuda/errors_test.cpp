@@ -32,7 +32,7 @@ TEST_CASE("a worker gets the GPU of its local rank") {
   CHECK(outcome.status == 0);
 }
 
-TEST_CASE("what is missing is said in one sentence") {
+TEST_CASE("an error names in one sentence what is missing") {
   struct Case {
     Variables variables;
     const char* expected;
