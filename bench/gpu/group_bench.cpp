@@ -3,7 +3,7 @@
 // one line of JSON per collective; algbw_gbps is the size of the full buffer over the time of a
 // call.
 //
-// acclaunch --use_fsdp --num_processes N group_bench [FROM_BYTES TO_BYTES CALLS]
+//   acclaunch --use_fsdp --num_processes N group_bench [FROM_BYTES TO_BYTES CALLS]
 
 #include "acc/base/error.hpp"
 #include "acc/plugins/environment.hpp"

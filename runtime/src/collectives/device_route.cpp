@@ -12,6 +12,9 @@
 #include <optional>
 #include <sstream>
 
+// The route is decided once for the whole job and not per group: one rank without a usable NCCL
+// moves all ranks to staging. Every rank evaluates the same function on the same published facts,
+// so no further message is needed.
 namespace acc::collectives {
 namespace {
 

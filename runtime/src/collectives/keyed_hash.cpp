@@ -19,6 +19,7 @@ class SipState {
         v2_(key[0] ^ 0x6c7967656e657261U),
         v3_(key[1] ^ 0x7465646279746573U) {}
 
+  /// Adds one word of the message.
   void take(std::uint64_t word) noexcept {
     v3_ ^= word;
     rounds(2);

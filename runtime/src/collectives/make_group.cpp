@@ -91,6 +91,7 @@ std::string address_towards(const std::string& host, std::uint16_t port) {
     throw Error(Errc::connection, fmt::format("cannot resolve MASTER_ADDR '{}'", host));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  // connect(2) on a UDP socket only chooses the route and the source address.
   const UniqueFd probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own{};
   socklen_t length = sizeof(own);
@@ -192,7 +193,11 @@ std::shared_ptr<ProcessGroup> GroupFactory::make_host_group(GroupSpec spec) cons
   if (on_host.size() == 1) {
     return std::make_shared<ShmGroup>(std::move(spec), !settings_.copy_gathers);
   }
+  // The groups between hosts listen on the address from which this machine reaches the main
+  // process.
   const std::string address = address_towards(identity.master_addr, identity.master_port);
+  // HierarchicalGroup needs the same number of ranks on each host. With one rank per host there is
+  // nothing to share.
   const bool alike = std::ranges::count(on_host, on_host.front()) == std::ssize(on_host);
   if (!alike || on_host.front() == 1) {
     return std::make_shared<GlooGroup>(std::move(spec), address);

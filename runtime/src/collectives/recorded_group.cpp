@@ -47,6 +47,8 @@ decltype(auto) recorded(Recorder& recorder, const Recorder::Call& call, const ch
   }
 }
 
+/// Records the begin and the end of each wait. A work may be waited for more than once; the last
+/// wait counts.
 class RecordedWork final : public Work {
  public:
   RecordedWork(WorkPtr inner, std::shared_ptr<Recorder> recorder, Recorder::Call call,

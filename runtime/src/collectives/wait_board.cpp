@@ -10,6 +10,10 @@
 #include <span>
 #include <string>
 
+// Each rank writes the store key "waits/<its global rank>": the global rank that it waits for, or
+// -1. A missing key means that the rank has never waited long. The thread that waits only sets
+// `waits_for_` and wakes the board's thread, which writes the store, because a store call may block
+// as long as the wait itself. Neither mutex is held while the other is taken.
 namespace acc::collectives {
 namespace {
 
@@ -43,6 +47,7 @@ void WaitBoard::waits_for(int rank) noexcept {
     return;
   }
   waits_for_ = rank;
+  // noexcept: this runs while a wait is in progress, and a missing thread must not fail the wait.
   try {
     if (!thread_.joinable()) {
       thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
@@ -59,6 +64,8 @@ void WaitBoard::run(const std::stop_token& stop) {
     if (stop.stop_requested()) {
       return;
     }
+    // Values that change again before they are published are skipped: only the current wait
+    // matters.
     said_ = waits_for_;
     const std::string text = std::to_string(said_);
     lock.unlock();

@@ -78,6 +78,7 @@ class CudaBackend final : public device::Backend {
 }  // namespace
 }  // namespace acc::cuda
 
+// The only exported function of the library; see device/backend.hpp.
 extern "C" __attribute__((visibility("default"))) acc::device::Backend* acc_cuda_backend(
     int version) {
   static acc::cuda::CudaBackend backend;

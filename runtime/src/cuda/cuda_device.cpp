@@ -12,6 +12,15 @@
 
 #include <algorithm>
 
+// Order of work on a GPU. Each stream runs its work in order. Streams are created with
+// cudaStreamNonBlocking, so nothing is ordered by the default stream; the only order between
+// streams is an event that one stream records and the other waits for (`record`, `wait`). Neither
+// blocks the host.
+//
+// Memory returns to the cache without waiting for the GPU. This is correct because the next owner
+// uses it on the compute stream first (`allocate` clears it there), behind all work that its last
+// owner has ordered before that stream. Another stream that allocates for itself has to wait for
+// the compute stream, as `add_squared_norm` does.
 namespace acc::cuda {
 namespace {
 

@@ -6,6 +6,7 @@
 
 namespace acc::cuda {
 
+// Events hold a reference to the pool, so all of them have been returned here.
 EventPool::~EventPool() {
   for (const auto* events : {&plain_, &timed_}) {
     for (cudaEvent_t event : *events) {
@@ -69,6 +70,7 @@ CudaEvent::CudaEvent(std::shared_ptr<EventPool> pool, std::shared_ptr<const Cloc
       anchor_(std::move(anchor)),
       device_(device),
       event_(pool_->take(anchor_ != nullptr)) {
+  // A constructor that throws runs no destructor, so the event is returned here.
   const cudaError_t status = cudaEventRecord(event_, stream);
   if (status != cudaSuccess) {
     pool_->give_back(event_, anchor_ != nullptr);

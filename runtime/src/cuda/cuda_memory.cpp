@@ -143,6 +143,7 @@ std::string MemoryPool::does_not_fit(std::size_t nbytes, std::string_view what) 
     holders +=
         fmt::format("{}{} of {}", holders.empty() ? "" : ", ", amount(holder.nbytes), holder.what);
   }
+  // Memory that the driver counts as used and that is not in this pool.
   const std::int64_t others =
       static_cast<std::int64_t>(total) - static_cast<std::int64_t>(free) - held.reserved;
   return fmt::format(

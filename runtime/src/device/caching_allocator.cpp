@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <iterator>
 
+// Invariants, under the mutex:
+//  - the blocks of a segment cover it without gaps, and two neighbouring blocks of a segment are
+//    never both free;
+//  - a free block is in the list of its size class (small or large), with its current size as key;
+//  - sizes and addresses of blocks are multiples of kAlignment.
 namespace acc::device {
 namespace {
 

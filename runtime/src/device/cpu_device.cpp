@@ -46,6 +46,8 @@ class HostMemory final : public Memory {
   std::shared_ptr<MemoryLedger> ledger_;
 };
 
+// All work runs on the calling thread before the call returns. So streams need no queue, waits for
+// events do nothing, and an event is complete when it is recorded; it only stores the time.
 class CpuStream final : public Stream {
  public:
   explicit CpuStream(std::string name) : Stream(std::move(name)) {}
@@ -166,6 +168,8 @@ class CpuDevice final : public Device {
   }
 
  private:
+  /// Calls `update` for all ranges; with several threads, for tiles of them in parallel. Each
+  /// element is updated independently, so the result does not depend on the tiles.
   template <typename Update>
   void for_each_tile(std::span<const UpdateRange> ranges, const Update& update) {
     if (team_.size() == 1) {

@@ -45,6 +45,7 @@ Backend& load_backend() {
                     "with the preset cuda, or use --cpu",
                     kLibrary, dlerror()));
   }
+  // The version is checked before any virtual call, because the layout of Backend may differ.
   const auto entry = reinterpret_cast<BackendEntry>(dlsym(library, kBackendEntry));
   Backend* const backend = entry == nullptr ? nullptr : entry(kBackendVersion);
   if (backend == nullptr) {
@@ -55,6 +56,7 @@ Backend& load_backend() {
   return *backend;
 }
 
+// Index of this worker's GPU among those that it sees.
 int choose_gpu(const plugins::RuntimeSettings& settings, int count) {
   const auto& identity = settings.identity;
   if (settings.share_gpus) {

@@ -1,7 +1,9 @@
 // The program that `acclaunch doctor` starts on every machine. Examines the machine, the other
-// machines and the network between them. acc_doctor [--output FILE] [--driver VERSION] [--gpu
-// NAME]...  as a worker of a job acc_doctor --alone [--meet HOST:PORT] [--machine_rank N] ...
-// when the machines could not meet
+// machines and the network between them.
+//   acc_doctor [--output FILE] [--driver VERSION] [--gpu NAME]...     as a worker of a job
+//   acc_doctor --alone [--meet HOST:PORT] [--machine_rank N] ...    when machines could not meet
+//
+// Exit status: 0, or 1 if a finding is an error; on all machines the status of machine 0's report.
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"

@@ -78,6 +78,7 @@ std::vector<Finding> meeting_findings(const MeetingPlace& place, const MachineFa
     const auto unknown = rendezvous::main_process_unknown(place.host, place.name.failure);
     return {{Severity::error, "main_process_unknown", {0}, unknown.what, unknown.what_to_do}};
   }
+  // An address is here if it is a loopback address or belongs to an interface of this machine.
   const bool leads_here =
       std::ranges::all_of(addresses, [&](const std::string& each) { return is_own(each, own); });
   if (place.serves &&

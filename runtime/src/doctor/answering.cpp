@@ -94,6 +94,8 @@ Answering::~Answering() {
 // once. Without a limit, strangers could use up all file descriptors.
 constexpr std::size_t kMostPeers = 512;
 
+// One poll loop for listeners and connections. A new connection gets TCP_NODELAY, because delayed
+// answers would distort the clock comparison.
 void Answering::serve(const std::stop_token& stop) const {
   std::vector<UniqueFd> peers;
   while (!stop.stop_requested()) {

@@ -96,6 +96,8 @@ class Examiner {
     });
   }
 
+  /// Resolves the other machines' names, connects to them and compares clocks. Needs nothing from
+  /// the store, so a machine that is slow here delays no other.
   void look_at_others() {
     std::vector<std::string> names;
     for (int other = 0; other < count_; ++other) {

@@ -9,6 +9,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Every field is required; an unknown value is null. A missing field or a wrong type is an error of
+// nlohmann::json, which `decoded` translates.
 template <typename T>
 Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);

@@ -105,6 +105,7 @@ SlowLinks slow_links(const Examination& examination) {
       all.pairs.push_back(pair);
     }
   }
+  // A machine may be slow by one quantity only; its pairs are dropped for both.
   std::erase_if(all.pairs, [&](const auto& pair) {
     return std::ranges::count(all.machines, pair.first) +
                std::ranges::count(all.machines, pair.second) >

@@ -32,6 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// First line of a file; empty if it cannot be read.
 std::string first_line(const fs::path& path) {
   std::string line;
   std::getline(std::ifstream(path), line);
@@ -128,6 +129,7 @@ void gather_interfaces(MachineFacts& facts) {
   }
 }
 
+/// Range from which the kernel chooses ports for listeners without a fixed port.
 void gather_ports(MachineFacts& facts) {
   std::istringstream range(first_line("/proc/sys/net/ipv4/ip_local_port_range"));
   if (!(range >> facts.port_low >> facts.port_high)) {
@@ -208,6 +210,7 @@ void gather_cpus(MachineFacts& facts) {
   facts.cpus = ::sched_getaffinity(0, sizeof(set), &set) == 0
                    ? CPU_COUNT(&set)
                    : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  // "cpu.max" (cgroup version 2) has quota and period in microseconds, or "max" without a limit.
   fs::path group = control_group("cpu");
   for (; group.string().starts_with("/sys/fs/cgroup"); group = group.parent_path()) {
     std::istringstream line(first_line(group / "cpu.max"));

@@ -8,6 +8,8 @@
 #include <functional>
 #include <map>
 
+// Each kind of problem gives one finding for all affected machines, so that a cluster of equal
+// machines with the same problem is reported in one line.
 namespace acc::doctor {
 namespace {
 
@@ -110,6 +112,8 @@ void add_limits(std::vector<Finding>& to, const Examination& examination) {
       });
 }
 
+/// True if some machine of the job is a different machine than `own`. Loopback addresses are
+/// harmless otherwise.
 bool has_other_hosts(const Examination& examination, const MachineFacts& own) {
   return std::ranges::any_of(
       examination.machines, [&](const auto& each) { return each && each->boot_id != own.boot_id; });
@@ -146,6 +150,8 @@ void add_names(std::vector<Finding>& to, const Examination& examination) {
       });
 }
 
+/// Reports machine ranks that run on the same machine (equal boot id), and different machines with
+/// equal host names.
 void add_same_names(std::vector<Finding>& to, const Examination& examination) {
   std::map<std::string, std::vector<int>> by_host, by_place;
   for (const auto& machine : examination.machines) {

@@ -9,6 +9,9 @@
 #include <map>
 #include <set>
 
+// Findings are grouped so that each cause is reported once: a blocked machine gives one finding for
+// all machines that cannot reach it, and a failed collective is not reported for a pair that cannot
+// connect at all.
 namespace acc::doctor {
 namespace {
 
@@ -139,6 +142,8 @@ struct NameViews {
   std::set<std::vector<std::string>> seen;  ///< all different results
 };
 
+/// Collects the lookups of one machine's host name by all other machines. Lookups on the same
+/// physical machine do not count, because a loopback address is correct there.
 NameViews views_of(const Examination& examination, const MachineFacts& named) {
   NameViews views;
   std::set<std::string> own;

@@ -19,6 +19,10 @@
 #include <set>
 #include <thread>
 
+// Probes another machine: connects, sends one byte, and reads the 16 bytes of `Answer`. The steps
+// tell apart where a connection fails. No reply to the connect means dropped packets. A connection
+// that is accepted without an answer means that the kernel works, but the program is frozen. An
+// answer with another token comes from another machine.
 namespace acc::doctor {
 namespace {
 

@@ -118,6 +118,7 @@ std::string json(const Examination& examination, const std::vector<Finding>& fou
   Json clocks = Json::array();
   for (const auto& each : examination.machines) {
     machines.push_back(each ? to_json(*each) : Json(nullptr));
+    // The token only serves the probes of this run.
     if (each) {
       machines.back().erase("token");
     }

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+// Circle method: machines sit on seats around a table, and the two seats opposite each other form a
+// pair. From round to round all machines except the one on seat 0 move by one seat. After (seats -
+// 1) rounds every machine has met every other one. For an odd number of machines one seat is empty,
+// and the machine opposite to it rests.
 namespace acc::doctor {
 
 std::vector<std::vector<std::pair<int, int>>> rounds_of_pairs(int count) {

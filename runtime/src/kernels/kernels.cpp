@@ -7,6 +7,9 @@
 #include <cstring>
 #include <string>
 
+// Selects the variant of the kernels at run time, so that one binary uses AVX-512 or AVX2 where the
+// CPU has it and still runs on any x86-64 CPU. Each variant is compiled from kernels_body.inc in
+// its own object file.
 namespace acc::kernels {
 
 namespace generic {
@@ -31,6 +34,8 @@ struct Available {
   Available() noexcept {
 #ifdef __x86_64__
     __builtin_cpu_init();
+    // __builtin_cpu_supports also checks that the operating system saves the wide registers
+    // (XGETBV).
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                           __builtin_cpu_supports("f16c");
     if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -16,6 +16,9 @@
 namespace acc::trace {
 namespace {
 
+// One event per line. "M" events name the process (rank) and its threads (streams); "X" events are
+// complete spans with begin (`ts`) and duration (`dur`) in microseconds of the host's steady clock,
+// which all ranks of a machine share.
 constexpr const char* kComputeStream = "compute";
 constexpr std::string_view kOpen = "[\n";
 constexpr std::string_view kClose = "\n]\n";
@@ -90,6 +93,8 @@ int Tracer::thread_of(const std::string& stream) {
   return found->second;
 }
 
+// A scope is written as one span per uninterrupted part: entering a nested scope ends the span of
+// the outer one, and leaving it begins the next.
 void Tracer::cut() {
   device::EventPtr now = device_->record(device_->compute());
   if (!scopes_.empty()) {
@@ -124,6 +129,8 @@ std::string Tracer::line(const Span& span) const {
       span.end->microseconds() - begin);
 }
 
+// Spans whose end is not reached yet are kept for the next flush, so that a flush never waits for
+// the GPU.
 void Tracer::flush() {
   std::string text = std::move(head_);
   head_.clear();

@@ -1,6 +1,7 @@
 // A rank on a GPU that runs a collective with its peers. Then rank VICTIM kills itself. The others
 // wait for it on the GPU only, without communication between their hosts, and must name the missing
-// rank. nccl_probe VICTIM
+// rank.
+//   nccl_probe VICTIM
 #include "acc/base/error.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"

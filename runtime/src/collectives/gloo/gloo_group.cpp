@@ -20,6 +20,10 @@
 #include <cstdlib>
 #include <cstring>
 
+// Collectives are written here with Gloo's point-to-point messages, not with Gloo's own
+// collectives: those run one at a time and block the caller, whereas several of ours must be in
+// flight; and they sum in an order that depends on the algorithm, whereas ours sum in rank order
+// and give bitwise equal results on all ranks.
 namespace acc::collectives {
 namespace {
 
@@ -330,6 +334,7 @@ WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
       work->receive(static_cast<int>(r), incoming + r * nbytes, nbytes);
     }
   }
+  // Receives are posted before sends, so that incoming data goes directly to its place.
   for (std::size_t r = 0; r < ranks; ++r) {
     if (static_cast<int>(r) != rank()) {
       work->send(static_cast<int>(r), from + r * nbytes, nbytes);

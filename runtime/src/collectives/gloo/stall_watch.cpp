@@ -120,6 +120,9 @@ void StallWatch::await_wait(std::unique_lock<std::mutex>& lock, const std::stop_
   }
 }
 
+// The watch's thread. For each wait that lasts longer than kLongWait it publishes this rank's calls
+// and compares them with the others', until the wait ends or there is a verdict. The store is never
+// used with mutex_ held, because `begin` and `end` run on the path of every collective.
 void StallWatch::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {

@@ -5,6 +5,9 @@
 #include <cstring>
 #include <utility>
 
+// Layout of gathered memory: [hosts, locals, shard]. Rank (host, local) owns shard host * locals +
+// local, so the shards of one column lie `locals` shards apart, and the shards of one host are
+// contiguous.
 namespace acc::collectives {
 namespace {
 
@@ -35,6 +38,7 @@ GroupSpec column_part(const GroupSpec& spec, int ranks_per_host) {
 
 }  // namespace
 
+// Keeps a weak reference only: a work that the caller has dropped is not waited for.
 WorkPtr HierarchicalGroup::steps(WorkPtr first, std::vector<Steps::Step> rest) {
   auto work = std::make_shared<Steps>(this, std::move(first), std::move(rest));
   std::erase_if(unfinished_, [](const auto& each) { return each.expired(); });

@@ -10,7 +10,7 @@
 // Layout of the memory that the ranks of one host share to coordinate their collectives. The block
 // is one memfd that rank 0 makes and passes to the others over `DescriptorLinks`:
 //
-// ControlHead | RankControl[size] | staging chunks: size x 2 x kStagingChunk
+//   ControlHead | RankControl[size] | staging chunks: size x 2 x kStagingChunk
 //
 // Every field of RankControl has one writer, the rank that it belongs to; `pid` alone is written by
 // rank 0, before any other rank has the block. A rank does not trust what a peer writes: it copies
@@ -59,7 +59,7 @@ struct OpDescriptor {
 /// n % kDescriptorRing is reused only after every rank has finished collective n.
 inline constexpr std::uint32_t kDescriptorRing = 64;
 inline constexpr std::size_t kStagingChunk = std::size_t{512} << 10;  ///< bytes; two per rank
-inline constexpr std::size_t kAbortText = 512;  ///< bytes, with the final NUL
+inline constexpr std::size_t kAbortText = 512;                        ///< bytes, with the final NUL
 
 /// One rank's part of the control block. Counters only grow (modulo 2^32, compared by signed
 /// difference). Each counter has one writer, the rank itself, and any number of waiting peers.

@@ -28,8 +28,9 @@
 // and puts the name into the store. Each other rank connects, and both ends authenticate each
 // other:
 //
-// rank   -> rank 0: hello(rank, pid, challenge of the rank) rank 0 -> rank:   answer(challenge of
-// rank 0, proof of rank 0) rank   -> rank 0: proof(proof of the rank)
+//   rank   -> rank 0: hello(rank, pid, challenge of the rank)
+//   rank 0 -> rank:   answer(challenge of rank 0, proof of rank 0)
+//   rank   -> rank 0: proof(proof of the rank)
 //
 // A proof is a keyed hash, by the job's secret, of side, socket name, group, rank, pid and both
 // challenges. It cannot be replayed on another connection, nor be sent back as the other side's
@@ -193,9 +194,9 @@ std::array<char, 32> new_challenge() {
 /// side, rank, socket or group is invalid for every other.
 struct Session {
   const GroupSpec& spec;
-  std::string socket;      ///< random name of the socket
-  std::int32_t rank = -1;  ///< group rank of the connecting process; -1 before its hello
-  std::int32_t pid = 0;    ///< of the connecting process
+  std::string socket;                ///< random name of the socket
+  std::int32_t rank = -1;            ///< group rank of the connecting process; -1 before its hello
+  std::int32_t pid = 0;              ///< of the connecting process
   std::array<char, 32> of_rank{};    ///< challenge of the connecting rank
   std::array<char, 32> of_leader{};  ///< challenge of rank 0
 

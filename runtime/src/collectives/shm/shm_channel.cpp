@@ -190,6 +190,9 @@ void ShmChannel::advance(RankControl::Counter& counter, std::uint32_t value) noe
   }
 }
 
+// Spins first, because a peer on another core usually answers within microseconds, less than a
+// futex sleep and wake-up cost. Then sleeps for at most kLivenessInterval at a time; between two
+// sleeps it checks for an abort, the end of the peer and the timeout.
 void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target, int peer,
                       const std::function<std::string()>& what) {
   for (int i = 0; i < spins_; ++i) {
@@ -279,6 +282,8 @@ void ShmChannel::throw_if_aborted() const {
   }
 }
 
+// May race with aborts of other ranks and with `wait` on other threads. Only the winner of the
+// exchange writes the reason; readers use it only in state 2.
 void ShmChannel::abort(const std::string& reason, int at_fault) noexcept {
   aborted_here_ = true;
   std::uint32_t none = 0;

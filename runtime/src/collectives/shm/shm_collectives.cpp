@@ -32,6 +32,7 @@ WorkPtr ShmGroup::all_gather(const void* shard, void* out, std::size_t shard_nby
     }
     return issue(descriptor, nullptr, false);
   }
+  // Private gathered memory: the peers' shards are copied, from their buffers or through staging.
   const auto source = find(shard);
   describe_input(descriptor, source);
   if (slice(rank()) != shard) {
@@ -212,6 +213,7 @@ WorkPtr ShmGroup::all_reduce(std::span<double> data, ReduceOp op) {
       [this, sequence, data, op] {
         std::vector<const double*> sources;
         for (int r = 0; r < size(); ++r) {
+          // Stays valid during the sum: a peer reuses the slot only after this rank has finished.
           sources.push_back(descriptor_of(r, sequence).figures.data());
         }
         double* const out = data.data();
@@ -230,6 +232,7 @@ WorkPtr ShmGroup::broadcast(void* data, std::size_t nbytes, int root) {
       [this, to = static_cast<std::byte*>(data), nbytes, root] {
         run_staged(
             nbytes, kStagingChunk,
+            // All ranks take part in the chunk protocol, but only the root writes its stage.
             [&](std::byte* stage, std::size_t begin, std::size_t length) {
               if (rank() == root) {
                 std::memcpy(stage, to + begin, length);

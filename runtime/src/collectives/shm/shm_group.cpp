@@ -95,6 +95,10 @@ std::string ShmGroup::describe() const {
 }
 
 // --- order, waiting, agreement ---
+//
+// Every wait for a peer goes through ShmChannel::wait and therefore ends if the peer dies, leaves
+// or aborts, or at the timeout. Descriptors of peers are copied before they are compared or used,
+// because a faulty peer may change them at any time.
 
 const OpDescriptor& ShmGroup::descriptor_of(int rank, std::uint32_t sequence) const {
   return channel_.control(rank).ring[sequence % kDescriptorRing];
@@ -199,6 +203,8 @@ void ShmGroup::complete_through(std::uint32_t sequence) {
   }
 }
 
+// Runs only collectives that need no help by the peers, because a caller of `progress` must not
+// block.
 void ShmGroup::progress() {
   while (!pending_.empty() && !pending_.front()->blocking_ &&
          all_posted(pending_.front()->sequence_)) {
@@ -209,6 +215,7 @@ void ShmGroup::progress() {
 // --- memory ---
 
 BufferPtr ShmGroup::allocate(std::size_t nbytes, bool one_part) {
+  // Whole pages, so that each rank's part can be protected on its own.
   const std::size_t stride = (nbytes + 4095) / 4096 * 4096;
   const std::size_t total = one_part ? stride : stride * static_cast<std::size_t>(size());
   SharedMapping mapping;
@@ -225,6 +232,7 @@ BufferPtr ShmGroup::allocate(std::size_t nbytes, bool one_part) {
       true);
   work->wait_released();  // all ranks have mapped it
   mapping.close_descriptor();
+  // All ranks allocate in the same order, so the same number means the same segment on every rank.
   segments_.push_back({next_segment_++, mapping.data(), total, one_part ? 0 : stride});
   const auto segment = std::prev(segments_.end());
   const std::size_t offset = one_part ? 0 : stride * static_cast<std::size_t>(rank());

@@ -8,6 +8,10 @@
 #include <algorithm>
 #include <utility>
 
+// The pipeline counts chunks over all collectives. Three slots are enough: while one chunk is in
+// the host's collective, the slot after it is filled by copies down and the slot before it is
+// emptied by copies up. A collective that is issued early has its first chunks copied down at once;
+// the rest follows as slots become free, in `wait` or `progress`.
 namespace acc::collectives {
 namespace {
 
@@ -124,6 +128,7 @@ void StagedGroup::copy_down_ahead() {
     if (slot.up) {
       device_->wait(*down_, *slot.up);
     }
+    // Later chunks of the collective follow on the same stream and are ordered by it.
     if (started_ == (*op)->first_) {
       device_->wait(*down_, *(*op)->issued_);
     }

@@ -4,6 +4,8 @@
 namespace acc::cuda {
 namespace {
 
+// The two loops are separate so that all loads of a tile are in flight before the first result is
+// needed.
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
     cast_tiles(const From* __restrict__ from, To* __restrict__ to, std::size_t numel,

@@ -242,6 +242,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Numbers the tiles of up to kMaxRanges ranges.
 RangeTable table_of(std::span<const device::UpdateRange> ranges) {
   RangeTable table{};
   for (const device::UpdateRange& range : ranges) {
@@ -268,6 +269,8 @@ cudaError_t launch_updates(const Step& step, const device::UpdateArrays& arrays,
       !quads_aligned(typed.second) || !quads_aligned(typed.rounded)) {
     return cudaErrorMisalignedAddress;
   }
+  // More than kMaxRanges ranges take several launches, because a kernel's arguments are limited in
+  // size.
   for (std::size_t done = 0; done < ranges.size(); done += kMaxRanges) {
     const auto part = ranges.subspan(done, std::min<std::size_t>(kMaxRanges, ranges.size() - done));
     const RangeTable table = table_of(part);

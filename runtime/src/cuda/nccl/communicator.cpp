@@ -90,6 +90,8 @@ void Communicator::connect(ncclResult_t result) {
   }
 }
 
+// finalize and destroy are not called on a communicator that has failed or that waits for a dead
+// peer, because they would wait for its work. Such a communicator is aborted.
 Communicator::~Communicator() {
   const auto finished = [this](ncclResult_t result) {
     const auto deadline = Clock::now() + kFinishLimit;
@@ -131,6 +133,7 @@ ncclUniqueId Communicator::exchange_id() {
     spec_.store->set(key, {id.internal, sizeof(id.internal)});
     return id;
   }
+  // Polls instead of a blocking get, so that a failed peer ends the wait at once.
   const auto deadline = Clock::now() + setup_limit();
   while (!spec_.store->check(std::span(&key, 1))) {
     std::this_thread::sleep_for(1ms);
@@ -234,6 +237,7 @@ std::string Communicator::absent_ranks() const {
   return absent.empty() ? "" : fmt::format("; rank {} did not join", fmt::join(absent, ","));
 }
 
+// NCCL's last error has details (host, socket, CUDA error) that the result code lacks.
 std::string Communicator::text(ncclResult_t result) const {
   const char* last = api_.get_last_error(nullptr);
   const bool said = last != nullptr && *last != '\0';

@@ -86,6 +86,8 @@ Loaded load() {
   return loaded;
 }
 
+// Opened once. A failed search is not repeated, so that all ranks keep the route that they have
+// agreed on.
 const Loaded& loaded() {
   static const Loaded once = load();
   return once;

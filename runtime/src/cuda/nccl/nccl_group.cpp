@@ -99,6 +99,8 @@ float* NcclGroup::scratch(std::size_t nbytes) {
 WorkPtr NcclGroup::issue(std::string what, const Communicator::Call& call,
                          const std::function<void()>& after) {
   failure_.throw_if();
+  // compute -> communication stream: the input is complete and the output is no longer used. The
+  // way back is in Issued::wait.
   auto ready = device_->record(device_->compute());
   device_->wait(*stream_, *ready);
   device::Timeline* const timeline = device_->timeline();
@@ -117,6 +119,7 @@ WorkPtr NcclGroup::issue(std::string what, const Communicator::Call& call,
     timeline->add(what, stream_->name(), begin, done);
   }
   const std::lock_guard lock(running_mutex_);
+  // Collectives of a group complete in issue order, so complete ones are at the front.
   while (!running_.empty() && running_.front().done->done()) {
     running_.pop_front();
   }
@@ -197,7 +200,21 @@ WorkPtr NcclGroup::barrier() {
   return host_->barrier();
 }
 
-// --- trouble ---
+// --- failures ---
+//
+// NCCL's kernels on the GPU wait for peers without a timeout. The watch therefore looks every 100
+// ms at the oldest collective that has not completed, and ends the group
+//  - if NCCL reports a background error,
+//  - if the host group has failed (a peer ended or aborted) and the collective is still running at
+//    the next look, or
+//  - if it has not completed within the group's timeout. The time counts from when its input was
+//    complete and all collectives before it were done, so slow computation of this rank does not
+//    count.
+// After a quarter of the timeout each rank publishes the collective that it waits for. The ranks
+// that have not done so at the timeout are the late ones.
+//
+// Ending a group aborts the host group, which ends the waits of the peers' hosts, and the
+// communicator, which ends the kernels on this GPU.
 
 std::optional<std::string> NcclGroup::failure() const {
   auto own = failure_.get();

@@ -24,6 +24,8 @@ void NcclWatch::add(Watched* group) {
   }
 }
 
+// `mutex_` is held during a whole look, so a group that is being aborted is not removed meanwhile.
+// `life_` is separate, because the thread that is joined here needs `mutex_`.
 void NcclWatch::remove(Watched* group) {
   const std::lock_guard life(life_);
   bool last = false;

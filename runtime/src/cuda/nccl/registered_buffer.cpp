@@ -25,6 +25,7 @@ std::shared_ptr<RegisteredBuffer> RegisteredBuffer::make(std::shared_ptr<Communi
   if (api.mem_alloc == nullptr || api.mem_free == nullptr || api.comm_register == nullptr) {
     return nullptr;
   }
+  // ncclMemAlloc allocates on the thread's current device.
   check(cudaSetDevice(device->index()), "cudaSetDevice", device->index());
   void* data = nullptr;
   if (api.mem_alloc(&data, rounded(nbytes)) != ncclSuccess) {
@@ -44,6 +45,7 @@ RegisteredBuffer::RegisteredBuffer(std::shared_ptr<Communicator> communicator,
   data_ = data;
   nbytes_ = nbytes;
   device_->account(static_cast<std::int64_t>(nbytes_), collectives::kGatheredMemory);
+  // Ordered on the compute stream, like memory of Device::allocate.
   device_->zero(data_, nbytes_, device_->compute());
   register_memory();
 }
