@@ -112,7 +112,7 @@ std::vector<int> visible_devices(const Settings& settings) {
       break;
     }
     if (std::ranges::find(visible, device) != visible.end()) {
-      return {};  // as the driver does with a list that names a device twice
+      return {};  // like the driver if a device is listed twice
     }
     visible.push_back(device);
   }

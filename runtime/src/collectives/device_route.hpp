@@ -33,7 +33,7 @@ struct DeviceRoute {
 inline constexpr int kMinNcclVersion = 21800;        ///< has ncclCommSplit and non-blocking init
 inline constexpr int kMultiRankNcclVersion = 23000;  ///< supports several ranks per GPU
 
-/// "2.28.9"
+/// Text of a version: "2.28.9" for 22809.
 std::string nccl_version_text(int version);
 
 /// Chooses between NCCL and staging for the whole job. A pure function: all ranks call it with the

@@ -11,7 +11,7 @@ namespace acc::cuda {
 /// queued earlier.
 void check(cudaError_t status, const char* call, int device);
 
-/// "cudaErrorInvalidValue (1): invalid argument".
+/// Text of a status, such as "cudaErrorInvalidValue (1): invalid argument".
 std::string describe(cudaError_t status);
 
 }  // namespace acc::cuda

@@ -58,7 +58,7 @@ std::string amount(auto nbytes) {
 
 }  // namespace
 
-// Device memory. Goes back to the cache without waiting: the next owner uses it on the compute
+// Device memory. Returns to the cache without waiting: the next owner uses it on the compute
 // stream first, behind the work that used it before (see device.hpp, Memory).
 class MemoryPool::Piece final : public device::Memory {
  public:

@@ -49,7 +49,7 @@ class CachingAllocator {
   /// Releases unused segments to the driver. Returns their size in bytes.
   std::size_t release_cached();
 
-  [[nodiscard]] std::size_t in_use() const;    ///< bytes of blocks handed out
+  [[nodiscard]] std::size_t in_use() const;    ///< bytes of used blocks
   [[nodiscard]] std::size_t reserved() const;  ///< bytes of all segments
 
  private:

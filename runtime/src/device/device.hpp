@@ -126,7 +126,7 @@ class Device {
 
   [[nodiscard]] virtual plugins::Device kind() const noexcept = 0;
   [[nodiscard]] virtual int index() const noexcept = 0;  ///< 0 on the CPU
-  /// "cpu", "cuda:0 (NVIDIA H200)".
+  /// Name for messages: "cpu", "cuda:0 (NVIDIA H200)".
   [[nodiscard]] virtual std::string describe() const = 0;
   /// Identifies the hardware across the processes of a host: "GPU-" and the UUID, or "cpu".
   [[nodiscard]] virtual std::string hardware_id() const = 0;

@@ -49,9 +49,10 @@ Backend& load_backend() {
   const auto entry = reinterpret_cast<BackendEntry>(dlsym(library, kBackendEntry));
   Backend* const backend = entry == nullptr ? nullptr : entry(kBackendVersion);
   if (backend == nullptr) {
-    throw Error(Errc::device, fmt::format("device cuda: {} is of another version than the runtime "
-                                          "that loads it: install both from one build",
-                                          path));
+    throw Error(Errc::device,
+                fmt::format("device cuda: {} has a different version than the runtime "
+                            "that loads it: install both from one build",
+                            path));
   }
   return *backend;
 }

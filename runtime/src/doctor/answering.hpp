@@ -16,7 +16,7 @@ struct Answer {
 };
 
 /// Listens on all addresses of the machine, on ports spread over the range of ephemeral ports, and
-/// answers probes on a thread of its own until it is destroyed.
+/// answers probes on a separate thread until it is destroyed.
 class Answering {
  public:
   /// Number of ports. Several, because a firewall may open only a part of the range.

@@ -65,7 +65,7 @@ std::string nccl_version() {
       return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
              std::to_string(version % 100);
     }
-  } catch (const Error&) {  // none here
+  } catch (const Error&) {  // NCCL is not installed here
   }
   return {};
 }

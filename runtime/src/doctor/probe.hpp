@@ -15,7 +15,7 @@ struct Resolved {
   std::string failure;                 ///< why there are no addresses
 };
 
-/// Looks up all names at the same time, each on a thread of its own. Threads that have no result at
+/// Looks up all names at the same time, each on its own thread. Threads that have no result at
 /// the limit are abandoned, because getaddrinfo cannot be interrupted and a name server may not
 /// answer for minutes.
 std::map<std::string, Resolved> resolve(const std::vector<std::string>& names,

@@ -46,7 +46,7 @@ inline constexpr int warpSize = 32;
 
 namespace standin {
 
-/// Queues `body`, which runs the whole grid, as CUDA would a launch of `kernel`.
+/// Queues `body`, which runs the whole grid, like a launch of `kernel` in CUDA.
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
                    std::function<void()> body);
 

@@ -152,7 +152,7 @@ ncclResult_t ncclComm::enqueue(const Call& call, const void* send, void* receive
     state = ncclRemoteError;
     last_error() = "connection closed by the stand-in";
   } else if (number == 1 && !blocking) {
-    state = ncclInProgress;  // as the real one, which connects with the first collective
+    state = ncclInProgress;  // like the real NCCL, which connects at the first collective
     polls_left = 2;
   }
   auto collective = std::make_shared<Collective>(shared, number, call, send, receive);

@@ -59,7 +59,7 @@ TEST_CASE("an error names in one sentence what is missing") {
        "shared object file: No such file or directory): this build has no CUDA support; build with "
        "the preset cuda, or use --cpu\n"},
       {{{"ACC_CUDA_BACKEND", "libdl.so.2"}},
-       "device: device cuda: libdl.so.2 is of another version than the runtime that loads it: "
+       "device: device cuda: libdl.so.2 has a different version than the runtime that loads it: "
        "install both from one build\n"},
   };
   for (const Case& test : cases) {

@@ -104,7 +104,7 @@ class Net {
     }
   }
 
-  /// Gradients are `scale` times what they are without.
+  /// Multiplies gradients by `scale`.
   void micro_step(const Access& access, int salt, float scale = 1.0F) {
     {
       auto whole = root_->forward();

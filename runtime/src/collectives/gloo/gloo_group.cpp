@@ -28,7 +28,7 @@ namespace acc::collectives {
 namespace {
 
 /// Adapter from our store to Gloo's store interface. In `connectFullMesh`, each rank sets the key
-/// of its own number to the addresses at which it listens for each of the others: an array of
+/// with its rank number to the addresses at which it listens for each of the others: an array of
 /// structs that begin with a sockaddr_storage.
 class StoreForGloo final : public gloo::rendezvous::Store {
  public:

@@ -218,7 +218,7 @@ void StallWatch::publish_abort(const std::string& reason, std::optional<int> at_
   try {
     store_->compare_set(spec_.name + "/abort", "",
                         std::to_string(at_fault.value_or(-1)) + " " + reason);
-  } catch (const Error&) {  // without a store the peers see the closed connections
+  } catch (const Error&) {  // without a store, peers only see closed connections
   }
 }
 

@@ -20,7 +20,7 @@ class Store;
 
 namespace acc::collectives {
 
-/// Observes the waits of one Gloo group on a thread of its own. A rank that has waited for 250 ms
+/// Observes the waits of one Gloo group on a separate thread. A rank that has waited for 250 ms
 /// publishes its last calls in the store, reads those of the other ranks, and repeats that until
 /// the wait ends. The watch cancels the wait if ranks made different calls under one number, or if
 /// a rank has published an abort. Short waits cost nothing.

@@ -55,7 +55,7 @@ struct OpDescriptor {
   }
 };
 
-/// Number of descriptors that a rank keeps published, which limits the collectives under way. Slot
+/// Number of descriptors that a rank keeps published, which limits the collectives in flight. Slot
 /// n % kDescriptorRing is reused only after every rank has finished collective n.
 inline constexpr std::uint32_t kDescriptorRing = 64;
 inline constexpr std::size_t kStagingChunk = std::size_t{512} << 10;  ///< bytes; two per rank
@@ -73,7 +73,7 @@ inline constexpr std::size_t kAbortText = 512;                        ///< bytes
 /// futex only if that is not zero, which saves a system call per collective. All four accesses are
 /// sequentially consistent, so at least one side sees the other's store and no wake-up is lost.
 struct alignas(64) RankControl {
-  /// On a cache line of its own, so that waiters of one counter do not slow down the others.
+  /// On a separate cache line, so that waiters of one counter do not slow down the others.
   struct alignas(64) Counter {
     std::atomic<std::uint32_t> value{0};
     std::atomic<std::uint32_t> sleepers{0};

@@ -159,7 +159,7 @@ Received receive(int socket, Message& message, UniqueFd* fd = nullptr) {
   header.msg_iovlen = 1;
   if (fd != nullptr) {
     header.msg_control = control.data();
-    header.msg_controllen = CMSG_LEN(sizeof(int));  // room for one
+    header.msg_controllen = CMSG_LEN(sizeof(int));  // room for one descriptor
   }
   const ssize_t size = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) {

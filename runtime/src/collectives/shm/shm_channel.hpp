@@ -100,7 +100,7 @@ class ShmChannel {
   void abort(const std::string& reason) noexcept { abort(reason, global_rank(rank())); }
   /// True if this rank called `abort`, even if another rank's reason came first.
   [[nodiscard]] bool aborted_here() const noexcept { return aborted_here_; }
-  /// Throws the reason, if the group is aborted.
+  /// Throws Error(collective) with the reason if the group is aborted.
   void throw_if_aborted() const;
   /// Aborts the group with `reason` and throws it, naming the global rank `at_fault`, if known.
   [[noreturn]] void fail(const std::string& reason, std::optional<int> at_fault);
